@@ -1,0 +1,101 @@
+"""The one place that words errors: argument, rule, what was received."""
+
+import math
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = [
+    "check_above",
+    "check_at_least",
+    "check_at_most",
+    "check_in",
+    "check_integer",
+    "check_not_empty",
+    "check_number",
+    "check_rank",
+    "invalid",
+    "shape_of",
+]
+
+
+def invalid(rule: str, **received: Any) -> str:
+    """One wording for the library: the rule, then the facts."""
+    facts = ", ".join(f"{name}={value!r}" for name, value in received.items())
+    return f"{rule}. Received: {facts}"
+
+
+def shape_of(x: Any) -> tuple:
+    """Static shape as a tuple; unknown sizes are None."""
+    return tuple(x.shape)
+
+
+def check_number(name: str, value: Any) -> None:
+    """Raises TypeError unless `value` is a real, finite number."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(invalid(f"`{name}` must be a number", **{name: value}))
+    if not math.isfinite(value):
+        raise ValueError(invalid(f"`{name}` must be finite", **{name: value}))
+
+
+def check_integer(name: str, value: Any, minimum: int) -> None:
+    """Raises unless `value` is a whole number of at least `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(
+            invalid(f"`{name}` must be an integer", **{name: value})
+        )
+    check_at_least(name, value, minimum)
+
+
+def check_at_least(name: str, value: Any, minimum: float) -> None:
+    """Raises unless `value` is a number >= `minimum`."""
+    check_number(name, value)
+    if value < minimum:
+        raise ValueError(
+            invalid(f"`{name}` must be >= {minimum}", **{name: value})
+        )
+
+
+def check_at_most(name: str, value: Any, maximum: float) -> None:
+    """Raises unless `value` is a number <= `maximum`."""
+    check_number(name, value)
+    if value > maximum:
+        raise ValueError(
+            invalid(f"`{name}` must be <= {maximum}", **{name: value})
+        )
+
+
+def check_above(name: str, value: Any, bound: float) -> None:
+    """Raises unless `value` is a number > `bound`."""
+    check_number(name, value)
+    if value <= bound:
+        raise ValueError(invalid(f"`{name}` must be > {bound}", **{name: value}))
+
+
+def check_in(name: str, value: Any, allowed: Sequence) -> None:
+    """Raises ValueError unless `value` is one of `allowed`."""
+    if value not in allowed:
+        raise ValueError(
+            invalid(f"`{name}` must be one of {allowed}", **{name: value})
+        )
+
+
+def check_rank(name: str, x: Any, minimum: int, meaning: str) -> None:
+    """Raises ValueError unless `x` has at least `minimum` axes."""
+    if len(x.shape) < minimum:
+        raise ValueError(
+            invalid(
+                f"`{name}` must have shape {meaning}",
+                **{f"{name}.shape": shape_of(x)},
+            )
+        )
+
+
+def check_not_empty(name: str, x: Any) -> None:
+    """Raises ValueError if an array has no elements."""
+    if 0 in shape_of(x):
+        raise ValueError(
+            invalid(
+                f"`{name}` must not be empty", **{f"{name}.shape": shape_of(x)}
+            )
+        )

@@ -1,0 +1,182 @@
+"""Sums that stay exact at any size, in int32 on every backend.
+
+A float32 sum of a million confidences is off by 1e-3, a float32 counter
+sticks at 2^24, and int64 or float64 variables are silently 32-bit on JAX. So
+every count and sum is kept in three int32 limbs of radix 2^24, in units of
+2^-30: exact, independent of order and batching, and merged by addition (over
+replicas too). Values up to 2^42 fit.
+
+Inside a batch a value is cut into base-256 digits, whose integer sums are
+exact up to 2^23 values per call.
+"""
+
+from typing import Any
+
+import numpy as np
+from keras import backend
+from keras import ops
+
+from keras_calib.numerics import namespace
+
+__all__ = [
+    "MAX_BATCH",
+    "NUM_LIMBS",
+    "add",
+    "count_by_key",
+    "cumulative",
+    "limbs_from_counts",
+    "power_of_two_above",
+    "sum_by_key",
+    "to_float",
+]
+
+NUM_LIMBS = 3
+MAX_BATCH = 2**22
+_LIMB_BITS = 24
+_UNIT_BITS = 30
+_POWERS = 2.0 ** np.arange(-60, 61)
+
+
+def add(state: Any, addition: Any) -> Any:
+    """Sum of two limb arrays, with the carries brought up.
+
+    Args:
+        state: int32 limbs `(3, ...)`, lowest first.
+        addition: int32 limbs of the same shape, each below 2^30.
+
+    Returns:
+        int32 limbs whose lower two lie in `[0, 2^24)`.
+    """
+    low, middle, high = ops.unstack(state + addition, NUM_LIMBS, axis=0)
+    middle = middle + ops.right_shift(low, _LIMB_BITS)
+    low = ops.bitwise_and(low, 2**_LIMB_BITS - 1)
+    high = high + ops.right_shift(middle, _LIMB_BITS)
+    middle = ops.bitwise_and(middle, 2**_LIMB_BITS - 1)
+    return ops.stack([low, middle, high], axis=0)
+
+
+def count_by_key(keys: Any, num_keys: int) -> Any:
+    """How often each key occurs, shape `(num_keys,)`; key `num_keys` is dropped.
+
+    Args:
+        keys: int32 `(n,)`, values in `[0, num_keys]`.
+        num_keys: Number of keys kept.
+    """
+    return _integer_sum(ops.ones_like(keys), keys, num_keys)
+
+
+def limbs_from_counts(counts: Any) -> Any:
+    """Limbs `(3, ...)` of int32 counts."""
+    unit_shift = 2 * _LIMB_BITS - _UNIT_BITS
+    high = ops.right_shift(counts, unit_shift)
+    rest = ops.bitwise_and(counts, 2**unit_shift - 1)
+    middle = rest * 2 ** (_LIMB_BITS - unit_shift)
+    return ops.stack([ops.zeros_like(counts), middle, high], axis=0)
+
+
+def power_of_two_above(values: Any) -> Any:
+    """The smallest power of two >= max(values), at least 2^-60; a scalar."""
+    powers = ops.convert_to_tensor(_POWERS.astype("float32"))
+    below = ops.sum(ops.cast(powers < ops.max(values), "int32"))
+    # From a table: exp2 and pow are not exact on every backend.
+    return ops.take(powers, ops.minimum(below, len(_POWERS) - 1))
+
+
+def sum_by_key(
+    values: Any,
+    keys: Any,
+    num_keys: int,
+    *,
+    scale: Any = 1.0,
+    num_digits: int = 4,
+) -> Any:
+    """Limbs of the sum of `values` over each key.
+
+    Each value is rounded once, to `scale * 2^(-8 num_digits)`; the sum of
+    the rounded values is exact.
+
+    Args:
+        values: float32 `(n,)` in `[0, scale]`; n at most `MAX_BATCH` * 2.
+        keys: int32 `(n,)` in `[0, num_keys]`; key `num_keys` is dropped.
+        num_keys: Number of keys kept.
+        scale: A power of two >= the largest value.
+        num_digits: Base-256 digits kept of each value.
+
+    Returns:
+        int32 `(3, num_keys)`.
+    """
+    limbs = None
+    rest = values / scale
+    for position in range(1, num_digits + 1):
+        rest = rest * 256.0
+        last = position == num_digits
+        digit = ops.round(rest) if last else ops.floor(rest)
+        rest = rest - digit
+        sums = _integer_sum(ops.cast(digit, "int32"), keys, num_keys)
+        unit = scale * 2.0 ** (_UNIT_BITS - 8 * position)
+        term = _deposit(sums, unit)
+        limbs = term if limbs is None else limbs + term
+    return limbs
+
+
+def to_float(limbs: Any) -> Any:
+    """The numbers that limbs stand for (either): float64 or float32."""
+    if namespace(limbs) is np:
+        limbs = limbs.astype("float64")
+    else:
+        limbs = ops.cast(limbs, "float32")
+    value = limbs[0] * 2.0**-_UNIT_BITS
+    value = value + limbs[1] * 2.0 ** (_LIMB_BITS - _UNIT_BITS)
+    return value + limbs[2] * 2.0 ** (2 * _LIMB_BITS - _UNIT_BITS)
+
+
+def cumulative(limbs: Any) -> Any:
+    """Inclusive running sums along the last axis (either).
+
+    A float32 running sum loses the small cells behind large ones; integer
+    running sums of 12-bit parts do not.
+
+    Args:
+        limbs: Limbs `(3, ..., n)` as `add` returns them; n below 2^19.
+
+    Returns:
+        float32 or float64 `(..., n)`.
+    """
+    if namespace(limbs) is np:
+        return np.cumsum(to_float(limbs), axis=-1)
+    half = _LIMB_BITS // 2
+    total = 0.0
+    for position in range(NUM_LIMBS):
+        for shift, part in (
+            (0, ops.bitwise_and(limbs[position], 2**half - 1)),
+            (half, ops.right_shift(limbs[position], half)),
+        ):
+            running = ops.cumsum(part, axis=-1)
+            exponent = _LIMB_BITS * position + shift - _UNIT_BITS
+            total = total + ops.cast(running, "float32") * 2.0**exponent
+    return total
+
+
+def _integer_sum(values: Any, keys: Any, num_keys: int) -> Any:
+    if backend.backend() == "torch":
+        # Its segment_sum adds in float32, whatever the dtype.
+        sums = ops.bincount(keys, weights=values, minlength=num_keys + 1)
+        return ops.cast(sums[:num_keys], "int32")
+    return ops.segment_sum(values, keys, num_segments=num_keys + 1)[:num_keys]
+
+
+def _deposit(sums: Any, unit: Any) -> Any:
+    """Limbs of `sums * unit`, where one stands for 2^-30."""
+    limbs = 0
+    for half, weight in (
+        (ops.right_shift(sums, 16), 65536.0),
+        (ops.bitwise_and(sums, 65535), 1.0),
+    ):
+        # 16 significant bits times a power of two: each step is exact.
+        rest = ops.cast(half, "float32") * (unit * weight)
+        high = ops.floor(rest * 2.0 ** (-2 * _LIMB_BITS))
+        rest = rest - high * 2.0 ** (2 * _LIMB_BITS)
+        middle = ops.floor(rest * 2.0**-_LIMB_BITS)
+        low = ops.round(rest - middle * 2.0**_LIMB_BITS)
+        limbs = limbs + ops.cast(ops.stack([low, middle, high]), "int32")
+    return limbs

@@ -1,0 +1,74 @@
+"""Derivatives on the three backends, which keras.ops does not offer."""
+
+from collections.abc import Callable
+from typing import Any
+
+from keras import backend
+from keras import ops
+
+__all__ = ["value_and_grad", "with_gradient"]
+
+
+def value_and_grad(fn: Callable, x: Any) -> tuple[Any, Any]:
+    """A scalar function's value and its gradient at `x`.
+
+    Args:
+        fn: Maps a tensor like `x` to a scalar tensor.
+        x: Float tensor of any shape.
+
+    Returns:
+        `(value, gradient)`: a scalar and a tensor of the shape of `x`.
+    """
+    x = ops.convert_to_tensor(x)
+    if backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            value = fn(x)
+        return value, tape.gradient(value, x)
+    if backend.backend() == "jax":
+        import jax
+
+        return jax.value_and_grad(fn)(x)
+    if backend.backend() == "torch":
+        import torch
+
+        x = x.detach().requires_grad_(True)
+        value = fn(x)
+        (gradient,) = torch.autograd.grad(value, x)
+        return value.detach(), gradient
+    raise RuntimeError(
+        "`value_and_grad` needs the tensorflow, jax or torch backend. "
+        f"Received: backend={backend.backend()!r}"
+    )
+
+
+def with_gradient(forward: Callable, logits: Any) -> Any:
+    """Per-sample values whose gradient is given in closed form.
+
+    First order only on torch; forward mode does not work on JAX.
+
+    Args:
+        forward: Maps `logits` of shape `(..., num_classes)` to
+            `(values, gradient)`: values of shape `(...)` and a function
+            without arguments that returns d values / d logits, shape
+            `(..., num_classes)`.
+        logits: Float tensor of shape `(..., num_classes)`.
+
+    Returns:
+        The values, shape `(...)`.
+    """
+
+    @ops.custom_gradient
+    def run(logits):
+        values, gradient = forward(logits)
+
+        def backward(*args, upstream=None):
+            if upstream is None:
+                (upstream,) = args
+            return ops.expand_dims(upstream, -1) * gradient()
+
+        return values, backward
+
+    return run(logits)

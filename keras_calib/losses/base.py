@@ -1,0 +1,143 @@
+"""The base of every loss that is a sum over samples."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_calib.inputs import read_labels
+from keras_calib.inputs import read_predictions
+from keras_calib.inputs import read_weight
+from keras_calib.inputs import soft_labels
+from keras_calib.inputs import to_logits
+
+__all__ = ["PerSampleLoss"]
+
+
+class PerSampleLoss(keras.losses.Loss):
+    """Abstract: a pure function of soft labels and logits, as a Keras loss.
+
+    A subclass names its function and its hyperparameters once; reading of
+    labels, weights, ignored classes and the configuration live here.
+
+    Labels may be class ids `(batch, ...)` or `(batch, ..., 1)`, or one-hot
+    or soft labels `(batch, ..., num_classes)`; they count as constants of
+    the derivative. Predictions are `(batch, ..., num_classes)`, or
+    `(batch, ..., 1)` for the second of two classes, read as the logits
+    `[0, z]`. Computed in float32 under every precision policy.
+
+    Where compiled code cannot raise, an impossible label (an id out of
+    range, a row that does not sum to 1) makes the loss NaN.
+
+    Args:
+        fn: `fn(labels, logits, **hyperparameters)`, soft labels and logits
+            `(..., num_classes)` to losses `(...)`.
+        from_logits: Whether predictions are logits. Probabilities are taken
+            as the logits log p. Defaults to `False`, as in Keras.
+        axis: The axis of the classes. Defaults to `-1`.
+        ignore_class: Class id of labels that do not count, as 255 in
+            segmentation; means divide by the number of labels that do.
+        reduction: As in `keras.losses.Loss`.
+        name: Name of the loss.
+        dtype: Dtype of the loss, `keras.config.floatx()` by default.
+        **hyperparameters: Keyword arguments of `fn`.
+
+    Raises:
+        ValueError: On call, if shapes do not fit, and in eager use if class
+            ids are out of range or label rows do not sum to 1.
+
+    Reference:
+        Keras' own losses have the same two parts, a function and a class:
+        https://keras.io/api/losses/
+    """
+
+    # A loss that a soft label would mean nothing to refuses it.
+    needs_hard_labels = False
+
+    def __init__(
+        self,
+        fn: Callable,
+        *,
+        from_logits: bool = False,
+        axis: int = -1,
+        ignore_class: int | None = None,
+        reduction: str | None = "sum_over_batch_size",
+        name: str | None = None,
+        dtype: Any = None,
+        **hyperparameters: Any,
+    ):
+        super().__init__(name=name, reduction=reduction, dtype=dtype)
+        self.fn = fn
+        self.from_logits = from_logits
+        self.axis = axis
+        self.ignore_class = ignore_class
+        self.hyperparameters = hyperparameters
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        if self.ignore_class is not None or sample_weight is not None:
+            y_true = ops.convert_to_tensor(y_true)
+            y_pred = ops.convert_to_tensor(y_pred)
+            sample_weight = self._weight(y_true, y_pred, sample_weight)
+        return super().__call__(y_true, y_pred, sample_weight)
+
+    def call(self, y_true, y_pred):
+        """Losses of shape `(batch, ...)`; 0 where the label is ignored."""
+        labels, valid = read_labels(
+            y_true, y_pred, axis=self.axis, ignore_class=self.ignore_class
+        )
+        logits = read_predictions(
+            y_pred, from_logits=self.from_logits, axis=self.axis
+        )
+        if not self.from_logits:
+            logits = to_logits(logits)
+        labels, possible = soft_labels(
+            labels,
+            logits.shape[-1],
+            logits.dtype,
+            hard=self.needs_hard_labels,
+        )
+        if valid is not None:
+            # Not by weight 0 alone: an ignored NaN times 0 is NaN.
+            shown = ops.expand_dims(valid, -1)
+            logits = ops.where(shown, logits, ops.zeros_like(logits))
+        losses = self.fn(
+            ops.stop_gradient(labels), logits, **self.hyperparameters
+        )
+        losses = ops.where(
+            possible, losses, ops.full_like(losses, float("nan"))
+        )
+        if valid is not None:
+            losses = ops.where(valid, losses, ops.zeros_like(losses))
+        return losses
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "dtype": self.dtype,
+            "from_logits": self.from_logits,
+            "axis": self.axis,
+            "ignore_class": self.ignore_class,
+            **self.hyperparameters,
+        }
+
+    def _weight(self, y_true, y_pred, sample_weight):
+        """Sample weights with the ignored labels folded in."""
+        lead = list(y_pred.shape)
+        del lead[self.axis]
+        if sample_weight is not None:
+            sample_weight = ops.cast(
+                read_weight(sample_weight, lead), self.dtype
+            )
+        if self.ignore_class is None:
+            return sample_weight
+        _, valid = read_labels(
+            y_true, y_pred, axis=self.axis, ignore_class=self.ignore_class
+        )
+        valid = ops.cast(valid, self.dtype)
+        if self.reduction in ("mean", "sum_over_batch_size"):
+            # Keras divides by the number of labels; by the valid ones here.
+            valid = valid * ops.divide_no_nan(
+                ops.sum(ops.ones_like(valid)), ops.sum(valid)
+            )
+        return valid if sample_weight is None else valid * sample_weight

@@ -1,0 +1,211 @@
+"""Label relaxation and the confidence penalty."""
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_calib.checks import check_at_least
+from keras_calib.checks import check_at_most
+from keras_calib.checks import check_in
+from keras_calib.losses.base import PerSampleLoss
+from keras_calib.numerics import at_least_float32
+from keras_calib.numerics import cross_entropy
+
+__all__ = [
+    "ConfidencePenalty",
+    "LabelRelaxation",
+    "confidence_penalty",
+    "label_relaxation",
+]
+
+
+def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
+    """Divergence from the nearest label that is sure to 1 - alpha, per sample.
+
+    0 where p_y >= 1 - alpha, else
+    (1 - alpha) log((1 - alpha) / p_y) + alpha log(alpha / (1 - p_y))
+
+    Args:
+        labels: One-hot labels `(..., num_classes)`.
+        logits: Logits `(..., num_classes)`.
+        alpha: Probability left to the other classes, in [0, 1]; 0 is cross
+            entropy.
+
+    Returns:
+        Losses `(...)`, in nats.
+
+    Reference:
+        Lienen and Hüllermeier, From Label Smoothing to Label Relaxation,
+        AAAI 2021, eq. 5, https://ojs.aaai.org/index.php/AAAI/article/view/17041
+    """
+    logits = at_least_float32(logits)
+    true_class = ops.one_hot(
+        ops.argmax(labels, axis=-1), logits.shape[-1], dtype="bool"
+    )
+    total = ops.logsumexp(logits, axis=-1)
+    others = ops.logsumexp(ops.where(true_class, -1e30, logits), axis=-1)
+    target = ops.sum(ops.where(true_class, logits, 0.0), axis=-1)
+    log_p, log_q = target - total, others - total
+    divergence = _xlogx(1.0 - alpha) + _xlogx(alpha)
+    divergence = divergence - (1.0 - alpha) * log_p - alpha * log_q
+    inside = ops.exp(log_p) >= 1.0 - alpha
+    return ops.where(inside, ops.zeros_like(divergence), divergence)
+
+
+def confidence_penalty(
+    labels: Any,
+    logits: Any,
+    *,
+    beta: float = 0.1,
+    class_reduction: str = "sum",
+    threshold: float | None = None,
+) -> Any:
+    """Cross entropy minus the entropy of the prediction, per sample.
+
+    loss = CE - beta H, or with a threshold CE + beta relu(threshold - H),
+    where H = -sum_k p_k log p_k (a mean over k with
+    `class_reduction="mean"`).
+
+    Args:
+        labels: One-hot or soft labels `(..., num_classes)`.
+        logits: Logits `(..., num_classes)`.
+        beta: Coefficient of the entropy, >= 0.
+        class_reduction: `"sum"` or `"mean"` over the classes in H.
+        threshold: Entropy in nats above which nothing is penalised, or None.
+
+    Returns:
+        Losses `(...)`, in nats.
+
+    Reference:
+        Pereyra et al., Regularizing Neural Networks by Penalizing Confident
+        Output Distributions, 2017, https://arxiv.org/abs/1701.06548
+    """
+    logits = at_least_float32(logits)
+    log_p = ops.log_softmax(logits, axis=-1)
+    entropy = -ops.sum(ops.exp(log_p) * log_p, axis=-1)
+    if class_reduction == "mean":
+        entropy = entropy / logits.shape[-1]
+    penalty = -entropy if threshold is None else ops.relu(threshold - entropy)
+    return cross_entropy(ops.cast(labels, logits.dtype), logits) + (
+        beta * penalty
+    )
+
+
+def _xlogx(x: float) -> float:
+    return x * math.log(x) if x > 0 else 0.0
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class LabelRelaxation(PerSampleLoss):
+    """Label relaxation: any label that is sure to at least 1 - alpha will do.
+
+    The loss is 0 as soon as the true class has probability 1 - alpha; before
+    that it is the divergence from the nearest such label. Labels must be
+    hard: class ids or one-hot.
+
+    Args:
+        alpha: Probability left to the other classes, in [0, 1]. Defaults to
+            `0.1`; the paper tries 0.01 to 0.4.
+        name: Name of the loss.
+        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
+            `dtype` of `PerSampleLoss`.
+
+    Returns:
+        On call with labels `(batch, ...)` and predictions
+        `(batch, ..., num_classes)`: the reduced loss, a scalar.
+
+    Raises:
+        ValueError: If `alpha` is outside [0, 1]; on eager call, if labels
+            are soft.
+
+    Example:
+
+    >>> loss = LabelRelaxation(alpha=0.1, from_logits=True)
+    >>> round(float(loss([0], [[1.0, 0.0]])), 4)
+    0.0881
+    >>> float(loss([0], [[9.0, 0.0]]))
+    0.0
+
+    Reference:
+        Lienen and Hüllermeier, From Label Smoothing to Label Relaxation,
+        AAAI 2021, eq. 5, https://ojs.aaai.org/index.php/AAAI/article/view/17041
+
+    Differs:
+        The authors' first code clips probabilities at 1e-7, where this
+        closed form in log space keeps value and gradient.
+    """
+
+    needs_hard_labels = True
+
+    def __init__(
+        self,
+        alpha: float = 0.1,
+        *,
+        name: str = "label_relaxation",
+        **kwargs: Any,
+    ):
+        check_at_least("alpha", alpha, 0.0)
+        check_at_most("alpha", alpha, 1.0)
+        super().__init__(label_relaxation, alpha=alpha, name=name, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class ConfidencePenalty(PerSampleLoss):
+    """Cross entropy with a reward for entropy of the prediction.
+
+    Args:
+        beta: Coefficient of the entropy, >= 0. Defaults to `0.1`.
+        class_reduction: `"sum"` over the classes, the paper's entropy, or
+            `"mean"`, as the baseline of the MbLS and ACLS tables has it.
+        threshold: Entropy in nats above which nothing is penalised; None
+            rewards all entropy.
+        name: Name of the loss.
+        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
+            `dtype` of `PerSampleLoss`.
+
+    Returns:
+        On call with labels `(batch, ...)` and predictions
+        `(batch, ..., num_classes)`: the reduced loss, a scalar. It can be
+        negative.
+
+    Raises:
+        ValueError: If `beta` or `threshold` is negative.
+
+    Example:
+
+    >>> loss = ConfidencePenalty(beta=0.1, from_logits=True)
+    >>> round(float(loss([0], [[1.0, 0.0]])), 4)
+    0.255
+
+    Reference:
+        Pereyra et al., Regularizing Neural Networks by Penalizing Confident
+        Output Distributions, 2017, https://arxiv.org/abs/1701.06548
+
+    Differs:
+        The MbLS code divides the entropy by the number of classes
+        (`class_reduction="mean"`), so its 0.1 is K times weaker.
+    """
+
+    def __init__(
+        self,
+        beta: float = 0.1,
+        *,
+        class_reduction: str = "sum",
+        threshold: float | None = None,
+        name: str = "confidence_penalty",
+        **kwargs: Any,
+    ):
+        check_at_least("beta", beta, 0.0)
+        check_in("class_reduction", class_reduction, ("sum", "mean"))
+        if threshold is not None:
+            check_at_least("threshold", threshold, 0.0)
+        super().__init__(
+            confidence_penalty,
+            beta=beta,
+            class_reduction=class_reduction,
+            threshold=threshold,
+            name=name,
+            **kwargs,
+        )

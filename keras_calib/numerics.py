@@ -1,0 +1,110 @@
+"""Small numeric pieces that losses, scores, metrics and calibrators share.
+
+Functions marked "either" run on NumPy arrays in float64 and on backend
+tensors in float32: one formula, two precisions (see `namespace`).
+"""
+
+from typing import Any
+
+import numpy as np
+from keras import backend
+from keras import ops
+
+__all__ = [
+    "at_least_float32",
+    "concrete",
+    "cross_entropy",
+    "log_complement",
+    "logsumexp",
+    "namespace",
+    "safe_divide",
+    "to_numpy",
+    "without_gradient",
+]
+
+
+def namespace(x: Any) -> Any:
+    """The module to compute `x` with: NumPy for arrays, else keras.ops."""
+    return np if isinstance(x, np.ndarray | np.generic) else ops
+
+
+def to_numpy(x: Any, dtype: Any = None) -> np.ndarray:
+    """A NumPy array from anything array-like, on any backend."""
+    if not isinstance(x, np.ndarray):
+        x = ops.convert_to_numpy(x) if hasattr(x, "shape") else np.asarray(x)
+    return x if dtype is None else x.astype(dtype, copy=False)
+
+
+def concrete(x: Any) -> np.ndarray | None:
+    """The value of `x`, or None while a graph is traced."""
+    try:
+        return np.asarray(ops.convert_to_numpy(x))
+    except (NotImplementedError, TypeError, ValueError):
+        return None
+
+
+def at_least_float32(x: Any) -> Any:
+    """Casts integers and half precision to float32; keeps float32 and 64.
+
+    A squared hinge overflows float16 beyond logits of 250.
+    """
+    x = ops.convert_to_tensor(x)
+    dtype = backend.standardize_dtype(x.dtype)
+    return x if dtype in ("float32", "float64") else ops.cast(x, "float32")
+
+
+def without_gradient(x: Any) -> Any:
+    """`x` as a constant of the derivative."""
+    return ops.stop_gradient(ops.convert_to_tensor(x))
+
+
+def safe_divide(numerator: Any, denominator: Any) -> Any:
+    """Quotient, 0 where the denominator is 0 (either)."""
+    xp = namespace(denominator)
+    zero = denominator == 0
+    quotient = numerator / xp.where(
+        zero, xp.ones_like(denominator), denominator
+    )
+    return xp.where(zero, xp.zeros_like(quotient), quotient)
+
+
+def logsumexp(x: Any, axis: int = -1, keepdims: bool = False) -> Any:
+    """log(sum(exp(x))), finite for any finite `x`; -inf if all are (either)."""
+    xp = namespace(x)
+    top = xp.max(x, axis=axis, keepdims=True)
+    top = xp.where(xp.isfinite(top), top, xp.zeros_like(top))
+    total = xp.sum(xp.exp(x - top), axis=axis, keepdims=True)
+    # An empty sum: log(0) without NumPy's warning.
+    empty = total == 0
+    value = xp.log(xp.where(empty, xp.ones_like(total), total)) + top
+    value = xp.where(empty, xp.full_like(value, -np.inf), value)
+    return value if keepdims else xp.squeeze(value, axis=axis)
+
+
+def cross_entropy(labels: Any, logits: Any) -> Any:
+    """-sum_k labels_k log softmax(logits)_k, by the backend's fused kernel."""
+    return ops.categorical_crossentropy(labels, logits, from_logits=True)
+
+
+def log_complement(logits: Any) -> Any:
+    """log(1 - softmax(logits)), without cancellation.
+
+    log1p(-p_k) is exact while p_k is small. The largest p_k is the one that
+    rounds to 1, so there the other classes are summed instead:
+    log(1 - p_k) = logsumexp(others) - logsumexp(all).
+
+    Args:
+        logits: Shape `(..., num_classes)`, at least two classes.
+
+    Returns:
+        Shape of `logits`, values <= 0.
+    """
+    num_classes = logits.shape[-1]
+    top = ops.one_hot(ops.argmax(logits, axis=-1), num_classes, dtype="bool")
+    total = ops.logsumexp(logits, axis=-1, keepdims=True)
+    log_p = logits - total
+    others = ops.where(top, -1e30, logits)
+    at_top = ops.logsumexp(others, axis=-1, keepdims=True) - total
+    # The untaken branch must stay finite, or its gradient is NaN.
+    p = ops.exp(ops.where(top, -1.0, log_p))
+    return ops.where(top, at_top, ops.log1p(-p))

@@ -1,0 +1,183 @@
+"""Every ranking score, logits to one value per sample, higher = surer.
+
+All but `max_logit` are unchanged if a constant is added to the logits.
+"""
+
+from typing import Any
+
+from keras import ops
+
+from keras_calib.numerics import at_least_float32
+
+__all__ = [
+    "gini",
+    "logit_margin",
+    "max_logit",
+    "msp",
+    "neg_energy",
+    "neg_entropy",
+    "p_norm",
+    "prob_margin",
+]
+
+
+def msp(logits: Any) -> Any:
+    """Maximum softmax probability, max_k p_k, in (0, 1].
+
+    Args:
+        logits: Shape `(..., num_classes)`.
+
+    Returns:
+        Scores `(...)`.
+
+    Reference:
+        Hendrycks and Gimpel, A Baseline for Detecting Misclassified and
+        Out-of-Distribution Examples, ICLR 2017,
+        https://arxiv.org/abs/1610.02136
+    """
+    return ops.max(ops.softmax(at_least_float32(logits), axis=-1), axis=-1)
+
+
+def max_logit(logits: Any) -> Any:
+    """Largest logit, max_k z_k, unbounded.
+
+    Args:
+        logits: Shape `(..., num_classes)`.
+
+    Returns:
+        Scores `(...)`.
+
+    Reference:
+        Hendrycks et al., Scaling Out-of-Distribution Detection for
+        Real-World Settings, ICML 2022, https://arxiv.org/abs/1911.11132
+    """
+    return ops.max(at_least_float32(logits), axis=-1)
+
+
+def logit_margin(logits: Any) -> Any:
+    """Largest less second largest logit, >= 0.
+
+    Args:
+        logits: Shape `(..., num_classes)`.
+
+    Returns:
+        Scores `(...)`.
+
+    Reference:
+        Streeter, Approximation Algorithms for Cascading Prediction Models,
+        ICML 2018, https://arxiv.org/abs/1802.07697
+    """
+    first, second = _two_largest(at_least_float32(logits))
+    return first - second
+
+
+def prob_margin(logits: Any) -> Any:
+    """Largest less second largest softmax probability, in [0, 1].
+
+    Args:
+        logits: Shape `(..., num_classes)`.
+
+    Returns:
+        Scores `(...)`.
+
+    Reference:
+        Scheffer et al., Active Hidden Markov Models for Information
+        Extraction, IDA 2001, https://doi.org/10.1007/3-540-44816-0_31
+    """
+    probs = ops.softmax(at_least_float32(logits), axis=-1)
+    first, second = _two_largest(probs)
+    return first - second
+
+
+def neg_entropy(logits: Any) -> Any:
+    """Negative entropy, sum_k p_k log p_k, in [-log K, 0] nats.
+
+    Args:
+        logits: Shape `(..., num_classes)`.
+
+    Returns:
+        Scores `(...)`.
+
+    Reference:
+        Belghazi and Lopez-Paz, What Classifiers Know What They Don't?, 2021,
+        https://arxiv.org/abs/2107.06217
+    """
+    log_p = ops.log_softmax(at_least_float32(logits), axis=-1)
+    return ops.sum(ops.exp(log_p) * log_p, axis=-1)
+
+
+def neg_energy(logits: Any) -> Any:
+    """Negative free energy, log sum_k exp z_k, unbounded.
+
+    Args:
+        logits: Shape `(..., num_classes)`.
+
+    Returns:
+        Scores `(...)`.
+
+    Reference:
+        Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020,
+        https://arxiv.org/abs/2010.03759
+    """
+    return ops.logsumexp(at_least_float32(logits), axis=-1)
+
+
+def gini(logits: Any) -> Any:
+    """Sum of squared probabilities, sum_k p_k^2, in (0, 1].
+
+    One less the Gini impurity.
+
+    Args:
+        logits: Shape `(..., num_classes)`.
+
+    Returns:
+        Scores `(...)`.
+
+    Reference:
+        Granese et al., DOCTOR: A Simple Method for Detecting
+        Misclassification Errors, NeurIPS 2021,
+        https://arxiv.org/abs/2106.02395
+    """
+    probs = ops.softmax(at_least_float32(logits), axis=-1)
+    return ops.sum(ops.square(probs), axis=-1)
+
+
+def p_norm(logits: Any, *, p: float = 4.0, center: bool = True) -> Any:
+    """Largest logit of the logits normalised by their p-norm.
+
+    max_k v_k / ||v||_p, v = z - mean(z) (or z with `center=False`), where
+    ||v||_p = (sum_k |v_k|^p)^(1/p), and the number of non-zero entries for
+    p = 0. In [0, 1] for p > 0 when centred; 0 where all logits are equal.
+
+    Args:
+        logits: Shape `(..., num_classes)`.
+        p: Order of the norm, >= 0.
+        center: Whether the mean is taken off first.
+
+    Returns:
+        Scores `(...)`.
+
+    Reference:
+        Cattelan and Silva, How to Fix a Broken Confidence Estimator:
+        Evaluating Post-hoc Methods for Selective Classification with Deep
+        Neural Networks, UAI 2024, https://arxiv.org/abs/2305.15508
+    """
+    values = at_least_float32(logits)
+    if center:
+        values = values - ops.mean(values, axis=-1, keepdims=True)
+    largest = ops.max(values, axis=-1)
+    size = ops.abs(values)
+    if p == 0:
+        norm = ops.sum(ops.cast(size > 0, values.dtype), axis=-1)
+        return ops.divide_no_nan(largest, norm)
+    # Divided by the largest entry first: |v|^p overflows float32 soon.
+    scale = ops.max(size, axis=-1, keepdims=True)
+    share = ops.divide_no_nan(size, scale)
+    norm = ops.power(ops.sum(ops.power(share, p), axis=-1), 1.0 / p)
+    scale = ops.squeeze(scale, axis=-1)
+    return ops.divide_no_nan(largest, scale * norm)
+
+
+def _two_largest(x: Any) -> tuple[Any, Any]:
+    values, _ = ops.top_k(x, 2)
+    return values[..., 0], values[..., 1]
