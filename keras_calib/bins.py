@@ -35,6 +35,7 @@ __all__ = [
     "hard_labels",
     "observe",
     "top_label",
+    "whole_weights",
 ]
 
 
@@ -114,6 +115,11 @@ def top_label(
     correct = (top.predicted == hard_labels(read.labels)).astype("float64")
     score = top.log_odds if from_logits else top.confidence
     return TopLabel(top.confidence, score, correct, read.weight)
+
+
+def whole_weights(weight: np.ndarray | None) -> bool:
+    """Whether weights are whole numbers, that is counts of repeats."""
+    return weight is None or bool(np.all(weight == np.floor(weight)))
 
 
 def bin_index(confidence: Any, num_bins: int) -> Any:
@@ -294,49 +300,59 @@ def adaptive_ece(
         starts = np.flatnonzero(np.r_[True, score[1:] != score[:-1]])
         weight = np.add.reduceat(weight, starts)
         residual = np.add.reduceat(residual, starts)
-    return float(
-        equal_mass_error(np.cumsum(weight), weight, residual, num_bins)
-    )
+    before = np.cumsum(weight) - weight
+    whole = whole_weights(top.weight)
+    return float(equal_mass_error(before, weight, residual, num_bins, whole))
 
 
-def equal_mass_edges(total: Any, num_bins: int) -> Any:
+def equal_mass_edges(total: Any, num_bins: int, whole: Any) -> Any:
     """Masses at which equal-mass bins end, `(num_bins + 1,)` (either).
 
-    Whole samples are cut between samples: the first `total mod num_bins`
-    bins hold one more. Other totals are cut into equal parts.
+    Args:
+        total: Total mass, a scalar.
+        num_bins: Number of bins.
+        whole: Whether weights are counts. Then cuts fall between samples:
+            the first `total mod num_bins` bins hold one more.
     """
     xp = namespace(total)
-    index = xp.arange(num_bins + 1, dtype=total.dtype)
+    index = np.arange(num_bins + 1.0)
+    if xp is ops:
+        index = ops.convert_to_tensor(index.astype("float32"))
     size = xp.floor(total / num_bins)
-    whole = index * size + xp.minimum(index, total - num_bins * size)
-    equal = index * (total / num_bins)
-    return xp.where(xp.floor(total) == total, whole, equal)
+    counted = index * size + xp.minimum(index, total - num_bins * size)
+    return xp.where(whole, counted, index * (total / num_bins))
 
 
 def equal_mass_error(
-    through: Any, mass: Any, residual: Any, num_bins: int
+    before: Any, mass: Any, residual: Any, num_bins: int, whole: Any
 ) -> Any:
     """Equal-mass calibration error of groups in ascending order (either).
 
     A group cut by an edge is shared in proportion to its mass.
 
     Args:
-        through: Mass up to and with each group, `(n,)`.
+        before: Mass below each group, `(n,)`.
         mass: Mass of each group, `(n,)`.
         residual: Mass times (mean confidence - accuracy), `(n,)`.
         num_bins: Number of bins.
+        whole: Whether weights are counts, see `equal_mass_edges`.
+
+    Returns:
+        A scalar; 0 when empty.
     """
     xp = namespace(mass)
-    total = through[-1]
-    edges = equal_mass_edges(total, num_bins)
+    total = before[-1] + mass[-1]
+    edges = equal_mass_edges(total, num_bins, whole)
     if xp is np:
         below = np.interp(
-            edges, np.r_[0.0, through], np.r_[0.0, np.cumsum(residual)]
+            edges,
+            np.r_[0.0, before + mass],
+            np.r_[0.0, np.cumsum(residual)],
         )
         gaps = np.diff(below)
     else:
         edges = ops.expand_dims(edges, -1)
-        share = ops.clip(safe_divide(edges - (through - mass), mass), 0.0, 1.0)
+        share = ops.clip(safe_divide(edges - before, mass), 0.0, 1.0)
         # Differences first: a bin's residual must not be the difference of
         # two long sums.
         gaps = ops.sum((share[1:] - share[:-1]) * residual, axis=-1)

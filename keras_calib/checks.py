@@ -69,7 +69,9 @@ def check_above(name: str, value: Any, bound: float) -> None:
     """Raises unless `value` is a number > `bound`."""
     check_number(name, value)
     if value <= bound:
-        raise ValueError(invalid(f"`{name}` must be > {bound}", **{name: value}))
+        raise ValueError(
+            invalid(f"`{name}` must be > {bound}", **{name: value})
+        )
 
 
 def check_in(name: str, value: Any, allowed: Sequence) -> None:

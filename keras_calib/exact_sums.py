@@ -23,9 +23,9 @@ __all__ = [
     "NUM_LIMBS",
     "add",
     "count_by_key",
-    "cumulative",
     "limbs_from_counts",
     "power_of_two_above",
+    "sum_before",
     "sum_by_key",
     "to_float",
 ]
@@ -56,11 +56,14 @@ def add(state: Any, addition: Any) -> Any:
 
 
 def count_by_key(keys: Any, num_keys: int) -> Any:
-    """How often each key occurs, shape `(num_keys,)`; key `num_keys` is dropped.
+    """How often each key occurs; key `num_keys` is dropped.
 
     Args:
         keys: int32 `(n,)`, values in `[0, num_keys]`.
         num_keys: Number of keys kept.
+
+    Returns:
+        int32 `(num_keys,)`.
     """
     return _integer_sum(ops.ones_like(keys), keys, num_keys)
 
@@ -130,8 +133,8 @@ def to_float(limbs: Any) -> Any:
     return value + limbs[2] * 2.0 ** (2 * _LIMB_BITS - _UNIT_BITS)
 
 
-def cumulative(limbs: Any) -> Any:
-    """Inclusive running sums along the last axis (either).
+def sum_before(limbs: Any) -> Any:
+    """Sum of all earlier cells along the last axis, 0 for the first (either).
 
     A float32 running sum loses the small cells behind large ones; integer
     running sums of 12-bit parts do not.
@@ -143,7 +146,8 @@ def cumulative(limbs: Any) -> Any:
         float32 or float64 `(..., n)`.
     """
     if namespace(limbs) is np:
-        return np.cumsum(to_float(limbs), axis=-1)
+        values = to_float(limbs)
+        return np.cumsum(values, axis=-1) - values
     half = _LIMB_BITS // 2
     total = 0.0
     for position in range(NUM_LIMBS):
@@ -151,7 +155,7 @@ def cumulative(limbs: Any) -> Any:
             (0, ops.bitwise_and(limbs[position], 2**half - 1)),
             (half, ops.right_shift(limbs[position], half)),
         ):
-            running = ops.cumsum(part, axis=-1)
+            running = ops.cumsum(part, axis=-1) - part
             exponent = _LIMB_BITS * position + shift - _UNIT_BITS
             total = total + ops.cast(running, "float32") * 2.0**exponent
     return total

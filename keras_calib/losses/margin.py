@@ -143,9 +143,7 @@ def _over_margin(logits: Any, margin: float) -> Any:
 
 def _at_first_max(x: Any, values: Any) -> Any:
     """`values` `(...)` at the first maximum of each row of `x`, 0 elsewhere."""
-    place = ops.one_hot(
-        ops.argmax(x, axis=-1), x.shape[-1], dtype=values.dtype
-    )
+    place = ops.one_hot(ops.argmax(x, axis=-1), x.shape[-1], dtype=values.dtype)
     return place * ops.expand_dims(values, -1)
 
 

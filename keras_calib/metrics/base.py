@@ -1,0 +1,209 @@
+"""The base of every streaming metric."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib import exact_sums
+from keras_calib.checks import invalid
+from keras_calib.checks import shape_of
+from keras_calib.inputs import Predictions
+from keras_calib.inputs import read_labels
+from keras_calib.inputs import read_predictions
+from keras_calib.inputs import read_weight
+
+__all__ = ["StreamingMetric"]
+
+
+class StreamingMetric(keras.metrics.Metric):
+    """Abstract: one pass over predictions into exact integer sums.
+
+    The state is one int32 array of fixed size that merges by addition: any
+    split, order and merge of the batches gives the same sums, on any number
+    of replicas. A subclass names a summary (what is summed) and computes its
+    value from the sums.
+
+    Labels may be class ids `(batch, ...)` or `(batch, ..., 1)`, or one-hot
+    or soft labels `(batch, ..., num_classes)`, read as their largest class.
+    Predictions are `(batch, ..., num_classes)`, or `(batch, ..., 1)` for the
+    second of two classes. The value is 0 before any sample, and NaN once a
+    prediction that counts was NaN.
+
+    Args:
+        summary: Has `shape`, and `summarise(batch)` to int32 limbs of that
+            shape.
+        from_logits: Whether predictions are logits. Confidences that round
+            to 1 in float32 are told apart only from logits. Defaults to
+            `False`, as in Keras.
+        axis: The axis of the classes. Defaults to `-1`.
+        ignore_class: Class id of labels that do not count.
+        name: Name of the metric.
+        dtype: Dtype of the result.
+
+    Raises:
+        ValueError: On update, if shapes do not fit, and in eager use if
+            values are out of range.
+
+    Reference:
+        Metrics as states that merge: https://github.com/google/CommonLoopUtils
+    """
+
+    def __init__(
+        self,
+        summary: Any,
+        *,
+        from_logits: bool = False,
+        axis: int = -1,
+        ignore_class: int | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+    ):
+        super().__init__(name=name, dtype=dtype)
+        self.summary = summary
+        self.from_logits = from_logits
+        self.axis = axis
+        self.ignore_class = ignore_class
+        self.sums = self._add_sums("sums", summary.shape)
+        # How many predictions were NaN, how many weights not whole.
+        self.odd = self._add_sums("odd", (2,))
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        """Adds one batch.
+
+        Args:
+            y_true: Labels, see the class.
+            y_pred: Predictions, see the class.
+            sample_weight: `(batch,)` or of the shape of the class ids, >= 0,
+                from 1e-6 to 1e9 for full precision. Whole numbers count as
+                repeats.
+        """
+        batch = self._read(y_true, y_pred, sample_weight)
+        for block in _blocks(batch):
+            self.odd.assign(self.odd + _count_odd(block))
+            self.sums.assign(
+                exact_sums.add(self.sums.value, self.summary.summarise(block))
+            )
+
+    def result(self):
+        """The value so far, a scalar tensor."""
+        value = self._value(ops.convert_to_tensor(self.sums), self._whole())
+        nan = ops.full_like(value, float("nan"))
+        value = ops.where(ops.equal(self.odd[0], 0), value, nan)
+        return ops.cast(value, self.dtype)
+
+    def merge_state(self, metrics: Iterable["StreamingMetric"]) -> None:
+        """Adds what other metrics of the same configuration have seen.
+
+        Args:
+            metrics: Metrics of this class with equal `get_config()`, save
+                for the name.
+
+        Raises:
+            ValueError: If a configuration differs; then nothing is added.
+        """
+        metrics = list(metrics)
+        own = {**self.get_config(), "name": None}
+        for metric in metrics:
+            config = {**metric.get_config(), "name": None}
+            if type(metric) is not type(self) or config != own:
+                raise ValueError(
+                    invalid(
+                        "`metrics` must be of one class and configuration",
+                        own=own,
+                        other=config,
+                    )
+                )
+        for metric in metrics:
+            self.odd.assign(self.odd + metric.odd)
+            self.sums.assign(exact_sums.add(self.sums.value, metric.sums.value))
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "from_logits": self.from_logits,
+            "axis": self.axis,
+            "ignore_class": self.ignore_class,
+        }
+
+    def _value(self, sums: Any, whole: Any) -> Any:
+        """The value of int32 sums; `whole`: weights are counts so far."""
+        raise NotImplementedError
+
+    def _exact_sums(self) -> tuple[np.ndarray, bool]:
+        """Sums and `whole` on the host, where formulas run in float64."""
+        sums = ops.convert_to_numpy(self.sums)
+        return sums, int(ops.convert_to_numpy(self.odd)[1]) == 0
+
+    def _has_nan(self) -> bool:
+        return int(ops.convert_to_numpy(self.odd)[0]) > 0
+
+    def _whole(self) -> Any:
+        return ops.equal(self.odd[1], 0)
+
+    def _add_sums(self, name, shape):
+        return self.add_variable(
+            shape=shape,
+            initializer="zeros",
+            dtype="int32",
+            aggregation="sum",
+            name=name,
+        )
+
+    def _read(self, y_true, y_pred, sample_weight) -> Predictions:
+        y_pred = ops.convert_to_tensor(y_pred)
+        labels, valid = read_labels(
+            y_true, y_pred, axis=self.axis, ignore_class=self.ignore_class
+        )
+        outputs = read_predictions(
+            y_pred, from_logits=self.from_logits, axis=self.axis
+        )
+        outputs = ops.cast(outputs, "float32")
+        num_classes = outputs.shape[-1]
+        lead = shape_of(outputs)[:-1]
+        if len(labels.shape) == len(outputs.shape):
+            labels = ops.reshape(labels, (-1, num_classes))
+        else:
+            labels = ops.reshape(labels, (-1,))
+        if sample_weight is not None:
+            weight = ops.cast(read_weight(sample_weight, lead), "float32")
+            ones = ops.ones_like(outputs[..., 0])
+            sample_weight = ops.reshape(weight * ones, (-1,))
+        if valid is not None:
+            valid = ops.reshape(valid, (-1,))
+        outputs = ops.reshape(outputs, (-1, num_classes))
+        return Predictions(
+            labels, outputs, self.from_logits, sample_weight, valid
+        )
+
+
+def _count_odd(batch: Predictions) -> Any:
+    """int32 `(2,)`: predictions that are NaN, weights that are not whole."""
+    nan = ops.any(ops.isnan(batch.outputs), axis=-1)
+    if batch.valid is not None:
+        nan = ops.logical_and(nan, batch.valid)
+    if batch.weight is None:
+        fractional = ops.zeros_like(nan)
+    else:
+        nan = ops.logical_and(nan, batch.weight > 0)
+        fractional = ops.not_equal(batch.weight, ops.floor(batch.weight))
+    counts = ops.stack([nan, fractional])
+    return ops.sum(ops.cast(counts, "int32"), axis=-1)
+
+
+def _blocks(batch: Predictions) -> Iterable[Predictions]:
+    """Parts small enough that sums of base-256 digits fit in int32."""
+    count = batch.outputs.shape[0]
+    if count is None or count <= exact_sums.MAX_BATCH:
+        yield batch
+        return
+    for start in range(0, count, exact_sums.MAX_BATCH):
+        part = slice(start, start + exact_sums.MAX_BATCH)
+        yield batch._replace(
+            labels=batch.labels[part],
+            outputs=batch.outputs[part],
+            weight=None if batch.weight is None else batch.weight[part],
+            valid=None if batch.valid is None else batch.valid[part],
+        )
