@@ -80,8 +80,7 @@ def export(
 def _served_model(
     model: keras.Model, calibrator: Calibrator | None, from_logits: bool
 ) -> keras.Model:
-    inputs = getattr(model, "inputs", None)
-    if not inputs:
+    if not getattr(model, "inputs", None):
         raise ValueError(
             invalid(
                 "`model` must have fixed inputs: a functional or sequential "
@@ -93,7 +92,10 @@ def _served_model(
         raise ValueError(
             invalid("`model` must have one output", outputs=len(model.outputs))
         )
-    logits = ops.cast(model(model.input), "float32")
+    # A sequential model that was never called has inputs but no `input`.
+    sequential = isinstance(model, keras.Sequential)
+    inputs = model.inputs[0] if sequential else model.input
+    logits = ops.cast(model(inputs), "float32")
     logits = read_predictions(logits, from_logits=from_logits)
     if not from_logits:
         logits = to_logits(logits)
@@ -105,7 +107,7 @@ def _served_model(
         "probabilities": probabilities,
         "confidence": ops.max(probabilities, axis=-1),
     }
-    return keras.Model(model.input, outputs)
+    return keras.Model(inputs, outputs)
 
 
 def _is_logits(model: keras.Model, from_logits: bool | None) -> bool:

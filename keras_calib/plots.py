@@ -151,14 +151,15 @@ class ReliabilityDisplay:
             label="accuracy, 95 % interval",
         )
         ax.set(
-            xlim=(0, 1),
-            ylim=(0, 1),
+            xlim=(-0.02, 1.02),
+            ylim=(-0.02, 1.02),
             ylabel="accuracy",
             title=_title(
                 self.name, f"ECE {self.ece:.4f}, accuracy {self.accuracy:.4f}"
             ),
         )
-        ax.legend(loc="upper left", frameon=False, fontsize="small")
+        # Over the corner that even an overconfident model leaves emptiest.
+        ax.legend(loc="lower right", framealpha=0.9, fontsize="small")
         bottom = ax if counts_ax is None else counts_ax
         bottom.set_xlabel("confidence (probability of the predicted class)")
         if counts_ax is not None:
@@ -251,7 +252,6 @@ class RiskCoverageDisplay:
                 curve.risk,
                 color=_COLORS[i % len(_COLORS)],
                 linestyle=_DASHES[i % len(_DASHES)],
-                drawstyle="default",
                 linewidth=1.5,
                 label=f"{name} (AURC {1000 * self.values[name]:.2f}e-3)",
             )

@@ -1,0 +1,70 @@
+# Every target makes the environments that it needs.
+PYTHON ?= python3
+PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
+SETUP = setup.cfg pyproject.toml
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+
+.PHONY: demo test test-backends test-jax test-torch lint format bench clean help
+
+help:
+	@echo "make demo           train, measure, repair, draw and serve (about 2 minutes"
+	@echo "                    after the installation)"
+	@echo "make test           all tests, on the TensorFlow backend"
+	@echo "make test-backends  reference values and laws on JAX and on torch"
+	@echo "make lint           ruff"
+	@echo "make bench          the benchmarks; tables in benchmarks/results"
+
+demo: .venv/demo
+	.venv/bin/python examples/quickstart.py
+
+test: .venv/dev
+	KERAS_BACKEND=tensorflow .venv/bin/python -m pytest
+
+test-backends: test-jax test-torch
+
+test-jax: .venv-jax/dev
+	KERAS_BACKEND=jax .venv-jax/bin/python -m pytest -m portable
+
+test-torch: .venv-torch/dev
+	KERAS_BACKEND=torch .venv-torch/bin/python -m pytest -m portable
+
+lint: .venv/dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+format: .venv/dev
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+bench: .venv/dev
+	.venv/bin/python benchmarks/losses.py --out=benchmarks/results/losses.md
+	.venv/bin/python benchmarks/metrics.py --out=benchmarks/results/metrics.md
+	.venv/bin/python benchmarks/aurc_accuracy.py \
+	  --out=benchmarks/results/aurc_accuracy.md
+
+.venv/bin/python .venv-jax/bin/python .venv-torch/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+	  { echo "keras_calib needs Python 3.11 to 3.13: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv $(@D:/bin=)
+
+.venv/demo: .venv/bin/python $(SETUP)
+	@echo "Installing the package and TensorFlow into .venv ..."
+	.venv/bin/python $(PIP_INSTALL) -e ".[examples]"
+	touch $@
+
+.venv/dev: .venv/demo
+	.venv/bin/python $(PIP_INSTALL) -e ".[examples,dev]"
+	touch $@
+
+.venv-jax/dev: .venv-jax/bin/python $(SETUP)
+	.venv-jax/bin/python $(PIP_INSTALL) -e ".[test]" "jax[cpu]>=0.5"
+	touch $@
+
+# torch is pinned because its newest wheels bring gigabytes for GPUs.
+.venv-torch/dev: .venv-torch/bin/python $(SETUP)
+	.venv-torch/bin/python $(PIP_INSTALL) "torch==2.13.0"
+	.venv-torch/bin/python $(PIP_INSTALL) -e ".[test]"
+	touch $@
+
+clean:
+	rm -rf .venv .venv-jax .venv-torch build dist work *.egg-info

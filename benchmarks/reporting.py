@@ -1,0 +1,60 @@
+"""What the benchmarks share: timing, and the report they print and write."""
+
+import importlib
+import os
+import platform
+import time
+from collections.abc import Callable
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+__all__ = ["machine", "markdown_table", "median_ms", "publish", "state_bytes"]
+
+
+def machine() -> str:
+    """Cores, system and versions, as one line."""
+    parts = [
+        f"{os.cpu_count()} CPU cores ({platform.machine()})",
+        platform.system(),
+        f"Python {platform.python_version()}",
+        f"Keras {keras.__version__}",
+        f"NumPy {np.__version__}",
+    ]
+    backend = keras.backend.backend()
+    module = importlib.import_module(backend)
+    return ", ".join([*parts, f"{backend} {module.__version__}"])
+
+
+def markdown_table(header: list[str], rows: Iterable[list[Any]]) -> str:
+    """A Markdown table; first column left, numbers right."""
+    lines = [header, ["---", *(["---:"] * (len(header) - 1))], *rows]
+    return "\n".join("| " + " | ".join(map(str, x)) + " |" for x in lines)
+
+
+def median_ms(function: Callable[[], Any], repeats: int = 30) -> float:
+    """Median milliseconds of a call whose value is read; the first is free."""
+    keras.ops.convert_to_numpy(function())
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        keras.ops.convert_to_numpy(function())
+        times.append(time.perf_counter() - start)
+    return 1e3 * float(np.median(times))
+
+
+def state_bytes(metric: keras.metrics.Metric) -> int:
+    """Size of the variables of a metric."""
+    arrays = (keras.ops.convert_to_numpy(v) for v in metric.variables)
+    return sum(a.nbytes for a in arrays)
+
+
+def publish(text: str, out: str | None) -> None:
+    """Prints the report, and writes it where `out` names a file."""
+    print(text)
+    if out:
+        Path(out).parent.mkdir(parents=True, exist_ok=True)
+        Path(out).write_text(text + "\n", encoding="utf-8")
