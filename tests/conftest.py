@@ -1,0 +1,34 @@
+"""Where the tests find reference values and real data."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+_DATA_VARIABLE = "KERAS_CALIB_DATA"
+
+
+@pytest.fixture(scope="session")
+def goldens():
+    with np.load(Path(__file__).parent / "data" / "goldens.npz") as arrays:
+        return dict(arrays)
+
+
+@pytest.fixture(scope="session")
+def data_dir():
+    """The folder of real data; its tests are marked `data`."""
+    folder = os.environ.get(_DATA_VARIABLE)
+    if not folder:
+        pytest.skip(f"{_DATA_VARIABLE} does not name a folder of real data")
+    return Path(folder)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    has_data = os.path.isdir(os.environ.get(_DATA_VARIABLE, ""))
+    if report.skipped and has_data and item.get_closest_marker("data"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped although {_DATA_VARIABLE} is there"
+    return report

@@ -1,0 +1,54 @@
+"""The examples in the docstrings run and print what they say."""
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import keras_calib
+
+pytestmark = pytest.mark.portable
+
+OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+MODULES = ["keras_calib"] + [
+    info.name
+    for info in pkgutil.walk_packages(keras_calib.__path__, "keras_calib.")
+    if not info.name.endswith("__main__")
+]
+
+
+def examples() -> list[doctest.DocTest]:
+    """Docstrings with examples, with the names of their modules."""
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    return [
+        test
+        for name in MODULES
+        for test in finder.find(importlib.import_module(name), name)
+        if test.examples
+    ]
+
+
+EXAMPLES = examples()
+CONCRETE = [
+    thing
+    for name in keras_calib.__all__
+    if isinstance(thing := getattr(keras_calib, name), type)
+    and not issubclass(thing, tuple)
+    and not (thing.__doc__ or "").startswith("Abstract")
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=[e.name for e in EXAMPLES])
+def test_example_prints_what_it_says(example):
+    report = []
+    runner = doctest.DocTestRunner(verbose=False, optionflags=OPTIONS)
+    result = runner.run(example, out=report.append, clear_globs=False)
+    assert result.attempted
+    assert not result.failed, "".join(report)
+
+
+@pytest.mark.parametrize("thing", CONCRETE, ids=[c.__name__ for c in CONCRETE])
+def test_class_shows_an_example(thing):
+    name = f"{thing.__module__}.{thing.__name__}"
+    assert name in {example.name for example in EXAMPLES}

@@ -1,0 +1,389 @@
+"""Losses: the authors' values and gradients, and laws that all obey."""
+
+import keras
+import numpy as np
+import pytest
+from cases import BACKEND
+from cases import DENSE_CASES
+from cases import HAS_FLOAT64
+from cases import LOSSES
+from cases import array
+from cases import golden_cases
+from cases import one_hot
+from cases import sample
+from cases import softmax
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+from keras import ops
+
+import keras_calib as kc
+from keras_calib.gradients import value_and_grad
+from keras_calib.numerics import log_complement
+
+pytestmark = pytest.mark.portable
+every_loss = pytest.mark.parametrize("case", LOSSES, ids=str)
+invariant = pytest.mark.parametrize(
+    "case", [case for case in LOSSES if case.shift_invariant], ids=str
+)
+limited = pytest.mark.parametrize(
+    "case", [case for case in LOSSES if case.limit is not None], ids=str
+)
+
+
+def evaluate(case, labels, logits, **kwargs):
+    """Value and gradient of the class, as NumPy."""
+    loss = case.make(**kwargs)
+    value, gradient = value_and_grad(lambda z: loss(labels, z), logits)
+    return float(value), array(gradient)
+
+
+def test_golden_values_and_gradients_in_float32(goldens):
+    cases = golden_cases(goldens)
+    assert len(cases) > 90
+    for case, key, data, hyperparameters in cases:
+        logits = goldens[f"in/{data}/logits"].astype("float32")
+        dense = data in DENSE_CASES
+        options = {"axis": 1, "ignore_class": 255} if dense else {}
+        loss = case.cls(from_logits=True, **hyperparameters, **options)
+        labels = goldens[f"in/{data}/labels"]
+        value, gradient = value_and_grad(
+            lambda z, y=labels, f=loss: f(y, z), logits
+        )
+        expected = goldens[f"{key}/value"]
+        error = abs(float(value) - expected)
+        assert error <= 1e-6 * abs(expected) + 1e-7, key
+        expected = goldens[f"{key}/grad"]
+        error = np.abs(array(gradient) - expected).max()
+        assert error <= 1e-5 * np.abs(expected).max(), key
+
+
+@pytest.mark.skipif(not HAS_FLOAT64, reason="JAX computes in 32 bits")
+def test_golden_values_and_gradients_in_float64(goldens):
+    for case, key, data, hyperparameters in golden_cases(goldens):
+        if data in DENSE_CASES:
+            continue
+        options = dict(hyperparameters)
+        is_sum = options.pop("reduction", "") == "sum"
+        logits = goldens[f"in/{data}/logits"]
+        labels = one_hot(goldens[f"in/{data}/labels"], logits.shape[-1])
+        value, gradient = value_and_grad(
+            lambda z, y=labels, f=case.fn, o=options: ops.sum(f(y, z, **o)),
+            logits,
+        )
+        # Keras takes means in float32 on torch, so the mean is taken here.
+        count = 1 if is_sum else len(labels)
+        value, gradient = float(value) / count, array(gradient) / count
+        expected = goldens[f"{key}/value"]
+        assert abs(value - expected) <= 1e-9 * abs(expected), key
+        expected = goldens[f"{key}/grad"]
+        error = np.abs(gradient - expected).max()
+        assert error <= 1e-9 * np.abs(expected).max(), key
+
+
+@every_loss
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_extreme_logits_give_finite_values_and_gradients(case, dtype):
+    rng = np.random.default_rng(0)
+    logits = rng.choice([-1e4, 0.0, 1e4], size=(32, 4)).astype("float32")
+    labels = ops.convert_to_tensor(
+        one_hot(rng.integers(4, size=32), 4).astype("float32")
+    )
+
+    def total(z):
+        losses = case.fn(labels, z, **case.hyperparameters)
+        assert keras.backend.standardize_dtype(losses.dtype) == "float32"
+        return ops.mean(losses)
+
+    value, gradient = value_and_grad(total, ops.cast(logits, dtype))
+    assert np.isfinite(float(value))
+    assert np.isfinite(array(ops.cast(gradient, "float32"))).all()
+
+
+@invariant
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1000), shift=st.floats(-50, 50, width=32))
+def test_adding_a_constant_to_the_logits_changes_nothing(case, seed, shift):
+    labels, logits = sample(seed)
+    labels = one_hot(labels, 5).astype("float32")
+    moved = array(case.fn(labels, logits + shift, **case.hyperparameters))
+    still = array(case.fn(labels, logits, **case.hyperparameters))
+    np.testing.assert_allclose(moved, still, rtol=1e-4, atol=1e-4)
+
+
+@invariant
+def test_gradient_sums_to_zero_over_the_classes(case):
+    labels, logits = sample()
+    _, gradient = evaluate(case, labels, logits)
+    assert np.abs(gradient).max() > 1e-3
+    np.testing.assert_allclose(gradient.sum(-1), 0.0, atol=1e-6)
+
+
+@every_loss
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 1000))
+def test_renaming_the_classes_changes_nothing(case, seed):
+    labels, logits = sample(seed)
+    order = np.random.default_rng(seed + 1).permutation(5)
+    value, gradient = evaluate(case, labels, logits)
+    renamed = np.argsort(order)[labels]
+    other, moved = evaluate(case, renamed, logits[:, order])
+    np.testing.assert_allclose(other, value, rtol=1e-5)
+    np.testing.assert_allclose(moved, gradient[:, order], atol=1e-6)
+
+
+@every_loss
+def test_ids_column_and_one_hot_labels_agree(case):
+    labels, logits = sample()
+    value, gradient = evaluate(case, labels, logits)
+    for form in (
+        labels[:, None],
+        labels.astype("float32"),
+        labels.astype("uint8"),
+        one_hot(labels, 5).astype("float32"),
+    ):
+        other, same = evaluate(case, form, logits)
+        assert other == value
+        np.testing.assert_array_equal(same, gradient)
+
+
+@invariant
+def test_probabilities_and_logits_agree(case):
+    labels, logits = sample(scale=2.0)
+    from_logits = float(case.make()(labels, logits))
+    loss = case.make(from_logits=False)
+    np.testing.assert_allclose(
+        float(loss(labels, softmax(logits))), from_logits, rtol=1e-5
+    )
+
+
+@invariant
+def test_a_probability_of_zero_gives_a_finite_loss_and_gradient(case):
+    loss = case.make(from_logits=False)
+    probs = np.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]], "float32")
+    value, gradient = value_and_grad(lambda p: loss([1, 2], p), probs)
+    assert np.isfinite(float(value))
+    assert np.isfinite(array(gradient)).all()
+
+
+@every_loss
+def test_binary_outputs_are_the_second_of_two_classes(case):
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(16, 1)).astype("float32") * 3
+    labels = rng.integers(2, size=16)
+    two = np.concatenate([np.zeros_like(z), z], axis=-1)
+    expected, _ = evaluate(case, labels, two)
+    for form in (labels, labels[:, None], labels[:, None].astype("float32")):
+        value, _ = evaluate(case, form, z)
+        np.testing.assert_allclose(value, expected, rtol=1e-6)
+
+
+# The released code of ACLS stops a gradient on purpose: not invariant.
+@pytest.mark.skipif(not HAS_FLOAT64, reason="JAX computes in 32 bits")
+@invariant
+def test_gradient_is_the_finite_difference(case):
+    ids, logits = sample(n=6, dtype="float64", scale=3.0)
+    labels = one_hot(ids, 5)
+    weight = ops.convert_to_tensor(np.linspace(0.5, 2.0, 6))
+
+    def total(z):
+        return ops.sum(case.fn(labels, z, **case.hyperparameters) * weight)
+
+    _, gradient = value_and_grad(total, logits)
+    step = 1e-6
+    for i in range(6):
+        for k in range(5):
+            up, down = logits.copy(), logits.copy()
+            up[i, k] += step
+            down[i, k] -= step
+            slope = (
+                float(total(ops.convert_to_tensor(up)))
+                - float(total(ops.convert_to_tensor(down)))
+            ) / (2 * step)
+            assert abs(float(gradient[i, k]) - slope) < 1e-7
+
+
+@every_loss
+def test_compiled_code_agrees_with_eager_code(case):
+    labels, logits = sample()
+    loss = case.make()
+    value, gradient = evaluate(case, labels, logits)
+
+    def fn(y, z):
+        return value_and_grad(lambda x: loss(y, x), z)
+
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        compiled = [tf.function(fn), tf.function(fn, jit_compile=True)]
+    elif BACKEND == "jax":
+        import jax
+
+        compiled = [jax.jit(fn)]
+    else:
+        pytest.skip("torch runs eagerly")
+    for run in compiled:
+        other, same = run(
+            ops.convert_to_tensor(labels), ops.convert_to_tensor(logits)
+        )
+        np.testing.assert_allclose(float(other), value, rtol=1e-6)
+        np.testing.assert_allclose(array(same), gradient, atol=1e-6)
+
+
+@every_loss
+def test_weight_zero_equals_a_dropped_row(case):
+    labels, logits = sample()
+    weight = np.random.default_rng(3).integers(0, 2, size=len(labels))
+    kept = weight > 0
+    for reduction in ("sum", "mean_with_sample_weight", "none"):
+        loss = case.make(reduction=reduction)
+        weighted = array(loss(labels, logits, weight))
+        dropped = array(loss(labels[kept], logits[kept]))
+        if reduction == "none":
+            assert (weighted[~kept] == 0).all()
+            weighted = weighted[kept]
+        np.testing.assert_allclose(weighted, dropped, rtol=1e-6)
+
+
+@every_loss
+def test_an_ignored_pixel_equals_a_deleted_pixel(case):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(2, 3, 4, 5)).astype("float32") * 4
+    labels = rng.integers(5, size=(2, 3, 4))
+    labels[0, 0, 1] = labels[1, 2, 3] = 255
+    kept = labels != 255
+    logits[0, 0, 1] = np.nan
+    for weight in (None, rng.uniform(0.5, 2, size=labels.shape)):
+        for reduction in ("sum_over_batch_size", "mean_with_sample_weight"):
+            value, gradient = value_and_grad(
+                lambda z, r=reduction, w=weight: case.make(
+                    ignore_class=255, reduction=r
+                )(labels, z, w),
+                logits,
+            )
+            expected, slopes = value_and_grad(
+                lambda z, r=reduction, w=weight: case.make(reduction=r)(
+                    labels[kept], z, None if w is None else w[kept]
+                ),
+                logits[kept],
+            )
+            np.testing.assert_allclose(float(value), float(expected), rtol=1e-6)
+            gradient = array(gradient)
+            np.testing.assert_allclose(gradient[kept], array(slopes), atol=1e-6)
+            assert (gradient[~kept] == 0).all()
+
+
+@every_loss
+def test_all_pixels_ignored_gives_zero(case):
+    loss = case.make(ignore_class=255)
+    value, gradient = value_and_grad(
+        lambda z: loss(np.full((1, 2, 2), 255), z),
+        np.ones((1, 2, 2, 5), "float32"),
+    )
+    assert float(value) == 0.0
+    assert (array(gradient) == 0).all()
+
+
+@every_loss
+def test_classes_on_another_axis_agree_with_moved_classes(case):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(2, 5, 3, 4)).astype("float32") * 4
+    labels = rng.integers(5, size=(2, 3, 4))
+    value, _ = evaluate(case, labels, logits, axis=1)
+    expected, _ = evaluate(case, labels, np.moveaxis(logits, 1, -1))
+    assert value == expected
+    value, _ = evaluate(case, labels[:, None], logits, axis=1)
+    assert value == expected
+
+
+@every_loss
+def test_one_weight_per_image_spreads_over_its_pixels(case):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(2, 3, 4, 5)).astype("float32") * 4
+    labels = rng.integers(5, size=(2, 3, 4))
+    weight = np.array([0.5, 2.0], "float32")
+    spread = np.broadcast_to(weight[:, None, None], labels.shape)
+    loss = case.make()
+    np.testing.assert_allclose(
+        float(loss(labels, logits, weight)),
+        float(loss(labels, logits, spread)),
+        rtol=1e-6,
+    )
+
+
+@limited
+def test_without_its_regulariser_a_loss_is_cross_entropy(case):
+    labels, logits = sample(scale=10.0)
+    reference = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    expected, slopes = value_and_grad(lambda z: reference(labels, z), logits)
+    loss = case.cls(from_logits=True, **case.limit)
+    value, gradient = value_and_grad(lambda z: loss(labels, z), logits)
+    np.testing.assert_allclose(float(value), float(expected), rtol=1e-6)
+    np.testing.assert_allclose(array(gradient), array(slopes), atol=1e-6)
+
+
+def test_a_linear_loss_averages_over_soft_labels():
+    # Cross entropy plus a label-free term is linear in the label.
+    rng = np.random.default_rng(0)
+    _, logits = sample(n=8, num_classes=3)
+    soft = softmax(rng.normal(size=(8, 3))).astype("float32")
+    for case in LOSSES:
+        if not case.soft_labels:
+            continue
+        whole = array(case.fn(soft, logits, **case.hyperparameters))
+        parts = sum(
+            soft[:, k]
+            * array(
+                case.fn(
+                    np.tile(np.eye(3, dtype="float32")[k], (8, 1)),
+                    logits,
+                    **case.hyperparameters,
+                )
+            )
+            for k in range(3)
+        )
+        np.testing.assert_allclose(whole, parts, rtol=1e-5, err_msg=str(case))
+
+
+def test_both_conventions_of_label_smoothing_are_one_family():
+    labels, logits = sample()
+    over_all = kc.LabelSmoothing(0.1 * 5 / 4, from_logits=True)
+    over_others = kc.LabelSmoothing(0.1, spread="others", from_logits=True)
+    np.testing.assert_allclose(
+        float(over_all(labels, logits)),
+        float(over_others(labels, logits)),
+        rtol=1e-6,
+    )
+
+
+def test_label_relaxation_is_smooth_at_its_boundary():
+    # p_y on both sides of 0.9.
+    gap = np.log(9.0) + np.array([-1e-2, 1e-2])
+    logits = np.stack([gap, np.zeros(2)], axis=-1).astype("float32")
+    loss = kc.LabelRelaxation(0.1, from_logits=True, reduction="none")
+    outside, inside = array(loss([0, 0], logits))
+    assert 0 < outside < 1e-5
+    assert inside == 0
+
+
+@every_loss
+def test_configuration_round_trips(case):
+    loss = case.make(ignore_class=255, axis=1, reduction="sum", name="mine")
+    config = keras.losses.serialize(loss)
+    again = keras.losses.deserialize(config)
+    assert type(again) is type(loss)
+    assert again.get_config() == loss.get_config()
+    assert again.get_config()["dtype"] == "float32"
+
+
+def test_log_complement_keeps_what_one_minus_p_loses():
+    logits = np.array([[40.0, 0.0, 1.0], [0.0, 0.0, 0.0]], "float32")
+    e = np.exp(logits.astype("float64"))
+    others = np.stack([e[:, 1] + e[:, 2], e[:, 0] + e[:, 2], e[:, 0] + e[:, 1]])
+    expected = np.log(others.T) - np.log(e.sum(-1, keepdims=True))
+    np.testing.assert_allclose(
+        array(log_complement(ops.convert_to_tensor(logits))),
+        expected,
+        rtol=1e-6,
+        atol=1e-12,
+    )

@@ -1,0 +1,427 @@
+"""The rules of the repository, read from its files."""
+
+import ast
+import configparser
+import importlib
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import keras
+import pytest
+
+import keras_calib
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "keras_calib"
+MAX_LINES = 400
+
+# A module or subpackage of keras_calib imports from its own floor and below.
+FLOORS = {
+    "checks": 0,
+    "exact_sums": 0,
+    "gradients": 0,
+    "inputs": 0,
+    "numerics": 0,
+    "version": 0,
+    "bins": 1,
+    "intervals": 1,
+    "risk_coverage": 1,
+    "score_histogram": 1,
+    "scores": 1,
+    "targets": 1,
+    "calibrators": 2,
+    "losses": 2,
+    "metrics": 2,
+    "exporting": 4,
+    "plots": 4,
+}
+# What these share lives on the floor below.
+APART = {"calibrators", "losses", "metrics"}
+
+# At the top of a module: the standard library and these.
+EVERYWHERE = {"keras", "keras_calib", "numpy", "scipy"}
+# Inside functions also these, in the rooms named.
+INSIDE_FUNCTIONS = {
+    "jax": {"gradients", "models"},
+    "matplotlib": {"plots", "reporting"},
+    "tensorflow": {"data", "exporting", "gradients", "models"},
+    "tensorflow_probability": {"exporting", "models"},
+    "torch": {"gradients", "models"},
+}
+VAGUE_NAMES = {"common", "helpers", "misc", "tools", "util", "utils"}
+
+# Put together here, so that this file does not contain what it looks for.
+WORKING_PAPERS = re.compile(
+    "|".join(
+        (
+            r"\b(HOUSE|METHODS|PLATFORM|PEERS|STYLE|SCORE_HISTOGRAM)" + r"\.md",
+            r"\." + r"library\b",
+            r"(?<!\w)/wo" + r"rk/[\w.]",
+        )
+    )
+)
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+PUBLIC = [
+    getattr(keras_calib, name)
+    for name in keras_calib.__all__
+    if not name.startswith("__")
+]
+
+
+def module_name(path: Path) -> str:
+    """Name as in an import statement."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room(name: str) -> str | None:
+    """Module or subpackage of keras_calib; None for the export list."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 else None
+
+
+ROOM_OF = {path: room(module_name(path)) for path in MODULES}
+NAMES = {module_name(path) for path in MODULES}
+
+
+def each_module(*, with_export_list: bool = True):
+    paths = [p for p in MODULES if with_export_list or ROOM_OF[p]]
+    return pytest.mark.parametrize(
+        "path", paths, ids=[str(p.relative_to(PACKAGE)) for p in paths]
+    )
+
+
+each_public_name = pytest.mark.parametrize(
+    "thing", PUBLIC, ids=[thing.__name__ for thing in PUBLIC]
+)
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imports(tree: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
+    """Each imported module, and whether a function imports it."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, inside
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide the floor"
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield name if name in NAMES else node.module, inside
+        function = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+        yield from imports(node, inside or isinstance(node, function))
+
+
+def defined_names(tree: ast.Module) -> set[str]:
+    """Public functions, classes and constants of a module."""
+    names = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = getattr(node, "targets", None) or [node.target]
+            for target in targets:
+                names |= {
+                    n.id for n in ast.walk(target) if isinstance(n, ast.Name)
+                }
+    return {name for name in names if not name.startswith("_")}
+
+
+def export_list(tree: ast.Module) -> list[str] | None:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(
+            isinstance(target, ast.Name) and target.id == "__all__"
+            for target in node.targets
+        ):
+            return ast.literal_eval(node.value)
+    return None
+
+
+def sections(thing) -> dict[str, str]:
+    """Docstring by section; the text before the first is under ""."""
+    found, title = {"": ""}, ""
+    for line in inspect.cleandoc(thing.__doc__ or "").splitlines():
+        head = re.fullmatch(r"([A-Z][a-z]+):", line)
+        if head:
+            title = head[1]
+            assert title not in found, f"two sections {title}"
+            found[title] = ""
+        else:
+            found[title] += line + "\n"
+    return found
+
+
+def documented(section: str) -> dict[str, str]:
+    """Text by argument of an `Args:` section."""
+    parts = re.split(r"^ {4}(\*{0,2}\w+):", section, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def parameters(thing) -> list[str]:
+    """Names as documented: keyword catch-alls keep their stars."""
+    stars = {
+        inspect.Parameter.VAR_POSITIONAL: "*",
+        inspect.Parameter.VAR_KEYWORD: "**",
+    }
+    return [
+        stars.get(parameter.kind, "") + name
+        for name, parameter in inspect.signature(thing).parameters.items()
+    ]
+
+
+def is_named_tuple(thing) -> bool:
+    return isinstance(thing, type) and issubclass(thing, tuple)
+
+
+def text_files() -> list[Path]:
+    """What is in the repository, or is about to be."""
+    command = ("git", "ls-files", "-co", "--exclude-standard", "-z")
+    try:
+        listed = subprocess.run(
+            command, cwd=ROOT, capture_output=True, check=True, text=True
+        ).stdout
+        files = [ROOT / name for name in listed.split("\0") if name]
+    except (OSError, subprocess.CalledProcessError):
+        files = []
+        for folder, folders, names in os.walk(ROOT):
+            folders[:] = [f for f in folders if not f.startswith(".")]
+            files += [Path(folder, name) for name in names]
+    return [
+        path
+        for path in files
+        if path.is_file() and b"\0" not in path.read_bytes()
+    ]
+
+
+# Floors and imports.
+
+
+def test_every_module_has_a_floor():
+    assert set(FLOORS) == set(ROOM_OF.values()) - {None}
+
+
+@each_module(with_export_list=False)
+def test_module_imports_from_its_floor_and_below(path):
+    own = ROOM_OF[path]
+    for name, _ in imports(parse(path)):
+        if name.split(".")[0] != "keras_calib":
+            continue
+        other = room(name)
+        assert other is not None, "the export list is for users"
+        assert FLOORS[other] <= FLOORS[own], f"{own} imports {name}"
+        assert other == own or not {own, other} <= APART, (
+            f"{own} imports {name}"
+        )
+
+
+@each_module()
+def test_module_imports_at_its_top_only_what_is_always_installed(path):
+    tops = {
+        name.split(".")[0]
+        for name, inside in imports(parse(path))
+        if not inside
+    }
+    assert tops - sys.stdlib_module_names <= EVERYWHERE
+
+
+@each_module()
+def test_functions_import_extras_only_in_their_rooms(path):
+    for name, _ in imports(parse(path)):
+        package = name.split(".")[0]
+        if package not in EVERYWHERE | sys.stdlib_module_names:
+            rooms = INSIDE_FUNCTIONS.get(package, set())
+            assert ROOM_OF[path] in rooms, f"imports {name}"
+
+
+@pytest.mark.portable
+def test_import_loads_no_framework_but_the_backend():
+    code = (
+        "import sys, keras; before = set(sys.modules); import keras_calib; "
+        "print(*{m.split('.')[0] for m in set(sys.modules) - before}); "
+        "print(*{m.split('.')[0] for m in sys.modules})"
+    )
+    run = subprocess.run(
+        (sys.executable, "-c", code),
+        cwd=ROOT,
+        env={**os.environ, "KERAS_BACKEND": keras.backend.backend()},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    new, loaded = map(set, map(str.split, run.stdout.splitlines()[-2:]))
+    assert "keras_calib" in new
+    assert not new & {"absl", *INSIDE_FUNCTIONS}
+    if keras.backend.backend() != "tensorflow":
+        assert "tensorflow" not in loaded
+
+
+# Files.
+
+
+@each_module()
+def test_module_is_short_enough_to_read(path):
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= MAX_LINES
+
+
+@each_module()
+def test_module_raises_instead_of_asserting(path):
+    asserts = [
+        node.lineno
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Assert)
+    ]
+    assert not asserts
+
+
+@each_module(with_export_list=False)
+def test_module_name_says_what_is_inside(path):
+    assert not set(module_name(path).split(".")) & VAGUE_NAMES
+
+
+@each_module(with_export_list=False)
+def test_module_name_shadows_no_public_name(path):
+    assert not set(module_name(path).split(".")) & set(keras_calib.__all__)
+
+
+def test_files_speak_of_the_library_alone():
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in text_files()
+        for match in WORKING_PAPERS.finditer(
+            path.read_text(encoding="utf-8", errors="replace")
+        )
+    ]
+    assert not found
+
+
+def test_text_files_include_this_one():
+    assert Path(__file__).resolve() in text_files()
+
+
+# Export lists.
+
+
+@each_module()
+def test_export_list_is_sorted(path):
+    names = export_list(parse(path)) or []
+    assert names == sorted(set(names))
+
+
+@each_module()
+def test_export_list_is_what_the_module_makes_public(path):
+    tree = parse(path)
+    if path.name == "__init__.py":
+        public = {
+            alias.asname or alias.name
+            for node in tree.body
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        }
+    else:
+        public = defined_names(tree)
+    assert set(export_list(tree) or []) == public
+
+
+@each_module()
+def test_exported_names_exist(path):
+    module = importlib.import_module(module_name(path))
+    for name in export_list(parse(path)) or []:
+        assert hasattr(module, name)
+
+
+@pytest.mark.parametrize("package", sorted(APART))
+def test_what_a_subpackage_exports_is_importable_from_the_top(package):
+    module = importlib.import_module(f"keras_calib.{package}")
+    assert set(module.__all__) <= set(keras_calib.__all__)
+
+
+# Docstrings of public names.
+
+
+@each_public_name
+def test_docstring_begins_with_one_short_sentence(thing):
+    lines = inspect.cleandoc(thing.__doc__ or "").splitlines()
+    assert lines and lines[0].endswith(".")
+    assert len(lines[0]) <= 80
+    assert len(lines) == 1 or not lines[1]
+
+
+@each_public_name
+def test_docstring_has_its_sections(thing):
+    wanted = {"Args", "Reference"}
+    if is_named_tuple(thing):
+        wanted = {"Attributes"}
+    elif inspect.isfunction(thing):
+        wanted |= {"Returns"}
+    found = sections(thing)
+    for title in wanted:
+        assert found.get(title, "").strip(), f"needs {title}:"
+
+
+@each_public_name
+def test_docstring_explains_every_argument(thing):
+    if is_named_tuple(thing):
+        explained = documented(sections(thing)["Attributes"])
+        assert list(explained) == list(thing._fields)
+        return
+    explained = documented(sections(thing)["Args"])
+    # An argument that a base class takes may be named with the others.
+    passed_on = re.findall(r"`(\w+)`", explained.get("**kwargs", ""))
+    names = parameters(thing)
+    assert list(explained) == [n for n in names if n not in passed_on]
+
+
+@each_public_name
+def test_docstring_gives_shapes(thing):
+    data = {"labels", "logits", "probs"}
+    if inspect.isfunction(thing) and data & set(parameters(thing)):
+        found = sections(thing)
+        assert re.search(r"`\([^`]*\)`", found["Args"] + found["Returns"])
+
+
+# Metadata of the distribution.
+
+
+def requirements(text: str) -> set[str]:
+    return {
+        re.match(r"[\w.-]+", line.strip())[0]
+        for line in text.splitlines()
+        if line.strip()
+    }
+
+
+@pytest.fixture(scope="module")
+def metadata():
+    parser = configparser.ConfigParser()
+    assert parser.read(ROOT / "setup.cfg", encoding="utf-8")
+    return parser
+
+
+def test_python_requirement_is_3_11(metadata):
+    assert metadata["options"]["python_requires"] == ">=3.11"
+
+
+def test_only_keras_numpy_and_scipy_are_required(metadata):
+    required = requirements(metadata["options"]["install_requires"])
+    assert required == {"keras", "numpy", "scipy"}
+
+
+@pytest.mark.parametrize("extra", ["dev", "examples", "tensorflow"])
+def test_extra_can_be_installed(metadata, extra):
+    assert requirements(metadata["options.extras_require"][extra])
+
+
+def test_wheel_ships_the_type_marker(metadata):
+    shipped = metadata["options.package_data"]["keras_calib"].split()
+    assert "py.typed" in shipped
+    assert (PACKAGE / "py.typed").is_file()
