@@ -25,6 +25,7 @@ from absl import flags
 from reporting import machine
 from reporting import markdown_table
 from reporting import median_ms
+from reporting import modes
 from reporting import publish
 from reporting import state_bytes
 from scipy.special import expit
@@ -137,9 +138,13 @@ def batches(data: Data, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def stream(metric, data: Data, size: int) -> float:
+    """The value after all batches, with the updates compiled."""
+    update = modes().get("tf.function", lambda function: function)(
+        metric.update_state
+    )
     metric.reset_state()
     for labels, outputs in batches(data, size):
-        metric.update_state(labels, outputs)
+        update(labels, outputs)
     return float(metric.result())
 
 
@@ -211,13 +216,10 @@ def cost_table(num_samples: int, batch_size: int, seed: int) -> str:
         keras_calib.ECE(from_logits=True),
     ):
         stream(metric, data, batch_size)
-        calls = [metric.result]
-        if keras.backend.backend() == "tensorflow":
-            import tensorflow as tf
-
-            calls.append(tf.function(metric.result))
-            calls.append(tf.function(metric.result, jit_compile=True))
-        times = [f"{median_ms(call):.2f}" for call in calls]
+        times = [
+            f"{median_ms(compiled(metric.result)):.2f}"
+            for compiled in modes().values()
+        ]
         times += ["-"] * (3 - len(times))
         resolution = getattr(metric, "resolution", "")
         name = f"{type(metric).__name__} {resolution}".strip()

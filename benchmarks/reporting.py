@@ -12,7 +12,14 @@ from typing import Any
 import keras
 import numpy as np
 
-__all__ = ["machine", "markdown_table", "median_ms", "publish", "state_bytes"]
+__all__ = [
+    "machine",
+    "markdown_table",
+    "median_ms",
+    "modes",
+    "publish",
+    "state_bytes",
+]
 
 
 def machine() -> str:
@@ -44,6 +51,19 @@ def median_ms(function: Callable[[], Any], repeats: int = 30) -> float:
         keras.ops.convert_to_numpy(function())
         times.append(time.perf_counter() - start)
     return 1e3 * float(np.median(times))
+
+
+def modes() -> dict[str, Callable[[Callable], Callable]]:
+    """The ways to run a function on this backend, slowest first."""
+    if keras.backend.backend() != "tensorflow":
+        return {"eager": lambda function: function}
+    import tensorflow as tf
+
+    return {
+        "eager": lambda function: function,
+        "tf.function": tf.function,
+        "XLA": lambda function: tf.function(function, jit_compile=True),
+    }
 
 
 def state_bytes(metric: keras.metrics.Metric) -> int:

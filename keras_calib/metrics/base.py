@@ -23,7 +23,8 @@ class StreamingMetric(keras.metrics.Metric):
 
     The state is one int32 array of fixed size that merges by addition: any
     split, order and merge of the batches gives the same sums, on any number
-    of replicas. A subclass names a summary (what is summed) and computes its
+    of replicas (but for a confidence that the backend's vector code rounds
+    across the edge of a bin in one batch and not in another). A subclass names a summary (what is summed) and computes its
     value from the sums.
 
     Labels may be class ids `(batch, ...)` or `(batch, ..., 1)`, or one-hot
@@ -164,6 +165,7 @@ class StreamingMetric(keras.metrics.Metric):
         num_classes = outputs.shape[-1]
         lead = shape_of(outputs)[:-1]
         if len(labels.shape) == len(outputs.shape):
+            labels = ops.cast(labels, "float32")
             labels = ops.reshape(labels, (-1, num_classes))
         else:
             labels = ops.reshape(labels, (-1,))
