@@ -12,7 +12,7 @@ confidence is close to 1, where float32 sums go wrong.
 
     python benchmarks/aurc_accuracy.py --out=benchmarks/results/accuracy.md
 
-Takes about two minutes and 1.5 GB on 2 CPU cores.
+Takes one to two minutes on 2 CPU cores.
 """
 
 from collections.abc import Iterator

@@ -10,9 +10,10 @@ TensorFlow Probability, where they are installed.
     KERAS_BACKEND=torch python benchmarks/metrics.py  # beside torchmetrics
     python benchmarks/metrics.py --num_scores=100_000_000
 
-Takes about four minutes on 2 CPU cores, and about two more for 1e8 scores.
-Passes of all metrics take turns, so that other load on the machine meets them
-alike; still, differences below 1.5x mean little on a shared machine.
+Takes several minutes on 2 CPU cores. On a busy machine set OMP_NUM_THREADS=1
+with torch, whose threads wait for one another. Passes of all metrics take
+turns, so that other load on the machine meets them alike; still, differences
+below 1.5x mean little on a shared machine.
 """
 
 import resource

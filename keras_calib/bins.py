@@ -46,6 +46,7 @@ class BinSums(NamedTuple):
         weight: Total weight (the number of samples, without weights).
         confidence: Weighted sum of the confidence.
         correct: Weight of the correct predictions.
+        residual: `confidence - correct`, subtracted before rounding.
         squared_weight: Sum of squared weights; weight^2 / squared_weight is
             the number of equally weighted samples that say as much.
     """
@@ -53,6 +54,7 @@ class BinSums(NamedTuple):
     weight: Any
     confidence: Any
     correct: Any
+    residual: Any
     squared_weight: Any
 
     @property
@@ -152,10 +154,11 @@ def bin_sums(
         return np.bincount(index, weights=values, minlength=num_bins)
 
     return BinSums(
-        total(weight),
-        total(weight * confidence),
-        total(weight * correct),
-        total(weight * weight),
+        weight=total(weight),
+        confidence=total(weight * confidence),
+        correct=total(weight * correct),
+        residual=total(weight * (confidence - correct)),
+        squared_weight=total(weight * weight),
     )
 
 
@@ -165,8 +168,7 @@ def expected_error(sums: BinSums) -> Any:
     The weighted mean of |gap| without a division per bin; 0 when empty.
     """
     xp = namespace(sums.weight)
-    gaps = xp.abs(sums.confidence - sums.correct)
-    return safe_divide(xp.sum(gaps), xp.sum(sums.weight))
+    return safe_divide(xp.sum(xp.abs(sums.residual)), xp.sum(sums.weight))
 
 
 def ece(
@@ -371,8 +373,7 @@ def _interpolated_edges_error(top: TopLabel, num_bins: int) -> float:
     index = np.searchsorted(edges, confidence, side="left")
     sums = bin_sums(confidence, top.correct, index, num_bins + 2)
     inside = slice(1, num_bins + 1)
-    gaps = np.abs(sums.confidence - sums.correct)[inside]
-    return float(np.sum(gaps) / count)
+    return float(np.sum(np.abs(sums.residual)[inside]) / count)
 
 
 def observe(batch: Predictions) -> tuple[Any, Any, Any]:
@@ -438,10 +439,16 @@ class BinSummary:
 
     def read(self, limbs: Any) -> BinSums:
         """Bin sums of limbs (either)."""
-        xp = namespace(limbs)
-        values = exact_sums.to_float(limbs)
-        values = xp.reshape(values, (3, self.num_bins, 2))
-        weight, confidence, squares = (
-            xp.sum(values[i], axis=-1) for i in range(3)
+        shape = (exact_sums.NUM_LIMBS, 3, self.num_bins, 2)
+        limbs = namespace(limbs).reshape(limbs, shape)
+        both = limbs[..., 0] + limbs[..., 1]
+        values = exact_sums.to_float(both)
+        # A float32 difference of two long sums would lose a small gap.
+        correct = limbs[:, 0, :, 0]
+        return BinSums(
+            weight=values[0],
+            confidence=values[1],
+            correct=exact_sums.to_float(correct),
+            residual=exact_sums.to_float(both[:, 1] - correct),
+            squared_weight=values[2],
         )
-        return BinSums(weight, confidence, values[0, :, 0], squares)

@@ -90,8 +90,8 @@ def sum_by_key(
     keys: Any,
     num_keys: int,
     *,
-    scale: Any = 1.0,
-    num_digits: int = 4,
+    scale: Any = None,
+    num_digits: int | None = None,
 ) -> Any:
     """Limbs of the sum of `values` over each key.
 
@@ -99,27 +99,36 @@ def sum_by_key(
     the rounded values is exact.
 
     Args:
-        values: float32 `(n,)` in `[0, scale]`; n at most `MAX_BATCH` * 2.
+        values: float32 `(n,)` in `[0, scale]`; n at most 2 `MAX_BATCH`.
         keys: int32 `(n,)` in `[0, num_keys]`; key `num_keys` is dropped.
         num_keys: Number of keys kept.
-        scale: A power of two >= the largest value.
-        num_digits: Base-256 digits kept of each value.
+        scale: A scalar tensor, a power of two >= the largest value. None
+            stands for 1.
+        num_digits: Base-256 digits kept of each value, at most 4; with
+            scale 1 at most 3, which keeps all that float32 holds of values
+            from 0.5 to 1. As many as that by default.
 
     Returns:
         int32 `(3, num_keys)`.
     """
-    limbs = None
-    rest = values / scale
+    num_digits = num_digits or (3 if scale is None else 4)
+    rest = values if scale is None else values / scale
+    digits = []
     for position in range(1, num_digits + 1):
         rest = rest * 256.0
         last = position == num_digits
         digit = ops.round(rest) if last else ops.floor(rest)
         rest = rest - digit
-        sums = _integer_sum(ops.cast(digit, "int32"), keys, num_keys)
-        unit = scale * 2.0 ** (_UNIT_BITS - 8 * position)
-        term = _deposit(sums, unit)
-        limbs = term if limbs is None else limbs + term
-    return limbs
+        digits.append(ops.cast(digit, "int32"))
+    sums = [_integer_sum(digit, keys, num_keys) for digit in digits]
+    if scale is None:
+        return sum(
+            _deposit_shifted(total, _UNIT_BITS - 8 * position)
+            for position, total in enumerate(sums, start=1)
+        )
+    units = [2.0 ** (_UNIT_BITS - 8 * i) for i in range(1, num_digits + 1)]
+    units = scale * ops.convert_to_tensor(units, dtype="float32")
+    return _deposit(ops.stack(sums), ops.expand_dims(units, -1))
 
 
 def to_float(limbs: Any) -> Any:
@@ -149,15 +158,17 @@ def sum_before(limbs: Any) -> Any:
         values = to_float(limbs)
         return np.cumsum(values, axis=-1) - values
     half = _LIMB_BITS // 2
+    parts = ops.concatenate(
+        [ops.bitwise_and(limbs, 2**half - 1), ops.right_shift(limbs, half)],
+        axis=0,
+    )
+    running = ops.cast(ops.cumsum(parts, axis=-1) - parts, "float32")
     total = 0.0
+    # Smallest first.
     for position in range(NUM_LIMBS):
-        for shift, part in (
-            (0, ops.bitwise_and(limbs[position], 2**half - 1)),
-            (half, ops.right_shift(limbs[position], half)),
-        ):
-            running = ops.cumsum(part, axis=-1) - part
+        for part, shift in ((position, 0), (position + NUM_LIMBS, half)):
             exponent = _LIMB_BITS * position + shift - _UNIT_BITS
-            total = total + ops.cast(running, "float32") * 2.0**exponent
+            total = total + running[part] * 2.0**exponent
     return total
 
 
@@ -169,18 +180,26 @@ def _integer_sum(values: Any, keys: Any, num_keys: int) -> Any:
     return ops.segment_sum(values, keys, num_segments=num_keys + 1)[:num_keys]
 
 
-def _deposit(sums: Any, unit: Any) -> Any:
-    """Limbs of `sums * unit`, where one stands for 2^-30."""
-    limbs = 0
-    for half, weight in (
-        (ops.right_shift(sums, 16), 65536.0),
-        (ops.bitwise_and(sums, 65535), 1.0),
-    ):
-        # 16 significant bits times a power of two: each step is exact.
-        rest = ops.cast(half, "float32") * (unit * weight)
-        high = ops.floor(rest * 2.0 ** (-2 * _LIMB_BITS))
-        rest = rest - high * 2.0 ** (2 * _LIMB_BITS)
-        middle = ops.floor(rest * 2.0**-_LIMB_BITS)
-        low = ops.round(rest - middle * 2.0**_LIMB_BITS)
-        limbs = limbs + ops.cast(ops.stack([low, middle, high]), "int32")
-    return limbs
+def _deposit_shifted(sums: Any, shift: int) -> Any:
+    """Limbs of `sums * 2^shift`, in integers; 0 <= shift < 24."""
+    keep = _LIMB_BITS - shift
+    low = ops.bitwise_and(sums, 2**keep - 1) * 2**shift
+    middle = ops.right_shift(sums, keep)
+    return ops.stack([low, middle, ops.zeros_like(sums)])
+
+
+def _deposit(sums: Any, units: Any) -> Any:
+    """Limbs of the sum over the first axis of `sums * units`.
+
+    16 significant bits times a power of two: each step is exact.
+    """
+    halves = ops.concatenate(
+        [ops.right_shift(sums, 16), ops.bitwise_and(sums, 65535)], axis=0
+    )
+    units = ops.concatenate([units * 65536.0, units], axis=0)
+    rest = ops.cast(halves, "float32") * units
+    high = ops.floor(rest * 2.0 ** (-2 * _LIMB_BITS))
+    rest = rest - high * 2.0 ** (2 * _LIMB_BITS)
+    middle = ops.floor(rest * 2.0**-_LIMB_BITS)
+    low = ops.round(rest - middle * 2.0**_LIMB_BITS)
+    return ops.sum(ops.cast(ops.stack([low, middle, high]), "int32"), axis=1)

@@ -326,10 +326,11 @@ def read_arrays(
         other = np.zeros_like(outputs) if from_logits else 1 - outputs
         outputs = np.concatenate([other, outputs], axis=-1)
     if sample_weight is not None:
-        sample_weight = to_numpy(sample_weight, "float64")
-        sample_weight = np.broadcast_to(
-            _numpy_weight(sample_weight, lead), lead
-        ).reshape(-1)
+        weight = to_numpy(sample_weight, "float64")
+        # Checked as any weight, but kept in float64 on every backend.
+        shape = shape_of(read_weight(weight, lead))
+        sample_weight = np.broadcast_to(weight.reshape(shape), lead)
+        sample_weight = sample_weight.reshape(-1)
     outputs = outputs.reshape(-1, outputs.shape[-1])
     if valid is not None:
         keep = valid.reshape(-1)
@@ -351,10 +352,6 @@ def _read_numpy_labels(labels, outputs, ignore_class):
     if labels.dtype == np.float64 and labels.shape == soft.shape:
         soft = labels
     return soft.reshape(-1, num_classes), valid
-
-
-def _numpy_weight(weight, lead):
-    return to_numpy(read_weight(weight, lead), "float64")
 
 
 def _two_classes(second: Any) -> Any:

@@ -153,7 +153,7 @@ class HistogramSummary:
         # their mean offsets say which of the two tends to score higher.
         mixed = xp.logical_and(values[0, :, 0] > 0, values[0, :, 1] > 0)
         offset = _mean_offset(values)
-        slope = xp.clip(offset[:, 0] - offset[:, 1], -0.5, 0.5)
+        slope = xp.clip(offset[:, 0] - offset[:, 1], -1 / 3, 1 / 3)
         return RankedGroups(
             mass=exact_sums.to_float(both),
             wrong=values[0, :, 1],

@@ -22,6 +22,7 @@ from keras_calib.gradients import value_and_grad
 from keras_calib.numerics import log_complement
 
 pytestmark = pytest.mark.portable
+EXAMPLES = 3 if BACKEND == "jax" else 15
 every_loss = pytest.mark.parametrize("case", LOSSES, ids=str)
 invariant = pytest.mark.parametrize(
     "case", [case for case in LOSSES if case.shift_invariant], ids=str
@@ -101,7 +102,7 @@ def test_extreme_logits_give_finite_values_and_gradients(case, dtype):
 
 
 @invariant
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(seed=st.integers(0, 1000), shift=st.floats(-50, 50, width=32))
 def test_adding_a_constant_to_the_logits_changes_nothing(case, seed, shift):
     labels, logits = sample(seed)
@@ -120,7 +121,7 @@ def test_gradient_sums_to_zero_over_the_classes(case):
 
 
 @every_loss
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(seed=st.integers(0, 1000))
 def test_renaming_the_classes_changes_nothing(case, seed):
     labels, logits = sample(seed)

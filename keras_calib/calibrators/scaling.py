@@ -14,7 +14,8 @@ from keras_calib.inputs import read_arrays
 
 __all__ = ["TemperatureScaling"]
 
-_LOWEST, _HIGHEST = 1e-2, 1e2
+# The search spans this factor to both sides of the spread of the logits.
+_RANGE = 1e4
 _TOLERANCE = 1e-8
 # Rows in work at a time, so that float64 copies stay small.
 _BLOCK = 2**22
@@ -84,9 +85,9 @@ class TemperatureScaling(Calibrator):
                 is not finite.
 
         Warns:
-            RuntimeWarning: If the likelihood has no optimum between 0.01 and
-                100, as when every prediction is right; the nearer end is
-                taken.
+            RuntimeWarning: If the likelihood has no optimum within a factor
+                of 10,000 of the spread of the logits, as when every
+                prediction is right; the nearer end is taken.
         """
         read = read_arrays(
             labels,
@@ -118,13 +119,18 @@ class TemperatureScaling(Calibrator):
 
 def _solve(read: Predictions) -> float:
     """Newton's method on 1/T inside a bracket that always shrinks."""
-    low, high = 1.0 / _HIGHEST, 1.0 / _LOWEST
+    outputs = read.outputs
+    spread = np.subtract(outputs.max(-1), outputs.min(-1), dtype="float64")
+    spread = float(spread.mean())
+    if spread == 0.0:
+        return 1.0
+    low, high = 1.0 / (spread * _RANGE), _RANGE / spread
     if _slopes(read, high)[0] < 0:
-        return _warn_no_optimum(_LOWEST)
+        return _warn_no_optimum(1.0 / high)
     if _slopes(read, low)[0] > 0:
-        return _warn_no_optimum(_HIGHEST)
-    beta = 1.0
-    for _ in range(100):
+        return _warn_no_optimum(1.0 / low)
+    beta = min(max(1.0, low), high)
+    for _ in range(200):
         slope, curvature = _slopes(read, beta)
         if slope > 0:
             high = beta
@@ -141,9 +147,8 @@ def _solve(read: Predictions) -> float:
 
 def _warn_no_optimum(end: float) -> float:
     warnings.warn(
-        "The likelihood has no optimal temperature between "
-        f"{_LOWEST} and {_HIGHEST}; the nearer end is used. "
-        f"Received: temperature={end}",
+        "The likelihood has no optimal temperature in the range that is "
+        f"searched; its end is used. Received: temperature={end:.3g}",
         RuntimeWarning,
         stacklevel=4,
     )

@@ -1,0 +1,56 @@
+"""The examples run as their commands say."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cases import BACKEND
+
+pytestmark = pytest.mark.skipif(
+    BACKEND != "tensorflow", reason="the examples train with TensorFlow"
+)
+ROOT = Path(__file__).parents[1]
+
+
+def quickstart(*flags):
+    return subprocess.run(
+        [sys.executable, "examples/quickstart.py", *flags],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+
+
+def test_quickstart_trains_draws_and_serves(tmp_path):
+    done = quickstart("--epochs=2", f"--workdir={tmp_path}")
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = (tmp_path / "table.txt").read_text().splitlines()
+    assert len(rows) == 2 + 7
+    for row in rows[2:]:
+        accuracy, nll = (float(v) for v in row[19:].split()[:2])
+        assert accuracy > 0.7
+        assert 0 < nll < 2
+    for name in ("reliability.png", "risk_coverage.png"):
+        assert (tmp_path / name).stat().st_size > 10_000
+    assert (tmp_path / "serving" / "1" / "saved_model.pb").exists()
+    assert "probabilities differ by" in done.stdout
+    last = done.stdout.splitlines()[-4:]
+    assert all(Path(line.strip()).exists() for line in last)
+
+
+def test_a_data_dir_without_the_data_set_is_refused(tmp_path):
+    pytest.importorskip("tensorflow_datasets")
+    done = quickstart("--data=fashion_mnist", f"--data_dir={tmp_path}")
+    assert done.returncode != 0
+    assert "`--data_dir` must hold the prepared data set" in done.stderr
+    assert f"--data_dir={tmp_path}" in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_unknown_data_set_is_refused(tmp_path):
+    done = quickstart("--data=no_such_data", f"--data_dir={tmp_path}")
+    assert done.returncode != 0
+    assert "`--data` must be 'digits' or the name of a TFDS" in done.stderr

@@ -1,0 +1,158 @@
+"""Losses and metrics as parts of Keras: compile, fit, evaluate, save, load."""
+
+import keras
+import numpy as np
+import pytest
+from cases import BACKEND
+from cases import LOSSES
+from cases import METRICS
+
+import keras_calib as kc
+
+pytestmark = pytest.mark.portable
+
+CLASSES = ("ACLS", "FocalLoss", "LabelRelaxation", "MbLS")
+
+
+def data(n=256, num_classes=3):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, 8)).astype("float32")
+    y = (x @ rng.normal(size=(8, num_classes))).argmax(-1)
+    return x, y
+
+
+def network(num_classes=3):
+    keras.utils.set_random_seed(1)
+    return keras.Sequential(
+        [
+            keras.Input((8,)),
+            keras.layers.Dense(16, activation="relu"),
+            keras.layers.Dense(num_classes),
+        ]
+    )
+
+
+def compiled(loss, **kwargs):
+    model = network()
+    model.compile(
+        optimizer=keras.optimizers.SGD(0.1, momentum=0.9),
+        loss=loss,
+        metrics=["accuracy", *(m.make(from_logits=True) for m in METRICS)],
+        **kwargs,
+    )
+    return model
+
+
+# Each with its defaults, compiled by XLA for one of them where there is XLA.
+RUNS = [(case, False) for case in LOSSES if case.name in CLASSES]
+RUNS += [(RUNS[0][0], BACKEND != "torch")]
+
+
+@pytest.mark.parametrize(("case", "jit_compile"), RUNS, ids=str)
+def test_fit_learns_and_evaluate_agrees_with_the_functions(case, jit_compile):
+    x, y = data()
+    loss = case.cls(from_logits=True)
+    model = compiled(loss, jit_compile=jit_compile)
+    history = model.fit(
+        x, y, validation_data=(x, y), epochs=5, batch_size=32, verbose=0
+    ).history
+    assert history["loss"][-1] < history["loss"][0]
+    assert history["val_accuracy"][-1] > 0.8
+    values = model.evaluate(x, y, batch_size=100, verbose=0, return_dict=True)
+    logits = model.predict(x, verbose=0)
+    for name, exact in (("ece", kc.ece), ("nll", kc.nll), ("aurc", kc.aurc)):
+        expected = exact(y, logits, from_logits=True)
+        np.testing.assert_allclose(values[name], expected, rtol=1e-3)
+    np.testing.assert_allclose(
+        values["loss"], float(loss(y, logits)), rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize("case", LOSSES, ids=str)
+def test_a_model_saves_and_loads_without_custom_objects(case, tmp_path):
+    x, y = data()
+    model = compiled(case.make())
+    model.fit(x, y, epochs=1, verbose=0)
+    path = tmp_path / "model.keras"
+    model.save(path)
+    again = keras.models.load_model(path)
+    expected = model.evaluate(x, y, verbose=0, return_dict=True)
+    values = again.evaluate(x, y, verbose=0, return_dict=True)
+    for name, value in expected.items():
+        np.testing.assert_allclose(values[name], value, rtol=1e-5)
+    assert again.loss.get_config() == model.loss.get_config()
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision_trains(policy):
+    x, y = data()
+    keras.mixed_precision.set_dtype_policy(policy)
+    try:
+        model = compiled(kc.ACLS(margin=10.0, from_logits=True))
+        history = model.fit(x, y, epochs=5, batch_size=32, verbose=0).history
+    finally:
+        keras.mixed_precision.set_dtype_policy("float32")
+    assert np.isfinite(history["loss"]).all()
+    assert history["accuracy"][-1] > 0.8
+
+
+def test_soft_labels_sample_and_class_weights_fit():
+    x, y = data()
+    model = compiled(kc.LabelSmoothing(from_logits=True))
+    model.fit(x, y, class_weight={0: 1.0, 1: 2.0, 2: 1.0}, verbose=0)
+    model.fit(x, y, sample_weight=np.linspace(0, 1, len(y)), verbose=0)
+    soft = np.eye(3, dtype="float32")[y] * 0.8 + 0.2 / 3
+    # Keras' own "accuracy" would compare soft labels, so it is left out.
+    model = network()
+    model.compile(
+        loss=kc.MbLS(from_logits=True), metrics=[kc.ECE(from_logits=True)]
+    )
+    model.fit(x, soft, verbose=0)
+
+
+def test_segmentation_with_an_ignored_class_fits():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(8, 6, 7, 3)).astype("float32")
+    y = x.argmax(-1)
+    y[:, 0] = 255
+    model = keras.Sequential(
+        [keras.Input((6, 7, 3)), keras.layers.Conv2D(3, 1)]
+    )
+    model.compile(
+        optimizer=keras.optimizers.SGD(1.0),
+        loss=kc.ACLS(margin=6.0, from_logits=True, ignore_class=255),
+        metrics=[
+            kc.ECE(from_logits=True, ignore_class=255),
+            kc.AURC(from_logits=True, ignore_class=255),
+        ],
+    )
+    history = model.fit(x, y, epochs=20, batch_size=4, verbose=0).history
+    assert history["loss"][-1] < 0.5 * history["loss"][0]
+    assert history["aurc"][-1] < history["aurc"][0]
+
+
+def test_a_sigmoid_output_trains_and_is_measured():
+    x, y = data(num_classes=2)
+    model = keras.Sequential(
+        [keras.Input((8,)), keras.layers.Dense(1, activation="sigmoid")]
+    )
+    model.compile(
+        optimizer=keras.optimizers.SGD(0.5),
+        loss=kc.FocalLoss(gamma=1.0),
+        metrics=["accuracy", kc.ECE(), kc.NLL()],
+    )
+    history = model.fit(x, y, epochs=10, verbose=0).history
+    assert history["accuracy"][-1] > 0.85
+    probs = model.predict(x, verbose=0)
+    values = model.evaluate(x, y, verbose=0, return_dict=True)
+    np.testing.assert_allclose(values["ece"], kc.ece(y, probs), rtol=1e-4)
+
+
+def test_early_stopping_sees_the_metrics():
+    x, y = data()
+    model = compiled(kc.FocalLoss(from_logits=True))
+    stop = keras.callbacks.EarlyStopping("val_ece", mode="min", patience=0)
+    history = model.fit(
+        x, y, validation_data=(x, y), epochs=30, verbose=0, callbacks=[stop]
+    ).history
+    assert 1 < len(history["val_ece"]) < 30

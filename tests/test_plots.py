@@ -1,0 +1,65 @@
+"""Displays hold the right arrays and draw them."""
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+import keras_calib as kc
+
+mpl.use("Agg")
+pytestmark = pytest.mark.portable
+
+
+def data(goldens):
+    return goldens["in/m_over/labels"], goldens["in/m_over/probs"]
+
+
+def test_reliability_display_agrees_with_ece_and_its_metric(goldens):
+    labels, probs = data(goldens)
+    display = kc.ReliabilityDisplay.from_predictions(labels, probs)
+    assert abs(display.ece - kc.ece(labels, probs)) < 1e-12
+    metric = kc.ECE()
+    metric.update_state(labels, probs)
+    streamed = kc.ReliabilityDisplay.from_metric(metric)
+    for one, other in zip(display.sums, streamed.sums, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-4)
+
+
+def test_reliability_display_draws_every_filled_bin(goldens, tmp_path):
+    display = kc.ReliabilityDisplay.from_predictions(
+        *data(goldens), name="net"
+    ).plot()
+    filled = (display.sums.weight > 0).sum()
+    assert len(display.ax_.patches) == filled
+    assert len(display.counts_ax_.patches) == 15
+    assert "net" in display.ax_.get_title()
+    assert "confidence" in display.counts_ax_.get_xlabel()
+    display.figure_.savefig(tmp_path / "reliability.png")
+    assert (tmp_path / "reliability.png").stat().st_size > 10_000
+    given = mpl.figure.Figure().add_subplot()
+    assert display.plot(given).ax_ is given
+
+
+def test_risk_coverage_display_draws_one_curve_per_model(goldens):
+    labels, probs = data(goldens)
+    flat = np.sqrt(probs) / np.sqrt(probs).sum(-1, keepdims=True)
+    display = kc.RiskCoverageDisplay.from_predictions(
+        labels, {"a": probs, "b": flat}
+    ).plot()
+    assert len(display.ax_.lines) == 2
+    assert abs(display.values["a"] - kc.aurc(labels, probs)) < 1e-12
+    assert "coverage" in display.ax_.get_xlabel()
+    x, y = display.ax_.lines[0].get_data()
+    curve = kc.risk_coverage_curve(labels, probs)
+    np.testing.assert_array_equal(x, curve.coverage)
+    np.testing.assert_array_equal(y, curve.risk)
+
+
+def test_clopper_pearson_ends_where_the_tail_is_two_and_a_half_percent():
+    low, high = kc.clopper_pearson([0, 3, 10], [10, 10, 10])
+    assert low[0] == 0.0
+    assert high[2] == 1.0
+    np.testing.assert_allclose(binom.sf(2, 10, low[1]), 0.025, rtol=1e-9)
+    np.testing.assert_allclose(binom.cdf(3, 10, high[1]), 0.025, rtol=1e-9)
+    assert [v.item() for v in kc.clopper_pearson(0, 0)] == [0.0, 1.0]

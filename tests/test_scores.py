@@ -1,0 +1,79 @@
+"""Ranking scores against the authors' values, and their invariances."""
+
+import numpy as np
+import pytest
+from cases import HAS_FLOAT64
+from cases import array
+from cases import sample
+from keras import ops
+
+import keras_calib as kc
+
+pytestmark = pytest.mark.portable
+
+GOLDENS = {
+    "msp": kc.msp,
+    "max_logit": kc.max_logit,
+    "margin_logits": kc.logit_margin,
+    "margin_softmax": kc.prob_margin,
+    "neg_entropy": kc.neg_entropy,
+}
+DTYPE, RTOL = ("float64", 1e-9) if HAS_FLOAT64 else ("float32", 1e-5)
+
+
+def inputs(goldens):
+    logits = goldens["in/posthoc/logits"]
+    count = len(goldens["posthoc/score/msp"])
+    return logits[:count].astype(DTYPE)
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_scores_match_the_goldens(goldens, name):
+    score = array(GOLDENS[name](inputs(goldens)))
+    expected = goldens[f"posthoc/score/{name}"]
+    np.testing.assert_allclose(score, expected, rtol=RTOL, atol=1e-6)
+
+
+def test_neg_energy_is_the_golden_energy_with_its_sign_turned(goldens):
+    score = array(kc.neg_energy(inputs(goldens)))
+    expected = -goldens["posthoc/score/energy"]
+    np.testing.assert_allclose(score, expected, rtol=RTOL)
+
+
+def test_gini_ranks_as_the_golden(goldens):
+    # The authors' score is the same up to a constant.
+    score = array(kc.gini(inputs(goldens)))
+    golden = goldens["posthoc/score/neg_gini"]
+    np.testing.assert_allclose(np.ptp(score - golden), 0.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 8])
+def test_p_norm_matches_the_goldens(goldens, p, center):
+    kind = "centered" if center else "uncentered"
+    expected = goldens[f"posthoc/pnorm/maxlogit_{kind}_p{p}"]
+    score = array(kc.p_norm(inputs(goldens), p=p, center=center))
+    np.testing.assert_allclose(score, expected, rtol=1e-5)
+
+
+def test_p_norm_does_not_overflow_and_survives_equal_logits():
+    logits = np.array([[3e4, -3e4, 0.0], [2.0, 2.0, 2.0]], "float32")
+    score = array(kc.p_norm(logits, p=9.0))
+    np.testing.assert_allclose(score, [2 ** (-1 / 9), 0.0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "score",
+    [kc.msp, kc.logit_margin, kc.prob_margin, kc.neg_entropy, kc.gini],
+)
+def test_scores_do_not_see_a_constant_on_the_logits(score):
+    _, logits = sample()
+    moved, still = array(score(logits + 7.0)), array(score(logits))
+    np.testing.assert_allclose(moved, still, atol=1e-5)
+
+
+def test_every_score_is_higher_for_the_surer_sample():
+    logits = ops.convert_to_tensor([[5.0, 0.0, 0.0], [1.0, 0.0, 0.5]])
+    for score in (*GOLDENS.values(), kc.neg_energy, kc.gini, kc.p_norm):
+        surer, less_sure = array(score(logits))
+        assert surer > less_sure
