@@ -6,8 +6,8 @@ importable from here; the submodules are the table of contents.
 """
 
 from keras_calib.bins import BinSums
-from keras_calib.bins import adaptive_ece
-from keras_calib.bins import ece
+from keras_calib.calibration_error import adaptive_ece
+from keras_calib.calibration_error import ece
 from keras_calib.calibrators import Calibrator
 from keras_calib.calibrators import TemperatureScaling
 from keras_calib.exporting import export

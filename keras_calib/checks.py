@@ -38,13 +38,14 @@ def check_number(name: str, value: Any) -> None:
         raise ValueError(invalid(f"`{name}` must be finite", **{name: value}))
 
 
-def check_integer(name: str, value: Any, minimum: int) -> None:
-    """Raises unless `value` is a whole number of at least `minimum`."""
+def check_integer(name: str, value: Any, minimum: int | None = None) -> None:
+    """Raises unless `value` is a whole number, of at least `minimum`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(
             invalid(f"`{name}` must be an integer", **{name: value})
         )
-    check_at_least(name, value, minimum)
+    if minimum is not None:
+        check_at_least(name, value, minimum)
 
 
 def check_at_least(name: str, value: Any, minimum: float) -> None:

@@ -11,7 +11,7 @@ from keras import ops
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.checks import invalid
 from keras_calib.inputs import read_predictions
-from keras_calib.inputs import to_logits
+from keras_calib.numerics import to_logits
 
 __all__ = ["export"]
 

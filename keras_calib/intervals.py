@@ -5,6 +5,10 @@ from typing import Any
 import numpy as np
 from scipy.stats import beta
 
+from keras_calib.checks import check_above
+from keras_calib.checks import check_at_most
+from keras_calib.checks import invalid
+
 __all__ = ["clopper_pearson"]
 
 
@@ -22,13 +26,27 @@ def clopper_pearson(
     Returns:
         `(lower, upper)`, each `(...)`, in [0, 1]; (0, 1) without trials.
 
+    Raises:
+        ValueError: If an argument is out of its range.
+
     Reference:
         Clopper and Pearson, The Use of Confidence or Fiducial Limits
         Illustrated in the Case of the Binomial, Biometrika 1934,
         https://doi.org/10.1093/biomet/26.4.404
     """
+    check_above("level", level, 0.0)
+    check_at_most("level", level, 1.0)
     successes = np.asarray(successes, "float64")
-    failures = np.asarray(trials, "float64") - successes
+    trials = np.asarray(trials, "float64")
+    if not (np.all(successes >= 0) and np.all(successes <= trials)):
+        raise ValueError(
+            invalid(
+                "`successes` must lie between 0 and `trials`",
+                successes=successes,
+                trials=trials,
+            )
+        )
+    failures = trials - successes
     tail = (1.0 - level) / 2.0
     # beta.ppf is NaN where a parameter is 0: there the end is 0 or 1.
     lower = beta.ppf(tail, np.maximum(successes, 1e-300), failures + 1.0)

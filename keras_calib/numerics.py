@@ -5,12 +5,15 @@ tensors in float32: one formula, two precisions (see `namespace`).
 """
 
 from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from keras import backend
 from keras import ops
 
 __all__ = [
+    "PROBABILITY_FLOOR",
+    "TopOne",
     "at_least_float32",
     "concrete",
     "cross_entropy",
@@ -18,9 +21,29 @@ __all__ = [
     "logsumexp",
     "namespace",
     "safe_divide",
+    "to_logits",
     "to_numpy",
-    "without_gradient",
+    "top1",
 ]
+
+
+# log and 1/p stay finite in float32.
+PROBABILITY_FLOOR = 1e-37
+
+
+class TopOne(NamedTuple):
+    """The predicted class of each sample.
+
+    Attributes:
+        predicted: Class ids `(n,)`; the first of tied classes.
+        confidence: Probability of that class `(n,)`, in [0, 1].
+        log_odds: log(confidence / (1 - confidence)) `(n,)`; from logits it
+            does not saturate where the confidence rounds to 1.
+    """
+
+    predicted: Any
+    confidence: Any
+    log_odds: Any
 
 
 def namespace(x: Any) -> Any:
@@ -51,11 +74,6 @@ def at_least_float32(x: Any) -> Any:
     x = ops.convert_to_tensor(x)
     dtype = backend.standardize_dtype(x.dtype)
     return x if dtype in ("float32", "float64") else ops.cast(x, "float32")
-
-
-def without_gradient(x: Any) -> Any:
-    """`x` as a constant of the derivative."""
-    return ops.stop_gradient(ops.convert_to_tensor(x))
 
 
 def safe_divide(numerator: Any, denominator: Any) -> Any:
@@ -108,3 +126,36 @@ def log_complement(logits: Any) -> Any:
     # The untaken branch must stay finite, or its gradient is NaN.
     p = ops.exp(ops.where(top, -1.0, log_p))
     return ops.where(top, at_top, ops.log1p(-p))
+
+
+def to_logits(probs: Any) -> Any:
+    """Logits log p, so that softmax gives p; floored at 1e-37 (either)."""
+    xp = namespace(probs)
+    return xp.log(xp.maximum(probs, PROBABILITY_FLOOR))
+
+
+def top1(outputs: Any, *, from_logits: bool) -> TopOne:
+    """Predicted class, confidence and log-odds (NumPy or backend tensors).
+
+    Args:
+        outputs: Logits or probabilities `(n, num_classes)`.
+        from_logits: Which of the two.
+    """
+    xp = namespace(outputs)
+    predicted = xp.argmax(outputs, axis=-1)
+    if not from_logits:
+        # Of the largest probability alone, so that samples tie as given.
+        confidence = xp.clip(xp.max(outputs, axis=-1), 0.0, 1.0)
+        one = confidence == 1.0
+        inside = xp.where(one, xp.full_like(confidence, 0.5), confidence)
+        log_odds = to_logits(inside) - xp.log1p(-inside)
+        log_odds = xp.where(one, xp.full_like(log_odds, np.inf), log_odds)
+        return TopOne(predicted, confidence, log_odds)
+    classes = xp.arange(outputs.shape[-1])
+    at_top = classes == xp.expand_dims(predicted, -1)
+    others = xp.where(at_top, xp.full_like(outputs, -np.inf), outputs)
+    log_odds = xp.max(outputs, axis=-1) - logsumexp(others)
+    # The argument of exp is never positive here: log_odds >= -log(K - 1).
+    e = xp.exp(-xp.abs(log_odds))
+    confidence = xp.where(log_odds >= 0, 1.0 / (1.0 + e), e / (1.0 + e))
+    return TopOne(predicted, confidence, log_odds)

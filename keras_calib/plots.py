@@ -12,9 +12,11 @@ from keras_calib.bins import BinSums
 from keras_calib.bins import bin_index
 from keras_calib.bins import bin_sums
 from keras_calib.bins import expected_error
-from keras_calib.bins import top_label
+from keras_calib.calibration_error import top_label
 from keras_calib.checks import check_integer
+from keras_calib.checks import invalid
 from keras_calib.intervals import clopper_pearson
+from keras_calib.metrics.calibration import ECE
 from keras_calib.numerics import safe_divide
 from keras_calib.risk_coverage import RiskCoverageCurve
 from keras_calib.risk_coverage import aurc
@@ -98,6 +100,13 @@ class ReliabilityDisplay:
         cls, metric: Any, *, name: str | None = None
     ) -> "ReliabilityDisplay":
         """From an `ECE` metric that has seen data."""
+        if not isinstance(metric, ECE):
+            raise TypeError(
+                invalid(
+                    "`metric` must be an `ECE` metric",
+                    metric=type(metric).__name__,
+                )
+            )
         return cls(metric.bins(), name=name)
 
     def plot(self, ax: Any = None) -> "ReliabilityDisplay":
@@ -125,7 +134,7 @@ class ReliabilityDisplay:
         x, y = sums.mean_confidence[filled], sums.accuracy[filled]
         effective = safe_divide(np.square(sums.weight), sums.squared_weight)
         low, high = clopper_pearson(
-            sums.accuracy * effective, np.maximum(effective, 1e-12)
+            np.minimum(sums.accuracy * effective, effective), effective
         )
         low, high = low[filled], high[filled]
         ax.plot([0, 1], [0, 1], color=_GREY, linestyle="--", linewidth=1)

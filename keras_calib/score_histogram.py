@@ -19,14 +19,14 @@ from scipy.special import expit
 
 from keras_calib import exact_sums
 from keras_calib.bins import bin_index
-from keras_calib.bins import equal_mass_edges
-from keras_calib.bins import equal_mass_error
 from keras_calib.bins import observe
+from keras_calib.calibration_error import equal_mass_edges
+from keras_calib.calibration_error import equal_mass_error
 from keras_calib.checks import check_integer
 from keras_calib.inputs import Predictions
 from keras_calib.numerics import namespace
 from keras_calib.numerics import safe_divide
-from keras_calib.risk_coverage import RankedGroups
+from keras_calib.ranked_groups import RankedGroups
 
 __all__ = ["Cells", "HistogramSummary", "aece_bounds", "aece_of_cells"]
 

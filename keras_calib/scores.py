@@ -7,6 +7,7 @@ from typing import Any
 
 from keras import ops
 
+from keras_calib.checks import check_at_least
 from keras_calib.numerics import at_least_float32
 
 __all__ = [
@@ -162,6 +163,7 @@ def p_norm(logits: Any, *, p: float = 4.0, center: bool = True) -> Any:
         Evaluating Post-hoc Methods for Selective Classification with Deep
         Neural Networks, UAI 2024, https://arxiv.org/abs/2305.15508
     """
+    check_at_least("p", p, 0.0)
     values = at_least_float32(logits)
     if center:
         values = values - ops.mean(values, axis=-1, keepdims=True)

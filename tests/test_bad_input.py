@@ -367,9 +367,9 @@ DATA = [
         "`y_true` must be class ids or one-hot",
         SOFT,
     ),
-    weighted("negative weight", [1.0, -1.0], "be >= 0"),
-    weighted("weight that is NaN, first", [NAN, 1.0], "be >= 0"),
-    weighted("weight that is NaN, last", [1.0, NAN], "be >= 0"),
+    weighted("negative weight", [1.0, -1.0], "be finite and >= 0"),
+    weighted("weight that is NaN, first", [NAN, 1.0], "be finite and >= 0"),
+    weighted("weight that is NaN, last", [1.0, NAN], "be finite and >= 0"),
     weighted("infinite weight", [1.0, INF], ""),
     weighted("no weights", [], "have the shape"),
     weighted("too many weights", [1.0, 1.0, 1.0], "have the shape"),
@@ -450,7 +450,7 @@ DATA = [
     Data(
         "prediction that is NaN",
         TAKE_ARRAYS,
-        f"{PREDICTIONS} must not contain NaN. Received: NaN rows=1",
+        f"{PREDICTIONS} must not contain NaN.* Received: rows=1",
         predictions=np.array([[NAN, 0.5, 0.5], [0.2, 0.6, 0.2]]),
     ),
     Data(
@@ -463,7 +463,7 @@ DATA = [
     Data(
         "infinite logit",
         {"TemperatureScaling": read_by_fit},
-        "`logits` must be finite",
+        "`logits` must not contain NaN or infinity",
         predictions=np.array([[INF, 0.0, 0.0], [0.0, 1.0, 0.0]]),
     ),
     Data(
@@ -482,7 +482,7 @@ DATA = [
     Data(
         "nothing but ignored samples",
         FUNCTIONS,
-        "probs.* must not be empty",
+        "`labels` must hold a class that is not ignored",
         np.array([2, 2]),
         options={"ignore_class": 2},
     ),
@@ -592,12 +592,13 @@ def test_merge_of_another_configuration_is_refused_whole(number):
     before = state(metric)
     # The first of the two could be added.
     metrics = [seen(cls(**options)), other()]
+    error = ValueError if isinstance(metrics[1], cls) else TypeError
     refused(
         Case(
             "merge",
             partial(metric.merge_state, metrics),
-            ValueError,
-            "`metrics` must be of one class and configuration",
+            error,
+            "`metrics` must be",
         )
     )
     assert same(before, state(metric))

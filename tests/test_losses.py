@@ -388,3 +388,21 @@ def test_log_complement_keeps_what_one_minus_p_loses():
         rtol=1e-6,
         atol=1e-12,
     )
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "mixed_float16"])
+def test_half_precision_losses_keep_large_class_ids(dtype):
+    # bfloat16 cannot hold 257, float16 not 2049.
+    logits = np.zeros((2, 3000), "float32")
+    logits[0, 257] = logits[1, 2049] = 20.0
+    loss = kc.LabelSmoothing(0.0, from_logits=True, dtype=dtype)
+    assert float(loss([257, 2049], logits)) < 1e-4
+    assert loss.get_config()["dtype"] == "float32"
+
+
+def test_a_negative_ignored_id_works_with_unsigned_labels():
+    loss = kc.MbLS(from_logits=True, ignore_class=-1)
+    labels = np.array([0, 1], "uint8")
+    logits = np.array([[1.0, 0.0], [0.0, 2.0]], "float32")
+    plain = kc.MbLS(from_logits=True)
+    assert float(loss(labels, logits)) == float(plain(labels, logits))

@@ -22,6 +22,9 @@ from keras import ops
 
 import keras_calib as kc
 from keras_calib import exact_sums
+from keras_calib.ranked_groups import RankedGroups
+from keras_calib.ranked_groups import aurc_bounds_of_groups
+from keras_calib.ranked_groups import aurc_of_groups
 
 pytestmark = pytest.mark.portable
 # JAX compiles each operation anew for each size of a batch.
@@ -371,6 +374,22 @@ def test_default_adaptive_ece_differs_from_the_goldens_only_on_ties(goldens):
         assert (difference > 1e-9) == (data == "edges")
 
 
+def test_the_slope_correction_stays_within_the_orders_of_a_group():
+    # In closed form for one group of mass m after n, up to slope 1/3.
+    for n in (0, 1, 2, 5, 30, 1000):
+        for m in (2, 3, 10, 200, 10_000):
+            wrong = np.unique(np.linspace(1, m - 1, 20).astype(int))
+            for q in wrong.astype("float64"):
+                for slope in (-1 / 3, 1 / 3):
+                    group = RankedGroups(
+                        *(np.array([v]) for v in (m, q, n, 0.0, slope))
+                    )
+                    for whole in (True, False):
+                        value = aurc_of_groups(group, whole)
+                        low, high = aurc_bounds_of_groups(group, whole)
+                        assert low - 1e-9 <= value <= high + 1e-9
+
+
 def test_the_curve_ends_at_the_error_rate(goldens):
     labels, probs = goldens["in/m_over/labels"], goldens["in/m_over/probs"]
     curve = kc.risk_coverage_curve(labels, probs)
@@ -441,6 +460,43 @@ def test_compiled_metrics_agree_with_eager_ones(case):
         )
         result = jax.jit(metric.stateless_result)(variables)
     np.testing.assert_allclose(float(result), float(eager.result()), rtol=3e-6)
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="torch runs eagerly")
+@every_metric
+@pytest.mark.parametrize("form", ["id", "row"])
+def test_an_impossible_label_makes_compiled_metrics_nan(case, form):
+    labels = {
+        "id": np.array([0, 7]),
+        "row": np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]], "float32"),
+    }[form]
+    probs = np.array([[0.8, 0.1, 0.1], [0.2, 0.2, 0.6]], "float32")
+    metric = case.make()
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        tf.function(metric.update_state)(
+            tf.constant(labels), tf.constant(probs)
+        )
+        assert np.isnan(float(metric.result()))
+    else:
+        import jax
+
+        variables = jax.jit(metric.stateless_update_state)(
+            metric.stateless_reset_state(), labels, probs
+        )
+        assert np.isnan(float(metric.stateless_result(variables)))
+
+
+@every_metric
+def test_empty_data_and_weights_of_zero_are_refused(case):
+    with pytest.raises(ValueError, match="`y_pred` must not be empty"):
+        case.make().update_state(np.zeros(0, int), np.zeros((0, 3), "float32"))
+    labels, probs = predictions(n=5)
+    with pytest.raises(ValueError, match="`sample_weight` must not be 0"):
+        case.exact(labels, probs, sample_weight=np.zeros(5))
+    zero = stream(case.make(), labels, probs, np.zeros(5, "float32"))
+    assert float(zero.result()) == 0.0
 
 
 @every_metric

@@ -96,16 +96,9 @@ class TemperatureScaling(Calibrator):
             sample_weight=sample_weight,
             name="logits",
         )
-        if not np.isfinite(read.outputs).all():
+        if np.isneginf(read.outputs).any():
             raise ValueError(
-                invalid(
-                    "`logits` must be finite",
-                    **{
-                        "rows that are not": int(
-                            (~np.isfinite(read.outputs)).any(-1).sum()
-                        )
-                    },
-                )
+                invalid("`logits` must be finite", minimum=-np.inf)
             )
         self._temperature.assign(_solve(read))
         self._fitted = True

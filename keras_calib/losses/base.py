@@ -6,11 +6,14 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calib.inputs import check_reading
+from keras_calib.inputs import class_axis
+from keras_calib.inputs import possible_labels
 from keras_calib.inputs import read_labels
 from keras_calib.inputs import read_predictions
 from keras_calib.inputs import read_weight
 from keras_calib.inputs import soft_labels
-from keras_calib.inputs import to_logits
+from keras_calib.numerics import to_logits
 
 __all__ = ["PerSampleLoss"]
 
@@ -40,7 +43,8 @@ class PerSampleLoss(keras.losses.Loss):
             segmentation; means divide by the number of labels that do.
         reduction: As in `keras.losses.Loss`.
         name: Name of the loss.
-        dtype: Dtype of the loss, `keras.config.floatx()` by default.
+        dtype: `"float64"`, or anything else for float32: losses are not
+            computed in half precision, which would round class ids too.
         **hyperparameters: Keyword arguments of `fn`.
 
     Raises:
@@ -67,7 +71,14 @@ class PerSampleLoss(keras.losses.Loss):
         dtype: Any = None,
         **hyperparameters: Any,
     ):
-        super().__init__(name=name, reduction=reduction, dtype=dtype)
+        check_reading(axis, ignore_class)
+        dtype = keras.dtype_policies.get(dtype or keras.config.floatx())
+        is_double = dtype.compute_dtype == "float64"
+        super().__init__(
+            name=name,
+            reduction=reduction,
+            dtype="float64" if is_double else "float32",
+        )
         self.fn = fn
         self.from_logits = from_logits
         self.axis = axis
@@ -75,9 +86,9 @@ class PerSampleLoss(keras.losses.Loss):
         self.hyperparameters = hyperparameters
 
     def __call__(self, y_true, y_pred, sample_weight=None):
+        y_true = ops.convert_to_tensor(y_true)
+        y_pred = ops.convert_to_tensor(y_pred)
         if self.ignore_class is not None or sample_weight is not None:
-            y_true = ops.convert_to_tensor(y_true)
-            y_pred = ops.convert_to_tensor(y_pred)
             sample_weight = self._weight(y_true, y_pred, sample_weight)
         return super().__call__(y_true, y_pred, sample_weight)
 
@@ -91,12 +102,11 @@ class PerSampleLoss(keras.losses.Loss):
         )
         if not self.from_logits:
             logits = to_logits(logits)
-        labels, possible = soft_labels(
-            labels,
-            logits.shape[-1],
-            logits.dtype,
-            hard=self.needs_hard_labels,
+        num_classes = logits.shape[-1]
+        possible = possible_labels(
+            labels, num_classes, hard=self.needs_hard_labels
         )
+        labels = soft_labels(labels, num_classes, logits.dtype)
         if valid is not None:
             # Not by weight 0 alone: an ignored NaN times 0 is NaN.
             shown = ops.expand_dims(valid, -1)
@@ -124,7 +134,7 @@ class PerSampleLoss(keras.losses.Loss):
     def _weight(self, y_true, y_pred, sample_weight):
         """Sample weights with the ignored labels folded in."""
         lead = list(y_pred.shape)
-        del lead[self.axis]
+        del lead[class_axis(y_pred, self.axis)]
         if sample_weight is not None:
             sample_weight = ops.cast(
                 read_weight(sample_weight, lead), self.dtype

@@ -124,7 +124,7 @@ class LabelRelaxation(PerSampleLoss):
 
     >>> loss = LabelRelaxation(alpha=0.1, from_logits=True)
     >>> round(float(loss([0], [[1.0, 0.0]])), 4)
-    0.0881
+    0.0882
     >>> float(loss([0], [[9.0, 0.0]]))
     0.0
 

@@ -11,6 +11,8 @@ from keras_calib import exact_sums
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
 from keras_calib.inputs import Predictions
+from keras_calib.inputs import check_reading
+from keras_calib.inputs import possible_labels
 from keras_calib.inputs import read_labels
 from keras_calib.inputs import read_predictions
 from keras_calib.inputs import read_weight
@@ -31,7 +33,8 @@ class StreamingMetric(keras.metrics.Metric):
     or soft labels `(batch, ..., num_classes)`, read as their largest class.
     Predictions are `(batch, ..., num_classes)`, or `(batch, ..., 1)` for the
     second of two classes. The value is 0 before any sample, and NaN once a
-    prediction that counts was NaN.
+    prediction that counts was NaN or (in compiled code, which cannot raise)
+    a label impossible.
 
     Args:
         summary: Has `shape`, and `summarise(batch)` to int32 limbs of that
@@ -62,13 +65,15 @@ class StreamingMetric(keras.metrics.Metric):
         name: str | None = None,
         dtype: Any = None,
     ):
+        check_reading(axis, ignore_class)
         super().__init__(name=name, dtype=dtype)
         self.summary = summary
         self.from_logits = from_logits
         self.axis = axis
         self.ignore_class = ignore_class
         self.sums = self._add_sums("sums", summary.shape)
-        # How many predictions were NaN, how many weights not whole.
+        # How many predictions were NaN or labels impossible; how many weights
+        # not whole.
         self.odd = self._add_sums("odd", (2,))
 
     def update_state(self, y_true, y_pred, sample_weight=None):
@@ -100,19 +105,27 @@ class StreamingMetric(keras.metrics.Metric):
 
         Args:
             metrics: Metrics of this class with equal `get_config()`, save
-                for the name.
+                for the name; or one of them.
 
         Raises:
-            ValueError: If a configuration differs; then nothing is added.
+            TypeError: If one is of another class; nothing is added then.
+            ValueError: If a configuration differs; nothing is added then.
         """
-        metrics = list(metrics)
+        metrics = list(metrics) if isinstance(metrics, Iterable) else [metrics]
         own = {**self.get_config(), "name": None}
         for metric in metrics:
+            if type(metric) is not type(self):
+                raise TypeError(
+                    invalid(
+                        f"`metrics` must be {type(self).__name__} metrics",
+                        type=type(metric).__name__,
+                    )
+                )
             config = {**metric.get_config(), "name": None}
-            if type(metric) is not type(self) or config != own:
+            if config != own:
                 raise ValueError(
                     invalid(
-                        "`metrics` must be of one class and configuration",
+                        "`metrics` must be of one configuration",
                         own=own,
                         other=config,
                     )
@@ -175,15 +188,20 @@ class StreamingMetric(keras.metrics.Metric):
             sample_weight = ops.reshape(weight * ones, (-1,))
         if valid is not None:
             valid = ops.reshape(valid, (-1,))
-        outputs = ops.reshape(outputs, (-1, num_classes))
         return Predictions(
-            labels, outputs, self.from_logits, sample_weight, valid
+            labels=labels,
+            outputs=ops.reshape(outputs, (-1, num_classes)),
+            from_logits=self.from_logits,
+            weight=sample_weight,
+            valid=valid,
+            possible=possible_labels(labels, num_classes),
         )
 
 
 def _count_odd(batch: Predictions) -> Any:
-    """int32 `(2,)`: predictions that are NaN, weights that are not whole."""
+    """int32 `(2,)`: NaN or impossible, and weights that are not whole."""
     nan = ops.any(ops.isnan(batch.outputs), axis=-1)
+    nan = ops.logical_or(nan, ops.logical_not(batch.possible))
     if batch.valid is not None:
         nan = ops.logical_and(nan, batch.valid)
     if batch.weight is None:
@@ -203,9 +221,8 @@ def _blocks(batch: Predictions) -> Iterable[Predictions]:
         return
     for start in range(0, count, exact_sums.MAX_BATCH):
         part = slice(start, start + exact_sums.MAX_BATCH)
+        fields = batch._asdict()
+        del fields["from_logits"]
         yield batch._replace(
-            labels=batch.labels[part],
-            outputs=batch.outputs[part],
-            weight=None if batch.weight is None else batch.weight[part],
-            valid=None if batch.valid is None else batch.valid[part],
+            **{k: None if v is None else v[part] for k, v in fields.items()}
         )

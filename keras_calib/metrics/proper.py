@@ -9,15 +9,15 @@ from keras import ops
 from keras_calib import exact_sums
 from keras_calib.checks import check_above
 from keras_calib.checks import check_at_most
-from keras_calib.inputs import PROBABILITY_FLOOR
 from keras_calib.inputs import Predictions
 from keras_calib.inputs import read_arrays
-from keras_calib.inputs import to_logits
+from keras_calib.inputs import soft_labels
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.numerics import logsumexp
 from keras_calib.numerics import safe_divide
+from keras_calib.numerics import to_logits
 
-__all__ = ["NLL", "nll"]
+__all__ = ["NLL", "NLLSummary", "nll"]
 
 
 def nll(
@@ -72,7 +72,7 @@ def nll(
     if from_logits:
         log_p = outputs - logsumexp(outputs, keepdims=True)
     else:
-        log_p = np.log(np.maximum(outputs, PROBABILITY_FLOOR))
+        log_p = to_logits(outputs)
     if clip is not None:
         log_p = np.maximum(log_p, np.log(clip))
     if read.labels.ndim == 1:
@@ -108,13 +108,13 @@ class NLLSummary:
             log_p = to_logits(batch.outputs)
         if self.clip is not None:
             log_p = ops.maximum(log_p, float(np.log(self.clip)))
-        labels = batch.labels
-        if len(labels.shape) == 1:
-            labels = ops.one_hot(labels, log_p.shape[-1], dtype=log_p.dtype)
+        labels = soft_labels(batch.labels, log_p.shape[-1], log_p.dtype)
         losses = -ops.sum(labels * log_p, axis=-1)
         # Rounding can leave a loss of -1e-8; a sum must not run below 0.
         losses = ops.maximum(losses, 0.0)
-        counted = ops.logical_not(ops.isnan(losses))
+        counted = ops.logical_and(
+            batch.possible, ops.logical_not(ops.isnan(losses))
+        )
         if batch.valid is not None:
             counted = ops.logical_and(counted, batch.valid)
         losses = ops.where(counted, losses, ops.zeros_like(losses))

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.risk_coverage import aurc_bounds_of_groups
-from keras_calib.risk_coverage import aurc_of_groups
+from keras_calib.ranked_groups import aurc_bounds_of_groups
+from keras_calib.ranked_groups import aurc_of_groups
 from keras_calib.score_histogram import HistogramSummary
 
 __all__ = ["AURC"]

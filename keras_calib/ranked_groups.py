@@ -1,0 +1,186 @@
+"""What is read off a risk-coverage curve, tie-aware, from groups of samples.
+
+Every formula works on `RankedGroups`: groups of equal score, surest first.
+Whole data sets give one group per distinct score (NumPy, float64); the
+streaming metrics give the cells of a histogram (tensors, float32). Inside a
+group every order of the samples is as good as any other, so a value is its
+mean over all orders, and best and worst order bound what ranking inside the
+groups could change.
+
+With whole-number weights a weight is a count of repeats and AURC is the mean
+over the prefixes k = 1 .. N. Otherwise a weight is mass and AURC is the
+integral over coverage, the limit of cutting every sample finely.
+"""
+
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import digamma
+
+from keras_calib.numerics import namespace
+from keras_calib.numerics import safe_divide
+
+__all__ = [
+    "RankedGroups",
+    "augrc_of_groups",
+    "aurc_bounds_of_groups",
+    "aurc_of_groups",
+    "coverage_at_risk_of_groups",
+    "optimal_aurc",
+]
+
+
+class RankedGroups(NamedTuple):
+    """Groups of tied scores, surest first; shapes `(n,)`.
+
+    Attributes:
+        mass: Weight of the group.
+        wrong: Weight of its wrong predictions.
+        before: Weight of all surer groups.
+        wrong_before: Weight of their wrong predictions.
+        slope: By how much the correct ones tend to score higher than the
+            wrong ones inside the group, as a share of its width: -1/3 to
+            1/3, what a risk that is linear in the score allows; 0 for real
+            ties.
+    """
+
+    mass: Any
+    wrong: Any
+    before: Any
+    wrong_before: Any
+    slope: Any
+
+
+def aurc_of_groups(groups: RankedGroups, whole: Any) -> Any:
+    """AURC, the mean over all orders inside groups (either).
+
+    Args:
+        groups: Ranked groups.
+        whole: Whether weights are counts: bool, or a bool tensor.
+
+    Returns:
+        A scalar; 0 when empty.
+    """
+    xp = namespace(groups.mass)
+    m, q, n, a, _ = groups
+    step = xp.where(whole, 1.0, 0.0)
+    step = step if xp is np else xp.cast(step, m.dtype)
+    rate = safe_divide(q, m)
+    # The plain form cancels for m << n; this one adds positive terms only.
+    n1 = n + 0.5 * step
+    x = safe_divide(m, n1)
+    shifted = (a + 0.5 * step * rate) * xp.log1p(x) + q * _phi(x)
+    first = n1 == 0
+    shifted = xp.where(first, q, shifted)
+    plain = q + (a - n * rate) * _harmonic_difference(n, m)
+    use_plain = xp.logical_and(whole, n < 64) if xp is not np else whole
+    terms = xp.where(use_plain, plain, shifted)
+    # With |slope| <= 1/3 this never leaves the range of orders of a group.
+    correction = 6.0 * rate * (1.0 - rate) * groups.slope * m
+    correction = correction * _slope_factor(safe_divide(n1, m))
+    return safe_divide(xp.sum(terms - correction), xp.sum(m))
+
+
+def aurc_bounds_of_groups(groups: RankedGroups, whole: Any) -> tuple[Any, Any]:
+    """AURC if each group is ordered best, and worst (either)."""
+    total = namespace(groups.mass).sum(groups.mass)
+    best, worst = _extreme_orders(groups, whole)
+    return safe_divide(best, total), safe_divide(worst, total)
+
+
+def optimal_aurc(groups: RankedGroups, whole: Any) -> Any:
+    """AURC if every wrong prediction ranked last (either)."""
+    xp = namespace(groups.mass)
+    total, wrong = xp.sum(groups.mass), xp.sum(groups.wrong)
+    # All mass in one group, best order.
+    one = RankedGroups(
+        *(xp.reshape(v, (1,)) for v in (total, wrong)),
+        *(xp.zeros_like(xp.reshape(total, (1,))) for _ in range(3)),
+    )
+    return aurc_bounds_of_groups(one, whole)[0]
+
+
+def augrc_of_groups(groups: RankedGroups) -> Any:
+    """AUGRC: the area under wrong accepted mass over coverage (either)."""
+    xp = namespace(groups.mass)
+    m, q, _, a, slope = groups
+    area = xp.sum(m * a + 0.5 * m * q - q * (m - q) * slope)
+    return safe_divide(area, xp.square(xp.sum(m)))
+
+
+def coverage_at_risk_of_groups(groups: RankedGroups, risk: float) -> Any:
+    """The largest coverage of a whole group whose risk is at most `risk`."""
+    xp = namespace(groups.mass)
+    through = groups.before + groups.mass
+    kept = groups.wrong_before + groups.wrong <= risk * through
+    covered = xp.max(xp.where(kept, through, xp.zeros_like(through)))
+    return safe_divide(covered, xp.sum(groups.mass))
+
+
+def _phi(x: Any) -> Any:
+    """1 - log1p(x) / x, without cancellation at small x (either)."""
+    xp = namespace(x)
+    small = x < 0.06
+    near = xp.where(small, x, xp.zeros_like(x))
+    far = xp.where(small, xp.ones_like(x), x)
+    series = near * (
+        1 / 2 - near * (1 / 3 - near * (1 / 4 - near * (1 / 5 - near / 6)))
+    )
+    return xp.where(small, series, 1.0 - xp.log1p(far) / far)
+
+
+def _slope_factor(x: Any) -> Any:
+    """(1 + 2x) / 2 - x (1 + x) log(1 + 1/x), x >= 0 (either)."""
+    xp = namespace(x)
+    far = x > 20.0
+    near = xp.where(far, xp.ones_like(x), xp.maximum(x, 1e-6))
+    exact = 0.5 * (1.0 + 2.0 * near)
+    exact = exact - near * (1.0 + near) * xp.log1p(1.0 / near)
+    h = xp.where(far, x, xp.full_like(x, 20.0)) + 0.5
+    return xp.where(far, (1 / 6 + 1 / (120 * xp.square(h))) / h, exact)
+
+
+def _harmonic_difference(n: Any, m: Any) -> Any:
+    """1/(n+1) + ... + 1/(n+m), for real n, m >= 0 (either)."""
+    if namespace(n) is np:
+        return digamma(n + m + 1.0) - digamma(n + 1.0)
+    xp = namespace(n)
+    # Three exact terms, then the expansion of digamma at y = n + 3.5.
+    y = n + 3.5
+    total = xp.log1p(m / y) + _digamma_rest(y + m) - _digamma_rest(y)
+    for i in range(1, 4):
+        total = total + m / ((n + i) * (n + m + i))
+    return total
+
+
+def _digamma_rest(y: Any) -> Any:
+    """digamma(y + 1/2) - log(y), to 1e-8 for y >= 3.5."""
+    inverse = 1.0 / (y * y)
+    return inverse * (
+        1 / 24
+        - inverse * (7 / 960 - inverse * (31 / 8064 - inverse * (127 / 30720)))
+    )
+
+
+def _difference(n: Any, m: Any, whole: Any) -> Any:
+    """Integral of 1/c over m after n: a harmonic sum, or a logarithm.
+
+    0 where the logarithm is infinite: its factor is 0 there.
+    """
+    xp = namespace(n)
+    return xp.where(
+        whole, _harmonic_difference(n, m), xp.log1p(safe_divide(m, n))
+    )
+
+
+def _extreme_orders(groups: RankedGroups, whole: Any) -> tuple[Any, Any]:
+    """Sums over groups with errors last, and first, inside each (either)."""
+    xp = namespace(groups.mass)
+    m, q, n, a, _ = groups
+    good = xp.maximum(m - q, 0.0)
+    best = a * _difference(n, good, whole) + q
+    best = best + (a - n - good) * _difference(n + good, q, whole)
+    worst = q + (a - n) * _difference(n, q, whole)
+    worst = worst + (a + q) * _difference(n + q, good, whole)
+    return xp.sum(best), xp.sum(worst)

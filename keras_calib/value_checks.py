@@ -1,0 +1,136 @@
+"""Checks of what arrays hold, made wherever values can be seen.
+
+While a graph is traced there are no values; then these pass.
+"""
+
+import math
+from typing import Any
+
+from keras import ops
+
+from keras_calib.checks import invalid
+from keras_calib.checks import shape_of
+from keras_calib.numerics import concrete
+
+__all__ = [
+    "SUM_TOLERANCE",
+    "check_ids",
+    "check_one_hot",
+    "check_probabilities",
+    "check_second_class",
+    "check_soft_labels",
+    "check_weights",
+    "is_integer",
+]
+
+# How far a row of labels may be from summing to 1 (half precision).
+SUM_TOLERANCE = 1e-2
+_PROBABILITY_TOLERANCE = 1e-3
+
+
+def is_integer(x: Any) -> bool:
+    """Whether the dtype counts, rather than measures."""
+    name = str(x.dtype)
+    return "int" in name or "bool" in name
+
+
+def check_ids(ids: Any, num_classes: int | None, name: str) -> None:
+    """Class ids must be whole and in `[0, num_classes)`."""
+    bounds = _min_max(ids)
+    if bounds is None or num_classes is None:
+        return
+    if not (bounds[0] >= 0 and bounds[1] < num_classes):
+        raise ValueError(
+            invalid(
+                f"`{name}` must hold class ids in [0, {num_classes})",
+                minimum=bounds[0],
+                maximum=bounds[1],
+            )
+        )
+    if is_integer(ids):
+        return
+    if not concrete(ops.all(ops.equal(ids, ops.round(ids)))):
+        raise ValueError(
+            invalid(
+                f"`{name}` of the shape of class ids must hold whole numbers",
+                dtype=str(ids.dtype),
+            )
+        )
+
+
+def check_second_class(labels: Any, name: str) -> None:
+    """Labels of binary outputs must lie in [0, 1]."""
+    bounds = _min_max(labels)
+    if bounds is not None and not (bounds[0] >= 0 and bounds[1] <= 1):
+        raise ValueError(
+            invalid(
+                f"`{name}` must lie in [0, 1] for binary outputs",
+                minimum=bounds[0],
+                maximum=bounds[1],
+            )
+        )
+
+
+def check_soft_labels(labels: Any, name: str) -> None:
+    """Rows of labels must sum to 1."""
+    bounds = _min_max(ops.abs(ops.sum(labels, axis=-1) - 1.0))
+    if bounds is not None and not bounds[1] <= SUM_TOLERANCE:
+        raise ValueError(
+            invalid(
+                f"`{name}` must sum to 1 over the classes; multi-label "
+                "targets are not supported",
+                **{"largest difference from 1": bounds[1]},
+            )
+        )
+
+
+def check_one_hot(distance: Any) -> None:
+    """Rows of labels must be one-hot; `distance` is how far they are."""
+    bounds = _min_max(distance)
+    if bounds is not None and not bounds[1] <= SUM_TOLERANCE:
+        raise ValueError(
+            invalid(
+                "`y_true` must be class ids or one-hot; this loss has no "
+                "meaning for soft labels",
+                **{"largest difference from one-hot": bounds[1]},
+            )
+        )
+
+
+def check_probabilities(probs: Any, name: str) -> None:
+    """Probabilities must lie in [0, 1]."""
+    bounds = _min_max(probs)
+    if bounds is not None and (
+        bounds[0] < -_PROBABILITY_TOLERANCE
+        or bounds[1] > 1 + _PROBABILITY_TOLERANCE
+    ):
+        raise ValueError(
+            invalid(
+                f"`{name}` must be probabilities in [0, 1]; pass "
+                "`from_logits=True` for logits",
+                minimum=bounds[0],
+                maximum=bounds[1],
+            )
+        )
+
+
+def check_weights(weight: Any) -> None:
+    """Weights must be finite and at least 0."""
+    bounds = _min_max(weight)
+    if bounds is not None and not (bounds[0] >= 0 and math.isfinite(bounds[1])):
+        raise ValueError(
+            invalid(
+                "`sample_weight` must be finite and >= 0",
+                minimum=bounds[0],
+                maximum=bounds[1],
+            )
+        )
+
+
+def _min_max(x: Any) -> tuple[float, float] | None:
+    if 0 in shape_of(x):
+        return None
+    low = concrete(ops.min(x))
+    if low is None:
+        return None
+    return low.item(), concrete(ops.max(x)).item()
