@@ -16,6 +16,7 @@ __all__ = [
     "machine",
     "markdown_table",
     "median_ms",
+    "medians_in_turn",
     "modes",
     "publish",
     "state_bytes",
@@ -51,6 +52,19 @@ def median_ms(function: Callable[[], Any], repeats: int = 30) -> float:
         keras.ops.convert_to_numpy(function())
         times.append(time.perf_counter() - start)
     return 1e3 * float(np.median(times))
+
+
+def medians_in_turn(
+    functions: dict[str, Callable[[], Any]], rounds: int = 30
+) -> dict[str, float]:
+    """Median milliseconds of each, called in turn so that load is shared."""
+    times = {name: [] for name in functions}
+    for _ in range(rounds + 2):
+        for name, function in functions.items():
+            start = time.perf_counter()
+            keras.ops.convert_to_numpy(function())
+            times[name].append(time.perf_counter() - start)
+    return {k: 1e3 * float(np.median(v[2:])) for k, v in times.items()}
 
 
 def modes() -> dict[str, Callable[[Callable], Callable]]:

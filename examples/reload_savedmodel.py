@@ -9,7 +9,6 @@ import sys
 
 import numpy as np
 
-
 _ABSENT = ("keras", "keras_calib", "tf_keras")
 
 

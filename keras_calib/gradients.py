@@ -47,7 +47,9 @@ def value_and_grad(fn: Callable, x: Any) -> tuple[Any, Any]:
 def with_gradient(forward: Callable, logits: Any) -> Any:
     """Per-sample values whose gradient is given in closed form.
 
-    First order only on torch; forward mode does not work on JAX.
+    A closed form takes fewer passes over the logits than what automatic
+    differentiation finds. First order only: a gradient of the gradient is
+    not supported, nor is forward mode on JAX.
 
     Args:
         forward: Maps `logits` of shape `(..., num_classes)` to

@@ -13,14 +13,14 @@ from keras import ops
 
 __all__ = [
     "PROBABILITY_FLOOR",
+    "SoftmaxParts",
     "TopOne",
     "at_least_float32",
     "concrete",
-    "cross_entropy",
-    "log_complement",
     "logsumexp",
     "namespace",
     "safe_divide",
+    "softmax_parts",
     "to_logits",
     "to_numpy",
     "top1",
@@ -44,6 +44,26 @@ class TopOne(NamedTuple):
     predicted: Any
     confidence: Any
     log_odds: Any
+
+
+class SoftmaxParts(NamedTuple):
+    """The softmax p of logits z.
+
+    log p = shifted - log_total stays finite where p rounds to 0.
+
+    Attributes:
+        shifted: z less its largest entry, `(..., num_classes)`, <= 0.
+        probs: p, `(..., num_classes)`.
+        log_total: log(sum(exp(shifted))), `(...)`, >= 0.
+    """
+
+    shifted: Any
+    probs: Any
+    log_total: Any
+
+    def cross_entropy(self, labels: Any) -> Any:
+        """-sum_k labels_k log p_k of labels that sum to 1, `(...)`."""
+        return self.log_total - ops.sum(labels * self.shifted, axis=-1)
 
 
 def namespace(x: Any) -> Any:
@@ -99,33 +119,13 @@ def logsumexp(x: Any, axis: int = -1, keepdims: bool = False) -> Any:
     return value if keepdims else xp.squeeze(value, axis=axis)
 
 
-def cross_entropy(labels: Any, logits: Any) -> Any:
-    """-sum_k labels_k log softmax(logits)_k, by the backend's fused kernel."""
-    return ops.categorical_crossentropy(labels, logits, from_logits=True)
-
-
-def log_complement(logits: Any) -> Any:
-    """log(1 - softmax(logits)), without cancellation.
-
-    log1p(-p_k) is exact while p_k is small. The largest p_k is the one that
-    rounds to 1, so there the other classes are summed instead:
-    log(1 - p_k) = logsumexp(others) - logsumexp(all).
-
-    Args:
-        logits: Shape `(..., num_classes)`, at least two classes.
-
-    Returns:
-        Shape of `logits`, values <= 0.
-    """
-    num_classes = logits.shape[-1]
-    top = ops.one_hot(ops.argmax(logits, axis=-1), num_classes, dtype="bool")
-    total = ops.logsumexp(logits, axis=-1, keepdims=True)
-    log_p = logits - total
-    others = ops.where(top, -1e30, logits)
-    at_top = ops.logsumexp(others, axis=-1, keepdims=True) - total
-    # The untaken branch must stay finite, or its gradient is NaN.
-    p = ops.exp(ops.where(top, -1.0, log_p))
-    return ops.where(top, at_top, ops.log1p(-p))
+def softmax_parts(logits: Any) -> SoftmaxParts:
+    """What losses need of the softmax, in few passes over the logits."""
+    shifted = logits - ops.max(logits, axis=-1, keepdims=True)
+    probs = ops.softmax(logits, axis=-1)
+    # The largest probability is 1 / sum(exp(shifted)), between 1/K and 1.
+    log_total = -ops.log(ops.max(probs, axis=-1))
+    return SoftmaxParts(shifted, probs, log_total)
 
 
 def to_logits(probs: Any) -> Any:

@@ -62,7 +62,8 @@ def test_fit_learns_and_evaluate_agrees_with_the_functions(case, jit_compile):
     logits = model.predict(x, verbose=0)
     for name, exact in (("ece", kc.ece), ("nll", kc.nll), ("aurc", kc.aurc)):
         expected = exact(y, logits, from_logits=True)
-        np.testing.assert_allclose(values[name], expected, rtol=1e-3)
+        # A few hundred samples: AURC is as fine as its cells.
+        np.testing.assert_allclose(values[name], expected, rtol=1e-3, atol=2e-5)
     np.testing.assert_allclose(
         values["loss"], float(loss(y, logits)), rtol=1e-4
     )

@@ -9,9 +9,10 @@ from keras import ops
 from keras_calib.checks import check_at_least
 from keras_calib.checks import check_at_most
 from keras_calib.checks import check_in
+from keras_calib.gradients import with_gradient
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.numerics import at_least_float32
-from keras_calib.numerics import cross_entropy
+from keras_calib.numerics import softmax_parts
 
 __all__ = [
     "ConfidencePenalty",
@@ -19,6 +20,8 @@ __all__ = [
     "confidence_penalty",
     "label_relaxation",
 ]
+
+_TINY = 1e-30
 
 
 def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
@@ -41,17 +44,28 @@ def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
         AAAI 2021, eq. 5, https://ojs.aaai.org/index.php/AAAI/article/view/17041
     """
     logits = at_least_float32(logits)
-    true_class = ops.one_hot(
-        ops.argmax(labels, axis=-1), logits.shape[-1], dtype="bool"
-    )
-    total = ops.logsumexp(logits, axis=-1)
-    others = ops.logsumexp(ops.where(true_class, -1e30, logits), axis=-1)
-    target = ops.sum(ops.where(true_class, logits, 0.0), axis=-1)
-    log_p, log_q = target - total, others - total
-    divergence = _xlogx(1.0 - alpha) + _xlogx(alpha)
-    divergence = divergence - (1.0 - alpha) * log_p - alpha * log_q
-    inside = ops.exp(log_p) >= 1.0 - alpha
-    return ops.where(inside, ops.zeros_like(divergence), divergence)
+    labels = ops.cast(labels, logits.dtype)
+    constant = _xlogx(1.0 - alpha) + _xlogx(alpha)
+
+    def forward(logits):
+        parts = softmax_parts(logits)
+        log_p = -parts.cross_entropy(labels)
+        outside = log_p < math.log1p(-alpha) if alpha < 1.0 else log_p > 0.0
+        # Outside, 1 - p_y > alpha: no cancellation that matters.
+        q = -ops.expm1(ops.where(outside, log_p, -1.0))
+        q = ops.maximum(q, _TINY)
+        value = constant - (1.0 - alpha) * log_p - alpha * ops.log(q)
+        value = ops.where(outside, value, ops.zeros_like(value))
+
+        def gradient():
+            # d loss / d log p_y, then through the softmax.
+            slope = 1.0 - alpha - alpha * (1.0 - q) / q
+            slope = ops.where(outside, slope, ops.zeros_like(slope))
+            return (parts.probs - labels) * ops.expand_dims(slope, -1)
+
+        return value, gradient
+
+    return with_gradient(forward, logits)
 
 
 def confidence_penalty(
@@ -83,14 +97,36 @@ def confidence_penalty(
         Output Distributions, 2017, https://arxiv.org/abs/1701.06548
     """
     logits = at_least_float32(logits)
-    log_p = ops.log_softmax(logits, axis=-1)
-    entropy = -ops.sum(ops.exp(log_p) * log_p, axis=-1)
+    labels = ops.cast(labels, logits.dtype)
     if class_reduction == "mean":
-        entropy = entropy / logits.shape[-1]
-    penalty = -entropy if threshold is None else ops.relu(threshold - entropy)
-    return cross_entropy(ops.cast(labels, logits.dtype), logits) + (
-        beta * penalty
-    )
+        beta, scale = beta / logits.shape[-1], logits.shape[-1]
+    else:
+        scale = 1.0
+
+    def forward(logits):
+        parts = softmax_parts(logits)
+        moment = ops.sum(parts.probs * parts.shifted, axis=-1)
+        entropy = parts.log_total - moment
+        if threshold is None:
+            strength = beta
+            penalty = -entropy
+        else:
+            penalty = ops.relu(threshold * scale - entropy)
+            strength = beta * ops.sign(penalty)
+        value = parts.cross_entropy(labels) + beta * penalty
+
+        def gradient():
+            # d entropy / d z_k = -p_k (log p_k + entropy)
+            constant = ops.expand_dims(1.0 - strength * moment, -1)
+            if threshold is not None:
+                rate = ops.expand_dims(strength, -1)
+            else:
+                rate = strength
+            return parts.probs * (rate * parts.shifted + constant) - labels
+
+        return value, gradient
+
+    return with_gradient(forward, logits)
 
 
 def _xlogx(x: float) -> float:

@@ -6,11 +6,14 @@ import keras
 from keras import ops
 
 from keras_calib.checks import check_at_least
+from keras_calib.gradients import with_gradient
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.numerics import at_least_float32
-from keras_calib.numerics import log_complement
+from keras_calib.numerics import softmax_parts
 
 __all__ = ["FocalLoss", "focal_loss"]
+
+_TINY = 1e-30
 
 
 def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
@@ -33,9 +36,36 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
         https://arxiv.org/abs/1708.02002
     """
     logits = at_least_float32(logits)
-    log_p = ops.log_softmax(logits, axis=-1)
-    faded = ops.exp(gamma * log_complement(logits)) * log_p
-    return -ops.sum(ops.cast(labels, logits.dtype) * faded, axis=-1)
+    labels = ops.cast(labels, logits.dtype)
+
+    def forward(logits):
+        parts = softmax_parts(logits)
+        log_p = parts.shifted - ops.expand_dims(parts.log_total, -1)
+        # 0 where p rounds to 1: the powers below must stay finite there.
+        q = ops.maximum(1.0 - parts.probs, _TINY)
+        lower = _power(q, gamma - 1.0)
+        faded = labels * lower * q
+        value = -ops.sum(faded * log_p, axis=-1)
+
+        def gradient():
+            # d loss / d log p_k, then through the softmax.
+            slope = gamma * labels * lower * parts.probs * log_p - faded
+            total = ops.sum(slope, axis=-1, keepdims=True)
+            return slope - parts.probs * total
+
+        return value, gradient
+
+    return with_gradient(forward, logits)
+
+
+def _power(x: Any, exponent: float) -> Any:
+    """x^exponent for x > 0; by products for small whole exponents."""
+    if exponent in (1.0, 2.0, 3.0, 4.0):
+        power = x
+        for _ in range(int(exponent) - 1):
+            power = power * x
+        return power
+    return ops.ones_like(x) if exponent == 0.0 else ops.power(x, exponent)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")

@@ -11,7 +11,7 @@ from keras_calib.checks import invalid
 from keras_calib.gradients import with_gradient
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.numerics import at_least_float32
-from keras_calib.numerics import cross_entropy
+from keras_calib.numerics import softmax_parts
 
 __all__ = ["ACLS", "MbLS", "acls", "mbls"]
 
@@ -45,22 +45,24 @@ def mbls(
         for Network Calibration, CVPR 2022, https://arxiv.org/abs/2111.15430
     """
     logits = at_least_float32(logits)
+    labels = ops.cast(labels, logits.dtype)
     if class_reduction == "mean":
         strength = strength / logits.shape[-1]
 
-    def hinge(logits):
-        over = _over_margin(logits, margin)
+    def forward(logits):
+        parts = softmax_parts(logits)
+        over = ops.relu(-margin - parts.shifted)
+        value = parts.cross_entropy(labels) + strength * ops.sum(over, axis=-1)
 
         def gradient():
-            active = ops.cast(over > 0, logits.dtype)
-            total = ops.sum(active, axis=-1)
-            return strength * (_at_first_max(logits, total) - active)
+            active = ops.sign(over)
+            total = strength * ops.sum(active, axis=-1)
+            slope = parts.probs - labels - strength * active
+            return slope + _at(ops.argmax(logits, axis=-1), total, logits)
 
-        return strength * ops.sum(over, axis=-1), gradient
+        return value, gradient
 
-    return cross_entropy(
-        ops.cast(labels, logits.dtype), logits
-    ) + with_gradient(hinge, logits)
+    return with_gradient(forward, logits)
 
 
 def acls(
@@ -101,49 +103,41 @@ def acls(
         https://arxiv.org/abs/2308.11911
     """
     logits = at_least_float32(logits)
+    labels = ops.cast(labels, logits.dtype)
     through_min = reference == "min"
     lambda2 = lambda2 / (logits.shape[-1] - 1)
 
-    def hinges(logits):
-        over = _over_margin(logits, margin)
+    def forward(logits):
+        parts = softmax_parts(logits)
+        over = ops.relu(-margin - parts.shifted)
         if through_min:
             positive = ops.max(over, axis=-1)
             strength = lambda1
         else:
-            top = ops.max(logits, axis=-1, keepdims=True)
-            positive = ops.relu(ops.squeeze(top, axis=-1) - margin)
-            strength = lambda1 * ops.sum(
-                ops.cast(ops.equal(logits, top), logits.dtype), axis=-1
-            )
-        value = strength * ops.square(positive)
+            positive = ops.relu(ops.max(logits, axis=-1) - margin)
+            tied = ops.cast(ops.equal(parts.shifted, 0.0), logits.dtype)
+            strength = lambda1 * ops.sum(tied, axis=-1)
+        value = parts.cross_entropy(labels)
+        value = value + strength * ops.square(positive)
         value = value + lambda2 * ops.sum(ops.square(over), axis=-1)
 
         def gradient():
+            slope = parts.probs - labels - 2.0 * lambda2 * over
             to_max = 2.0 * strength * positive
             if through_min:
-                to_min = _at_first_max(over, to_max)
+                first_min = ops.argmin(logits, axis=-1)
+                slope = slope - _at(first_min, to_max, logits)
                 to_max = to_max + 2.0 * lambda2 * ops.sum(over, axis=-1)
-            else:
-                to_min = 0.0
-            to_max = _at_first_max(logits, to_max)
-            return to_max - to_min - 2.0 * lambda2 * over
+            return slope + _at(ops.argmax(logits, axis=-1), to_max, logits)
 
         return value, gradient
 
-    return cross_entropy(
-        ops.cast(labels, logits.dtype), logits
-    ) + with_gradient(hinges, logits)
+    return with_gradient(forward, logits)
 
 
-def _over_margin(logits: Any, margin: float) -> Any:
-    """relu(max_j z_j - z_k - margin), shape of `logits`."""
-    top = ops.max(logits, axis=-1, keepdims=True)
-    return ops.relu((top - margin) - logits)
-
-
-def _at_first_max(x: Any, values: Any) -> Any:
-    """`values` `(...)` at the first maximum of each row of `x`, 0 elsewhere."""
-    place = ops.one_hot(ops.argmax(x, axis=-1), x.shape[-1], dtype=values.dtype)
+def _at(index: Any, values: Any, like: Any) -> Any:
+    """`values` `(...)` at one class of each row, 0 elsewhere."""
+    place = ops.one_hot(index, like.shape[-1], dtype=like.dtype)
     return place * ops.expand_dims(values, -1)
 
 

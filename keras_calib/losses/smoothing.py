@@ -6,9 +6,10 @@ import keras
 
 from keras_calib.checks import check_at_most
 from keras_calib.checks import check_in
+from keras_calib.gradients import with_gradient
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.numerics import at_least_float32
-from keras_calib.numerics import cross_entropy
+from keras_calib.numerics import softmax_parts
 from keras_calib.targets import smooth_labels
 
 __all__ = ["LabelSmoothing", "label_smoothing"]
@@ -36,9 +37,13 @@ def label_smoothing(
     """
     logits = at_least_float32(logits)
     labels = keras.ops.cast(labels, logits.dtype)
-    return cross_entropy(
-        smooth_labels(labels, alpha=alpha, spread=spread), logits
-    )
+    targets = smooth_labels(labels, alpha=alpha, spread=spread)
+
+    def forward(logits):
+        parts = softmax_parts(logits)
+        return parts.cross_entropy(targets), lambda: parts.probs - targets
+
+    return with_gradient(forward, logits)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
