@@ -27,12 +27,13 @@ def measure(labels, logits):
 
 def table(rows):
     """Text of `{name: (before, temperature, after)}`, with measures."""
-    names = "".join(f"{n:>8}" for n in ("acc", "NLL", "ECE", "AECE", "1kAURC"))
-    title = f"{'':19}{'as trained':^40}{'':8}{'after temperature scaling':^40}"
+    names = "".join(f"{n:>8}" for n in ("acc", "NLL", "ECE", "AECE"))
+    names += f"{'AURC*1e3':>10}"
+    title = f"{'':19}{'as trained':^42}{'':8}{'after temperature scaling':^42}"
     lines = [title.rstrip(), f"{'loss':19}{names}{'T':>8}{names}"]
     for name, (before, temperature, after) in rows.items():
         parts = [
-            "".join(f"{v:8.4f}" for v in values[:-1]) + f"{values[-1]:8.2f}"
+            "".join(f"{v:8.4f}" for v in values[:-1]) + f"{values[-1]:10.2f}"
             for values in (before, after)
         ]
         lines.append(f"{name:19}{parts[0]}{temperature:8.3f}{parts[1]}")
