@@ -15,6 +15,7 @@ __all__ = [
     "PROBABILITY_FLOOR",
     "SoftmaxParts",
     "TopOne",
+    "at_least",
     "at_least_float32",
     "concrete",
     "logsumexp",
@@ -96,6 +97,16 @@ def at_least_float32(x: Any) -> Any:
     return x if dtype in ("float32", "float64") else ops.cast(x, "float32")
 
 
+def at_least(x: Any, bound: float) -> Any:
+    """max(x, bound) in the dtype of `x` (either)."""
+    if namespace(x) is np:
+        return np.maximum(x, x.dtype.type(bound))
+    if backend.backend() == "torch":
+        # Its ops.maximum rounds float64 to float32.
+        return ops.where(x > bound, x, ops.full_like(x, bound))
+    return ops.maximum(x, bound)
+
+
 def safe_divide(numerator: Any, denominator: Any) -> Any:
     """Quotient, 0 where the denominator is 0 (either)."""
     xp = namespace(denominator)
@@ -131,7 +142,7 @@ def softmax_parts(logits: Any) -> SoftmaxParts:
 def to_logits(probs: Any) -> Any:
     """Logits log p, so that softmax gives p; floored at 1e-37 (either)."""
     xp = namespace(probs)
-    return xp.log(xp.maximum(probs, PROBABILITY_FLOOR))
+    return xp.log(at_least(probs, PROBABILITY_FLOOR))
 
 
 def top1(outputs: Any, *, from_logits: bool) -> TopOne:

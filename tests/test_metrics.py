@@ -28,7 +28,7 @@ from keras_calib.ranked_groups import aurc_of_groups
 
 pytestmark = pytest.mark.portable
 # JAX compiles each operation anew for each size of a batch.
-EXAMPLES = 2 if BACKEND == "jax" else 8
+EXAMPLES = 1 if BACKEND == "jax" else 8
 every_metric = pytest.mark.parametrize("case", METRICS, ids=str)
 
 

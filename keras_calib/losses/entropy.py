@@ -11,6 +11,7 @@ from keras_calib.checks import check_at_most
 from keras_calib.checks import check_in
 from keras_calib.gradients import with_gradient
 from keras_calib.losses.base import PerSampleLoss
+from keras_calib.numerics import at_least
 from keras_calib.numerics import at_least_float32
 from keras_calib.numerics import softmax_parts
 
@@ -52,8 +53,8 @@ def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
         log_p = -parts.cross_entropy(labels)
         outside = log_p < math.log1p(-alpha) if alpha < 1.0 else log_p > 0.0
         # Outside, 1 - p_y > alpha: no cancellation that matters.
-        q = -ops.expm1(ops.where(outside, log_p, -1.0))
-        q = ops.maximum(q, _TINY)
+        safe = ops.where(outside, log_p, -ops.ones_like(log_p))
+        q = at_least(-ops.expm1(safe), _TINY)
         value = constant - (1.0 - alpha) * log_p - alpha * ops.log(q)
         value = ops.where(outside, value, ops.zeros_like(value))
 

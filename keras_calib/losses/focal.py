@@ -8,6 +8,7 @@ from keras import ops
 from keras_calib.checks import check_at_least
 from keras_calib.gradients import with_gradient
 from keras_calib.losses.base import PerSampleLoss
+from keras_calib.numerics import at_least
 from keras_calib.numerics import at_least_float32
 from keras_calib.numerics import softmax_parts
 
@@ -42,7 +43,7 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
         parts = softmax_parts(logits)
         log_p = parts.shifted - ops.expand_dims(parts.log_total, -1)
         # 0 where p rounds to 1: the powers below must stay finite there.
-        q = ops.maximum(1.0 - parts.probs, _TINY)
+        q = at_least(1.0 - parts.probs, _TINY)
         lower = _power(q, gamma - 1.0)
         faded = labels * lower * q
         value = -ops.sum(faded * log_p, axis=-1)
