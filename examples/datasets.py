@@ -62,9 +62,8 @@ def _builder(tfds, name, data_dir):
 
 
 def _arrays(tfds, builder, split):
-    data = builder.as_dataset(
-        split=split, batch_size=-1, as_supervised=True, shuffle_files=False
-    )
-    images, labels = tfds.as_numpy(data)
+    data = builder.as_dataset(split=split, batch_size=-1, shuffle_files=False)
+    data = tfds.as_numpy(data)
+    images, labels = data["image"], data["label"]
     images = images.reshape(len(images), -1).astype("float32") / 255
     return images, labels.astype("int32")

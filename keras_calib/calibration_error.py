@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_calib.bins import BinSums
 from keras_calib.bins import bin_index
 from keras_calib.bins import bin_sums
 from keras_calib.bins import expected_error
@@ -28,6 +29,7 @@ __all__ = [
     "ece",
     "equal_mass_edges",
     "equal_mass_error",
+    "equal_width_bins",
     "top_label",
     "whole_weights",
 ]
@@ -70,6 +72,16 @@ def top_label(
     correct = (top.predicted == hard_labels(read.labels)).astype("float64")
     score = top.log_odds if from_logits else top.confidence
     return TopLabel(top.confidence, score, correct, read.weight)
+
+
+def equal_width_bins(
+    labels: Any, probs: Any, *, num_bins: int, **reading: Any
+) -> BinSums:
+    """Bin sums of a whole data set; `reading` as in `top_label`."""
+    check_integer("num_bins", num_bins, 1)
+    top = top_label(labels, probs, **reading)
+    index = bin_index(top.confidence, num_bins)
+    return bin_sums(top.confidence, top.correct, index, num_bins, top.weight)
 
 
 def whole_weights(weight: np.ndarray | None) -> bool:
@@ -117,16 +129,14 @@ def ece(
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
         eq. 3, https://arxiv.org/abs/1706.04599
     """
-    check_integer("num_bins", num_bins, 1)
-    top = top_label(
+    sums = equal_width_bins(
         labels,
         probs,
+        num_bins=num_bins,
         from_logits=from_logits,
         sample_weight=sample_weight,
         ignore_class=ignore_class,
     )
-    index = bin_index(top.confidence, num_bins)
-    sums = bin_sums(top.confidence, top.correct, index, num_bins, top.weight)
     return float(expected_error(sums))
 
 

@@ -69,12 +69,8 @@ def count_by_key(keys: Any, num_keys: int) -> Any:
 
 
 def limbs_from_counts(counts: Any) -> Any:
-    """Limbs `(3, ...)` of int32 counts."""
-    unit_shift = 2 * _LIMB_BITS - _UNIT_BITS
-    high = ops.right_shift(counts, unit_shift)
-    rest = ops.bitwise_and(counts, 2**unit_shift - 1)
-    middle = rest * 2 ** (_LIMB_BITS - unit_shift)
-    return ops.stack([ops.zeros_like(counts), middle, high], axis=0)
+    """Limbs `(3, ...)` of integer counts."""
+    return _deposit_shifted(counts, _UNIT_BITS)
 
 
 def power_of_two_above(values: Any) -> Any:
@@ -173,19 +169,41 @@ def sum_before(limbs: Any) -> Any:
 
 
 def _integer_sum(values: Any, keys: Any, num_keys: int) -> Any:
+    """Sums of int32 values over each key; int64 where int32 could overflow.
+
+    That is where a compiled batch has no fixed size, which only TensorFlow
+    knows: its callers cannot cut it into blocks of `MAX_BATCH`.
+    """
     if backend.backend() == "torch":
         # Its segment_sum adds in float32, whatever the dtype.
         sums = ops.bincount(keys, weights=values, minlength=num_keys + 1)
         return ops.cast(sums[:num_keys], "int32")
+    if values.shape[0] is None:
+        values = ops.cast(values, "int64")
     return ops.segment_sum(values, keys, num_segments=num_keys + 1)[:num_keys]
 
 
+def _is_wide(sums: Any) -> bool:
+    return backend.standardize_dtype(sums.dtype) == "int64"
+
+
 def _deposit_shifted(sums: Any, shift: int) -> Any:
-    """Limbs of `sums * 2^shift`, in integers; 0 <= shift < 24."""
-    keep = _LIMB_BITS - shift
-    low = ops.bitwise_and(sums, 2**keep - 1) * 2**shift
-    middle = ops.right_shift(sums, keep)
-    return ops.stack([low, middle, ops.zeros_like(sums)])
+    """Limbs of `sums * 2^shift`, in integers; 0 <= shift < 48."""
+    if shift < _LIMB_BITS:
+        keep = _LIMB_BITS - shift
+        low = ops.bitwise_and(sums, 2**keep - 1) * 2**shift
+        rest = ops.right_shift(sums, keep)
+    else:
+        low = ops.zeros_like(sums)
+        keep = 2 * _LIMB_BITS - shift
+        middle = ops.bitwise_and(sums, 2**keep - 1)
+        middle = middle * 2 ** (shift - _LIMB_BITS)
+        high = ops.right_shift(sums, keep)
+        return ops.cast(ops.stack([low, middle, high]), "int32")
+    # Below 2^24 from int32 sums of base-256 digits; more from int64.
+    middle = ops.bitwise_and(rest, 2**_LIMB_BITS - 1)
+    high = ops.right_shift(rest, _LIMB_BITS)
+    return ops.cast(ops.stack([low, middle, high]), "int32")
 
 
 def _deposit(sums: Any, units: Any) -> Any:
@@ -193,11 +211,15 @@ def _deposit(sums: Any, units: Any) -> Any:
 
     16 significant bits times a power of two: each step is exact.
     """
-    halves = ops.concatenate(
-        [ops.right_shift(sums, 16), ops.bitwise_and(sums, 65535)], axis=0
+    num_parts = 3 if _is_wide(sums) else 2
+    parts = [
+        ops.bitwise_and(ops.right_shift(sums, 16 * i), 65535)
+        for i in range(num_parts)
+    ]
+    units = ops.concatenate(
+        [units * 65536.0**i for i in range(num_parts)], axis=0
     )
-    units = ops.concatenate([units * 65536.0, units], axis=0)
-    rest = ops.cast(halves, "float32") * units
+    rest = ops.cast(ops.concatenate(parts, axis=0), "float32") * units
     high = ops.floor(rest * 2.0 ** (-2 * _LIMB_BITS))
     rest = rest - high * 2.0 ** (2 * _LIMB_BITS)
     middle = ops.floor(rest * 2.0**-_LIMB_BITS)

@@ -46,6 +46,7 @@ def export(
     Raises:
         ValueError: If the folder exists, the model has no fixed inputs or
             several outputs, or `from_logits` can not be known.
+        TypeError: If `calibrator` is not a calibrator.
         RuntimeError: If the calibrator is not fitted, or the backend is not
             TensorFlow.
 
@@ -64,7 +65,14 @@ def export(
     if path.exists() or path.is_symlink():
         raise ValueError(invalid("`path` must not exist", path=str(path)))
     if calibrator is not None:
-        calibrator._check_fitted()
+        if not isinstance(calibrator, Calibrator):
+            raise TypeError(
+                invalid(
+                    "`calibrator` must be a Calibrator",
+                    calibrator=type(calibrator).__name__,
+                )
+            )
+        calibrator.check_fitted()
     served = _served_model(model, calibrator, _is_logits(model, from_logits))
     # Into a folder beside it, then renamed: a crash leaves no half model.
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -30,6 +30,7 @@ from keras_calib.value_checks import is_integer
 
 __all__ = [
     "Predictions",
+    "broadcast_weight",
     "check_reading",
     "class_axis",
     "possible_labels",
@@ -191,6 +192,10 @@ def read_labels(
         check_second_class(y_true, names[0])
         return ops.stack([1.0 - y_true, y_true], axis=-1), valid
     check_ids(y_true, num_classes, names[0])
+    if not is_integer(y_true):
+        # Compiled code cannot raise: no class, rather than the one below.
+        whole = ops.equal(y_true, ops.round(y_true))
+        y_true = ops.where(whole, y_true, -ops.ones_like(y_true))
     return ops.cast(y_true, "int32"), valid
 
 
@@ -275,6 +280,16 @@ def read_weight(sample_weight: Any, lead_shape: Any) -> Any:
     for _ in range(rank - len(got)):
         weight = ops.expand_dims(weight, -1)
     return weight
+
+
+def broadcast_weight(sample_weight: Any, y_pred: Any, axis: int = -1) -> Any:
+    """Weights, read, of the full shape of the labels `(batch, ...)`."""
+    lead = list(shape_of(y_pred))
+    del lead[class_axis(y_pred, axis)]
+    weight = read_weight(sample_weight, lead)
+    sizes = list(ops.shape(y_pred))
+    del sizes[class_axis(y_pred, axis)]
+    return ops.broadcast_to(weight, sizes)
 
 
 def read_arrays(

@@ -21,6 +21,7 @@ __all__ = [
     "logsumexp",
     "namespace",
     "safe_divide",
+    "sigmoid",
     "softmax_parts",
     "to_logits",
     "to_numpy",
@@ -139,6 +140,13 @@ def softmax_parts(logits: Any) -> SoftmaxParts:
     return SoftmaxParts(shifted, probs, log_total)
 
 
+def sigmoid(log_odds: Any) -> Any:
+    """1 / (1 + exp(-log_odds)), without overflow (either)."""
+    xp = namespace(log_odds)
+    e = xp.exp(-xp.abs(log_odds))
+    return xp.where(log_odds >= 0, 1.0 / (1.0 + e), e / (1.0 + e))
+
+
 def to_logits(probs: Any) -> Any:
     """Logits log p, so that softmax gives p; floored at 1e-37 (either)."""
     xp = namespace(probs)
@@ -162,11 +170,10 @@ def top1(outputs: Any, *, from_logits: bool) -> TopOne:
         log_odds = to_logits(inside) - xp.log1p(-inside)
         log_odds = xp.where(one, xp.full_like(log_odds, np.inf), log_odds)
         return TopOne(predicted, confidence, log_odds)
-    classes = xp.arange(outputs.shape[-1])
-    at_top = classes == xp.expand_dims(predicted, -1)
+    if xp is ops:
+        predicted = ops.cast(predicted, "int32")
+    classes = xp.arange(outputs.shape[-1], dtype="int32")
+    at_top = xp.equal(classes, xp.expand_dims(predicted, -1))
     others = xp.where(at_top, xp.full_like(outputs, -np.inf), outputs)
     log_odds = xp.max(outputs, axis=-1) - logsumexp(others)
-    # The argument of exp is never positive here: log_odds >= -log(K - 1).
-    e = xp.exp(-xp.abs(log_odds))
-    confidence = xp.where(log_odds >= 0, 1.0 / (1.0 + e), e / (1.0 + e))
-    return TopOne(predicted, confidence, log_odds)
+    return TopOne(predicted, sigmoid(log_odds), log_odds)

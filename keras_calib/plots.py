@@ -9,11 +9,8 @@ from typing import Any
 import numpy as np
 
 from keras_calib.bins import BinSums
-from keras_calib.bins import bin_index
-from keras_calib.bins import bin_sums
 from keras_calib.bins import expected_error
-from keras_calib.calibration_error import top_label
-from keras_calib.checks import check_integer
+from keras_calib.calibration_error import equal_width_bins
 from keras_calib.checks import invalid
 from keras_calib.intervals import clopper_pearson
 from keras_calib.metrics.calibration import ECE
@@ -81,17 +78,13 @@ class ReliabilityDisplay:
         name: str | None = None,
     ) -> "ReliabilityDisplay":
         """From a whole data set; arguments as in `ece`."""
-        check_integer("num_bins", num_bins, 1)
-        top = top_label(
+        sums = equal_width_bins(
             labels,
             probs,
+            num_bins=num_bins,
             from_logits=from_logits,
             sample_weight=sample_weight,
             ignore_class=ignore_class,
-        )
-        index = bin_index(top.confidence, num_bins)
-        sums = bin_sums(
-            top.confidence, top.correct, index, num_bins, top.weight
         )
         return cls(sums, name=name)
 

@@ -26,6 +26,7 @@ from keras_calib.checks import check_integer
 from keras_calib.inputs import Predictions
 from keras_calib.numerics import namespace
 from keras_calib.numerics import safe_divide
+from keras_calib.numerics import sigmoid
 from keras_calib.ranked_groups import RankedGroups
 
 __all__ = ["Cells", "HistogramSummary", "aece_bounds", "aece_of_cells"]
@@ -186,8 +187,8 @@ class HistogramSummary:
             start = ops.convert_to_tensor(start.astype("float32"))
         angle = (start + offset) / self._slope
         log_odds = 2.0 * xp.sinh(angle)
+        p = sigmoid(log_odds)
         e = xp.exp(-xp.abs(log_odds))
-        p = xp.where(log_odds >= 0, 1.0 / (1.0 + e), e / (1.0 + e))
         pq = e / xp.square(1.0 + e)
         # pq decays faster than the derivatives grow, which overflow alone.
         angle = xp.clip(angle, -5.0, 5.0)

@@ -6,6 +6,7 @@ While a graph is traced there are no values; then these pass.
 import math
 from typing import Any
 
+import numpy as np
 from keras import backend
 from keras import ops
 
@@ -20,6 +21,7 @@ __all__ = [
     "check_probabilities",
     "check_second_class",
     "check_soft_labels",
+    "check_weight_scale",
     "check_weights",
     "is_integer",
 ]
@@ -27,6 +29,7 @@ __all__ = [
 # How far a row of labels may be from summing to 1 (half precision).
 SUM_TOLERANCE = 1e-2
 _PROBABILITY_TOLERANCE = 1e-3
+_WEIGHT_SCALE = (1e-3, 1e4)
 
 
 def is_integer(x: Any) -> bool:
@@ -131,9 +134,26 @@ def check_weights(weight: Any) -> None:
         )
 
 
+def check_weight_scale(weight: Any) -> None:
+    """The largest weight must be of a size that exact sums can hold."""
+    bounds = _min_max(weight)
+    low, high = _WEIGHT_SCALE
+    if bounds is not None and bounds[1] > 0 and not low <= bounds[1] <= high:
+        raise ValueError(
+            invalid(
+                "`sample_weight` must have its largest value between "
+                f"{low:g} and {high:g}; only ratios matter, so divide by "
+                "the mean",
+                maximum=bounds[1],
+            )
+        )
+
+
 def _min_max(x: Any) -> tuple[float, float] | None:
     if 0 in shape_of(x):
         return None
+    if isinstance(x, np.ndarray):
+        return x.min().item(), x.max().item()
     low = concrete(ops.min(x))
     if low is None:
         return None

@@ -176,3 +176,28 @@ def test_an_unfitted_layer_loads_unfitted():
     again = kc.TemperatureScaling.from_config(scaling.get_config())
     assert not again.fitted
     assert again.name == "mine"
+
+
+def test_copies_of_a_fitted_layer_are_fitted_alike():
+    labels, logits = planted(2.0, n=200)
+    scaling = kc.TemperatureScaling().fit(labels, logits)
+    inputs = keras.Input((6,))
+    model = keras.Model(inputs, scaling(inputs))
+    for copy in (
+        kc.TemperatureScaling.from_config(scaling.get_config()),
+        keras.models.clone_model(model).layers[-1],
+        keras.models.model_from_json(model.to_json()).layers[-1],
+    ):
+        assert copy.temperature == scaling.temperature
+        np.testing.assert_array_equal(
+            array(copy(logits)), array(scaling(logits))
+        )
+
+
+def test_a_known_temperature_needs_no_fit():
+    scaling = kc.TemperatureScaling(temperature=2.0)
+    np.testing.assert_allclose(
+        array(scaling(np.array([[2.0, 4.0]]))), [[1.0, 2.0]]
+    )
+    with pytest.raises(ValueError, match="`temperature` must be > 0"):
+        kc.TemperatureScaling(temperature=0.0)

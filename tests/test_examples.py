@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cases import BACKEND
 
@@ -54,3 +55,39 @@ def test_an_unknown_data_set_is_refused(tmp_path):
     done = quickstart("--data=no_such_data", f"--data_dir={tmp_path}")
     assert done.returncode != 0
     assert "`--data` must be 'digits' or the name of a TFDS" in done.stderr
+
+
+def test_a_prepared_tfds_data_set_is_read_split_and_scaled(
+    tmp_path, monkeypatch
+):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    import tensorflow as tf
+
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    from datasets import load_tfds
+
+    images = np.random.default_rng(0).integers(256, size=(12, 4, 5, 1))
+    examples = {"image": images.astype("uint8"), "label": np.arange(12) % 3}
+    parts = tf.data.Dataset.from_tensor_slices(examples)
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name="made_up",
+        version="1.0.0",
+        features=tfds.features.FeaturesDict(
+            {
+                "image": tfds.features.Image(shape=(4, 5, 1)),
+                "label": tfds.features.ClassLabel(num_classes=3),
+            }
+        ),
+        split_datasets={"train": parts, "test": parts},
+        data_dir=tmp_path,
+        disable_shuffling=True,
+    )
+    sets, num_classes = load_tfds("made_up", str(tmp_path))
+    assert num_classes == 3
+    assert [len(labels) for _, labels in sets] == [10, 2, 12]
+    flat = images.reshape(12, 20) / 255
+    for part, rows in zip(
+        sets, (slice(10), slice(10, 12), slice(12)), strict=False
+    ):
+        np.testing.assert_allclose(part[0], flat[rows], rtol=1e-6)
+        np.testing.assert_array_equal(part[1], np.arange(12)[rows] % 3)

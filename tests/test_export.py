@@ -150,3 +150,10 @@ def test_a_model_without_fixed_inputs_is_refused(tmp_path):
 
     with pytest.raises(ValueError, match="`model` must have fixed inputs"):
         kc.export(Subclassed(), tmp_path / "m", from_logits=True)
+
+
+def test_what_is_no_calibrator_is_refused(tmp_path):
+    model, _, _ = fitted()
+    with pytest.raises(TypeError, match="`calibrator` must be a Calibrator"):
+        kc.export(model, tmp_path / "m", calibrator=keras.layers.Dense(3))
+    assert os.listdir(tmp_path) == []

@@ -157,3 +157,30 @@ def test_early_stopping_sees_the_metrics():
         x, y, validation_data=(x, y), epochs=30, verbose=0, callbacks=[stop]
     ).history
     assert 1 < len(history["val_ece"]) < 30
+
+
+@pytest.mark.parametrize("ignore_class", [None, 2])
+def test_masked_steps_count_neither_in_losses_nor_in_metrics(ignore_class):
+    rng = np.random.default_rng(0)
+    x = rng.integers(1, 9, size=(6, 7))
+    x[:, 4:] = 0
+    y = rng.integers(3, size=(6, 7))
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [
+            keras.Input((7,)),
+            keras.layers.Embedding(9, 4, mask_zero=True),
+            keras.layers.Dense(3),
+        ]
+    )
+    options = {"from_logits": True, "ignore_class": ignore_class}
+    reference = keras.losses.SparseCategoricalCrossentropy(**options)
+    values = []
+    for loss in (kc.LabelSmoothing(alpha=0.0, **options), reference):
+        model.compile(loss=loss, metrics=[kc.NLL(**options)])
+        values.append(
+            model.evaluate(x, y, batch_size=6, verbose=0, return_dict=True)
+        )
+    for value in values:
+        np.testing.assert_allclose(value["loss"], values[1]["loss"], rtol=1e-5)
+        np.testing.assert_allclose(value["nll"], values[1]["loss"], rtol=1e-5)

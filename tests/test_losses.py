@@ -297,13 +297,16 @@ def test_classes_on_another_axis_agree_with_moved_classes(case):
 
 
 @every_loss
-def test_one_weight_per_image_spreads_over_its_pixels(case):
+@pytest.mark.parametrize(
+    "reduction", ["sum_over_batch_size", "sum", "mean_with_sample_weight"]
+)
+def test_one_weight_per_image_spreads_over_its_pixels(case, reduction):
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(2, 3, 4, 5)).astype("float32") * 4
     labels = rng.integers(5, size=(2, 3, 4))
     weight = np.array([0.5, 2.0], "float32")
     spread = np.broadcast_to(weight[:, None, None], labels.shape)
-    loss = case.make()
+    loss = case.make(reduction=reduction)
     np.testing.assert_allclose(
         float(loss(labels, logits, weight)),
         float(loss(labels, logits, spread)),

@@ -464,11 +464,12 @@ def test_compiled_metrics_agree_with_eager_ones(case):
 
 @pytest.mark.skipif(BACKEND == "torch", reason="torch runs eagerly")
 @every_metric
-@pytest.mark.parametrize("form", ["id", "row"])
+@pytest.mark.parametrize("form", ["id", "row", "fraction"])
 def test_an_impossible_label_makes_compiled_metrics_nan(case, form):
     labels = {
         "id": np.array([0, 7]),
         "row": np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]], "float32"),
+        "fraction": np.array([0.0, 0.5], "float32"),
     }[form]
     probs = np.array([[0.8, 0.1, 0.1], [0.2, 0.2, 0.6]], "float32")
     metric = case.make()
@@ -497,6 +498,69 @@ def test_empty_data_and_weights_of_zero_are_refused(case):
         case.exact(labels, probs, sample_weight=np.zeros(5))
     zero = stream(case.make(), labels, probs, np.zeros(5, "float32"))
     assert float(zero.result()) == 0.0
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="needs a graph")
+def test_a_compiled_batch_of_unknown_size_may_be_large():
+    import tensorflow as tf
+
+    # 9e6 base-256 digits of 0.999 do not fit in 32 bits.
+    metric = kc.ECE()
+    update = tf.function(
+        metric.update_state,
+        input_signature=[
+            tf.TensorSpec((None,), tf.int32),
+            tf.TensorSpec((None, 2), tf.float32),
+            tf.TensorSpec((None,), tf.float32),
+        ],
+    )
+    count = 9_000_000
+    probs = tf.tile(tf.constant([[0.999, 0.001]]), (count, 1))
+    update(tf.zeros(count, tf.int32), probs, tf.fill((count,), 3.0))
+    assert metric.bins().weight.sum() == 3.0 * count
+    assert abs(float(metric.result()) - 0.001) < 1e-6
+
+
+@every_metric
+def test_weights_that_exact_sums_cannot_hold_are_refused(case):
+    labels, probs = predictions(n=5)
+    for scale in (1e-4, 1e5):
+        metric = case.make()
+        with pytest.raises(ValueError, match="only ratios matter"):
+            metric.update_state(labels, probs, np.full(5, scale))
+        assert not state(metric).any()
+        # The exact functions take any scale.
+        exact = case.exact(labels, probs, sample_weight=np.full(5, scale))
+        assert abs(exact - case.exact(labels, probs)) < 0.2
+
+
+@every_metric
+def test_weights_at_the_ends_of_their_range_keep_the_bounds(case):
+    labels, probs = predictions(n=300)
+    for scale in (1e-3, 1e4):
+        weight = np.random.default_rng(0).uniform(0.3, 1.0, 300) * scale
+        weight[0] = scale
+        metric = stream(case.make(), labels, probs, weight, batch=300)
+        exact = case.exact(labels, probs, sample_weight=weight)
+        assert abs(float(metric.result()) - exact) < 1e-4
+        if not case.is_exact:
+            low, high = metric.bounds()
+            assert low <= exact <= high
+
+
+@every_metric
+def test_a_float64_policy_works(case):
+    labels, logits = sample(n=50)
+    expected = stream(case.make(from_logits=True), labels, logits)
+    keras.config.set_floatx("float64")
+    try:
+        metric = stream(
+            case.make(from_logits=True), labels, logits.astype("float64")
+        )
+        value = float(metric.result())
+    finally:
+        keras.config.set_floatx("float32")
+    assert abs(value - float(expected.result())) < 1e-6
 
 
 @every_metric

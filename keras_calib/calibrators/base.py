@@ -14,8 +14,8 @@ class Calibrator(keras.layers.Layer):
 
     `fit(labels, logits)` on data that trained nothing else, then call it, put
     it behind a model with `keras.Sequential`, save it or export it. Layers
-    compute in float32 under every precision policy, and remember when saved
-    that they are fitted.
+    compute in float32 under every precision policy. What was fitted is part of
+    the configuration: copies of a fitted layer are fitted.
 
     Args:
         name: Name of the layer.
@@ -59,18 +59,10 @@ class Calibrator(keras.layers.Layer):
     def get_config(self):
         config = super().get_config()
         del config["dtype"]
-        return {**config, "fitted": self._fitted}
+        return config
 
-    @classmethod
-    def from_config(cls, config):
-        # A model is rebuilt by calling its layers, before weights are there.
-        config = dict(config)
-        fitted = config.pop("fitted", False)
-        layer = cls(**config)
-        layer._fitted = fitted
-        return layer
-
-    def _check_fitted(self) -> None:
+    def check_fitted(self) -> None:
+        """Raises RuntimeError before `fit`."""
         if not self._fitted:
             raise RuntimeError(
                 invalid(

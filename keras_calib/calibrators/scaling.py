@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_calib.calibrators.base import Calibrator
+from keras_calib.checks import check_above
 from keras_calib.checks import invalid
 from keras_calib.inputs import Predictions
 from keras_calib.inputs import read_arrays
@@ -30,6 +31,8 @@ class TemperatureScaling(Calibrator):
     changes. T above 1 means the model was overconfident.
 
     Args:
+        temperature: A temperature that is known, > 0; None, the default,
+            waits for `fit`.
         name: Name of the layer.
         **kwargs: `trainable` of `keras.layers.Layer`.
 
@@ -56,16 +59,27 @@ class TemperatureScaling(Calibrator):
         short of the optimum.
     """
 
-    def __init__(self, *, name: str = "temperature_scaling", **kwargs: Any):
+    def __init__(
+        self,
+        *,
+        temperature: float | None = None,
+        name: str = "temperature_scaling",
+        **kwargs: Any,
+    ):
+        if temperature is not None:
+            check_above("temperature", temperature, 0.0)
         super().__init__(name=name, **kwargs)
         self._temperature = self.add_weight(
             shape=(), initializer="ones", trainable=False, name="temperature"
         )
+        if temperature is not None:
+            self._temperature.assign(temperature)
+            self._fitted = True
 
     @property
     def temperature(self) -> float:
         """The fitted temperature."""
-        self._check_fitted()
+        self.check_fitted()
         return float(keras.ops.convert_to_numpy(self._temperature))
 
     def fit(
@@ -96,7 +110,7 @@ class TemperatureScaling(Calibrator):
             sample_weight=sample_weight,
             name="logits",
         )
-        if np.isneginf(read.outputs).any():
+        if read.outputs.min() == -np.inf:
             raise ValueError(
                 invalid("`logits` must be finite", minimum=-np.inf)
             )
@@ -104,9 +118,13 @@ class TemperatureScaling(Calibrator):
         self._fitted = True
         return self
 
+    def get_config(self):
+        temperature = self.temperature if self.fitted else None
+        return {**super().get_config(), "temperature": temperature}
+
     def call(self, logits):
         """Logits divided by the temperature, shape `(..., num_classes)`."""
-        self._check_fitted()
+        self.check_fitted()
         return logits / self._temperature
 
 

@@ -6,12 +6,11 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calib.inputs import broadcast_weight
 from keras_calib.inputs import check_reading
-from keras_calib.inputs import class_axis
 from keras_calib.inputs import possible_labels
 from keras_calib.inputs import read_labels
 from keras_calib.inputs import read_predictions
-from keras_calib.inputs import read_weight
 from keras_calib.inputs import soft_labels
 from keras_calib.numerics import to_logits
 
@@ -86,10 +85,25 @@ class PerSampleLoss(keras.losses.Loss):
         self.hyperparameters = hyperparameters
 
     def __call__(self, y_true, y_pred, sample_weight=None):
+        mask = getattr(y_pred, "_keras_mask", None)
         y_true = ops.convert_to_tensor(y_true)
         y_pred = ops.convert_to_tensor(y_pred)
-        if self.ignore_class is not None or sample_weight is not None:
-            sample_weight = self._weight(y_true, y_pred, sample_weight)
+        if sample_weight is not None:
+            sample_weight = ops.cast(
+                broadcast_weight(sample_weight, y_pred, self.axis), self.dtype
+            )
+        if self.ignore_class is not None:
+            _, valid = read_labels(
+                y_true, y_pred, axis=self.axis, ignore_class=self.ignore_class
+            )
+            if mask is not None:
+                # Counted here, so Keras must not count it once more.
+                valid = ops.logical_and(valid, ops.cast(mask, "bool"))
+                y_pred = ops.copy(y_pred)
+            weight = self._valid_weight(ops.cast(valid, self.dtype))
+            if sample_weight is not None:
+                weight = weight * sample_weight
+            sample_weight = weight
         return super().__call__(y_true, y_pred, sample_weight)
 
     def call(self, y_true, y_pred):
@@ -131,23 +145,10 @@ class PerSampleLoss(keras.losses.Loss):
             **self.hyperparameters,
         }
 
-    def _weight(self, y_true, y_pred, sample_weight):
-        """Sample weights with the ignored labels folded in."""
-        lead = list(y_pred.shape)
-        del lead[class_axis(y_pred, self.axis)]
-        if sample_weight is not None:
-            sample_weight = ops.cast(
-                read_weight(sample_weight, lead), self.dtype
-            )
-        if self.ignore_class is None:
-            return sample_weight
-        _, valid = read_labels(
-            y_true, y_pred, axis=self.axis, ignore_class=self.ignore_class
-        )
-        valid = ops.cast(valid, self.dtype)
-        if self.reduction in ("mean", "sum_over_batch_size"):
-            # Keras divides by the number of labels; by the valid ones here.
-            valid = valid * ops.divide_no_nan(
-                ops.sum(ops.ones_like(valid)), ops.sum(valid)
-            )
-        return valid if sample_weight is None else valid * sample_weight
+    def _valid_weight(self, valid):
+        """Weights that leave ignored labels out of sums and of means."""
+        if self.reduction not in ("mean", "sum_over_batch_size"):
+            return valid
+        # Keras divides by the number of labels; by the valid ones here.
+        count = ops.sum(ops.ones_like(valid))
+        return valid * ops.divide_no_nan(count, ops.sum(valid))

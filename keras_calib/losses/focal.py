@@ -22,7 +22,7 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
 
     loss = -sum_k labels_k (1 - p_k)^gamma log p_k
 
-    The gradient runs through (1 - p)^gamma; 1 - p does not cancel.
+    The gradient runs through (1 - p)^gamma.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.

@@ -9,13 +9,13 @@ from keras import ops
 
 from keras_calib import exact_sums
 from keras_calib.checks import invalid
-from keras_calib.checks import shape_of
 from keras_calib.inputs import Predictions
+from keras_calib.inputs import broadcast_weight
 from keras_calib.inputs import check_reading
 from keras_calib.inputs import possible_labels
 from keras_calib.inputs import read_labels
 from keras_calib.inputs import read_predictions
-from keras_calib.inputs import read_weight
+from keras_calib.value_checks import check_weight_scale
 
 __all__ = ["StreamingMetric"]
 
@@ -82,9 +82,10 @@ class StreamingMetric(keras.metrics.Metric):
         Args:
             y_true: Labels, see the class.
             y_pred: Predictions, see the class.
-            sample_weight: `(batch,)` or of the shape of the class ids, >= 0,
-                from 1e-6 to 1e9 for full precision. Whole numbers count as
-                repeats.
+            sample_weight: `(batch,)` or of the shape of the class ids, >= 0.
+                Whole numbers count as repeats. The largest of a batch must
+                lie between 1e-3 and 1e4 (checked in eager use): only ratios
+                matter, so divide by the mean where it does not.
         """
         batch = self._read(y_true, y_pred, sample_weight)
         for block in _blocks(batch):
@@ -167,6 +168,7 @@ class StreamingMetric(keras.metrics.Metric):
         )
 
     def _read(self, y_true, y_pred, sample_weight) -> Predictions:
+        mask = getattr(y_pred, "_keras_mask", None)
         y_pred = ops.convert_to_tensor(y_pred)
         labels, valid = read_labels(
             y_true, y_pred, axis=self.axis, ignore_class=self.ignore_class
@@ -176,16 +178,18 @@ class StreamingMetric(keras.metrics.Metric):
         )
         outputs = ops.cast(outputs, "float32")
         num_classes = outputs.shape[-1]
-        lead = shape_of(outputs)[:-1]
         if len(labels.shape) == len(outputs.shape):
             labels = ops.cast(labels, "float32")
             labels = ops.reshape(labels, (-1, num_classes))
         else:
             labels = ops.reshape(labels, (-1,))
         if sample_weight is not None:
-            weight = ops.cast(read_weight(sample_weight, lead), "float32")
-            ones = ops.ones_like(outputs[..., 0])
-            sample_weight = ops.reshape(weight * ones, (-1,))
+            weight = broadcast_weight(sample_weight, outputs)
+            sample_weight = ops.reshape(ops.cast(weight, "float32"), (-1,))
+            check_weight_scale(sample_weight)
+        if mask is not None:
+            mask = ops.cast(mask, "bool")
+            valid = mask if valid is None else ops.logical_and(valid, mask)
         if valid is not None:
             valid = ops.reshape(valid, (-1,))
         return Predictions(

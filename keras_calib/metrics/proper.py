@@ -11,9 +11,10 @@ from keras_calib.checks import check_above
 from keras_calib.checks import check_at_most
 from keras_calib.inputs import Predictions
 from keras_calib.inputs import read_arrays
-from keras_calib.inputs import soft_labels
 from keras_calib.metrics.base import StreamingMetric
+from keras_calib.numerics import at_least
 from keras_calib.numerics import logsumexp
+from keras_calib.numerics import namespace
 from keras_calib.numerics import safe_divide
 from keras_calib.numerics import to_logits
 
@@ -68,17 +69,9 @@ def nll(
         sample_weight=sample_weight,
         ignore_class=ignore_class,
     )
-    outputs = read.outputs.astype("float64")
-    if from_logits:
-        log_p = outputs - logsumexp(outputs, keepdims=True)
-    else:
-        log_p = to_logits(outputs)
-    if clip is not None:
-        log_p = np.maximum(log_p, np.log(clip))
-    if read.labels.ndim == 1:
-        losses = -log_p[np.arange(len(log_p)), read.labels]
-    else:
-        losses = -np.sum(read.labels * log_p, axis=-1)
+    losses = _losses(
+        read.labels, read.outputs.astype("float64"), from_logits, clip
+    )
     return float(np.average(losses, weights=read.weight))
 
 
@@ -86,6 +79,25 @@ def _check_clip(clip: float | None) -> None:
     if clip is not None:
         check_above("clip", clip, 0.0)
         check_at_most("clip", clip, 1.0)
+
+
+def _losses(
+    labels: Any, outputs: Any, from_logits: bool, clip: float | None
+) -> Any:
+    """-log p of ids `(n,)`, or cross entropy of soft labels (either)."""
+    xp = namespace(outputs)
+    if from_logits:
+        log_p = outputs - logsumexp(outputs, keepdims=True)
+    else:
+        log_p = to_logits(outputs)
+    if clip is not None:
+        log_p = at_least(log_p, float(np.log(clip)))
+    if len(labels.shape) > 1:
+        return -xp.sum(labels * log_p, axis=-1)
+    # An id that can not be is told elsewhere; here it must not break.
+    index = xp.clip(labels, 0, log_p.shape[-1] - 1)
+    chosen = xp.take_along_axis(log_p, xp.expand_dims(index, -1), axis=-1)
+    return -xp.squeeze(chosen, axis=-1)
 
 
 class NLLSummary:
@@ -102,14 +114,9 @@ class NLLSummary:
 
     def summarise(self, batch: Predictions) -> Any:
         """Limbs of the two sums."""
-        if batch.from_logits:
-            log_p = ops.log_softmax(batch.outputs, axis=-1)
-        else:
-            log_p = to_logits(batch.outputs)
-        if self.clip is not None:
-            log_p = ops.maximum(log_p, float(np.log(self.clip)))
-        labels = soft_labels(batch.labels, log_p.shape[-1], log_p.dtype)
-        losses = -ops.sum(labels * log_p, axis=-1)
+        losses = _losses(
+            batch.labels, batch.outputs, batch.from_logits, self.clip
+        )
         # Rounding can leave a loss of -1e-8; a sum must not run below 0.
         losses = ops.maximum(losses, 0.0)
         counted = ops.logical_and(
