@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 from cases import BACKEND
+from cases import HAS_FLOAT64
 from cases import METRIC_DATA
 from cases import METRICS
 from cases import array
@@ -548,6 +549,7 @@ def test_weights_at_the_ends_of_their_range_keep_the_bounds(case):
             assert low <= exact <= high
 
 
+@pytest.mark.skipif(not HAS_FLOAT64, reason="JAX computes in 32 bits")
 @every_metric
 def test_a_float64_policy_works(case):
     labels, logits = sample(n=50)

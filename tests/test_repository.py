@@ -27,6 +27,7 @@ FLOORS = {
     "exact_sums": 0,
     "gradients": 0,
     "inputs": 0,
+    "masks": 0,
     "numerics": 0,
     "value_checks": 0,
     "version": 0,

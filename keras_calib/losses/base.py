@@ -8,10 +8,12 @@ from keras import ops
 
 from keras_calib.inputs import broadcast_weight
 from keras_calib.inputs import check_reading
+from keras_calib.inputs import class_axis
 from keras_calib.inputs import possible_labels
 from keras_calib.inputs import read_labels
 from keras_calib.inputs import read_predictions
 from keras_calib.inputs import soft_labels
+from keras_calib.masks import keras_mask
 from keras_calib.numerics import to_logits
 
 __all__ = ["PerSampleLoss"]
@@ -85,7 +87,6 @@ class PerSampleLoss(keras.losses.Loss):
         self.hyperparameters = hyperparameters
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        mask = getattr(y_pred, "_keras_mask", None)
         y_true = ops.convert_to_tensor(y_true)
         y_pred = ops.convert_to_tensor(y_pred)
         if sample_weight is not None:
@@ -96,9 +97,10 @@ class PerSampleLoss(keras.losses.Loss):
             _, valid = read_labels(
                 y_true, y_pred, axis=self.axis, ignore_class=self.ignore_class
             )
+            mask = keras_mask(y_pred, class_axis(y_pred, self.axis))
             if mask is not None:
                 # Counted here, so Keras must not count it once more.
-                valid = ops.logical_and(valid, ops.cast(mask, "bool"))
+                valid = ops.logical_and(valid, mask)
                 y_pred = ops.copy(y_pred)
             weight = self._valid_weight(ops.cast(valid, self.dtype))
             if sample_weight is not None:

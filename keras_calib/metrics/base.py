@@ -12,9 +12,11 @@ from keras_calib.checks import invalid
 from keras_calib.inputs import Predictions
 from keras_calib.inputs import broadcast_weight
 from keras_calib.inputs import check_reading
+from keras_calib.inputs import class_axis
 from keras_calib.inputs import possible_labels
 from keras_calib.inputs import read_labels
 from keras_calib.inputs import read_predictions
+from keras_calib.masks import keras_mask
 from keras_calib.value_checks import check_weight_scale
 
 __all__ = ["StreamingMetric"]
@@ -168,7 +170,6 @@ class StreamingMetric(keras.metrics.Metric):
         )
 
     def _read(self, y_true, y_pred, sample_weight) -> Predictions:
-        mask = getattr(y_pred, "_keras_mask", None)
         y_pred = ops.convert_to_tensor(y_pred)
         labels, valid = read_labels(
             y_true, y_pred, axis=self.axis, ignore_class=self.ignore_class
@@ -187,8 +188,8 @@ class StreamingMetric(keras.metrics.Metric):
             weight = broadcast_weight(sample_weight, outputs)
             sample_weight = ops.reshape(ops.cast(weight, "float32"), (-1,))
             check_weight_scale(sample_weight)
+        mask = keras_mask(y_pred, class_axis(y_pred, self.axis))
         if mask is not None:
-            mask = ops.cast(mask, "bool")
             valid = mask if valid is None else ops.logical_and(valid, mask)
         if valid is not None:
             valid = ops.reshape(valid, (-1,))
