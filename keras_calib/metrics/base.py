@@ -91,10 +91,11 @@ class StreamingMetric(keras.metrics.Metric):
         """
         batch = self._read(y_true, y_pred, sample_weight)
         for block in _blocks(batch):
-            self.odd.assign(self.odd + _count_odd(block))
-            self.sums.assign(
-                exact_sums.add(self.sums.value, self.summary.summarise(block))
-            )
+            # Both are known before either is stored.
+            odd = self.odd + _count_odd(block)
+            sums = self.summary.summarise(block)
+            self.odd.assign(odd)
+            self.sums.assign(exact_sums.add(self.sums.value, sums))
 
     def result(self):
         """The value so far, a scalar tensor."""
