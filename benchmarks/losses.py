@@ -90,9 +90,7 @@ def run(rounds):
 
 def main(_):
     title = f"# Forward and backward time of the losses\n\n{machine()}"
-    command = "Command: `python benchmarks/losses.py`"
-    tables = run(_ROUNDS.value)
-    publish(f"{title}\n\n{command}\n\n{tables}", _OUT.value)
+    publish(f"{title}\n\n{run(_ROUNDS.value)}", _OUT.value)
 
 
 if __name__ == "__main__":

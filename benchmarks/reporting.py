@@ -3,6 +3,7 @@
 import importlib
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -87,7 +88,11 @@ def state_bytes(metric: keras.metrics.Metric) -> int:
 
 
 def publish(text: str, out: str | None) -> None:
-    """Prints the report, and writes it where `out` names a file."""
+    """Prints report and command, and writes them where `out` names a file."""
+    flags = [x for x in sys.argv[1:] if not x.startswith("--out")]
+    script = Path(sys.argv[0]).name
+    command = " ".join([f"python benchmarks/{script}", *flags])
+    text = f"{text}\n\nCommand: `{command}`"
     print(text)
     if out:
         Path(out).parent.mkdir(parents=True, exist_ok=True)
