@@ -5,6 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
+
+# The same examples in every run: a failure can be looked into.
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")
 
 _DATA_VARIABLE = "KERAS_CALIB_DATA"
 
