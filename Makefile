@@ -7,7 +7,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 .PHONY: demo test test-backends test-jax test-torch lint format bench clean help
 
 help:
-	@echo "make demo           train, measure, repair, draw and serve (about 2 minutes"
+	@echo "make demo           train, measure, repair, draw and serve (about a minute"
 	@echo "                    after the installation)"
 	@echo "make test           all tests, on the TensorFlow backend"
 	@echo "make test-backends  reference values and laws on JAX and on torch"

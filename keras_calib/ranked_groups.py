@@ -71,6 +71,11 @@ def aurc_of_groups(groups: RankedGroups, whole: Any) -> Any:
     n1 = n + 0.5 * step
     x = safe_divide(m, n1)
     shifted = (a + 0.5 * step * rate) * xp.log1p(x) + q * _phi(x)
+    if xp is not np:
+        # What the shift by one half leaves of the harmonic sum.
+        rest = _digamma_rest(n1 + m) - _digamma_rest(xp.maximum(n1, 0.5))
+        rest = rest * (a - n * rate)
+        shifted = shifted + xp.where(whole, rest, xp.zeros_like(rest))
     first = n1 == 0
     shifted = xp.where(first, q, shifted)
     plain = q + (a - n * rate) * _harmonic_difference(n, m)

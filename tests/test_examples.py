@@ -43,7 +43,6 @@ def test_quickstart_trains_draws_and_serves(tmp_path):
 
 
 def test_a_data_dir_without_the_data_set_is_refused(tmp_path):
-    pytest.importorskip("tensorflow_datasets")
     done = quickstart("--data=fashion_mnist", f"--data_dir={tmp_path}")
     assert done.returncode != 0
     assert "`--data_dir` must hold the prepared data set" in done.stderr
@@ -60,8 +59,8 @@ def test_an_unknown_data_set_is_refused(tmp_path):
 def test_a_prepared_tfds_data_set_is_read_split_and_scaled(
     tmp_path, monkeypatch
 ):
-    tfds = pytest.importorskip("tensorflow_datasets")
     import tensorflow as tf
+    import tensorflow_datasets as tfds
 
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     from datasets import load_tfds
