@@ -14,6 +14,7 @@ __all__ = [
     "check_not_empty",
     "check_number",
     "check_rank",
+    "class_axis",
     "invalid",
     "shape_of",
 ]
@@ -102,3 +103,22 @@ def check_not_empty(name: str, x: Any) -> None:
                 f"`{name}` must not be empty", **{f"{name}.shape": shape_of(x)}
             )
         )
+
+
+def class_axis(y_pred: Any, axis: int, name: str = "y_pred") -> int:
+    """The axis of the classes from the front, checked.
+
+    Raises:
+        ValueError: If `y_pred` has fewer than two axes, or not this one.
+    """
+    check_rank(name, y_pred, 2, "(batch, ..., num_classes)")
+    rank = len(y_pred.shape)
+    if not -rank <= axis < rank:
+        raise ValueError(
+            invalid(
+                f"`axis` must be an axis of `{name}`",
+                axis=axis,
+                **{f"{name}.shape": shape_of(y_pred)},
+            )
+        )
+    return axis % rank

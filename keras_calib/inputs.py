@@ -14,31 +14,31 @@ from keras import ops
 
 from keras_calib.checks import check_integer
 from keras_calib.checks import check_not_empty
-from keras_calib.checks import check_rank
+from keras_calib.checks import class_axis
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
 from keras_calib.numerics import at_least_float32
 from keras_calib.numerics import to_numpy
 from keras_calib.value_checks import SUM_TOLERANCE
 from keras_calib.value_checks import check_ids
+from keras_calib.value_checks import check_objectness
 from keras_calib.value_checks import check_one_hot
 from keras_calib.value_checks import check_probabilities
 from keras_calib.value_checks import check_second_class
 from keras_calib.value_checks import check_soft_labels
-from keras_calib.value_checks import check_weights
 from keras_calib.value_checks import is_integer
+from keras_calib.value_checks import pairs_hint
+from keras_calib.weights import read_weight
 
 __all__ = [
     "Predictions",
-    "broadcast_weight",
     "check_reading",
-    "class_axis",
     "possible_labels",
     "read_arrays",
     "read_labels",
     "read_predictions",
-    "read_weight",
     "soft_labels",
+    "split_objectness",
 ]
 
 _KERAS_NAMES = ("y_true", "y_pred")
@@ -72,23 +72,33 @@ def check_reading(axis: Any, ignore_class: Any) -> None:
         check_integer("ignore_class", ignore_class)
 
 
-def class_axis(y_pred: Any, axis: int, name: str = "y_pred") -> int:
-    """The axis of the classes from the front, checked.
+def split_objectness(y_true: Any) -> tuple[Any, Any]:
+    """Class ids and objectness of pairs that share the last axis.
+
+    Args:
+        y_true: Pairs `(..., 2)`: class id, and the share of the image that
+            the object covers, in [0, 1].
+
+    Returns:
+        `(ids, objectness)`, each `(...)`.
 
     Raises:
-        ValueError: If `y_pred` has fewer than two axes, or not this one.
+        ValueError: If the last axis is not 2; and in eager use, if an
+            objectness is outside [0, 1].
     """
-    check_rank(name, y_pred, 2, "(batch, ..., num_classes)")
-    rank = len(y_pred.shape)
-    if not -rank <= axis < rank:
+    y_true = ops.convert_to_tensor(y_true)
+    shape = shape_of(y_true)
+    if len(shape) < 2 or shape[-1] != 2:
         raise ValueError(
             invalid(
-                f"`axis` must be an axis of `{name}`",
-                axis=axis,
-                **{f"{name}.shape": shape_of(y_pred)},
+                "`y_true` must be pairs (class id, objectness) of shape "
+                "(batch, ..., 2)",
+                **{"y_true.shape": shape},
             )
         )
-    return axis % rank
+    ids, objectness = y_true[..., 0], y_true[..., 1]
+    check_objectness(objectness)
+    return ids, objectness
 
 
 def read_predictions(y_pred: Any, *, from_logits: bool, axis: int = -1) -> Any:
@@ -160,7 +170,7 @@ def read_labels(
         raise ValueError(
             invalid(
                 f"`{names[0]}` must be class ids or one-hot or soft labels "
-                f"that fit `{names[1]}`",
+                f"that fit `{names[1]}`{pairs_hint(given_shape)}",
                 **{
                     f"{names[0]}.shape": given_shape,
                     f"{names[1]}.shape": shape_of(y_pred),
@@ -241,55 +251,6 @@ def soft_labels(labels: Any, num_classes: int, dtype: Any) -> Any:
     if is_integer(labels):
         return ops.one_hot(labels, num_classes, dtype=dtype)
     return ops.cast(labels, dtype)
-
-
-def read_weight(sample_weight: Any, lead_shape: Any) -> Any:
-    """Weights in the shape of the labels.
-
-    Args:
-        sample_weight: `(batch,)`, or the shape of the labels, or that shape
-            with a last 1; at least 0.
-        lead_shape: Shape of the labels `(batch, ...)`.
-
-    Returns:
-        Float tensor that broadcasts to the labels.
-    """
-    weight = at_least_float32(sample_weight)
-    lead_shape = tuple(lead_shape)
-    rank = len(lead_shape)
-    if len(weight.shape) == rank + 1 and weight.shape[-1] == 1:
-        weight = ops.squeeze(weight, axis=-1)
-    got = shape_of(weight)
-    padded = got + (1,) * (rank - len(got))
-    fits = len(got) <= rank and all(
-        w is None or n is None or w in (n, 1)
-        for w, n in zip(padded, lead_shape, strict=True)
-    )
-    if not fits:
-        raise ValueError(
-            invalid(
-                "`sample_weight` must have the shape of the labels, or one "
-                "weight per sample",
-                **{
-                    "sample_weight.shape": shape_of(sample_weight),
-                    "labels.shape": lead_shape,
-                },
-            )
-        )
-    check_weights(weight)
-    for _ in range(rank - len(got)):
-        weight = ops.expand_dims(weight, -1)
-    return weight
-
-
-def broadcast_weight(sample_weight: Any, y_pred: Any, axis: int = -1) -> Any:
-    """Weights, read, of the full shape of the labels `(batch, ...)`."""
-    lead = list(shape_of(y_pred))
-    del lead[class_axis(y_pred, axis)]
-    weight = read_weight(sample_weight, lead)
-    sizes = list(ops.shape(y_pred))
-    del sizes[class_axis(y_pred, axis)]
-    return ops.broadcast_to(weight, sizes)
 
 
 def read_arrays(

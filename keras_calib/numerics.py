@@ -20,6 +20,7 @@ __all__ = [
     "concrete",
     "logsumexp",
     "namespace",
+    "running_sum",
     "safe_divide",
     "sigmoid",
     "softmax_parts",
@@ -106,6 +107,14 @@ def at_least(x: Any, bound: float) -> Any:
         # Its ops.maximum rounds float64 to float32.
         return ops.where(x > bound, x, ops.full_like(x, bound))
     return ops.maximum(x, bound)
+
+
+def running_sum(x: Any) -> Any:
+    """Sums over the first axis so far, in the dtype of `x`, a tensor."""
+    if backend.backend() == "torch":
+        # Its ops.cumsum rounds float64 to float32.
+        return x.cumsum(0)
+    return ops.cumsum(x, axis=0)
 
 
 def safe_divide(numerator: Any, denominator: Any) -> Any:

@@ -2,10 +2,31 @@
 
 from typing import Any
 
-__all__ = ["smooth_labels"]
+import numpy as np
+from keras import ops
+
+from keras_calib.checks import check_above
+from keras_calib.checks import check_at_least
+from keras_calib.checks import check_at_most
+from keras_calib.checks import check_in
+from keras_calib.checks import check_integer
+from keras_calib.checks import invalid
+from keras_calib.inputs import read_arrays
+from keras_calib.numerics import at_least
+from keras_calib.numerics import at_least_float32
+from keras_calib.numerics import namespace
+from keras_calib.numerics import sigmoid
+from keras_calib.numerics import to_numpy
+
+__all__ = [
+    "cape_targets",
+    "check_beta_and_floor",
+    "objectness_targets",
+    "smooth_labels",
+]
 
 
-def smooth_labels(labels: Any, *, alpha: float, spread: str = "all") -> Any:
+def smooth_labels(labels: Any, *, alpha: Any, spread: str = "all") -> Any:
     """Moves the share `alpha` of each label to the classes.
 
     `spread="all"`: (1 - alpha) labels + alpha / K, the true class keeps
@@ -15,7 +36,8 @@ def smooth_labels(labels: Any, *, alpha: float, spread: str = "all") -> Any:
 
     Args:
         labels: One-hot or soft labels `(..., K)`, rows sum to 1.
-        alpha: Share moved, at most 1; negative sharpens.
+        alpha: Share moved, at most 1; negative sharpens. A number, or one
+            per label `(..., 1)`.
         spread: `"all"` or `"others"`.
 
     Returns:
@@ -29,3 +51,162 @@ def smooth_labels(labels: Any, *, alpha: float, spread: str = "all") -> Any:
     if spread == "others":
         alpha = alpha * num_classes / (num_classes - 1)
     return (1.0 - alpha) * labels + alpha / num_classes
+
+
+def objectness_targets(
+    labels: Any,
+    objectness: Any,
+    num_classes: int,
+    beta: float = 1.0,
+    floor: str | None = None,
+) -> Any:
+    """Labels smoothed by how little of the image the object covers.
+
+    With alpha = 1 - objectness, the true class gets 1 - beta alpha and each
+    other class beta alpha / (K - 1): never less than 1 - beta for the true
+    class. Where nothing of the object is seen and beta = 1, the true class
+    gets 0, and below objectness 1 / K it is the least likely, unless
+    `floor="uniform"` caps alpha at (K - 1) / K, the uniform target.
+
+    Args:
+        labels: Class ids `(...)`, or one-hot labels `(..., num_classes)`.
+        objectness: Share of the image or crop that the object covers,
+            `(...)`, clipped to [0, 1].
+        num_classes: Number of classes K, at least 2.
+        beta: How much of the smoothing is taken, in [0, 1]; 0 leaves hard
+            labels.
+        floor: None, or `"uniform"` for targets in which no class is likelier
+            than the true one.
+
+    Returns:
+        Soft labels `(..., num_classes)`, rows sum to 1. NumPy arrays give
+        NumPy arrays.
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, eq. 5,
+        https://arxiv.org/abs/2009.06432
+
+    Differs:
+        Eq. 6 as printed subtracts the term of the other classes and keeps
+        log p_y in it; eq. 4 and 5, which sum to 1, are followed.
+    """
+    check_integer("num_classes", num_classes, 2)
+    check_beta_and_floor(beta, floor)
+    if not hasattr(labels, "shape"):
+        labels = np.asarray(labels)
+    xp = namespace(labels)
+    if xp is np:
+        objectness = np.asarray(objectness, "float64")
+    else:
+        objectness = at_least_float32(objectness)
+    if len(labels.shape) == len(objectness.shape):
+        if xp is np:
+            labels = np.equal(labels[..., None], np.arange(num_classes))
+        else:
+            labels = ops.one_hot(ops.cast(labels, "int32"), num_classes)
+    labels = xp.array(labels, dtype=objectness.dtype)
+    # At least the share that the floor asks for, at most all of the image.
+    least = 1.0 / num_classes if floor == "uniform" else 0.0
+    alpha = at_least(1.0 - at_least(objectness, least), 0.0)
+    return smooth_labels(
+        labels, alpha=beta * xp.expand_dims(alpha, -1), spread="others"
+    )
+
+
+def cape_targets(
+    labels: Any,
+    probs: Any,
+    *,
+    method: str = "bins",
+    num_bins: int = 10,
+    sigma: float = 0.1,
+    window: int = 500,
+    from_logits: bool = False,
+) -> np.ndarray:
+    """How often similar predictions came true, for each prediction.
+
+    `"bins"`: predictions sorted by p, the probability of the second class,
+    in `num_bins` bins of equal count; the target is the mean label of the
+    bin. `"kernel"`: the mean label of the 2 `window` neighbours in that
+    order, itself included, with Gaussian weights exp(-(p_j - p_i)^2 / (2
+    sigma^2)). Tied predictions keep the order in which they came.
+
+    Args:
+        labels: Class ids 0 or 1 `(n,)`, or one-hot labels `(n, 2)`, of all
+            training samples.
+        probs: Probabilities `(n, 2)`, or of the second class `(n, 1)`,
+            predicted in inference mode.
+        method: `"bins"` or `"kernel"`.
+        num_bins: Number of bins, at most n. Defaults to `10`.
+        sigma: Standard deviation of the kernel in units of probability, > 0.
+        window: Neighbours on either side, >= 1. Defaults to `500`.
+        from_logits: Whether `probs` are logits. Defaults to `False`.
+
+    Returns:
+        Targets `(n,)` in [0, 1], in the order of the samples, float64: for
+        `cape_loss`.
+
+    Raises:
+        ValueError: If there are not two classes, or fewer predictions than
+            bins.
+
+    Reference:
+        Liu et al., Deep Probability Estimation, ICML 2022,
+        https://arxiv.org/abs/2111.10734
+    """
+    check_in("method", method, ("bins", "kernel"))
+    check_integer("num_bins", num_bins, 1)
+    check_above("sigma", sigma, 0.0)
+    check_integer("window", window, 1)
+    batch = read_arrays(labels, probs, from_logits=from_logits)
+    if batch.outputs.shape[-1] != 2:
+        raise ValueError(
+            invalid(
+                "`probs` must be of two classes",
+                **{"probs.shape": tuple(to_numpy(probs).shape)},
+            )
+        )
+    first, second = batch.outputs.astype("float64").T
+    p = sigmoid(second - first) if from_logits else second
+    truth = batch.labels
+    truth = (truth[:, 1] if truth.ndim == 2 else truth).astype("float64")
+    order = np.argsort(p, kind="stable")
+    targets = np.empty_like(p)
+    if method == "kernel":
+        targets[order] = _kernel_means(truth[order], p[order], sigma, window)
+        return targets
+    n = len(p)
+    if n < num_bins:
+        raise ValueError(
+            invalid(
+                "`num_bins` must be at most the number of predictions",
+                num_bins=num_bins,
+                predictions=n,
+            )
+        )
+    edges = np.arange(num_bins + 1) * n // num_bins
+    means = np.add.reduceat(truth[order], edges[:-1]) / np.diff(edges)
+    targets[order] = np.repeat(means, np.diff(edges))
+    return targets
+
+
+def _kernel_means(
+    truth: np.ndarray, p: np.ndarray, sigma: float, window: int
+) -> np.ndarray:
+    """Gaussian means over the neighbours `[i - window, i + window)`."""
+    total, weight = truth.copy(), np.ones_like(p)
+    for offset in range(1, min(window, len(p) - 1) + 1):
+        w = np.exp(-0.5 * np.square((p[offset:] - p[:-offset]) / sigma))
+        total[offset:] += w * truth[:-offset]
+        weight[offset:] += w
+        if offset < window:
+            total[:-offset] += w * truth[offset:]
+            weight[:-offset] += w
+    return total / weight
+
+
+def check_beta_and_floor(beta: Any, floor: Any) -> None:
+    """Raises unless both are as `objectness_targets` takes them."""
+    check_at_least("beta", beta, 0.0)
+    check_at_most("beta", beta, 1.0)
+    check_in("floor", floor, (None, "uniform"))

@@ -17,6 +17,7 @@ from keras_calib.numerics import concrete
 __all__ = [
     "SUM_TOLERANCE",
     "check_ids",
+    "check_objectness",
     "check_one_hot",
     "check_probabilities",
     "check_second_class",
@@ -24,6 +25,7 @@ __all__ = [
     "check_weight_scale",
     "check_weights",
     "is_integer",
+    "pairs_hint",
 ]
 
 # How far a row of labels may be from summing to 1 (half precision).
@@ -85,7 +87,7 @@ def check_soft_labels(labels: Any, name: str) -> None:
         raise ValueError(
             invalid(
                 f"`{name}` must sum to 1 over the classes; multi-label "
-                "targets are not supported",
+                f"targets are not supported{pairs_hint(shape_of(labels))}",
                 **{"largest difference from 1": bounds[1]},
             )
         )
@@ -100,6 +102,33 @@ def check_one_hot(distance: Any) -> None:
                 "`y_true` must be class ids or one-hot; this loss has no "
                 "meaning for soft labels",
                 **{"largest difference from one-hot": bounds[1]},
+            )
+        )
+
+
+def pairs_hint(shape: tuple) -> str:
+    """What to add to a rule that labels of this shape break."""
+    if len(shape) < 2 or shape[-1] != 2:
+        return ""
+    return (
+        "; pairs (class id, objectness) need the loss "
+        "`AdaptiveLabelSmoothing` and metrics with `objectness=True`"
+    )
+
+
+def check_objectness(objectness: Any) -> None:
+    """Shares of an image must lie in [0, 1]."""
+    bounds = _min_max(objectness)
+    if bounds is not None and (
+        bounds[0] < -_PROBABILITY_TOLERANCE
+        or bounds[1] > 1 + _PROBABILITY_TOLERANCE
+    ):
+        raise ValueError(
+            invalid(
+                "`y_true` must hold an objectness in [0, 1] beside each "
+                "class id",
+                minimum=bounds[0],
+                maximum=bounds[1],
             )
         )
 

@@ -31,6 +31,7 @@ FLOORS = {
     "numerics": 0,
     "value_checks": 0,
     "version": 0,
+    "weights": 0,
     "bins": 1,
     "calibration_error": 1,
     "intervals": 1,
@@ -42,6 +43,7 @@ FLOORS = {
     "calibrators": 2,
     "losses": 2,
     "metrics": 2,
+    "analysis": 3,
     "exporting": 4,
     "plots": 4,
 }

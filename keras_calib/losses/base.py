@@ -6,17 +6,17 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.inputs import broadcast_weight
+from keras_calib.checks import class_axis
 from keras_calib.inputs import check_reading
-from keras_calib.inputs import class_axis
 from keras_calib.inputs import possible_labels
 from keras_calib.inputs import read_labels
 from keras_calib.inputs import read_predictions
 from keras_calib.inputs import soft_labels
 from keras_calib.masks import keras_mask
 from keras_calib.numerics import to_logits
+from keras_calib.weights import broadcast_weight
 
-__all__ = ["PerSampleLoss"]
+__all__ = ["PerSampleLoss", "settle"]
 
 
 class PerSampleLoss(keras.losses.Loss):
@@ -59,6 +59,8 @@ class PerSampleLoss(keras.losses.Loss):
 
     # A loss that a soft label would mean nothing to refuses it.
     needs_hard_labels = False
+    # Labels are pairs of class id and objectness.
+    takes_objectness = False
 
     def __init__(
         self,
@@ -93,23 +95,47 @@ class PerSampleLoss(keras.losses.Loss):
             sample_weight = ops.cast(
                 broadcast_weight(sample_weight, y_pred, self.axis), self.dtype
             )
-        if self.ignore_class is not None:
-            _, valid = read_labels(
-                y_true, y_pred, axis=self.axis, ignore_class=self.ignore_class
-            )
-            mask = keras_mask(y_pred, class_axis(y_pred, self.axis))
-            if mask is not None:
-                # Counted here, so Keras must not count it once more.
-                valid = ops.logical_and(valid, mask)
-                y_pred = ops.copy(y_pred)
-            weight = self._valid_weight(ops.cast(valid, self.dtype))
-            if sample_weight is not None:
+        y_pred, valid = self._valid(y_true, y_pred)
+        weight = sample_weight
+        if valid is not None:
+            valid = ops.cast(valid, self.dtype)
+            weight = self._valid_weight(valid)
+            if sample_weight is None:
+                sample_weight = valid
+            else:
                 weight = weight * sample_weight
-            sample_weight = weight
-        return super().__call__(y_true, y_pred, sample_weight)
+                sample_weight = valid * sample_weight
+        y_true = self._join(y_true, sample_weight)
+        return super().__call__(y_true, y_pred, weight)
 
     def call(self, y_true, y_pred):
         """Losses of shape `(batch, ...)`; 0 where the label is ignored."""
+        labels, beside = self.split_labels(y_true)
+        labels, logits, valid, possible = self._read(labels, y_pred)
+        if valid is not None:
+            beside = {
+                name: ops.where(valid, x, ops.zeros_like(x))
+                for name, x in beside.items()
+            }
+        losses = self.fn(labels, logits, **beside, **self.hyperparameters)
+        return settle(losses, valid, possible)
+
+    def split_labels(self, y_true):
+        """Labels, and what travels with them as keyword arguments of `fn`."""
+        return y_true, {}
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "dtype": self.dtype,
+            "from_logits": self.from_logits,
+            "axis": self.axis,
+            "ignore_class": self.ignore_class,
+            **self.hyperparameters,
+        }
+
+    def _read(self, y_true, y_pred):
+        """Soft labels, logits, where they count (or None), and can be."""
         labels, valid = read_labels(
             y_true, y_pred, axis=self.axis, ignore_class=self.ignore_class
         )
@@ -127,25 +153,26 @@ class PerSampleLoss(keras.losses.Loss):
             # Not by weight 0 alone: an ignored NaN times 0 is NaN.
             shown = ops.expand_dims(valid, -1)
             logits = ops.where(shown, logits, ops.zeros_like(logits))
-        losses = self.fn(
-            ops.stop_gradient(labels), logits, **self.hyperparameters
-        )
-        losses = ops.where(
-            possible, losses, ops.full_like(losses, float("nan"))
-        )
-        if valid is not None:
-            losses = ops.where(valid, losses, ops.zeros_like(losses))
-        return losses
+        return ops.stop_gradient(labels), logits, valid, possible
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "dtype": self.dtype,
-            "from_logits": self.from_logits,
-            "axis": self.axis,
-            "ignore_class": self.ignore_class,
-            **self.hyperparameters,
-        }
+    def _valid(self, y_true, y_pred):
+        """Predictions, and where they count by label and by Keras' mask."""
+        valid = None
+        if self.ignore_class is not None:
+            labels, _ = self.split_labels(y_true)
+            _, valid = read_labels(
+                labels, y_pred, axis=self.axis, ignore_class=self.ignore_class
+            )
+        mask = keras_mask(y_pred, class_axis(y_pred, self.axis))
+        if mask is not None:
+            # Counted here, so Keras must not count it once more.
+            valid = mask if valid is None else ops.logical_and(valid, mask)
+            y_pred = ops.copy(y_pred)
+        return y_pred, valid
+
+    def _join(self, y_true, sample_weight):
+        """What `call` gets as labels; one that needs weights adds them."""
+        return y_true
 
     def _valid_weight(self, valid):
         """Weights that leave ignored labels out of sums and of means."""
@@ -154,3 +181,11 @@ class PerSampleLoss(keras.losses.Loss):
         # Keras divides by the number of labels; by the valid ones here.
         count = ops.sum(ops.ones_like(valid))
         return valid * ops.divide_no_nan(count, ops.sum(valid))
+
+
+def settle(losses: Any, valid: Any, possible: Any) -> Any:
+    """Losses, NaN where a label can not be and 0 where it does not count."""
+    losses = ops.where(possible, losses, ops.full_like(losses, float("nan")))
+    if valid is not None:
+        losses = ops.where(valid, losses, ops.zeros_like(losses))
+    return losses

@@ -1,4 +1,4 @@
-"""Label relaxation and the confidence penalty."""
+"""Label relaxation, and penalties on predictions far from uniform."""
 
 import math
 from typing import Any
@@ -18,8 +18,10 @@ from keras_calib.numerics import softmax_parts
 __all__ = [
     "ConfidencePenalty",
     "LabelRelaxation",
+    "UniformityPenalty",
     "confidence_penalty",
     "label_relaxation",
+    "uniformity_penalty",
 ]
 
 _TINY = 1e-30
@@ -124,6 +126,45 @@ def confidence_penalty(
             else:
                 rate = strength
             return parts.probs * (rate * parts.shifted + constant) - labels
+
+        return value, gradient
+
+    return with_gradient(forward, logits)
+
+
+def uniformity_penalty(
+    labels: Any, logits: Any, *, strength: float = 1.0
+) -> Any:
+    """Cross entropy plus the L1 distance to the uniform distribution.
+
+    loss = CE + strength sum_k |p_k - 1 / K|
+
+    Args:
+        labels: One-hot or soft labels `(..., num_classes)`.
+        logits: Logits `(..., num_classes)`.
+        strength: Coefficient of the distance, >= 0.
+
+    Returns:
+        Losses `(...)`, in nats.
+
+    Reference:
+        Liu et al., The Devil is in the Margin: Margin-based Label Smoothing
+        for Network Calibration, CVPR 2022, released code,
+        https://github.com/by-liu/MbLS
+    """
+    logits = at_least_float32(logits)
+    labels = ops.cast(labels, logits.dtype)
+
+    def forward(logits):
+        parts = softmax_parts(logits)
+        excess = parts.probs - 1.0 / logits.shape[-1]
+        distance = ops.sum(ops.abs(excess), axis=-1)
+        value = parts.cross_entropy(labels) + strength * distance
+
+        def gradient():
+            side = strength * ops.sign(excess)
+            mean = ops.sum(parts.probs * side, axis=-1, keepdims=True)
+            return parts.probs * (1.0 + side - mean) - labels
 
         return value, gradient
 
@@ -245,4 +286,46 @@ class ConfidencePenalty(PerSampleLoss):
             threshold=threshold,
             name=name,
             **kwargs,
+        )
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class UniformityPenalty(PerSampleLoss):
+    """Cross entropy plus the L1 distance of the prediction to uniform.
+
+    Args:
+        strength: Coefficient of the distance, >= 0. Defaults to `1.0`.
+        name: Name of the loss.
+        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
+            `dtype` of `PerSampleLoss`.
+
+    Returns:
+        On call with labels `(batch, ...)` and predictions
+        `(batch, ..., num_classes)`: the reduced loss, a scalar.
+
+    Raises:
+        ValueError: If `strength` is negative.
+
+    Example:
+
+    >>> loss = UniformityPenalty(strength=0.5, from_logits=True)
+    >>> round(float(loss([0], [[1.0, 0.0]])), 4)
+    0.5443
+
+    Reference:
+        Liu et al., The Devil is in the Margin: Margin-based Label Smoothing
+        for Network Calibration, CVPR 2022, released code,
+        https://github.com/by-liu/MbLS
+    """
+
+    def __init__(
+        self,
+        strength: float = 1.0,
+        *,
+        name: str = "uniformity_penalty",
+        **kwargs: Any,
+    ):
+        check_at_least("strength", strength, 0.0)
+        super().__init__(
+            uniformity_penalty, strength=strength, name=name, **kwargs
         )

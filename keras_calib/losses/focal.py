@@ -1,5 +1,6 @@
-"""The focal loss."""
+"""The focal family: cross entropy scaled by a power of the probability."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -12,7 +13,13 @@ from keras_calib.numerics import at_least
 from keras_calib.numerics import at_least_float32
 from keras_calib.numerics import softmax_parts
 
-__all__ = ["FocalLoss", "focal_loss"]
+__all__ = [
+    "FocalLoss",
+    "InverseFocalLoss",
+    "focal_loss",
+    "inverse_focal_loss",
+    "signed_focal",
+]
 
 _TINY = 1e-30
 
@@ -53,6 +60,69 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
             slope = gamma * labels * lower * parts.probs * log_p - faded
             total = ops.sum(slope, axis=-1, keepdims=True)
             return slope - parts.probs * total
+
+        return value, gradient
+
+    return with_gradient(forward, logits)
+
+
+def inverse_focal_loss(labels: Any, logits: Any, *, gamma: float = 2.0) -> Any:
+    """Cross entropy that grows for well-fitted classes, per sample.
+
+    loss = -(1 + p_y)^gamma log p_y
+
+    The gradient runs through (1 + p_y)^gamma.
+
+    Args:
+        labels: One-hot labels `(..., num_classes)`.
+        logits: Logits `(..., num_classes)`.
+        gamma: Exponent, >= 0; 0 is cross entropy.
+
+    Returns:
+        Losses `(...)`, in nats.
+
+    Reference:
+        Wang, Feng and Zhang, Rethinking Calibration of Deep Neural Networks:
+        Do Not Be Afraid of Overconfidence, NeurIPS 2021,
+        https://openreview.net/forum?id=NJS8kp15zzH
+    """
+    return signed_focal(labels, logits, lambda p: -gamma * ops.ones_like(p))
+
+
+def signed_focal(labels: Any, logits: Any, choose: Callable) -> Any:
+    """Focal loss of hard labels with a gamma per sample, per sample.
+
+    -(1 - p_y)^gamma log p_y where gamma >= 0, -(1 + p_y)^|gamma| log p_y
+    where gamma < 0.
+
+    Args:
+        labels: One-hot labels `(..., num_classes)`.
+        logits: Logits `(..., num_classes)`.
+        choose: Maps p_y `(...)` to gamma `(...)`, a constant of the
+            derivative.
+
+    Returns:
+        Losses `(...)`, in nats.
+    """
+    logits = at_least_float32(logits)
+    labels = ops.cast(labels, logits.dtype)
+
+    def forward(logits):
+        parts = softmax_parts(logits)
+        # Rounding can leave a log p of 1e-8.
+        log_p = -at_least(parts.cross_entropy(labels), 0.0)
+        # Not exp(log p), which rounds to another side of a threshold.
+        p = ops.sum(labels * parts.probs, axis=-1)
+        gamma = ops.stop_gradient(choose(p))
+        base = ops.where(gamma < 0.0, 1.0 + p, -ops.expm1(log_p))
+        base = at_least(base, _TINY)
+        lower = ops.power(base, ops.abs(gamma) - 1.0)
+        value = -lower * base * log_p
+
+        def gradient():
+            # d loss / d log p_y, then through the softmax.
+            slope = gamma * lower * p * log_p - lower * base
+            return (labels - parts.probs) * ops.expand_dims(slope, -1)
 
         return value, gradient
 
@@ -109,3 +179,52 @@ class FocalLoss(PerSampleLoss):
     ):
         check_at_least("gamma", gamma, 0.0)
         super().__init__(focal_loss, gamma=gamma, name=name, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class InverseFocalLoss(PerSampleLoss):
+    """Cross entropy that weighs well-fitted samples more.
+
+    Labels must be hard: class ids or one-hot.
+
+    Args:
+        gamma: Exponent, >= 0; 0 is cross entropy. Defaults to `2.0`, which
+            is this library's choice.
+        name: Name of the loss.
+        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
+            `dtype` of `PerSampleLoss`.
+
+    Returns:
+        On call with labels `(batch, ...)` and predictions
+        `(batch, ..., num_classes)`: the reduced loss, a scalar.
+
+    Raises:
+        ValueError: If `gamma` is negative; on eager call, if labels are soft.
+
+    Example:
+
+    >>> loss = InverseFocalLoss(gamma=2.0, from_logits=True)
+    >>> round(float(loss([0], [[1.0, 0.0]])), 4)
+    0.9387
+
+    Reference:
+        Wang, Feng and Zhang, Rethinking Calibration of Deep Neural Networks:
+        Do Not Be Afraid of Overconfidence, NeurIPS 2021,
+        https://openreview.net/forum?id=NJS8kp15zzH
+
+    Differs:
+        No code of the authors is public; the formula is that of AdaFocal
+        for a negative gamma.
+    """
+
+    needs_hard_labels = True
+
+    def __init__(
+        self,
+        gamma: float = 2.0,
+        *,
+        name: str = "inverse_focal_loss",
+        **kwargs: Any,
+    ):
+        check_at_least("gamma", gamma, 0.0)
+        super().__init__(inverse_focal_loss, gamma=gamma, name=name, **kwargs)

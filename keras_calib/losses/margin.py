@@ -1,5 +1,6 @@
 """Margin-based label smoothing and its adaptive, conditional successor."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -73,6 +74,9 @@ def acls(
     lambda1: float = 0.1,
     lambda2: float = 0.01,
     reference: str = "min",
+    smoothing: str = "adaptive",
+    condition: str = "margin",
+    active: Any = None,
 ) -> Any:
     """Cross entropy plus squared hinges on logit distances, per sample.
 
@@ -93,6 +97,14 @@ def acls(
         reference: `"min"`: eq. 13 with its full gradient, which sums to zero
             over the classes; `"zero"`: the released code, with its constant
             maximum in the second term.
+        smoothing: `"adaptive"`: squares, as above; `"constant"`: the hinges
+            themselves, in place of their squares.
+        condition: `"margin"`: relu, as above; `"none"`: the distances less
+            the margin, of either sign, in place of their relu, and no term
+            for classes at the maximum.
+        active: Per-sample factor of both penalties `(...)`, such as a
+            ranking condition's 0 or 1, a constant of the derivative; None
+            for 1.
 
     Returns:
         Losses `(...)`, in nats.
@@ -106,33 +118,61 @@ def acls(
     labels = ops.cast(labels, logits.dtype)
     through_min = reference == "min"
     lambda2 = lambda2 / (logits.shape[-1] - 1)
+    if active is not None:
+        active = ops.stop_gradient(ops.cast(active, logits.dtype))
+    penalty, rate = _penalty(smoothing, condition)
 
     def forward(logits):
         parts = softmax_parts(logits)
-        over = ops.relu(-margin - parts.shifted)
+        over = -margin - parts.shifted
+        if condition == "margin":
+            over = ops.relu(over)
+            counted = None
+        else:
+            counted = ops.cast(ops.less(parts.shifted, 0.0), logits.dtype)
         if through_min:
             positive = ops.max(over, axis=-1)
             strength = lambda1
         else:
-            positive = ops.relu(ops.max(logits, axis=-1) - margin)
+            positive = ops.max(logits, axis=-1) - margin
+            if condition == "margin":
+                positive = ops.relu(positive)
             tied = ops.cast(ops.equal(parts.shifted, 0.0), logits.dtype)
             strength = lambda1 * ops.sum(tied, axis=-1)
-        value = parts.cross_entropy(labels)
-        value = value + strength * ops.square(positive)
-        value = value + lambda2 * ops.sum(ops.square(over), axis=-1)
+        negative = _times(penalty(over), counted)
+        added = strength * penalty(positive)
+        added = added + lambda2 * ops.sum(negative, axis=-1)
+        value = parts.cross_entropy(labels) + _times(added, active)
 
         def gradient():
-            slope = parts.probs - labels - 2.0 * lambda2 * over
-            to_max = 2.0 * strength * positive
+            pull = lambda2 * _times(rate(over), counted)
+            to_max = strength * rate(positive)
+            if active is not None:
+                pull = pull * ops.expand_dims(active, -1)
+                to_max = to_max * active
+            slope = parts.probs - labels - pull
             if through_min:
                 first_min = ops.argmin(logits, axis=-1)
                 slope = slope - _at(first_min, to_max, logits)
-                to_max = to_max + 2.0 * lambda2 * ops.sum(over, axis=-1)
+                to_max = to_max + ops.sum(pull, axis=-1)
             return slope + _at(ops.argmax(logits, axis=-1), to_max, logits)
 
         return value, gradient
 
     return with_gradient(forward, logits)
+
+
+def _penalty(smoothing: str, condition: str) -> tuple[Callable, Callable]:
+    """What a distance beyond the margin costs, and the derivative."""
+    if smoothing == "adaptive":
+        return ops.square, lambda over: 2.0 * over
+    return (lambda over: over), (
+        ops.sign if condition == "margin" else ops.ones_like
+    )
+
+
+def _times(x: Any, factor: Any) -> Any:
+    return x if factor is None else x * factor
 
 
 def _at(index: Any, values: Any, like: Any) -> Any:
@@ -218,6 +258,10 @@ class ACLS(PerSampleLoss):
         reference: `"min"` for the paper's eq. 13, `"zero"` for the released
             code. The published tables go with the released code as far as
             one can tell; reproductions should show both.
+        smoothing: `"adaptive"`, the squares, or `"constant"`, linear
+            penalties: the conditional part of ACLS alone.
+        condition: `"margin"`, or `"none"`, squares on both sides of the
+            margin: the adaptive part of ACLS alone.
         name: Name of the loss.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
             `dtype` of `PerSampleLoss`.
@@ -248,7 +292,9 @@ class ACLS(PerSampleLoss):
         released code from zero, with a constant maximum in the second term.
         Eq. 13 gives no normalisation; both forms take the code's. Read as
         gradients with the maximum and minimum constant, eq. 12 makes
-        training diverge, so `"min"` has the full gradient of eq. 13.
+        training diverge, so `"min"` has the full gradient of eq. 13. The
+        paper's ablations have no released code: `smoothing` and `condition`
+        are this library's reading of them.
     """
 
     def __init__(
@@ -258,6 +304,8 @@ class ACLS(PerSampleLoss):
         lambda1: float = 0.1,
         lambda2: float = 0.01,
         reference: str = "min",
+        smoothing: str = "adaptive",
+        condition: str = "margin",
         from_logits: bool = False,
         name: str = "acls",
         **kwargs: Any,
@@ -266,6 +314,8 @@ class ACLS(PerSampleLoss):
         check_at_least("lambda1", lambda1, 0.0)
         check_at_least("lambda2", lambda2, 0.0)
         check_in("reference", reference, ("min", "zero"))
+        check_in("smoothing", smoothing, ("adaptive", "constant"))
+        check_in("condition", condition, ("margin", "none"))
         if reference == "zero" and not from_logits:
             raise ValueError(
                 invalid(
@@ -281,6 +331,8 @@ class ACLS(PerSampleLoss):
             lambda1=lambda1,
             lambda2=lambda2,
             reference=reference,
+            smoothing=smoothing,
+            condition=condition,
             from_logits=from_logits,
             name=name,
             **kwargs,

@@ -1,18 +1,50 @@
-"""Label smoothing."""
+"""Cross entropy, and cross entropy with softened labels."""
 
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_calib.checks import check_at_most
 from keras_calib.checks import check_in
 from keras_calib.gradients import with_gradient
+from keras_calib.inputs import read_predictions
+from keras_calib.inputs import split_objectness
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.numerics import at_least_float32
 from keras_calib.numerics import softmax_parts
+from keras_calib.targets import check_beta_and_floor
+from keras_calib.targets import objectness_targets
 from keras_calib.targets import smooth_labels
 
-__all__ = ["LabelSmoothing", "label_smoothing"]
+__all__ = [
+    "AdaptiveLabelSmoothing",
+    "LabelSmoothing",
+    "adaptive_label_smoothing",
+    "cape_loss",
+    "cross_entropy",
+    "label_smoothing",
+]
+
+
+def cross_entropy(labels: Any, logits: Any) -> Any:
+    """-sum_k labels_k log p_k, one value per sample.
+
+    Args:
+        labels: One-hot or soft labels `(..., num_classes)`.
+        logits: Logits `(..., num_classes)`.
+
+    Returns:
+        Losses `(...)`, in nats.
+    """
+    logits = at_least_float32(logits)
+    labels = ops.cast(labels, logits.dtype)
+
+    def forward(logits):
+        parts = softmax_parts(logits)
+        return parts.cross_entropy(labels), lambda: parts.probs - labels
+
+    return with_gradient(forward, logits)
 
 
 def label_smoothing(
@@ -36,14 +68,69 @@ def label_smoothing(
         Vision, CVPR 2016, section 7, https://arxiv.org/abs/1512.00567
     """
     logits = at_least_float32(logits)
-    labels = keras.ops.cast(labels, logits.dtype)
+    labels = ops.cast(labels, logits.dtype)
     targets = smooth_labels(labels, alpha=alpha, spread=spread)
+    return cross_entropy(targets, logits)
 
-    def forward(logits):
-        parts = softmax_parts(logits)
-        return parts.cross_entropy(targets), lambda: parts.probs - targets
 
-    return with_gradient(forward, logits)
+def adaptive_label_smoothing(
+    labels: Any,
+    logits: Any,
+    *,
+    objectness: Any,
+    beta: float = 1.0,
+    floor: str | None = None,
+) -> Any:
+    """Cross entropy with labels smoothed by objectness, per sample.
+
+    loss = -sum_k t_k log p_k, t = objectness_targets(labels, objectness)
+
+    Args:
+        labels: One-hot labels `(..., num_classes)`.
+        logits: Logits `(..., num_classes)`.
+        objectness: Share of the image that the object covers, `(...)`, in
+            [0, 1].
+        beta: How much of the smoothing is taken, in [0, 1].
+        floor: None, or `"uniform"`: the true class stays the likeliest.
+
+    Returns:
+        Losses `(...)`, in nats.
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, eq. 5,
+        https://arxiv.org/abs/2009.06432
+    """
+    logits = at_least_float32(logits)
+    targets = objectness_targets(
+        ops.cast(labels, logits.dtype),
+        ops.cast(objectness, logits.dtype),
+        logits.shape[-1],
+        beta=beta,
+        floor=floor,
+    )
+    return cross_entropy(targets, logits)
+
+
+def cape_loss(targets: Any, logits: Any) -> Any:
+    """Cross entropy with calibrated targets for two classes, per sample.
+
+    loss = -(1 - q) log p_0 - q log p_1
+
+    Args:
+        targets: Target probabilities q of the second class `(...)`, in
+            [0, 1], from `cape_targets`.
+        logits: Logits `(..., 2)`, or `(..., 1)` for `[0, z]`.
+
+    Returns:
+        Losses `(...)`, in nats.
+
+    Reference:
+        Liu et al., Deep Probability Estimation, ICML 2022,
+        https://arxiv.org/abs/2111.10734
+    """
+    logits = read_predictions(logits, from_logits=True)
+    targets = ops.cast(targets, logits.dtype)
+    return cross_entropy(ops.stack([1.0 - targets, targets], -1), logits)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -94,3 +181,73 @@ class LabelSmoothing(PerSampleLoss):
         super().__init__(
             label_smoothing, alpha=alpha, spread=spread, name=name, **kwargs
         )
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class AdaptiveLabelSmoothing(PerSampleLoss):
+    """Label smoothing by how little of the image the object covers.
+
+    Labels are pairs `(batch, ..., 2)` on the last axis: class id and
+    objectness, the share of the image that the object covers after the same
+    crop. Metrics beside this loss need `objectness=True`; Keras' own read
+    such pairs wrongly.
+
+    With alpha = 1 - objectness the true class is asked for 1 - beta alpha,
+    each other one for beta alpha / (K - 1): below objectness 1 / K the true
+    class is the least likely, unless `floor="uniform"`.
+
+    Args:
+        beta: How much of the smoothing is taken, in [0, 1]; 0 is cross
+            entropy. Defaults to `1.0`; the paper also tries 0.75 and lower.
+        floor: None, or `"uniform"`, which caps alpha at (K - 1) / K: no
+            class is asked to be likelier than the true one.
+        name: Name of the loss.
+        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
+            `dtype` of `PerSampleLoss`.
+
+    Returns:
+        On call with labels `(batch, ..., 2)` and predictions
+        `(batch, ..., num_classes)`: the reduced loss, a scalar.
+
+    Raises:
+        ValueError: If `beta` is outside [0, 1] or `floor` unknown; on call,
+            if labels are not pairs, and on eager call, if an objectness is
+            outside [0, 1].
+
+    Example:
+
+    >>> loss = AdaptiveLabelSmoothing(from_logits=True)
+    >>> round(float(loss([[0, 0.75]], [[2.0, 0.0, 0.0]])), 4)
+    0.7395
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, eq. 5,
+        https://arxiv.org/abs/2009.06432
+
+    Differs:
+        Eq. 6 as printed has the wrong sign on the other classes; eq. 4 and 5
+        are followed.
+    """
+
+    takes_objectness = True
+
+    def __init__(
+        self,
+        beta: float = 1.0,
+        *,
+        floor: str | None = None,
+        name: str = "adaptive_label_smoothing",
+        **kwargs: Any,
+    ):
+        check_beta_and_floor(beta, floor)
+        super().__init__(
+            adaptive_label_smoothing,
+            beta=beta,
+            floor=floor,
+            name=name,
+            **kwargs,
+        )
+
+    def split_labels(self, y_true):
+        ids, objectness = split_objectness(y_true)
+        return ids, {"objectness": objectness}

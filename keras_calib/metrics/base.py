@@ -8,16 +8,17 @@ import numpy as np
 from keras import ops
 
 from keras_calib import exact_sums
+from keras_calib.checks import class_axis
 from keras_calib.checks import invalid
 from keras_calib.inputs import Predictions
-from keras_calib.inputs import broadcast_weight
 from keras_calib.inputs import check_reading
-from keras_calib.inputs import class_axis
 from keras_calib.inputs import possible_labels
 from keras_calib.inputs import read_labels
 from keras_calib.inputs import read_predictions
+from keras_calib.inputs import split_objectness
 from keras_calib.masks import keras_mask
 from keras_calib.value_checks import check_weight_scale
+from keras_calib.weights import broadcast_weight
 
 __all__ = ["StreamingMetric"]
 
@@ -46,6 +47,9 @@ class StreamingMetric(keras.metrics.Metric):
             `False`, as in Keras.
         axis: The axis of the classes. Defaults to `-1`.
         ignore_class: Class id of labels that do not count.
+        objectness: Whether labels are pairs `(batch, ..., 2)` of class id
+            and objectness, as `AdaptiveLabelSmoothing` takes; the metric
+            reads the ids. Defaults to `False`.
         name: Name of the metric.
         dtype: Dtype of the result.
 
@@ -64,6 +68,7 @@ class StreamingMetric(keras.metrics.Metric):
         from_logits: bool = False,
         axis: int = -1,
         ignore_class: int | None = None,
+        objectness: bool = False,
         name: str | None = None,
         dtype: Any = None,
     ):
@@ -73,6 +78,7 @@ class StreamingMetric(keras.metrics.Metric):
         self.from_logits = from_logits
         self.axis = axis
         self.ignore_class = ignore_class
+        self.objectness = objectness
         self.sums = self._add_sums("sums", summary.shape)
         # How many predictions were NaN or labels impossible; how many weights
         # not whole.
@@ -144,6 +150,7 @@ class StreamingMetric(keras.metrics.Metric):
             "from_logits": self.from_logits,
             "axis": self.axis,
             "ignore_class": self.ignore_class,
+            "objectness": self.objectness,
         }
 
     def _value(self, sums: Any, whole: Any) -> Any:
@@ -172,6 +179,8 @@ class StreamingMetric(keras.metrics.Metric):
 
     def _read(self, y_true, y_pred, sample_weight) -> Predictions:
         y_pred = ops.convert_to_tensor(y_pred)
+        if self.objectness:
+            y_true, _ = split_objectness(y_true)
         labels, valid = read_labels(
             y_true, y_pred, axis=self.axis, ignore_class=self.ignore_class
         )

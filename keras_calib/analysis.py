@@ -1,0 +1,236 @@
+"""What a loss does to its targets, and a training step to predictions."""
+
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.checks import check_not_empty
+from keras_calib.checks import check_rank
+from keras_calib.checks import class_axis
+from keras_calib.checks import invalid
+from keras_calib.checks import shape_of
+from keras_calib.gradients import value_and_grad
+from keras_calib.inputs import read_labels
+from keras_calib.inputs import soft_labels
+from keras_calib.losses import PerSampleLoss
+from keras_calib.losses.smoothing import cross_entropy
+from keras_calib.numerics import at_least_float32
+from keras_calib.numerics import to_numpy
+
+__all__ = [
+    "EffectiveLabels",
+    "effective_labels",
+    "inactive_share",
+    "prediction_flips",
+]
+
+# A regulariser below this share of 1 + cross entropy is rounding.
+_ROUNDING = 1e-6
+
+
+class EffectiveLabels(NamedTuple):
+    """Any loss, read as label smoothing.
+
+    Attributes:
+        labels: q = p - g, what the loss pulls the prediction p towards,
+            `(..., num_classes)`. Rows sum to 1 for a shift-invariant loss,
+            but entries can lie outside [0, 1].
+        predicted_smoothing: How much less than its label the predicted class
+            is asked for, `(...)`.
+        other_smoothing: How much more than its label each other class is
+            asked for, `(..., num_classes)`; 0 for the predicted class.
+    """
+
+    labels: Any
+    predicted_smoothing: Any
+    other_smoothing: Any
+
+
+def effective_labels(
+    loss: keras.losses.Loss | Callable, labels: Any, logits: Any
+) -> EffectiveLabels:
+    """The labels for which cross entropy would have the gradient of a loss.
+
+    With g the gradient of the sum of the per-sample losses with respect to
+    the logits, and p = softmax(logits), cross entropy with q = p - g in place
+    of the labels pulls in the same direction. Reduction and sample weights
+    do not enter; a loss that looks at the whole batch is read for the batch
+    that is given.
+
+    Args:
+        loss: A Keras loss that takes logits, a loss of this package, or a
+            function of one-hot or soft labels and logits to losses `(...)`.
+        labels: Labels in any form that the loss takes, such as class ids
+            `(...)`.
+        logits: Logits `(..., num_classes)`, at least two classes; classes
+            on the `axis` of the loss, if it has one.
+
+    Returns:
+        `EffectiveLabels` of float tensors, classes on the axis where they
+        came. Where a label is ignored, q = p and nothing is smoothed.
+
+    Raises:
+        ValueError: If shapes do not fit.
+
+    Example:
+
+    >>> import keras_calib
+    >>> loss = keras_calib.LabelSmoothing(alpha=0.3, from_logits=True)
+    >>> read = keras_calib.effective_labels(loss, [0], [[2.0, 0.0, 1.0]])
+    >>> [round(float(q), 4) for q in read.labels[0]]
+    [0.8, 0.1, 0.1]
+    >>> round(float(read.predicted_smoothing[0]), 4)
+    0.2
+
+    Reference:
+        Park et al., ACLS: Adaptive and Conditional Label Smoothing for
+        Network Calibration, ICCV 2023, eq. 8,
+        https://arxiv.org/abs/2308.11911
+
+    Differs:
+        Table 2 of the paper departs from the derivatives of the losses that
+        it lists; this is the exact derivative.
+    """
+    logits, axis, hard, valid = _read(loss, labels, logits)
+    per_sample = _per_sample(loss, labels, hard, axis)
+    _, gradient = value_and_grad(lambda z: ops.sum(per_sample(z)), logits)
+    gradient = ops.moveaxis(gradient, axis, -1)
+    logits = ops.moveaxis(logits, axis, -1)
+    targets = ops.softmax(logits, axis=-1) - gradient
+    predicted = ops.one_hot(
+        ops.argmax(logits, axis=-1), logits.shape[-1], dtype=logits.dtype
+    )
+    added = targets - hard
+    if valid is not None:
+        added = added * ops.cast(ops.expand_dims(valid, -1), added.dtype)
+    others = (1.0 - predicted) * added
+    return EffectiveLabels(
+        ops.moveaxis(targets, -1, axis),
+        -ops.sum(predicted * added, axis=-1),
+        ops.moveaxis(others, -1, axis),
+    )
+
+
+def inactive_share(
+    loss: keras.losses.Loss | Callable, labels: Any, logits: Any
+) -> float:
+    """The share of samples on which a loss is no more than cross entropy.
+
+    The regulariser is the loss less the cross entropy of the labels; it is
+    inactive where it is 0 up to rounding.
+
+    Args:
+        loss: As in `effective_labels`.
+        labels: Labels in any form that the loss takes, such as class ids
+            `(...)`.
+        logits: Logits `(..., num_classes)`, at least two classes; classes
+            on the `axis` of the loss, if it has one.
+
+    Returns:
+        Share in [0, 1] of the labels that count; NaN if none does.
+
+    Raises:
+        ValueError: If shapes do not fit.
+
+    Example:
+
+    >>> import keras_calib
+    >>> loss = keras_calib.MbLS(margin=6.0, from_logits=True)
+    >>> keras_calib.inactive_share(loss, [0, 0], [[9.0, 0.0], [5.0, 0.0]])
+    0.5
+
+    Reference:
+        Park et al., ACLS: Adaptive and Conditional Label Smoothing for
+        Network Calibration, ICCV 2023, figure 3,
+        https://arxiv.org/abs/2308.11911
+    """
+    logits, axis, hard, valid = _read(loss, labels, logits)
+    losses = _per_sample(loss, labels, hard, axis)(logits)
+    fidelity = cross_entropy(hard, ops.moveaxis(logits, axis, -1))
+    distance = to_numpy(ops.abs(losses - fidelity))
+    inactive = distance <= _ROUNDING * (1.0 + to_numpy(fidelity))
+    if valid is not None:
+        inactive = inactive[to_numpy(valid)]
+    return float(np.mean(inactive)) if inactive.size else float("nan")
+
+
+def prediction_flips(before: Any, after: Any) -> float:
+    """The share of samples whose predicted class changes.
+
+    Args:
+        before: Logits or probabilities `(..., num_classes)` before a step of
+            training, of temperature scaling, of anything.
+        after: The same samples' after it, of the same shape.
+
+    Returns:
+        Share in [0, 1]. Of tied classes the first counts as predicted.
+
+    Raises:
+        ValueError: If shapes differ, or there are no samples.
+
+    Example:
+
+    >>> import keras_calib
+    >>> keras_calib.prediction_flips([[2, 1], [2, 1]], [[2, 1], [1, 2]])
+    0.5
+
+    Reference:
+        Park et al., ACLS: Adaptive and Conditional Label Smoothing for
+        Network Calibration, ICCV 2023, Limitation (0.29 % of the samples of
+        an epoch), https://arxiv.org/abs/2308.11911
+    """
+    before, after = to_numpy(before), to_numpy(after)
+    check_rank("before", before, 2, "(batch, ..., num_classes)")
+    check_not_empty("before", before)
+    if before.shape != after.shape:
+        raise ValueError(
+            invalid(
+                "`before` and `after` must have the same shape",
+                **{"before.shape": before.shape, "after.shape": after.shape},
+            )
+        )
+    return float(np.mean(before.argmax(axis=-1) != after.argmax(axis=-1)))
+
+
+def _read(loss, labels, logits):
+    """Logits, class axis, labels as rows, and where they count (or None)."""
+    logits = at_least_float32(logits)
+    axis = class_axis(logits, getattr(loss, "axis", -1), "logits")
+    check_not_empty("logits", logits)
+    if logits.shape[axis] == 1:
+        raise ValueError(
+            invalid(
+                "`logits` must have two classes or more; for one output z "
+                "pass [0, z]",
+                **{"logits.shape": shape_of(logits)},
+            )
+        )
+    if isinstance(loss, PerSampleLoss):
+        labels, _ = loss.split_labels(labels)
+    hard, valid = read_labels(
+        labels,
+        logits,
+        axis=axis,
+        ignore_class=getattr(loss, "ignore_class", None),
+        names=("labels", "logits"),
+    )
+    return (
+        logits,
+        axis,
+        soft_labels(hard, logits.shape[axis], logits.dtype),
+        (valid),
+    )
+
+
+def _per_sample(loss, labels, hard, axis):
+    """Maps logits to the losses `(...)`."""
+    if not isinstance(loss, keras.losses.Loss):
+        return lambda logits: loss(hard, logits)
+    labels = ops.convert_to_tensor(labels)
+    if getattr(loss, "from_logits", True):
+        return lambda logits: loss.call(labels, logits)
+    return lambda logits: loss.call(labels, ops.softmax(logits, axis=axis))

@@ -1,0 +1,194 @@
+"""Focal losses whose gamma depends on the sample (FLSD, AdaFocal)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_calib.checks import check_above
+from keras_calib.checks import check_at_least
+from keras_calib.checks import invalid
+from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.focal import signed_focal
+from keras_calib.numerics import safe_divide
+from keras_calib.weights import broadcast_weight
+
+__all__ = ["FLSD", "adaptive_focal", "flsd"]
+
+_FLSD_53 = ((0.2, 5.0), (1.0, 3.0))
+
+
+def flsd(
+    labels: Any,
+    logits: Any,
+    *,
+    gammas: Sequence[Sequence[float]] = _FLSD_53,
+) -> Any:
+    """Focal loss with a gamma that depends on the sample, per sample.
+
+    loss = -(1 - p_y)^gamma(p_y) log p_y
+
+    gamma(p_y) is a constant of the derivative; the loss jumps where it does.
+
+    Args:
+        labels: One-hot labels `(..., num_classes)`.
+        logits: Logits `(..., num_classes)`.
+        gammas: Rows (threshold, gamma), thresholds ascending: the first row
+            with p_y < threshold counts, and the last one for the rest.
+
+    Returns:
+        Losses `(...)`, in nats.
+
+    Reference:
+        Mukhoti et al., Calibrating Deep Neural Networks using Focal Loss,
+        NeurIPS 2020, section 5, https://arxiv.org/abs/2002.09437
+    """
+
+    def choose(p):
+        values = ops.convert_to_tensor([g for _, g in gammas], dtype=p.dtype)
+        return ops.take(values, _rows(p, gammas))
+
+    return signed_focal(labels, logits, choose)
+
+
+def adaptive_focal(labels: Any, logits: Any, *, edges: Any, gammas: Any) -> Any:
+    """AdaFocal: a gamma for each bin of the true class's probability.
+
+    loss = -(1 - p_y)^gamma log p_y where gamma >= 0, and
+    -(1 + p_y)^|gamma| log p_y where gamma < 0,
+
+    with the gamma of the bin that holds p_y, a constant of the derivative.
+    Edges and gammas change during training, so the model owns them and
+    passes them in.
+
+    Args:
+        labels: One-hot labels `(..., num_classes)`.
+        logits: Logits `(..., num_classes)`.
+        edges: Ascending edges of the bins `(num_bins + 1,)`. Bins hold their
+            lower edge; the first bin takes all below its upper edge, the
+            last all from its lower one. Equal edges make empty bins.
+        gammas: One per bin `(num_bins,)`.
+
+    Returns:
+        Losses `(...)`, in nats.
+
+    Reference:
+        Ghosh, Schaaf and Gormley, AdaFocal: Calibration-aware Adaptive Focal
+        Loss, NeurIPS 2022, https://arxiv.org/abs/2211.11838
+
+    Differs:
+        The released code adds 1e-20 to 1 - p_y and sums over the batch.
+    """
+
+    def choose(p):
+        inner = ops.cast(edges, p.dtype)[1:-1]
+        index = ops.searchsorted(inner, ops.reshape(p, (-1,)), side="right")
+        gamma = ops.take(ops.cast(gammas, p.dtype), index)
+        return ops.reshape(gamma, ops.shape(p))
+
+    return signed_focal(labels, logits, choose)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class FLSD(PerSampleLoss):
+    """Focal loss with sample-dependent gamma.
+
+    By default gamma is 5 where the true class has probability below 0.2 and
+    3 elsewhere (FLSD-53). Labels must be hard: class ids or one-hot.
+
+    Args:
+        gammas: Rows (threshold, gamma), thresholds ascending: the first row
+            with p_y < threshold counts, and the last one for the rest.
+        name: Name of the loss.
+        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
+            `dtype` of `PerSampleLoss`.
+
+    Returns:
+        On call with labels `(batch, ...)` and predictions
+        `(batch, ..., num_classes)`: the reduced loss, a scalar.
+
+    Raises:
+        ValueError: If `gammas` is not a table of pairs, thresholds do not
+            ascend or a gamma is negative; on eager call, if labels are soft.
+
+    Example:
+
+    >>> loss = FLSD(from_logits=True)
+    >>> round(float(loss([0], [[0.0, 2.0]])), 4)
+    1.1275
+
+    Reference:
+        Mukhoti et al., Calibrating Deep Neural Networks using Focal Loss,
+        NeurIPS 2020, section 5, https://arxiv.org/abs/2002.09437
+
+    Differs:
+        The released code has three rows, ((0.2, 5), (0.5, 3), (1, gamma)),
+        equal to the paper's two for gamma = 3, and sums over the batch
+        (`reduction="sum"`).
+    """
+
+    needs_hard_labels = True
+
+    def __init__(
+        self,
+        gammas: Sequence[Sequence[float]] = _FLSD_53,
+        *,
+        name: str = "flsd",
+        **kwargs: Any,
+    ):
+        gammas = _read_table(gammas)
+        super().__init__(flsd, gammas=gammas, name=name, **kwargs)
+
+    def gamma_shares(self, y_true, y_pred, sample_weight=None):
+        """The share of samples that each row of `gammas` takes.
+
+        Args:
+            y_true: Labels, see the class.
+            y_pred: Predictions, see the class.
+            sample_weight: `(batch,)` or of the shape of the class ids, or
+                None.
+
+        Returns:
+            Shares `(rows,)` that sum to 1; zeros if no sample counts.
+        """
+        y_pred = ops.convert_to_tensor(y_pred)
+        labels, logits, valid, _ = self._read(y_true, y_pred)
+        p = ops.sum(labels * ops.softmax(logits, axis=-1), axis=-1)
+        row = _rows(p, self.hyperparameters["gammas"])
+        weight = ops.ones_like(p)
+        if sample_weight is not None:
+            weight = broadcast_weight(sample_weight, y_pred, self.axis)
+            weight = ops.cast(weight, p.dtype)
+        if valid is not None:
+            weight = weight * ops.cast(valid, p.dtype)
+        count = len(self.hyperparameters["gammas"])
+        taken = ops.one_hot(row, count, dtype=p.dtype)
+        taken = ops.reshape(taken * ops.expand_dims(weight, -1), (-1, count))
+        return safe_divide(ops.sum(taken, axis=0), ops.sum(weight))
+
+
+def _rows(p: Any, gammas: Sequence[Sequence[float]]) -> Any:
+    """Which row of the table each probability belongs to, int32."""
+    rows = ops.zeros_like(p, dtype="int32")
+    for threshold, _ in gammas[:-1]:
+        rows = rows + ops.cast(p >= threshold, "int32")
+    return rows
+
+
+def _read_table(gammas: Any) -> list[list[float]]:
+    try:
+        table = [[float(x) for x in row] for row in gammas]
+    except (TypeError, ValueError):
+        table = []
+    if not table or any(len(row) != 2 for row in table):
+        raise ValueError(
+            invalid(
+                "`gammas` must be rows of (threshold, gamma)", gammas=gammas
+            )
+        )
+    for _, gamma in table:
+        check_at_least("gammas", gamma, 0.0)
+    for (low, _), (high, _) in zip(table, table[1:], strict=False):
+        check_above("gammas", high, low)
+    return table

@@ -1,0 +1,182 @@
+"""Calibration by pairwise constraints (CPC)."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_calib.checks import check_at_least
+from keras_calib.gradients import with_gradient
+from keras_calib.losses.base import PerSampleLoss
+from keras_calib.numerics import at_least_float32
+from keras_calib.numerics import softmax_parts
+
+__all__ = ["CPC", "cpc"]
+
+
+def cpc(
+    labels: Any, logits: Any, *, lambda1: float = 0.1, lambda2: float = 1.0
+) -> Any:
+    """Cross entropy plus constraints on pairs of classes, per sample.
+
+    loss = CE + lambda1 B + lambda2 E, with s(x) = log(1 + exp(x)):
+
+    B = mean_{k != y} s(z_k - z_y), the true class against each other one;
+    E = mean over ordered pairs k != l, both != y, of s(z_k - z_l) / 2, which
+    is least, log(2) / 2, where the wrong classes are equally likely; 0 for
+    two classes.
+
+    Pairs are visited one distance of class ids at a time: memory is that of
+    a few copies of the logits, time grows with the square of num_classes.
+
+    Args:
+        labels: One-hot labels `(..., num_classes)`.
+        logits: Logits z `(..., num_classes)`.
+        lambda1: Coefficient of B, >= 0.
+        lambda2: Coefficient of E, >= 0.
+
+    Returns:
+        Losses `(...)`, in nats.
+
+    Reference:
+        Cheng and Vasconcelos, Calibrating Deep Neural Networks by Pairwise
+        Constraints, CVPR 2022,
+        https://openaccess.thecvf.com/content/CVPR2022/html/Cheng_Calibrating_Deep_Neural_Networks_by_Pairwise_Constraints_CVPR_2022_paper.html
+    """
+    logits = at_least_float32(logits)
+    labels = ops.cast(labels, logits.dtype)
+    num_others = logits.shape[-1] - 1
+    lambda1 = lambda1 / num_others
+
+    def forward(logits):
+        parts = softmax_parts(logits)
+        wrong = 1.0 - labels
+        true = ops.sum(labels * parts.shifted, axis=-1, keepdims=True)
+        ahead = parts.shifted - true
+        value = parts.cross_entropy(labels)
+        value = value + lambda1 * ops.sum(wrong * ops.softplus(ahead), axis=-1)
+        slope = None
+        if lambda2 and num_others > 1:
+            apart, slope = _exclusion(labels, parts.shifted)
+            value = value + lambda2 * apart
+
+        def gradient():
+            binary = lambda1 * wrong * ops.sigmoid(ahead)
+            total = ops.sum(binary, axis=-1, keepdims=True)
+            result = parts.probs + binary - labels * (1.0 + total)
+            return result if slope is None else result + lambda2 * slope
+
+        return value, gradient
+
+    return with_gradient(forward, logits)
+
+
+def _exclusion(labels: Any, logits: Any) -> tuple[Any, Any]:
+    """E of `cpc`, `(...)`, and its gradient `(..., num_classes)`."""
+    num_others = logits.shape[-1] - 1
+    shape = ops.shape(logits)
+    # The last class in the place of the true one: only wrong ones are left.
+    true = labels[..., :-1] > 0.5
+    others = ops.where(true, logits[..., -1:], logits[..., :-1])
+    # Classes first, so that a shift by some classes is one piece of memory.
+    columns = ops.transpose(ops.reshape(others, (-1, num_others)))
+    values, slopes = _all_pairs(columns)
+    scale = 1.0 / (num_others * (num_others - 1))
+    values = ops.reshape(scale * values, shape[:-1])
+    slopes = ops.transpose(scale * slopes)
+    slopes = ops.reshape(slopes, (*shape[:-1], num_others))
+    nothing = ops.zeros_like(slopes)
+    moved = ops.where(true, slopes, nothing)
+    slopes = ops.concatenate(
+        [
+            slopes - moved,
+            ops.sum(moved, axis=-1, keepdims=True)
+            + ops.zeros_like(logits[..., -1:]),
+        ],
+        axis=-1,
+    )
+    return values, slopes
+
+
+def _all_pairs(columns: Any) -> tuple[Any, Any]:
+    """Sum over pairs of |d| / 2 + log(1 + exp(-|d|)), and its gradient."""
+    count = columns.shape[0]
+    twice = ops.concatenate([columns, columns], axis=0)
+    size = ops.shape(columns)
+
+    def add(shift, sums):
+        values, slopes = sums
+        distance = columns - ops.slice(twice, (shift, 0), size)
+        decay = ops.exp(-ops.abs(distance))
+        pair = 0.5 * ops.abs(distance) + ops.log1p(decay)
+        pull = 0.5 * ops.sign(distance) * (1.0 - decay) / (1.0 + decay)
+        # Half way round, each pair comes twice.
+        share = ops.where(ops.equal(2 * shift, count), 0.5, 1.0)
+        share = ops.cast(share, columns.dtype)
+        pull = share * pull
+        back = ops.concatenate([pull, pull], axis=0)
+        back = ops.slice(back, (count - shift, 0), size)
+        return values + share * ops.sum(pair, axis=0), slopes + pull - back
+
+    start = (ops.zeros_like(columns[0]), ops.zeros_like(columns))
+    return ops.fori_loop(1, count // 2 + 1, add, start)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class CPC(PerSampleLoss):
+    """Cross entropy with calibration by pairwise constraints.
+
+    The true class is set against each other class, and the other classes are
+    held equally likely. Labels must be hard: class ids or one-hot.
+
+    Args:
+        lambda1: Coefficient of the binary discrimination constraints, >= 0.
+            Defaults to `0.1`.
+        lambda2: Coefficient of the binary exclusion constraints, >= 0.
+            Defaults to `1.0`. Their cost grows with the square of the number
+            of classes; 0 leaves them out.
+        name: Name of the loss.
+        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
+            `dtype` of `PerSampleLoss`.
+
+    Returns:
+        On call with labels `(batch, ...)` and predictions
+        `(batch, ..., num_classes)`: the reduced loss, a scalar.
+
+    Raises:
+        ValueError: If `lambda1` or `lambda2` is negative; on eager call, if
+            labels are soft.
+
+    Example:
+
+    >>> loss = CPC(from_logits=True)
+    >>> round(float(loss([0], [[2.0, 0.0, 0.0]])), 4)
+    0.5988
+
+    Reference:
+        Cheng and Vasconcelos, Calibrating Deep Neural Networks by Pairwise
+        Constraints, CVPR 2022,
+        https://openaccess.thecvf.com/content/CVPR2022/html/Cheng_Calibrating_Deep_Neural_Networks_by_Pairwise_Constraints_CVPR_2022_paper.html
+
+    Differs:
+        No code of the authors is public. Normalisation and coefficients
+        follow the code of CALS (Liu et al., CVPR 2023), which also pairs
+        each class with itself: a constant lambda2 log 2 / (2 (K - 2)) more,
+        and the same gradient.
+    """
+
+    needs_hard_labels = True
+
+    def __init__(
+        self,
+        lambda1: float = 0.1,
+        lambda2: float = 1.0,
+        *,
+        name: str = "cpc",
+        **kwargs: Any,
+    ):
+        check_at_least("lambda1", lambda1, 0.0)
+        check_at_least("lambda2", lambda2, 0.0)
+        super().__init__(
+            cpc, lambda1=lambda1, lambda2=lambda2, name=name, **kwargs
+        )
