@@ -32,8 +32,8 @@ class ECE(StreamingMetric):
     Args:
         num_bins: Number of bins, at least 1. Defaults to `15`.
         name: Name of the metric.
-        **kwargs: `from_logits`, `axis`, `ignore_class` and `dtype` of
-            `StreamingMetric`.
+        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness` and
+            `dtype` of `StreamingMetric`.
 
     Returns:
         From `result()`: a scalar in [0, 1]; 0 before any sample.
@@ -84,8 +84,8 @@ class AECE(StreamingMetric):
         resolution: Number of bins of the fine histogram. Defaults to `8192`
             (394 kB of state).
         name: Name of the metric.
-        **kwargs: `from_logits`, `axis`, `ignore_class` and `dtype` of
-            `StreamingMetric`.
+        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness` and
+            `dtype` of `StreamingMetric`.
 
     Returns:
         From `result()`: a scalar in [0, 1]; 0 before any sample.

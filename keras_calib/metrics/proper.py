@@ -149,8 +149,8 @@ class NLL(StreamingMetric):
             at 1e-15 or 1e-12. None, the default, clips only probabilities
             that are given, at 1e-37.
         name: Name of the metric.
-        **kwargs: `from_logits`, `axis`, `ignore_class` and `dtype` of
-            `StreamingMetric`.
+        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness` and
+            `dtype` of `StreamingMetric`.
 
     Returns:
         From `result()`: a scalar in nats, >= 0; 0 before any sample.

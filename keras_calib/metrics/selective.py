@@ -32,8 +32,8 @@ class AURC(StreamingMetric):
             within 1e-6 of the exact value, relative, for most data (394 kB
             of state); `2048` costs less at each step of training.
         name: Name of the metric.
-        **kwargs: `from_logits`, `axis`, `ignore_class` and `dtype` of
-            `StreamingMetric`.
+        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness` and
+            `dtype` of `StreamingMetric`.
 
     Returns:
         From `result()`: a scalar in [0, 1]; papers print it times 1000. 0
