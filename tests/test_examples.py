@@ -42,6 +42,15 @@ def test_quickstart_trains_draws_and_serves(tmp_path):
     assert all(Path(line.strip()).exists() for line in last)
 
 
+def test_quickstart_trains_the_whole_family(tmp_path):
+    done = quickstart("--losses=all", "--epochs=1", f"--workdir={tmp_path}")
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = (tmp_path / "table.txt").read_text().splitlines()
+    names = {row[:19].strip() for row in rows[2:]}
+    assert len(names) == 17
+    assert {"FLSD", "CPC", "MMCE", "MDCA + focal", "DCA"} <= names
+
+
 def test_a_data_dir_without_the_data_set_is_refused(tmp_path):
     done = quickstart("--data=fashion_mnist", f"--data_dir={tmp_path}")
     assert done.returncode != 0
