@@ -18,16 +18,12 @@ from golden_losses import LEFT_OUT
 from golden_losses import NOT_EXPRESSED
 from golden_losses import VALUE_ONLY
 from golden_losses import all_goldens
-from hypothesis import given
-from hypothesis import settings
-from hypothesis import strategies as st
 from keras import ops
 
 import keras_calib as kc
 from keras_calib.gradients import value_and_grad
 
 pytestmark = pytest.mark.portable
-EXAMPLES = 3 if BACKEND == "jax" else 15
 STORED = np.load(Path(__file__).parent / "data" / "goldens.npz")
 GOLDENS = all_goldens(STORED)
 # Relative and absolute error of the value, error of the gradient against
@@ -113,35 +109,11 @@ def test_extreme_logits_give_finite_values_and_gradients(case, dtype):
 
 
 @invariant
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(seed=st.integers(0, 1000), shift=st.floats(-50, 50, width=32))
-def test_adding_a_constant_to_the_logits_changes_nothing(case, seed, shift):
-    labels, logits = sample(seed)
-    labels = one_hot(labels, 5).astype("float32")
-    moved = array(case.values(labels, logits + shift))
-    still = array(case.values(labels, logits))
-    np.testing.assert_allclose(moved, still, rtol=1e-4, atol=1e-4)
-
-
-@invariant
 def test_gradient_sums_to_zero_over_the_classes(case):
     labels, logits = sample()
     _, gradient = evaluate(case, labels, logits)
     assert np.abs(gradient).max() > 1e-3
     np.testing.assert_allclose(gradient.sum(-1), 0.0, atol=1e-6)
-
-
-@every_loss
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(seed=st.integers(0, 1000))
-def test_renaming_the_classes_changes_nothing(case, seed):
-    labels, logits = sample(seed)
-    order = np.random.default_rng(seed + 1).permutation(5)
-    value, gradient = evaluate(case, labels, logits)
-    renamed = np.argsort(order)[labels]
-    other, moved = evaluate(case, renamed, logits[:, order])
-    np.testing.assert_allclose(other, value, rtol=1e-5)
-    np.testing.assert_allclose(moved, gradient[:, order], atol=1e-6)
 
 
 @plain_labels
