@@ -143,10 +143,11 @@ def logsumexp(x: Any, axis: int = -1, keepdims: bool = False) -> Any:
 def softmax_parts(logits: Any) -> SoftmaxParts:
     """What losses need of the softmax, in few passes over the logits."""
     shifted = logits - ops.max(logits, axis=-1, keepdims=True)
-    probs = ops.softmax(logits, axis=-1)
-    # The largest probability is 1 / sum(exp(shifted)), between 1/K and 1.
-    log_total = -ops.log(ops.max(probs, axis=-1))
-    return SoftmaxParts(shifted, probs, log_total)
+    exps = ops.exp(shifted)
+    # Between 1 and the number of classes.
+    total = ops.sum(exps, axis=-1, keepdims=True)
+    log_total = ops.log(ops.squeeze(total, axis=-1))
+    return SoftmaxParts(shifted, exps / total, log_total)
 
 
 def sigmoid(log_odds: Any) -> Any:

@@ -56,10 +56,9 @@ def mbls(
         value = parts.cross_entropy(labels) + strength * ops.sum(over, axis=-1)
 
         def gradient():
-            active = ops.sign(over)
-            total = strength * ops.sum(active, axis=-1)
-            slope = parts.probs - labels - strength * active
-            return slope + _at(ops.argmax(logits, axis=-1), total, logits)
+            pull = strength * ops.sign(over)
+            slope = parts.probs - labels - pull
+            return slope + _at_max(parts.shifted, ops.sum(pull, axis=-1))
 
         return value, gradient
 
@@ -152,10 +151,10 @@ def acls(
                 to_max = to_max * active
             slope = parts.probs - labels - pull
             if through_min:
-                first_min = ops.argmin(logits, axis=-1)
-                slope = slope - _at(first_min, to_max, logits)
+                lowest = ops.min(parts.shifted, axis=-1, keepdims=True)
+                slope = slope - _at_max(lowest - parts.shifted, to_max)
                 to_max = to_max + ops.sum(pull, axis=-1)
-            return slope + _at(ops.argmax(logits, axis=-1), to_max, logits)
+            return slope + _at_max(parts.shifted, to_max)
 
         return value, gradient
 
@@ -175,10 +174,22 @@ def _times(x: Any, factor: Any) -> Any:
     return x if factor is None else x * factor
 
 
-def _at(index: Any, values: Any, like: Any) -> Any:
-    """`values` `(...)` at one class of each row, 0 elsewhere."""
-    place = ops.one_hot(index, like.shape[-1], dtype=like.dtype)
-    return place * ops.expand_dims(values, -1)
+def _at_max(below: Any, values: Any) -> Any:
+    """`values` `(...)` at the first class of each row where `below`, which
+    is 0 at the largest and negative elsewhere, is 0; 0 at the others.
+    """
+    num_classes = below.shape[-1]
+    place = ops.equal(below, 0.0)
+    # The search for the first of ties costs more than all the rest.
+    ties = ops.sum(ops.cast(place, "int32"), axis=-1)
+    last = ops.cond(
+        ops.any(ops.greater(ties, 1)),
+        lambda: ops.cast(ops.argmax(place, axis=-1), "int32"),
+        lambda: ops.full_like(ties, num_classes),
+    )
+    before = ops.arange(num_classes, dtype="int32") <= ops.expand_dims(last, -1)
+    first = ops.cast(ops.logical_and(place, before), values.dtype)
+    return first * ops.expand_dims(values, -1)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
