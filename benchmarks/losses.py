@@ -1,96 +1,182 @@
-r"""Forward and backward time of every loss, against Keras' cross entropy.
+r"""Forward and backward time and peak memory of every loss, beside Keras'.
 
     python benchmarks/losses.py --out=benchmarks/results/losses.md
+    KERAS_BACKEND=jax python benchmarks/losses.py \
+        --shapes=8192x1000,8x512x512x21
 
 Each cell is the median time of value and gradient with one-hot labels, and
 its ratio to `keras.losses.CategoricalCrossentropy(from_logits=True)` in the
-same mode and run. Modes: a TensorFlow graph, and the same compiled by XLA.
-Losses are timed in turn, round after round, so that load on the machine falls
-on all of them. About four minutes.
+same mode and run. On TensorFlow the modes are a graph and the same compiled
+by XLA; on JAX, jit. Losses are timed in turn, round after round, so that load
+on the machine falls on all of them.
+
+Memory is what a call adds at its peak, the gradient included, as multiples of
+the logits' size: on TensorFlow by its allocator, on JAX as its compiler plans.
+On JAX the bytes per second of one read and one
+write of the logits, the least that a gradient can do, stand beside those of a
+copy of the logits. About ten minutes on 2 CPU cores.
 """
 
 import keras
 import numpy as np
-import tensorflow as tf
 from absl import app
 from absl import flags
+from keras import ops
 from reporting import machine
 from reporting import markdown_table
 from reporting import medians_in_turn
+from reporting import peak_memory
 from reporting import publish
 
 import keras_calib
 
 _ROUNDS = flags.DEFINE_integer("rounds", 31, "Measurements of each cell.")
+_SHAPES = flags.DEFINE_list(
+    "shapes", ["1024x1000", "4x256x256x21"], "Shapes of the logits."
+)
+_ONLY = flags.DEFINE_list("only", [], "Losses to measure; all if empty.")
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
 
-_SHAPES = ((1024, 1000), (4, 256, 256, 21))
+_BASE = "CategoricalCrossentropy"
+_COPY = "copy of the logits"
 
 
 def losses():
     options = {"from_logits": True}
+    kc = keras_calib
     return {
-        "CategoricalCrossentropy": keras.losses.CategoricalCrossentropy(
-            **options
-        ),
+        _BASE: keras.losses.CategoricalCrossentropy(**options),
         "Keras, label_smoothing=0.1": keras.losses.CategoricalCrossentropy(
             label_smoothing=0.1, **options
         ),
         "Keras, CategoricalFocal": keras.losses.CategoricalFocalCrossentropy(
             gamma=3.0, **options
         ),
-        "LabelSmoothing": keras_calib.LabelSmoothing(**options),
-        "MbLS": keras_calib.MbLS(**options),
-        "ACLS": keras_calib.ACLS(**options),
-        "ACLS, reference zero": keras_calib.ACLS(reference="zero", **options),
-        "FocalLoss": keras_calib.FocalLoss(**options),
-        "LabelRelaxation": keras_calib.LabelRelaxation(**options),
-        "ConfidencePenalty": keras_calib.ConfidencePenalty(**options),
+        "LabelSmoothing": kc.LabelSmoothing(**options),
+        "AdaptiveLabelSmoothing": kc.AdaptiveLabelSmoothing(**options),
+        "MbLS": kc.MbLS(**options),
+        "ACLS": kc.ACLS(**options),
+        "ACLS, reference zero": kc.ACLS(reference="zero", **options),
+        "FocalLoss": kc.FocalLoss(**options),
+        "FLSD": kc.FLSD(**options),
+        "InverseFocalLoss": kc.InverseFocalLoss(**options),
+        "LabelRelaxation": kc.LabelRelaxation(**options),
+        "ConfidencePenalty": kc.ConfidencePenalty(**options),
+        "UniformityPenalty": kc.UniformityPenalty(**options),
+        "BrierLoss": kc.BrierLoss(**options),
+        "MMCE": kc.MMCE(**options),
+        "MMCE, weighted": kc.MMCE(variant="weighted", **options),
+        "MDCA": kc.MDCA(**options),
+        "DCA": kc.DCA(**options),
+        "CPC": kc.CPC(**options),
     }
 
 
-def compiled(loss, labels, logits, jit_compile):
-    @tf.function(jit_compile=jit_compile)
-    def value_and_gradient(labels, logits):
-        with tf.GradientTape() as tape:
-            tape.watch(logits)
-            value = loss(labels, logits)
-        return value, tape.gradient(value, logits)
+class TensorFlowStep:
+    """Value and gradient as a graph; a call waits and gives the value."""
 
-    return lambda: value_and_gradient(labels, logits)[1]
+    def __init__(self, loss, labels, logits, jit_compile):
+        import tensorflow as tf
+
+        @tf.function(jit_compile=jit_compile)
+        def value_and_gradient(labels, logits):
+            with tf.GradientTape() as tape:
+                tape.watch(logits)
+                value = loss(labels, logits)
+            return value, tape.gradient(value, logits)
+
+        self._step = lambda: value_and_gradient(labels, logits)
+
+    def __call__(self):
+        return self._step()[0]
+
+    def memory(self):
+        return peak_memory(self._step)
 
 
-def run(rounds):
+class JaxStep:
+    """The same under jit."""
+
+    def __init__(self, function, *args):
+        import jax
+
+        self._args = args
+        self._compiled = jax.jit(function).lower(*args).compile()
+
+    def __call__(self):
+        return self._compiled(*self._args)[0]
+
+    def memory(self):
+        plan = self._compiled.memory_analysis()
+        return plan.temp_size_in_bytes + plan.output_size_in_bytes
+
+
+def steps(loss, labels, logits):
+    """The step of one loss in each mode of the backend."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        function = jax.value_and_grad(lambda z, y: loss(y, z))
+        return {"jit": JaxStep(function, logits, labels)}
+    return {
+        "graph": TensorFlowStep(loss, labels, logits, False),
+        "XLA": TensorFlowStep(loss, labels, logits, True),
+    }
+
+
+def inputs(shape):
+    """Logits, one-hot labels and (class id, objectness) pairs."""
     rng = np.random.default_rng(0)
-    parts = []
-    for shape in _SHAPES:
-        logits = tf.constant(rng.normal(size=shape).astype("float32") * 4)
-        ids = rng.integers(shape[-1], size=shape[:-1])
-        labels = tf.one_hot(ids, shape[-1])
-        columns = {}
-        for mode, jit_compile in (("graph", False), ("XLA", True)):
-            functions = {
-                name: compiled(loss, labels, logits, jit_compile)
-                for name, loss in losses().items()
-            }
-            columns[mode] = medians_in_turn(functions, rounds)
-            print(f"{shape} {mode} done", flush=True)
-        rows = []
-        for name in losses():
-            cells = [name]
-            for times in columns.values():
-                base = times["CategoricalCrossentropy"]
-                cells.append(f"{times[name]:.2f}")
-                cells.append(f"{times[name] / base:.2f}")
-            rows.append(cells)
-        titles = ["loss", "graph ms", "ratio", "XLA ms", "ratio"]
-        parts.append(f"Shape {shape}:\n\n{markdown_table(titles, rows)}")
-    return "\n\n".join(parts)
+    logits = rng.normal(size=shape).astype("float32") * 4
+    ids = rng.integers(shape[-1], size=shape[:-1])
+    objectness = rng.uniform(size=shape[:-1])
+    pairs = np.stack([ids, objectness], axis=-1).astype("float32")
+    one_hot = ops.one_hot(ids, shape[-1], dtype="float32")
+    return ops.convert_to_tensor(logits), one_hot, ops.convert_to_tensor(pairs)
+
+
+def all_steps(shape, only):
+    """Steps by mode and by loss; on JAX a copy of the logits besides."""
+    logits, one_hot, pairs = inputs(shape)
+    found = {}
+    for name, loss in losses().items():
+        if only and name not in (_BASE, *only):
+            continue
+        labels = pairs if name == "AdaptiveLabelSmoothing" else one_hot
+        for mode, step in steps(loss, labels, logits).items():
+            found.setdefault(mode, {})[name] = step
+    if "jit" in found:
+        copy = JaxStep(lambda z: (z.ravel()[0], z * 1.5), logits)
+        found["jit"][_COPY] = copy
+    return found
+
+
+def table(text, rounds, only):
+    shape = tuple(int(size) for size in text.split("x"))
+    size = 4 * int(np.prod(shape))
+    titles = ["loss"]
+    rows = {}
+    for mode, found in all_steps(shape, only).items():
+        times = medians_in_turn(found, rounds)
+        titles += [f"{mode} ms", "ratio", "memory"]
+        if mode == "jit":
+            titles.append("GB/s")
+        for name, time in times.items():
+            row = rows.setdefault(name, [name])
+            row.append(f"{time:.2f}")
+            row.append(f"{time / times[_BASE]:.2f}")
+            row.append(f"{found[name].memory() / size:.1f}")
+            if mode == "jit":
+                row.append(f"{2 * size / time / 1e6:.1f}")
+    return f"Shape {shape}:\n\n{markdown_table(titles, rows.values())}"
 
 
 def main(_):
-    title = f"# Forward and backward time of the losses\n\n{machine()}"
-    publish(f"{title}\n\n{run(_ROUNDS.value)}", _OUT.value)
+    parts = [f"# Forward and backward cost of the losses\n\n{machine()}"]
+    for text in _SHAPES.value:
+        parts.append(table(text, _ROUNDS.value, _ONLY.value))
+        print(parts[-1], flush=True)
+    publish("\n\n".join(parts), _OUT.value)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ __all__ = [
     "median_ms",
     "medians_in_turn",
     "modes",
+    "peak_memory",
     "publish",
     "state_bytes",
 ]
@@ -79,6 +80,18 @@ def modes() -> dict[str, Callable[[Callable], Callable]]:
         "tf.function": tf.function,
         "XLA": lambda function: tf.function(function, jit_compile=True),
     }
+
+
+def peak_memory(function: Callable[[], Any]) -> int:
+    """Bytes that a TensorFlow function adds at its peak; first call free."""
+    import tensorflow as tf
+
+    device = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
+    function()
+    tf.config.experimental.reset_memory_stats(device)
+    before = tf.config.experimental.get_memory_info(device)["current"]
+    function()
+    return tf.config.experimental.get_memory_info(device)["peak"] - before
 
 
 def state_bytes(metric: keras.metrics.Metric) -> int:

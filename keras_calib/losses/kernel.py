@@ -114,31 +114,53 @@ def _scales(counts: Any, variant: str) -> Any:
 
 def _quadratic_form(confidence, right, groups, scales, width):
     """sum_ij scale_ij e_i e_j k_ij, e the weighted errors, and its slope."""
-    errors = groups * ops.expand_dims(right - confidence, -1)
-    # exp(-|r - s| / width) is a product on either side of the diagonal.
-    ranked = ops.sort(confidence)
     order = ops.argsort(confidence)
-    up = ops.expand_dims(ops.exp((confidence - 0.5) / width), -1)
-    down = ops.expand_dims(ops.exp((0.5 - confidence) / width), -1)
+    ranked = ops.take(confidence, order)
+    groups = ops.take(groups, order, axis=0)
+    errors = groups * ops.expand_dims(ops.take(right, order) - ranked, -1)
+    # exp(-|r - s| / width) is a product on either side of the diagonal.
+    up = ops.expand_dims(ops.exp((ranked - 0.5) / width), -1)
+    down = ops.expand_dims(ops.exp((0.5 - ranked) / width), -1)
     zero = ops.zeros((1, 2), dtype=errors.dtype)
-    below = ops.take(errors * up, order, axis=0)
-    below = ops.concatenate([zero, running_sum(below)], axis=0)
-    above = ops.flip(ops.take(errors * down, order, axis=0), axis=0)
-    above = ops.flip(running_sum(above), axis=0)
+    below = ops.concatenate([zero, running_sum(errors * up)], axis=0)
+    above = ops.flip(running_sum(ops.flip(errors * down, axis=0)), axis=0)
     above = ops.concatenate([above, zero], axis=0)
-    # Ranks below and up to each confidence: tied ones lie between.
-    stop = ops.searchsorted(ranked, confidence, side="right")
+    # Tied ones get equal sums, whose differences are 0 where they should be.
+    start, stop = _tied(ranked)
     above = up * ops.take(above, stop, axis=0)
-    sums = down * ops.take(below, stop, axis=0) + above
-    pulls = _mix(sums, scales)
+    pulls = _mix(down * ops.take(below, stop, axis=0) + above, scales)
 
     def gradient():
-        start = ops.searchsorted(ranked, confidence, side="left")
         tilts = (above - down * ops.take(below, start, axis=0)) / width
         slope = errors * _mix(tilts, scales) - groups * pulls
-        return 2.0 * ops.sum(slope, axis=-1)
+        back = _last_place(order)
+        return 2.0 * ops.take(ops.sum(slope, axis=-1), back)
 
     return ops.sum(errors * pulls), gradient
+
+
+def _tied(ranked: Any) -> tuple[Any, Any]:
+    """First and past-the-last place of each value in its run of equals.
+
+    A search would do, but XLA compares all pairs for it.
+    """
+    steps = ops.not_equal(ranked[1:], ranked[:-1])
+    runs = ops.cumsum(ops.cast(steps, "int32"))
+    runs = ops.concatenate([ops.zeros((1,), dtype="int32"), runs])
+    last = ops.take(_last_place(runs), runs)
+    count = ops.shape(ranked)[0]
+    first_place = count - 1 - _last_place(ops.flip(runs))
+    return ops.take(first_place, runs), last + 1
+
+
+def _last_place(ids: Any) -> Any:
+    """The last index of each id in `ids`, by id; of a permutation, the inverse.
+
+    Of ids that do not occur, any number.
+    """
+    count = ops.shape(ids)[0]
+    places = ops.arange(count, dtype="int32")
+    return ops.cast(ops.segment_max(places, ids, count), "int32")
 
 
 def _mix(columns: Any, scales: Any) -> Any:
