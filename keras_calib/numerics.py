@@ -33,6 +33,8 @@ __all__ = [
 # log and 1/p stay finite in float32.
 PROBABILITY_FLOOR = 1e-37
 
+_BLOCK = 512
+
 
 class TopOne(NamedTuple):
     """The predicted class of each sample.
@@ -110,11 +112,26 @@ def at_least(x: Any, bound: float) -> Any:
 
 
 def running_sum(x: Any) -> Any:
-    """Sums over the first axis so far, in the dtype of `x`, a tensor."""
+    """Sums over the first axis so far, in the dtype of `x`, `(n, columns)`.
+
+    By blocks, whose sums are summed in turn: rounding errors grow with the
+    root of n, not with n.
+    """
+    count = ops.shape(x)[0]
+    rest = ops.zeros((-count % _BLOCK, x.shape[1]), dtype=x.dtype)
+    blocks = ops.concatenate([x, rest], axis=0)
+    blocks = ops.reshape(blocks, (-1, _BLOCK, x.shape[1]))
+    inside = _cumsum(blocks, axis=1)
+    totals = inside[:, -1:]
+    before = _cumsum(totals, axis=0) - totals
+    return ops.reshape(inside + before, (-1, x.shape[1]))[:count]
+
+
+def _cumsum(x: Any, axis: int) -> Any:
     if backend.backend() == "torch":
         # Its ops.cumsum rounds float64 to float32.
-        return x.cumsum(0)
-    return ops.cumsum(x, axis=0)
+        return x.cumsum(axis)
+    return ops.cumsum(x, axis=axis)
 
 
 def safe_divide(numerator: Any, denominator: Any) -> Any:
