@@ -106,7 +106,9 @@ def effective_labels(
     )
     added = targets - hard
     if valid is not None:
-        added = added * ops.cast(ops.expand_dims(valid, -1), added.dtype)
+        # Not a product, which would keep the NaN of an ignored sample.
+        counts = ops.expand_dims(valid, -1)
+        added = ops.where(counts, added, ops.zeros_like(added))
     others = (1.0 - predicted) * added
     return EffectiveLabels(
         ops.moveaxis(targets, -1, axis),
@@ -186,6 +188,7 @@ def prediction_flips(before: Any, after: Any) -> float:
     before, after = to_numpy(before), to_numpy(after)
     check_rank("before", before, 2, "(batch, ..., num_classes)")
     check_not_empty("before", before)
+    _check_classes("before", before, -1)
     if before.shape != after.shape:
         raise ValueError(
             invalid(
@@ -199,16 +202,14 @@ def prediction_flips(before: Any, after: Any) -> float:
 def _read(loss, labels, logits):
     """Logits, class axis, labels as rows, and where they count (or None)."""
     logits = at_least_float32(logits)
-    axis = class_axis(logits, getattr(loss, "axis", -1), "logits")
-    check_not_empty("logits", logits)
-    if logits.shape[axis] == 1:
+    axis = getattr(loss, "axis", -1)
+    if axis is None:
         raise ValueError(
-            invalid(
-                "`logits` must have two classes or more; for one output z "
-                "pass [0, z]",
-                **{"logits.shape": shape_of(logits)},
-            )
+            invalid("`loss` must have a class axis", loss=loss, axis=axis)
         )
+    axis = class_axis(logits, axis, "logits")
+    check_not_empty("logits", logits)
+    _check_classes("logits", logits, axis)
     if isinstance(loss, PerSampleLoss):
         labels, _ = loss.split_labels(labels)
     hard, valid = read_labels(
@@ -222,7 +223,7 @@ def _read(loss, labels, logits):
         logits,
         axis,
         soft_labels(hard, logits.shape[axis], logits.dtype),
-        (valid),
+        valid,
     )
 
 
@@ -231,6 +232,20 @@ def _per_sample(loss, labels, hard, axis):
     if not isinstance(loss, keras.losses.Loss):
         return lambda logits: loss(hard, logits)
     labels = ops.convert_to_tensor(labels)
+    if not isinstance(loss, PerSampleLoss):
+        # As Keras casts labels when a loss is called.
+        labels = ops.cast(labels, hard.dtype)
     if getattr(loss, "from_logits", True):
         return lambda logits: loss.call(labels, logits)
     return lambda logits: loss.call(labels, ops.softmax(logits, axis=axis))
+
+
+def _check_classes(name: str, logits: Any, axis: int) -> None:
+    if logits.shape[axis] == 1:
+        raise ValueError(
+            invalid(
+                f"`{name}` must have two classes or more; for one output z "
+                "pass [0, z]",
+                **{f"{name}.shape": shape_of(logits)},
+            )
+        )

@@ -1,5 +1,6 @@
 """Soft targets: what a loss is asked to fit in place of the hard label."""
 
+import numbers
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,17 @@ from keras_calib.checks import check_at_least
 from keras_calib.checks import check_at_most
 from keras_calib.checks import check_in
 from keras_calib.checks import check_integer
+from keras_calib.checks import check_rank
 from keras_calib.checks import invalid
+from keras_calib.checks import shape_of
 from keras_calib.inputs import read_arrays
 from keras_calib.numerics import at_least
 from keras_calib.numerics import at_least_float32
 from keras_calib.numerics import namespace
 from keras_calib.numerics import sigmoid
 from keras_calib.numerics import to_numpy
+from keras_calib.value_checks import check_ids
+from keras_calib.value_checks import is_integer
 
 __all__ = [
     "cape_targets",
@@ -43,11 +48,23 @@ def smooth_labels(labels: Any, *, alpha: Any, spread: str = "all") -> Any:
     Returns:
         Soft labels `(..., K)`, rows sum to 1.
 
+    Raises:
+        ValueError: If `spread` is unknown, a number `alpha` is above 1, or
+            there are fewer than two classes.
+
     Reference:
         Szegedy et al., Rethinking the Inception Architecture for Computer
         Vision, CVPR 2016, section 7, https://arxiv.org/abs/1512.00567
     """
+    check_in("spread", spread, ("all", "others"))
+    if isinstance(alpha, numbers.Real):
+        check_at_most("alpha", alpha, 1.0)
+    labels = _array(labels)
+    check_rank("labels", labels, 1, "(..., num_classes)")
     num_classes = labels.shape[-1]
+    check_integer("labels.shape[-1]", num_classes, 2)
+    if is_integer(labels) and namespace(labels) is ops:
+        labels = ops.cast(labels, "float32")
     if spread == "others":
         alpha = alpha * num_classes / (num_classes - 1)
     return (1.0 - alpha) * labels + alpha / num_classes
@@ -82,6 +99,11 @@ def objectness_targets(
         Soft labels `(..., num_classes)`, rows sum to 1. NumPy arrays give
         NumPy arrays.
 
+    Raises:
+        ValueError: If `beta` or `floor` is out of range, or the shapes of
+            `labels` and `objectness` do not fit; where values can be seen,
+            if a class id is not in [0, num_classes).
+
     Reference:
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, eq. 5,
         https://arxiv.org/abs/2009.06432
@@ -92,14 +114,15 @@ def objectness_targets(
     """
     check_integer("num_classes", num_classes, 2)
     check_beta_and_floor(beta, floor)
-    if not hasattr(labels, "shape"):
-        labels = np.asarray(labels)
+    labels = _array(labels)
     xp = namespace(labels)
     if xp is np:
         objectness = np.asarray(objectness, "float64")
     else:
         objectness = at_least_float32(objectness)
+    _check_shapes(labels, objectness, num_classes)
     if len(labels.shape) == len(objectness.shape):
+        check_ids(labels, num_classes, "labels")
         if xp is np:
             labels = np.equal(labels[..., None], np.arange(num_classes))
         else:
@@ -203,6 +226,33 @@ def _kernel_means(
             total[:-offset] += w * truth[offset:]
             weight[:-offset] += w
     return total / weight
+
+
+def _array(x: Any) -> Any:
+    """`x` itself if it is an array or tensor, else a NumPy array."""
+    return x if hasattr(x, "shape") else np.asarray(x)
+
+
+def _check_shapes(labels: Any, objectness: Any, num_classes: int) -> None:
+    """Raises unless there is one objectness per label; None fits anything."""
+    shape, expected = shape_of(labels), shape_of(objectness)
+    if len(shape) != len(expected):
+        expected = (*expected, num_classes)
+    pairs = zip(shape, expected, strict=False)
+    if len(shape) != len(expected) or any(
+        None not in pair and pair[0] != pair[1] for pair in pairs
+    ):
+        raise ValueError(
+            invalid(
+                "`labels` must be class ids of the shape of `objectness`, or "
+                "one-hot with `num_classes` classes last",
+                **{
+                    "labels.shape": shape,
+                    "objectness.shape": shape_of(objectness),
+                    "num_classes": num_classes,
+                },
+            )
+        )
 
 
 def check_beta_and_floor(beta: Any, floor: Any) -> None:

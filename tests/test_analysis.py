@@ -371,6 +371,8 @@ def test_prediction_flips_by_hand():
     for other in (after[:1], after[..., :2]):
         with pytest.raises(ValueError, match="same shape"):
             kc.prediction_flips(before, other)
+    with pytest.raises(ValueError, match="two classes or more"):
+        kc.prediction_flips([[1.0]], [[-1.0]])
 
 
 def test_shares_of_gammas_by_hand():
@@ -397,3 +399,29 @@ def test_one_output_and_labels_that_do_not_fit_are_refused():
             function(CASES["MbLS"].make(), [0, 1], [[1.0], [2.0]])
         with pytest.raises(ValueError, match="`labels`"):
             function(CASES["MbLS"].make(), [0, 1, 1], [[1.0, 0.0]] * 2)
+
+
+def test_a_loss_without_class_axis_is_refused():
+    with pytest.raises(ValueError, match="class axis"):
+        kc.effective_labels(keras.losses.Dice(), [0, 1], np.eye(2))
+
+
+def test_labels_are_cast_for_losses_of_others():
+    class Squares(keras.losses.Loss):
+        def call(self, y_true, y_pred):
+            return ops.sum(ops.square(y_true - y_pred), axis=-1)
+
+    logits = np.array([[1.0, 3.0], [0.0, -2.0]])
+    for labels in (np.eye(2, dtype=int), np.eye(2)):
+        got = effective(Squares(), labels, logits)[0]
+        close(got, softmax(logits) - 2 * (logits - labels), TOLERANCE)
+
+
+def test_nothing_is_smoothed_where_an_ignored_sample_is_nan():
+    loss = kc.MbLS(0.5, from_logits=True, ignore_class=255)
+    logits = np.array([[np.nan, 1.0, 2.0], [3.0, 1.0, 0.0]])
+    read = effective(loss, [255, 1], logits)
+    for smoothing in read[1:]:
+        np.testing.assert_array_equal(smoothing[0], 0)
+        assert np.all(np.isfinite(smoothing[1]))
+    close(read[1][1:], effective(loss, [1], logits[1:])[1])

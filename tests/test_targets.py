@@ -64,6 +64,29 @@ def test_each_label_can_have_an_alpha_of_its_own():
         close(kc.smooth_labels(labels, alpha=alpha, spread=spread), rows)
 
 
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"alpha": 0.1, "spread": "x"}, "`spread`"),
+        ({"alpha": 1.1}, "`alpha`"),
+        ({"alpha": 0.1, "labels": np.ones((3, 1))}, "shape"),
+    ],
+)
+def test_bad_options_of_label_smoothing_are_refused(options, rule):
+    with pytest.raises(ValueError, match=rule):
+        kc.smooth_labels(**{"labels": np.eye(3), **options})
+
+
+def test_smoothing_takes_lists_and_integers():
+    expected = [[0.9, 0.05, 0.05]]
+    for labels in ([[1, 0, 0]], np.array([[1, 0, 0]])):
+        got = kc.smooth_labels(labels, alpha=0.1, spread="others")
+        close(got, expected)
+        labels = ops.convert_to_tensor(labels)
+        got = kc.smooth_labels(labels, alpha=0.1, spread="others")
+        close(got, expected, 1e-7)
+
+
 @pytest.mark.parametrize("spread", ["all", "others"])
 def test_smoothing_of_tensors_is_that_of_arrays(spread):
     labels = one_hot([[2, 0], [1, 1]], 3).astype("float32")
@@ -235,6 +258,24 @@ def test_a_wide_kernel_gives_the_base_rate_and_a_narrow_one_the_label():
     close(wide, np.full(50, labels.mean()))
     narrow = kc.cape_targets(labels, p, sigma=1e-3, **BY_NEIGHBOURS)
     close(narrow, labels)
+
+
+@pytest.mark.parametrize(
+    ("labels", "objectness", "rule"),
+    [
+        (np.zeros((3, 1), int), np.ones(3), "`labels`"),
+        (np.eye(4)[:3], np.ones(3), "`labels`"),
+        (np.zeros(2, int), np.float64(0.5), "`labels`"),
+        (np.array([0, 3, 1]), np.ones(3), "class ids"),
+        (np.array([0.0, 0.5]), np.ones(2), "class ids"),
+    ],
+)
+def test_labels_that_do_not_fit_the_objectness_are_refused(
+    labels, objectness, rule
+):
+    for wrap in (np.asarray, ops.convert_to_tensor):
+        with pytest.raises(ValueError, match=rule):
+            kc.objectness_targets(wrap(labels), objectness, 3)
 
 
 @pytest.mark.parametrize(
