@@ -22,10 +22,10 @@ import numpy as np
 from absl import app
 from absl import flags
 from keras import ops
+from reporting import TensorFlowStep
 from reporting import machine
 from reporting import markdown_table
 from reporting import medians_in_turn
-from reporting import peak_memory
 from reporting import publish
 
 import keras_calib
@@ -72,30 +72,8 @@ def losses():
     }
 
 
-class TensorFlowStep:
-    """Value and gradient as a graph; a call waits and gives the value."""
-
-    def __init__(self, loss, labels, logits, jit_compile):
-        import tensorflow as tf
-
-        @tf.function(jit_compile=jit_compile)
-        def value_and_gradient(labels, logits):
-            with tf.GradientTape() as tape:
-                tape.watch(logits)
-                value = loss(labels, logits)
-            return value, tape.gradient(value, logits)
-
-        self._step = lambda: value_and_gradient(labels, logits)
-
-    def __call__(self):
-        return self._step()[0]
-
-    def memory(self):
-        return peak_memory(self._step)
-
-
 class JaxStep:
-    """The same under jit."""
+    """Value and gradient under jit, as `TensorFlowStep`."""
 
     def __init__(self, function, *args):
         import jax

@@ -14,12 +14,12 @@ import keras
 import numpy as np
 
 __all__ = [
+    "TensorFlowStep",
     "machine",
     "markdown_table",
     "median_ms",
     "medians_in_turn",
     "modes",
-    "peak_memory",
     "publish",
     "state_bytes",
 ]
@@ -82,16 +82,39 @@ def modes() -> dict[str, Callable[[Callable], Callable]]:
     }
 
 
-def peak_memory(function: Callable[[], Any]) -> int:
-    """Bytes that a TensorFlow function adds at its peak; first call free."""
-    import tensorflow as tf
+class TensorFlowStep:
+    """Value and gradient as a graph; a call waits and gives the value."""
 
-    device = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
-    function()
-    tf.config.experimental.reset_memory_stats(device)
-    before = tf.config.experimental.get_memory_info(device)["current"]
-    function()
-    return tf.config.experimental.get_memory_info(device)["peak"] - before
+    def __init__(self, loss, labels, logits, jit_compile):
+        import tensorflow as tf
+
+        @tf.function(jit_compile=jit_compile)
+        def value_and_gradient(labels, logits):
+            with tf.GradientTape() as tape:
+                tape.watch(logits)
+                value = loss(labels, logits)
+            return value, tape.gradient(value, logits)
+
+        self._step = lambda: value_and_gradient(labels, logits)
+
+    def __call__(self):
+        return self._step()[0]
+
+    def outputs(self):
+        """Value and gradient."""
+        return self._step()
+
+    def memory(self):
+        """Bytes that a call adds at its peak, what it returns included."""
+        import tensorflow as tf
+
+        on_gpu = tf.config.list_physical_devices("GPU")
+        device = "GPU:0" if on_gpu else "CPU:0"
+        self._step()
+        tf.config.experimental.reset_memory_stats(device)
+        before = tf.config.experimental.get_memory_info(device)["current"]
+        self._step()
+        return tf.config.experimental.get_memory_info(device)["peak"] - before
 
 
 def state_bytes(metric: keras.metrics.Metric) -> int:
