@@ -74,19 +74,43 @@ def test_fit_learns_and_evaluate_agrees_with_the_functions(case, jit_compile):
     )
 
 
-@pytest.mark.parametrize("case", LOSSES, ids=str)
-def test_a_model_saves_and_loads_without_custom_objects(case, tmp_path):
-    x, y = data()
-    model = compiled(case.make())
-    model.fit(x, y, epochs=1, verbose=0)
-    path = tmp_path / "model.keras"
+def same_after_loading(model, x, y, path):
+    """Evaluates and trains on as the saved model does."""
     model.save(path)
     again = keras.models.load_model(path)
-    expected = model.evaluate(x, y, verbose=0, return_dict=True)
-    values = again.evaluate(x, y, verbose=0, return_dict=True)
-    for name, value in expected.items():
-        np.testing.assert_allclose(values[name], value, rtol=1e-5)
+    runs = []
+    for m in (model, again):
+        options = {"batch_size": len(x), "verbose": 0}
+        values = m.evaluate(x, y, **options)
+        history = m.fit(x, y, epochs=2, **options).history
+        runs.append([*np.ravel(values), *history["loss"]])
+    np.testing.assert_allclose(runs[1], runs[0], rtol=1e-5)
+    assert type(again.loss) is type(model.loss)
     assert again.loss.get_config() == model.loss.get_config()
+    return again
+
+
+@pytest.mark.parametrize("case", LOSSES, ids=str)
+def test_a_model_saves_and_loads_without_custom_objects(case, tmp_path):
+    x, y = data(n=32)
+    model = network()
+    model.compile(optimizer="sgd", loss=case.make())
+    y = case.labels(y)
+    again = same_after_loading(model, x, y, tmp_path / "model.keras")
+    for name, value in case.hyperparameters.items():
+        if name == "fidelity":
+            expected = value().get_config()
+            assert type(again.loss.fidelity) is value.func
+            assert again.loss.fidelity.get_config() == expected
+        else:
+            assert again.loss.get_config()[name] == value
+
+
+def test_a_model_with_metrics_saves_and_loads(tmp_path):
+    x, y = data()
+    model = compiled(kc.ACLS(margin=2.0, from_logits=True))
+    model.fit(x, y, epochs=1, verbose=0)
+    same_after_loading(model, x, y, tmp_path / "model.keras")
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])

@@ -52,12 +52,13 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
         # 0 where p rounds to 1: the powers below must stay finite there.
         q = at_least(1.0 - parts.probs, _TINY)
         lower = _power(q, gamma - 1.0)
-        faded = labels * lower * q
-        value = -ops.sum(faded * log_p, axis=-1)
+        weight = labels * lower
+        part = weight * log_p
+        value = -ops.sum(q * part, axis=-1)
 
         def gradient():
             # d loss / d log p_k, then through the softmax.
-            slope = gamma * labels * lower * parts.probs * log_p - faded
+            slope = gamma * (parts.probs * part) - weight * q
             total = ops.sum(slope, axis=-1, keepdims=True)
             return slope - parts.probs * total
 

@@ -58,7 +58,8 @@ def mbls(
         def gradient():
             pull = strength * ops.sign(over)
             slope = parts.probs - labels - pull
-            return slope + _at_max(parts.shifted, ops.sum(pull, axis=-1))
+            top = ops.equal(parts.shifted, 0.0)
+            return slope + _at_first(top, ops.sum(pull, axis=-1))
 
         return value, gradient
 
@@ -130,31 +131,33 @@ def acls(
         else:
             counted = ops.cast(ops.less(parts.shifted, 0.0), logits.dtype)
         if through_min:
-            positive = ops.max(over, axis=-1)
+            lowest = ops.min(parts.shifted, axis=-1, keepdims=True)
+            positive = -margin - ops.squeeze(lowest, axis=-1)
             strength = lambda1
         else:
             positive = ops.max(logits, axis=-1) - margin
-            if condition == "margin":
-                positive = ops.relu(positive)
             tied = ops.cast(ops.equal(parts.shifted, 0.0), logits.dtype)
             strength = lambda1 * ops.sum(tied, axis=-1)
+        if condition == "margin":
+            positive = ops.relu(positive)
         negative = _times(penalty(over), counted)
         added = strength * penalty(positive)
         added = added + lambda2 * ops.sum(negative, axis=-1)
         value = parts.cross_entropy(labels) + _times(added, active)
 
         def gradient():
-            pull = lambda2 * _times(rate(over), counted)
-            to_max = strength * rate(positive)
+            pull = _times(rate(over, lambda2), counted)
+            to_max = rate(positive, strength)
             if active is not None:
                 pull = pull * ops.expand_dims(active, -1)
                 to_max = to_max * active
             slope = parts.probs - labels - pull
             if through_min:
-                lowest = ops.min(parts.shifted, axis=-1, keepdims=True)
-                slope = slope - _at_max(lowest - parts.shifted, to_max)
+                bottom = ops.equal(parts.shifted, lowest)
+                slope = slope - _at_first(bottom, to_max)
                 to_max = to_max + ops.sum(pull, axis=-1)
-            return slope + _at_max(parts.shifted, to_max)
+            top = ops.equal(parts.shifted, 0.0)
+            return slope + _at_first(top, to_max)
 
         return value, gradient
 
@@ -162,24 +165,20 @@ def acls(
 
 
 def _penalty(smoothing: str, condition: str) -> tuple[Callable, Callable]:
-    """What a distance beyond the margin costs, and the derivative."""
+    """What a distance beyond the margin costs, and how fast, by a factor."""
     if smoothing == "adaptive":
-        return ops.square, lambda over: 2.0 * over
-    return (lambda over: over), (
-        ops.sign if condition == "margin" else ops.ones_like
-    )
+        return ops.square, lambda over, factor: (2.0 * factor) * over
+    sign = ops.sign if condition == "margin" else ops.ones_like
+    return (lambda over: over), lambda over, factor: factor * sign(over)
 
 
 def _times(x: Any, factor: Any) -> Any:
     return x if factor is None else x * factor
 
 
-def _at_max(below: Any, values: Any) -> Any:
-    """`values` `(...)` at the first class of each row where `below`, which
-    is 0 at the largest and negative elsewhere, is 0; 0 at the others.
-    """
-    num_classes = below.shape[-1]
-    place = ops.equal(below, 0.0)
+def _at_first(place: Any, values: Any) -> Any:
+    """`values` `(...)` at the first True of each row of `place`, else 0."""
+    num_classes = place.shape[-1]
     # The search for the first of ties costs more than all the rest.
     ties = ops.sum(ops.cast(place, "int32"), axis=-1)
     last = ops.cond(
