@@ -14,7 +14,9 @@ __all__ = [
     "check_not_empty",
     "check_number",
     "check_rank",
+    "check_rows",
     "class_axis",
+    "fits",
     "invalid",
     "shape_of",
 ]
@@ -29,6 +31,14 @@ def invalid(rule: str, **received: Any) -> str:
 def shape_of(x: Any) -> tuple:
     """Static shape as a tuple; unknown sizes are None."""
     return tuple(x.shape)
+
+
+def fits(shape: tuple, expected: tuple) -> bool:
+    """Whether two static shapes can be equal; None fits anything."""
+    return len(shape) == len(expected) and all(
+        None in pair or pair[0] == pair[1]
+        for pair in zip(shape, expected, strict=True)
+    )
 
 
 def check_number(name: str, value: Any) -> None:
@@ -101,6 +111,20 @@ def check_not_empty(name: str, x: Any) -> None:
         raise ValueError(
             invalid(
                 f"`{name}` must not be empty", **{f"{name}.shape": shape_of(x)}
+            )
+        )
+
+
+def check_rows(name: str, x: Any, logits: Any) -> None:
+    """Raises ValueError unless `x` has one value per row of `logits`."""
+    if not fits(shape_of(x), shape_of(logits)[:-1]):
+        raise ValueError(
+            invalid(
+                f"`{name}` must have the shape of `logits` without the classes",
+                **{
+                    f"{name}.shape": shape_of(x),
+                    "logits.shape": shape_of(logits),
+                },
             )
         )
 

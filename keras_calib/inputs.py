@@ -232,7 +232,9 @@ def possible_labels(
         return ops.logical_and(labels >= 0, labels < num_classes)
     distance = ops.abs(ops.sum(labels, axis=-1) - 1.0)
     if hard:
-        distance = ops.maximum(distance, 1.0 - ops.max(labels, axis=-1))
+        largest = ops.abs(ops.max(labels, axis=-1) - 1.0)
+        distance = ops.maximum(distance, largest)
+        distance = ops.maximum(distance, -ops.min(labels, axis=-1))
         check_one_hot(distance)
     return distance <= SUM_TOLERANCE
 

@@ -12,6 +12,7 @@ from keras_calib.checks import check_at_most
 from keras_calib.checks import check_in
 from keras_calib.checks import check_integer
 from keras_calib.checks import check_rank
+from keras_calib.checks import fits
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
 from keras_calib.inputs import read_arrays
@@ -238,10 +239,7 @@ def _check_shapes(labels: Any, objectness: Any, num_classes: int) -> None:
     shape, expected = shape_of(labels), shape_of(objectness)
     if len(shape) != len(expected):
         expected = (*expected, num_classes)
-    pairs = zip(shape, expected, strict=False)
-    if len(shape) != len(expected) or any(
-        None not in pair and pair[0] != pair[1] for pair in pairs
-    ):
+    if not fits(shape, expected):
         raise ValueError(
             invalid(
                 "`labels` must be class ids of the shape of `objectness`, or "

@@ -119,10 +119,7 @@ def pairs_hint(shape: tuple) -> str:
 def check_objectness(objectness: Any) -> None:
     """Shares of an image must lie in [0, 1]."""
     bounds = _min_max(objectness)
-    if bounds is not None and (
-        bounds[0] < -_PROBABILITY_TOLERANCE
-        or bounds[1] > 1 + _PROBABILITY_TOLERANCE
-    ):
+    if _outside(bounds) or (bounds is not None and math.isnan(bounds[0])):
         raise ValueError(
             invalid(
                 "`y_true` must hold an objectness in [0, 1] beside each "
@@ -136,10 +133,7 @@ def check_objectness(objectness: Any) -> None:
 def check_probabilities(probs: Any, name: str) -> None:
     """Probabilities must lie in [0, 1]."""
     bounds = _min_max(probs)
-    if bounds is not None and (
-        bounds[0] < -_PROBABILITY_TOLERANCE
-        or bounds[1] > 1 + _PROBABILITY_TOLERANCE
-    ):
+    if _outside(bounds):
         raise ValueError(
             invalid(
                 f"`{name}` must be probabilities in [0, 1]; pass "
@@ -176,6 +170,12 @@ def check_weight_scale(weight: Any) -> None:
                 maximum=bounds[1],
             )
         )
+
+
+def _outside(bounds: tuple[float, float] | None) -> bool:
+    """Whether some value is not in [0, 1], rounding aside; NaN is not."""
+    low, high = bounds or (0.0, 1.0)
+    return low < -_PROBABILITY_TOLERANCE or high > 1 + _PROBABILITY_TOLERANCE
 
 
 def _min_max(x: Any) -> tuple[float, float] | None:

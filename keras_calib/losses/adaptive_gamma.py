@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_calib.checks import check_above
 from keras_calib.checks import check_at_least
+from keras_calib.checks import check_number
 from keras_calib.checks import invalid
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.focal import signed_focal
@@ -187,7 +188,8 @@ def _read_table(gammas: Any) -> list[list[float]]:
                 "`gammas` must be rows of (threshold, gamma)", gammas=gammas
             )
         )
-    for _, gamma in table:
+    for threshold, gamma in table:
+        check_number("gammas", threshold)
         check_at_least("gammas", gamma, 0.0)
     for (low, _), (high, _) in zip(table, table[1:], strict=False):
         check_above("gammas", high, low)

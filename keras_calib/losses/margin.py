@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_calib.checks import check_at_least
 from keras_calib.checks import check_in
+from keras_calib.checks import check_rows
 from keras_calib.checks import invalid
 from keras_calib.gradients import with_gradient
 from keras_calib.losses.base import PerSampleLoss
@@ -109,6 +110,9 @@ def acls(
     Returns:
         Losses `(...)`, in nats.
 
+    Raises:
+        ValueError: If `active` has not one factor per sample.
+
     Reference:
         Park et al., ACLS: Adaptive and Conditional Label Smoothing for
         Network Calibration, ICCV 2023, eq. 13,
@@ -120,6 +124,7 @@ def acls(
     lambda2 = lambda2 / (logits.shape[-1] - 1)
     if active is not None:
         active = ops.stop_gradient(ops.cast(active, logits.dtype))
+        check_rows("active", active, logits)
     penalty, rate = _penalty(smoothing, condition)
 
     def forward(logits):

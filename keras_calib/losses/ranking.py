@@ -5,9 +5,11 @@ from typing import Any
 from keras import ops
 
 from keras_calib.checks import check_in
+from keras_calib.checks import check_rows
 from keras_calib.losses.confidence import normalised_neg_entropy
 from keras_calib.losses.confidence import probability_margin
 from keras_calib.losses.confidence import top_probability
+from keras_calib.numerics import at_least_float32
 
 __all__ = ["correctness_ranking"]
 
@@ -54,7 +56,8 @@ def correctness_ranking(
         samples.
 
     Raises:
-        ValueError: If `score` or `condition` is unknown.
+        ValueError: If `score` or `condition` is unknown, or the record has
+            not one number per sample.
 
     Reference:
         Moon et al., Confidence-Aware Learning for Deep Neural Networks, ICML
@@ -68,8 +71,10 @@ def correctness_ranking(
     """
     check_in("score", score, tuple(_SCORES))
     check_in("condition", condition, ("margin", "ranking"))
+    logits = at_least_float32(logits)
+    record = ops.stop_gradient(ops.cast(correctness, logits.dtype))
+    check_rows("correctness", record, logits)
     kappa = _SCORES[score](logits)
-    record = ops.stop_gradient(ops.cast(correctness, kappa.dtype))
     lead = record - ops.roll(record, -1, axis=0)
     gap = kappa - ops.roll(kappa, -1, axis=0)
     margin = ops.abs(lead) if condition == "margin" else 0.0

@@ -7,6 +7,9 @@ from keras import ops
 
 from keras_calib.checks import check_at_most
 from keras_calib.checks import check_in
+from keras_calib.checks import check_rows
+from keras_calib.checks import invalid
+from keras_calib.checks import shape_of
 from keras_calib.gradients import with_gradient
 from keras_calib.inputs import read_predictions
 from keras_calib.inputs import split_objectness
@@ -117,12 +120,16 @@ def cape_loss(targets: Any, logits: Any) -> Any:
     loss = -(1 - q) log p_0 - q log p_1
 
     Args:
-        targets: Target probabilities q of the second class `(...)`, in
-            [0, 1], from `cape_targets`.
+        targets: Target probabilities q of the second class `(...)` or
+            `(..., 1)`, in [0, 1], from `cape_targets`.
         logits: Logits `(..., 2)`, or `(..., 1)` for `[0, z]`.
 
     Returns:
         Losses `(...)`, in nats.
+
+    Raises:
+        ValueError: If there is not one target per row of logits, or there
+            are not two classes.
 
     Reference:
         Liu et al., Deep Probability Estimation, ICML 2022,
@@ -130,6 +137,17 @@ def cape_loss(targets: Any, logits: Any) -> Any:
     """
     logits = read_predictions(logits, from_logits=True)
     targets = ops.cast(targets, logits.dtype)
+    if len(targets.shape) == len(logits.shape) and targets.shape[-1] == 1:
+        # As Keras gives them to a function of one output.
+        targets = ops.squeeze(targets, axis=-1)
+    check_rows("targets", targets, logits)
+    if logits.shape[-1] != 2:
+        raise ValueError(
+            invalid(
+                "`logits` must be of two classes",
+                **{"logits.shape": shape_of(logits)},
+            )
+        )
     return cross_entropy(ops.stack([1.0 - targets, targets], -1), logits)
 
 
