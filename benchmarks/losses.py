@@ -46,17 +46,17 @@ def losses():
     kc = keras_calib
     return {
         _BASE: keras.losses.CategoricalCrossentropy(**options),
-        "Keras, label_smoothing=0.1": keras.losses.CategoricalCrossentropy(
+        "Keras label_smoothing=0.1": keras.losses.CategoricalCrossentropy(
             label_smoothing=0.1, **options
         ),
-        "Keras, CategoricalFocal": keras.losses.CategoricalFocalCrossentropy(
+        "Keras CategoricalFocal": keras.losses.CategoricalFocalCrossentropy(
             gamma=3.0, **options
         ),
         "LabelSmoothing": kc.LabelSmoothing(**options),
         "AdaptiveLabelSmoothing": kc.AdaptiveLabelSmoothing(**options),
         "MbLS": kc.MbLS(**options),
         "ACLS": kc.ACLS(**options),
-        "ACLS, reference zero": kc.ACLS(reference="zero", **options),
+        "ACLS reference zero": kc.ACLS(reference="zero", **options),
         "FocalLoss": kc.FocalLoss(**options),
         "FLSD": kc.FLSD(**options),
         "InverseFocalLoss": kc.InverseFocalLoss(**options),
@@ -65,7 +65,7 @@ def losses():
         "UniformityPenalty": kc.UniformityPenalty(**options),
         "BrierLoss": kc.BrierLoss(**options),
         "MMCE": kc.MMCE(**options),
-        "MMCE, weighted": kc.MMCE(variant="weighted", **options),
+        "MMCE weighted": kc.MMCE(variant="weighted", **options),
         "MDCA": kc.MDCA(**options),
         "DCA": kc.DCA(**options),
         "CPC": kc.CPC(**options),

@@ -59,10 +59,15 @@ def median_ms(function: Callable[[], Any], repeats: int = 30) -> float:
 def medians_in_turn(
     functions: dict[str, Callable[[], Any]], rounds: int = 30
 ) -> dict[str, float]:
-    """Median milliseconds of each, called in turn so that load is shared."""
+    """Median milliseconds of each, called in turn so that load is shared.
+
+    Each is called twice and timed once, so that caches hold its data and
+    not those of the one before.
+    """
     times = {name: [] for name in functions}
     for _ in range(rounds + 2):
         for name, function in functions.items():
+            keras.ops.convert_to_numpy(function())
             start = time.perf_counter()
             keras.ops.convert_to_numpy(function())
             times[name].append(time.perf_counter() - start)

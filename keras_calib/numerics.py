@@ -52,23 +52,21 @@ class TopOne(NamedTuple):
 
 
 class SoftmaxParts(NamedTuple):
-    """The softmax p of logits z.
-
-    log p = shifted - log_total stays finite where p rounds to 0.
+    """The softmax p of logits z, `(..., num_classes)`.
 
     Attributes:
-        shifted: z less its largest entry, `(..., num_classes)`, <= 0.
-        probs: p, `(..., num_classes)`.
-        log_total: log(sum(exp(shifted))), `(...)`, >= 0.
+        shifted: z less its largest entry, <= 0.
+        log_probs: log p, <= 0, finite where p rounds to 0.
+        probs: p.
     """
 
     shifted: Any
+    log_probs: Any
     probs: Any
-    log_total: Any
 
     def cross_entropy(self, labels: Any) -> Any:
         """-sum_k labels_k log p_k of labels that sum to 1, `(...)`."""
-        return self.log_total - ops.sum(labels * self.shifted, axis=-1)
+        return -ops.sum(labels * self.log_probs, axis=-1)
 
 
 def namespace(x: Any) -> Any:
@@ -160,11 +158,8 @@ def logsumexp(x: Any, axis: int = -1, keepdims: bool = False) -> Any:
 def softmax_parts(logits: Any) -> SoftmaxParts:
     """What losses need of the softmax, in few passes over the logits."""
     shifted = logits - ops.max(logits, axis=-1, keepdims=True)
-    exps = ops.exp(shifted)
-    # Between 1 and the number of classes.
-    total = ops.sum(exps, axis=-1, keepdims=True)
-    log_total = ops.log(ops.squeeze(total, axis=-1))
-    return SoftmaxParts(shifted, exps / total, log_total)
+    log_probs = ops.log_softmax(logits, axis=-1)
+    return SoftmaxParts(shifted, log_probs, ops.softmax(logits, axis=-1))
 
 
 def sigmoid(log_odds: Any) -> Any:

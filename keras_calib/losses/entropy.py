@@ -108,8 +108,7 @@ def confidence_penalty(
 
     def forward(logits):
         parts = softmax_parts(logits)
-        moment = ops.sum(parts.probs * parts.shifted, axis=-1)
-        entropy = parts.log_total - moment
+        entropy = -ops.sum(parts.probs * parts.log_probs, axis=-1)
         if threshold is None:
             strength = beta
             penalty = -entropy
@@ -120,12 +119,12 @@ def confidence_penalty(
 
         def gradient():
             # d entropy / d z_k = -p_k (log p_k + entropy)
-            constant = ops.expand_dims(1.0 - strength * moment, -1)
+            constant = ops.expand_dims(1.0 + strength * entropy, -1)
             if threshold is not None:
                 rate = ops.expand_dims(strength, -1)
             else:
                 rate = strength
-            return parts.probs * (rate * parts.shifted + constant) - labels
+            return parts.probs * (rate * parts.log_probs + constant) - labels
 
         return value, gradient
 

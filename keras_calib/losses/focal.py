@@ -48,7 +48,7 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
 
     def forward(logits):
         parts = softmax_parts(logits)
-        log_p = parts.shifted - ops.expand_dims(parts.log_total, -1)
+        log_p = parts.log_probs
         # 0 where p rounds to 1: the powers below must stay finite there.
         q = at_least(1.0 - parts.probs, _TINY)
         lower = _power(q, gamma - 1.0)

@@ -183,16 +183,16 @@ def _times(x: Any, factor: Any) -> Any:
 
 def _at_first(place: Any, values: Any) -> Any:
     """`values` `(...)` at the first True of each row of `place`, else 0."""
-    num_classes = place.shape[-1]
+    first = ops.cast(place, values.dtype)
+
+    def of_ties():
+        return ops.one_hot(
+            ops.argmax(first, axis=-1), place.shape[-1], dtype=values.dtype
+        )
+
     # The search for the first of ties costs more than all the rest.
-    ties = ops.sum(ops.cast(place, "int32"), axis=-1)
-    last = ops.cond(
-        ops.any(ops.greater(ties, 1)),
-        lambda: ops.cast(ops.argmax(place, axis=-1), "int32"),
-        lambda: ops.full_like(ties, num_classes),
-    )
-    before = ops.arange(num_classes, dtype="int32") <= ops.expand_dims(last, -1)
-    first = ops.cast(ops.logical_and(place, before), values.dtype)
+    ties = ops.sum(first, axis=-1)
+    first = ops.cond(ops.any(ties > 1.0), of_ties, lambda: first)
     return first * ops.expand_dims(values, -1)
 
 
