@@ -38,6 +38,8 @@ format: .venv/dev
 
 bench: .venv/dev
 	.venv/bin/python benchmarks/losses.py --out=benchmarks/results/losses.md
+	.venv/bin/python benchmarks/loss_terms.py \
+	  --out=benchmarks/results/loss_terms.md
 	.venv/bin/python benchmarks/metrics.py --out=benchmarks/results/metrics.md
 	.venv/bin/python benchmarks/aurc_accuracy.py \
 	  --out=benchmarks/results/aurc_accuracy.md

@@ -149,7 +149,8 @@ def main(_):
         markdown_table(["classes", *columns], cpc_table(_ROUNDS.value)),
         "The term MMCE of 10 classes, by the size of the batch:",
         markdown_table(["samples", *columns], mmce_table(_ROUNDS.value)),
-        "`-`: an array of all pairs would have more than 3e8 entries.",
+        "`-`: an array of all pairs would have more than 3e8 entries. The "
+        "allocator does not count blocks of less than 0.3 MB.",
     ]
     publish("\n\n".join(parts), _OUT.value)
 
