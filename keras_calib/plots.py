@@ -32,7 +32,8 @@ _COLORS = (
     "#56B4E9",
     "#000000",
 )
-_DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), "-")
+# One fewer than the colours: 42 curves before a pair comes again.
+_DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
 
 
 class ReliabilityDisplay:

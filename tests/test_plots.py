@@ -56,6 +56,16 @@ def test_risk_coverage_display_draws_one_curve_per_model(goldens):
     np.testing.assert_array_equal(y, curve.risk)
 
 
+def test_many_curves_are_told_apart(goldens):
+    labels, probs = data(goldens)
+    display = kc.RiskCoverageDisplay.from_predictions(
+        labels, {str(i): probs for i in range(17)}
+    ).plot()
+    # Dashes as drawn; the style's name is "--" for all of them.
+    looks = {(x.get_color(), str(x._dash_pattern)) for x in display.ax_.lines}
+    assert len(looks) == 17
+
+
 def test_clopper_pearson_ends_where_the_tail_is_two_and_a_half_percent():
     low, high = kc.clopper_pearson([0, 3, 10], [10, 10, 10])
     assert low[0] == 0.0
