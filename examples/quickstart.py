@@ -5,8 +5,8 @@ r"""Losses on one small network: train, measure, repair, draw, serve.
     python examples/quickstart.py --data=fashion_mnist --data_dir=DIR
 
 The first line trains seven losses on the handwritten digits that scikit-learn
-ships, in about a minute on 2 cores; the second trains seventeen, in about
-two. The third reads a TensorFlow data set of images, from DIR if it was
+ships, in about a minute on 2 cores; the second trains seventeen, in little
+more. The third reads a TensorFlow data set of images, from DIR if it was
 prepared there, and trains the network of the label relaxation experiments
 (Lienen and Hüllermeier, AAAI 2021): 2 x 1024 ReLU units, batch 64, SGD with
 Nesterov momentum 0.9; 1/6 of the training data is held out to fit the

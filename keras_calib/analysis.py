@@ -19,6 +19,7 @@ from keras_calib.inputs import soft_labels
 from keras_calib.losses import PerSampleLoss
 from keras_calib.losses.smoothing import cross_entropy
 from keras_calib.numerics import at_least_float32
+from keras_calib.numerics import to_logits
 from keras_calib.numerics import to_numpy
 
 __all__ = [
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 # A regulariser below this share of 1 + cross entropy is rounding.
-_ROUNDING = 1e-6
+_ROUNDING = 5e-7
 
 
 class EffectiveLabels(NamedTuple):
@@ -62,8 +63,10 @@ def effective_labels(
     that is given.
 
     Args:
-        loss: A Keras loss that takes logits, a loss of this package, or a
-            function of one-hot or soft labels and logits to losses `(...)`.
+        loss: A loss of this package, another Keras loss, or a function of
+            one-hot or soft labels and logits to losses `(...)`. A loss with
+            `from_logits=False` gets softmax(logits), and its gradient ends
+            where that saturates; one without this attribute gets logits.
         labels: Labels in any form that the loss takes, such as class ids
             `(...)`.
         logits: Logits `(..., num_classes)`, at least two classes; classes
@@ -120,7 +123,7 @@ def effective_labels(
 def inactive_share(
     loss: keras.losses.Loss | Callable, labels: Any, logits: Any
 ) -> float:
-    """The share of samples on which a loss is no more than cross entropy.
+    """The share of samples on which a loss is nothing but cross entropy.
 
     The regulariser is the loss less the cross entropy of the labels; it is
     inactive where it is 0 up to rounding.
@@ -152,6 +155,9 @@ def inactive_share(
     """
     logits, axis, hard, valid = _read(loss, labels, logits)
     losses = _per_sample(loss, labels, hard, axis)(logits)
+    if not getattr(loss, "from_logits", True):
+        # As far as probabilities tell.
+        logits = to_logits(ops.softmax(logits, axis=axis))
     fidelity = cross_entropy(hard, ops.moveaxis(logits, axis, -1))
     distance = to_numpy(ops.abs(losses - fidelity))
     inactive = distance <= _ROUNDING * (1.0 + to_numpy(fidelity))

@@ -72,12 +72,15 @@ def check_reading(axis: Any, ignore_class: Any) -> None:
         check_integer("ignore_class", ignore_class)
 
 
-def split_objectness(y_true: Any) -> tuple[Any, Any]:
+def split_objectness(
+    y_true: Any, ignore_class: int | None = None
+) -> tuple[Any, Any]:
     """Class ids and objectness of pairs that share the last axis.
 
     Args:
         y_true: Pairs `(..., 2)`: class id, and the share of the image that
             the object covers, in [0, 1].
+        ignore_class: Id whose objectness may be anything, or None.
 
     Returns:
         `(ids, objectness)`, each `(...)`.
@@ -97,7 +100,11 @@ def split_objectness(y_true: Any) -> tuple[Any, Any]:
             )
         )
     ids, objectness = y_true[..., 0], y_true[..., 1]
-    check_objectness(objectness)
+    shown = objectness
+    if ignore_class is not None:
+        ignored = ops.equal(ids, ignore_class)
+        shown = ops.where(ignored, ops.zeros_like(shown), shown)
+    check_objectness(shown)
     return ids, objectness
 
 

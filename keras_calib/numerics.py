@@ -105,7 +105,7 @@ def at_least(x: Any, bound: float) -> Any:
         return np.maximum(x, x.dtype.type(bound))
     if backend.backend() == "torch":
         # Its ops.maximum rounds float64 to float32.
-        return ops.where(x > bound, x, ops.full_like(x, bound))
+        return ops.where(x < bound, ops.full_like(x, bound), x)
     return ops.maximum(x, bound)
 
 
@@ -121,7 +121,9 @@ def running_sum(x: Any) -> Any:
     blocks = ops.reshape(blocks, (-1, _BLOCK, x.shape[1]))
     inside = _cumsum(blocks, axis=1)
     totals = inside[:, -1:]
-    before = _cumsum(totals, axis=0) - totals
+    # Shifted, not less its own total: that can be much the larger.
+    before = ops.concatenate([ops.zeros_like(totals[:1]), totals[:-1]], axis=0)
+    before = _cumsum(before, axis=0)
     return ops.reshape(inside + before, (-1, x.shape[1]))[:count]
 
 

@@ -425,3 +425,14 @@ def test_nothing_is_smoothed_where_an_ignored_sample_is_nan():
         np.testing.assert_array_equal(smoothing[0], 0)
         assert np.all(np.isfinite(smoothing[1]))
     close(read[1][1:], effective(loss, [1], logits[1:])[1])
+
+
+def test_inactive_is_told_from_saturated_and_from_small():
+    logits = np.array([[100.0, 0.0, 0.0]], "float32")
+    loss = kc.MbLS(margin=1000.0)
+    assert kc.inactive_share(loss, [1], logits) == 1.0
+    # One hinge of 0.02 of 200 classes beside a cross entropy of 12.
+    logits = np.zeros((1, 200), "float32")
+    logits[0, :2] = 12.0, -0.02
+    loss = kc.MbLS(margin=12.0, from_logits=True)
+    assert kc.inactive_share(loss, [1], logits) == 0.0

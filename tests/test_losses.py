@@ -383,3 +383,70 @@ def test_a_negative_ignored_id_works_with_unsigned_labels():
     logits = np.array([[1.0, 0.0], [0.0, 2.0]], "float32")
     plain = kc.MbLS(from_logits=True)
     assert float(loss(labels, logits)) == float(plain(labels, logits))
+
+
+@every_loss
+def test_predictions_that_are_nan_give_nan(case):
+    """Not 0, which a run that has diverged would pass for perfect."""
+    ids, logits = sample(n=4)
+    logits[1, 2] = np.nan
+    value, _ = evaluate(case, ids, logits)
+    assert np.isnan(value)
+
+
+@pytest.mark.parametrize("gamma", [0.1, 0.25, 0.5, 0.75, 1.5])
+def test_focal_gradient_is_exact_where_the_prediction_is_sure(gamma):
+    ids, logits = sample(n=4096, num_classes=10, scale=1.0)
+    logits[:, 0] = 4.0 + np.linspace(10, 20, len(ids))
+    _, gradient = value_and_grad(
+        lambda z: ops.sum(kc.focal_loss(one_hot(ids * 0, 10), z, gamma=gamma)),
+        logits,
+    )
+    p = softmax(logits.astype("float64"))
+    q = p[:, 1:].sum(axis=-1)
+    rate = gamma * q ** (gamma - 1) * p[:, 0] * np.log1p(-q) - q**gamma
+    expected = rate[:, None] * (one_hot(ids * 0, 10) - p)
+    expected[:, 0] = rate * q
+    np.testing.assert_allclose(array(gradient), expected, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("width", [0.01, 0.03, 0.4])
+@pytest.mark.parametrize("n", [513, 2048])
+def test_narrow_kernels_of_mmce_are_exact_in_large_batches(width, n):
+    ids, logits = sample(n=n, num_classes=3, scale=1.5)
+    top = softmax(logits.astype("float64")).max(axis=-1)
+    error = (logits.argmax(axis=-1) == ids) - top
+    kernel = np.exp(-np.abs(top[:, None] - top) / width)
+    expected = error @ kernel @ error / n**2
+    value = kc.mmce(one_hot(ids, 3), logits, kernel_width=width)
+    np.testing.assert_allclose(float(value), expected, rtol=1e-5)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="needs unknown shapes")
+@pytest.mark.parametrize(
+    "case", [case for case in LOSSES if case.batch_coupled], ids=str
+)
+def test_an_empty_share_of_a_batch_gives_zero(case):
+    """Some replica's, in the last step of an epoch."""
+    import tensorflow as tf
+
+    loss = case.make()
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 3])] * 2)
+    def run(labels, logits):
+        return value_and_grad(lambda z: loss(labels, z), logits)
+
+    value, gradient = run(np.zeros((0, 3)), np.zeros((0, 3)))
+    assert float(value) == 0.0
+    assert gradient.shape == (0, 3)
+
+
+def test_objectness_of_an_ignored_label_may_be_anything():
+    loss = kc.AdaptiveLabelSmoothing(from_logits=True, ignore_class=255)
+    _, logits = sample(n=4)
+    pairs = np.array([[0, 0.5], [255, np.nan], [255, -1.0], [2, 0.25]])
+    expected = float(loss(pairs[[0, 3]], logits[[0, 3]]))
+    assert abs(float(loss(pairs, logits)) - expected) < 1e-6
+    metric = kc.NLL(from_logits=True, ignore_class=255, objectness=True)
+    metric.update_state(pairs, logits)
+    assert np.isfinite(float(metric.result()))

@@ -46,7 +46,7 @@ def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:
 
     def forward(logits):
         probs = ops.softmax(logits, axis=-1)
-        gaps = ops.einsum("nk,n->k", probs - labels, share)
+        gaps = ops.sum((probs - labels) * ops.expand_dims(share, -1), axis=0)
 
         def gradient():
             # p_j sum_k p_k (sign_j - sign_k), which does not cancel where

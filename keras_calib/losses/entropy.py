@@ -53,7 +53,9 @@ def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
     def forward(logits):
         parts = softmax_parts(logits)
         log_p = -parts.cross_entropy(labels)
-        outside = log_p < math.log1p(-alpha) if alpha < 1.0 else log_p > 0.0
+        # NaN is not inside.
+        bound = math.log1p(-alpha) if alpha < 1.0 else -math.inf
+        outside = ops.logical_not(log_p >= bound)
         # Outside, 1 - p_y > alpha: no cancellation that matters.
         safe = ops.where(outside, log_p, -ops.ones_like(log_p))
         q = at_least(-ops.expm1(safe), _TINY)

@@ -50,7 +50,7 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
         parts = softmax_parts(logits)
         log_p = parts.log_probs
         # 0 where p rounds to 1: the powers below must stay finite there.
-        q = at_least(1.0 - parts.probs, _TINY)
+        q = at_least(-ops.expm1(log_p), _TINY)
         lower = _power(q, gamma - 1.0)
         weight = labels * lower
         part = weight * log_p

@@ -61,7 +61,8 @@ def mmce(
             twice, in N, m and n too.
 
     Returns:
-        A scalar in [0, 1]; 0 if no sample counts.
+        A scalar in [0, 1], of the weighted variants in [0, sqrt(2)]; 0 if no
+        sample counts.
 
     Reference:
         Kumar et al., Trainable Calibration Measures for Neural Networks from
@@ -146,7 +147,8 @@ def _tied(ranked: Any) -> tuple[Any, Any]:
     """
     steps = ops.not_equal(ranked[1:], ranked[:-1])
     runs = ops.cumsum(ops.cast(steps, "int32"))
-    runs = ops.concatenate([ops.zeros((1,), dtype="int32"), runs])
+    first = ops.zeros_like(ranked[:1], dtype="int32")
+    runs = ops.concatenate([first, runs])
     last = ops.take(_last_place(runs), runs)
     count = ops.shape(ranked)[0]
     first_place = count - 1 - _last_place(ops.flip(runs))
@@ -196,6 +198,7 @@ class MMCE(BatchCoupledLoss):
         `(batch, ..., num_classes)`: the reduced loss, a scalar.
 
     Raises:
+        TypeError: If `fidelity` is not a per-sample loss of this package.
         ValueError: If `strength` is negative, `kernel_width` below 0.01 or
             `variant` unknown; on eager call, if labels are soft.
 

@@ -267,5 +267,5 @@ class AdaptiveLabelSmoothing(PerSampleLoss):
         )
 
     def split_labels(self, y_true):
-        ids, objectness = split_objectness(y_true)
+        ids, objectness = split_objectness(y_true, self.ignore_class)
         return ids, {"objectness": objectness}

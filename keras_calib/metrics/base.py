@@ -180,7 +180,7 @@ class StreamingMetric(keras.metrics.Metric):
     def _read(self, y_true, y_pred, sample_weight) -> Predictions:
         y_pred = ops.convert_to_tensor(y_pred)
         if self.objectness:
-            y_true, _ = split_objectness(y_true)
+            y_true, _ = split_objectness(y_true, self.ignore_class)
         labels, valid = read_labels(
             y_true, y_pred, axis=self.axis, ignore_class=self.ignore_class
         )
