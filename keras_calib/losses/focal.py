@@ -4,6 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
+from keras import backend
 from keras import ops
 
 from keras_calib.checks import check_at_least
@@ -45,12 +47,14 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
     """
     logits = at_least_float32(logits)
     labels = ops.cast(labels, logits.dtype)
+    step = float(np.finfo(backend.standardize_dtype(logits.dtype)).epsneg)
 
     def forward(logits):
         parts = softmax_parts(logits)
         log_p = parts.log_probs
-        # 0 where p rounds to 1: the powers below must stay finite there.
-        q = at_least(-ops.expm1(log_p), _TINY)
+        # At least one step of rounding below 1: where p rounds to 1, log p is
+        # not always 0, and a negative power of less would make it large.
+        q = at_least(1.0 - parts.probs, step)
         lower = _power(q, gamma - 1.0)
         weight = labels * lower
         part = weight * log_p
