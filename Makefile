@@ -4,6 +4,14 @@ PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 SETUP = setup.cfg pyproject.toml
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
+# The JAX tests mostly compile: thousands of small programs, each run a few
+# times. These flags save code generation, not XLA's rewriting of programs.
+# `make test-jax XLA_FLAGS=` tests code as users' programs get it, and helps
+# where a newer XLA no longer knows a flag.
+test-jax: export XLA_FLAGS ?= --xla_backend_optimization_level=0 \
+  --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false
+test-jax: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
+
 .PHONY: demo test test-backends test-jax test-torch lint format bench clean help
 
 help:
@@ -23,7 +31,11 @@ test: .venv/dev
 test-backends: test-jax test-torch
 
 test-jax: .venv-jax/dev
-	KERAS_BACKEND=jax .venv-jax/bin/python -m pytest -m portable
+	@# Different tests compile equal programs. Not kept for the next run, which
+	@# may be on another kind of processor.
+	cache=$$(mktemp -d); trap 'rm -rf "$$cache"' EXIT; \
+	  KERAS_BACKEND=jax JAX_COMPILATION_CACHE_DIR=$$cache \
+	  .venv-jax/bin/python -m pytest -m portable
 
 test-torch: .venv-torch/dev
 	KERAS_BACKEND=torch .venv-torch/bin/python -m pytest -m portable

@@ -3,6 +3,11 @@
 import os
 from pathlib import Path
 
+# Before a library reads it. On arrays this small the threads of torch mostly
+# wait for each other: beside another busy process its tests take five times
+# as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
 from hypothesis import settings
