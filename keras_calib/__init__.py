@@ -9,12 +9,33 @@ from keras_calib.analysis import EffectiveLabels
 from keras_calib.analysis import effective_labels
 from keras_calib.analysis import inactive_share
 from keras_calib.analysis import prediction_flips
+from keras_calib.bin_errors import Decomposition
 from keras_calib.bins import BinSums
-from keras_calib.calibration_error import adaptive_ece
+from keras_calib.calibration_error import average_calibration_error
+from keras_calib.calibration_error import debiased_calibration_error
 from keras_calib.calibration_error import ece
+from keras_calib.calibration_error import mce
+from keras_calib.calibration_error import rmsce
 from keras_calib.calibrators import Calibrator
 from keras_calib.calibrators import TemperatureScaling
+from keras_calib.canonical import canonical_calibration_error
+from keras_calib.classwise import classwise_ece
+from keras_calib.confidence_gaps import mean_confidence
+from keras_calib.confidence_gaps import objectness_deviation
+from keras_calib.confidence_gaps import overconfidence
+from keras_calib.confidence_gaps import overconfidence_error
+from keras_calib.confidence_gaps import underconfidence
+from keras_calib.equal_mass import adaptive_ece
+from keras_calib.excess_areas import eaugrc
+from keras_calib.excess_areas import normalized_aurc
 from keras_calib.exporting import export
+from keras_calib.failure_detection import failure_auroc
+from keras_calib.failure_detection import failure_average_precision
+from keras_calib.failure_detection import failure_fpr95
+from keras_calib.hypothesis_tests import CalibrationTest
+from keras_calib.hypothesis_tests import Comparison
+from keras_calib.hypothesis_tests import calibration_test
+from keras_calib.hypothesis_tests import compare
 from keras_calib.intervals import clopper_pearson
 from keras_calib.losses import ACLS
 from keras_calib.losses import CPC
@@ -52,16 +73,42 @@ from keras_calib.losses import mdca
 from keras_calib.losses import mmce
 from keras_calib.losses import uniformity_penalty
 from keras_calib.metrics import AECE
+from keras_calib.metrics import AUGRC
 from keras_calib.metrics import AURC
+from keras_calib.metrics import EAURC
 from keras_calib.metrics import ECE
+from keras_calib.metrics import MCE
 from keras_calib.metrics import NLL
+from keras_calib.metrics import RMSCE
+from keras_calib.metrics import Accuracy
+from keras_calib.metrics import AverageCalibrationError
+from keras_calib.metrics import BrierScore
+from keras_calib.metrics import CalibrationMetrics
+from keras_calib.metrics import ClasswiseECE
+from keras_calib.metrics import CoverageAtAccuracy
+from keras_calib.metrics import CoverageAtRisk
+from keras_calib.metrics import DebiasedCalibrationError
+from keras_calib.metrics import FailureAUROC
+from keras_calib.metrics import FailureFPR95
+from keras_calib.metrics import MeanConfidence
+from keras_calib.metrics import NormalizedAURC
+from keras_calib.metrics import ObjectnessDeviation
+from keras_calib.metrics import Overconfidence
+from keras_calib.metrics import OverconfidenceError
+from keras_calib.metrics import PerImage
+from keras_calib.metrics import RiskAtCoverage
+from keras_calib.metrics import SmoothECE
 from keras_calib.metrics import StreamingMetric
-from keras_calib.metrics import nll
+from keras_calib.metrics import Underconfidence
 from keras_calib.plots import ReliabilityDisplay
 from keras_calib.plots import RiskCoverageDisplay
+from keras_calib.proper_scores import brier_score
+from keras_calib.proper_scores import calibration_decomposition
+from keras_calib.proper_scores import nll
 from keras_calib.risk_coverage import RiskCoverageCurve
 from keras_calib.risk_coverage import augrc
 from keras_calib.risk_coverage import aurc
+from keras_calib.risk_coverage import coverage_at_accuracy
 from keras_calib.risk_coverage import coverage_at_risk
 from keras_calib.risk_coverage import eaurc
 from keras_calib.risk_coverage import risk_at_coverage
@@ -74,6 +121,8 @@ from keras_calib.scores import neg_energy
 from keras_calib.scores import neg_entropy
 from keras_calib.scores import p_norm
 from keras_calib.scores import prob_margin
+from keras_calib.segmentation import per_image
+from keras_calib.smooth_error import smooth_ece
 from keras_calib.targets import cape_targets
 from keras_calib.targets import objectness_targets
 from keras_calib.targets import smooth_labels
@@ -82,32 +131,58 @@ from keras_calib.version import __version__
 __all__ = [
     "ACLS",
     "AECE",
+    "AUGRC",
     "AURC",
+    "Accuracy",
     "AdaptiveLabelSmoothing",
+    "AverageCalibrationError",
     "BatchCoupledLoss",
     "BinSums",
     "BrierLoss",
+    "BrierScore",
     "CPC",
+    "CalibrationMetrics",
+    "CalibrationTest",
     "Calibrator",
+    "ClasswiseECE",
+    "Comparison",
     "ConfidencePenalty",
+    "CoverageAtAccuracy",
+    "CoverageAtRisk",
     "DCA",
+    "DebiasedCalibrationError",
+    "Decomposition",
+    "EAURC",
     "ECE",
     "EffectiveLabels",
     "FLSD",
+    "FailureAUROC",
+    "FailureFPR95",
     "FocalLoss",
     "InverseFocalLoss",
     "LabelRelaxation",
     "LabelSmoothing",
+    "MCE",
     "MDCA",
     "MMCE",
     "MbLS",
+    "MeanConfidence",
     "NLL",
+    "NormalizedAURC",
+    "ObjectnessDeviation",
+    "Overconfidence",
+    "OverconfidenceError",
+    "PerImage",
     "PerSampleLoss",
+    "RMSCE",
     "ReliabilityDisplay",
+    "RiskAtCoverage",
     "RiskCoverageCurve",
     "RiskCoverageDisplay",
+    "SmoothECE",
     "StreamingMetric",
     "TemperatureScaling",
+    "Underconfidence",
     "UniformityPenalty",
     "__version__",
     "acls",
@@ -116,19 +191,32 @@ __all__ = [
     "adaptive_label_smoothing",
     "augrc",
     "aurc",
+    "average_calibration_error",
     "brier_loss",
+    "brier_score",
+    "calibration_decomposition",
+    "calibration_test",
+    "canonical_calibration_error",
     "cape_loss",
     "cape_targets",
+    "classwise_ece",
     "clopper_pearson",
+    "compare",
     "confidence_penalty",
     "correctness_ranking",
+    "coverage_at_accuracy",
     "coverage_at_risk",
     "cpc",
     "dca",
+    "debiased_calibration_error",
+    "eaugrc",
     "eaurc",
     "ece",
     "effective_labels",
     "export",
+    "failure_auroc",
+    "failure_average_precision",
+    "failure_fpr95",
     "flsd",
     "focal_loss",
     "gini",
@@ -139,18 +227,28 @@ __all__ = [
     "logit_margin",
     "max_logit",
     "mbls",
+    "mce",
     "mdca",
+    "mean_confidence",
     "mmce",
     "msp",
     "neg_energy",
     "neg_entropy",
     "nll",
+    "normalized_aurc",
+    "objectness_deviation",
     "objectness_targets",
+    "overconfidence",
+    "overconfidence_error",
     "p_norm",
+    "per_image",
     "prediction_flips",
     "prob_margin",
     "risk_at_coverage",
     "risk_coverage_curve",
+    "rmsce",
+    "smooth_ece",
     "smooth_labels",
+    "underconfidence",
     "uniformity_penalty",
 ]

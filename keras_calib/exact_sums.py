@@ -22,11 +22,16 @@ __all__ = [
     "MAX_BATCH",
     "NUM_LIMBS",
     "add",
+    "carried",
+    "column_digits",
     "count_by_key",
+    "digits_by_key",
     "limbs_from_counts",
+    "limbs_of_digits",
     "power_of_two_above",
     "sum_before",
     "sum_by_key",
+    "sum_rows",
     "to_float",
 ]
 
@@ -55,6 +60,15 @@ def add(state: Any, addition: Any) -> Any:
     return ops.stack([low, middle, high], axis=0)
 
 
+def carried(limbs: np.ndarray) -> np.ndarray:
+    """int32 limbs as `add` returns them, of int64 ones of any size."""
+    low, middle, high = limbs
+    middle = middle + (low >> _LIMB_BITS)
+    high = high + (middle >> _LIMB_BITS)
+    mask = 2**_LIMB_BITS - 1
+    return np.stack([low & mask, middle & mask, high]).astype("int32")
+
+
 def count_by_key(keys: Any, num_keys: int) -> Any:
     """How often each key occurs; key `num_keys` is dropped.
 
@@ -74,9 +88,13 @@ def limbs_from_counts(counts: Any) -> Any:
 
 
 def power_of_two_above(values: Any) -> Any:
-    """The smallest power of two >= max(values), at least 2^-60; a scalar."""
+    """The smallest power of two >= max(values), at least 2^-60.
+
+    Over the last axis: a scalar of `(n,)`, `(m,)` of `(m, n)`.
+    """
     powers = ops.convert_to_tensor(_POWERS.astype("float32"))
-    below = ops.sum(ops.cast(powers < ops.max(values), "int32"))
+    largest = ops.max(values, axis=-1, keepdims=True)
+    below = ops.sum(ops.cast(powers < largest, "int32"), axis=-1)
     # From a table: exp2 and pow are not exact on every backend.
     return ops.take(powers, ops.minimum(below, len(_POWERS) - 1))
 
@@ -108,23 +126,62 @@ def sum_by_key(
         int32 `(3, num_keys)`.
     """
     num_digits = num_digits or (3 if scale is None else 4)
-    rest = values if scale is None else values / scale
-    digits = []
-    for position in range(1, num_digits + 1):
-        rest = rest * 256.0
-        last = position == num_digits
-        digit = ops.round(rest) if last else ops.floor(rest)
-        rest = rest - digit
-        digits.append(ops.cast(digit, "int32"))
+    digits = _digits(values if scale is None else values / scale, num_digits)
     sums = [_integer_sum(digit, keys, num_keys) for digit in digits]
     if scale is None:
         return sum(
             _deposit_shifted(total, _UNIT_BITS - 8 * position)
             for position, total in enumerate(sums, start=1)
         )
-    units = [2.0 ** (_UNIT_BITS - 8 * i) for i in range(1, num_digits + 1)]
-    units = scale * ops.convert_to_tensor(units, dtype="float32")
+    units = scale * _units(num_digits)
     return _deposit(ops.stack(sums), ops.expand_dims(units, -1))
+
+
+def sum_rows(values: Any) -> Any:
+    """Limbs of the sums of rows; each value is rounded once, as above.
+
+    Args:
+        values: float32 `(m, n)`, >= 0; n at most 2 `MAX_BATCH`.
+
+    Returns:
+        int32 `(3, m)`.
+    """
+    scale = power_of_two_above(values)
+    digits = ops.stack(_digits(values / ops.expand_dims(scale, -1), 4))
+    if values.shape[-1] is None:
+        digits = ops.cast(digits, "int64")
+    sums = ops.sum(digits, axis=-1)
+    units = ops.expand_dims(_units(4), -1) * scale
+    return _deposit(sums, units)
+
+
+def column_digits(values: Any) -> Any:
+    """Integer sums of the two base-4096 digits of columns.
+
+    Args:
+        values: float32 `(n, columns)` in [0, 1]; n at most 2^18 where known.
+
+    Returns:
+        int32 or int64 `(2, columns)`.
+    """
+    digits = _wide_digits(values)
+    if values.shape[0] is None:
+        digits = [ops.cast(digit, "int64") for digit in digits]
+    return ops.stack([ops.sum(digit, axis=0) for digit in digits])
+
+
+def digits_by_key(values: Any, keys: Any, num_keys: int) -> Any:
+    """The same sums of values `(n,)` over each key, `(2, num_keys)`."""
+    return ops.stack(
+        [_integer_sum(digit, keys, num_keys) for digit in _wide_digits(values)]
+    )
+
+
+def limbs_of_digits(sums: Any, scale: Any) -> Any:
+    """Limbs `(3, m)` of `scale` times what sums `(2, m)` stand for."""
+    units = [2.0 ** (_UNIT_BITS - 12 * i) for i in (1, 2)]
+    units = scale * ops.convert_to_tensor(units, dtype="float32")
+    return _deposit(sums, ops.expand_dims(units, -1))
 
 
 def to_float(limbs: Any) -> Any:
@@ -166,6 +223,29 @@ def sum_before(limbs: Any) -> Any:
             exponent = _LIMB_BITS * position + shift - _UNIT_BITS
             total = total + running[part] * 2.0**exponent
     return total
+
+
+def _digits(values: Any, num_digits: int) -> list[Any]:
+    """Base-256 digits of values in [0, 1], the last one rounded."""
+    digits = []
+    for position in range(1, num_digits + 1):
+        values = values * 256.0
+        last = position == num_digits
+        digit = ops.round(values) if last else ops.floor(values)
+        values = values - digit
+        digits.append(ops.cast(digit, "int32"))
+    return digits
+
+
+def _wide_digits(values: Any) -> list[Any]:
+    """Two base-4096 digits of values in [0, 1], rounded to 24 bits."""
+    whole = ops.cast(ops.round(values * 2.0**24), "int32")
+    return [ops.right_shift(whole, 12), ops.bitwise_and(whole, 4095)]
+
+
+def _units(num_digits: int) -> Any:
+    units = [2.0 ** (_UNIT_BITS - 8 * i) for i in range(1, num_digits + 1)]
+    return ops.convert_to_tensor(units, dtype="float32")
 
 
 def _integer_sum(values: Any, keys: Any, num_keys: int) -> Any:

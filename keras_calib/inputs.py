@@ -53,8 +53,8 @@ class Predictions(NamedTuple):
         from_logits: Which of the two `outputs` are.
         weight: `(n,)`, or None where every sample counts 1.
         valid: `(n,)` bool, or None where every sample counts.
-        possible: `(n,)` bool, False where the label can not be, or None
-            where labels were checked.
+        objectness: `(n,)`, the share of the image that the object covers,
+            or None where not given.
     """
 
     labels: Any
@@ -62,7 +62,7 @@ class Predictions(NamedTuple):
     from_logits: bool
     weight: Any
     valid: Any
-    possible: Any
+    objectness: Any = None
 
 
 def check_reading(axis: Any, ignore_class: Any) -> None:
@@ -333,7 +333,7 @@ def read_arrays(
         raise ValueError(
             invalid("`sample_weight` must not be 0 everywhere", sum=0.0)
         )
-    return Predictions(read, outputs, from_logits, weight, None, None)
+    return Predictions(read, outputs, from_logits, weight, None)
 
 
 def _classes_last(shape: tuple, axis: int) -> tuple:

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.bin_errors import calibration_error
 from keras_calib.bins import BinSums
-from keras_calib.bins import expected_error
 from keras_calib.calibration_error import equal_width_bins
 from keras_calib.checks import invalid
 from keras_calib.intervals import clopper_pearson
-from keras_calib.metrics.calibration import ECE
+from keras_calib.metrics.calibration import BinnedMetric
+from keras_calib.metrics.histogram_metric import HistogramMetric
+from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.numerics import safe_divide
 from keras_calib.risk_coverage import RiskCoverageCurve
 from keras_calib.risk_coverage import aurc
@@ -61,7 +63,7 @@ class ReliabilityDisplay:
     def __init__(self, sums: BinSums, *, name: str | None = None):
         self.sums = sums
         self.name = name
-        self.ece = float(expected_error(sums))
+        self.ece = float(calibration_error(sums))
         self.accuracy = float(
             safe_divide(sums.correct.sum(), sums.weight.sum())
         )
@@ -93,11 +95,18 @@ class ReliabilityDisplay:
     def from_metric(
         cls, metric: Any, *, name: str | None = None
     ) -> "ReliabilityDisplay":
-        """From an `ECE` metric that has seen data."""
-        if not isinstance(metric, ECE):
+        """From a metric with equal-width bins that has seen data.
+
+        Args:
+            metric: `ECE` or another error over its bins, or
+                `CalibrationMetrics`.
+            name: Name of the model, for the title.
+        """
+        if not isinstance(metric, BinnedMetric | CalibrationMetrics):
             raise TypeError(
                 invalid(
-                    "`metric` must be an `ECE` metric",
+                    "`metric` must be `ECE`, another metric of equal-width "
+                    "bins, or `CalibrationMetrics`",
                     metric=type(metric).__name__,
                 )
             )
@@ -237,6 +246,31 @@ class RiskCoverageDisplay:
             for name, outputs in models.items()
         }
         return cls(curves, values)
+
+    @classmethod
+    def from_metric(cls, metrics: Any) -> "RiskCoverageDisplay":
+        """From selection metrics that have seen data.
+
+        Args:
+            metrics: A metric of a ranking, such as `AURC`, or
+                `CalibrationMetrics`; or a dict of them by the name of the
+                model.
+        """
+        if not isinstance(metrics, dict):
+            metrics = {"model": metrics}
+        for metric in metrics.values():
+            if not isinstance(metric, HistogramMetric | CalibrationMetrics):
+                raise TypeError(
+                    invalid(
+                        "`metrics` must be `AURC`, another metric of a "
+                        "ranking, or `CalibrationMetrics`",
+                        metric=type(metric).__name__,
+                    )
+                )
+        return cls(
+            {name: metric.curve() for name, metric in metrics.items()},
+            {name: metric.aurc() for name, metric in metrics.items()},
+        )
 
     def plot(self, ax: Any = None) -> "RiskCoverageDisplay":
         """Draws the curves and returns self.

@@ -1,4 +1,4 @@
-"""What is read off a risk-coverage curve, tie-aware, from groups of samples.
+"""Areas under risk-coverage and ROC curves, tie-aware, from groups of samples.
 
 Every formula works on `RankedGroups`: groups of equal score, surest first.
 Whole data sets give one group per distinct score (NumPy, float64); the
@@ -23,10 +23,16 @@ from keras_calib.numerics import safe_divide
 
 __all__ = [
     "RankedGroups",
+    "augrc_bounds_of_groups",
     "augrc_of_groups",
     "aurc_bounds_of_groups",
     "aurc_of_groups",
-    "coverage_at_risk_of_groups",
+    "eaurc_bounds_of_groups",
+    "eaurc_of_groups",
+    "failure_auroc_bounds_of_groups",
+    "failure_auroc_of_groups",
+    "normalized_aurc_bounds_of_groups",
+    "normalized_aurc_of_groups",
     "optimal_aurc",
 ]
 
@@ -96,37 +102,130 @@ def aurc_bounds_of_groups(groups: RankedGroups, whole: Any) -> tuple[Any, Any]:
 
 def optimal_aurc(groups: RankedGroups, whole: Any) -> Any:
     """AURC if every wrong prediction ranked last (either)."""
-    xp = namespace(groups.mass)
-    total, wrong = xp.sum(groups.mass), xp.sum(groups.wrong)
-    # All mass in one group, best order.
-    one = RankedGroups(
-        *(xp.reshape(v, (1,)) for v in (total, wrong)),
-        *(xp.zeros_like(xp.reshape(total, (1,))) for _ in range(3)),
+    return aurc_bounds_of_groups(_as_one(groups), whole)[0]
+
+
+def eaurc_of_groups(groups: RankedGroups, whole: Any) -> Any:
+    """AURC less its optimum, >= 0 (either)."""
+    return _excess(aurc_of_groups(groups, whole), groups, whole)
+
+
+def eaurc_bounds_of_groups(groups: RankedGroups, whole: Any) -> tuple[Any, Any]:
+    """E-AURC if each group is ordered best, and worst (either)."""
+    best, worst = aurc_bounds_of_groups(groups, whole)
+    return _excess(best, groups, whole), _excess(worst, groups, whole)
+
+
+def normalized_aurc_of_groups(groups: RankedGroups, whole: Any) -> Any:
+    """(AURC - optimum) / (error - optimum) (either).
+
+    Args:
+        groups: Ranked groups.
+        whole: Whether weights are counts: bool, or a bool tensor.
+
+    Returns:
+        A scalar: 0 for a perfect ranking, 1 for a random one, above 1 for
+        worse; 0 where all are correct or all wrong, as every ranking is
+        perfect then.
+    """
+    return safe_divide(
+        eaurc_of_groups(groups, whole), _excess_of_random(groups, whole)
     )
-    return aurc_bounds_of_groups(one, whole)[0]
+
+
+def normalized_aurc_bounds_of_groups(
+    groups: RankedGroups, whole: Any
+) -> tuple[Any, Any]:
+    """Normalised AURC if each group is ordered best, and worst (either)."""
+    best, worst = eaurc_bounds_of_groups(groups, whole)
+    scale = _excess_of_random(groups, whole)
+    return safe_divide(best, scale), safe_divide(worst, scale)
 
 
 def augrc_of_groups(groups: RankedGroups) -> Any:
     """AUGRC: the area under wrong accepted mass over coverage (either)."""
-    xp = namespace(groups.mass)
-    m, q, _, a, slope = groups
-    area = xp.sum(m * a + 0.5 * m * q - q * (m - q) * slope)
-    return safe_divide(area, xp.square(xp.sum(m)))
+    return _augrc(groups, groups.slope)
 
 
-def coverage_at_risk_of_groups(groups: RankedGroups, risk: float) -> Any:
-    """The largest coverage of a whole group whose risk is at most `risk`."""
+def augrc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
+    """AUGRC if each group is ordered best, and worst (either)."""
+    half = namespace(groups.mass).full_like(groups.slope, 0.5)
+    return _augrc(groups, half), _augrc(groups, -half)
+
+
+def failure_auroc_of_groups(groups: RankedGroups) -> Any:
+    """P(a correct prediction scores above a wrong one), ties half (either).
+
+    Args:
+        groups: Ranked groups.
+
+    Returns:
+        A scalar in [0, 1]; 0.5, no information, where all are correct, all
+        are wrong, or there is none.
+    """
+    return _auroc(groups, groups.slope)
+
+
+def failure_auroc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
+    """AUROC if each group is ordered worst, and best (either)."""
+    half = namespace(groups.mass).full_like(groups.slope, 0.5)
+    return _auroc(groups, -half), _auroc(groups, half)
+
+
+def _augrc(groups: RankedGroups, slope: Any) -> Any:
+    """AUGRC where P(correct above wrong) in a group is 1/2 + `slope`."""
     xp = namespace(groups.mass)
-    through = groups.before + groups.mass
-    kept = groups.wrong_before + groups.wrong <= risk * through
-    covered = xp.max(xp.where(kept, through, xp.zeros_like(through)))
-    return safe_divide(covered, xp.sum(groups.mass))
+    m, q, _, a, _ = groups
+    # By shares: float32 overflows at squares of masses.
+    total = xp.sum(m)
+    m, q, a = (safe_divide(v, total) for v in (m, q, a))
+    # Positive terms only, also where the slope is 1/2.
+    good = xp.maximum(m - q, 0.0)
+    return xp.sum(m * a + 0.5 * q * q + good * q * (0.5 - slope))
+
+
+def _auroc(groups: RankedGroups, slope: Any) -> Any:
+    """AUROC where P(correct above wrong) in a group is 1/2 + `slope`."""
+    xp = namespace(groups.mass)
+    q, a = groups.wrong, groups.wrong_before
+    good = xp.maximum(groups.mass - q, 0.0)
+    # Pairs in the wrong order: no difference of long sums.
+    num_wrong, num_good = xp.sum(q), xp.sum(good)
+    share = safe_divide(good, num_good)
+    above = safe_divide(a + q * (0.5 - slope), num_wrong)
+    auroc = 1.0 - xp.sum(share * above)
+    both = xp.logical_and(num_wrong > 0, num_good > 0)
+    return xp.where(both, auroc, xp.full_like(auroc, 0.5))
+
+
+def _as_one(groups: RankedGroups) -> RankedGroups:
+    """All mass in one group."""
+    xp = namespace(groups.mass)
+    total, wrong = xp.sum(groups.mass), xp.sum(groups.wrong)
+    return RankedGroups(
+        *(xp.reshape(v, (1,)) for v in (total, wrong)),
+        *(xp.zeros_like(xp.reshape(total, (1,))) for _ in range(3)),
+    )
+
+
+def _excess(aurc: Any, groups: RankedGroups, whole: Any) -> Any:
+    return namespace(aurc).maximum(aurc - optimal_aurc(groups, whole), 0.0)
+
+
+def _excess_of_random(groups: RankedGroups, whole: Any) -> Any:
+    """Error rate less the optimal AURC, as a product (either)."""
+    xp = namespace(groups.mass)
+    one = _as_one(groups)
+    good = xp.maximum(one.mass - one.wrong, 0.0)
+    excess = good * _difference(good, one.wrong, whole)
+    return xp.sum(safe_divide(excess, one.mass))
 
 
 def _phi(x: Any) -> Any:
     """1 - log1p(x) / x, without cancellation at small x (either)."""
     xp = namespace(x)
-    small = x < 0.06
+    # Where the series is exact to the precision at hand.
+    small = x < (1e-3 if xp is np else 0.06)
     near = xp.where(small, x, xp.zeros_like(x))
     far = xp.where(small, xp.ones_like(x), x)
     series = near * (

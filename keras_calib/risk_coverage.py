@@ -1,31 +1,33 @@
 """Risk-coverage curves of whole data sets, exact and tie-aware in float64."""
 
+from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.calibration_error import TopLabel
-from keras_calib.calibration_error import top_label
-from keras_calib.calibration_error import whole_weights
 from keras_calib.checks import check_above
 from keras_calib.checks import check_at_least
 from keras_calib.checks import check_at_most
 from keras_calib.checks import check_in
+from keras_calib.curve_conventions import analytic_optimum
+from keras_calib.curve_conventions import augrc_by_convention
+from keras_calib.curve_conventions import aurc_by_convention
+from keras_calib.curve_conventions import optimum_by_convention
 from keras_calib.numerics import safe_divide
-from keras_calib.ranked_groups import RankedGroups
-from keras_calib.ranked_groups import augrc_of_groups
-from keras_calib.ranked_groups import aurc_of_groups
-from keras_calib.ranked_groups import coverage_at_risk_of_groups
-from keras_calib.ranked_groups import optimal_aurc
+from keras_calib.operating_points import coverage_at_risk_of_groups
+from keras_calib.operating_points import risk_at_coverage_of_groups
+from keras_calib.ranking import rank
+from keras_calib.ranking import ranked
+from keras_calib.ranking import top_scored
 
 __all__ = [
     "RiskCoverageCurve",
     "augrc",
     "aurc",
+    "coverage_at_accuracy",
     "coverage_at_risk",
     "eaurc",
-    "rank",
     "risk_at_coverage",
     "risk_coverage_curve",
 ]
@@ -45,26 +47,13 @@ class RiskCoverageCurve(NamedTuple):
     threshold: np.ndarray
 
 
-def rank(top: TopLabel, ties: str = "average") -> RankedGroups:
-    """Groups of a whole data set, one per distinct score (or per sample)."""
-    order = np.argsort(-top.score, kind="stable")
-    mass = np.ones(len(order)) if top.weight is None else top.weight[order]
-    wrong = mass * (1.0 - top.correct[order])
-    if ties == "average":
-        score = top.score[order]
-        starts = np.flatnonzero(np.r_[True, score[1:] != score[:-1]])
-        mass = np.add.reduceat(mass, starts)
-        wrong = np.add.reduceat(wrong, starts)
-    before = np.cumsum(np.r_[0.0, mass[:-1]])
-    wrong_before = np.cumsum(np.r_[0.0, wrong[:-1]])
-    return RankedGroups(mass, wrong, before, wrong_before, np.zeros_like(mass))
-
-
 def aurc(
     labels: Any,
     probs: Any,
     *,
+    score: str | Callable[[Any], Any] = "msp",
     ties: str = "average",
+    convention: str = "mean",
     from_logits: bool = False,
     sample_weight: Any = None,
     ignore_class: int | None = None,
@@ -72,16 +61,28 @@ def aurc(
     """Area under the risk-coverage curve of a whole data set, in float64.
 
     AURC = (1/N) sum_k (errors among the k surest) / k, ranked by the
-    probability of the predicted class. Lower is better; a random ranking
-    gives the error rate.
+    probability of the predicted class or another score. Lower is better; a
+    random ranking gives the error rate.
 
     Args:
         labels: Class ids `(n, ...)` or one-hot or soft labels
             `(n, ..., num_classes)`.
         probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
             second of two classes.
+        score: What ranks: `"msp"` (the probability of the predicted class),
+            `"max_logit"`, `"logit_margin"`, `"prob_margin"`,
+            `"neg_entropy"`, `"neg_energy"`, `"gini"`, `"p_norm"` (in the
+            precision of the backend, float32 on JAX), or a function of
+            logits `(n, num_classes)`, or log p, to `(n,)`, higher = surer.
         ties: `"average"`: the mean over all orders of tied samples;
             `"order"`: tied samples stay in the order given.
+        convention: `"mean"` as above; or as other code has it, R_k the risk
+            of the k surest: `"trapezoid"`, the trapezoid rule from coverage
+            1/N, over 1 - 1/N; `"origin"`, the same from (0, 0); `"merged"`,
+            between thresholds, flat to coverage 0; `"geifman"`, the mean
+            with denominators k + 1 for k < N; `"achievable"`, the area
+            below the convex hull. Weights that are not whole go with
+            `"mean"`, `"merged"` and `"achievable"` only.
         from_logits: Whether `probs` are logits; these tie less.
         sample_weight: Weights of the shape of the class ids, or `(n,)`.
             Whole numbers count as repeats of the sample, others as mass.
@@ -104,19 +105,29 @@ def aurc(
         Classifiers, ICLR 2019, https://arxiv.org/abs/1805.08206
 
     Differs:
-        The released code sorts tied samples as they come; the default here
-        is the exact mean over their orders.
+        The released code, `"geifman"`, sorts tied samples as they come; the
+        default here is the exact mean over their orders.
     """
-    check_in("ties", ties, ("average", "order"))
-    top = _read(labels, probs, from_logits, sample_weight, ignore_class)
-    return float(aurc_of_groups(rank(top, ties), whole_weights(top.weight)))
+    groups, whole = ranked(
+        labels,
+        probs,
+        score=score,
+        ties=ties,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    return aurc_by_convention(groups, whole, convention)
 
 
 def eaurc(
     labels: Any,
     probs: Any,
     *,
+    score: str | Callable[[Any], Any] = "msp",
     ties: str = "average",
+    convention: str = "mean",
+    optimum: str = "finite",
     from_logits: bool = False,
     sample_weight: Any = None,
     ignore_class: int | None = None,
@@ -126,31 +137,48 @@ def eaurc(
     Args:
         labels: As in `aurc`, shape `(n, ...)`.
         probs: As in `aurc`, shape `(n, ..., num_classes)`.
+        score: As in `aurc`.
         ties: `"average"` or `"order"`, as in `aurc`.
+        convention: As in `aurc`.
+        optimum: `"finite"`: the optimum of as many samples, by the same
+            convention; `"analytic"`: the limit r + (1 - r) log(1 - r).
         from_logits: Whether `probs` are logits.
         sample_weight: As in `aurc`.
         ignore_class: Class id that does not count.
 
     Returns:
-        E-AURC in [0, 1], against the optimum of a finite sample.
+        E-AURC in [0, 1]; with the analytic optimum it can be below 0.
 
     Reference:
         Geifman et al., Bias-Reduced Uncertainty Estimation for Deep Neural
         Classifiers, ICLR 2019, https://arxiv.org/abs/1805.08206
 
     Differs:
-        The paper subtracts the limit r + (1 - r) log(1 - r).
+        The paper has the analytic optimum.
     """
-    check_in("ties", ties, ("average", "order"))
-    top = _read(labels, probs, from_logits, sample_weight, ignore_class)
-    groups, whole = rank(top, ties), whole_weights(top.weight)
-    return float(aurc_of_groups(groups, whole) - optimal_aurc(groups, whole))
+    check_in("optimum", optimum, ("finite", "analytic"))
+    groups, whole = ranked(
+        labels,
+        probs,
+        score=score,
+        ties=ties,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    value = aurc_by_convention(groups, whole, convention)
+    if optimum == "analytic":
+        return value - analytic_optimum(groups)
+    return value - optimum_by_convention(groups, whole, convention)
 
 
 def augrc(
     labels: Any,
     probs: Any,
     *,
+    score: str | Callable[[Any], Any] = "msp",
+    ties: str = "average",
+    convention: str = "origin",
     from_logits: bool = False,
     sample_weight: Any = None,
     ignore_class: int | None = None,
@@ -163,6 +191,11 @@ def augrc(
     Args:
         labels: As in `aurc`, shape `(n, ...)`.
         probs: As in `aurc`, shape `(n, ..., num_classes)`.
+        score: As in `aurc`.
+        ties: `"average"` or `"order"`, as in `aurc`.
+        convention: `"origin"`: the area from coverage 0; `"trapezoid"`: the
+            trapezoid rule from coverage 1/N, over 1 - 1/N, for whole
+            weights.
         from_logits: Whether `probs` are logits.
         sample_weight: As in `aurc`.
         ignore_class: Class id that does not count.
@@ -174,8 +207,16 @@ def augrc(
         Traub et al., Overcoming Common Flaws in the Evaluation of Selective
         Classification Systems, NeurIPS 2024, https://arxiv.org/abs/2407.01032
     """
-    top = _read(labels, probs, from_logits, sample_weight, ignore_class)
-    return float(augrc_of_groups(rank(top)))
+    groups, whole = ranked(
+        labels,
+        probs,
+        score=score,
+        ties=ties,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    return augrc_by_convention(groups, whole, convention)
 
 
 def coverage_at_risk(
@@ -183,6 +224,7 @@ def coverage_at_risk(
     probs: Any,
     risk: float,
     *,
+    score: str | Callable[[Any], Any] = "msp",
     ties: str = "average",
     from_logits: bool = False,
     sample_weight: Any = None,
@@ -194,6 +236,7 @@ def coverage_at_risk(
         labels: As in `aurc`, shape `(n, ...)`.
         probs: As in `aurc`, shape `(n, ..., num_classes)`.
         risk: Allowed share of errors among the accepted, in [0, 1].
+        score: As in `aurc`.
         ties: `"average"`: only thresholds that can be set count, tied
             samples are accepted together; `"order"`: any prefix counts.
         from_logits: Whether `probs` are logits.
@@ -209,9 +252,61 @@ def coverage_at_risk(
     """
     check_at_least("risk", risk, 0.0)
     check_at_most("risk", risk, 1.0)
-    check_in("ties", ties, ("average", "order"))
-    top = _read(labels, probs, from_logits, sample_weight, ignore_class)
-    return float(coverage_at_risk_of_groups(rank(top, ties), risk))
+    groups, _ = ranked(
+        labels,
+        probs,
+        score=score,
+        ties=ties,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    return float(coverage_at_risk_of_groups(groups, risk))
+
+
+def coverage_at_accuracy(
+    labels: Any,
+    probs: Any,
+    accuracy: float,
+    *,
+    score: str | Callable[[Any], Any] = "msp",
+    ties: str = "average",
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+) -> float:
+    """The largest coverage at which the accuracy is at least `accuracy`.
+
+    Args:
+        labels: As in `aurc`, shape `(n, ...)`.
+        probs: As in `aurc`, shape `(n, ..., num_classes)`.
+        accuracy: Share of correct predictions among the accepted, in [0, 1].
+        score: As in `aurc`.
+        ties: As in `coverage_at_risk`.
+        from_logits: Whether `probs` are logits.
+        sample_weight: As in `aurc`.
+        ignore_class: Class id that does not count.
+
+    Returns:
+        Coverage in [0, 1]; 0 if no threshold is good enough.
+
+    Reference:
+        Galil et al., What Can We Learn From The Selective Prediction And
+        Uncertainty Estimation Performance Of 523 Imagenet Classifiers?, ICLR
+        2023, https://arxiv.org/abs/2302.11874
+    """
+    check_at_least("accuracy", accuracy, 0.0)
+    check_at_most("accuracy", accuracy, 1.0)
+    return coverage_at_risk(
+        labels,
+        probs,
+        1.0 - accuracy,
+        score=score,
+        ties=ties,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
 
 
 def risk_at_coverage(
@@ -219,6 +314,7 @@ def risk_at_coverage(
     probs: Any,
     coverage: float,
     *,
+    score: str | Callable[[Any], Any] = "msp",
     ties: str = "average",
     from_logits: bool = False,
     sample_weight: Any = None,
@@ -231,6 +327,7 @@ def risk_at_coverage(
         probs: As in `aurc`, shape `(n, ..., num_classes)`.
         coverage: Share of the samples to accept, in (0, 1]. The weight is
             rounded up to whole samples.
+        score: As in `aurc`.
         ties: `"average"`: samples tied at the threshold count in
             proportion; `"order"`: tied samples stay in the order given.
         from_logits: Whether `probs` are logits.
@@ -246,21 +343,23 @@ def risk_at_coverage(
     """
     check_above("coverage", coverage, 0.0)
     check_at_most("coverage", coverage, 1.0)
-    check_in("ties", ties, ("average", "order"))
-    top = _read(labels, probs, from_logits, sample_weight, ignore_class)
-    groups = rank(top, ties)
-    accepted = coverage * np.sum(groups.mass)
-    if whole_weights(top.weight):
-        # 0.8 * 1000 must not become 801.
-        accepted = max(1.0, np.ceil(accepted * (1 - 1e-12)))
-    share = np.clip(safe_divide(accepted - groups.before, groups.mass), 0, 1)
-    return float(safe_divide(np.sum(share * groups.wrong), accepted))
+    groups, whole = ranked(
+        labels,
+        probs,
+        score=score,
+        ties=ties,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    return float(risk_at_coverage_of_groups(groups, coverage, whole))
 
 
 def risk_coverage_curve(
     labels: Any,
     probs: Any,
     *,
+    score: str | Callable[[Any], Any] = "msp",
     from_logits: bool = False,
     sample_weight: Any = None,
     ignore_class: int | None = None,
@@ -270,34 +369,32 @@ def risk_coverage_curve(
     Args:
         labels: As in `aurc`, shape `(n, ...)`.
         probs: As in `aurc`, shape `(n, ..., num_classes)`.
+        score: As in `aurc`.
         from_logits: Whether `probs` are logits.
         sample_weight: As in `aurc`.
         ignore_class: Class id that does not count.
 
     Returns:
         RiskCoverageCurve of arrays `(num_thresholds,)`, coverage ascending.
-        Thresholds are confidences, or log-odds of logits.
+        Thresholds are scores: of `"msp"` confidences, or log-odds of logits.
 
     Reference:
         El-Yaniv and Wiener, On the Foundations of Noise-free Selective
         Classification, JMLR 2010,
         https://www.jmlr.org/papers/v11/el-yaniv10a.html
     """
-    top = _read(labels, probs, from_logits, sample_weight, ignore_class)
+    top = top_scored(
+        labels,
+        probs,
+        score=score,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
     groups = rank(top)
     through = groups.before + groups.mass
     return RiskCoverageCurve(
         coverage=through / through[-1],
         risk=safe_divide(groups.wrong_before + groups.wrong, through),
         threshold=-np.unique(-top.score),
-    )
-
-
-def _read(labels, probs, from_logits, sample_weight, ignore_class):
-    return top_label(
-        labels,
-        probs,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
     )

@@ -1,6 +1,6 @@
 """A fine histogram of a score: one mergeable state for every rank metric.
 
-The score is the log-odds t of the confidence, which resolves confidences
+For the confidence the score is its log-odds t, which resolves confidences
 near 1 that a histogram of the probability would pile into one bin. Bins are
 uniform in asinh(t / 2), from t = -16 up to t = 4110. The edges of the
 equal-width calibration bins are inserted as extra boundaries, so that a cell
@@ -8,6 +8,9 @@ lies in one calibration bin. Per cell, separately for correct and wrong
 predictions, the state keeps the mass and the sum of the offsets inside the
 bin, in exact integers (see `exact_sums`); the mean confidence of a cell
 follows from its mean offset.
+
+Other scores in [0, 1] go by their log-odds too. A score of any size goes by
+asinh(2^20 t), which is about as fine near 0 as far from it.
 """
 
 from typing import Any
@@ -18,24 +21,46 @@ from keras import ops
 from scipy.special import expit
 
 from keras_calib import exact_sums
+from keras_calib.bins import BinSums
 from keras_calib.bins import bin_index
-from keras_calib.bins import observe
-from keras_calib.calibration_error import equal_mass_edges
-from keras_calib.calibration_error import equal_mass_error
 from keras_calib.checks import check_integer
-from keras_calib.inputs import Predictions
 from keras_calib.numerics import namespace
 from keras_calib.numerics import safe_divide
 from keras_calib.numerics import sigmoid
 from keras_calib.ranked_groups import RankedGroups
+from keras_calib.records import Records
 
-__all__ = ["Cells", "HistogramSummary", "aece_bounds", "aece_of_cells"]
+__all__ = [
+    "Cells",
+    "HistogramSummary",
+    "LOG_ODDS",
+    "ScoreMap",
+    "UNBOUNDED",
+]
 
-# v = 738 asinh(t / 2), bins floor(v) + 2050, for 8192 bins.
-_SLOPE = 738.0 / 8192
-_ZERO = 2050 / 8192
 _OFFSET_DIGITS = 2
 _QUANTUM = 2.0 ** (-8 * _OFFSET_DIGITS)
+
+
+class ScoreMap(NamedTuple):
+    """Bins of a score t: v = slope asinh(t / scale), bin floor(v) + zero.
+
+    Attributes:
+        slope: For one bin in all.
+        zero: Bin of t = 0, for one bin in all.
+        scale: Scores below it are spread evenly.
+        limit: Scores beyond it are in the last bins by far.
+    """
+
+    slope: float
+    zero: float
+    scale: float
+    limit: float
+
+
+LOG_ODDS = ScoreMap(738.0 / 8192, 2050 / 8192, 2.0, 1e5)
+# From -4096 to 4096; 1e30 keeps asinh finite.
+UNBOUNDED = ScoreMap(178.9 / 8192, 0.5, 2.0**-20, 1e30)
 
 
 class Cells(NamedTuple):
@@ -46,12 +71,16 @@ class Cells(NamedTuple):
         wrong: Weight of the wrong ones.
         before: Weight of all cells below.
         confidence: Sum of weight times confidence.
+        residual: Sum of weight times (confidence - correct).
+        doubt: Sum of weight times (1 - confidence) of the right ones.
     """
 
     mass: Any
     wrong: Any
     before: Any
     confidence: Any
+    residual: Any
+    doubt: Any
 
 
 class HistogramSummary:
@@ -61,83 +90,132 @@ class HistogramSummary:
         resolution: Number of bins of the score, at least 64. 8192 gives AURC
             to 3e-7 in most cases, 2048 to 5e-6.
         num_bins: Number of equal-width calibration bins whose edges are
-            inserted.
+            inserted; None for another score than the confidence.
+        score_map: How scores go to bins.
+        score: Function of records to scores `(n,)`; None for their own.
+        needs_rows: Whether that function needs the outputs of all classes.
     """
 
-    def __init__(self, resolution: int = 8192, num_bins: int = 15):
+    def __init__(
+        self,
+        resolution: int = 8192,
+        num_bins: int | None = 15,
+        *,
+        score_map: ScoreMap = LOG_ODDS,
+        score: Any = None,
+    ):
         check_integer("resolution", resolution, 64)
-        check_integer("num_bins", num_bins, 1)
+        self.needs_rows = False
+        self.score = score
         self.resolution = resolution
-        self.num_bins = num_bins
-        self.num_cells = resolution + num_bins - 1
-        self._slope = _SLOPE * resolution
-        self._zero = round(_ZERO * resolution)
+        self.num_bins = 1 if num_bins is None else num_bins
+        check_integer("num_bins", self.num_bins, 1)
+        self.num_cells = resolution + self.num_bins - 1
+        self._has_confidence = num_bins is not None
+        self._map = score_map
+        self._slope = score_map.slope * resolution
+        self._zero = round(score_map.zero * resolution)
         # The first cell past each inserted edge, and hence of each cell its
         # calibration bin and its bin of the histogram.
-        edges = np.arange(1, num_bins) / num_bins
+        steps = np.arange(1, self.num_bins)
+        edges = steps / self.num_bins
         position = self._slope * np.arcsinh(np.log(edges / (1 - edges)) / 2)
         first = np.floor(position).astype(int) + self._zero
-        first = np.clip(first, 0, resolution - 1) + np.arange(1, num_bins)
+        first = np.clip(first, 0, resolution - 1) + steps
         cells = np.arange(self.num_cells)
         self.calibration_bin = np.searchsorted(first, cells, side="right")
         self._bin = cells - self.calibration_bin
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the int32 limbs: limb, mass or offset, key."""
-        return (exact_sums.NUM_LIMBS, 2, 2 * self.num_cells)
+        """Shape of the int32 limbs: limb, key of mass and offset sums.
 
-    def summarise(self, batch: Predictions) -> Any:
+        The last key is for the sum of squared weights.
+        """
+        return (exact_sums.NUM_LIMBS, 4 * self.num_cells + 1)
+
+    def summarise(self, records: Records) -> Any:
         """Limbs of mass and offset sum by cell and wrong, of one batch."""
-        top, wrong, counted = observe(batch)
-        safe = ops.where(counted, top.log_odds, ops.zeros_like(top.log_odds))
-        # asinh of 1e5 is the last bin by far; infinity must not get there.
-        safe = ops.clip(safe, -1e5, 1e5)
-        position = self._slope * ops.arcsinh(safe / 2.0)
+        score = records.score if self.score is None else self.score(records)
+        score = ops.where(records.counted, score, ops.zeros_like(score))
+        score = ops.clip(score, -self._map.limit, self._map.limit)
+        position = self._slope * ops.arcsinh(score / self._map.scale)
         floor = ops.floor(position)
-        offset = position - floor
+        # Cut to 16 bits; reading adds back half a quantum.
+        offset = ops.floor((position - floor) / _QUANTUM) * _QUANTUM
         cell = ops.cast(floor, "int32") + self._zero
         cell = ops.clip(cell, 0, self.resolution - 1)
-        confidence = ops.where(
-            counted, top.confidence, ops.zeros_like(top.confidence)
-        )
-        cell = cell + bin_index(confidence, self.num_bins)
+        if self.num_bins > 1:
+            cell = cell + bin_index(records.confidence, self.num_bins)
         num_keys = 2 * self.num_cells
-        keys = ops.where(
-            counted, 2 * cell + wrong, ops.full_like(cell, num_keys)
-        )
-        if batch.weight is None:
-            mass = exact_sums.limbs_from_counts(
-                exact_sums.count_by_key(keys, num_keys)
-            )
-            # Cut to 16 bits; reading adds back half a quantum.
-            offset = ops.floor(offset / _QUANTUM) * _QUANTUM
+        keys = 2 * cell + records.wrong
+        keys = ops.where(records.counted, keys, ops.full_like(keys, num_keys))
+        weight = records.weight
+        if weight is None:
+            counts = exact_sums.count_by_key(keys, num_keys)
+            total = ops.sum(ops.cast(records.counted, "int32"))
+            counts = ops.concatenate([counts, ops.reshape(total, (1,))])
+            mass = exact_sums.limbs_from_counts(counts)
+            mass, squares = mass[:, :-1], mass[:, -1:]
             offsets = exact_sums.sum_by_key(
                 offset, keys, num_keys, num_digits=_OFFSET_DIGITS
             )
         else:
-            scale = exact_sums.power_of_two_above(batch.weight)
-            mass = exact_sums.sum_by_key(
-                batch.weight, keys, num_keys, scale=scale
+            scale = exact_sums.power_of_two_above(weight)
+            mass, offsets = (
+                exact_sums.sum_by_key(values, keys, num_keys, scale=scale)
+                for values in (weight, weight * offset)
             )
-            offset = ops.floor(offset / _QUANTUM) * _QUANTUM
-            offsets = exact_sums.sum_by_key(
-                batch.weight * offset, keys, num_keys, scale=scale
-            )
-        return ops.stack([mass, offsets], axis=1)
+            squares = exact_sums.sum_rows(ops.square(weight)[None])
+        return ops.concatenate([mass, offsets, squares], axis=-1)
 
     def cells(self, limbs: Any) -> Cells:
-        """Cells in ascending score (either: NumPy limbs give float64)."""
-        xp = namespace(limbs)
+        """Cells in ascending score (either: NumPy limbs give float64).
+
+        Without a calibration of the score to confidences, these are 0.
+        """
         limbs = self._split(limbs)
         values = exact_sums.to_float(limbs)
-        confidence = values[0] * self._mean_confidence(_mean_offset(values))
         both = limbs[:, 0, :, 0] + limbs[:, 0, :, 1]
+        mass = values[0]
+        sure, unsure = self._mean_confidence(_mean_offset(values))
+        doubt = mass[:, 0] * unsure[:, 0]
         return Cells(
             mass=exact_sums.to_float(both),
-            wrong=values[0, :, 1],
+            wrong=mass[:, 1],
             before=exact_sums.sum_before(_carried(both)),
-            confidence=xp.sum(confidence, axis=-1),
+            confidence=mass[:, 0] * sure[:, 0] + mass[:, 1] * sure[:, 1],
+            # Differences of long sums would lose a confidence near 1.
+            residual=mass[:, 1] * sure[:, 1] - doubt,
+            doubt=doubt,
+        )
+
+    def bins(self, limbs: Any, cells: Cells | None = None) -> BinSums:
+        """Sums of the equal-width calibration bins (either)."""
+        xp = namespace(limbs)
+        cells = self.cells(limbs) if cells is None else cells
+        values = xp.stack(
+            [cells.mass, cells.wrong, cells.confidence, cells.residual]
+        )
+        # Cells of one bin lie side by side. (No product with a matrix: some
+        # devices round these to 10 bits.)
+        ends = np.searchsorted(
+            self.calibration_bin, np.arange(self.num_bins + 1)
+        )
+        values = xp.stack(
+            [
+                xp.sum(values[:, start:end], axis=-1)
+                for start, end in zip(ends[:-1], ends[1:], strict=True)
+            ],
+            axis=-1,
+        )
+        mass, wrong, confidence, residual = (values[i] for i in range(4))
+        return BinSums(
+            weight=mass,
+            confidence=confidence,
+            correct=mass - wrong,
+            residual=residual,
+            squared_weight=mass * self.weight_ratio(limbs),
         )
 
     def ranked(self, limbs: Any) -> RankedGroups:
@@ -163,20 +241,41 @@ class HistogramSummary:
             slope=xp.where(mixed, slope, xp.zeros_like(slope)),
         )
 
+    def weight_ratio(self, limbs: Any) -> Any:
+        """Sum of squared weights over that of weights, 0 when empty."""
+        both = exact_sums.to_float(limbs[:, : 2 * self.num_cells])
+        squares = exact_sums.to_float(limbs[:, -1])
+        return safe_divide(squares, namespace(limbs).sum(both))
+
+    @property
+    def confidence_room(self) -> float:
+        """How far the mean confidence of a cell may be from what is read.
+
+        The confidence bends by at most 0.44 / slope^2 over a bin: of that
+        1/8 if a cell is filled at its two ends, and 1/24 was added as if it
+        were filled evenly.
+        """
+        return 0.44 / 6.0 / self._slope**2
+
+    def lower_score(self) -> np.ndarray:
+        """The smallest score that each cell can hold, float64."""
+        position = (self._bin - self._zero) / self._slope
+        lowest = self._map.scale * np.sinh(position)
+        lowest[self._bin == 0] = -np.inf
+        return lowest
+
     def lower_confidence(self) -> np.ndarray:
         """The smallest confidence that each cell can hold, float64."""
-        log_odds = 2 * np.sinh((self._bin - self._zero) / self._slope)
-        lowest = expit(log_odds)
-        lowest[self._bin == 0] = 0.0
+        lowest = expit(self.lower_score())
         return np.maximum(lowest, self.calibration_bin / self.num_bins)
 
     def _split(self, limbs: Any) -> Any:
         """Limbs by limb, mass or offset, cell, correct or wrong."""
         shape = (exact_sums.NUM_LIMBS, 2, self.num_cells, 2)
-        return namespace(limbs).reshape(limbs, shape)
+        return namespace(limbs).reshape(limbs[:, :-1], shape)
 
-    def _mean_confidence(self, offset: Any) -> Any:
-        """Mean confidence of cells at mean offset `(num_cells, 2)`.
+    def _mean_confidence(self, offset: Any) -> tuple[Any, Any]:
+        """Mean p and 1 - p of cells at mean offset `(num_cells, 2)`.
 
         The confidence at the mean offset, plus the curvature of a bin that
         is filled evenly: p''(v) / 24.
@@ -186,66 +285,16 @@ class HistogramSummary:
         if xp is ops:
             start = ops.convert_to_tensor(start.astype("float32"))
         angle = (start + offset) / self._slope
+        if not self._has_confidence:
+            return xp.zeros_like(angle), xp.zeros_like(angle)
         log_odds = 2.0 * xp.sinh(angle)
-        p = sigmoid(log_odds)
-        e = xp.exp(-xp.abs(log_odds))
-        pq = e / xp.square(1.0 + e)
+        p, q = sigmoid(log_odds), sigmoid(-log_odds)
         # pq decays faster than the derivatives grow, which overflow alone.
         angle = xp.clip(angle, -5.0, 5.0)
         first = 2.0 * xp.cosh(angle) / self._slope
         second = 2.0 * xp.sinh(angle) / self._slope**2
-        curvature = pq * ((1.0 - 2.0 * p) * xp.square(first) + second)
-        return p + curvature / 24.0
-
-
-def aece_of_cells(cells: Cells, num_bins: int, whole: Any) -> Any:
-    """Equal-mass calibration error of the cells (either)."""
-    residual = cells.confidence - (cells.mass - cells.wrong)
-    return equal_mass_error(cells.before, cells.mass, residual, num_bins, whole)
-
-
-def aece_bounds(
-    cells: Cells, lowest: np.ndarray, num_bins: int, whole: bool
-) -> tuple[float, float]:
-    """What the equal-mass error can be, whatever the order inside cells.
-
-    Args:
-        cells: Cells in float64.
-        lowest: The smallest confidence each cell can hold, `(num_cells,)`.
-        num_bins: Number of equal-mass bins.
-        whole: Whether weights are counts.
-
-    Returns:
-        `(lower, upper)`; both 0 when empty.
-    """
-    filled = cells.mass > 0
-    if not filled.any():
-        return 0.0, 0.0
-    mass, wrong, before, confidence = (v[filled] for v in cells)
-    lowest = lowest[filled]
-    total = before[-1] + mass[-1]
-    edges = equal_mass_edges(total, num_bins, whole)
-    # The cell that each edge cuts, and the mass x of it below the edge. Of
-    # that, as few or as many are correct as can be, and the mean confidence
-    # lies between the lowest of the cell and its mean.
-    cut = np.searchsorted(before, edges, side="right") - 1
-    x = np.clip(edges - before[cut], 0.0, mass[cut])
-    correct = mass - wrong
-    residual = confidence - correct
-    below = (np.cumsum(residual) - residual)[cut]
-    fewest = np.maximum(0.0, x - wrong[cut])
-    most = np.minimum(x, correct[cut])
-    mean = (confidence / mass)[cut]
-    whole_cell = x >= mass[cut]
-    low = below + x * np.minimum(lowest[cut], mean) - most
-    high = below + x * mean - fewest
-    low, high = (
-        np.where(whole_cell, below + residual[cut], v) for v in (low, high)
-    )
-    smallest, largest = low[1:] - high[:-1], high[1:] - low[:-1]
-    least = np.maximum(0.0, np.maximum(smallest, -largest))
-    most = np.maximum(np.abs(smallest), np.abs(largest))
-    return float(least.sum() / total), float(most.sum() / total)
+        curvature = p * q * ((q - p) * xp.square(first) + second) / 24.0
+        return p + curvature, q - curvature
 
 
 def _mean_offset(values: Any) -> Any:

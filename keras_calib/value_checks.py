@@ -13,8 +13,10 @@ from keras import ops
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
 from keras_calib.numerics import concrete
+from keras_calib.numerics import namespace
 
 __all__ = [
+    "PROBABILITY_TOLERANCE",
     "SUM_TOLERANCE",
     "check_ids",
     "check_objectness",
@@ -22,15 +24,19 @@ __all__ = [
     "check_probabilities",
     "check_second_class",
     "check_soft_labels",
+    "check_some_weight",
     "check_weight_scale",
     "check_weights",
+    "in_unit_interval",
     "is_integer",
     "pairs_hint",
+    "usable_outputs",
 ]
 
 # How far a row of labels may be from summing to 1 (half precision).
 SUM_TOLERANCE = 1e-2
-_PROBABILITY_TOLERANCE = 1e-3
+# How far rounding (half precision) may put a probability outside [0, 1].
+PROBABILITY_TOLERANCE = 1e-3
 _WEIGHT_SCALE = (1e-3, 1e4)
 
 
@@ -172,10 +178,42 @@ def check_weight_scale(weight: Any) -> None:
         )
 
 
+def check_some_weight(weight: Any, counted: Any) -> None:
+    """Weights must not all be 0, unless nothing counts anyway."""
+    bounds = _min_max(weight)
+    if bounds is None or bounds[1] > 0:
+        return
+    if concrete(ops.any(counted)):
+        raise ValueError(
+            invalid("`sample_weight` must not be 0 everywhere", maximum=0.0)
+        )
+
+
+def in_unit_interval(x: Any) -> Any:
+    """Where x lies in [0, 1], rounding aside; not where NaN (either)."""
+    xp = namespace(x)
+    return xp.logical_and(
+        x >= -PROBABILITY_TOLERANCE, x <= 1.0 + PROBABILITY_TOLERANCE
+    )
+
+
+def usable_outputs(outputs: Any, from_logits: bool) -> Any:
+    """Where rows `(n, num_classes)` are predictions, bool `(n,)` (either).
+
+    No entry is NaN; probabilities are in [0, 1]; a logit may be -inf, which
+    rules a class out, but not infinity, nor all of them -inf.
+    """
+    xp = namespace(outputs)
+    if not from_logits:
+        return xp.all(in_unit_interval(outputs), axis=-1)
+    below = xp.all(outputs < float("inf"), axis=-1)
+    return xp.logical_and(below, xp.any(outputs > -float("inf"), axis=-1))
+
+
 def _outside(bounds: tuple[float, float] | None) -> bool:
     """Whether some value is not in [0, 1], rounding aside; NaN is not."""
     low, high = bounds or (0.0, 1.0)
-    return low < -_PROBABILITY_TOLERANCE or high > 1 + _PROBABILITY_TOLERANCE
+    return low < -PROBABILITY_TOLERANCE or high > 1 + PROBABILITY_TOLERANCE
 
 
 def _min_max(x: Any) -> tuple[float, float] | None:

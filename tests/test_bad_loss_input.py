@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import pytest
 from cases import HAS_FLOAT64
+from cases import KINDS
 from cases import LOSSES
-from cases import METRICS
 from cases import array
 from cases import one_hot
 from test_bad_input import ALL
@@ -338,7 +338,7 @@ def test_pairs_taken_for_two_classes_make_a_compiled_loss_nan(case):
 
 READ_PAIRS = {
     "loss": kc.AdaptiveLabelSmoothing(),
-    **{c.name: c.make(objectness=True).update_state for c in METRICS},
+    **{c.name: c.make(3, objectness=True).update_state for c in KINDS},
 }
 NO_PAIRS = r"`y_true` must be pairs \(class id, objectness\) of shape"
 OUTSIDE = r"`y_true` must hold an objectness in \[0, 1\]"

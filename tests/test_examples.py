@@ -123,3 +123,21 @@ def test_the_code_of_the_readme_runs(tmp_path, monkeypatch):
     layers = [keras.Input((3,)), layer]
     exec(code, {**names, "model": keras.Sequential(layers)})
     assert (tmp_path / "serving" / "1" / "saved_model.pb").exists()
+
+
+def test_metrics_of_logs_are_read_by_beam(tmp_path):
+    pytest.importorskip("apache_beam")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "examples/metrics_from_logs.py",
+            f"--workdir={tmp_path}",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "sober" in done.stdout
+    assert "overfitted" in done.stdout

@@ -4,12 +4,17 @@ import keras
 import numpy as np
 import pytest
 from cases import BACKEND
+from cases import KINDS
 from cases import LOSSES
 from cases import METRICS
 
 import keras_calib as kc
 
 pytestmark = pytest.mark.portable
+
+# All values of the table take long to compile.
+FEW = [case for case in KINDS if case.name != "CalibrationMetrics"]
+MANY = [case for case in METRICS if case.name != "CalibrationMetrics"]
 
 CLASSES = ("ACLS", "FocalLoss", "LabelRelaxation", "MbLS")
 
@@ -34,7 +39,7 @@ def network(num_classes=3):
 
 def compiled(loss, metrics=None, **kwargs):
     model = network()
-    metrics = metrics or [m.make(from_logits=True) for m in METRICS]
+    metrics = metrics or [m.make(3, from_logits=True) for m in FEW]
     model.compile(
         optimizer=keras.optimizers.SGD(0.1, momentum=0.9),
         loss=loss,
@@ -53,7 +58,7 @@ RUNS += [(RUNS[0][0], BACKEND != "torch")]
 def test_fit_learns_and_evaluate_agrees_with_the_functions(case, jit_compile):
     x, y = data()
     loss = case.cls(from_logits=True)
-    metrics = [m.make(from_logits=True) for m in METRICS]
+    metrics = [m.make(3, from_logits=True) for m in FEW]
     model = compiled(loss, metrics, jit_compile=jit_compile)
     history = model.fit(
         x, y, validation_data=(x, y), epochs=5, batch_size=32, verbose=0
@@ -108,9 +113,26 @@ def test_a_model_saves_and_loads_without_custom_objects(case, tmp_path):
 
 def test_a_model_with_metrics_saves_and_loads(tmp_path):
     x, y = data()
-    model = compiled(kc.ACLS(margin=2.0, from_logits=True))
-    model.fit(x, y, epochs=1, verbose=0)
+    # Each under its own name: one class is there more than once.
+    metrics = [case.make(3, from_logits=True, name=case.name) for case in MANY]
+    model = compiled(kc.ACLS(margin=2.0, from_logits=True), metrics)
+    model.fit(x, y, epochs=1, batch_size=len(x), verbose=0)
     same_after_loading(model, x, y, tmp_path / "model.keras")
+
+
+def test_metrics_of_other_data_and_the_table_load_again(tmp_path):
+    metrics = [
+        kc.CalibrationMetrics(["ece", "naurc"], prefix="a_", from_logits=True),
+        kc.ObjectnessDeviation(from_logits=True),
+        kc.PerImage(kc.AECE(10, from_logits=True), background=0),
+    ]
+    model = network()
+    model.compile(loss="mse", metrics=metrics)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    config = again.get_compile_config()
+    assert config["metrics"] == model.get_compile_config()["metrics"]
+    assert len(config["metrics"]) == 3
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
@@ -118,7 +140,9 @@ def test_mixed_precision_trains(policy):
     x, y = data()
     keras.mixed_precision.set_dtype_policy(policy)
     try:
-        model = compiled(kc.ACLS(margin=10.0, from_logits=True))
+        few = MANY if policy == "mixed_float16" else FEW
+        metrics = [m.make(3, from_logits=True, name=m.name) for m in few]
+        model = compiled(kc.ACLS(margin=10.0, from_logits=True), metrics)
         history = model.fit(x, y, epochs=5, batch_size=32, verbose=0).history
     finally:
         keras.mixed_precision.set_dtype_policy("float32")

@@ -56,6 +56,33 @@ def test_risk_coverage_display_draws_one_curve_per_model(goldens):
     np.testing.assert_array_equal(y, curve.risk)
 
 
+def test_displays_draw_from_one_table_of_metrics(goldens):
+    labels, probs = data(goldens)
+    table = kc.CalibrationMetrics(["ece", "aurc"])
+    other = kc.AURC(score="neg_entropy")
+    for metric in (table, other):
+        metric.update_state(labels, probs)
+    display = kc.ReliabilityDisplay.from_metric(table)
+    assert abs(display.ece - kc.ece(labels, probs)) < 1e-6
+    curves = kc.RiskCoverageDisplay.from_metric({"a": table, "b": other})
+    assert abs(curves.values["a"] - kc.aurc(labels, probs)) < 1e-5
+    assert len(curves.plot().ax_.lines) == 2
+    curve = curves.curves["a"]
+    assert curve.coverage[-1] == 1.0
+    error = np.mean(probs.argmax(-1) != labels)
+    assert abs(curve.risk[-1] - error) < 1e-12
+    # Thresholds are lower ends of cells, in log-odds.
+    confidence = probs.max(-1)
+    log_odds = np.log(confidence) - np.log1p(-confidence)
+    k = len(curve.coverage) // 2
+    accepted = np.mean(log_odds >= curve.threshold[k])
+    assert abs(accepted - curve.coverage[k]) < 1e-12
+    with pytest.raises(TypeError, match="`metric` must be `ECE`"):
+        kc.ReliabilityDisplay.from_metric(other)
+    with pytest.raises(TypeError, match="`metrics` must be `AURC`"):
+        kc.RiskCoverageDisplay.from_metric(kc.ECE())
+
+
 def test_many_curves_are_told_apart(goldens):
     labels, probs = data(goldens)
     display = kc.RiskCoverageDisplay.from_predictions(

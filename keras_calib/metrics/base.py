@@ -1,5 +1,6 @@
 """The base of every streaming metric."""
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -8,19 +9,21 @@ import numpy as np
 from keras import ops
 
 from keras_calib import exact_sums
-from keras_calib.checks import class_axis
+from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
-from keras_calib.inputs import Predictions
 from keras_calib.inputs import check_reading
-from keras_calib.inputs import possible_labels
-from keras_calib.inputs import read_labels
-from keras_calib.inputs import read_predictions
-from keras_calib.inputs import split_objectness
-from keras_calib.masks import keras_mask
-from keras_calib.value_checks import check_weight_scale
-from keras_calib.weights import broadcast_weight
+from keras_calib.metrics.reading import Reading
+from keras_calib.metrics.reading import read_batch
+from keras_calib.metrics.reading import read_scores
+from keras_calib.numerics import concrete
+from keras_calib.records import Records
+from keras_calib.records import blocks
+from keras_calib.records import observe
 
 __all__ = ["StreamingMetric"]
+
+_SCHEMA = 1
+_INVALID, _FRACTIONAL, _WITHOUT_ROWS = range(3)
 
 
 class StreamingMetric(keras.metrics.Metric):
@@ -35,13 +38,16 @@ class StreamingMetric(keras.metrics.Metric):
     Labels may be class ids `(batch, ...)` or `(batch, ..., 1)`, or one-hot
     or soft labels `(batch, ..., num_classes)`, read as their largest class.
     Predictions are `(batch, ..., num_classes)`, or `(batch, ..., 1)` for the
-    second of two classes. The value is 0 before any sample, and NaN once a
-    prediction that counts was NaN or (in compiled code, which cannot raise)
-    a label impossible.
+    second of two classes. The value is 0 before any sample.
+
+    What cannot count (a prediction that is NaN, infinite or no probability,
+    an impossible label, a negative weight) raises in eager use. Compiled
+    code cannot raise: there it is left out and counted in `num_invalid`, and
+    `result()` warns of it as soon as it is read outside.
 
     Args:
-        summary: Has `shape`, and `summarise(batch)` to int32 limbs of that
-            shape.
+        summary: Has `shape`, `needs_rows`, and `summarise(records)` to int32
+            limbs of that shape.
         from_logits: Whether predictions are logits. Confidences that round
             to 1 in float32 are told apart only from logits. Defaults to
             `False`, as in Keras.
@@ -50,6 +56,11 @@ class StreamingMetric(keras.metrics.Metric):
         objectness: Whether labels are pairs `(batch, ..., 2)` of class id
             and objectness, as `AdaptiveLabelSmoothing` takes; the metric
             reads the ids. Defaults to `False`.
+        pixels_per_image: How many pixels of each image of dense predictions
+            to look at, drawn at random among those that count; the same for
+            every model, whatever the order of the images. None, the default,
+            for all.
+        seed: Seed of that draw.
         name: Name of the metric.
         dtype: Dtype of the result.
 
@@ -69,20 +80,24 @@ class StreamingMetric(keras.metrics.Metric):
         axis: int = -1,
         ignore_class: int | None = None,
         objectness: bool = False,
+        pixels_per_image: int | None = None,
+        seed: int = 0,
         name: str | None = None,
         dtype: Any = None,
     ):
         check_reading(axis, ignore_class)
+        if pixels_per_image is not None:
+            check_integer("pixels_per_image", pixels_per_image, 1)
+        check_integer("seed", seed)
         super().__init__(name=name, dtype=dtype)
         self.summary = summary
-        self.from_logits = from_logits
-        self.axis = axis
-        self.ignore_class = ignore_class
-        self.objectness = objectness
+        self.reading = Reading(
+            from_logits, axis, ignore_class, objectness, pixels_per_image, seed
+        )
         self.sums = self._add_sums("sums", summary.shape)
-        # How many predictions were NaN or labels impossible; how many weights
-        # not whole.
-        self.odd = self._add_sums("odd", (2,))
+        # Of predictions that cannot count, of batches whose weights are not
+        # whole, of batches of top-1 records.
+        self.flags = self._add_sums("flags", (3,))
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         """Adds one batch.
@@ -90,83 +105,247 @@ class StreamingMetric(keras.metrics.Metric):
         Args:
             y_true: Labels, see the class.
             y_pred: Predictions, see the class.
-            sample_weight: `(batch,)` or of the shape of the class ids, >= 0.
-                Whole numbers count as repeats. The largest of a batch must
-                lie between 1e-3 and 1e4 (checked in eager use): only ratios
-                matter, so divide by the mean where it does not.
+            sample_weight: `(batch,)` or of the shape of the class ids, >= 0
+                and not 0 everywhere. Whole numbers count as repeats. The
+                largest of a batch must lie between 1e-3 and 1e4 (checked in
+                eager use): only ratios matter, so divide by the mean where
+                it does not. The sum of their squares must stay below 5e14.
         """
-        batch = self._read(y_true, y_pred, sample_weight)
-        for block in _blocks(batch):
-            # Both are known before either is stored.
-            odd = self.odd + _count_odd(block)
-            sums = self.summary.summarise(block)
-            self.odd.assign(odd)
-            self.sums.assign(exact_sums.add(self.sums.value, sums))
+        batch, num_invalid = read_batch(
+            y_true, y_pred, sample_weight, self.reading
+        )
+        size = getattr(self.summary, "max_rows", exact_sums.MAX_BATCH)
+        parts = map(observe, blocks(batch, size))
+        self._add(parts, batch.weight, num_invalid, False)
+
+    def update_scores(self, confidence, correct, sample_weight=None):
+        """Adds top-1 records, where a log keeps nothing more.
+
+        Args:
+            confidence: Probability of the predicted class in [0, 1], any
+                shape; for a metric with another `score`, that score.
+            correct: Whether the prediction is right, 0 or 1, the same shape.
+            sample_weight: Weights of that shape, as in `update_state`.
+
+        Raises:
+            TypeError: If the metric needs the probabilities of all classes.
+            ValueError: If shapes differ, and in eager use if values are out
+                of range.
+        """
+        if self.summary.needs_rows:
+            raise TypeError(
+                invalid(
+                    f"`{type(self).__name__}` needs the outputs of all "
+                    "classes: use `update_state`",
+                    method="update_scores",
+                )
+            )
+        records, num_invalid = read_scores(
+            confidence,
+            correct,
+            sample_weight,
+            is_confidence=self._ranks_by_confidence(),
+        )
+        parts = blocks(records, exact_sums.MAX_BATCH)
+        self._add(parts, records.weight, num_invalid, True)
 
     def result(self):
-        """The value so far, a scalar tensor."""
+        """The value so far, a scalar tensor (or a dict of them)."""
+        self._warn_of_invalid()
         value = self._value(ops.convert_to_tensor(self.sums), self._whole())
-        nan = ops.full_like(value, float("nan"))
-        value = ops.where(ops.equal(self.odd[0], 0), value, nan)
-        return ops.cast(value, self.dtype)
+        return keras.tree.map_structure(
+            lambda x: ops.cast(x, self.dtype), value
+        )
 
-    def merge_state(self, metrics: Iterable["StreamingMetric"]) -> None:
+    @property
+    def num_invalid(self) -> int:
+        """How many predictions could not count so far."""
+        return int(ops.convert_to_numpy(self.flags)[_INVALID])
+
+    def interval(self, level: float = 0.95) -> Any:
+        """Confidence interval of the value, from the state alone.
+
+        For predictions drawn independently. With weights that are not all
+        equal it rests on the effective number of samples, and is approximate.
+
+        Args:
+            level: Probability that it covers the value of the population,
+                in (0, 1).
+
+        Returns:
+            `(low, high)`.
+
+        Raises:
+            NotImplementedError: If there is none for this metric.
+        """
+        sums, whole = self._exact_sums()
+        return tuple(float(x) for x in self._interval(sums, whole, level))
+
+    def merge_state(self, metrics: Iterable[Any]) -> None:
         """Adds what other metrics of the same configuration have seen.
 
         Args:
             metrics: Metrics of this class with equal `get_config()`, save
-                for the name; or one of them.
+                for the name, or what their `state_dict()` returned; or one
+                of them.
 
         Raises:
             TypeError: If one is of another class; nothing is added then.
             ValueError: If a configuration differs; nothing is added then.
         """
-        metrics = list(metrics) if isinstance(metrics, Iterable) else [metrics]
-        own = {**self.get_config(), "name": None}
-        for metric in metrics:
-            if type(metric) is not type(self):
-                raise TypeError(
-                    invalid(
-                        f"`metrics` must be {type(self).__name__} metrics",
-                        type=type(metric).__name__,
-                    )
-                )
-            config = {**metric.get_config(), "name": None}
-            if config != own:
-                raise ValueError(
-                    invalid(
-                        "`metrics` must be of one configuration",
-                        own=own,
-                        other=config,
-                    )
-                )
-        for metric in metrics:
-            self.odd.assign(self.odd + metric.odd)
-            self.sums.assign(exact_sums.add(self.sums.value, metric.sums.value))
+        if isinstance(metrics, dict) or not isinstance(metrics, Iterable):
+            metrics = [metrics]
+        states = [
+            x if isinstance(x, dict) else self._state_of(x) for x in metrics
+        ]
+        for state in states:
+            self._check_state(state)
+        own = self.state_dict()
+        for state in states:
+            own["sums"] += state["sums"]
+            own["flags"] += state["flags"]
+        self._assign(own)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that was summed, to store, send, add and merge.
+
+        Returns:
+            A dict of the int64 arrays `"sums"` and `"flags"`, which add; of
+            `"config"`, what must be equal for that; and of `"schema"`, the
+            version of this layout.
+        """
+        return {
+            "schema": _SCHEMA,
+            "config": self._comparable_config(),
+            "sums": ops.convert_to_numpy(self.sums).astype("int64"),
+            "flags": ops.convert_to_numpy(self.flags).astype("int64"),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Replaces what was summed by a `state_dict()`, or a sum of some.
+
+        Args:
+            state: As `state_dict()` returns it.
+
+        Raises:
+            ValueError: If it is of another configuration or schema.
+        """
+        self._check_state(state)
+        self._assign(state)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "from_logits": self.from_logits,
-            "axis": self.axis,
-            "ignore_class": self.ignore_class,
-            "objectness": self.objectness,
-        }
+        reading = self.reading._asdict()
+        if reading["pixels_per_image"] is None:
+            del reading["pixels_per_image"], reading["seed"]
+        return {**super().get_config(), **reading}
 
     def _value(self, sums: Any, whole: Any) -> Any:
         """The value of int32 sums; `whole`: weights are counts so far."""
         raise NotImplementedError
 
+    def _interval(self, sums: np.ndarray, whole: bool, level: float) -> Any:
+        raise NotImplementedError(
+            f"`{type(self).__name__}` has no interval from its state"
+        )
+
+    def _ranks_by_confidence(self) -> bool:
+        return True
+
+    def _add(
+        self,
+        parts: Iterable[Records],
+        weight: Any,
+        num_invalid: Any,
+        is_top_one: bool,
+    ) -> None:
+        fractional = ops.zeros_like(num_invalid)
+        if weight is not None:
+            odd = ops.any(ops.not_equal(weight, ops.floor(weight)))
+            fractional = ops.cast(odd, "int32")
+        flags = ops.stack(
+            [
+                num_invalid,
+                fractional,
+                ops.full_like(num_invalid, int(is_top_one)),
+            ]
+        )
+        sums = self.sums.value
+        for records in parts:
+            sums = exact_sums.add(sums, self.summary.summarise(records))
+        # All is known before anything is stored.
+        self.flags.assign(self.flags + flags)
+        self.sums.assign(sums)
+
     def _exact_sums(self) -> tuple[np.ndarray, bool]:
         """Sums and `whole` on the host, where formulas run in float64."""
         sums = ops.convert_to_numpy(self.sums)
-        return sums, int(ops.convert_to_numpy(self.odd)[1]) == 0
-
-    def _has_nan(self) -> bool:
-        return int(ops.convert_to_numpy(self.odd)[0]) > 0
+        flags = ops.convert_to_numpy(self.flags)
+        return sums, int(flags[_FRACTIONAL]) == 0
 
     def _whole(self) -> Any:
-        return ops.equal(self.odd[1], 0)
+        return ops.equal(self.flags[_FRACTIONAL], 0)
+
+    def _has_all_rows(self) -> Any:
+        return ops.equal(self.flags[_WITHOUT_ROWS], 0)
+
+    def _warn_of_invalid(self) -> None:
+        flags = concrete(self.flags)
+        if flags is not None and flags[_INVALID]:
+            warnings.warn(
+                f"`{self.name}` leaves out {flags[_INVALID]} predictions that "
+                "are NaN or infinite, no probabilities, or have an impossible "
+                "label or weight",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    def _comparable_config(self) -> dict[str, Any]:
+        config = self.get_config()
+        del config["name"], config["dtype"]
+        return config
+
+    def _state_of(self, metric: Any) -> dict[str, Any]:
+        if type(metric) is not type(self):
+            raise TypeError(
+                invalid(
+                    f"`metrics` must be {type(self).__name__} metrics or "
+                    "their `state_dict()`",
+                    type=type(metric).__name__,
+                )
+            )
+        return metric.state_dict()
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        own = self._comparable_config()
+        if state["schema"] != _SCHEMA:
+            raise ValueError(
+                invalid(
+                    f"the state must be of schema {_SCHEMA}",
+                    schema=state["schema"],
+                )
+            )
+        if state["config"] != own:
+            raise ValueError(
+                invalid(
+                    "`metrics` must be of one configuration",
+                    own=own,
+                    other=state["config"],
+                )
+            )
+        for key, variable in (("sums", self.sums), ("flags", self.flags)):
+            if np.shape(state[key]) != tuple(variable.shape):
+                raise ValueError(
+                    invalid(
+                        f'the state\'s "{key}" must have shape '
+                        f"{tuple(variable.shape)}",
+                        shape=np.shape(state[key]),
+                    )
+                )
+
+    def _assign(self, state: dict[str, Any]) -> None:
+        self.sums.assign(exact_sums.carried(np.asarray(state["sums"])))
+        flags = np.minimum(np.asarray(state["flags"]), 2**31 - 1)
+        self.flags.assign(flags.astype("int32"))
 
     def _add_sums(self, name, shape):
         return self.add_variable(
@@ -175,69 +354,4 @@ class StreamingMetric(keras.metrics.Metric):
             dtype="int32",
             aggregation="sum",
             name=name,
-        )
-
-    def _read(self, y_true, y_pred, sample_weight) -> Predictions:
-        y_pred = ops.convert_to_tensor(y_pred)
-        if self.objectness:
-            y_true, _ = split_objectness(y_true, self.ignore_class)
-        labels, valid = read_labels(
-            y_true, y_pred, axis=self.axis, ignore_class=self.ignore_class
-        )
-        outputs = read_predictions(
-            y_pred, from_logits=self.from_logits, axis=self.axis
-        )
-        outputs = ops.cast(outputs, "float32")
-        num_classes = outputs.shape[-1]
-        if len(labels.shape) == len(outputs.shape):
-            labels = ops.cast(labels, "float32")
-            labels = ops.reshape(labels, (-1, num_classes))
-        else:
-            labels = ops.reshape(labels, (-1,))
-        if sample_weight is not None:
-            weight = broadcast_weight(sample_weight, outputs)
-            sample_weight = ops.reshape(ops.cast(weight, "float32"), (-1,))
-            check_weight_scale(sample_weight)
-        mask = keras_mask(y_pred, class_axis(y_pred, self.axis))
-        if mask is not None:
-            valid = mask if valid is None else ops.logical_and(valid, mask)
-        if valid is not None:
-            valid = ops.reshape(valid, (-1,))
-        return Predictions(
-            labels=labels,
-            outputs=ops.reshape(outputs, (-1, num_classes)),
-            from_logits=self.from_logits,
-            weight=sample_weight,
-            valid=valid,
-            possible=possible_labels(labels, num_classes),
-        )
-
-
-def _count_odd(batch: Predictions) -> Any:
-    """int32 `(2,)`: NaN or impossible, and weights that are not whole."""
-    nan = ops.any(ops.isnan(batch.outputs), axis=-1)
-    nan = ops.logical_or(nan, ops.logical_not(batch.possible))
-    if batch.valid is not None:
-        nan = ops.logical_and(nan, batch.valid)
-    if batch.weight is None:
-        fractional = ops.zeros_like(nan)
-    else:
-        nan = ops.logical_and(nan, batch.weight > 0)
-        fractional = ops.not_equal(batch.weight, ops.floor(batch.weight))
-    counts = ops.stack([nan, fractional])
-    return ops.sum(ops.cast(counts, "int32"), axis=-1)
-
-
-def _blocks(batch: Predictions) -> Iterable[Predictions]:
-    """Parts small enough that sums of base-256 digits fit in int32."""
-    count = batch.outputs.shape[0]
-    if count is None or count <= exact_sums.MAX_BATCH:
-        yield batch
-        return
-    for start in range(0, count, exact_sums.MAX_BATCH):
-        part = slice(start, start + exact_sums.MAX_BATCH)
-        fields = batch._asdict()
-        del fields["from_logits"]
-        yield batch._replace(
-            **{k: None if v is None else v[part] for k, v in fields.items()}
         )

@@ -1,45 +1,104 @@
-"""Calibration errors of the predicted class."""
+"""Calibration errors of the predicted class, over bins of equal width."""
 
 from typing import Any
 
 import keras
-import numpy as np
 
-from keras_calib.bins import BinSummary
+from keras_calib.bin_errors import NORMS
+from keras_calib.bin_errors import Decomposition
+from keras_calib.bin_errors import brier_decomposition
+from keras_calib.bin_summary import BinSummary
 from keras_calib.bins import BinSums
-from keras_calib.bins import expected_error
-from keras_calib.checks import check_integer
+from keras_calib.checks import check_in
+from keras_calib.gap_intervals import error_interval
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.score_histogram import HistogramSummary
-from keras_calib.score_histogram import aece_bounds
-from keras_calib.score_histogram import aece_of_cells
+from keras_calib.metrics.quantities import BINNED
+from keras_calib.metrics.quantities import BinnedQuantity
 
-__all__ = ["AECE", "ECE"]
+__all__ = [
+    "AverageCalibrationError",
+    "BinnedMetric",
+    "DebiasedCalibrationError",
+    "ECE",
+    "MCE",
+    "OverconfidenceError",
+    "RMSCE",
+]
 
-# What float32 leaves undecided in a value of [0, 1].
-_ROUNDING = 1e-6
+_BY_NORM = {"l1": "ece", "l2": "rmsce", "max": "mce"}
+
+
+class BinnedMetric(StreamingMetric):
+    """What is computed from the sums of equal-width bins."""
+
+    _quantity: BinnedQuantity
+
+    def __init__(
+        self,
+        num_bins: int = 15,
+        *,
+        closed: str = "right",
+        name: str | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(BinSummary(num_bins, closed), name=name, **kwargs)
+        self.num_bins = num_bins
+        self.closed = closed
+
+    def bins(self) -> BinSums:
+        """What the bins hold so far: float64 NumPy arrays `(num_bins,)`."""
+        return self.summary.bins(self._exact_sums()[0])
+
+    def decomposition(self) -> Decomposition:
+        """Calibration and refinement of the squared error of the bins.
+
+        Returns:
+            Two floats that add up to the mean of (confidence_b - correct)^2:
+            `calibration` sum_b w_b gap_b^2 and `refinement`
+            sum_b w_b accuracy_b (1 - accuracy_b).
+        """
+        parts = brier_decomposition(self.bins())
+        return Decomposition(*(float(part) for part in parts))
+
+    def get_config(self):
+        return {
+            "num_bins": self.num_bins,
+            "closed": self.closed,
+            **super().get_config(),
+        }
+
+    def _value(self, sums, whole):
+        return self._quantity.value(self.summary.bins(sums))
+
+    def _interval(self, sums, whole, level):
+        norm = self._quantity.norm
+        if norm is None:
+            return super()._interval(sums, whole, level)
+        return error_interval(self.summary.bins(sums), norm=norm, level=level)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class ECE(StreamingMetric):
+class ECE(BinnedMetric):
     """Expected calibration error, streaming and exact.
 
     ECE = sum_b (n_b / N) |mean confidence_b - accuracy_b|, over equal-width
-    bins (lo, hi] of the confidence of the predicted class. Equals the
-    function `ece` on all predictions at once to about 1e-7, at any number of
-    predictions.
+    bins of the confidence of the predicted class. Equals the function `ece`
+    on all predictions at once to about 1e-7, at any number of predictions.
 
     Args:
         num_bins: Number of bins, at least 1. Defaults to `15`.
+        norm: `"l1"` as above; `"l2"` as `RMSCE`; `"max"` as `MCE`.
+        closed: `"right"` for bins (lo, hi], the first with its lower edge;
+            `"left"` for [lo, hi), the last with its upper edge.
         name: Name of the metric.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness` and
-            `dtype` of `StreamingMetric`.
+        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
+            `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
 
     Returns:
         From `result()`: a scalar in [0, 1]; 0 before any sample.
 
     Raises:
-        ValueError: If `num_bins` is below 1.
+        ValueError: If `num_bins` is below 1 or a choice is unknown.
 
     Example:
 
@@ -53,99 +112,231 @@ class ECE(StreamingMetric):
         eq. 3, https://arxiv.org/abs/1706.04599
     """
 
-    def __init__(self, num_bins: int = 15, *, name: str = "ece", **kwargs: Any):
-        check_integer("num_bins", num_bins, 1)
-        super().__init__(BinSummary(num_bins), name=name, **kwargs)
-        self.num_bins = num_bins
-
-    def bins(self) -> BinSums:
-        """What the bins hold so far: float64 NumPy arrays `(num_bins,)`."""
-        sums, _ = self._exact_sums()
-        return self.summary.read(sums)
+    def __init__(
+        self,
+        num_bins: int = 15,
+        *,
+        norm: str = "l1",
+        closed: str = "right",
+        name: str = "ece",
+        **kwargs: Any,
+    ):
+        check_in("norm", norm, NORMS)
+        super().__init__(num_bins, closed=closed, name=name, **kwargs)
+        self.norm = norm
+        self._quantity = BINNED[_BY_NORM[norm]]
 
     def get_config(self):
-        return {"num_bins": self.num_bins, **super().get_config()}
-
-    def _value(self, sums, whole):
-        return expected_error(self.summary.read(sums))
+        return {"norm": self.norm, **super().get_config()}
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class AECE(StreamingMetric):
-    """Adaptive ECE, over bins of equal mass, streaming.
+class MCE(BinnedMetric):
+    """Maximum calibration error, streaming and exact.
 
-    As `ECE`, with the predictions cut by confidence into bins of equal
-    weight. Predictions that share a cell of a fine histogram of the
-    confidence count as their mean; `bounds()` says what other orders inside
-    the cells could change.
+    MCE = max_b |mean confidence_b - accuracy_b| over the bins that are not
+    empty. A bin with a single sample can make it large: look at `interval()`.
 
     Args:
-        num_bins: Number of equal-mass bins, at least 1. Defaults to `15`.
-        resolution: Number of bins of the fine histogram. Defaults to `8192`
-            (394 kB of state).
+        num_bins: Number of bins, at least 1. Defaults to `15`.
+        closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
         name: Name of the metric.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness` and
-            `dtype` of `StreamingMetric`.
+        **kwargs: As in `ECE`.
 
     Returns:
         From `result()`: a scalar in [0, 1]; 0 before any sample.
 
     Raises:
-        ValueError: If `num_bins` is below 1 or `resolution` below 64.
+        ValueError: If `num_bins` is below 1 or `closed` unknown.
 
     Example:
 
-    >>> metric = AECE(num_bins=2)
+    >>> metric = MCE(num_bins=10)
     >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> round(float(metric.result()), 4)
+    0.6
+
+    Reference:
+        Naeini et al., Obtaining Well Calibrated Probabilities Using Bayesian
+        Binning, AAAI 2015, https://ojs.aaai.org/index.php/AAAI/article/view/9602
+    """
+
+    _quantity = BINNED["mce"]
+
+    def __init__(self, num_bins: int = 15, *, name: str = "mce", **kwargs: Any):
+        super().__init__(num_bins, name=name, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class RMSCE(BinnedMetric):
+    """Root mean squared calibration error, streaming and exact.
+
+    RMSCE = sqrt(sum_b (n_b / N) (mean confidence_b - accuracy_b)^2).
+
+    Args:
+        num_bins: Number of bins, at least 1. Defaults to `15`.
+        closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
+        name: Name of the metric.
+        **kwargs: As in `ECE`.
+
+    Returns:
+        From `result()`: a scalar in [0, 1]; 0 before any sample.
+
+    Raises:
+        ValueError: If `num_bins` is below 1 or `closed` unknown.
+
+    Example:
+
+    >>> metric = RMSCE(num_bins=10)
+    >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> round(float(metric.result()), 4)
+    0.4472
+
+    Reference:
+        Hendrycks et al., Deep Anomaly Detection with Outlier Exposure, ICLR
+        2019, https://arxiv.org/abs/1812.04606
+
+    Differs:
+        The reference bins by equal mass; these bins are of equal width.
+    """
+
+    _quantity = BINNED["rmsce"]
+
+    def __init__(
+        self, num_bins: int = 15, *, name: str = "rmsce", **kwargs: Any
+    ):
+        super().__init__(num_bins, name=name, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class DebiasedCalibrationError(BinnedMetric):
+    """L2 calibration error without the bias of noise, streaming and exact.
+
+    sqrt(max(0, sum_b (n_b / N) (gap_b^2 - acc_b (1 - acc_b) / (n_b - 1)))):
+    what the randomness of labels adds to the squared gaps is taken off. Of a
+    calibrated network the plain errors shrink as 1/sqrt(N); this one is 0
+    about as often as not.
+
+    Args:
+        num_bins: Number of bins, at least 1. Defaults to `15`.
+        closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
+        name: Name of the metric.
+        **kwargs: As in `ECE`.
+
+    Returns:
+        From `result()`: a scalar in [0, 1]; 0 before any sample.
+
+    Raises:
+        ValueError: If `num_bins` is below 1 or `closed` unknown.
+
+    Example:
+
+    >>> metric = DebiasedCalibrationError(num_bins=1)
+    >>> metric.update_state([0, 0, 0], [[0.6, 0.4], [0.5, 0.5], [0.7, 0.3]])
     >>> round(float(metric.result()), 4)
     0.4
 
     Reference:
-        Nguyen and O'Connor, Posterior Calibration and Exploratory Analysis
-        for NLP Models, EMNLP 2015, https://arxiv.org/abs/1508.05154
-
-    Differs:
-        The code behind the published tables leaves out the smallest
-        confidence and reports 0 where all confidences tie; the function
-        `adaptive_ece(edges="interp")` reproduces it.
+        Kumar et al., Verified Uncertainty Calibration, NeurIPS 2019,
+        https://arxiv.org/abs/1909.10155
     """
+
+    _quantity = BINNED["debiased_calibration_error"]
 
     def __init__(
         self,
         num_bins: int = 15,
         *,
-        resolution: int = 8192,
-        name: str = "aece",
+        name: str = "debiased_calibration_error",
         **kwargs: Any,
     ):
-        check_integer("num_bins", num_bins, 1)
-        super().__init__(HistogramSummary(resolution), name=name, **kwargs)
-        self.num_bins = num_bins
-        self.resolution = resolution
+        super().__init__(num_bins, name=name, **kwargs)
 
-    def bounds(self) -> tuple[float, float]:
-        """Lower and upper bound over all orders inside the cells.
 
-        They hold for the exact function on the same predictions, with ties
-        averaged or in any order. (NaN, NaN) if a prediction was NaN.
-        """
-        if self._has_nan():
-            return float("nan"), float("nan")
-        sums, whole = self._exact_sums()
-        low, high = aece_bounds(
-            self.summary.cells(sums),
-            self.summary.lower_confidence(),
-            self.num_bins,
-            whole,
-        )
-        return max(0.0, low - _ROUNDING), float(np.minimum(high, 1) + _ROUNDING)
+@keras.saving.register_keras_serializable(package="keras_calib")
+class AverageCalibrationError(BinnedMetric):
+    """Mean |gap| of the bins, each counting alike, streaming and exact.
 
-    def get_config(self):
-        return {
-            "num_bins": self.num_bins,
-            "resolution": self.resolution,
-            **super().get_config(),
-        }
+    (1 / B) sum_b |mean confidence_b - accuracy_b| over the B bins that are
+    not empty. It is one of three errors called "ACE": this one; the error
+    over bins of equal mass of the predicted class, here `AECE`; and that of
+    every class, here `ClasswiseECE(edges="mass")`.
 
-    def _value(self, sums, whole):
-        return aece_of_cells(self.summary.cells(sums), self.num_bins, whole)
+    Args:
+        num_bins: Number of bins, at least 1. Defaults to `15`.
+        closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
+        name: Name of the metric.
+        **kwargs: As in `ECE`.
+
+    Returns:
+        From `result()`: a scalar in [0, 1]; 0 before any sample.
+
+    Raises:
+        ValueError: If `num_bins` is below 1 or `closed` unknown.
+
+    Example:
+
+    >>> metric = AverageCalibrationError(num_bins=10)
+    >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> round(float(metric.result()), 4)
+    0.4
+
+    Reference:
+        Neumann et al., Relaxed Softmax: Efficient Confidence Auto-Calibration
+        for Safe Pedestrian Detection, NeurIPS workshop 2018,
+        https://openreview.net/forum?id=S1lG7aTnqQ
+    """
+
+    _quantity = BINNED["average_calibration_error"]
+
+    def __init__(
+        self,
+        num_bins: int = 15,
+        *,
+        name: str = "average_calibration_error",
+        **kwargs: Any,
+    ):
+        super().__init__(num_bins, name=name, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class OverconfidenceError(BinnedMetric):
+    """Overconfidence error, streaming and exact.
+
+    OE = sum_b (n_b / N) confidence_b max(confidence_b - accuracy_b, 0).
+
+    Args:
+        num_bins: Number of bins, at least 1. Defaults to `15`.
+        closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
+        name: Name of the metric.
+        **kwargs: As in `ECE`.
+
+    Returns:
+        From `result()`: a scalar in [0, 1]; 0 before any sample.
+
+    Raises:
+        ValueError: If `num_bins` is below 1 or `closed` unknown.
+
+    Example:
+
+    >>> metric = OverconfidenceError(num_bins=10)
+    >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> round(float(metric.result()), 4)
+    0.18
+
+    Reference:
+        Thulasidasan et al., On Mixup Training: Improved Calibration and
+        Predictive Uncertainty for Deep Neural Networks, NeurIPS 2019,
+        https://arxiv.org/abs/1905.11001
+    """
+
+    _quantity = BINNED["overconfidence_error"]
+
+    def __init__(
+        self,
+        num_bins: int = 15,
+        *,
+        name: str = "overconfidence_error",
+        **kwargs: Any,
+    ):
+        super().__init__(num_bins, name=name, **kwargs)

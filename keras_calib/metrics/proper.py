@@ -3,143 +3,83 @@
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
-from keras_calib import exact_sums
-from keras_calib.checks import check_above
-from keras_calib.checks import check_at_most
-from keras_calib.inputs import Predictions
-from keras_calib.inputs import read_arrays
+from keras_calib.bin_errors import Decomposition
+from keras_calib.bin_errors import brier_decomposition
+from keras_calib.bin_errors import nll_decomposition
+from keras_calib.bin_summary import BinSummary
+from keras_calib.composite_summary import CompositeSummary
+from keras_calib.intervals import mean_interval
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.numerics import at_least
-from keras_calib.numerics import logsumexp
-from keras_calib.numerics import namespace
+from keras_calib.moment_summary import MomentSummary
 from keras_calib.numerics import safe_divide
-from keras_calib.numerics import to_logits
+from keras_calib.proper_scores import brier_losses
+from keras_calib.proper_scores import check_clip
+from keras_calib.proper_scores import log_losses
+from keras_calib.proper_scores import summable_losses
 
-__all__ = ["NLL", "NLLSummary", "nll"]
-
-
-def nll(
-    labels: Any,
-    probs: Any,
-    *,
-    clip: float | None = None,
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
-) -> float:
-    """Negative log-likelihood of a whole data set, in float64.
-
-    NLL = mean_n -log p_y; for soft labels the cross entropy.
-
-    Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`.
-        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
-            second of two classes.
-        clip: Lower bound on probabilities, in (0, 1]; published tables clip
-            at 1e-15 or 1e-12. None clips at 1e-37.
-        from_logits: Whether `probs` are logits.
-        sample_weight: Weights of the shape of the class ids, or `(n,)`.
-        ignore_class: Class id that does not count.
-
-    Returns:
-        NLL in nats, >= 0.
-
-    Raises:
-        ValueError: If shapes do not fit, there is no sample, or a value is
-            out of range.
-
-    Example:
-
-    >>> round(nll([0, 1], [[0.8, 0.2], [0.6, 0.4]]), 4)
-    0.5697
-
-    Reference:
-        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
-        section 2, https://arxiv.org/abs/1706.04599
-    """
-    _check_clip(clip)
-    read = read_arrays(
-        labels,
-        probs,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
-    losses = _losses(
-        read.labels, read.outputs.astype("float64"), from_logits, clip
-    )
-    return float(np.average(losses, weights=read.weight))
+__all__ = ["BrierScore", "NLL", "brier_of_records", "nll_of_records"]
 
 
-def _check_clip(clip: float | None) -> None:
-    if clip is not None:
-        check_above("clip", clip, 0.0)
-        check_at_most("clip", clip, 1.0)
+def nll_of_records(clip: float | None):
+    """The log losses of records, a value of `MomentSummary`."""
 
-
-def _losses(
-    labels: Any, outputs: Any, from_logits: bool, clip: float | None
-) -> Any:
-    """-log p of ids `(n,)`, or cross entropy of soft labels (either)."""
-    xp = namespace(outputs)
-    if from_logits:
-        log_p = outputs - logsumexp(outputs, keepdims=True)
-    else:
-        log_p = to_logits(outputs)
-    if clip is not None:
-        log_p = at_least(log_p, float(np.log(clip)))
-    if len(labels.shape) > 1:
-        return -xp.sum(labels * log_p, axis=-1)
-    # An id that can not be is told elsewhere; here it must not break.
-    index = xp.clip(labels, 0, log_p.shape[-1] - 1)
-    chosen = xp.take_along_axis(log_p, xp.expand_dims(index, -1), axis=-1)
-    return -xp.squeeze(chosen, axis=-1)
-
-
-class NLLSummary:
-    """Weighted sum of the losses and sum of the weights.
-
-    Args:
-        clip: Lower bound on probabilities, or None.
-    """
-
-    shape = (exact_sums.NUM_LIMBS, 2, 1)
-
-    def __init__(self, clip: float | None):
-        self.clip = clip
-
-    def summarise(self, batch: Predictions) -> Any:
-        """Limbs of the two sums."""
-        losses = _losses(
-            batch.labels, batch.outputs, batch.from_logits, self.clip
+    def value(records):
+        rows = records.rows
+        losses = log_losses(
+            rows.labels, rows.outputs, from_logits=rows.from_logits, clip=clip
         )
-        # Rounding can leave a loss of -1e-8; a sum must not run below 0.
-        losses = ops.maximum(losses, 0.0)
-        counted = ops.logical_and(
-            batch.possible, ops.logical_not(ops.isnan(losses))
+        return summable_losses(losses), None
+
+    return value
+
+
+def brier_of_records(records):
+    """The Brier losses of records, a value of `MomentSummary`."""
+    rows = records.rows
+    losses = brier_losses(
+        rows.labels, rows.outputs, from_logits=rows.from_logits
+    )
+    return ops.maximum(losses, 0.0), None
+
+
+class _ProperScore(StreamingMetric):
+    """A mean of losses, and the bins that say what it is made of."""
+
+    def __init__(self, value: Any, num_bins: int, **kwargs: Any):
+        summary = CompositeSummary(
+            losses=MomentSummary(value, needs_rows=True),
+            bins=BinSummary(num_bins),
         )
-        if batch.valid is not None:
-            counted = ops.logical_and(counted, batch.valid)
-        losses = ops.where(counted, losses, ops.zeros_like(losses))
-        weight = ops.cast(counted, losses.dtype)
-        if batch.weight is not None:
-            weight = weight * batch.weight
-        keys = ops.zeros_like(losses, dtype="int32")
-        sums = [
-            exact_sums.sum_by_key(
-                values, keys, 1, scale=exact_sums.power_of_two_above(values)
-            )
-            for values in (weight * losses, weight)
-        ]
-        return ops.stack(sums, axis=1)
+        summary.needs_rows = True
+        super().__init__(summary, **kwargs)
+        self.num_bins = num_bins
+
+    def get_config(self):
+        return {"num_bins": self.num_bins, **super().get_config()}
+
+    def _moments(self, sums):
+        parts = self.summary.split(sums)
+        return self.summary.parts["losses"].moments(parts["losses"])
+
+    def _bins(self):
+        parts = self.summary.split(self._exact_sums()[0])
+        return self.summary.parts["bins"].bins(parts["bins"])
+
+    def _value(self, sums, whole):
+        moments = self._moments(sums)
+        return safe_divide(moments.total[0], moments.weight[0])
+
+    def _interval(self, sums, whole, level):
+        moments = self._moments(sums)
+        return mean_interval(
+            type(moments)(*(x[0] for x in moments)), level=level
+        )
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class NLL(StreamingMetric):
+class NLL(_ProperScore):
     """Negative log-likelihood, streaming and exact.
 
     NLL = mean_n -log p_y; for soft labels the cross entropy.
@@ -147,10 +87,11 @@ class NLL(StreamingMetric):
     Args:
         clip: Lower bound on probabilities, in (0, 1]; published tables clip
             at 1e-15 or 1e-12. None, the default, clips only probabilities
-            that are given, at 1e-37.
+            that are given, at 1e-37; a logit of -inf counts as that too.
+        num_bins: Number of bins of `decomposition()`.
         name: Name of the metric.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness` and
-            `dtype` of `StreamingMetric`.
+        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
+            `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
 
     Returns:
         From `result()`: a scalar in nats, >= 0; 0 before any sample.
@@ -171,15 +112,85 @@ class NLL(StreamingMetric):
     """
 
     def __init__(
-        self, *, clip: float | None = None, name: str = "nll", **kwargs: Any
+        self,
+        *,
+        clip: float | None = None,
+        num_bins: int = 15,
+        name: str = "nll",
+        **kwargs: Any,
     ):
-        _check_clip(clip)
-        super().__init__(NLLSummary(clip), name=name, **kwargs)
+        check_clip(clip)
+        super().__init__(nll_of_records(clip), num_bins, name=name, **kwargs)
         self.clip = clip
+
+    def decomposition(self) -> Decomposition:
+        """Calibration and refinement of the log score of the bins.
+
+        Of the event that the prediction is right, forecast by the mean
+        confidence of its bin: not a split of `result()`, which looks at all
+        classes.
+
+        Returns:
+            Two floats in nats, `calibration`
+            sum_b w_b KL(accuracy_b || confidence_b) and `refinement`
+            sum_b w_b H(accuracy_b).
+        """
+        parts = nll_decomposition(self._bins())
+        return Decomposition(*(float(part) for part in parts))
 
     def get_config(self):
         return {"clip": self.clip, **super().get_config()}
 
-    def _value(self, sums, whole):
-        total = exact_sums.to_float(sums)
-        return safe_divide(total[0, 0], total[1, 0])
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class BrierScore(_ProperScore):
+    """Brier score, streaming and exact.
+
+    mean_n sum_k (p_k - y_k)^2, summed over all classes.
+
+    Args:
+        num_bins: Number of bins of `decomposition()`.
+        name: Name of the metric.
+        **kwargs: As in `NLL`.
+
+    Returns:
+        From `result()`: a scalar in [0, 2]; 0 before any sample.
+
+    Raises:
+        ValueError: If `num_bins` is below 1.
+
+    Example:
+
+    >>> metric = BrierScore()
+    >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> round(float(metric.result()), 4)
+    0.4
+
+    Reference:
+        Brier, Verification of Forecasts Expressed in Terms of Probability,
+        Monthly Weather Review 1950,
+        https://doi.org/10.1175/1520-0493(1950)078<0001:VOFEIT>2.0.CO;2
+
+    Differs:
+        For two classes it is twice the squared error of the probability of
+        the second, which some libraries call the Brier score.
+    """
+
+    def __init__(
+        self, *, num_bins: int = 15, name: str = "brier", **kwargs: Any
+    ):
+        super().__init__(brier_of_records, num_bins, name=name, **kwargs)
+
+    def decomposition(self) -> Decomposition:
+        """Calibration and refinement of the squared error of the bins.
+
+        Of the event that the prediction is right, forecast by the mean
+        confidence of its bin: not a split of `result()`, which sums over all
+        classes.
+
+        Returns:
+            Two floats, `calibration` sum_b w_b gap_b^2 and `refinement`
+            sum_b w_b accuracy_b (1 - accuracy_b).
+        """
+        parts = brier_decomposition(self._bins())
+        return Decomposition(*(float(part) for part in parts))

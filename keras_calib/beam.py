@@ -1,0 +1,371 @@
+"""The streaming metrics over logs too long for one machine: Apache Beam.
+
+The state is that of the Keras metric, its formulas are the metric's own. Rows
+are reduced to a few numbers in NumPy, by blocks, and these are summed once
+there are enough of them: one row alone would cost milliseconds.
+"""
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_calib import exact_sums
+from keras_calib.checks import check_in
+from keras_calib.checks import invalid
+from keras_calib.composite_summary import CompositeSummary
+from keras_calib.metrics import table
+from keras_calib.moment_summary import MomentSummary
+from keras_calib.numerics import top1 as top_of
+from keras_calib.proper_scores import brier_losses
+from keras_calib.proper_scores import log_losses
+from keras_calib.proper_scores import summable_losses
+from keras_calib.records import Records
+from keras_calib.records import log_odds_of
+from keras_calib.value_checks import usable_outputs
+
+try:
+    import apache_beam as beam
+except ImportError as error:
+    raise ImportError(
+        "`keras_calib.beam` needs Apache Beam: pip install 'keras-calib[beam]'"
+    ) from error
+
+__all__ = ["CalibrationMetrics"]
+
+_LARGEST_WEIGHT = 1e4
+# With the 394 kB of sums: less than 0.5 MB, whatever waits.
+_MAX_WAITING = 40_000
+_MAX_REDUCED = 48_000
+# What pickle takes for three small arrays.
+_OVERHEAD = 300
+# Keeps the temporary float64 arrays of a large element small.
+_BLOCK = 2**16
+# Blocks of a few sizes only, for backends that compile each.
+_MIN_PADDED = 1024
+
+
+class _Accumulator:
+    """What one bundle has seen; adds to others of the same configuration.
+
+    Attributes:
+        sums: int32 limbs as in `state_dict()`, or None before any.
+        flags: int64 `(3,)`, as in `state_dict()`.
+        reduced: Rows not summed yet: float32 `(columns, n)` arrays.
+        waiting: Rows not reduced yet: tuples of NumPy arrays.
+        reduced_bytes: Size of `reduced`.
+        waiting_bytes: Size of `waiting`.
+    """
+
+    def __init__(self):
+        self.sums = None
+        self.flags = np.zeros(3, "int64")
+        self.reduced, self.reduced_bytes = [], 0
+        self.waiting, self.waiting_bytes = [], 0
+
+
+class CalibrationMetrics(beam.CombineFn):
+    """All metrics of the predicted class as one Beam CombineFn.
+
+    One pass over any number of predictions, per key or globally: the state
+    of `keras_calib.CalibrationMetrics`, below 0.5 MB, merged by addition.
+    Elements are
+
+    *   `(label, outputs)` or `(label, outputs, weight)`: a class id and the
+        `(num_classes,)` logits or probabilities, or
+    *   whole batches of them: `(n,)`, `(n, num_classes)` and `(n,)`, which is
+        the fastest, or
+    *   with `top1=True` `(confidence, correct)` or `(confidence, correct,
+        weight)`, each a number or `(n,)`, or
+    *   dicts of these by name.
+
+    One output stands for the second of two classes. A log may hold anything,
+    so values never raise here: a row that cannot count (NaN, infinity, no
+    probability, an impossible label, a weight below 0 or above 1e4, None) is
+    left out and counted in `num_invalid`. So are, uncounted, rows of weight 0.
+    Shapes that do not fit raise. Only ratios of weights matter; sums are in
+    units of 2^-30, so divide weights much below 1 by their mean.
+
+    Args:
+        include: Names of the metrics, see `keras_calib.CalibrationMetrics`.
+        top1: Whether elements are top-1 records; `nll` and `brier` are NaN
+            then. Defaults to `False`.
+        output: `"values"`, the default, for a dict of floats by name; or
+            `"state"` for what `load_state_dict` and `merge_state` of the
+            Keras metric take, to read intervals, bounds and curves from.
+        **kwargs: `num_bins`, `clip`, `risk`, `accuracy`, `coverage`,
+            `resolution`, `prefix`, `from_logits` and `ignore_class` of
+            `keras_calib.CalibrationMetrics`.
+
+    Returns:
+        From `extract_output`, with `"values"`: a dict of floats by name, as
+        the Keras metric's `result()`, and `num_invalid` and `weight`, the sum
+        of the weights that counted. Without any row all are 0, but for what
+        the Keras metric gives before any sample.
+
+    Raises:
+        TypeError: If an argument of the Keras metric has no meaning here.
+        ValueError: If a name is unknown, a number out of range, or in the
+            workers, if shapes do not fit.
+
+    Example:
+
+    >>> import apache_beam as beam
+    >>> metrics = CalibrationMetrics(include=["ece", "aurc"], num_bins=10)
+    >>> rows = [(0, [0.8, 0.2]), (1, [0.6, 0.4])]
+    >>> found = metrics.apply(rows)
+    >>> {name: round(value, 4) for name, value in found.items()}
+    {'ece': 0.4, 'aurc': 0.25, 'num_invalid': 0.0, 'weight': 2.0}
+    >>> per_model = beam.CombinePerKey(metrics)
+
+    Reference:
+        CombineFn: https://beam.apache.org/documentation/programming-guide
+    """
+
+    def __init__(
+        self,
+        include: Any = None,
+        *,
+        top1: bool = False,
+        output: str = "values",
+        **kwargs: Any,
+    ):
+        super().__init__()
+        check_in("output", output, ("values", "state"))
+        for name in ("axis", "objectness", "pixels_per_image", "seed"):
+            if name in kwargs:
+                raise TypeError(
+                    invalid(
+                        f"`{name}` has no meaning for rows `(num_classes,)`",
+                        **{name: kwargs[name]},
+                    )
+                )
+        self.top1 = top1
+        self.output = output
+        self._arguments = {"include": include, **kwargs}
+        # Wrong arguments should raise here, not in the workers.
+        reading = self._metric().reading
+        self.from_logits = reading.from_logits
+        self.ignore_class = reading.ignore_class
+
+    def create_accumulator(self) -> _Accumulator:
+        return _Accumulator()
+
+    def add_input(
+        self, accumulator: _Accumulator, element: Any
+    ) -> _Accumulator:
+        row = self._read(element)
+        accumulator.waiting.append(row)
+        accumulator.waiting_bytes += row[1].nbytes + _OVERHEAD
+        accumulator.waiting_bytes += 16 * row[0].size
+        if accumulator.waiting_bytes > _MAX_WAITING:
+            self._reduce(accumulator)
+        return accumulator
+
+    def merge_accumulators(
+        self, accumulators: Iterable[_Accumulator]
+    ) -> _Accumulator:
+        merged, sums = self.create_accumulator(), None
+        for other in accumulators:
+            if other.sums is not None:
+                sums = other.sums.astype("int64") + (
+                    0 if sums is None else sums
+                )
+            merged.flags += other.flags
+            merged.waiting += other.waiting
+            merged.waiting_bytes += other.waiting_bytes
+            merged.reduced += other.reduced
+            merged.reduced_bytes += other.reduced_bytes
+            if merged.waiting_bytes > _MAX_WAITING:
+                self._reduce(merged)
+            elif merged.reduced_bytes > _MAX_REDUCED:
+                self._sum(merged)
+        _add_sums(merged, sums)
+        return merged
+
+    def compact(self, accumulator: _Accumulator) -> _Accumulator:
+        self._reduce(accumulator)
+        return accumulator
+
+    def extract_output(self, accumulator: _Accumulator) -> dict[str, Any]:
+        metric = self._metric()
+        accumulator = self.merge_accumulators([accumulator])
+        self._reduce(accumulator)
+        self._sum(accumulator)
+        state = metric.state_dict()
+        state["flags"] = accumulator.flags
+        if accumulator.sums is not None:
+            state["sums"] = accumulator.sums.astype("int64")
+        if self.output == "state":
+            return state
+        # The count is in the output: no warning in the worker's log.
+        metric.load_state_dict({**state, "flags": state["flags"] * [0, 1, 1]})
+        values = {name: float(x) for name, x in metric.result().items()}
+        values[metric.prefix + "num_invalid"] = float(accumulator.flags[0])
+        values[metric.prefix + "weight"] = float(metric.bins().weight.sum())
+        return values
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_summary"}
+
+    def _metric(self) -> table.CalibrationMetrics:
+        return table.CalibrationMetrics(**self._arguments)
+
+    @cached_property
+    def _summary(self) -> CompositeSummary:
+        """The summary of the metric, from losses computed before."""
+        metric = self._metric()
+        parts = dict(metric.summary.parts)
+        parts["losses"] = MomentSummary(
+            lambda records: (records.rows[0], None),
+            lambda records: (records.rows[1], None),
+            needs_rows=True,
+        )
+        return CompositeSummary(**parts)
+
+    def _read(self, element: Any) -> tuple[np.ndarray, ...]:
+        """Truth `(n,)`, outputs `(n, columns)` and weight `(n,)` or one."""
+        names = ("label", "outputs")
+        if self.top1:
+            names = ("correct", "confidence")
+        if isinstance(element, dict):
+            truth, outputs = (element[name] for name in names)
+            weight = element.get("weight", 1.0)
+        else:
+            first, second, *rest = element
+            truth, outputs = (second, first) if self.top1 else (first, second)
+            weight = rest[0] if rest else 1.0
+        # None becomes NaN, which cannot count.
+        truth = np.asarray(truth, "float64").reshape(-1)
+        weight = np.asarray(weight, "float64")
+        if outputs is None or not np.size(outputs):
+            outputs = np.full((truth.size, 1), np.nan)
+        with np.errstate(over="ignore"):
+            outputs = np.asarray(outputs, "float32")
+        num_columns = 1 if self.top1 else (outputs.shape or (0,))[-1]
+        if outputs.size != truth.size * num_columns or weight.size not in (
+            1,
+            truth.size,
+        ):
+            each = "one number" if self.top1 else "one row"
+            raise ValueError(
+                invalid(
+                    f"`{names[1]}` must hold {each} per `{names[0]}`, and "
+                    "`weight` one number per row or in all",
+                    **{
+                        f"{names[0]}.shape": truth.shape,
+                        f"{names[1]}.shape": outputs.shape,
+                        "weight.shape": weight.shape,
+                    },
+                )
+            )
+        return truth, outputs.reshape(truth.size, num_columns), weight
+
+    def _reduce(self, accumulator: _Accumulator) -> None:
+        """Brings what waits to a few numbers per row."""
+        if not accumulator.waiting:
+            return
+        by_width = {}
+        for row in accumulator.waiting:
+            by_width.setdefault(row[1].shape[1], []).append(row)
+        accumulator.waiting, accumulator.waiting_bytes = [], 0
+        for width, rows in by_width.items():
+            truth = np.concatenate([row[0] for row in rows])
+            outputs = np.concatenate([row[1] for row in rows])
+            if width == 1 and not self.top1:
+                zeros = np.zeros_like(outputs)
+                other = zeros if self.from_logits else 1 - outputs
+                outputs = np.concatenate([other, outputs], axis=1)
+            weight = np.concatenate(
+                [np.broadcast_to(w.reshape(-1), t.shape) for t, _, w in rows]
+            )
+            size = max(1, _BLOCK // width)
+            for start in range(0, len(truth), size):
+                part = slice(start, start + size)
+                columns, num_invalid = self._columns(
+                    truth[part], outputs[part].astype("float64"), weight[part]
+                )
+                accumulator.flags[0] += num_invalid
+                accumulator.reduced.append(columns)
+                accumulator.reduced_bytes += columns.nbytes + _OVERHEAD
+        if accumulator.reduced_bytes > _MAX_REDUCED:
+            self._sum(accumulator)
+
+    def _columns(
+        self, truth: np.ndarray, outputs: np.ndarray, weight: np.ndarray
+    ) -> tuple[np.ndarray, int]:
+        """Columns of `_sum` of the rows that count; how many cannot."""
+        usable, counted = self._usable(truth, outputs, weight)
+        num_invalid = int((counted & ~usable).sum())
+        usable &= counted
+        truth, outputs, weight = truth[usable], outputs[usable], weight[usable]
+        if self.top1:
+            confidence = np.clip(outputs[:, 0], 0.0, 1.0)
+            columns = [weight, truth == 0, confidence]
+            return np.stack(columns).astype("float32"), num_invalid
+        labels = truth.astype("int64")
+        clip, is_logits = self._arguments.get("clip"), self.from_logits
+        top = top_of(outputs, from_logits=is_logits)
+        nll = log_losses(labels, outputs, from_logits=is_logits, clip=clip)
+        nll = summable_losses(nll)
+        columns = [weight, top.predicted != labels, top.confidence]
+        columns += [top.log_odds, nll]
+        columns += [brier_losses(labels, outputs, from_logits=is_logits)]
+        with np.errstate(over="ignore"):
+            return np.stack(columns).astype("float32"), num_invalid
+
+    def _usable(
+        self, truth: np.ndarray, outputs: np.ndarray, weight: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Which rows can count, and which should."""
+        num_classes = 2 if self.top1 else outputs.shape[1]
+        is_logits = self.from_logits and not self.top1
+        usable = usable_outputs(outputs, is_logits)
+        usable &= (truth >= 0) & (truth < num_classes)
+        usable &= truth == np.floor(truth)
+        usable &= (weight >= 0) & (weight <= _LARGEST_WEIGHT)
+        counted = weight != 0
+        if self.ignore_class is not None and not self.top1:
+            counted &= truth != self.ignore_class
+        return usable, counted
+
+    def _sum(self, accumulator: _Accumulator) -> None:
+        """Adds the reduced rows to the sums."""
+        if not accumulator.reduced:
+            return
+        columns = np.concatenate(accumulator.reduced, axis=1)
+        accumulator.reduced, accumulator.reduced_bytes = [], 0
+        accumulator.flags[1] += (columns[0] != np.floor(columns[0])).any()
+        accumulator.flags[2] += self.top1
+        total = np.zeros(self._summary.shape, "int64")
+        for start in range(0, columns.shape[1], exact_sums.MAX_BATCH):
+            part = columns[:, start : start + exact_sums.MAX_BATCH]
+            limbs = self._summary.summarise(_records(part))
+            total += ops.convert_to_numpy(limbs)
+        _add_sums(accumulator, total)
+
+
+def _records(columns: np.ndarray) -> Records:
+    """Records as tensors, padded by rows that do not count."""
+    size = columns.shape[1]
+    padded = max(_MIN_PADDED, 1 << (size - 1).bit_length())
+    columns = np.pad(columns, ((0, 0), (0, padded - size)))
+    weight, wrong, confidence, *rest = map(ops.convert_to_tensor, columns)
+    is_whole = (columns[0, :size] == 1.0).all()
+    return Records(
+        confidence=confidence,
+        score=rest[0] if rest else log_odds_of(confidence),
+        wrong=ops.cast(wrong, "int32"),
+        counted=ops.convert_to_tensor(np.arange(padded) < size),
+        weight=None if is_whole else weight,
+        rows=rest[1:] or None,
+    )
+
+
+def _add_sums(accumulator: _Accumulator, sums: np.ndarray | None) -> None:
+    if sums is not None:
+        if accumulator.sums is not None:
+            sums = sums + accumulator.sums
+        accumulator.sums = exact_sums.carried(sums)

@@ -1,0 +1,109 @@
+"""The calibration error of the probabilities of all classes."""
+
+from typing import Any
+
+import keras
+
+from keras_calib.bins import CLOSED
+from keras_calib.checks import check_at_least
+from keras_calib.checks import check_at_most
+from keras_calib.checks import check_in
+from keras_calib.checks import check_integer
+from keras_calib.checks import invalid
+from keras_calib.class_summary import ClassBinSummary
+from keras_calib.class_summary import ClassHistogramSummary
+from keras_calib.metrics.base import StreamingMetric
+
+__all__ = ["ClasswiseECE"]
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class ClasswiseECE(StreamingMetric):
+    """Mean over the classes of the calibration error of p_k, streaming.
+
+    (1 / K) sum_k sum_b (n_kb / N) |mean p_k in bin b - share of class k|,
+    over bins of p_k. Equals the function `classwise_ece`.
+
+    Args:
+        num_classes: Number of classes K, at least 2.
+        num_bins: Number of bins of each class. Defaults to `15`.
+        edges: `"width"`: bins of equal width, exact. `"mass"`: bins of equal
+            mass, from a histogram of each class.
+        threshold: Probabilities below it do not count. Defaults to `0`.
+        closed: `"right"` for bins (lo, hi], where p_k = 0 is in none;
+            `"left"` for [lo, hi). Only for `edges="width"`.
+        resolution: Number of bins of each histogram of `edges="mass"`.
+        name: Name of the metric.
+        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
+            `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
+
+    Returns:
+        From `result()`: a scalar in [0, 1], at most 2 / K; 0 before any
+        sample.
+
+    Raises:
+        ValueError: If a number is out of range; on update, if predictions
+            have another number of classes.
+
+    Example:
+
+    >>> metric = ClasswiseECE(num_classes=2, num_bins=10)
+    >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> round(float(metric.result()), 4)
+    0.4
+
+    Reference:
+        Nixon et al., Measuring Calibration in Deep Learning, CVPR Workshops
+        2019, https://arxiv.org/abs/1904.01685
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        num_bins: int = 15,
+        *,
+        edges: str = "width",
+        threshold: float = 0.0,
+        closed: str = "right",
+        resolution: int = 512,
+        name: str = "classwise_ece",
+        **kwargs: Any,
+    ):
+        check_integer("num_classes", num_classes, 2)
+        check_integer("num_bins", num_bins, 1)
+        check_in("edges", edges, ("width", "mass"))
+        check_at_least("threshold", threshold, 0.0)
+        check_at_most("threshold", threshold, 1.0)
+        check_in("closed", closed, CLOSED)
+        check_integer("resolution", resolution, 64)
+        if edges == "mass" and closed != "right":
+            raise ValueError(
+                invalid('`closed` needs `edges="width"`', closed=closed)
+            )
+        if edges == "width":
+            summary = ClassBinSummary(num_classes, num_bins, threshold, closed)
+        else:
+            summary = ClassHistogramSummary(num_classes, resolution, threshold)
+        super().__init__(summary, name=name, **kwargs)
+        self.num_classes = num_classes
+        self.num_bins = num_bins
+        self.edges = edges
+        self.threshold = threshold
+        self.closed = closed
+        self.resolution = resolution
+
+    def get_config(self):
+        return {
+            "num_classes": self.num_classes,
+            "num_bins": self.num_bins,
+            "edges": self.edges,
+            "threshold": self.threshold,
+            "closed": self.closed,
+            "resolution": self.resolution,
+            **super().get_config(),
+        }
+
+    def _value(self, sums, whole):
+        if self.edges == "width":
+            return self.summary.error(sums)
+        return self.summary.error(sums, self.num_bins, whole)

@@ -1,0 +1,236 @@
+"""How sure a network is: where it is right, where it is wrong, and at all."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_calib.checks import invalid
+from keras_calib.intervals import mean_interval
+from keras_calib.metrics.base import StreamingMetric
+from keras_calib.moment_summary import MomentSummary
+from keras_calib.numerics import safe_divide
+
+__all__ = [
+    "Accuracy",
+    "MeanConfidence",
+    "MeanMetric",
+    "ObjectnessDeviation",
+    "Overconfidence",
+    "Underconfidence",
+]
+
+
+def _correct(records):
+    return 1.0 - ops.cast(records.wrong, "float32"), None
+
+
+def _confidence(records):
+    return records.confidence, None
+
+
+def _confidence_where_wrong(records):
+    return records.confidence, ops.equal(records.wrong, 1)
+
+
+def _doubt_where_right(records):
+    return 1.0 - records.confidence, ops.equal(records.wrong, 0)
+
+
+def _deviation(records):
+    return ops.abs(records.confidence - records.rows.objectness), None
+
+
+class MeanMetric(StreamingMetric):
+    """The weighted mean of one value of each prediction."""
+
+    def __init__(
+        self,
+        value: Callable[[Any], tuple[Any, Any]],
+        *,
+        needs_rows: bool = False,
+        **kwargs: Any,
+    ):
+        super().__init__(MomentSummary(value, needs_rows=needs_rows), **kwargs)
+
+    def _value(self, sums, whole):
+        moments = self.summary.moments(sums)
+        return safe_divide(moments.total[0], moments.weight[0])
+
+    def _interval(self, sums, whole, level):
+        moments = self.summary.moments(sums)
+        return mean_interval(
+            type(moments)(*(x[0] for x in moments)), level=level
+        )
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class Accuracy(MeanMetric):
+    """Share of right predictions, streaming and exact.
+
+    As Keras' accuracy, and reads what the other metrics here read: integer,
+    one-hot and soft labels, masks, and pairs of class id and objectness,
+    which Keras' own misreads without a word.
+
+    Args:
+        name: Name of the metric.
+        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
+            `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
+
+    Returns:
+        From `result()`: a scalar in [0, 1]; 0 before any sample.
+
+    Raises:
+        ValueError: As `StreamingMetric`.
+
+    Example:
+
+    >>> metric = Accuracy()
+    >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> float(metric.result())
+    0.5
+
+    Reference:
+        Keras, SparseCategoricalAccuracy,
+        https://keras.io/api/metrics/accuracy_metrics/
+    """
+
+    def __init__(self, *, name: str = "accuracy", **kwargs: Any):
+        super().__init__(_correct, name=name, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class MeanConfidence(MeanMetric):
+    """Mean probability of the predicted class, streaming and exact.
+
+    Args:
+        name: Name of the metric.
+        **kwargs: As in `Accuracy`.
+
+    Returns:
+        From `result()`: a scalar in [0, 1]; 0 before any sample.
+
+    Raises:
+        ValueError: As `StreamingMetric`.
+
+    Example:
+
+    >>> metric = MeanConfidence()
+    >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> round(float(metric.result()), 4)
+    0.7
+
+    Reference:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        figure 1, https://arxiv.org/abs/1706.04599
+    """
+
+    def __init__(self, *, name: str = "mean_confidence", **kwargs: Any):
+        super().__init__(_confidence, name=name, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class Overconfidence(MeanMetric):
+    """Mean confidence where the prediction is wrong, streaming and exact.
+
+    Args:
+        name: Name of the metric.
+        **kwargs: As in `Accuracy`.
+
+    Returns:
+        From `result()`: a scalar in [0, 1]; 0 before any wrong prediction.
+
+    Raises:
+        ValueError: As `StreamingMetric`.
+
+    Example:
+
+    >>> metric = Overconfidence()
+    >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> round(float(metric.result()), 4)
+    0.6
+
+    Reference:
+        Mund et al., Active Online Confidence Boosting for Efficient Object
+        Classification, ICRA 2015, https://doi.org/10.1109/ICRA.2015.7139368
+    """
+
+    def __init__(self, *, name: str = "overconfidence", **kwargs: Any):
+        super().__init__(_confidence_where_wrong, name=name, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class Underconfidence(MeanMetric):
+    """Mean 1 - confidence where the prediction is right, streaming and exact.
+
+    Args:
+        name: Name of the metric.
+        **kwargs: As in `Accuracy`.
+
+    Returns:
+        From `result()`: a scalar in [0, 1]; 0 before any right prediction.
+
+    Raises:
+        ValueError: As `StreamingMetric`.
+
+    Example:
+
+    >>> metric = Underconfidence()
+    >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> round(float(metric.result()), 4)
+    0.2
+
+    Reference:
+        Mund et al., Active Online Confidence Boosting for Efficient Object
+        Classification, ICRA 2015, https://doi.org/10.1109/ICRA.2015.7139368
+    """
+
+    def __init__(self, *, name: str = "underconfidence", **kwargs: Any):
+        super().__init__(_doubt_where_right, name=name, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class ObjectnessDeviation(MeanMetric):
+    """Mean |confidence - objectness|, streaming and exact.
+
+    How far the confidence is from the share of the image that the object
+    covers. Labels are pairs of class id and objectness, as
+    `AdaptiveLabelSmoothing` takes them.
+
+    Args:
+        name: Name of the metric.
+        **kwargs: As in `Accuracy`; `objectness` must be `True`.
+
+    Returns:
+        From `result()`: a scalar in [0, 1]; 0 before any sample.
+
+    Raises:
+        ValueError: If `objectness=False`, and as `StreamingMetric`.
+
+    Example:
+
+    >>> metric = ObjectnessDeviation()
+    >>> metric.update_state([[0.0, 0.9], [1.0, 0.5]], [[0.8, 0.2], [0.6, 0.4]])
+    >>> round(float(metric.result()), 4)
+    0.1
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020,
+        https://arxiv.org/abs/2009.06432
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str = "objectness_deviation",
+        objectness: bool = True,
+        **kwargs: Any,
+    ):
+        if not objectness:
+            raise ValueError(
+                invalid("`objectness` must be True here", objectness=objectness)
+            )
+        super().__init__(
+            _deviation, needs_rows=True, name=name, objectness=True, **kwargs
+        )

@@ -1,0 +1,130 @@
+"""What metrics share whose state is the fine histogram of a score."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.checks import check_in
+from keras_calib.metrics.base import StreamingMetric
+from keras_calib.metrics.quantities import RANK
+from keras_calib.metrics.quantities import curve_of_groups
+from keras_calib.metrics.quantities import rank_bounds
+from keras_calib.metrics.quantities import rank_interval
+from keras_calib.metrics.reading import score_input
+from keras_calib.ranked_groups import aurc_of_groups
+from keras_calib.records import log_odds_of
+from keras_calib.risk_coverage import RiskCoverageCurve
+from keras_calib.score_histogram import UNBOUNDED
+from keras_calib.score_histogram import HistogramSummary
+from keras_calib.score_names import SCORE_RANGES
+from keras_calib.score_names import score_function
+
+__all__ = ["HistogramMetric", "score_summary"]
+
+
+def score_summary(
+    score: str | Callable[[Any], Any],
+    score_range: str | None,
+    resolution: int,
+) -> HistogramSummary:
+    """The histogram of a ranking score."""
+    function = score_function(score)
+    if score_range is None:
+        score_range = SCORE_RANGES.get(score, "real")
+    check_in("score_range", score_range, ("unit", "real"))
+    if score == "msp":
+        return HistogramSummary(resolution)
+    is_unit = score_range == "unit"
+
+    def of_records(records):
+        if records.rows is None:
+            values = records.score
+        else:
+            values = function(score_input(records.rows))
+            values = ops.cast(values, "float32")
+        return log_odds_of(ops.clip(values, 0.0, 1.0)) if is_unit else values
+
+    options = {} if is_unit else {"score_map": UNBOUNDED}
+    return HistogramSummary(resolution, None, score=of_records, **options)
+
+
+class HistogramMetric(StreamingMetric):
+    """A metric of the ranking by a score."""
+
+    # Its name in `RANK`.
+    _quantity = ""
+
+    def __init__(
+        self,
+        *,
+        score: str | Callable[[Any], Any] = "msp",
+        score_range: str | None = None,
+        resolution: int = 8192,
+        **kwargs: Any,
+    ):
+        summary = score_summary(score, score_range, resolution)
+        super().__init__(summary, **kwargs)
+        self.score = score
+        self.score_range = score_range
+        self.resolution = resolution
+
+    def bounds(self) -> tuple[float, float]:
+        """The value with the best and the worst order inside every cell.
+
+        The exact value of the same predictions lies between them.
+        """
+        sums, whole = self._exact_sums()
+        groups = self.summary.ranked(sums)
+        return rank_bounds(self._quantity, groups, whole, self)
+
+    def aurc(self) -> float:
+        """The AURC of the same ranking, in float64."""
+        sums, whole = self._exact_sums()
+        groups = self.summary.ranked(sums)
+        return float(aurc_of_groups(groups, np.asarray(whole)))
+
+    def curve(self) -> RiskCoverageCurve:
+        """The risk-coverage curve at the edges of the cells."""
+        sums, _ = self._exact_sums()
+        return curve_of_groups(
+            self.summary.ranked(sums), self.summary.lower_score()
+        )
+
+    def get_config(self):
+        score = self.score
+        if callable(score):
+            score = keras.saving.serialize_keras_object(score)
+        return {
+            "score": score,
+            "score_range": self.score_range,
+            "resolution": self.resolution,
+            **super().get_config(),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        score = config.get("score")
+        if isinstance(score, dict):
+            score = keras.saving.deserialize_keras_object(score)
+            config = {**config, "score": score}
+        return cls(**config)
+
+    def _value(self, sums, whole):
+        groups = self.summary.ranked(sums)
+        return RANK[self._quantity].value(groups, whole, self)
+
+    def _interval(self, sums, whole, level):
+        return rank_interval(
+            self._quantity,
+            self.summary.ranked(sums),
+            whole,
+            self,
+            self.summary.weight_ratio(sums),
+            level,
+        )
+
+    def _ranks_by_confidence(self):
+        return self.score == "msp"

@@ -1,0 +1,234 @@
+"""The quantities of a table of metrics, by name: formula, bounds, interval.
+
+The metric classes and `CalibrationMetrics` both take them from here.
+"""
+
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_calib.bin_errors import average_error
+from keras_calib.bin_errors import calibration_error
+from keras_calib.bin_errors import debiased_error
+from keras_calib.bin_errors import overconfidence_error
+from keras_calib.bootstrap import poisson_interval
+from keras_calib.intervals import Moments
+from keras_calib.numerics import safe_divide
+from keras_calib.operating_points import coverage_at_risk_bounds_of_groups
+from keras_calib.operating_points import coverage_at_risk_of_groups
+from keras_calib.operating_points import failure_fpr95_bounds_of_groups
+from keras_calib.operating_points import failure_fpr95_of_groups
+from keras_calib.operating_points import risk_at_coverage_bounds_of_groups
+from keras_calib.operating_points import risk_at_coverage_of_groups
+from keras_calib.ranked_groups import RankedGroups
+from keras_calib.ranked_groups import augrc_bounds_of_groups
+from keras_calib.ranked_groups import augrc_of_groups
+from keras_calib.ranked_groups import aurc_bounds_of_groups
+from keras_calib.ranked_groups import aurc_of_groups
+from keras_calib.ranked_groups import eaurc_bounds_of_groups
+from keras_calib.ranked_groups import eaurc_of_groups
+from keras_calib.ranked_groups import failure_auroc_bounds_of_groups
+from keras_calib.ranked_groups import failure_auroc_of_groups
+from keras_calib.ranked_groups import normalized_aurc_bounds_of_groups
+from keras_calib.ranked_groups import normalized_aurc_of_groups
+from keras_calib.risk_coverage import RiskCoverageCurve
+from keras_calib.score_histogram import Cells
+
+__all__ = [
+    "BINNED",
+    "BinnedQuantity",
+    "CONFIDENCE",
+    "RANK",
+    "RankQuantity",
+    "confidence_by_cell",
+    "confidence_moments",
+    "curve_of_groups",
+    "rank_bounds",
+    "rank_interval",
+]
+
+# What float32 leaves undecided, relative to the value.
+_ROUNDING = 1e-6
+
+
+class RankQuantity(NamedTuple):
+    """What is read off ranked groups.
+
+    Attributes:
+        value: Of `(groups, whole, options)`; `options` has the operating
+            point as an attribute: `risk`, `accuracy` or `coverage`.
+        bounds: Of the same, `(lower, upper)` over orders inside groups.
+    """
+
+    value: Callable[[RankedGroups, Any, Any], Any]
+    bounds: Callable[[RankedGroups, Any, Any], tuple[Any, Any]]
+
+
+class BinnedQuantity(NamedTuple):
+    """What is read off the sums of bins.
+
+    Attributes:
+        value: Of BinSums.
+        norm: Norm of the population's gaps that it estimates, or None.
+    """
+
+    value: Callable[[Any], Any]
+    norm: str | None
+
+
+RANK = {
+    "aurc": RankQuantity(
+        lambda groups, whole, _: aurc_of_groups(groups, whole),
+        lambda groups, whole, _: aurc_bounds_of_groups(groups, whole),
+    ),
+    "eaurc": RankQuantity(
+        lambda groups, whole, _: eaurc_of_groups(groups, whole),
+        lambda groups, whole, _: eaurc_bounds_of_groups(groups, whole),
+    ),
+    "naurc": RankQuantity(
+        lambda groups, whole, _: normalized_aurc_of_groups(groups, whole),
+        lambda groups, whole, _: normalized_aurc_bounds_of_groups(
+            groups, whole
+        ),
+    ),
+    "augrc": RankQuantity(
+        lambda groups, *_: augrc_of_groups(groups),
+        lambda groups, *_: augrc_bounds_of_groups(groups),
+    ),
+    "failure_auroc": RankQuantity(
+        lambda groups, *_: failure_auroc_of_groups(groups),
+        lambda groups, *_: failure_auroc_bounds_of_groups(groups),
+    ),
+    "failure_fpr95": RankQuantity(
+        lambda groups, *_: failure_fpr95_of_groups(groups),
+        lambda groups, *_: failure_fpr95_bounds_of_groups(groups),
+    ),
+    "coverage_at_risk": RankQuantity(
+        lambda groups, _, at: coverage_at_risk_of_groups(groups, at.risk),
+        lambda groups, whole, at: coverage_at_risk_bounds_of_groups(
+            groups, at.risk, whole
+        ),
+    ),
+    "coverage_at_accuracy": RankQuantity(
+        lambda groups, _, at: coverage_at_risk_of_groups(
+            groups, 1.0 - at.accuracy
+        ),
+        lambda groups, whole, at: coverage_at_risk_bounds_of_groups(
+            groups, 1.0 - at.accuracy, whole
+        ),
+    ),
+    "risk_at_coverage": RankQuantity(
+        lambda groups, whole, at: risk_at_coverage_of_groups(
+            groups, at.coverage, whole
+        ),
+        lambda groups, whole, at: risk_at_coverage_bounds_of_groups(
+            groups, at.coverage, whole
+        ),
+    ),
+}
+
+BINNED = {
+    "ece": BinnedQuantity(calibration_error, "l1"),
+    "mce": BinnedQuantity(lambda sums: calibration_error(sums, "max"), "max"),
+    "rmsce": BinnedQuantity(lambda sums: calibration_error(sums, "l2"), "l2"),
+    "debiased_calibration_error": BinnedQuantity(debiased_error, "l2"),
+    "average_calibration_error": BinnedQuantity(average_error, "average"),
+    # Of positive gaps only, which no interval here is for.
+    "overconfidence_error": BinnedQuantity(overconfidence_error, None),
+}
+
+CONFIDENCE = (
+    "accuracy",
+    "mean_confidence",
+    "overconfidence",
+    "underconfidence",
+)
+
+
+def rank_bounds(
+    name: str, groups: RankedGroups, whole: bool, options: Any
+) -> tuple[float, float]:
+    """Bounds of a rank quantity of groups in float64."""
+    low, high = RANK[name].bounds(groups, np.asarray(whole), options)
+    low, high = float(low), float(high)
+    if name == "failure_auroc":
+        # A difference from 1, rounded as that.
+        return max(0.0, low - _ROUNDING), min(1.0, high + _ROUNDING)
+    return low - _ROUNDING * abs(low), high + _ROUNDING * abs(high)
+
+
+def rank_interval(
+    name: str,
+    groups: RankedGroups,
+    whole: bool,
+    options: Any,
+    weight_ratio: float,
+    level: float,
+) -> tuple[float, float]:
+    """Bootstrap interval of a rank quantity of groups in float64."""
+
+    def statistic(right, wrong):
+        mass = right + wrong
+        resampled = RankedGroups(
+            mass=mass,
+            wrong=wrong,
+            before=np.cumsum(mass) - mass,
+            wrong_before=np.cumsum(wrong) - wrong,
+            slope=np.where((right > 0) & (wrong > 0), slope, 0.0),
+        )
+        return float(RANK[name].value(resampled, np.asarray(whole), options))
+
+    # Empty cells stay empty.
+    filled = groups.mass > 0
+    slope, wrong = groups.slope[filled], groups.wrong[filled]
+    return poisson_interval(
+        statistic,
+        groups.mass[filled] - wrong,
+        wrong,
+        weight_ratio=float(weight_ratio) or 1.0,
+        level=level,
+    )
+
+
+def confidence_by_cell(name: str, cells: Cells) -> tuple[Any, Any]:
+    """Mass, and sum of the values whose mean is asked for, by cell (either)."""
+    right = cells.mass - cells.wrong
+    if name == "accuracy":
+        return cells.mass, right
+    if name == "mean_confidence":
+        return cells.mass, cells.confidence
+    if name == "overconfidence":
+        return cells.wrong, cells.residual + cells.doubt
+    return right, cells.doubt
+
+
+def confidence_moments(name: str, cells: Cells, weight_ratio: float) -> Moments:
+    """Moments of those values, NumPy; alike inside a cell."""
+    mass, total = confidence_by_cell(name, cells)
+    squares = total if name == "accuracy" else safe_divide(total**2, mass)
+    cubes = total if name == "accuracy" else safe_divide(total**3, mass**2)
+    return Moments(
+        weight=mass.sum(),
+        total=total.sum(),
+        squared_weight=weight_ratio * mass.sum(),
+        squared_total=weight_ratio * total.sum(),
+        squares=weight_ratio * squares.sum(),
+        second=squares.sum(),
+        third=cubes.sum(),
+    )
+
+
+def curve_of_groups(
+    groups: RankedGroups, lower_score: np.ndarray
+) -> RiskCoverageCurve:
+    """The curve through the ends of the groups that are not empty."""
+    filled = groups.mass > 0
+    mass, wrong, before, wrong_before, _ = (v[filled] for v in groups)
+    through = before + mass
+    return RiskCoverageCurve(
+        coverage=through / through[-1:],
+        risk=(wrong_before + wrong) / through,
+        threshold=np.flip(lower_score)[filled],
+    )

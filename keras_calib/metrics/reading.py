@@ -1,0 +1,239 @@
+"""How a streaming metric reads a batch, and what in it cannot count."""
+
+from typing import Any
+from typing import NamedTuple
+
+from keras import ops
+
+from keras_calib.checks import check_not_empty
+from keras_calib.checks import class_axis
+from keras_calib.checks import invalid
+from keras_calib.checks import shape_of
+from keras_calib.inputs import Predictions
+from keras_calib.inputs import possible_labels
+from keras_calib.inputs import read_labels
+from keras_calib.inputs import read_predictions
+from keras_calib.inputs import split_objectness
+from keras_calib.masks import keras_mask
+from keras_calib.numerics import concrete
+from keras_calib.numerics import to_logits
+from keras_calib.pixels import sample_pixels
+from keras_calib.records import Records
+from keras_calib.records import log_odds_of
+from keras_calib.value_checks import check_some_weight
+from keras_calib.value_checks import check_weight_scale
+from keras_calib.value_checks import in_unit_interval
+from keras_calib.value_checks import usable_outputs
+from keras_calib.weights import broadcast_weight
+from keras_calib.weights import read_weight
+
+__all__ = ["Reading", "read_batch", "read_scores", "score_input"]
+
+
+class Reading(NamedTuple):
+    """What the arguments of `StreamingMetric` of the same names say."""
+
+    from_logits: bool
+    axis: int
+    ignore_class: int | None
+    objectness: bool
+    pixels_per_image: int | None
+    seed: int
+
+
+def read_batch(
+    y_true: Any, y_pred: Any, sample_weight: Any, reading: Reading
+) -> tuple[Predictions, Any]:
+    """One batch as flat tensors, and how many predictions cannot count.
+
+    Returns:
+        `(batch, num_invalid)`: float32 Predictions whose `valid` is never
+        None, and int32, a scalar.
+
+    Raises:
+        ValueError: If shapes do not fit; in eager use, if a prediction
+            cannot count.
+    """
+    y_pred = ops.convert_to_tensor(y_pred)
+    objectness = None
+    if reading.objectness:
+        y_true, objectness = split_objectness(y_true, reading.ignore_class)
+    labels, valid = read_labels(
+        y_true, y_pred, axis=reading.axis, ignore_class=reading.ignore_class
+    )
+    outputs = read_predictions(
+        y_pred, from_logits=reading.from_logits, axis=reading.axis
+    )
+    weight = sample_weight
+    if weight is not None:
+        weight = broadcast_weight(weight, outputs)
+    mask = keras_mask(y_pred, class_axis(y_pred, reading.axis))
+    if mask is not None:
+        valid = mask if valid is None else ops.logical_and(valid, mask)
+    is_soft = len(labels.shape) == len(outputs.shape)
+    batch = Predictions(
+        labels=ops.cast(labels, "float32") if is_soft else labels,
+        outputs=ops.cast(outputs, "float32"),
+        from_logits=reading.from_logits,
+        weight=None if weight is None else ops.cast(weight, "float32"),
+        valid=valid,
+        objectness=None
+        if objectness is None
+        else ops.cast(objectness, "float32"),
+    )
+    if reading.pixels_per_image is not None:
+        batch = _some_pixels(batch, reading)
+    batch = _flat(batch)
+    outputs = batch.outputs
+    usable = possible_labels(batch.labels, outputs.shape[-1])
+    usable = ops.logical_and(
+        usable, usable_outputs(outputs, reading.from_logits)
+    )
+    valid, weight, num_invalid = _settle(batch.valid, batch.weight, usable)
+    return batch._replace(valid=valid, weight=weight), num_invalid
+
+
+def read_scores(
+    confidence: Any, correct: Any, sample_weight: Any, *, is_confidence: bool
+) -> tuple[Records, Any]:
+    """Top-1 records as flat tensors, and how many cannot count.
+
+    Raises:
+        ValueError: If shapes differ; in eager use, if a record cannot count.
+    """
+    score = ops.cast(ops.convert_to_tensor(confidence), "float32")
+    correct = ops.cast(ops.convert_to_tensor(correct), "float32")
+    check_not_empty("confidence", score)
+    if shape_of(score) != shape_of(correct):
+        raise ValueError(
+            invalid(
+                "`correct` must have the shape of `confidence`",
+                **{
+                    "correct.shape": shape_of(correct),
+                    "confidence.shape": shape_of(score),
+                },
+            )
+        )
+    weight = sample_weight
+    if weight is not None:
+        weight = read_weight(weight, shape_of(score))
+        weight = ops.broadcast_to(weight, ops.shape(score))
+        weight = ops.reshape(ops.cast(weight, "float32"), (-1,))
+    score, correct = ops.reshape(score, (-1,)), ops.reshape(correct, (-1,))
+    usable = ops.logical_or(correct == 0.0, correct == 1.0)
+    if is_confidence:
+        usable = ops.logical_and(usable, in_unit_interval(score))
+    else:
+        usable = ops.logical_and(usable, ops.isfinite(score))
+    counted, weight, num_invalid = _settle(
+        None, weight, usable, what="`confidence` or `correct`"
+    )
+    score = ops.where(counted, score, ops.zeros_like(score))
+    confidence = ops.clip(score, 0.0, 1.0) if is_confidence else None
+    records = Records(
+        confidence=confidence,
+        score=log_odds_of(confidence) if is_confidence else score,
+        wrong=ops.cast(correct == 0.0, "int32"),
+        counted=counted,
+        weight=weight,
+        rows=None,
+    )
+    return records, num_invalid
+
+
+def score_input(rows: Predictions) -> Any:
+    """Logits that score functions take, `(n, num_classes)`.
+
+    0 where a row does not count: a NaN could leave it by way of a sort.
+    """
+    outputs = rows.outputs
+    logits = outputs if rows.from_logits else to_logits(outputs)
+    counted = ops.expand_dims(rows.valid, -1)
+    return ops.where(counted, logits, ops.zeros_like(logits))
+
+
+def _settle(
+    valid: Any, weight: Any, usable: Any, what: str = "`y_pred`"
+) -> tuple[Any, Any, Any]:
+    """What counts, weights with 0 elsewhere, and how many cannot count."""
+    if weight is not None:
+        # Weights were checked where they can be seen.
+        good = ops.logical_and(ops.isfinite(weight), weight >= 0)
+        seen = ops.logical_or(weight > 0, ops.logical_not(good))
+        usable = ops.logical_and(usable, good)
+    counted = usable if valid is None else ops.logical_and(usable, valid)
+    bad = ops.logical_not(usable)
+    if valid is not None:
+        bad = ops.logical_and(bad, valid)
+    if weight is not None:
+        bad = ops.logical_and(bad, seen)
+        weight = ops.where(counted, weight, ops.zeros_like(weight))
+        check_weight_scale(weight)
+    num_invalid = ops.sum(ops.cast(bad, "int32"))
+    count = concrete(num_invalid)
+    if count is not None and count:
+        raise ValueError(
+            invalid(
+                f"{what} must not contain NaN or infinity or values out of "
+                "range where it counts",
+                rows=int(count),
+            )
+        )
+    if weight is not None:
+        check_some_weight(weight, counted)
+    return counted, weight, num_invalid
+
+
+def _flat(batch: Predictions) -> Predictions:
+    num_classes = batch.outputs.shape[-1]
+
+    def rows(x):
+        return None if x is None else ops.reshape(x, (-1,))
+
+    is_soft = len(batch.labels.shape) == len(batch.outputs.shape)
+    return batch._replace(
+        labels=ops.reshape(batch.labels, (-1, num_classes))
+        if is_soft
+        else rows(batch.labels),
+        outputs=ops.reshape(batch.outputs, (-1, num_classes)),
+        weight=rows(batch.weight),
+        valid=rows(batch.valid),
+        objectness=rows(batch.objectness),
+    )
+
+
+def _some_pixels(batch: Predictions, reading: Reading) -> Predictions:
+    """A few pixels of each image, `(batch, count)`."""
+    lead = shape_of(batch.outputs)[:-1]
+    if len(lead) < 2 or None in lead[1:]:
+        raise ValueError(
+            invalid(
+                "`pixels_per_image` needs predictions of shape "
+                "(batch, ..., num_classes) with a known number of pixels",
+                **{"y_pred.shape": shape_of(batch.outputs)},
+            )
+        )
+    num_pixels = 1
+    for size in lead[1:]:
+        num_pixels *= size
+
+    def by_image(x):
+        return ops.reshape(x, (-1, num_pixels, *x.shape[len(lead) :]))
+
+    labels = by_image(batch.labels)
+    is_soft = len(batch.labels.shape) == len(batch.outputs.shape)
+    ids = ops.argmax(labels, axis=-1) if is_soft else labels
+    valid = None if batch.valid is None else by_image(batch.valid)
+    places = sample_pixels(
+        ops.cast(ids, "int32"), valid, reading.pixels_per_image, reading.seed
+    )
+
+    def chosen(x):
+        if x is None:
+            return None
+        x = by_image(x)
+        index = ops.reshape(places, (*places.shape, *[1] * (len(x.shape) - 2)))
+        return ops.take_along_axis(x, index, axis=1)
+
+    fields = {k: v for k, v in batch._asdict().items() if k != "from_logits"}
+    return batch._replace(**{k: chosen(v) for k, v in fields.items()})

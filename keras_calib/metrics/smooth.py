@@ -1,0 +1,75 @@
+"""The calibration error without bins."""
+
+from typing import Any
+
+import keras
+
+from keras_calib.metrics.base import StreamingMetric
+from keras_calib.numerics import namespace
+from keras_calib.numerics import safe_divide
+from keras_calib.score_histogram import Cells
+from keras_calib.score_histogram import HistogramSummary
+from keras_calib.smooth_error import smooth_error_of_points
+
+__all__ = ["SmoothECE", "smooth_error_of_cells"]
+
+
+def smooth_error_of_cells(cells: Cells) -> Any:
+    """smECE of the cells of a histogram of the confidence (either)."""
+    total = namespace(cells.mass).sum(cells.mass)
+    return smooth_error_of_points(
+        safe_divide(cells.confidence, cells.mass),
+        safe_divide(cells.residual, total),
+    )
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class SmoothECE(StreamingMetric):
+    """Smooth calibration error, streaming.
+
+    The gaps of the confidences are smoothed by a reflected Gaussian kernel
+    of width s, and E(s) is the integral of what remains; the value is the s
+    with E(s) = s. No bins and nothing to choose. Predictions that share a
+    cell of a fine histogram count at their mean. `result()` takes some
+    milliseconds: use it in `evaluate` rather than at each step.
+
+    Args:
+        resolution: Number of bins of the fine histogram. Defaults to `8192`.
+        name: Name of the metric.
+        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
+            `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
+
+    Returns:
+        From `result()`: a scalar in [0, 1]; 0 before any sample. Below about
+        0.001 the grid behind it is too coarse to tell values apart.
+
+    Raises:
+        ValueError: If `resolution` is below 64.
+
+    Example:
+
+    >>> metric = SmoothECE()
+    >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> round(float(metric.result()), 3)
+    0.208
+
+    Reference:
+        Blasiok and Nakkiran, Smooth ECE: Principled Reliability Diagrams via
+        Kernel Smoothing, ICLR 2024, https://arxiv.org/abs/2309.12236
+    """
+
+    def __init__(
+        self,
+        *,
+        resolution: int = 8192,
+        name: str = "smooth_ece",
+        **kwargs: Any,
+    ):
+        super().__init__(HistogramSummary(resolution), name=name, **kwargs)
+        self.resolution = resolution
+
+    def get_config(self):
+        return {"resolution": self.resolution, **super().get_config()}
+
+    def _value(self, sums, whole):
+        return smooth_error_of_cells(self.summary.cells(sums))

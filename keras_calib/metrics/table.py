@@ -1,0 +1,344 @@
+"""All metrics of the predicted class from one state, in one pass."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.bin_errors import Decomposition
+from keras_calib.bin_errors import brier_decomposition
+from keras_calib.bin_errors import nll_decomposition
+from keras_calib.bins import BinSums
+from keras_calib.checks import check_above
+from keras_calib.checks import check_at_least
+from keras_calib.checks import check_at_most
+from keras_calib.checks import check_in
+from keras_calib.checks import check_integer
+from keras_calib.composite_summary import CompositeSummary
+from keras_calib.equal_mass_cells import aece_of_cells
+from keras_calib.equal_mass_cells import equal_mass_bins
+from keras_calib.equal_mass_cells import histogram_aece_bounds
+from keras_calib.gap_intervals import error_interval
+from keras_calib.intervals import Moments
+from keras_calib.intervals import mean_interval
+from keras_calib.metrics.base import StreamingMetric
+from keras_calib.metrics.proper import brier_of_records
+from keras_calib.metrics.proper import nll_of_records
+from keras_calib.metrics.quantities import BINNED
+from keras_calib.metrics.quantities import CONFIDENCE
+from keras_calib.metrics.quantities import RANK
+from keras_calib.metrics.quantities import confidence_by_cell
+from keras_calib.metrics.quantities import confidence_moments
+from keras_calib.metrics.quantities import curve_of_groups
+from keras_calib.metrics.quantities import rank_bounds
+from keras_calib.metrics.quantities import rank_interval
+from keras_calib.metrics.smooth import smooth_error_of_cells
+from keras_calib.moment_summary import MomentSummary
+from keras_calib.numerics import concrete
+from keras_calib.numerics import safe_divide
+from keras_calib.proper_scores import check_clip
+from keras_calib.risk_coverage import RiskCoverageCurve
+from keras_calib.score_histogram import HistogramSummary
+
+__all__ = ["CalibrationMetrics"]
+
+_LOSSES = ("nll", "brier")
+_NAMES = (*CONFIDENCE, *_LOSSES, *BINNED, "aece", *RANK, "smooth_ece")
+
+
+class _Readings:
+    """What the formulas look at, each read once."""
+
+    def __init__(self, summary: CompositeSummary, sums: Any):
+        self.histogram = summary.parts["histogram"]
+        self.losses = summary.parts["losses"]
+        self.limbs = summary.split(sums)
+
+    @cached_property
+    def cells(self):
+        return self.histogram.cells(self.limbs["histogram"])
+
+    @cached_property
+    def bins(self):
+        return self.histogram.bins(self.limbs["histogram"], self.cells)
+
+    @cached_property
+    def groups(self):
+        return self.histogram.ranked(self.limbs["histogram"])
+
+    @cached_property
+    def moments(self):
+        return self.losses.moments(self.limbs["losses"])
+
+    @property
+    def weight_ratio(self):
+        return self.histogram.weight_ratio(self.limbs["histogram"])
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class CalibrationMetrics(StreamingMetric):
+    """All metrics of the predicted class from one state, as a dict.
+
+    One pass serves them all, and `fit` shows each by its name (`val_ece`,
+    `val_aurc`, ...) for callbacks to monitor: `accuracy`,
+    `mean_confidence`, `overconfidence`, `underconfidence`, `nll`, `brier`,
+    `ece`, `mce`, `rmsce`, `debiased_calibration_error`,
+    `average_calibration_error`, `overconfidence_error`, `aece`, `aurc`,
+    `eaurc`, `naurc`, `augrc`, `failure_auroc`, `failure_fpr95`,
+    `coverage_at_risk`, `coverage_at_accuracy`, `risk_at_coverage` and, if
+    asked for, `smooth_ece`. Each is what the metric class of that name
+    gives.
+
+    Args:
+        include: Names of the metrics, or None for all but `smooth_ece`,
+            which takes milliseconds at each step.
+        num_bins: Number of bins of the calibration errors. Defaults to `15`.
+        clip: Lower bound on probabilities of `nll`, or None.
+        risk: Of `coverage_at_risk`. Defaults to `0.05`.
+        accuracy: Of `coverage_at_accuracy`. Defaults to `0.99`.
+        coverage: Of `risk_at_coverage`. Defaults to `0.8`.
+        resolution: Number of bins of the fine histogram. `8192`, the
+            default, takes 394 kB; `2048` is enough for training.
+        refresh_every: At which steps of compiled training the values are
+            computed anew, which costs more than the update: every one, the
+            default, or every `refresh_every`-th, between which the progress
+            bar shows the last ones. Outside compiled code, at the end of
+            each epoch too, `result()` is always of all that was seen.
+        prefix: Put before each name, where names would meet others.
+        name: Name of the metric.
+        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
+            `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
+
+    Returns:
+        From `result()`: a dict of scalars. `nll` and `brier` are NaN once
+        records without probabilities came in by `update_scores`.
+
+    Raises:
+        ValueError: If a name is unknown or a number out of range.
+
+    Example:
+
+    >>> metric = CalibrationMetrics(include=["ece", "aurc"], num_bins=10)
+    >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> {name: round(float(x), 4) for name, x in metric.result().items()}
+    {'ece': 0.4, 'aurc': 0.25}
+
+    Reference:
+        Of each metric: see the class of that name.
+    """
+
+    def __init__(
+        self,
+        include: Sequence[str] | None = None,
+        *,
+        num_bins: int = 15,
+        clip: float | None = None,
+        risk: float = 0.05,
+        accuracy: float = 0.99,
+        coverage: float = 0.8,
+        resolution: int = 8192,
+        refresh_every: int = 1,
+        prefix: str = "",
+        name: str = "calibration",
+        **kwargs: Any,
+    ):
+        for metric in () if include is None else include:
+            check_in("include", metric, _NAMES)
+        check_clip(clip)
+        check_at_least("risk", risk, 0.0)
+        check_at_most("risk", risk, 1.0)
+        check_at_least("accuracy", accuracy, 0.0)
+        check_at_most("accuracy", accuracy, 1.0)
+        check_above("coverage", coverage, 0.0)
+        check_at_most("coverage", coverage, 1.0)
+        check_integer("refresh_every", refresh_every, 1)
+        summary = CompositeSummary(
+            histogram=HistogramSummary(resolution, num_bins),
+            losses=MomentSummary(
+                nll_of_records(clip), brier_of_records, needs_rows=True
+            ),
+        )
+        super().__init__(summary, name=name, **kwargs)
+        self.include = _NAMES[:-1] if include is None else tuple(include)
+        self.num_bins = num_bins
+        self.clip = clip
+        self.risk = risk
+        self.accuracy = accuracy
+        self.coverage = coverage
+        self.resolution = resolution
+        self.refresh_every = refresh_every
+        self.prefix = prefix
+        if refresh_every > 1:
+            self.num_updates = self._add_sums("num_updates", ())
+            self.shown = self.add_variable(
+                (len(self.include),), "zeros", "float32", name="shown"
+            )
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        """Adds one batch; see `StreamingMetric.update_state`."""
+        super().update_state(y_true, y_pred, sample_weight)
+        if self.refresh_every == 1 or concrete(self.flags) is not None:
+            return
+        due = ops.equal(self.num_updates % self.refresh_every, 0)
+        shown = ops.cond(
+            due,
+            lambda: ops.stack(list(self._all_values().values())),
+            lambda: ops.convert_to_tensor(self.shown),
+        )
+        self.shown.assign(shown)
+        self.num_updates.assign(self.num_updates + 1)
+
+    def result(self):
+        """The values so far, a dict of scalar tensors."""
+        if self.refresh_every == 1 or concrete(self.flags) is not None:
+            return super().result()
+        return {
+            self.prefix + name: ops.cast(self.shown[i], self.dtype)
+            for i, name in enumerate(self.include)
+        }
+
+    def bins(self) -> BinSums:
+        """What the equal-width bins hold: NumPy arrays `(num_bins,)`."""
+        return self._readings().bins
+
+    def aurc(self) -> float:
+        """The AURC so far, in float64."""
+        sums, whole = self._exact_sums()
+        groups = _Readings(self.summary, sums).groups
+        return float(RANK["aurc"].value(groups, np.asarray(whole), self))
+
+    def curve(self) -> RiskCoverageCurve:
+        """The risk-coverage curve at the edges of the cells; log-odds."""
+        readings = self._readings()
+        return curve_of_groups(
+            readings.groups, readings.histogram.lower_score()
+        )
+
+    def bounds(self) -> dict[str, tuple[float, float]]:
+        """Certified bounds of the rank metrics and `aece`, by name."""
+        sums, whole = self._exact_sums()
+        readings = _Readings(self.summary, sums)
+        bounds = {}
+        for name in self.include:
+            if name == "aece":
+                bounds[self.prefix + name] = histogram_aece_bounds(
+                    readings.histogram, readings.cells, self.num_bins, whole
+                )
+            elif name in RANK:
+                bounds[self.prefix + name] = rank_bounds(
+                    name, readings.groups, whole, self
+                )
+        return bounds
+
+    def decomposition(self, score: str = "brier") -> Decomposition:
+        """Calibration and refinement of a score of the binned confidence.
+
+        Args:
+            score: `"brier"`, the squared error, or `"nll"`, the log score.
+
+        Returns:
+            Two floats, see `calibration_decomposition`.
+        """
+        check_in("score", score, _LOSSES[::-1])
+        parts = {"brier": brier_decomposition, "nll": nll_decomposition}
+        return Decomposition(*(float(x) for x in parts[score](self.bins())))
+
+    def interval(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
+        """Confidence intervals by name, of those that have one.
+
+        Args:
+            level: Probability to cover, in (0, 1).
+
+        Returns:
+            `(low, high)` by name, as the metric classes give them; without
+            `overconfidence_error` and `smooth_ece`.
+        """
+        sums, whole = self._exact_sums()
+        readings = _Readings(self.summary, sums)
+        intervals = {}
+        for name in self.include:
+            found = self._one_interval(name, readings, whole, level)
+            if found is not None:
+                low, high = found
+                intervals[self.prefix + name] = (float(low), float(high))
+        return intervals
+
+    def get_config(self):
+        return {
+            "include": list(self.include),
+            "num_bins": self.num_bins,
+            "clip": self.clip,
+            "risk": self.risk,
+            "accuracy": self.accuracy,
+            "coverage": self.coverage,
+            "resolution": self.resolution,
+            "refresh_every": self.refresh_every,
+            "prefix": self.prefix,
+            **super().get_config(),
+        }
+
+    def _all_values(self) -> dict[str, Any]:
+        return self._value(ops.convert_to_tensor(self.sums), self._whole())
+
+    def _comparable_config(self):
+        config = super()._comparable_config()
+        # What is shown meanwhile has no part in the sums.
+        del config["refresh_every"]
+        return config
+
+    def _readings(self) -> _Readings:
+        return _Readings(self.summary, self._exact_sums()[0])
+
+    def _value(self, sums, whole):
+        readings = _Readings(self.summary, sums)
+        has_rows = self._has_all_rows()
+        return {
+            self.prefix + name: self._one(name, readings, whole, has_rows)
+            for name in self.include
+        }
+
+    def _one(self, name, readings, whole, has_rows):
+        if name in RANK:
+            return RANK[name].value(readings.groups, whole, self)
+        if name in BINNED:
+            return BINNED[name].value(readings.bins)
+        if name in CONFIDENCE:
+            mass, total = confidence_by_cell(name, readings.cells)
+            return safe_divide(ops.sum(total), ops.sum(mass))
+        if name == "aece":
+            return aece_of_cells(readings.cells, self.num_bins, whole)
+        if name == "smooth_ece":
+            return smooth_error_of_cells(readings.cells)
+        moments, i = readings.moments, _LOSSES.index(name)
+        mean = safe_divide(moments.total[i], moments.weight[i])
+        return ops.where(has_rows, mean, ops.full_like(mean, float("nan")))
+
+    def _one_interval(self, name, readings, whole, level):
+        if name in RANK:
+            return rank_interval(
+                name, readings.groups, whole, self, readings.weight_ratio, level
+            )
+        if name in BINNED:
+            norm = BINNED[name].norm
+            if norm is None:
+                return None
+            return error_interval(readings.bins, norm=norm, level=level)
+        if name in CONFIDENCE:
+            ratio = readings.weight_ratio
+            moments = confidence_moments(name, readings.cells, ratio)
+            return mean_interval(moments, level=level)
+        if name == "aece":
+            bins = equal_mass_bins(
+                readings.cells, self.num_bins, whole, readings.weight_ratio
+            )
+            return error_interval(bins, level=level)
+        if name == "smooth_ece":
+            return None
+        if not bool(ops.convert_to_numpy(self._has_all_rows())):
+            return np.nan, np.nan
+        i = _LOSSES.index(name)
+        moments = [x[i] for x in readings.moments]
+        return mean_interval(Moments(*moments), level=level)

@@ -1,0 +1,326 @@
+"""What metrics have summed: records, stored, sent, added and merged."""
+
+import numpy as np
+import pytest
+from cases import BACKEND
+from cases import KINDS
+from cases import METRICS
+from cases import array
+from cases import softmax
+from test_metrics import predictions
+from test_metrics import state
+from test_metrics import stream
+from test_metrics import updated_compiled
+
+import keras_calib as kc
+
+pytestmark = pytest.mark.portable
+
+NEED_ROWS = ("NLL", "BrierScore", "ClasswiseECE", "ClasswiseECE-mass")
+OF_RECORDS = [case for case in METRICS if case.name not in NEED_ROWS]
+OTHER_SCORE = ("AURC-gini", "AURC-max_logit")
+
+
+def top_one(labels, probs):
+    return probs.max(axis=-1), (probs.argmax(axis=-1) == labels).astype("int32")
+
+
+# Top-1 records.
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    "case", [c for c in OF_RECORDS if c.name not in OTHER_SCORE], ids=str
+)
+def test_records_say_what_predictions_say(case, weighted):
+    labels, probs = predictions(n=200)
+    weight = np.linspace(0.0, 2.0, 200, dtype="float32") if weighted else None
+    whole = case.make()
+    whole.update_state(labels, probs, weight)
+    records = case.make()
+    records.update_scores(*top_one(labels, probs), weight)
+    kept = ~np.isnan(case.value(records))
+    if case.cls is kc.CalibrationMetrics:
+        assert list(np.flatnonzero(~kept)) == [
+            whole.include.index(name) for name in ("nll", "brier")
+        ]
+    else:
+        assert kept.all()
+    np.testing.assert_allclose(
+        case.value(records)[kept], case.value(whole)[kept], rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("name", OTHER_SCORE)
+def test_records_may_hold_another_score(name):
+    case = next(c for c in METRICS if c.name == name)
+    labels, probs = predictions(n=200)
+    score = getattr(kc, case.kwargs["score"])(np.log(probs))
+    whole, records = case.make(), case.make()
+    whole.update_state(labels, probs)
+    records.update_scores(score, probs.argmax(-1) == labels)
+    np.testing.assert_allclose(
+        case.value(records), case.value(whole), rtol=1e-5
+    )
+    low, high = case.bounds(records)
+    assert low <= case.exact(labels, probs) <= high
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        kc.NLL(),
+        kc.BrierScore(),
+        kc.ClasswiseECE(3),
+        kc.ClasswiseECE(3, edges="mass"),
+        kc.ObjectnessDeviation(),
+        kc.PerImage(kc.ECE()),
+    ],
+    ids=lambda metric: metric.name,
+)
+def test_records_are_refused_where_all_classes_are_needed(metric):
+    with pytest.raises(TypeError, match="needs .* Received: method="):
+        metric.update_scores([0.5], [1])
+    assert not state(metric).any()
+
+
+@pytest.mark.parametrize(
+    ("confidence", "correct", "weight"),
+    [
+        ([0.5, np.nan], [1, 0], None),
+        ([0.5, 1.5], [1, 0], None),
+        ([0.5, -0.5], [1, 0], None),
+        ([0.5, 0.5], [1, 2], None),
+        ([0.5, 0.5], [1.0, 0.5], None),
+        ([0.5, 0.5], [1, 0], [1.0, -1.0]),
+        ([0.5, 0.5], [1, 0], [0.0, 0.0]),
+        ([0.5, 0.5], [1], None),
+        ([], [], None),
+    ],
+)
+def test_bad_records_are_refused(confidence, correct, weight):
+    metric = kc.ECE()
+    with pytest.raises(ValueError, match="must .* Received: "):
+        metric.update_scores(np.array(confidence), np.array(correct), weight)
+    assert not state(metric).any()
+
+
+def test_records_of_a_confidence_of_one_are_counted():
+    metric = kc.AURC()
+    metric.update_scores([1.0, 0.0, 0.5], [1, 0, 1])
+    assert float(metric.result()) == pytest.approx(1 / 9, abs=1e-6)
+
+
+# Stored states.
+
+
+@pytest.mark.parametrize("case", KINDS, ids=str)
+def test_stored_states_add_as_metrics_merge(case, tmp_path):
+    labels, probs = predictions(n=600)
+    parts = [slice(0, 300), slice(300, 600)]
+    metrics = [case.make() for _ in parts]
+    for metric, part in zip(metrics, parts, strict=True):
+        metric.update_state(labels[part], probs[part])
+    stored = []
+    for i, metric in enumerate(metrics):
+        found = metric.state_dict()
+        np.savez(
+            tmp_path / f"{i}.npz", sums=found["sums"], flags=found["flags"]
+        )
+        with np.load(tmp_path / f"{i}.npz") as arrays:
+            stored.append({**found, **arrays})
+    total = {
+        **stored[0],
+        "sums": sum(s["sums"] for s in stored),
+        "flags": sum(s["flags"] for s in stored),
+    }
+    added, merged = case.make(), case.make()
+    added.load_state_dict(total)
+    # A metric and a state together.
+    merged.merge_state([metrics[0], stored[1]])
+    np.testing.assert_array_equal(state(added), state(merged))
+    assert state(added)[:2].max() < 2**24
+    one = case.make()
+    one.load_state_dict(metrics[0].state_dict())
+    one.merge_state(metrics[1])
+    one.merge_state(case.make().state_dict())
+    np.testing.assert_array_equal(state(one), state(merged))
+    np.testing.assert_allclose(
+        case.value(one),
+        case.value(stream(case.make(), labels, probs, batch=300)),
+        rtol=1e-5,
+    )
+
+
+def test_many_states_add_without_a_carry():
+    metric = kc.ECE()
+    metric.update_state(*predictions(n=300))
+    found = metric.state_dict()
+    many = {**found, "sums": 10**6 * found["sums"]}
+    total = kc.ECE()
+    total.load_state_dict(many)
+    assert total.bins().weight.sum() == 3e8
+    np.testing.assert_allclose(total.bins().gap, metric.bins().gap, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"schema": 99}, "schema"),
+        ({"config": {}}, "configuration"),
+        ({"sums": np.zeros((3, 4), "int64")}, "must have shape"),
+        ({"flags": np.zeros(2, "int64")}, "must have shape"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_whole(change, rule):
+    metric, other = kc.ECE(), kc.ECE()
+    for each in (metric, other):
+        each.update_state(*predictions(n=100))
+    before = metric.state_dict()
+    bad = {**before, **change}
+    with pytest.raises(ValueError, match=rule):
+        metric.merge_state([other, bad])
+    with pytest.raises(ValueError, match=rule):
+        metric.load_state_dict(bad)
+    np.testing.assert_array_equal(metric.state_dict()["sums"], before["sums"])
+    np.testing.assert_array_equal(metric.state_dict()["flags"], before["flags"])
+
+
+def test_names_and_dtypes_do_not_hinder_a_merge():
+    metric = kc.ECE(name="mine")
+    metric.merge_state(kc.ECE(name="yours", dtype="float64").state_dict())
+
+
+def test_what_was_left_out_and_weights_are_merged_too():
+    if BACKEND == "torch":
+        pytest.skip("torch runs eagerly, where nothing is left out")
+    metric = kc.ECE()
+    probs = np.array([[0.6, 0.4], [np.nan, 0.4]], "float32")
+    for _ in updated_compiled(metric, np.array([0, 1], "int32"), probs):
+        pass
+    total = kc.ECE()
+    total.merge_state([metric, metric.state_dict()])
+    assert total.num_invalid == 2
+    with pytest.warns(RuntimeWarning, match="leaves out 2"):
+        total.result()
+
+
+# Pixels.
+
+
+def images(seed=0, count=6, shape=(5, 8), num_classes=4):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(num_classes, size=(count, *shape))
+    probs = softmax(2 * rng.normal(size=(count, *shape, num_classes)))
+    return labels, probs.astype("float32")
+
+
+def places_of(labels, **options):
+    """Which pixels of each image are looked at: one look per pixel."""
+    count, *shape = labels.shape
+    size = int(np.prod(shape))
+    # The place in binary, as the confidence of a binary output.
+    confidence = 0.5 + (np.arange(size) + 1) / (4 * size)
+    found = []
+    for image in labels:
+        metric = kc.MeanConfidence(**options)
+        seen = []
+        for place in range(size):
+            metric.reset_state()
+            top = np.full(size, 0.5)
+            top[place] = confidence[place]
+            probs = np.stack([top, 1 - top], axis=-1).reshape(1, *shape, 2)
+            metric.update_state(image[None], probs.astype("float32"))
+            if float(metric.result()) > 0.5 + 1e-6:
+                seen.append(place)
+        found.append(seen)
+    return found
+
+
+def test_the_pixels_are_of_the_labels_alone():
+    labels, _ = images(count=2, num_classes=2)
+    first = places_of(labels, pixels_per_image=7)
+    assert [len(seen) for seen in first] == [7, 7]
+    assert first[0] != first[1]
+    assert first != places_of(labels, pixels_per_image=7, seed=1)
+
+
+@pytest.mark.parametrize("case", KINDS, ids=str)
+def test_some_pixels_do_not_depend_on_the_order_of_images(case):
+    labels, probs = images()
+    options = {"pixels_per_image": 7, "ignore_class": 3}
+    whole = case.make(**options)
+    whole.update_state(labels, probs)
+    order = np.array([4, 1, 5, 0, 2, 3])
+    parts = stream(case.make(**options), labels[order], probs[order], batch=3)
+    np.testing.assert_allclose(
+        case.value(parts), case.value(whole), rtol=1e-5, atol=1e-7
+    )
+    # One more model, the same pixels.
+    masses = []
+    for seed in (0, 1):
+        metric = kc.ClasswiseECE(4, num_bins=1, **options)
+        metric.update_state(labels, images(seed)[1])
+        limbs = state(metric)
+        masses.append(limbs[:, 4:9])
+    np.testing.assert_array_equal(*masses)
+    channels_first = case.make(axis=1, **options)
+    channels_first.update_state(labels, np.moveaxis(probs, -1, 1))
+    np.testing.assert_array_equal(state(channels_first), state(whole))
+
+
+def test_some_pixels_equal_the_exact_function_of_them():
+    labels, probs = images(count=3, num_classes=2)
+    index = [
+        i * 40 + place
+        for i, seen in enumerate(places_of(labels, pixels_per_image=7))
+        for place in seen
+    ]
+    picked = labels.reshape(-1)[index], probs.reshape(-1, 2)[index]
+    for cls, exact in ((kc.ECE, kc.ece), (kc.NLL, kc.nll), (kc.AURC, kc.aurc)):
+        metric = cls(pixels_per_image=7)
+        metric.update_state(labels, probs)
+        assert float(metric.result()) == pytest.approx(exact(*picked), abs=1e-5)
+
+
+def test_ignored_pixels_are_looked_at_last():
+    labels, probs = images()
+    labels[:, :4] = 255
+    labels[0, 4, :5] = 255
+    for count, expected in ((2, 12), (5, 3 + 25), (8, 3 + 40), (999, 43)):
+        metric = kc.ECE(pixels_per_image=count, ignore_class=255)
+        metric.update_state(labels, probs)
+        assert metric.bins().weight.sum() == expected
+    whole = kc.ECE(ignore_class=255)
+    whole.update_state(labels, probs)
+    np.testing.assert_allclose(metric.bins().gap, whole.bins().gap, atol=1e-7)
+
+
+def test_pixels_keep_their_weights_and_soft_labels():
+    labels, probs = images()
+    weight = (labels > 0).astype("float32") * 2.0
+    metric = kc.Accuracy(pixels_per_image=40)
+    metric.update_state(labels, probs, weight)
+    right = (probs.argmax(-1) == labels)[labels > 0]
+    assert float(metric.result()) == pytest.approx(right.mean())
+    one = kc.ECE(pixels_per_image=7)
+    one.update_state(labels, probs)
+    soft = kc.ECE(pixels_per_image=7)
+    soft.update_state(np.eye(4, dtype="float32")[labels], probs)
+    np.testing.assert_array_equal(state(one), state(soft))
+
+
+def test_pixels_need_images():
+    with pytest.raises(ValueError, match="`pixels_per_image` needs"):
+        kc.ECE(pixels_per_image=3).update_state([0], [[0.4, 0.6]])
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="torch runs eagerly")
+def test_compiled_code_looks_at_the_same_pixels():
+    labels, probs = images()
+    options = {"pixels_per_image": 7, "ignore_class": 3}
+    eager = kc.ECE(**options)
+    eager.update_state(labels, probs)
+    metric = kc.ECE(**options)
+    for _ in updated_compiled(metric, labels.astype("int32"), probs):
+        np.testing.assert_array_equal(array(metric.sums), state(eager))
