@@ -55,6 +55,12 @@ bench: .venv/dev
 	.venv/bin/python benchmarks/metrics.py --out=benchmarks/results/metrics.md
 	.venv/bin/python benchmarks/aurc_accuracy.py \
 	  --out=benchmarks/results/aurc_accuracy.md
+	.venv/bin/python benchmarks/metrics_exactness.py \
+	  --out=benchmarks/results/metrics_exactness.md
+	.venv/bin/python benchmarks/fit_overhead.py \
+	  --out=benchmarks/results/fit_overhead.md
+	.venv/bin/python benchmarks/interval_coverage.py \
+	  --out=benchmarks/results/interval_coverage.md
 
 .venv/bin/python .venv-jax/bin/python .venv-torch/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \

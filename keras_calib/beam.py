@@ -18,6 +18,7 @@ from keras_calib.checks import invalid
 from keras_calib.composite_summary import CompositeSummary
 from keras_calib.metrics import table
 from keras_calib.moment_summary import MomentSummary
+from keras_calib.numerics import is_wrong
 from keras_calib.numerics import top1 as top_of
 from keras_calib.proper_scores import brier_losses
 from keras_calib.proper_scores import log_losses
@@ -310,7 +311,7 @@ class CalibrationMetrics(beam.CombineFn):
         top = top_of(outputs, from_logits=is_logits)
         nll = log_losses(labels, outputs, from_logits=is_logits, clip=clip)
         nll = summable_losses(nll)
-        columns = [weight, top.predicted != labels, top.confidence]
+        columns = [weight, is_wrong(outputs, labels), top.confidence]
         columns += [top.log_odds, nll]
         columns += [brier_losses(labels, outputs, from_logits=is_logits)]
         with np.errstate(over="ignore"):

@@ -56,24 +56,27 @@ class ClassBinSummary:
     def summarise(self, records: Records) -> Any:
         """Limbs of sums of p and of labels by class and bin; of weights."""
         probs = class_probabilities(records, self.num_classes)
-        probs = ops.where(probs >= self.threshold, probs, ops.zeros_like(probs))
+        if self.threshold > 0:
+            low = probs < self.threshold
+            probs = ops.where(low, ops.zeros_like(probs), probs)
         weight = records.weight
         scale = ops.ones((), "float32")
         if weight is not None:
             scale = exact_sums.power_of_two_above(weight)
-        columns = exact_sums.column_digits(_weighted(probs, weight, scale))
-        values, classes = self._beyond_first_bin(probs)
-        index = bin_index(values, self.num_bins, self.closed)
-        keys = classes * self.num_bins + index
-        keys = ops.where(index > 0, keys, ops.full_like(keys, self._num_keys))
-        values = _weighted(values, weight, scale)
-        digits = exact_sums.digits_by_key(
-            ops.reshape(values, (-1,)), ops.reshape(keys, (-1,)), self._num_keys
-        )
-        shape = (-1, self.num_classes, self.num_bins)
-        digits = ops.reshape(digits, shape)
-        first = columns - ops.sum(digits, axis=-1)
-        digits = ops.concatenate([first[..., None], digits[..., 1:]], axis=-1)
+        if self.num_classes <= 2 * self.num_bins:
+            # Few classes: all of them into their bins.
+            classes = ops.arange(self.num_classes, dtype="int32")
+            classes = ops.broadcast_to(classes, ops.shape(probs))
+            digits = self._digits(probs, classes, weight, scale)
+        else:
+            values, classes = ops.top_k(probs, self.num_bins)
+            classes = ops.cast(classes, "int32")
+            digits = self._digits(values, classes, weight, scale)
+            shape = (-1, self.num_classes, self.num_bins)
+            beyond = ops.reshape(digits, shape)[..., 1:]
+            columns = exact_sums.column_digits(_weighted(probs, weight, scale))
+            first = columns - ops.sum(beyond, axis=-1)
+            digits = ops.concatenate([first[..., None], beyond], axis=-1)
         digits = ops.reshape(digits, (-1, self._num_keys))
         totals = exact_sums.limbs_of_digits(digits, scale)
         truth, all_weight = self._labels(records, probs)
@@ -97,13 +100,16 @@ class ClassBinSummary:
         xp = namespace(limbs)
         return safe_divide(xp.sum(xp.abs(residual)), self.num_classes * weight)
 
-    def _beyond_first_bin(self, probs: Any) -> tuple[Any, Any]:
-        """The probabilities that may lie beyond it, and their classes."""
-        if self.num_classes > 2 * self.num_bins:
-            values, classes = ops.top_k(probs, self.num_bins)
-            return values, ops.cast(classes, "int32")
-        classes = ops.arange(self.num_classes, dtype="int32")
-        return probs, ops.broadcast_to(classes, ops.shape(probs))
+    def _digits(
+        self, values: Any, classes: Any, weight: Any, scale: Any
+    ) -> Any:
+        """Integer sums of values `(n, k)` by class and bin."""
+        keys = bin_index(values, self.num_bins, self.closed)
+        keys = keys + classes * self.num_bins
+        values = _weighted(values, weight, scale)
+        return exact_sums.digits_by_key(
+            ops.reshape(values, (-1,)), ops.reshape(keys, (-1,)), self._num_keys
+        )
 
     def _labels(self, records: Records, probs: Any) -> tuple[Any, Any]:
         """Limbs of labels by class and bin of p_y, and of all weights."""

@@ -18,6 +18,7 @@ __all__ = [
     "at_least",
     "at_least_float32",
     "concrete",
+    "is_wrong",
     "logsumexp",
     "namespace",
     "running_sum",
@@ -40,13 +41,11 @@ class TopOne(NamedTuple):
     """The predicted class of each sample.
 
     Attributes:
-        predicted: Class ids `(n,)`; the first of tied classes.
         confidence: Probability of that class `(n,)`, in [0, 1].
         log_odds: log(confidence / (1 - confidence)) `(n,)`; from logits it
             does not saturate where the confidence rounds to 1.
     """
 
-    predicted: Any
     confidence: Any
     log_odds: Any
 
@@ -178,26 +177,59 @@ def to_logits(probs: Any) -> Any:
 
 
 def top1(outputs: Any, *, from_logits: bool) -> TopOne:
-    """Predicted class, confidence and log-odds (NumPy or backend tensors).
+    """Confidence and log-odds of the predicted class (either).
 
     Args:
         outputs: Logits or probabilities `(n, num_classes)`.
         from_logits: Which of the two.
     """
     xp = namespace(outputs)
-    predicted = xp.argmax(outputs, axis=-1)
+    largest = xp.max(outputs, axis=-1)
     if not from_logits:
         # Of the largest probability alone, so that samples tie as given.
-        confidence = xp.clip(xp.max(outputs, axis=-1), 0.0, 1.0)
+        confidence = xp.clip(largest, 0.0, 1.0)
         one = confidence == 1.0
         inside = xp.where(one, xp.full_like(confidence, 0.5), confidence)
         log_odds = to_logits(inside) - xp.log1p(-inside)
         log_odds = xp.where(one, xp.full_like(log_odds, np.inf), log_odds)
-        return TopOne(predicted, confidence, log_odds)
-    if xp is ops:
-        predicted = ops.cast(predicted, "int32")
-    classes = xp.arange(outputs.shape[-1], dtype="int32")
-    at_top = xp.equal(classes, xp.expand_dims(predicted, -1))
-    others = xp.where(at_top, xp.full_like(outputs, -np.inf), outputs)
-    log_odds = xp.max(outputs, axis=-1) - logsumexp(others)
-    return TopOne(predicted, sigmoid(log_odds), log_odds)
+        return TopOne(confidence, log_odds)
+    # The largest less the logsumexp of all others, of which some may equal
+    # it. Shifted by the second largest, which resolves the largest gaps.
+    at_top = outputs == xp.expand_dims(largest, -1)
+    zeros, nothing = xp.zeros_like(outputs), xp.full_like(outputs, -np.inf)
+    ties = xp.sum(xp.where(at_top, xp.ones_like(outputs), zeros), axis=-1)
+    ties = ties - 1.0
+    others = xp.where(at_top, nothing, outputs)
+    second = xp.where(ties > 0, largest, xp.max(others, axis=-1))
+    second = xp.where(xp.isfinite(second), second, xp.zeros_like(second))
+    total = xp.sum(xp.exp(others - xp.expand_dims(second, -1)), axis=-1)
+    total = total + ties
+    # No other class is left: infinite, without NumPy's warning.
+    alone = total == 0
+    log_odds = xp.log(xp.where(alone, xp.ones_like(total), total))
+    log_odds = largest - second - log_odds
+    log_odds = xp.where(alone, xp.full_like(log_odds, np.inf), log_odds)
+    return TopOne(sigmoid(log_odds), log_odds)
+
+
+def is_wrong(outputs: Any, labels: Any) -> Any:
+    """Where the first of the largest outputs is not the label (either).
+
+    Args:
+        outputs: Logits or probabilities `(n, num_classes)`.
+        labels: Class ids `(n,)`; an id out of range may give anything.
+
+    Returns:
+        bool `(n,)`.
+    """
+    if namespace(outputs) is np:
+        return np.argmax(outputs, axis=-1) != labels
+    # Without ops.argmax, which costs several times a maximum.
+    label = ops.expand_dims(ops.clip(labels, 0, outputs.shape[-1] - 1), -1)
+    largest = ops.max(outputs, axis=-1, keepdims=True)
+    of_label = ops.take_along_axis(outputs, label, axis=-1)
+    classes = ops.arange(outputs.shape[-1], dtype="int32")
+    earlier = ops.logical_and(classes < label, outputs >= largest)
+    return ops.logical_or(
+        ops.squeeze(of_label < largest, axis=-1), ops.any(earlier, axis=-1)
+    )

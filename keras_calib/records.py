@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_calib.bins import hard_labels
 from keras_calib.inputs import Predictions
+from keras_calib.numerics import is_wrong
 from keras_calib.numerics import to_logits
 from keras_calib.numerics import top1
 
@@ -41,10 +42,8 @@ class Records(NamedTuple):
 def observe(batch: Predictions) -> Records:
     """Records of one batch, whose `valid` says what counts."""
     top = top1(batch.outputs, from_logits=batch.from_logits)
-    wrong = ops.not_equal(
-        ops.cast(top.predicted, "int32"),
-        ops.cast(hard_labels(batch.labels), "int32"),
-    )
+    labels = ops.cast(hard_labels(batch.labels), "int32")
+    wrong = is_wrong(batch.outputs, labels)
     counted = batch.valid
     zero = ops.zeros_like(top.confidence)
     return Records(

@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_calib.bins import hard_labels
 from keras_calib.inputs import read_arrays
+from keras_calib.numerics import is_wrong
 from keras_calib.numerics import top1
 
 __all__ = ["TopLabel", "top_label", "whole_weights"]
@@ -46,7 +47,8 @@ def top_label(
         ignore_class=ignore_class,
     )
     top = top1(read.outputs, from_logits=from_logits)
-    correct = (top.predicted == hard_labels(read.labels)).astype("float64")
+    wrong = is_wrong(read.outputs, hard_labels(read.labels))
+    correct = 1.0 - wrong.astype("float64")
     score = top.log_odds if from_logits else top.confidence
     return TopLabel(top.confidence, score, correct, read.weight)
 

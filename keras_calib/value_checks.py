@@ -206,8 +206,15 @@ def usable_outputs(outputs: Any, from_logits: bool) -> Any:
     xp = namespace(outputs)
     if not from_logits:
         return xp.all(in_unit_interval(outputs), axis=-1)
-    below = xp.all(outputs < float("inf"), axis=-1)
-    return xp.logical_and(below, xp.any(outputs > -float("inf"), axis=-1))
+    largest = xp.max(outputs, axis=-1)
+    finite = xp.logical_and(largest < float("inf"), largest > -float("inf"))
+    if xp is np:
+        return finite & ~np.isnan(outputs).any(axis=-1)
+    # A maximum may drop NaN; a sum keeps it, and costs less than a test of
+    # every entry.
+    return xp.logical_and(
+        finite, xp.logical_not(xp.isnan(xp.sum(outputs, axis=-1)))
+    )
 
 
 def _outside(bounds: tuple[float, float] | None) -> bool:

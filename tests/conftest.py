@@ -5,7 +5,7 @@ from pathlib import Path
 
 # Before a library reads it. On arrays this small the threads of torch mostly
 # wait for each other: beside another busy process its tests take five times
-# as long.
+# the processor time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np

@@ -9,12 +9,15 @@ import sys
 import keras
 import numpy as np
 import tensorflow as tf
+from cases import KINDS
 from cases import LOSSES
 from cases import METRICS
 
 import keras_calib as kc
 
-NAMES = ["in a model", "table in a model", *(c.name for c in METRICS)]
+# Fewer for two replicas.
+CASES = METRICS if sys.argv[1] == "4" else KINDS
+NAMES = ["in a model", "table in a model", *(case.name for case in CASES)]
 
 
 def model():
@@ -62,7 +65,7 @@ def evaluated(x, y, shards):
 def updated(logits, labels):
     """Every metric, updated without a model, which would compile for long."""
     strategy = tf.distribute.get_strategy()
-    metrics = [case.make(3, from_logits=True) for case in METRICS]
+    metrics = [case.make(3, from_logits=True) for case in CASES]
     data = tf.data.Dataset.from_tensor_slices((labels, logits)).batch(32)
 
     @tf.function
@@ -94,7 +97,7 @@ def main(num_replicas):
     with tf.distribute.MirroredStrategy(names).scope():
         many, same, mirrored = evaluated(x, y, 1)
     equal = {}
-    exact = {case.name for case in METRICS if case.has_exact_sums}
+    exact = {case.name for case in CASES if case.has_exact_sums}
     for name, a, b, v, w in zip(NAMES, one, many, values, same, strict=True):
         equal[name] = np.allclose(v, w, rtol=1e-5, atol=1e-7)
         # Losses round to the scale of their batch, and a logarithm may round

@@ -32,8 +32,10 @@ class StreamingMetric(keras.metrics.Metric):
     The state is one int32 array of fixed size that merges by addition: any
     split, order and merge of the batches gives the same sums, on any number
     of replicas (but for a confidence that the backend's vector code rounds
-    across the edge of a bin in one batch and not in another). A subclass
-    names a summary (what is summed) and computes its value from the sums.
+    across the edge of a bin in one batch and not in another, and but for
+    losses and weights that are not whole, which are rounded to 2^-32 of the
+    largest of their batch). A subclass names a summary (what is summed) and
+    computes its value from the sums.
 
     Labels may be class ids `(batch, ...)` or `(batch, ..., 1)`, or one-hot
     or soft labels `(batch, ..., num_classes)`, read as their largest class.

@@ -1,0 +1,158 @@
+"""What a table of metrics adds to a step of `fit`.
+
+Milliseconds per step of a small network (batch 256, 100 classes), without
+metrics, with Keras' accuracy and with `CalibrationMetrics` in several
+settings, in turns; and of a ResNet-20 on images of 32 x 32, with the share of
+the step that the table takes.
+
+    python benchmarks/fit_overhead.py --out=benchmarks/results/fit_overhead.md
+    KERAS_BACKEND=jax python benchmarks/fit_overhead.py
+
+About five minutes on 2 CPU cores.
+"""
+
+import time
+
+import keras
+import numpy as np
+from absl import app
+from absl import flags
+from reporting import machine
+from reporting import markdown_table
+from reporting import publish
+
+import keras_calib
+
+_STEPS = flags.DEFINE_integer("num_steps", 200, "Steps of a pass.")
+_REPEATS = flags.DEFINE_integer("repeats", 7, "Passes of each setting.")
+_RESNET_STEPS = flags.DEFINE_integer("resnet_steps", 3, "Of ResNet-20.")
+_OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
+
+_BATCH = 256
+
+
+def table(*args, **kwargs):
+    return keras_calib.CalibrationMetrics(*args, from_logits=True, **kwargs)
+
+
+SETTINGS = {
+    "no metric": list,
+    "keras accuracy": lambda: ["accuracy"],
+    "CalibrationMetrics(resolution=2048)": lambda: [table(resolution=2048)],
+    "... refresh_every=20": lambda: [table(resolution=2048, refresh_every=20)],
+    '... include=["ece", "nll", "aurc"]': lambda: [
+        table(["ece", "nll", "aurc"], resolution=2048)
+    ],
+    "... both": lambda: [
+        table(["ece", "nll", "aurc"], resolution=2048, refresh_every=20)
+    ],
+}
+
+
+def mlp() -> keras.Model:
+    return keras.Sequential(
+        [
+            keras.Input((64,)),
+            keras.layers.Dense(128, activation="relu"),
+            keras.layers.Dense(100),
+        ]
+    )
+
+
+def resnet20() -> keras.Model:
+    """He et al.: three stages of three blocks, 16 to 64 filters."""
+    inputs = keras.Input((32, 32, 3))
+
+    def convolution(x, filters, stride=1):
+        x = keras.layers.Conv2D(
+            filters, 3, stride, padding="same", use_bias=False
+        )(x)
+        return keras.layers.BatchNormalization()(x)
+
+    x = keras.layers.ReLU()(convolution(inputs, 16))
+    for stage, filters in enumerate((16, 32, 64)):
+        for block in range(3):
+            stride = 2 if stage > 0 and block == 0 else 1
+            y = keras.layers.ReLU()(convolution(x, filters, stride))
+            y = convolution(y, filters)
+            if stride == 2:
+                x = keras.layers.Conv2D(filters, 1, 2)(x)
+            x = keras.layers.ReLU()(keras.layers.Add()([x, y]))
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    return keras.Model(inputs, keras.layers.Dense(100)(x))
+
+
+def passes(make_model, shape, num_steps: int, jit: bool) -> dict:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((_BATCH * num_steps, *shape), "float32")
+    y = rng.integers(100, size=len(x))
+    found = {}
+    for name, make in SETTINGS.items():
+        model = make_model()
+        model.compile(
+            "sgd",
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=make(),
+            jit_compile=jit,
+        )
+        found[name] = lambda model=model: model.fit(
+            x, y, _BATCH, shuffle=False, verbose=0
+        )
+    return found
+
+
+def seconds_per_step(runs: dict, num_steps: int, repeats: int) -> dict:
+    times = {name: [] for name in runs}
+    for run_once in runs.values():
+        run_once()
+    for _ in range(repeats):
+        for name, run_once in runs.items():
+            start = time.perf_counter()
+            run_once()
+            times[name].append((time.perf_counter() - start) / num_steps)
+    return {name: float(np.median(t)) for name, t in times.items()}
+
+
+def compiled_modes() -> list[bool]:
+    backend = keras.backend.backend()
+    return {"tensorflow": [False, True], "jax": [True]}.get(backend, [False])
+
+
+def overhead_table(make_model, shape, num_steps, repeats) -> str:
+    columns = {}
+    for jit in compiled_modes():
+        runs = passes(make_model, shape, num_steps, jit)
+        columns[jit] = seconds_per_step(runs, num_steps, repeats)
+    rows = []
+    for name in SETTINGS:
+        row = [name]
+        for taken in columns.values():
+            bare = taken["no metric"]
+            added = taken[name] - bare
+            row += [f"{1e3 * taken[name]:.2f}", f"{1e3 * added:+.2f}"]
+            row.append(f"{added / bare:+.1%}")
+        rows.append(row)
+    header = ["ms per step"]
+    for jit in columns:
+        header += [f"jit_compile={jit}", "added", "share"]
+    return markdown_table(header, rows)
+
+
+def run(num_steps: int, resnet_steps: int, repeats: int) -> str:
+    return "\n\n".join(
+        [
+            f"{machine()}.",
+            f"Batch {_BATCH}, 100 classes, MLP 64-128-100:",
+            overhead_table(mlp, (64,), num_steps, repeats),
+            f"Batch {_BATCH}, ResNet-20 on 32 x 32 x 3:",
+            overhead_table(resnet20, (32, 32, 3), resnet_steps, 5),
+        ]
+    )
+
+
+def main(_) -> None:
+    publish(run(_STEPS.value, _RESNET_STEPS.value, _REPEATS.value), _OUT.value)
+
+
+if __name__ == "__main__":
+    app.run(main)

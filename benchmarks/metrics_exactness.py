@@ -1,0 +1,153 @@
+"""A hundred million predictions: streamed metrics against float64.
+
+Confidences of a sure network, Beta(30, 1.2), and all of one value, stream
+through `CalibrationMetrics` in batches of a million, as top-1 records. The
+reference counts right and wrong predictions of every distinct float32
+confidence, and computes in float64. Beside the errors stand the width of the
+certified bounds, and how far the peak of the memory grew while streaming.
+
+    python benchmarks/metrics_exactness.py \
+        --out=benchmarks/results/metrics_exactness.md
+    KERAS_BACKEND=jax python benchmarks/metrics_exactness.py
+
+One to three minutes on 2 CPU cores.
+"""
+
+import resource
+import sys
+import time
+
+import numpy as np
+from absl import app
+from absl import flags
+from reporting import machine
+from reporting import markdown_table
+from reporting import publish
+
+import keras_calib
+from keras_calib.bin_errors import calibration_error
+from keras_calib.bins import bin_index
+from keras_calib.bins import bin_sums
+from keras_calib.equal_mass import equal_mass_error
+from keras_calib.ranked_groups import RankedGroups
+from keras_calib.ranked_groups import aurc_of_groups
+
+_NUM = flags.DEFINE_integer("num_predictions", 100_000_000, "In all.")
+_OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
+
+_BATCH = 1_000_000
+# Bits of the float32 numbers 2^-4 and 1.
+_FIRST, _LAST = 0x3D800000, 0x3F800000
+
+
+def batches(kind: str, num_predictions: int):
+    """Confidences and correctness, batch by batch; the same each time."""
+    rng = np.random.default_rng(0)
+    for _ in range(num_predictions // _BATCH):
+        if kind == "one value":
+            confidence = np.full(_BATCH, 0.95, "float32")
+            accuracy = 0.9
+        else:
+            confidence = rng.beta(30.0, 1.2, _BATCH).astype("float32")
+            # Mixed signs of the gaps for the last kind.
+            swing = 0.01 * np.sin(60 * confidence)
+            accuracy = confidence - (0.01 if kind == "beta" else swing)
+        correct = rng.random(_BATCH, "float32") < accuracy
+        yield confidence, correct.astype("float32")
+
+
+def reference(kind: str, num_predictions: int) -> dict[str, float]:
+    """ECE, AECE and AURC in float64, from counts per distinct confidence."""
+    counts = np.zeros((2, _LAST - _FIRST + 1), "int64")
+    for confidence, correct in batches(kind, num_predictions):
+        bits = confidence.view("int32") - _FIRST
+        for right in (0, 1):
+            which = np.bincount(bits[correct == right])
+            counts[right, : len(which)] += which
+    seen = np.flatnonzero(counts.sum(axis=0))
+    wrong, right = counts[:, seen].astype("float64")
+    mass = wrong + right
+    value = (seen + _FIRST).astype("int32").view("float32")
+    p = value.astype("float64")
+    # Membership as float32 decides it; it is the edges that are rounded.
+    sums = bin_sums(p, right / mass, bin_index(value, 15), 15, mass)
+    before = np.cumsum(mass) - mass
+    flipped = [x[::-1] for x in (mass, wrong)]
+    ranked = [np.cumsum(x) - x for x in flipped]
+    groups = RankedGroups(*flipped, *ranked, np.zeros(len(mass)))
+    residual = mass * p - right
+    return {
+        "ece": float(calibration_error(sums)),
+        "aece": float(equal_mass_error(before, mass, residual, 15, True)),
+        "aurc": float(aurc_of_groups(groups, True)),
+    }
+
+
+def peak_mb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def stream(kind: str, num_predictions: int):
+    """The metric that has seen all, seconds of updates, and MB of growth."""
+    metrics = {
+        "ece": keras_calib.ECE(),
+        "all": keras_calib.CalibrationMetrics(["ece", "aece", "aurc"]),
+    }
+    seconds, before = 0.0, None
+    for confidence, correct in batches(kind, num_predictions):
+        start = time.perf_counter()
+        for metric in metrics.values():
+            metric.update_scores(confidence, correct)
+        seconds += time.perf_counter() - start
+        if before is None:
+            before = peak_mb()
+    return metrics, seconds, peak_mb() - before
+
+
+def run(num_predictions: int) -> str:
+    rows = []
+    for kind in ("beta", "one value", "beta, gaps of both signs"):
+        metrics, seconds, growth = stream(kind, num_predictions)
+        exact = reference(kind, num_predictions)
+        values = {k: float(v) for k, v in metrics["all"].result().items()}
+        values["ece"] = float(metrics["ece"].result())
+        bounds = metrics["all"].bounds()
+        cells = metrics["all"]._readings().cells
+        largest = float(cells.mass.max() / cells.mass.sum())
+        for name, value in values.items():
+            low, high = bounds.get(name, (None, None))
+            inside = "-" if low is None else str(low <= exact[name] <= high)
+            rows.append(
+                [
+                    kind,
+                    name,
+                    f"{exact[name]:.9f}",
+                    f"{value / exact[name] - 1:+.1e}",
+                    inside,
+                    "-" if low is None else f"{high - low:.1e}",
+                    f"{largest:.1e}",
+                    f"{seconds:.1f}",
+                    f"{growth:.0f}",
+                ]
+            )
+    header = [
+        f"{num_predictions:,} predictions",
+        "metric",
+        "float64",
+        "rel. error",
+        "in bounds",
+        "width of bounds",
+        "largest cell",
+        "s, both metrics",
+        "growth of the peak, MB",
+    ]
+    return f"{machine()}.\n\n" + markdown_table(header, rows)
+
+
+def main(_) -> None:
+    publish(run(_NUM.value), _OUT.value)
+
+
+if __name__ == "__main__":
+    app.run(main)
