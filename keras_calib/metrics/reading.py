@@ -85,11 +85,12 @@ def read_batch(
         batch = _some_pixels(batch, reading)
     batch = _flat(batch)
     outputs = batch.outputs
-    usable = possible_labels(batch.labels, outputs.shape[-1])
-    usable = ops.logical_and(
-        usable, usable_outputs(outputs, reading.from_logits)
+    valid, weight, num_invalid = _settle(
+        batch.valid,
+        batch.weight,
+        usable_outputs(outputs, reading.from_logits),
+        possible_labels(batch.labels, outputs.shape[-1]),
     )
-    valid, weight, num_invalid = _settle(batch.valid, batch.weight, usable)
     return batch._replace(valid=valid, weight=weight), num_invalid
 
 
@@ -126,7 +127,7 @@ def read_scores(
     else:
         usable = ops.logical_and(usable, ops.isfinite(score))
     counted, weight, num_invalid = _settle(
-        None, weight, usable, what="`confidence` or `correct`"
+        None, weight, usable, None, what="`confidence` or `correct`"
     )
     score = ops.where(counted, score, ops.zeros_like(score))
     confidence = ops.clip(score, 0.0, 1.0) if is_confidence else None
@@ -153,23 +154,53 @@ def score_input(rows: Predictions) -> Any:
 
 
 def _settle(
-    valid: Any, weight: Any, usable: Any, what: str = "`y_pred`"
+    valid: Any,
+    weight: Any,
+    usable: Any,
+    possible: Any,
+    what: str = "`y_pred`",
 ) -> tuple[Any, Any, Any]:
-    """What counts, weights with 0 elsewhere, and how many cannot count."""
+    """What counts, weights with 0 elsewhere, and how many cannot count.
+
+    Args:
+        valid: Where samples should count, or None for everywhere.
+        weight: Weights as given, or None.
+        usable: Where outputs are predictions.
+        possible: Where labels are, or None. Labels were checked where they
+            can be seen; what is left there are made-up batches of Keras.
+        what: The outputs' name, for the error.
+    """
+    shown = valid
     if weight is not None:
         # Weights were checked where they can be seen.
         good = ops.logical_and(ops.isfinite(weight), weight >= 0)
-        seen = ops.logical_or(weight > 0, ops.logical_not(good))
         usable = ops.logical_and(usable, good)
+        seen = ops.logical_or(weight > 0, ops.logical_not(good))
+        shown = seen if valid is None else ops.logical_and(valid, seen)
+    num_invalid = _count_outside(usable, shown)
+    is_eager = _refuse(num_invalid, what)
+    if possible is not None:
+        usable = ops.logical_and(usable, possible)
+        if not is_eager:
+            num_invalid = _count_outside(usable, shown)
     counted = usable if valid is None else ops.logical_and(usable, valid)
-    bad = ops.logical_not(usable)
-    if valid is not None:
-        bad = ops.logical_and(bad, valid)
     if weight is not None:
-        bad = ops.logical_and(bad, seen)
         weight = ops.where(counted, weight, ops.zeros_like(weight))
         check_weight_scale(weight)
-    num_invalid = ops.sum(ops.cast(bad, "int32"))
+        check_some_weight(weight, counted)
+    return counted, weight, num_invalid
+
+
+def _count_outside(usable: Any, shown: Any) -> Any:
+    """How many are shown and not usable, int32."""
+    bad = ops.logical_not(usable)
+    if shown is not None:
+        bad = ops.logical_and(bad, shown)
+    return ops.sum(ops.cast(bad, "int32"))
+
+
+def _refuse(num_invalid: Any, what: str) -> bool:
+    """Raises if there are any; returns whether that can be seen."""
     count = concrete(num_invalid)
     if count is not None and count:
         raise ValueError(
@@ -179,9 +210,7 @@ def _settle(
                 rows=int(count),
             )
         )
-    if weight is not None:
-        check_some_weight(weight, counted)
-    return counted, weight, num_invalid
+    return count is not None
 
 
 def _flat(batch: Predictions) -> Predictions:
