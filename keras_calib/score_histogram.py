@@ -130,9 +130,9 @@ class HistogramSummary:
     def shape(self) -> tuple[int, ...]:
         """Shape of the int32 limbs: limb, key of mass and offset sums.
 
-        The last key is for the sum of squared weights.
+        The last keys are for squared weights, by calibration bin.
         """
-        return (exact_sums.NUM_LIMBS, 4 * self.num_cells + 1)
+        return (exact_sums.NUM_LIMBS, 4 * self.num_cells + self.num_bins)
 
     def summarise(self, records: Records) -> Any:
         """Limbs of mass and offset sum by cell and wrong, of one batch."""
@@ -145,18 +145,23 @@ class HistogramSummary:
         offset = ops.floor((position - floor) / _QUANTUM) * _QUANTUM
         cell = ops.cast(floor, "int32") + self._zero
         cell = ops.clip(cell, 0, self.resolution - 1)
+        calibration_bin = ops.zeros_like(cell)
         if self.num_bins > 1:
-            cell = cell + bin_index(records.confidence, self.num_bins)
+            calibration_bin = bin_index(records.confidence, self.num_bins)
+            cell = cell + calibration_bin
+        outside = ops.full_like(cell, self.num_bins)
+        calibration_bin = ops.where(records.counted, calibration_bin, outside)
         num_keys = 2 * self.num_cells
         keys = 2 * cell + records.wrong
         keys = ops.where(records.counted, keys, ops.full_like(keys, num_keys))
         weight = records.weight
         if weight is None:
             counts = exact_sums.count_by_key(keys, num_keys)
-            total = ops.sum(ops.cast(records.counted, "int32"))
-            counts = ops.concatenate([counts, ops.reshape(total, (1,))])
-            mass = exact_sums.limbs_from_counts(counts)
-            mass, squares = mass[:, :-1], mass[:, -1:]
+            by_bin = exact_sums.count_by_key(calibration_bin, self.num_bins)
+            mass = exact_sums.limbs_from_counts(
+                ops.concatenate([counts, by_bin])
+            )
+            mass, squares = mass[:, :num_keys], mass[:, num_keys:]
             offsets = exact_sums.sum_by_key(
                 offset, keys, num_keys, num_digits=_OFFSET_DIGITS
             )
@@ -166,7 +171,12 @@ class HistogramSummary:
                 exact_sums.sum_by_key(values, keys, num_keys, scale=scale)
                 for values in (weight, weight * offset)
             )
-            squares = exact_sums.sum_rows(ops.square(weight)[None])
+            squares = exact_sums.sum_by_key(
+                ops.square(weight),
+                calibration_bin,
+                self.num_bins,
+                scale=scale * scale,
+            )
         return ops.concatenate([mass, offsets, squares], axis=-1)
 
     def cells(self, limbs: Any) -> Cells:
@@ -215,7 +225,7 @@ class HistogramSummary:
             confidence=confidence,
             correct=mass - wrong,
             residual=residual,
-            squared_weight=mass * self.weight_ratio(limbs),
+            squared_weight=self._squares(limbs),
         )
 
     def ranked(self, limbs: Any) -> RankedGroups:
@@ -244,8 +254,8 @@ class HistogramSummary:
     def weight_ratio(self, limbs: Any) -> Any:
         """Sum of squared weights over that of weights, 0 when empty."""
         both = exact_sums.to_float(limbs[:, : 2 * self.num_cells])
-        squares = exact_sums.to_float(limbs[:, -1])
-        return safe_divide(squares, namespace(limbs).sum(both))
+        xp = namespace(limbs)
+        return safe_divide(xp.sum(self._squares(limbs)), xp.sum(both))
 
     @property
     def confidence_room(self) -> float:
@@ -272,7 +282,11 @@ class HistogramSummary:
     def _split(self, limbs: Any) -> Any:
         """Limbs by limb, mass or offset, cell, correct or wrong."""
         shape = (exact_sums.NUM_LIMBS, 2, self.num_cells, 2)
-        return namespace(limbs).reshape(limbs[:, :-1], shape)
+        return namespace(limbs).reshape(limbs[:, : 4 * self.num_cells], shape)
+
+    def _squares(self, limbs: Any) -> Any:
+        """Sums of squared weights by calibration bin."""
+        return exact_sums.to_float(limbs[:, 4 * self.num_cells :])
 
     def _mean_confidence(self, offset: Any) -> tuple[Any, Any]:
         """Mean p and 1 - p of cells at mean offset `(num_cells, 2)`.
