@@ -427,8 +427,6 @@ class MetricCase:
     # The streamed value equals the exact one up to this: a number, or an
     # array where there are several values. Relative, but for values < 0.1.
     tolerance: Any = 1e-6
-    # The same with weights, where not the same.
-    weighted_tolerance: Any = None
     # Or `bounds()` contain the exact one.
     has_bounds: bool = False
     # The exact function takes `ties="order"`.
@@ -452,11 +450,8 @@ class MetricCase:
             kwargs["num_classes"] = num_classes
         return self.cls(**{**self.kwargs, **kwargs})
 
-    def is_close(self, value, exact, weighted=False):
-        tolerance = self.tolerance
-        if weighted and self.weighted_tolerance is not None:
-            tolerance = self.weighted_tolerance
-        return abs(value - exact) <= tolerance * np.maximum(exact, 0.1)
+    def is_close(self, value, exact):
+        return abs(value - exact) <= self.tolerance * np.maximum(exact, 0.1)
 
     def value(self, metric):
         """The result as float64 `(number of values,)`."""
@@ -582,13 +577,6 @@ METRICS = [
         table,
         {"include": list(TABLE)},
         tolerance=np.array([case.tolerance for case in _SINGLE]),
-        # It keeps one sum of squared weights, not one of each bin.
-        weighted_tolerance=np.array(
-            [
-                0.2 if "Debiased" in case.name else case.tolerance
-                for case in _SINGLE
-            ]
-        ),
         has_bounds=True,
         empty=np.array([case.empty for case in _SINGLE]),
         whole_weights_repeat=False,

@@ -192,7 +192,7 @@ def test_whole_weights_are_repeats(case):
     repeated = stream(case.make(), labels[index], probs[index], batch=100)
     exact = case.exact(labels, probs, sample_weight=weight)
     if not case.whole_weights_repeat:
-        assert case.is_close(case.value(weighted), exact, weighted=True).all()
+        assert case.is_close(case.value(weighted), exact).all()
         return
     np.testing.assert_allclose(
         case.value(weighted), case.value(repeated), rtol=1e-5
@@ -208,7 +208,7 @@ def test_importance_weights_follow_the_exact_function(case):
     weight = np.random.default_rng(1).gamma(2.0, 1.0, size=1000)
     metric = stream(case.make(), labels, probs, weight, batch=250)
     exact = case.exact(labels, probs, sample_weight=weight)
-    assert case.is_close(case.value(metric), exact, weighted=True).all()
+    assert case.is_close(case.value(metric), exact).all()
     low, high = case.bounds(metric)
     assert (low <= exact).all() and (exact <= high).all()
     # Only ratios of weights matter.
@@ -692,10 +692,7 @@ def test_weights_at_the_ends_of_their_range_keep_the_bounds(case):
         metric = stream(case.make(), labels, probs, weight, batch=300)
         exact = case.exact(labels, probs, sample_weight=weight)
         value = case.value(metric)
-        assert (
-            case.is_close(value, exact, weighted=True)
-            | (abs(value - exact) < 1e-5)
-        ).all()
+        assert (case.is_close(value, exact) | (abs(value - exact) < 1e-5)).all()
         low, high = case.bounds(metric)
         assert (low <= exact).all() and (exact <= high).all()
 
