@@ -127,17 +127,22 @@ def test_the_code_of_the_readme_runs(tmp_path, monkeypatch):
 
 def test_metrics_of_logs_are_read_by_beam(tmp_path):
     pytest.importorskip("apache_beam")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "examples/metrics_from_logs.py",
-            f"--workdir={tmp_path}",
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "sober" in done.stdout
-    assert "overfitted" in done.stdout
+    tables = []
+    for file_format in ("parquet", "tfrecord"):
+        done = subprocess.run(
+            [
+                sys.executable,
+                "examples/metrics_from_logs.py",
+                f"--format={file_format}",
+                f"--workdir={tmp_path / file_format}",
+            ],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        tables.append(done.stdout)
+    assert "sober" in tables[0]
+    assert "overfitted" in tables[0]
+    assert tables[0] == tables[1]
