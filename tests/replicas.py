@@ -34,7 +34,9 @@ def evaluated(x, y, shards):
     network = model()
     metrics = [
         kc.ECE(from_logits=True),
-        kc.CalibrationMetrics(["ece", "nll"], prefix="a_", from_logits=True),
+        kc.CalibrationMetrics(
+            ["ece", "nll"], prefix="a_", from_logits=True, refresh_every=2
+        ),
     ]
     network.compile(loss=LOSSES[0].make(), metrics=metrics, jit_compile=False)
     network.evaluate(x, y, batch_size=32, verbose=0)

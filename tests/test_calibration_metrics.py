@@ -189,6 +189,41 @@ def test_fit_shows_each_value_for_callbacks_to_monitor():
     assert values["other_ece"] == values["ece"]
 
 
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_the_progress_bar_may_show_values_of_earlier_steps(jit_compile):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(70, 3)).astype("float32")
+    y = np.eye(3)[rng.integers(3, size=70)]
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Flatten()])
+    every = kc.CalibrationMetrics(["ece", "nll"], from_logits=True)
+    seldom = kc.CalibrationMetrics(
+        ["ece", "nll"], from_logits=True, refresh_every=3, prefix="seldom_"
+    )
+    if BACKEND == "torch" and jit_compile:
+        pytest.skip("Keras compiles by torch.compile there")
+    metrics = [every, seldom]
+    model.compile(loss="mse", metrics=metrics, jit_compile=jit_compile)
+    is_compiled = jit_compile or BACKEND == "tensorflow"
+    shown = []
+
+    def keep(_, logs):
+        shown.append([float(logs[k]) for k in ("nll", "seldom_nll")])
+
+    step = keras.callbacks.LambdaCallback(on_test_batch_end=keep)
+    for _ in range(2):
+        # Nothing is left over from the evaluation before.
+        shown.clear()
+        values = model.evaluate(
+            x, y, batch_size=10, verbose=0, callbacks=[step], return_dict=True
+        )
+        exact, late = np.transpose(shown)
+        assert len(np.unique(exact)) == 7
+        steps = [0, 0, 0, 3, 3, 3, 6] if is_compiled else range(7)
+        np.testing.assert_array_equal(late, exact[list(steps)])
+        for name in every.include:
+            assert values[f"seldom_{name}"] == values[name]
+
+
 # Scores.
 
 
