@@ -15,6 +15,7 @@ from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.numerics import namespace
 from keras_calib.numerics import safe_divide
+from keras_calib.numerics import sum_products
 from keras_calib.top_label import TopLabel
 from keras_calib.top_label import top_label
 from keras_calib.top_label import whole_weights
@@ -204,7 +205,7 @@ def equal_mass_error(
         share = xp.clip(share, 0.0, 1.0)
         # Differences first: a bin's residual must not be the difference of
         # two long sums.
-        gaps = xp.sum((share[1:] - share[:-1]) * residual, axis=-1)
+        gaps = sum_products(share[1:] - share[:-1], residual)
     return safe_divide(xp.sum(xp.abs(gaps), axis=0), total)
 
 

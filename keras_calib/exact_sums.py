@@ -16,6 +16,7 @@ import numpy as np
 from keras import backend
 from keras import ops
 
+from keras_calib.numerics import cumsum
 from keras_calib.numerics import namespace
 
 __all__ = [
@@ -184,12 +185,12 @@ def limbs_of_digits(sums: Any, scale: Any) -> Any:
     return _deposit(sums, ops.expand_dims(units, -1))
 
 
-def to_float(limbs: Any) -> Any:
-    """The numbers that limbs stand for (either): float64 or float32."""
+def to_float(limbs: Any, dtype: str = "float32") -> Any:
+    """The numbers that limbs stand for (either): float64 of NumPy limbs."""
     if namespace(limbs) is np:
         limbs = limbs.astype("float64")
     else:
-        limbs = ops.cast(limbs, "float32")
+        limbs = ops.cast(limbs, dtype)
     value = limbs[0] * 2.0**-_UNIT_BITS
     value = value + limbs[1] * 2.0 ** (_LIMB_BITS - _UNIT_BITS)
     return value + limbs[2] * 2.0 ** (2 * _LIMB_BITS - _UNIT_BITS)
@@ -198,18 +199,26 @@ def to_float(limbs: Any) -> Any:
 def sum_before(limbs: Any) -> Any:
     """Sum of all earlier cells along the last axis, 0 for the first (either).
 
-    A float32 running sum loses the small cells behind large ones; integer
-    running sums of 12-bit parts do not.
+    A float32 running sum loses the small cells behind large ones. One in
+    float64 does not, nor do, where there is none, integer running sums of
+    12-bit parts.
 
     Args:
-        limbs: Limbs `(3, ..., n)` as `add` returns them; n below 2^19.
+        limbs: Limbs `(3, ..., n)`, or sums of a few; n below 2^19.
 
     Returns:
         float32 or float64 `(..., n)`.
     """
-    if namespace(limbs) is np:
-        values = to_float(limbs)
-        return np.cumsum(values, axis=-1) - values
+    xp = namespace(limbs)
+    if xp is ops and backend.backend() == "jax":
+        return _sum_before_in_integers(limbs)
+    values = to_float(limbs, "float64")
+    before = cumsum(values, axis=-1) - values
+    return before if xp is np else ops.cast(before, "float32")
+
+
+def _sum_before_in_integers(limbs: Any) -> Any:
+    limbs = add(limbs, ops.zeros_like(limbs))
     half = _LIMB_BITS // 2
     parts = ops.concatenate(
         [ops.bitwise_and(limbs, 2**half - 1), ops.right_shift(limbs, half)],

@@ -18,6 +18,7 @@ __all__ = [
     "at_least",
     "at_least_float32",
     "concrete",
+    "cumsum",
     "is_wrong",
     "logsumexp",
     "namespace",
@@ -25,6 +26,8 @@ __all__ = [
     "safe_divide",
     "sigmoid",
     "softmax_parts",
+    "sum_products",
+    "sum_slices",
     "to_logits",
     "to_numpy",
     "top1",
@@ -118,19 +121,66 @@ def running_sum(x: Any) -> Any:
     rest = ops.zeros((-count % _BLOCK, x.shape[1]), dtype=x.dtype)
     blocks = ops.concatenate([x, rest], axis=0)
     blocks = ops.reshape(blocks, (-1, _BLOCK, x.shape[1]))
-    inside = _cumsum(blocks, axis=1)
+    inside = cumsum(blocks, axis=1)
     totals = inside[:, -1:]
     # Shifted, not less its own total: that can be much the larger.
     before = ops.concatenate([ops.zeros_like(totals[:1]), totals[:-1]], axis=0)
-    before = _cumsum(before, axis=0)
+    before = cumsum(before, axis=0)
     return ops.reshape(inside + before, (-1, x.shape[1]))[:count]
 
 
-def _cumsum(x: Any, axis: int) -> Any:
+def cumsum(x: Any, axis: int) -> Any:
+    """Sums along an axis so far, in the dtype of `x` (either)."""
+    if namespace(x) is np:
+        return np.cumsum(x, axis=axis)
     if backend.backend() == "torch":
         # Its ops.cumsum rounds float64 to float32.
         return x.cumsum(axis)
     return ops.cumsum(x, axis=axis)
+
+
+def sum_products(x: Any, y: Any) -> Any:
+    """Sums of x y over the last axis (either).
+
+    Args:
+        x: Shape `(..., n)`.
+        y: Shape `(n,)`, or any that broadcasts.
+
+    Returns:
+        Shape `(...)`, in the dtype of `x`.
+    """
+    xp = namespace(x)
+    if len(y.shape) > 1 or xp is np or backend.backend() == "jax":
+        return xp.sum(x * y, axis=-1)
+    # A product with a matrix: compilers would compute y anew for each row of
+    # x. In float64, which no device rounds to 10 bits; JAX has none.
+    product = ops.matmul(ops.cast(x, "float64"), ops.cast(y, "float64"))
+    return ops.cast(product, x.dtype)
+
+
+def sum_slices(x: Any, ends: np.ndarray) -> Any:
+    """Sums over slices of an array that lie side by side (either).
+
+    Args:
+        x: Shape `(n,)`.
+        ends: Where each slice starts, and at last n; ascending integers
+            `(num_slices + 1,)`.
+
+    Returns:
+        Shape `(num_slices,)`, in the dtype of `x`.
+    """
+    xp = namespace(x)
+    if xp is ops and backend.backend() != "jax":
+        places = np.arange(x.shape[-1])
+        inside = (ends[:-1, None] <= places) & (places < ends[1:, None])
+        inside = ops.convert_to_tensor(inside, dtype=x.dtype)
+        return sum_products(inside, x)
+    return xp.stack(
+        [
+            xp.sum(x[start:end])
+            for start, end in zip(ends[:-1], ends[1:], strict=True)
+        ]
+    )
 
 
 def safe_divide(numerator: Any, denominator: Any) -> Any:

@@ -27,6 +27,7 @@ from keras_calib.checks import check_integer
 from keras_calib.numerics import namespace
 from keras_calib.numerics import safe_divide
 from keras_calib.numerics import sigmoid
+from keras_calib.numerics import sum_slices
 from keras_calib.ranked_groups import RankedGroups
 from keras_calib.records import Records
 
@@ -152,7 +153,7 @@ class HistogramSummary:
         outside = ops.full_like(cell, self.num_bins)
         calibration_bin = ops.where(records.counted, calibration_bin, outside)
         num_keys = 2 * self.num_cells
-        keys = 2 * cell + records.wrong
+        keys = cell + self.num_cells * records.wrong
         keys = ops.where(records.counted, keys, ops.full_like(keys, num_keys))
         weight = records.weight
         if weight is None:
@@ -184,42 +185,33 @@ class HistogramSummary:
 
         Without a calibration of the score to confidences, these are 0.
         """
-        limbs = self._split(limbs)
-        values = exact_sums.to_float(limbs)
-        both = limbs[:, 0, :, 0] + limbs[:, 0, :, 1]
-        mass = values[0]
-        sure, unsure = self._mean_confidence(_mean_offset(values))
-        doubt = mass[:, 0] * unsure[:, 0]
+        right, wrong, right_offset, wrong_offset = self._split(limbs)
+        both = right + wrong
+        right, wrong = exact_sums.to_float(right), exact_sums.to_float(wrong)
+        sure, unsure = self._mean_confidence(_mean_offset(right_offset, right))
+        fooled, _ = self._mean_confidence(_mean_offset(wrong_offset, wrong))
+        doubt = right * unsure
         return Cells(
             mass=exact_sums.to_float(both),
-            wrong=mass[:, 1],
-            before=exact_sums.sum_before(_carried(both)),
-            confidence=mass[:, 0] * sure[:, 0] + mass[:, 1] * sure[:, 1],
+            wrong=wrong,
+            before=exact_sums.sum_before(both),
+            confidence=right * sure + wrong * fooled,
             # Differences of long sums would lose a confidence near 1.
-            residual=mass[:, 1] * sure[:, 1] - doubt,
+            residual=wrong * fooled - doubt,
             doubt=doubt,
         )
 
     def bins(self, limbs: Any, cells: Cells | None = None) -> BinSums:
         """Sums of the equal-width calibration bins (either)."""
-        xp = namespace(limbs)
         cells = self.cells(limbs) if cells is None else cells
-        values = xp.stack(
-            [cells.mass, cells.wrong, cells.confidence, cells.residual]
-        )
-        # Cells of one bin lie side by side. (No product with a matrix: some
-        # devices round these to 10 bits.)
+        # Cells of one bin lie side by side.
         ends = np.searchsorted(
             self.calibration_bin, np.arange(self.num_bins + 1)
         )
-        values = xp.stack(
-            [
-                xp.sum(values[:, start:end], axis=-1)
-                for start, end in zip(ends[:-1], ends[1:], strict=True)
-            ],
-            axis=-1,
+        mass, wrong, confidence, residual = (
+            sum_slices(x, ends)
+            for x in (cells.mass, cells.wrong, cells.confidence, cells.residual)
         )
-        mass, wrong, confidence, residual = (values[i] for i in range(4))
         return BinSums(
             weight=mass,
             confidence=confidence,
@@ -231,23 +223,23 @@ class HistogramSummary:
     def ranked(self, limbs: Any) -> RankedGroups:
         """Cells as groups of tied scores, surest first (either)."""
         xp = namespace(limbs)
-        limbs = xp.flip(self._split(limbs), axis=2)
-        values = exact_sums.to_float(limbs)
-        wrong = limbs[:, 0, :, 1]
-        both = limbs[:, 0, :, 0] + wrong
-        before = exact_sums.sum_before(
-            _carried(xp.stack([both, wrong], axis=1))
+        right, wrong, right_offset, wrong_offset = (
+            xp.flip(x, axis=-1) for x in self._split(limbs)
         )
+        both = right + wrong
+        before, wrong_before = map(exact_sums.sum_before, (both, wrong))
+        right, wrong = exact_sums.to_float(right), exact_sums.to_float(wrong)
         # A correct and a wrong prediction in one cell are not really tied:
         # their mean offsets say which of the two tends to score higher.
-        mixed = xp.logical_and(values[0, :, 0] > 0, values[0, :, 1] > 0)
-        offset = _mean_offset(values)
-        slope = xp.clip(offset[:, 0] - offset[:, 1], -1 / 3, 1 / 3)
+        mixed = xp.logical_and(right > 0, wrong > 0)
+        slope = _mean_offset(right_offset, right)
+        slope = slope - _mean_offset(wrong_offset, wrong)
+        slope = xp.clip(slope, -1 / 3, 1 / 3)
         return RankedGroups(
             mass=exact_sums.to_float(both),
-            wrong=values[0, :, 1],
-            before=before[0],
-            wrong_before=before[1],
+            wrong=wrong,
+            before=before,
+            wrong_before=wrong_before,
             slope=xp.where(mixed, slope, xp.zeros_like(slope)),
         )
 
@@ -279,23 +271,27 @@ class HistogramSummary:
         lowest = expit(self.lower_score())
         return np.maximum(lowest, self.calibration_bin / self.num_bins)
 
-    def _split(self, limbs: Any) -> Any:
-        """Limbs by limb, mass or offset, cell, correct or wrong."""
-        shape = (exact_sums.NUM_LIMBS, 2, self.num_cells, 2)
-        return namespace(limbs).reshape(limbs[:, : 4 * self.num_cells], shape)
+    def _split(self, limbs: Any) -> list[Any]:
+        """Limbs `(3, num_cells)` of mass and of offsets, each right, wrong."""
+        # Arrays of their own: compilers make fast code of these.
+        ends = self.num_cells * np.arange(5)
+        return [
+            limbs[:, start:end]
+            for start, end in zip(ends[:-1], ends[1:], strict=True)
+        ]
 
     def _squares(self, limbs: Any) -> Any:
         """Sums of squared weights by calibration bin."""
         return exact_sums.to_float(limbs[:, 4 * self.num_cells :])
 
     def _mean_confidence(self, offset: Any) -> tuple[Any, Any]:
-        """Mean p and 1 - p of cells at mean offset `(num_cells, 2)`.
+        """Mean p and 1 - p of cells at mean offset `(num_cells,)`.
 
         The confidence at the mean offset, plus the curvature of a bin that
         is filled evenly: p''(v) / 24.
         """
         xp = namespace(offset)
-        start = (self._bin - self._zero)[:, None]
+        start = self._bin - self._zero
         if xp is ops:
             start = ops.convert_to_tensor(start.astype("float32"))
         angle = (start + offset) / self._slope
@@ -311,12 +307,6 @@ class HistogramSummary:
         return p + curvature, q - curvature
 
 
-def _mean_offset(values: Any) -> Any:
-    """Mean offset of mass and offset sums; half a quantum was cut off."""
-    return safe_divide(values[1], values[0]) + 0.5 * _QUANTUM
-
-
-def _carried(limbs: Any) -> Any:
-    if namespace(limbs) is np:
-        return limbs
-    return exact_sums.add(limbs, ops.zeros_like(limbs))
+def _mean_offset(limbs: Any, mass: Any) -> Any:
+    """Mean offset of limbs of their sum; half a quantum was cut off."""
+    return safe_divide(exact_sums.to_float(limbs), mass) + 0.5 * _QUANTUM
