@@ -213,7 +213,11 @@ def sum_before(limbs: Any) -> Any:
     if xp is ops and backend.backend() == "jax":
         return _sum_before_in_integers(limbs)
     values = to_float(limbs, "float64")
-    before = cumsum(values, axis=-1) - values
+    # Shifted, not less its own value: that can be much the larger.
+    before = xp.concatenate(
+        [xp.zeros_like(values[..., :1]), values[..., :-1]], axis=-1
+    )
+    before = cumsum(before, axis=-1)
     return before if xp is np else ops.cast(before, "float32")
 
 

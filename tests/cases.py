@@ -455,9 +455,14 @@ class MetricCase:
 
     def value(self, metric):
         """The result as float64 `(number of values,)`."""
-        result = metric.result()
-        values = result.values() if isinstance(result, dict) else [result]
-        return np.array([float(x) for x in values])
+        return _flat_values(metric.result())
+
+    def values(self, metric):
+        """That, and the same as compiled code computes it, in float32."""
+        sums = ops.convert_to_tensor(metric.sums)
+        return self.value(metric), _flat_values(
+            metric._value(sums, metric._whole())
+        )
 
     def bounds(self, metric):
         """Lower and upper bounds of them, infinite where there are none."""
@@ -467,6 +472,11 @@ class MetricCase:
         names = metric.include if self.cls is kc.CalibrationMetrics else [""]
         none = (-np.inf, np.inf)
         return np.transpose([bounds.get(name, none) for name in names])
+
+
+def _flat_values(result):
+    values = result.values() if isinstance(result, dict) else [result]
+    return np.array([float(x) for x in values])
 
 
 def accuracy(labels, outputs, *, sample_weight=None, from_logits=False):

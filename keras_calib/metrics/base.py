@@ -154,9 +154,17 @@ class StreamingMetric(keras.metrics.Metric):
     def result(self):
         """The value so far, a scalar tensor (or a dict of them)."""
         self._warn_of_invalid()
-        value = self._value(ops.convert_to_tensor(self.sums), self._whole())
+        if concrete(self.flags) is None:
+            value = self._value(ops.convert_to_tensor(self.sums), self._whole())
+            return keras.tree.map_structure(
+                lambda x: ops.cast(x, self.dtype), value
+            )
+        # On the host: in float64, and a thousand operations cost less there
+        # than they cost one by one on a device.
+        sums, whole = self._exact_sums()
+        value = self._value(sums, np.asarray(whole))
         return keras.tree.map_structure(
-            lambda x: ops.cast(x, self.dtype), value
+            lambda x: ops.convert_to_tensor(float(x), dtype=self.dtype), value
         )
 
     @property
@@ -242,7 +250,12 @@ class StreamingMetric(keras.metrics.Metric):
         return {**super().get_config(), **reading}
 
     def _value(self, sums: Any, whole: Any) -> Any:
-        """The value of int32 sums; `whole`: weights are counts so far."""
+        """The value of int32 sums (either).
+
+        Args:
+            sums: The array of the state, or a tensor of it.
+            whole: Whether weights are counts so far, a bool of the same kind.
+        """
         raise NotImplementedError
 
     def _interval(self, sums: np.ndarray, whole: bool, level: float) -> Any:
@@ -288,6 +301,10 @@ class StreamingMetric(keras.metrics.Metric):
         return ops.equal(self.flags[_FRACTIONAL], 0)
 
     def _has_all_rows(self) -> Any:
+        """Whether no records came in, on the host where that is possible."""
+        flags = concrete(self.flags)
+        if flags is not None:
+            return flags[_WITHOUT_ROWS] == 0
         return ops.equal(self.flags[_WITHOUT_ROWS], 0)
 
     def _warn_of_invalid(self) -> None:

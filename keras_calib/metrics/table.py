@@ -38,6 +38,7 @@ from keras_calib.metrics.quantities import rank_interval
 from keras_calib.metrics.smooth import smooth_error_of_cells
 from keras_calib.moment_summary import MomentSummary
 from keras_calib.numerics import concrete
+from keras_calib.numerics import namespace
 from keras_calib.numerics import safe_divide
 from keras_calib.proper_scores import check_clip
 from keras_calib.risk_coverage import RiskCoverageCurve
@@ -301,20 +302,21 @@ class CalibrationMetrics(StreamingMetric):
         }
 
     def _one(self, name, readings, whole, has_rows):
+        xp = namespace(readings.limbs["histogram"])
         if name in RANK:
             return RANK[name].value(readings.groups, whole, self)
         if name in BINNED:
             return BINNED[name].value(readings.bins)
         if name in CONFIDENCE:
             mass, total = confidence_by_cell(name, readings.cells)
-            return safe_divide(ops.sum(total), ops.sum(mass))
+            return safe_divide(xp.sum(total), xp.sum(mass))
         if name == "aece":
             return aece_of_cells(readings.cells, self.num_bins, whole)
         if name == "smooth_ece":
             return smooth_error_of_cells(readings.cells)
         moments, i = readings.moments, _LOSSES.index(name)
         mean = safe_divide(moments.total[i], moments.weight[i])
-        return ops.where(has_rows, mean, ops.full_like(mean, float("nan")))
+        return xp.where(has_rows, mean, xp.full_like(mean, float("nan")))
 
     def _one_interval(self, name, readings, whole, level):
         if name in RANK:
@@ -337,7 +339,7 @@ class CalibrationMetrics(StreamingMetric):
             return error_interval(bins, level=level)
         if name == "smooth_ece":
             return None
-        if not bool(ops.convert_to_numpy(self._has_all_rows())):
+        if not self._has_all_rows():
             return np.nan, np.nan
         i = _LOSSES.index(name)
         moments = [x[i] for x in readings.moments]
