@@ -126,17 +126,23 @@ def debiased_squared_error(sums: BinSums) -> Any:
     return _mean(sums, xp.where(enough, excess, xp.zeros_like(excess)))
 
 
-def debiased_error(sums: BinSums) -> Any:
+def debiased_error(sums: BinSums, whole: Any) -> Any:
     """Root of the positive part of `debiased_squared_error` (either).
 
     Args:
         sums: Bin sums `(num_bins,)`.
+        whole: Whether weights are counts of repeats, each of which is a
+            sample: a bool, or a bool tensor.
 
     Returns:
         A scalar in [0, 1].
     """
     xp = namespace(sums.weight)
-    return xp.sqrt(at_least(debiased_squared_error(sums), 0.0))
+    squares = xp.where(whole, sums.weight, sums.squared_weight)
+    squared_error = debiased_squared_error(
+        sums._replace(squared_weight=squares)
+    )
+    return xp.sqrt(at_least(squared_error, 0.0))
 
 
 def brier_decomposition(sums: BinSums) -> Decomposition:

@@ -12,7 +12,9 @@ from keras_calib.bins import bin_index
 from keras_calib.bins import bin_sums
 from keras_calib.checks import check_in
 from keras_calib.checks import check_integer
+from keras_calib.top_label import TopLabel
 from keras_calib.top_label import top_label
+from keras_calib.top_label import whole_weights
 
 __all__ = [
     "average_calibration_error",
@@ -33,11 +35,7 @@ def equal_width_bins(
     **reading: Any,
 ) -> BinSums:
     """Bin sums of a whole data set; `reading` as in `top_label`."""
-    check_integer("num_bins", num_bins, 1)
-    check_in("closed", closed, ("right", "left"))
-    top = top_label(labels, probs, **reading)
-    index = bin_index(top.confidence, num_bins, closed)
-    return bin_sums(top.confidence, top.correct, index, num_bins, top.weight)
+    return _bins_of(top_label(labels, probs, **reading), num_bins, closed)
 
 
 def ece(
@@ -295,8 +293,8 @@ def debiased_calibration_error(
             `"left"` for [lo, hi), the last with its upper edge.
         from_logits: Whether `probs` are logits.
         sample_weight: Weights of the shape of the class ids, or `(n,)`.
-            n_b is then the effective number, (sum w)^2 / sum w^2: weights
-            are not repeats here.
+            Whole numbers count as repeats; else n_b is the effective
+            number, (sum w)^2 / sum w^2.
         ignore_class: Class id that does not count.
 
     Returns:
@@ -321,13 +319,19 @@ def debiased_calibration_error(
     Differs:
         The reference bins by equal mass; these bins are of equal width.
     """
-    sums = equal_width_bins(
+    top = top_label(
         labels,
         probs,
-        num_bins=num_bins,
-        closed=closed,
         from_logits=from_logits,
         sample_weight=sample_weight,
         ignore_class=ignore_class,
     )
-    return float(bin_errors.debiased_error(sums))
+    sums = _bins_of(top, num_bins, closed)
+    return float(bin_errors.debiased_error(sums, whole_weights(top.weight)))
+
+
+def _bins_of(top: TopLabel, num_bins: int, closed: str) -> BinSums:
+    check_integer("num_bins", num_bins, 1)
+    check_in("closed", closed, ("right", "left"))
+    index = bin_index(top.confidence, num_bins, closed)
+    return bin_sums(top.confidence, top.correct, index, num_bins, top.weight)

@@ -435,8 +435,6 @@ class MetricCase:
     empty: Any = 0.0
     # The state holds the weight of all predictions, right or wrong.
     holds_all: bool = True
-    # A weight of 2 says as much as two samples.
-    whole_weights_repeat: bool = True
     # The same predictions give the same integers, however they are split: no
     # logarithm is taken, and no loss is rounded to the scale of its batch.
     has_exact_sums: bool = False
@@ -509,8 +507,6 @@ def _bin_case(name, exact, **kwargs):
         getattr(kc, name.partition("-")[0]),
         functools.partial(exact, **kwargs),
         kwargs,
-        # Its number of samples is the effective one.
-        whole_weights_repeat=name != "DebiasedCalibrationError",
         has_exact_sums=True,
     )
 
@@ -589,7 +585,6 @@ METRICS = [
         tolerance=np.array([case.tolerance for case in _SINGLE]),
         has_bounds=True,
         empty=np.array([case.empty for case in _SINGLE]),
-        whole_weights_repeat=False,
     ),
 ]
 # One of each kind of state: what all read alike is tried on these alone where

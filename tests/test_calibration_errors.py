@@ -546,7 +546,8 @@ def formulas(sums):
         bin_errors.average_error(sums),
         bin_errors.overconfidence_error(sums),
         bin_errors.debiased_squared_error(sums),
-        bin_errors.debiased_error(sums),
+        bin_errors.debiased_error(sums, True),
+        bin_errors.debiased_error(sums, False),
         *bin_errors.brier_decomposition(sums),
         *bin_errors.nll_decomposition(sums),
     ]

@@ -68,7 +68,7 @@ class BinnedMetric(StreamingMetric):
         }
 
     def _value(self, sums, whole):
-        return self._quantity.value(self.summary.bins(sums))
+        return self._quantity.value(self.summary.bins(sums), whole)
 
     def _interval(self, sums, whole, level):
         norm = self._quantity.norm

@@ -70,11 +70,11 @@ class BinnedQuantity(NamedTuple):
     """What is read off the sums of bins.
 
     Attributes:
-        value: Of BinSums.
+        value: Of `(sums, whole)`: BinSums, and whether weights are counts.
         norm: Norm of the population's gaps that it estimates, or None.
     """
 
-    value: Callable[[Any], Any]
+    value: Callable[[Any, Any], Any]
     norm: str | None
 
 
@@ -130,13 +130,21 @@ RANK = {
 }
 
 BINNED = {
-    "ece": BinnedQuantity(calibration_error, "l1"),
-    "mce": BinnedQuantity(lambda sums: calibration_error(sums, "max"), "max"),
-    "rmsce": BinnedQuantity(lambda sums: calibration_error(sums, "l2"), "l2"),
+    "ece": BinnedQuantity(lambda sums, _: calibration_error(sums), "l1"),
+    "mce": BinnedQuantity(
+        lambda sums, _: calibration_error(sums, "max"), "max"
+    ),
+    "rmsce": BinnedQuantity(
+        lambda sums, _: calibration_error(sums, "l2"), "l2"
+    ),
     "debiased_calibration_error": BinnedQuantity(debiased_error, "l2"),
-    "average_calibration_error": BinnedQuantity(average_error, "average"),
+    "average_calibration_error": BinnedQuantity(
+        lambda sums, _: average_error(sums), "average"
+    ),
     # Of positive gaps only, which no interval here is for.
-    "overconfidence_error": BinnedQuantity(overconfidence_error, None),
+    "overconfidence_error": BinnedQuantity(
+        lambda sums, _: overconfidence_error(sums), None
+    ),
 }
 
 CONFIDENCE = (

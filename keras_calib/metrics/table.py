@@ -306,7 +306,7 @@ class CalibrationMetrics(StreamingMetric):
         if name in RANK:
             return RANK[name].value(readings.groups, whole, self)
         if name in BINNED:
-            return BINNED[name].value(readings.bins)
+            return BINNED[name].value(readings.bins, whole)
         if name in CONFIDENCE:
             mass, total = confidence_by_cell(name, readings.cells)
             return safe_divide(xp.sum(total), xp.sum(mass))
