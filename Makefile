@@ -12,7 +12,8 @@ test-jax: export XLA_FLAGS ?= --xla_backend_optimization_level=0 \
   --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false
 test-jax: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 
-.PHONY: demo test test-backends test-jax test-torch lint format bench clean help
+.PHONY: demo test test-backends test-jax test-torch lint format bench \
+  bench-peers clean help
 
 help:
 	@echo "make demo           train, measure, repair, draw and serve (about a minute"
@@ -21,6 +22,7 @@ help:
 	@echo "make test-backends  reference values and laws on JAX and on torch"
 	@echo "make lint           ruff"
 	@echo "make bench          the benchmarks; tables in benchmarks/results"
+	@echo "make bench-peers    the metrics beside other libraries, half an hour"
 
 demo: .venv/demo
 	.venv/bin/python examples/quickstart.py
@@ -52,7 +54,6 @@ bench: .venv/dev
 	.venv/bin/python benchmarks/losses.py --out=benchmarks/results/losses.md
 	.venv/bin/python benchmarks/loss_terms.py \
 	  --out=benchmarks/results/loss_terms.md
-	.venv/bin/python benchmarks/metrics.py --out=benchmarks/results/metrics.md
 	.venv/bin/python benchmarks/aurc_accuracy.py \
 	  --out=benchmarks/results/aurc_accuracy.md
 	.venv/bin/python benchmarks/metrics_exactness.py \
@@ -62,7 +63,12 @@ bench: .venv/dev
 	.venv/bin/python benchmarks/interval_coverage.py \
 	  --out=benchmarks/results/interval_coverage.md
 
-.venv/bin/python .venv-jax/bin/python .venv-torch/bin/python:
+bench-peers: .venv-bench/dev
+	.venv-bench/bin/python benchmarks/metrics.py \
+	  --out=benchmarks/results/metrics.md
+
+.venv/bin/python .venv-jax/bin/python .venv-torch/bin/python \
+.venv-bench/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
 	  { echo "keras_calib needs Python 3.11 to 3.13: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv $(@D:/bin=)
@@ -86,5 +92,10 @@ bench: .venv/dev
 	.venv-torch/bin/python $(PIP_INSTALL) -e ".[test]"
 	touch $@
 
+.venv-bench/dev: .venv-bench/bin/python $(SETUP)
+	.venv-bench/bin/python $(PIP_INSTALL) "torch==2.13.0"
+	.venv-bench/bin/python $(PIP_INSTALL) -e ".[examples,bench]"
+	touch $@
+
 clean:
-	rm -rf .venv .venv-jax .venv-torch build dist work *.egg-info
+	rm -rf .venv .venv-jax .venv-torch .venv-bench build dist work *.egg-info

@@ -1,375 +1,355 @@
-"""What the streaming metrics cost: time and memory, beside their peers.
+"""The streaming metrics beside their peers: seconds, memory, and error.
 
-Seconds of passes over the same predictions (updates and one result), each
-metric as eager code, as a tf.function and with XLA, as ratios to Keras' own
-accuracy in the same run; growth of memory, each in a process of its own; and
-milliseconds that a metric adds to a step of `fit`. Peers are torchmetrics and
-TensorFlow Probability, where they are installed.
+ECE, AECE, ClasswiseECE and AURC of the same predictions by this library and
+by torchmetrics, torch-uncertainty, netcal, uncertainty-calibration, TensorFlow
+Probability and scikit-learn; NumPy in parentheses is a yardstick, no product.
 
+    pip install "torch==2.13.0"  # newer wheels bring gigabytes for GPUs
+    pip install -e ".[examples,bench]"
     python benchmarks/metrics.py --out=benchmarks/results/metrics.md
-    KERAS_BACKEND=torch python benchmarks/metrics.py  # beside torchmetrics
-    python benchmarks/metrics.py --num_scores=100_000_000
 
-Takes several minutes on 2 CPU cores. On a busy machine set OMP_NUM_THREADS=1
-with torch, whose threads wait for one another. Passes of all metrics take
-turns, so that other load on the machine meets them alike; still, differences
-below 1.5x mean little on a shared machine.
+Each contender runs in a process of its own, all with as many threads. Seconds
+are those inside the library, its result included, after a first batch that
+compiles; the median of some passes. Megabytes are what it adds to the peak of
+the resident memory, data not counted, and the state that it has from the
+start. Errors are relative to float64. Half an hour on 2 CPU cores.
 """
 
+import contextlib
+import ctypes
+import importlib.metadata
+import json
+import os
+import re
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import NamedTuple
 
-import keras
 import numpy as np
 from absl import app
 from absl import flags
-from keras import ops
-from reporting import machine
-from reporting import markdown_table
-from reporting import modes
-from reporting import publish
-from reporting import state_bytes
+from peer_contenders import CONTENDERS
+from peer_contenders import METRICS
+from peer_contenders import OneCall
+from peer_data import Data
+from peer_data import reference
 
-import keras_calib
-
-_NUM_SAMPLES = flags.DEFINE_integer("num_samples", 1_000_000, "Of 10 classes.")
-_NUM_STEPS = flags.DEFINE_integer("num_steps", 200, "Updates of 256 and fit.")
-_NUM_SCORES = flags.DEFINE_integer(
-    "num_scores", 0, "Binary confidences to stream, for example 100_000_000."
-)
-_REPEATS = flags.DEFINE_integer("repeats", 5, "Passes of each metric.")
+_ROWS = flags.DEFINE_multi_string("rows", None, "Tables by name; all if none.")
+_METRICS = flags.DEFINE_multi_string("metrics", METRICS, "Of these metrics.")
+_ONLY = flags.DEFINE_string("only", "", "Contenders whose names contain this.")
+_THREADS = flags.DEFINE_integer("threads", 1, "Of every library.")
+_REPEATS = flags.DEFINE_integer("repeats", 3, "Passes; 1 where they are long.")
+_LIMIT = flags.DEFINE_integer("limit", 300, "Seconds for one process.")
+_SHRINK = flags.DEFINE_integer("shrink", 1, "Divide all sizes, to try it out.")
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
-_MEMORY_OF = flags.DEFINE_string(
-    "memory_of", None, "Measure the memory of this metric only (internal)."
+_CHILD = flags.DEFINE_string("child", None, "Measure this only (internal).")
+
+_PEERS = (
+    "torchmetrics",
+    "torch-uncertainty",
+    "netcal",
+    "uncertainty-calibration",
+    "tensorflow-probability",
+    "scikit-learn",
+    "torch",
+)
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
 )
 
-METRICS = {
-    "keras accuracy": keras.metrics.SparseCategoricalAccuracy,
-    "keras_calib.ECE": lambda: keras_calib.ECE(from_logits=True),
-    "keras_calib.AECE": lambda: keras_calib.AECE(from_logits=True),
-    "keras_calib.AURC": lambda: keras_calib.AURC(from_logits=True),
-    "keras_calib.AURC, 2048 bins": lambda: keras_calib.AURC(
-        resolution=2048, from_logits=True
+
+class Table(NamedTuple):
+    """What is measured on one data set, and what is left out and why."""
+
+    title: str
+    data: Data
+    metrics: tuple[str, ...]
+    skipped: dict[str, str] = {}
+    long: bool = False
+
+
+_WHOLE_INPUT = "needs all 4 GB of predictions at once"
+TABLES = {
+    "1e6x10": Table("1,000,000 x 10", Data(10**6, 10), METRICS),
+    "1e5x1000": Table(
+        "100,000 x 1,000", Data(10**5, 1000), ("ClasswiseECE",), long=True
     ),
-    "keras_calib.NLL": lambda: keras_calib.NLL(from_logits=True),
+    "1e7": Table("10,000,000 scores", Data(10**7, 0), ("ECE", "AECE", "AURC")),
+    "1e8": Table(
+        "100,000,000 scores",
+        Data(10**8, 0),
+        ("ECE", "AECE", "AURC"),
+        {
+            "CE uncertainty": "20 GB, ten times that of 10,000,000",
+            "AECE TFP": "20 GB, ten times that of 10,000,000",
+            "AURC torch": "6 GB, ten times that of 10,000,000",
+        },
+        long=True,
+    ),
+    "1e6x1000": Table(
+        "1,000,000 x 1,000, streamed",
+        Data(10**6, 1000),
+        METRICS,
+        {
+            "one call": _WHOLE_INPUT,
+            "ClasswiseECE torch-uncertainty": "would keep 12 GB",
+        },
+        long=True,
+    ),
 }
-TORCHMETRICS = "torchmetrics MulticlassCalibrationError"
-TFP = "tfp expected_calibration_error, one call"
-REFERENCE = "keras accuracy"
-
-Batches = list[tuple[Any, Any]]
 
 
-def make_batches(num_batches: int, size: int, num_classes: int) -> Batches:
-    """Labels and overconfident logits, as tensors of the backend."""
-    rng = np.random.default_rng(0)
-    batches = []
-    for _ in range(num_batches):
-        labels = rng.integers(num_classes, size=size, dtype="int32")
-        logits = 2.0 * rng.standard_normal((size, num_classes), "float32")
-        logits[np.arange(size), labels] += 3.0
-        batches.append(
-            (ops.convert_to_tensor(labels), ops.convert_to_tensor(logits))
-        )
-    return batches
+class Peak:
+    """How far the resident memory rises above where it was, in MB."""
+
+    def __init__(self):
+        with contextlib.suppress(OSError):
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+        self._start = self._read("VmRSS")
+        self.growth = 0.0
+
+    def forget(self) -> None:
+        """What follows counts, what was before does not."""
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+
+    def note(self) -> None:
+        self.growth = max(self.growth, self._read("VmHWM") - self._start)
+
+    def _read(self, field: str) -> float:
+        try:
+            status = Path("/proc/self/status").read_text(encoding="utf-8")
+        except OSError:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            return peak / (2**20 if sys.platform == "darwin" else 2**10)
+        return int(re.search(field + r":\s+(\d+)", status)[1]) / 2**10
 
 
-def keras_pass(metric: Any, batches: Batches, compiled: Callable) -> Callable:
-    """A function that streams all batches and reads the result."""
-    update, result = compiled(metric.update_state), compiled(metric.result)
+class Clock:
+    """Seconds between `start` and `stop`, on the wall and of the CPU."""
 
-    def run_once():
-        metric.reset_state()
-        for labels, logits in batches:
-            update(labels, logits)
-        return float(result())
+    def __init__(self):
+        self.seconds = np.zeros(2)
 
-    return run_once
+    def start(self) -> None:
+        self._start = self._now()
 
+    def stop(self) -> None:
+        self.seconds += self._now() - self._start
 
-def torchmetrics_pass(batches: Batches, num_classes: int) -> Callable | None:
-    """The same with torchmetrics; None if it is not installed."""
-    try:
-        import torch
-        from torchmetrics.classification import MulticlassCalibrationError
-    except ImportError:
-        return None
-    metric = MulticlassCalibrationError(num_classes, n_bins=15)
-    batches = [
-        (torch.as_tensor(np.asarray(labels)), torch.as_tensor(np.asarray(x)))
-        for labels, x in batches
-    ]
-
-    def run_once():
-        metric.reset()
-        for labels, logits in batches:
-            metric.update(logits, labels)
-        return float(metric.compute())
-
-    return run_once
+    def _now(self):
+        return np.array([time.perf_counter(), time.process_time()])
 
 
-def tfp_pass(batches: Batches, compiled: Callable) -> Callable | None:
-    """The same in one call of TFP; None if it is not installed."""
-    if keras.backend.backend() != "tensorflow":
-        return None
-    try:
-        import tensorflow_probability as tfp
-    except ImportError:
-        return None
-    labels, logits = (ops.concatenate(x) for x in zip(*batches, strict=True))
-
-    def once(labels, logits):
-        return tfp.stats.expected_calibration_error(
-            num_bins=15, logits=logits, labels_true=labels
-        )
-
-    compiled_once = compiled(once)
-    try:
-        compiled_once(labels, logits)
-    except Exception as error:  # XLA refuses its bincount at some sizes
-        print(f"{TFP} left out of one mode: {type(error).__name__}")
-        return None
-    return lambda: float(compiled_once(labels, logits))
-
-
-def take_turns(passes: dict[Any, Callable], repeats: int) -> dict[Any, float]:
-    """Median seconds of each pass, run in turns after a first one each."""
-    times = {key: [] for key in passes}
-    for run_once in passes.values():
-        run_once()
+def measure(make, data: Data, repeats: int) -> dict[str, float]:
+    """Median seconds, MB, and value of a contender, in this process."""
+    contender = make(data)
+    if isinstance(contender, OneCall):
+        return _measure_call(contender, data, repeats)
+    contender.reset()
+    contender.update(*contender.prepare(*next(data.batches())))
+    contender.result()
+    clocks, peak = [], None
     for _ in range(repeats):
-        for key, run_once in passes.items():
-            start = time.perf_counter()
-            run_once()
-            times[key].append(time.perf_counter() - start)
-    return {key: float(np.median(t)) for key, t in times.items()}
+        contender.reset()
+        clock = Clock()
+        for batch in data.batches():
+            batch = contender.prepare(*batch)
+            peak = peak or Peak()
+            peak.forget()
+            clock.start()
+            contender.update(*batch)
+            clock.stop()
+            peak.note()
+        peak.forget()
+        clock.start()
+        value = contender.result()
+        clock.stop()
+        peak.note()
+        clocks.append(clock)
+    return _measured(clocks, peak.growth + contender.held / 2**20, value)
 
 
-def time_table(num_batches, size, num_classes, repeats) -> str:
-    """Milliseconds per update of every metric, and ratios to accuracy."""
-    batches = make_batches(num_batches, size, num_classes)
-    passes = {}
-    for mode, compiled in modes().items():
-        for name, make in METRICS.items():
-            passes[name, mode] = keras_pass(make(), batches, compiled)
-        if (once := tfp_pass(batches, compiled)) is not None:
-            passes[TFP, mode] = once
-    passes[TORCHMETRICS, "eager"] = torchmetrics_pass(batches, num_classes)
-    passes = {key: x for key, x in passes.items() if x is not None}
-    seconds = take_turns(passes, repeats)
-    rows = []
-    for name in [*METRICS, TORCHMETRICS, TFP]:
-        row = [name]
-        for mode in modes():
-            taken = seconds.get((name, mode))
-            if taken is None:
-                row += ["-", "-"] if mode != "eager" else ["not installed", "-"]
-                continue
-            ratio = taken / seconds[REFERENCE, mode]
-            row += [f"{1e3 * taken / num_batches:.2f}", f"{ratio:.1f}"]
-        rows.append(row)
-    header = [f"ms per update of {size:,} x {num_classes}"]
-    for mode in modes():
-        header += [mode, "ratio"]
-    return (
-        f"{num_batches:,} updates and one result, over the number of updates; "
-        f"ratio to {REFERENCE}:\n\n" + markdown_table(header, rows)
-    )
+def _measure_call(contender, data, repeats):
+    whole = data.whole()
+    few = contender.prepare(*(x[: min(10_000, len(x))] for x in whole))
+    contender.call(*few)
+    arguments = contender.prepare(*whole)
+    del whole
+    clocks, peak = [], Peak()
+    for _ in range(repeats):
+        clock = Clock()
+        peak.forget()
+        clock.start()
+        value = contender.call(*arguments)
+        clock.stop()
+        peak.note()
+        clocks.append(clock)
+    return _measured(clocks, peak.growth, value)
 
 
-def memory_of(name: str, num_samples: int) -> str:
-    """State in bytes and growth of the peak in MB, in this process.
-
-    Batches of 10,000 are made one by one. A first, small batch brings in the
-    kernels. The one call of TFP gets all predictions, which do not count.
-    """
-    size, num_classes = 10_000, 10
-    small = make_batches(1, 16, num_classes)
-    stream = (
-        make_batches(1, size, num_classes)[0]
-        for _ in range(num_samples // size)
-    )
-    if name == TFP:
-        tfp_once = tfp_pass(small, lambda function: function)
-        run_once = tfp_pass(list(stream), lambda function: function)
-        if run_once is None:
-            return "not installed,-"
-        tfp_once()
-        before = peak_mb()
-        run_once()
-        return f"none,{peak_mb() - before:.0f}"
-    if name == TORCHMETRICS:
-        return torchmetrics_memory(small[0], stream, num_classes)
-    metric = METRICS[name]()
-    metric.update_state(*small[0])
-    metric.result()
-    metric.reset_state()
-    make_batches(1, size, num_classes)
-    before = peak_mb()
-    for labels, logits in stream:
-        metric.update_state(labels, logits)
-    metric.result()
-    return f"{state_bytes(metric)},{peak_mb() - before:.0f}"
-
-
-def torchmetrics_memory(first, stream, num_classes) -> str:
-    if torchmetrics_pass([first], num_classes) is None:
-        return "not installed,-"
-    import torch
-    from torchmetrics.classification import MulticlassCalibrationError
-
-    metric = MulticlassCalibrationError(num_classes, n_bins=15)
-    torchmetrics_pass([first], num_classes)()
-    before = peak_mb()
-    for labels, logits in stream:
-        labels, logits = np.asarray(labels), np.asarray(logits)
-        metric.update(torch.as_tensor(logits), torch.as_tensor(labels))
-    size = sum(
-        x.numel() * x.element_size()
-        for x in [*metric.confidences, *metric.accuracies]
-    )
-    metric.compute()
-    return f"{size},{peak_mb() - before:.0f}"
-
-
-def peak_mb() -> float:
-    """Peak of the resident memory of this process, in MB."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)
-
-
-def memory_table(num_samples: int) -> str:
-    """One process per metric: peaks never come down again."""
-    rows = []
-    for name in [*METRICS, TORCHMETRICS, TFP]:
-        command = [sys.executable, __file__, f"--memory_of={name}"]
-        command += [f"--num_samples={num_samples}"]
-        finished = subprocess.run(
-            command, check=True, capture_output=True, text=True
-        )
-        state, growth = finished.stdout.strip().splitlines()[-1].split(",")
-        rows.append([name, f"{int(state):,}" if state.isdigit() else state])
-        rows[-1].append(growth)
-    header = ["memory, eager", "state, bytes", "growth of the peak, MB"]
-    return f"{num_samples:,} x 10 in batches of 10,000:\n\n" + markdown_table(
-        header, rows
-    )
-
-
-def fit_table(num_steps: int, repeats: int) -> str:
-    """Milliseconds per step of `fit`, and what a metric adds."""
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((256 * num_steps, 64), "float32")
-    y = rng.integers(100, size=len(x))
-    compiled = [False]
-    if keras.backend.backend() == "tensorflow":
-        compiled = [False, True]
-    passes = {}
-    for jit in compiled:
-        passes["no metric", jit] = fit_pass(x, y, [], jit)
-        for name, make in METRICS.items():
-            passes[name, jit] = fit_pass(x, y, [make()], jit)
-    seconds = take_turns(passes, repeats)
-    rows = []
-    for name in ["no metric", *METRICS]:
-        row = [name]
-        for jit in compiled:
-            step = 1e3 * seconds[name, jit] / num_steps
-            without = 1e3 * seconds["no metric", jit] / num_steps
-            row += [f"{step:.2f}", f"{step - without:+.2f}"]
-        rows.append(row)
-    header = ["ms per step of fit"]
-    for jit in compiled:
-        header += [f"jit_compile={jit}", "added"]
-    return (
-        f"Batch 256, 100 classes, MLP 64-128-100, {num_steps} steps:\n\n"
-        + markdown_table(header, rows)
-    )
-
-
-def fit_pass(x, y, metrics, jit_compile) -> Callable:
-    model = keras.Sequential(
-        [
-            keras.Input((x.shape[-1],)),
-            keras.layers.Dense(128, activation="relu"),
-            keras.layers.Dense(100),
-        ]
-    )
-    model.compile(
-        "sgd",
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=metrics,
-        jit_compile=jit_compile,
-    )
-    return lambda: model.fit(x, y, 256, shuffle=False, verbose=0)
-
-
-def scores_table(num_scores: int) -> str:
-    """Binary confidences by the hundred million: seconds, and the value."""
-    rng = np.random.default_rng(0)
-    size = min(1_000_000, num_scores // 10)
-    blocks = []
-    for _ in range(10):
-        p = rng.beta(30.0, 1.2, size).astype("float32")
-        labels = (rng.random(size) < p - 0.01).astype("int32")
-        blocks.append((labels, p[:, None]))
-    # Blocks come round again, so the exact value is that of one round.
-    repeats = max(1, num_scores // (10 * size))
-    labels, p = (np.concatenate(x) for x in zip(*blocks, strict=True))
-    p64 = p.astype("float64")
-    exact = {
-        "ECE": keras_calib.ece(labels, p64),
-        "AECE": keras_calib.adaptive_ece(labels, p64),
-        "AURC": keras_calib.aurc(labels, p64),
+def _measured(clocks, mb, value):
+    wall, cpu = np.median([clock.seconds for clock in clocks], axis=0)
+    return {
+        "wall": float(wall),
+        "cpu": float(cpu),
+        "mb": mb,
+        "value": float(value),
     }
-    blocks = [tuple(map(ops.convert_to_tensor, block)) for block in blocks]
-    compiled = list(modes().values())[-1]
-    rows = []
-    for name, value in exact.items():
-        run_once = keras_pass(
-            getattr(keras_calib, name)(), blocks * repeats, compiled
+
+
+def child(data: Data, metric: str, name: str, repeats: int) -> dict:
+    """What is measured of one contender, or why it is not."""
+    if metric == "reference":
+        return {k: float(v) for k, v in reference(data).items()}
+    make, _ = CONTENDERS[metric, name]
+    try:
+        return measure(make, data, repeats)
+    except ImportError as error:
+        if (error.name or "").startswith("keras"):
+            raise
+        return {"failed": "not installed"}
+    except Exception as error:
+        text = str(error).strip().splitlines()
+        return {
+            "failed": f"{type(error).__name__}: {text[0] if text else ''}"[:60]
+        }
+
+
+def ask_child(table: Table, metric: str, name: str, repeats: int) -> dict:
+    """The same in a process of its own, within the limit of time."""
+    job = json.dumps([*table.data, metric, name, repeats])
+    command = [sys.executable, __file__, f"--child={job}"]
+    threads = dict.fromkeys(_THREAD_VARIABLES, str(_THREADS.value))
+    try:
+        done = subprocess.run(
+            command,
+            env=os.environ | threads | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+            timeout=_LIMIT.value,
+            capture_output=True,
+            text=True,
         )
-        start = time.perf_counter()
-        streamed = run_once()
-        taken = time.perf_counter() - start
-        error = streamed / value - 1
-        rows.append([f"keras_calib.{name}", f"{taken:.1f}", f"{error:+.0e}"])
-    header = ["binary confidences", "s", "rel. error"]
-    mode = list(modes())[-1]
-    return (
-        f"{10 * size * repeats:,} in batches of {size:,}, {mode}, compilation "
-        "included; AURC against one round of the data, which repeats:\n\n"
-        + markdown_table(header, rows)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"more than {_LIMIT.value} s"}
+    if done.returncode:
+        print(done.stderr[-2000:], file=sys.stderr)
+        return {"failed": f"process ended with {done.returncode}"}
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def measured_table(table: Table) -> str:
+    """One table: every contender of every metric."""
+    from reporting import markdown_table
+
+    exact = ask_child(table, "reference", "", 1)
+    rows = []
+    for metric in table.metrics:
+        if metric in _METRICS.value:
+            rows += _rows_of_metric(table, metric, exact[metric])
+    header = [f"{table.title}: metric", "contender", "s"]
+    return markdown_table(
+        [*header, "CPU s", "ratio", "MB", "rel. error", "note"], rows
     )
 
 
-def run(num_samples, num_steps, num_scores, repeats) -> str:
-    # Memory first: a new process starts with the peak of its parent.
-    parts = [f"{machine()}.", memory_table(num_samples)]
-    parts.append(time_table(num_samples // 10_000, 10_000, 10, repeats))
-    parts.append(time_table(num_steps, 256, 100, repeats))
-    parts.append(fit_table(num_steps, repeats))
-    if num_scores:
-        parts.append(scores_table(num_scores))
-    return "\n\n".join(parts)
+def _rows_of_metric(table, metric, exact):
+    measured = {}
+    for of_metric, name in CONTENDERS:
+        if of_metric != metric or _ONLY.value not in name:
+            continue
+        reason = _skip_reason(table, metric, name)
+        if reason:
+            measured[name] = {"failed": reason}
+            continue
+        repeats = 1 if table.long else _REPEATS.value
+        measured[name] = ask_child(table, metric, name, repeats)
+        print(table.title, metric, name, measured[name], file=sys.stderr)
+    own = {
+        k: v
+        for k, v in measured.items()
+        if k.startswith("keras_calib") and "cpu" in v
+    }
+    best = min(own, key=lambda k: own[k]["cpu"], default=None)
+    rows = []
+    for name, x in measured.items():
+        if name.startswith("keras_calib") and own and name != best:
+            continue
+        if "failed" in x:
+            rows.append([metric, name, *["-"] * 5, x["failed"]])
+            continue
+        ratio = f"{x['cpu'] / own[best]['cpu']:.2f}" if own else "-"
+        note = CONTENDERS[metric, name][1]
+        rows.append(
+            [
+                metric,
+                name,
+                f"{x['wall']:.3g}",
+                f"{x['cpu']:.3g}",
+                ratio,
+                f"{x['mb']:.1f}",
+                f"{x['value'] / exact - 1:+.0e}",
+                note,
+            ]
+        )
+    return rows
+
+
+def _skip_reason(table, metric, name):
+    label = f"{metric} {name}"
+    for pattern, reason in table.skipped.items():
+        if pattern in label:
+            return reason
+    if not table.data.num_classes and "TFP, one call" in name:
+        return "takes logits only"
+    return None
+
+
+def versions() -> str:
+    """Peers that are installed, as one line."""
+    found = []
+    for name in _PEERS:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            found.append(f"{name} not installed")
+    return ", ".join(found)
+
+
+def run() -> str:
+    from reporting import machine
+
+    load = os.getloadavg()
+    names = _ROWS.value or list(TABLES)
+    tables = [TABLES[name] for name in names]
+    shrink = _SHRINK.value
+    tables = [
+        t._replace(data=t.data._replace(num=t.data.num // shrink))
+        for t in tables
+    ]
+    parts = [
+        f"{machine()}; {versions()}. Threads: {_THREADS.value}. Load of the "
+        f"machine at the start: {load[0]:.1f}.",
+        "`ratio`: CPU seconds, which other load disturbs least, over those of "
+        "keras_calib in its fastest mode.",
+    ]
+    return "\n\n".join([*parts, *map(measured_table, tables)])
 
 
 def main(_) -> None:
-    if _MEMORY_OF.value:
-        print(memory_of(_MEMORY_OF.value, _NUM_SAMPLES.value))
+    if _CHILD.value:
+        num, num_classes, *job = json.loads(_CHILD.value)
+        print(json.dumps(child(Data(num, num_classes), *job)))
         return
-    text = run(
-        _NUM_SAMPLES.value,
-        _NUM_STEPS.value,
-        _NUM_SCORES.value,
-        _REPEATS.value,
-    )
-    publish(text, _OUT.value)
+    from reporting import publish
+
+    publish(run(), _OUT.value)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is measured by `peers.py`: the library, its peers, and plain NumPy.
+"""What is measured by `metrics.py`: the library, its peers, and plain NumPy.
 
 A contender is made for a data set and is either a `Stream`, fed batch by
 batch, or a `OneCall` on all predictions. Libraries are imported when it is
