@@ -191,9 +191,15 @@ def equal_mass_error(
         Errors `(...)`; 0 when empty.
     """
     xp = namespace(mass)
+    if xp is np and mass.ndim > 1:
+        # One after the other: all shares at once take num_bins times as much.
+        rows = zip(before, mass, residual, strict=True)
+        return np.array(
+            [equal_mass_error(*row, num_bins, whole, edges) for row in rows]
+        )
     total = before[..., -1] + mass[..., -1]
     ends = equal_mass_edges(total, num_bins, whole, edges)
-    if xp is np and mass.ndim == 1:
+    if xp is np:
         below = np.interp(
             ends,
             np.r_[0.0, before + mass],

@@ -152,8 +152,8 @@ def test_streaming_follows_the_exact_function(goldens, case, data):
         assert (case.is_close(value, exact) | ~is_sure).all()
 
 
-@pytest.mark.parametrize("places", [(), (2,)])
-def test_running_sums_keep_small_cells_beside_large_ones(places):
+@pytest.mark.parametrize("is_stacked", [False, True])
+def test_running_sums_keep_small_cells_beside_large_ones(is_stacked):
     rng = np.random.default_rng(0)
     # Of cells of 2^-30 to 2^41, each the sum of two.
     sizes = [[int(2**x) for x in rng.uniform(0, 71, 500)] for _ in range(4)]
@@ -161,7 +161,7 @@ def test_running_sums_keep_small_cells_beside_large_ones(places):
     limbs = np.stack([cells >> 24 * i & 2**24 - 1 for i in range(3)])
     limbs = limbs.astype("int32").sum(axis=1)
     cells = cells.sum(axis=0)
-    if not places:
+    if not is_stacked:
         limbs, cells = limbs[:, 0], cells[0]
     before = array(exact_sums.sum_before(ops.convert_to_tensor(limbs)))
     exact = (np.cumsum(cells, axis=-1) - cells).astype("float64") / 2**30

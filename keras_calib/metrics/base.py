@@ -22,7 +22,8 @@ from keras_calib.records import observe
 
 __all__ = ["StreamingMetric"]
 
-_SCHEMA = 1
+# 2: the histogram keeps right and wrong apart.
+_SCHEMA = 2
 _INVALID, _FRACTIONAL, _WITHOUT_ROWS = range(3)
 
 
