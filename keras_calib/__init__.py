@@ -16,8 +16,15 @@ from keras_calib.calibration_error import debiased_calibration_error
 from keras_calib.calibration_error import ece
 from keras_calib.calibration_error import mce
 from keras_calib.calibration_error import rmsce
+from keras_calib.calibrators import BetaCalibration
 from keras_calib.calibrators import Calibrator
+from keras_calib.calibrators import DirichletCalibration
+from keras_calib.calibrators import EnsembleTemperatureScaling
+from keras_calib.calibrators import HistogramBinning
+from keras_calib.calibrators import IsotonicCalibration
+from keras_calib.calibrators import MatrixScaling
 from keras_calib.calibrators import TemperatureScaling
+from keras_calib.calibrators import VectorScaling
 from keras_calib.canonical import canonical_calibration_error
 from keras_calib.classwise import classwise_ece
 from keras_calib.confidence_gaps import mean_confidence
@@ -137,6 +144,7 @@ __all__ = [
     "AdaptiveLabelSmoothing",
     "AverageCalibrationError",
     "BatchCoupledLoss",
+    "BetaCalibration",
     "BinSums",
     "BrierLoss",
     "BrierScore",
@@ -152,19 +160,24 @@ __all__ = [
     "DCA",
     "DebiasedCalibrationError",
     "Decomposition",
+    "DirichletCalibration",
     "EAURC",
     "ECE",
     "EffectiveLabels",
+    "EnsembleTemperatureScaling",
     "FLSD",
     "FailureAUROC",
     "FailureFPR95",
     "FocalLoss",
+    "HistogramBinning",
     "InverseFocalLoss",
+    "IsotonicCalibration",
     "LabelRelaxation",
     "LabelSmoothing",
     "MCE",
     "MDCA",
     "MMCE",
+    "MatrixScaling",
     "MbLS",
     "MeanConfidence",
     "NLL",
@@ -184,6 +197,7 @@ __all__ = [
     "TemperatureScaling",
     "Underconfidence",
     "UniformityPenalty",
+    "VectorScaling",
     "__version__",
     "acls",
     "adaptive_ece",

@@ -11,6 +11,7 @@ from keras import ops
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.checks import invalid
 from keras_calib.inputs import read_predictions
+from keras_calib.model_outputs import reads_logits
 from keras_calib.numerics import to_logits
 
 __all__ = ["export"]
@@ -73,7 +74,7 @@ def export(
                 )
             )
         calibrator.check_fitted()
-    served = _served_model(model, calibrator, _is_logits(model, from_logits))
+    served = _served_model(model, calibrator, reads_logits(model, from_logits))
     # Into a folder beside it, then renamed: a crash leaves no half model.
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".export-", dir=path.parent))
@@ -116,22 +117,3 @@ def _served_model(
         "confidence": ops.max(probabilities, axis=-1),
     }
     return keras.Model(inputs, outputs)
-
-
-def _is_logits(model: keras.Model, from_logits: bool | None) -> bool:
-    """As told, or as the compiled loss says."""
-    if from_logits is not None:
-        return bool(from_logits)
-    loss = getattr(model, "loss", None)
-    if isinstance(loss, keras.losses.Loss):
-        known = loss.get_config().get("from_logits")
-        if known is not None:
-            return bool(known)
-    raise ValueError(
-        invalid(
-            "`from_logits` must be True or False unless the model is compiled "
-            "with a loss that says so",
-            from_logits=from_logits,
-            loss=loss,
-        )
-    )

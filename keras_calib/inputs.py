@@ -270,10 +270,11 @@ def read_arrays(
     sample_weight: Any = None,
     ignore_class: int | None = None,
     name: str = "probs",
+    drop: bool = True,
 ) -> Predictions:
     """Whole data sets as NumPy arrays in the precision they have.
 
-    Half precision becomes float32. Rows of the ignored class are dropped.
+    Half precision becomes float32.
 
     Args:
         labels: Labels as in `read_labels`.
@@ -282,6 +283,8 @@ def read_arrays(
         sample_weight: As in `read_weight`, or None.
         ignore_class: Class id that does not count, or None.
         name: What the caller calls `outputs`, for errors.
+        drop: Whether rows of the ignored class are dropped, which copies the
+            others; if not, `valid` says where they are.
 
     Returns:
         Predictions of NumPy arrays; labels int64 ids or float soft labels.
@@ -319,21 +322,23 @@ def read_arrays(
     outputs = outputs.reshape(-1, outputs.shape[-1])
     read = read.reshape(-1, outputs.shape[-1]) if soft else read.reshape(-1)
     if valid is not None:
-        keep = to_numpy(valid).reshape(-1)
-        outputs, read = outputs[keep], read[keep]
-        weight = None if weight is None else weight[keep]
-        if not len(outputs):
+        valid = to_numpy(valid).reshape(-1)
+        if not valid.any():
             raise ValueError(
                 invalid(
                     "`labels` must hold a class that is not ignored",
                     ignore_class=ignore_class,
                 )
             )
+        if drop:
+            outputs, read = outputs[valid], read[valid]
+            weight = None if weight is None else weight[valid]
+            valid = None
     if weight is not None and not weight.any():
         raise ValueError(
             invalid("`sample_weight` must not be 0 everywhere", sum=0.0)
         )
-    return Predictions(read, outputs, from_logits, weight, None)
+    return Predictions(read, outputs, from_logits, weight, valid)
 
 
 def _classes_last(shape: tuple, axis: int) -> tuple:

@@ -597,7 +597,59 @@ KINDS = [
 # What takes no plain predictions, or weights, has tests of its own.
 OTHER_METRICS = [kc.ObjectnessDeviation, kc.PerImage]
 
-CALIBRATORS = [kc.TemperatureScaling]
+
+@dataclass(frozen=True)
+class CalibratorCase:
+    """A calibrator, and what its laws need to know."""
+
+    cls: type
+    hyperparameters: dict = field(default_factory=dict)
+    # By construction, the NLL of the data that it was fitted on can not rise.
+    never_raises_nll: bool = False
+    # The predicted class never changes.
+    keeps_argmax: bool = False
+    # To what fits of the same data in another form agree.
+    tolerance: float = 1e-4
+
+    def __str__(self):
+        return "-".join(
+            [self.cls.__name__, *map(str, self.hyperparameters.values())]
+        )
+
+    def make(self, **kwargs):
+        return self.cls(**self.hyperparameters, **kwargs)
+
+
+CALIBRATORS = [
+    CalibratorCase(
+        kc.TemperatureScaling, never_raises_nll=True, keeps_argmax=True
+    ),
+    CalibratorCase(
+        kc.TemperatureScaling, {"objective": "mse"}, keeps_argmax=True
+    ),
+    CalibratorCase(
+        kc.TemperatureScaling, {"objective": "ece"}, keeps_argmax=True
+    ),
+    CalibratorCase(kc.VectorScaling, never_raises_nll=True),
+    CalibratorCase(kc.MatrixScaling, never_raises_nll=True),
+    CalibratorCase(kc.DirichletCalibration, never_raises_nll=True),
+    CalibratorCase(
+        kc.DirichletCalibration,
+        {"off_diagonal_strength": 0.01, "intercept_strength": 0.1},
+        never_raises_nll=True,
+    ),
+    CalibratorCase(kc.EnsembleTemperatureScaling, keeps_argmax=True),
+    CalibratorCase(
+        kc.EnsembleTemperatureScaling,
+        {"objective": "nll"},
+        never_raises_nll=True,
+        keeps_argmax=True,
+    ),
+    CalibratorCase(kc.HistogramBinning, {"num_bins": 10}),
+    CalibratorCase(kc.HistogramBinning, {"num_bins": 8, "edges": "mass"}),
+    CalibratorCase(kc.IsotonicCalibration),
+    CalibratorCase(kc.BetaCalibration),
+]
 
 # Exported bases, which have no case of their own.
 ABSTRACT = [

@@ -50,6 +50,7 @@ FLOORS = {
     "gap_intervals": 1,
     "hypothesis_tests": 1,
     "intervals": 1,
+    "model_outputs": 1,
     "moment_summary": 1,
     "operating_points": 1,
     "pixels": 1,
@@ -487,6 +488,6 @@ def test_every_exported_class_has_a_case_for_the_laws():
         for cls in vars(keras_calib).values()
         if isinstance(cls, type) and issubclass(cls, bases)
     }
-    covered = {case.cls for case in cases.LOSSES + cases.METRICS}
-    covered |= {*cases.OTHER_METRICS, *cases.CALIBRATORS}
+    listed = cases.LOSSES + cases.METRICS + cases.CALIBRATORS
+    covered = {case.cls for case in listed} | {*cases.OTHER_METRICS}
     assert exported == covered | set(cases.ABSTRACT)

@@ -1,6 +1,23 @@
 """Calibrators: layers fitted on held-out logits after training."""
 
+from keras_calib.calibrators.affine import DirichletCalibration
+from keras_calib.calibrators.affine import MatrixScaling
+from keras_calib.calibrators.affine import VectorScaling
 from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.beta import BetaCalibration
+from keras_calib.calibrators.binning import HistogramBinning
+from keras_calib.calibrators.binning import IsotonicCalibration
+from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
 from keras_calib.calibrators.scaling import TemperatureScaling
 
-__all__ = ["Calibrator", "TemperatureScaling"]
+__all__ = [
+    "BetaCalibration",
+    "Calibrator",
+    "DirichletCalibration",
+    "EnsembleTemperatureScaling",
+    "HistogramBinning",
+    "IsotonicCalibration",
+    "MatrixScaling",
+    "TemperatureScaling",
+    "VectorScaling",
+]

@@ -1,10 +1,20 @@
 """The base of every calibrator."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import keras
+import numpy as np
+from keras import ops
 
+from keras_calib.calibrators.held_out import predicted_batches
+from keras_calib.calibrators.samples import Samples
+from keras_calib.calibrators.samples import read_batches
+from keras_calib.calibrators.samples import read_samples
 from keras_calib.checks import invalid
+from keras_calib.checks import shape_of
+from keras_calib.inputs import read_predictions
+from keras_calib.numerics import to_numpy
 
 __all__ = ["Calibrator"]
 
@@ -16,6 +26,10 @@ class Calibrator(keras.layers.Layer):
     it behind a model with `keras.Sequential`, save it or export it. Layers
     compute in float32 under every precision policy. What was fitted is part of
     the configuration: copies of a fitted layer are fitted.
+
+    A subclass implements `fit_samples`, which sets the fitted values with
+    `set_fitted`, `calibrate`, which maps two or more logits, and
+    `num_parameters`.
 
     Args:
         name: Name of the layer.
@@ -29,11 +43,18 @@ class Calibrator(keras.layers.Layer):
         section 4, https://arxiv.org/abs/1706.04599
     """
 
+    # Names of what is fitted: constructor arguments, variables and
+    # properties.
+    fitted_values: tuple[str, ...] = ()
+    # Whether a class without a sample leaves something undetermined.
+    needs_every_class = True
+
     def __init__(self, *, name: str | None = None, **kwargs: Any):
         # A half-precision policy would turn logits of 1e5 into infinity.
         kwargs["dtype"] = "float32"
         super().__init__(name=name, **kwargs)
         self._fitted = False
+        self._num_classes: int | None = None
 
     @property
     def fitted(self) -> bool:
@@ -41,17 +62,126 @@ class Calibrator(keras.layers.Layer):
         return self._fitted
 
     def fit(
-        self, labels: Any, logits: Any, sample_weight: Any = None
+        self,
+        labels: Any,
+        logits: Any = None,
+        sample_weight: Any = None,
+        *,
+        ignore_class: int | None = None,
+        force: bool = False,
     ) -> "Calibrator":
         """Fits on held-out data and returns self.
 
         Args:
             labels: Class ids `(n, ...)` or one-hot or soft labels
-                `(n, ..., num_classes)`.
-            logits: Logits `(n, ..., num_classes)`, or `(n, ..., 1)`.
+                `(n, ..., num_classes)`. Or, with `logits` left out, batches
+                of (labels, logits) or (labels, logits, sample_weight): a
+                `tf.data.Dataset`, a generator, any iterable that ends.
+            logits: Logits `(n, ..., num_classes)`, or `(n, ..., 1)` for the
+                second of two classes. They are not copied.
             sample_weight: Weights of the shape of the class ids, or `(n,)`.
+            ignore_class: Class id that does not count, such as 255.
+            force: Fit although there are fewer samples than parameters, or a
+                class without a sample.
+
+        Raises:
+            ValueError: If shapes do not fit, there is no sample, a logit is
+                not finite, only one class has samples, or, without `force`,
+                a class that matters has none or there are fewer samples than
+                parameters. What was fitted before stays as it was.
+
+        Warns:
+            RuntimeWarning: If the fit did not converge.
         """
+        if logits is None:
+            samples = read_batches(labels, ignore_class)
+        else:
+            samples = read_samples(labels, logits, sample_weight, ignore_class)
+        self._check_enough(samples, force)
+        self.fit_samples(samples)
+        return self
+
+    def fit_on(
+        self,
+        model: keras.Model,
+        dataset: Iterable,
+        *,
+        from_logits: bool | None = None,
+        ignore_class: int | None = None,
+        pixels_per_image: int | None = None,
+        seed: int = 0,
+        steps: int | None = None,
+        force: bool = False,
+        verbose: str | int = "auto",
+    ) -> "Calibrator":
+        """Runs a model over held-out data, fits on its logits, returns self.
+
+        Nothing but the labels and logits that count is kept.
+
+        Args:
+            model: A Keras model with one output `(batch, ..., num_classes)`
+                or `(batch, ..., 1)`.
+            dataset: Batches `(x, y)` or `(x, y, sample_weight)` as for
+                `model.fit`: a `tf.data.Dataset`, a `keras.utils.PyDataset`,
+                a generator or any iterable.
+            from_logits: Whether the model returns logits; None takes it from
+                the loss that the model was compiled with.
+            ignore_class: Class id that does not count, such as 255.
+            pixels_per_image: For dense outputs: how many pixels of each
+                image to keep, chosen by a hash; None keeps all.
+            seed: Seed of that choice.
+            steps: Number of batches to use; None uses all.
+            force: As in `fit`.
+            verbose: `"auto"` or 1 for a progress bar, 2 for a line at the
+                end, 0 for silence.
+
+        Raises:
+            ValueError: As `fit`; also if the data set does not end and
+                `steps` is None, or it is not known what the model returns.
+        """
+        batches = predicted_batches(
+            model,
+            dataset,
+            from_logits=from_logits,
+            ignore_class=ignore_class,
+            pixels_per_image=pixels_per_image,
+            seed=seed,
+            steps=steps,
+            verbose=verbose,
+        )
+        return self.fit(batches, ignore_class=ignore_class, force=force)
+
+    def fit_samples(self, samples: Samples) -> None:
+        """Fits on samples that were read and checked."""
         raise NotImplementedError
+
+    def calibrate(self, logits: Any) -> Any:
+        """Calibrated logits of logits `(..., num_classes)`, float32."""
+        raise NotImplementedError
+
+    def num_parameters(self, num_classes: int) -> int:
+        """How many parameters a fit sets."""
+        raise NotImplementedError
+
+    def build(self, input_shape):
+        self.check_fitted()
+        num_classes = max(input_shape[-1] or 0, 2)
+        if self._num_classes not in (None, num_classes):
+            raise ValueError(
+                invalid(
+                    f"`logits` must have {self._num_classes} classes, as when "
+                    "fitted",
+                    **{"logits.shape": tuple(input_shape)},
+                )
+            )
+
+    def call(self, logits):
+        """Calibrated logits of the same shape, float32."""
+        self.check_fitted()
+        if shape_of(logits)[-1] != 1:
+            return self.calibrate(logits)
+        pair = self.calibrate(read_predictions(logits, from_logits=True))
+        return pair[..., 1:] - pair[..., :1]
 
     def compute_output_shape(self, input_shape):
         return input_shape
@@ -59,7 +189,13 @@ class Calibrator(keras.layers.Layer):
     def get_config(self):
         config = super().get_config()
         del config["dtype"]
-        return config
+        values = dict.fromkeys(self.fitted_values)
+        if self._fitted:
+            values = {
+                name: self.fitted_value(name).tolist()
+                for name in self.fitted_values
+            }
+        return {**config, **values}
 
     def check_fitted(self) -> None:
         """Raises RuntimeError before `fit`."""
@@ -69,5 +205,104 @@ class Calibrator(keras.layers.Layer):
                     f"`{type(self).__name__}` must be fitted before use: call "
                     "`fit(labels, logits)` with held-out data",
                     fitted=False,
+                )
+            )
+
+    def fitted_value(self, name: str) -> np.ndarray:
+        """A fitted value as a NumPy array, float32.
+
+        Raises:
+            RuntimeError: Before `fit`.
+        """
+        self.check_fitted()
+        return to_numpy(getattr(self, "_" + name))
+
+    def set_fitted(self, num_classes: int | None = None, **values: Any) -> None:
+        """Sets what was fitted; all of it, or nothing.
+
+        Args:
+            num_classes: Number of classes that the values are for; None if
+                they fit any.
+            **values: One value for each name in `fitted_values`, float32.
+        """
+        values = {k: np.asarray(v, "float32") for k, v in values.items()}
+        for name, value in values.items():
+            known = getattr(self, "_" + name, None)
+            if known is not None and shape_of(known) != value.shape:
+                raise ValueError(
+                    invalid(
+                        f"`{type(self).__name__}` was fitted for another "
+                        "number of classes or parameters; make a new one",
+                        before=shape_of(known),
+                        now=value.shape,
+                    )
+                )
+        for name, value in values.items():
+            if getattr(self, "_" + name, None) is None:
+                variable = self.add_weight(
+                    shape=value.shape,
+                    initializer="zeros",
+                    trainable=False,
+                    name=name,
+                )
+                setattr(self, "_" + name, variable)
+            getattr(self, "_" + name).assign(ops.convert_to_tensor(value))
+        self._num_classes = num_classes
+        self._fitted = True
+
+    def set_known(self, **values: Any) -> None:
+        """Sets values given to the constructor: all of them, or none."""
+        given = [name for name, value in values.items() if value is not None]
+        if not given:
+            return
+        if len(given) < len(values):
+            raise ValueError(
+                invalid(
+                    f"{' and '.join(f'`{name}`' for name in values)} must be "
+                    "given together",
+                    given=given,
+                )
+            )
+        arrays = {name: np.asarray(v, "float32") for name, v in values.items()}
+        counts = {len(np.atleast_1d(v)) for v in arrays.values()}
+        if len(counts) > 1:
+            raise ValueError(
+                invalid(
+                    f"{' and '.join(f'`{name}`' for name in values)} must be "
+                    "for the same number of classes",
+                    shapes=[v.shape for v in arrays.values()],
+                )
+            )
+        self.set_fitted(counts.pop(), **arrays)
+
+    def _check_enough(self, samples: Samples, force: bool) -> None:
+        present = samples.class_weights() > 0
+        if present.sum() < 2:
+            raise ValueError(
+                invalid(
+                    "`labels` must hold two classes or more",
+                    classes=np.flatnonzero(present).tolist(),
+                )
+            )
+        if force:
+            return
+        absent = np.flatnonzero(~present).tolist()
+        if self.needs_every_class and absent:
+            shown = absent if len(absent) <= 10 else [*absent[:10], "..."]
+            raise ValueError(
+                invalid(
+                    f"`labels` must hold every class for "
+                    f"`{type(self).__name__}`; `force=True` fits all the same",
+                    absent=shown,
+                )
+            )
+        count, needed = samples.count(), self.num_parameters(len(present))
+        if count < needed:
+            raise ValueError(
+                invalid(
+                    f"`{type(self).__name__}` must have as many samples as "
+                    "parameters; `force=True` fits all the same",
+                    samples=count,
+                    parameters=needed,
                 )
             )

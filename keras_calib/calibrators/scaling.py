@@ -1,36 +1,57 @@
-"""Calibrators that scale logits."""
+"""Temperature scaling."""
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
+from scipy.optimize import minimize_scalar
 
+from keras_calib.bin_errors import calibration_error
+from keras_calib.bins import BinSums
+from keras_calib.bins import bin_index
+from keras_calib.bins import bin_sums
+from keras_calib.bins import hard_labels
 from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.samples import Samples
 from keras_calib.checks import check_above
+from keras_calib.checks import check_in
 from keras_calib.checks import invalid
-from keras_calib.inputs import Predictions
-from keras_calib.inputs import read_arrays
+from keras_calib.numerics import is_wrong
+from keras_calib.proper_scores import brier_losses
+from keras_calib.proper_scores import log_losses
 
-__all__ = ["TemperatureScaling"]
+__all__ = ["TemperatureScaling", "optimal_temperature"]
 
+_OBJECTIVES = ("nll", "mse", "ece")
+# Of the papers' code that chooses by ECE.
+_ECE_GRID = tuple(i / 10 for i in range(1, 101))
+_ECE_BINS = 15
 # The search spans this factor to both sides of the spread of the logits.
 _RANGE = 1e4
 _TOLERANCE = 1e-8
-# Rows in work at a time, so that float64 copies stay small.
-_BLOCK = 2**22
+# Logits that tell roughly where a minimum is.
+_COARSE = 2**20
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class TemperatureScaling(Calibrator):
-    """Divides logits by one temperature, chosen by likelihood.
+    """Divides logits by one temperature.
 
     T minimises mean_n -log softmax(z_n / T)_{y_n}, which is convex in 1/T
     and solved to a relative 1e-6 on every backend. The predicted class never
     changes. T above 1 means the model was overconfident.
 
     Args:
+        objective: `"nll"` as above; `"mse"`, the mean over samples and
+            classes of (p - y)^2; `"ece"`, the ECE of 15 equal bins, which
+            is noisy and only minimised on a grid.
+        grid: Temperatures to choose from, > 0; the first of the best is
+            taken. None solves for the optimum, or takes 0.1, 0.2 ... 10 for
+            `"ece"`, as Mukhoti et al. do. Lienen and Hüllermeier choose
+            from 0.25, 0.5, 0.75, 1, 1.1 ... 2, 2.5, 3.
         temperature: A temperature that is known, > 0; None, the default,
             waits for `fit`.
         name: Name of the layer.
@@ -52,97 +73,110 @@ class TemperatureScaling(Calibrator):
 
     Reference:
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
-        section 4.2, https://arxiv.org/abs/1706.04599
+        section 4.2, https://arxiv.org/abs/1706.04599; by ECE: Mukhoti et
+        al., Calibrating Deep Neural Networks using Focal Loss, NeurIPS 2020,
+        https://arxiv.org/abs/2002.09437
 
     Differs:
         The released code takes a fixed number of L-BFGS steps and can stop
         short of the optimum.
     """
 
+    fitted_values = ("temperature",)
+    needs_every_class = False
+
     def __init__(
         self,
         *,
+        objective: str = "nll",
+        grid: Sequence[float] | None = None,
         temperature: float | None = None,
         name: str = "temperature_scaling",
         **kwargs: Any,
     ):
+        check_in("objective", objective, _OBJECTIVES)
+        super().__init__(name=name, **kwargs)
+        self.objective = objective
+        self.grid = None if grid is None else [float(t) for t in grid]
+        if self.grid == []:
+            raise ValueError(invalid("`grid` must not be empty", grid=grid))
+        for value in self.grid or []:
+            check_above("grid", value, 0.0)
         if temperature is not None:
             check_above("temperature", temperature, 0.0)
-        super().__init__(name=name, **kwargs)
-        self._temperature = self.add_weight(
-            shape=(), initializer="ones", trainable=False, name="temperature"
-        )
-        if temperature is not None:
-            self._temperature.assign(temperature)
-            self._fitted = True
+            self.set_fitted(temperature=temperature)
 
     @property
     def temperature(self) -> float:
         """The fitted temperature."""
-        self.check_fitted()
-        return float(keras.ops.convert_to_numpy(self._temperature))
+        return float(self.fitted_value("temperature"))
 
-    def fit(
-        self, labels: Any, logits: Any, sample_weight: Any = None
-    ) -> "TemperatureScaling":
-        """Finds the temperature on held-out data and returns self.
+    def fit_samples(self, samples: Samples) -> None:
+        """Finds the temperature."""
+        grid = self.grid
+        if grid is None and self.objective == "ece":
+            grid = _ECE_GRID
+        if grid is None:
+            value = optimal_temperature(samples, self.objective)
+        else:
+            value = _best_of(grid, samples, self.objective)
+        self.set_fitted(temperature=value)
 
-        Args:
-            labels: Class ids `(n, ...)` or one-hot or soft labels
-                `(n, ..., num_classes)`.
-            logits: Logits `(n, ..., num_classes)`, or `(n, ..., 1)` for the
-                second of two classes.
-            sample_weight: Weights of the shape of the class ids, or `(n,)`.
-
-        Raises:
-            ValueError: If shapes do not fit, there is no sample, or a logit
-                is not finite.
-
-        Warns:
-            RuntimeWarning: If the likelihood has no optimum within a factor
-                of 10,000 of the spread of the logits, as when every
-                prediction is right; the nearer end is taken.
-        """
-        read = read_arrays(
-            labels,
-            logits,
-            from_logits=True,
-            sample_weight=sample_weight,
-            name="logits",
-        )
-        if read.outputs.min() == -np.inf:
-            raise ValueError(
-                invalid("`logits` must be finite", minimum=-np.inf)
-            )
-        self._temperature.assign(_solve(read))
-        self._fitted = True
-        return self
-
-    def get_config(self):
-        temperature = self.temperature if self.fitted else None
-        return {**super().get_config(), "temperature": temperature}
-
-    def call(self, logits):
-        """Logits divided by the temperature, shape `(..., num_classes)`."""
-        self.check_fitted()
+    def calibrate(self, logits: Any) -> Any:
+        """Logits divided by the temperature."""
         return logits / self._temperature
 
+    def num_parameters(self, num_classes: int) -> int:
+        """One."""
+        return 1
 
-def _solve(read: Predictions) -> float:
-    """Newton's method on 1/T inside a bracket that always shrinks."""
-    outputs = read.outputs
-    spread = np.subtract(outputs.max(-1), outputs.min(-1), dtype="float64")
-    spread = float(spread.mean())
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "objective": self.objective,
+            "grid": self.grid,
+        }
+
+
+def optimal_temperature(samples: Samples, objective: str = "nll") -> float:
+    """The temperature of the least NLL or MSE.
+
+    Args:
+        samples: Held-out samples.
+        objective: `"nll"` or `"mse"`.
+
+    Returns:
+        The temperature, to a relative 1e-8; 1 if every logit is equal.
+
+    Warns:
+        RuntimeWarning: If there is no optimum within a factor of 10,000 of
+            the spread of the logits, as when every prediction is right; the
+            nearer end is taken.
+    """
+
+    def spread_of(block):
+        spread = block.logits.max(-1) - block.logits.min(-1)
+        return spread.sum(dtype="float64"), len(spread)
+
+    total, count = samples.sums(spread_of)
+    spread = float(total / count)
     if spread == 0.0:
         return 1.0
     low, high = 1.0 / (spread * _RANGE), _RANGE / spread
-    if _slopes(read, high)[0] < 0:
+    if objective == "mse":
+        return _least_mse(samples, low, high)
+    return _least_nll(samples, low, high)
+
+
+def _least_nll(samples: Samples, low: float, high: float) -> float:
+    """Newton's method on 1/T inside a bracket that always shrinks."""
+    if _slopes(samples, high)[0] < 0:
         return _warn_no_optimum(1.0 / high)
-    if _slopes(read, low)[0] > 0:
+    if _slopes(samples, low)[0] > 0:
         return _warn_no_optimum(1.0 / low)
     beta = min(max(1.0, low), high)
     for _ in range(200):
-        slope, curvature = _slopes(read, beta)
+        slope, curvature = _slopes(samples, beta)
         if slope > 0:
             high = beta
         else:
@@ -156,39 +190,117 @@ def _solve(read: Predictions) -> float:
     return 1.0 / beta
 
 
+def _least_mse(samples: Samples, low: float, high: float) -> float:
+    """Bounded minimum round the best of a coarse grid: it is not convex."""
+
+    def value(log_beta):
+        return _losses(samples, [math.exp(-log_beta)], "mse")[0]
+
+    coarse = np.linspace(math.log(low), math.log(high), 61)
+    some = samples.thinned(_COARSE)
+    best = int(np.argmin(_losses(some, np.exp(-coarse), "mse")))
+    if best in (0, len(coarse) - 1):
+        return _warn_no_optimum(math.exp(-coarse[best]))
+    found = minimize_scalar(
+        value,
+        bounds=(coarse[max(best - 2, 0)], coarse[min(best + 2, 60)]),
+        method="bounded",
+        options={"xatol": _TOLERANCE},
+    )
+    return math.exp(-found.x)
+
+
 def _warn_no_optimum(end: float) -> float:
     warnings.warn(
-        "The likelihood has no optimal temperature in the range that is "
+        "The data have no optimal temperature in the range that is "
         f"searched; its end is used. Received: temperature={end:.3g}",
         RuntimeWarning,
-        stacklevel=4,
+        stacklevel=6,
     )
     return end
 
 
-def _slopes(read: Predictions, beta: float) -> tuple[float, float]:
-    """First and second derivative of the summed NLL by 1/T, in float64.
+def _best_of(grid: Sequence[float], samples: Samples, objective: str) -> float:
+    """The first temperature of the least value, in one pass."""
+    if objective == "ece":
+        values = _errors(samples, grid)
+    else:
+        values = _losses(samples, grid, objective)
+    return grid[int(np.argmin(values))]
+
+
+def _shifted(block: Samples) -> np.ndarray:
+    """Logits less the largest of each row, float64: exp(0) is on top."""
+    return np.subtract(
+        block.logits, block.logits.max(-1, keepdims=True), dtype="float64"
+    )
+
+
+def _slopes(samples: Samples, beta: float) -> tuple[float, float]:
+    """First and second derivative of the summed NLL by 1/T.
 
     d/d beta = sum_n w_n (E_p[z] - z_y), d2/d beta2 = sum_n w_n Var_p[z],
     p = softmax(beta z).
     """
-    first = second = 0.0
-    rows = max(1, _BLOCK // read.outputs.shape[-1])
-    for start in range(0, len(read.outputs), rows):
-        part = slice(start, start + rows)
-        z = read.outputs[part].astype("float64")
-        # Measured from the largest: sums cancel least, and exp(0) is on top.
-        z -= z.max(axis=-1, keepdims=True)
-        labels = read.labels[part]
-        if labels.ndim == 1:
-            target = z[np.arange(len(z)), labels]
+
+    def of_block(block):
+        z = _shifted(block)
+        if block.labels.ndim == 1:
+            target = z[np.arange(len(z)), block.labels]
         else:
-            target = np.sum(labels * z, axis=-1) / np.sum(labels, axis=-1)
-        p = np.exp(beta * z)
-        p /= p.sum(axis=-1, keepdims=True)
-        mean = np.einsum("nk,nk->n", p, z)
-        variance = np.einsum("nk,nk,nk->n", p, z, z) - mean * mean
-        weight = 1.0 if read.weight is None else read.weight[part]
-        first += float(np.sum(weight * (mean - target)))
-        second += float(np.sum(weight * variance))
-    return first, second
+            target = np.einsum("nk,nk->n", block.soft_labels(), z)
+        p = np.multiply(z, beta)
+        np.exp(p, out=p)
+        total = p.sum(axis=-1)
+        p *= z
+        mean = p.sum(axis=-1) / total
+        variance = np.einsum("nk,nk->n", p, z) / total - mean * mean
+        weight = block.weights()
+        return weight @ (mean - target), weight @ variance
+
+    first, second = samples.sums(of_block)
+    return float(first), float(second)
+
+
+def _losses(
+    samples: Samples, temperatures: Sequence[float], objective: str
+) -> np.ndarray:
+    """NLL, or MSE over samples and classes, at each temperature."""
+    losses = log_losses if objective == "nll" else brier_losses
+
+    def of_block(block):
+        z, weight = _shifted(block), block.weights()
+        values = [
+            weight @ losses(block.labels, z / t, from_logits=True)
+            for t in temperatures
+        ]
+        return np.array(values), weight.sum()
+
+    total, weight = samples.sums(of_block)
+    scale = samples.num_classes if objective == "mse" else 1.0
+    return total / (weight * scale)
+
+
+def _errors(samples: Samples, temperatures: Sequence[float]) -> list[float]:
+    """ECE at each temperature."""
+
+    def of_block(block):
+        z, scaled = _shifted(block), np.empty(block.logits.shape)
+        # The predicted class is the same at every temperature.
+        correct = ~is_wrong(z, hard_labels(block.labels))
+        sums = []
+        for t in temperatures:
+            np.divide(z, t, out=scaled)
+            np.exp(scaled, out=scaled)
+            confidence = 1.0 / scaled.sum(axis=-1)
+            index = bin_index(confidence, _ECE_BINS)
+            sums.append(
+                bin_sums(confidence, correct, index, _ECE_BINS, block.weight)
+            )
+        return tuple(np.stack(part) for part in zip(*sums, strict=True))
+
+    parts = samples.sums(of_block)
+    return [
+        float(calibration_error(BinSums(*(part[i] for part in parts))))
+        for i in range(len(temperatures))
+    ]

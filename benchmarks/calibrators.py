@@ -1,0 +1,278 @@
+"""Fits of calibrators beside their peers: seconds, and the NLL reached.
+
+Temperature, vector and matrix scaling, isotonic and beta calibration by this
+library, netcal, scikit-learn and probmetrics, on one data set after another.
+
+    pip install "torch==2.13.0"  # newer wheels bring gigabytes for GPUs
+    pip install -e ".[examples,bench]"
+    python benchmarks/calibrators.py --out=benchmarks/results/calibrators.md
+
+Logits are normal; labels are drawn from an affine map of them, so that every
+method has something to find. Each contender is fitted once unseen, then
+`--repeats` times, all in turn, and the median counts. NLL is that of the
+fitting set, by `keras_calib.nll` from the calibrated logits or probabilities
+that the contender returns. Ten minutes on 2 CPU cores.
+"""
+
+import importlib.metadata
+import os
+import time
+import warnings
+
+import numpy as np
+from absl import app
+from absl import flags
+from reporting import machine
+from reporting import markdown_table
+from reporting import publish
+
+import keras_calib
+
+_SIZES = flags.DEFINE_multi_string(
+    "sizes", ["10000x10", "10000x100", "50000x1000"], "Samples x classes."
+)
+_ONLY = flags.DEFINE_string("only", "", "Contenders whose names contain this.")
+_REPEATS = flags.DEFINE_integer("repeats", 5, "Fits; 1 where they are long.")
+_OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
+
+_PEERS = ("netcal", "scikit-learn", "probmetrics", "torch")
+# A contender that takes longer is fitted once.
+_LONG = 10.0
+# Of many classes, only what the others can do at all.
+_MANY = ("temperature", "vector")
+
+
+def samples(n, num_classes, seed=0):
+    """Logits, float32, and labels of an affine map of them."""
+    rng = np.random.default_rng(seed)
+    logits = (rng.normal(size=(n, num_classes)) * 2.5).astype("float32")
+    scale = rng.uniform(0.3, 0.7, num_classes)
+    bias = rng.normal(size=num_classes) * 0.5
+    noise = rng.gumbel(size=logits.shape)
+    return (logits * scale + bias + noise).argmax(axis=-1), logits
+
+
+def probabilities(logits):
+    p = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return p / p.sum(axis=-1, keepdims=True)
+
+
+def ours(make):
+    def fit(labels, logits):
+        # A matrix for 100 classes has more parameters than 10,000 samples.
+        calibrator = make().fit(labels, logits, force=True)
+        return lambda: (np.asarray(calibrator(logits)), True)
+
+    return fit
+
+
+def netcal(name):
+    def fit(labels, logits):
+        import netcal.binning
+        import netcal.scaling
+
+        package = netcal.scaling
+        package = package if hasattr(package, name) else netcal.binning
+        calibrator = getattr(package, name)()
+        probs = probabilities(logits)
+        calibrator.fit(probs, labels)
+        return lambda: (calibrator.transform(probs), False)
+
+    return fit
+
+
+def scikit_temperature(labels, logits):
+    from sklearn.calibration import _TemperatureScaling
+
+    calibrator = _TemperatureScaling().fit(logits, labels)
+    return lambda: (calibrator.predict(logits), False)
+
+
+def scikit_matrix(labels, logits):
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(C=np.inf, max_iter=1000).fit(logits, labels)
+    return lambda: (model.predict_proba(logits), False)
+
+
+def scikit_isotonic(labels, logits):
+    from sklearn.isotonic import IsotonicRegression
+
+    probs = probabilities(logits)
+    fits = [
+        IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(
+            p, labels == k
+        )
+        for k, p in enumerate(probs.T)
+    ]
+
+    def answer():
+        q = np.stack(
+            [f.predict(p) for f, p in zip(fits, probs.T, strict=True)], axis=-1
+        )
+        return q / q.sum(axis=-1, keepdims=True), False
+
+    return answer
+
+
+def probmetrics(name):
+    def fit(labels, logits):
+        import torch
+        from probmetrics import calibrators
+        from probmetrics.distributions import CategoricalLogits
+
+        calibrator = getattr(calibrators, name)()
+        outputs = CategoricalLogits(torch.as_tensor(logits))
+        calibrator.fit_torch(outputs, torch.as_tensor(labels))
+
+        def answer():
+            found = calibrator.predict_proba_torch(outputs)
+            return found.get_logits().numpy(), True
+
+        return answer
+
+    return fit
+
+
+def tfp_vector(labels, logits):
+    """The same problem by TFP's L-BFGS in one compiled graph: no product."""
+    import tensorflow as tf
+    import tensorflow_probability as tfp
+
+    count = logits.shape[-1]
+    z, y = tf.constant(logits), tf.constant(labels)
+
+    def loss(point):
+        scaled = tf.cast(z, "float64") * point[:count] + point[count:]
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, scaled)
+        return tf.reduce_mean(losses)
+
+    @tf.function(jit_compile=True)
+    def minimum(start):
+        return tfp.optimizer.lbfgs_minimize(
+            lambda x: tfp.math.value_and_gradient(loss, x),
+            start,
+            num_correction_pairs=20,
+            tolerance=1e-6,
+            max_iterations=500,
+        ).position
+
+    start = np.concatenate([np.full(count, 0.5), np.zeros(count)])
+    point = minimum(tf.constant(start)).numpy()
+    return lambda: (logits * point[:count] + point[count:], True)
+
+
+CONTENDERS = {
+    "temperature": {
+        "keras_calib": ours(keras_calib.TemperatureScaling),
+        "netcal": netcal("TemperatureScaling"),
+        "scikit-learn": scikit_temperature,
+        "probmetrics": probmetrics("TemperatureScalingCalibrator"),
+        "probmetrics (Guo)": probmetrics("GuoTemperatureScalingCalibrator"),
+    },
+    "vector": {
+        "keras_calib": ours(keras_calib.VectorScaling),
+        "probmetrics": probmetrics("VectorScalingCalibrator"),
+        "(TFP, one graph)": tfp_vector,
+    },
+    "matrix": {
+        "keras_calib": ours(keras_calib.MatrixScaling),
+        "keras_calib, Dirichlet": ours(keras_calib.DirichletCalibration),
+        "netcal, logistic": netcal("LogisticCalibration"),
+        "scikit-learn, logistic": scikit_matrix,
+        "probmetrics": probmetrics("MatrixScalingCalibrator"),
+    },
+    "isotonic": {
+        "keras_calib": ours(keras_calib.IsotonicCalibration),
+        "netcal": netcal("IsotonicRegression"),
+        "scikit-learn": scikit_isotonic,
+    },
+    "histogram": {
+        "keras_calib": ours(keras_calib.HistogramBinning),
+        "netcal": netcal("HistogramBinning"),
+    },
+    "beta": {
+        "keras_calib": ours(keras_calib.BetaCalibration),
+        "netcal": netcal("BetaCalibration"),
+    },
+    "ensemble": {
+        "keras_calib": ours(
+            lambda: keras_calib.EnsembleTemperatureScaling(objective="nll")
+        ),
+        "probmetrics": probmetrics("ETSCalibrator"),
+    },
+}
+
+
+def seconds(fit, labels, logits):
+    start = time.perf_counter()
+    answer = fit(labels, logits)
+    return time.perf_counter() - start, answer
+
+
+def measure(contenders, labels, logits):
+    """Median seconds and NLL of each; those that fail say why."""
+    times, answers, failed = {}, {}, {}
+    for round_ in range(_REPEATS.value + 1):
+        for name, fit in contenders.items():
+            if name in failed or max(times.get(name, [0.0])) > _LONG:
+                continue
+            try:
+                took, answers[name] = seconds(fit, labels, logits)
+            except Exception as error:  # a peer may not know this case
+                failed[name] = f"{type(error).__name__}: {error}"[:60]
+                continue
+            # The first compiles, unless there will be no other.
+            if round_ or took > _LONG:
+                times.setdefault(name, []).append(took)
+    found = {}
+    for name in times:
+        outputs, from_logits = answers[name]()
+        found[name] = (
+            float(np.median(times[name])),
+            keras_calib.nll(labels, outputs, from_logits=from_logits),
+        )
+    return found, failed
+
+
+def rows_of(size):
+    n, num_classes = map(int, size.split("x"))
+    labels, logits = samples(n, num_classes)
+    before = keras_calib.nll(labels, logits, from_logits=True)
+    rows = [[size, "none", "", "", "", f"{before:.7f}"]]
+    for method, contenders in CONTENDERS.items():
+        if num_classes > 100 and method not in _MANY:
+            continue
+        chosen = {k: v for k, v in contenders.items() if _ONLY.value in k}
+        found, failed = measure(chosen, labels, logits)
+        own = found.get("keras_calib", (np.nan, np.nan))[0]
+        for name, (took, loss) in found.items():
+            ratio = f"{took / own:.2f}"
+            rows.append(
+                [size, method, name, f"{took:.3g}", ratio, f"{loss:.7f}"]
+            )
+        for name, why in failed.items():
+            rows.append([size, method, name, "", "", why])
+        print(markdown_table([""] * 6, rows[-len(chosen) :]), flush=True)
+    return rows
+
+
+def main(_):
+    warnings.simplefilter("ignore")
+    versions = ", ".join(
+        f"{name} {importlib.metadata.version(name)}" for name in _PEERS
+    )
+    rows = [row for size in _SIZES.value for row in rows_of(size)]
+    table = markdown_table(
+        ["samples x classes", "method", "by", "s", "ratio", "NLL reached"], rows
+    )
+    text = (
+        f"{machine()}; {versions}. Load of the machine at the start: "
+        f"{os.getloadavg()[0]:.1f}.\n\n"
+        "`ratio`: seconds over those of keras_calib.\n\n" + table
+    )
+    publish(text, _OUT.value)
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,269 @@
+"""Vector, matrix and Dirichlet calibration: affine maps of the logits."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.calibrators.affine_fit import least_affine
+from keras_calib.calibrators.affine_fit import least_vector
+from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.samples import Samples
+from keras_calib.checks import check_at_least
+from keras_calib.numerics import logsumexp
+
+__all__ = ["DirichletCalibration", "MatrixScaling", "VectorScaling"]
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class VectorScaling(Calibrator):
+    """Scales and shifts each logit: z_k becomes w_k z_k + b_k.
+
+    w and b minimise the NLL, which is convex; they start from the best
+    temperature. b sums to 0, as softmax does not see its mean.
+
+    Args:
+        scale: Known w `(num_classes,)`; None, the default, waits for `fit`.
+        bias: Known b `(num_classes,)`, given with `scale`.
+        name: Name of the layer.
+        **kwargs: `trainable` of `keras.layers.Layer`.
+
+    Returns:
+        On call with logits `(..., num_classes)`: logits of that shape,
+        float32.
+
+    Raises:
+        RuntimeError: On call before `fit`.
+
+    Example:
+
+    >>> scaling = VectorScaling(scale=[0.5, 1.0], bias=[0.0, 1.0])
+    >>> print(np.asarray(scaling(np.array([[2.0, 3.0]]))))
+    [[1. 4.]]
+
+    Reference:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        section 4.2, https://arxiv.org/abs/1706.04599
+    """
+
+    fitted_values = ("scale", "bias")
+
+    def __init__(
+        self,
+        *,
+        scale: Any = None,
+        bias: Any = None,
+        name: str = "vector_scaling",
+        **kwargs: Any,
+    ):
+        super().__init__(name=name, **kwargs)
+        self.set_known(scale=scale, bias=bias)
+
+    @property
+    def scale(self) -> np.ndarray:
+        """The fitted w, `(num_classes,)`."""
+        return self.fitted_value("scale")
+
+    @property
+    def bias(self) -> np.ndarray:
+        """The fitted b, `(num_classes,)`."""
+        return self.fitted_value("bias")
+
+    def fit_samples(self, samples: Samples) -> None:
+        """Finds w and b."""
+        scale, bias = least_vector(samples, self.name)
+        self.set_fitted(samples.num_classes, scale=scale, bias=bias)
+
+    def calibrate(self, logits: Any) -> Any:
+        """w_k z_k + b_k."""
+        return logits * self._scale + self._bias
+
+    def num_parameters(self, num_classes: int) -> int:
+        """Two for each class."""
+        return 2 * num_classes
+
+
+class _Affine(Calibrator):
+    """Maps x to W x + b, with x the logits or what `features` makes of them.
+
+    Subclasses differ in the features only.
+    """
+
+    fitted_values = ("matrix", "bias")
+
+    def __init__(
+        self,
+        *,
+        off_diagonal_strength: float,
+        intercept_strength: float,
+        matrix: Any,
+        bias: Any,
+        name: str,
+        **kwargs: Any,
+    ):
+        check_at_least("off_diagonal_strength", off_diagonal_strength, 0.0)
+        check_at_least("intercept_strength", intercept_strength, 0.0)
+        super().__init__(name=name, **kwargs)
+        self.off_diagonal_strength = float(off_diagonal_strength)
+        self.intercept_strength = float(intercept_strength)
+        self.set_known(matrix=matrix, bias=bias)
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """The fitted W, `(num_classes, num_classes)`: from column to row."""
+        return self.fitted_value("matrix")
+
+    @property
+    def bias(self) -> np.ndarray:
+        """The fitted b, `(num_classes,)`."""
+        return self.fitted_value("bias")
+
+    def features(self, logits: Any) -> Any:
+        """What is mapped (either)."""
+        return logits
+
+    def fit_samples(self, samples: Samples) -> None:
+        """Finds W and b."""
+        count = samples.num_classes
+        penalty = np.zeros((count, count + 1))
+        penalty[:, :-1] = self.off_diagonal_strength / (count * (count - 1))
+        np.fill_diagonal(penalty, 0.0)
+        penalty[:, -1] = self.intercept_strength / count
+        theta = least_affine(samples, self.features, penalty, self.name)
+        self.set_fitted(count, matrix=theta[:, :-1], bias=theta[:, -1])
+
+    def calibrate(self, logits: Any) -> Any:
+        """W x + b."""
+        features = self.features(logits)
+        return ops.matmul(features, ops.transpose(self._matrix)) + self._bias
+
+    def num_parameters(self, num_classes: int) -> int:
+        """A row of weights and an intercept for each class."""
+        return num_classes * (num_classes + 1)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "off_diagonal_strength": self.off_diagonal_strength,
+            "intercept_strength": self.intercept_strength,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class MatrixScaling(_Affine):
+    """Maps logits by a matrix: z becomes W z + b.
+
+    W and b minimise NLL + off_diagonal_strength mean_{i != j} w_ij^2
+    + intercept_strength mean_j b_j^2, which is convex. A matrix overfits
+    where there are few samples for its K (K + 1) parameters: choose the
+    strengths on other data, from powers of ten.
+
+    Args:
+        off_diagonal_strength: >= 0.
+        intercept_strength: >= 0.
+        matrix: Known W `(num_classes, num_classes)`; None, the default,
+            waits for `fit`.
+        bias: Known b `(num_classes,)`, given with `matrix`.
+        name: Name of the layer.
+        **kwargs: `trainable` of `keras.layers.Layer`.
+
+    Returns:
+        On call with logits `(..., num_classes)`: logits of that shape,
+        float32.
+
+    Raises:
+        RuntimeError: On call before `fit`.
+
+    Example:
+
+    >>> scaling = MatrixScaling(matrix=[[1.0, 0.0], [0.5, 1.0]], bias=[0, 1])
+    >>> print(np.asarray(scaling(np.array([[2.0, 3.0]]))))
+    [[2. 5.]]
+
+    Reference:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        section 4.2, https://arxiv.org/abs/1706.04599; the regularisation:
+        Kull et al., Beyond Temperature Scaling, NeurIPS 2019, section 3,
+        https://arxiv.org/abs/1910.12656
+    """
+
+    def __init__(
+        self,
+        *,
+        off_diagonal_strength: float = 0.0,
+        intercept_strength: float = 0.0,
+        matrix: Any = None,
+        bias: Any = None,
+        name: str = "matrix_scaling",
+        **kwargs: Any,
+    ):
+        super().__init__(
+            off_diagonal_strength=off_diagonal_strength,
+            intercept_strength=intercept_strength,
+            matrix=matrix,
+            bias=bias,
+            name=name,
+            **kwargs,
+        )
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class DirichletCalibration(_Affine):
+    """Maps log-probabilities by a matrix: W log p + b.
+
+    As if the probabilities of each class were Dirichlet distributed. Fitted
+    as `MatrixScaling`; unlike it, a constant added to the logits of a sample
+    changes nothing.
+
+    Args:
+        off_diagonal_strength: >= 0.
+        intercept_strength: >= 0.
+        matrix: Known W `(num_classes, num_classes)`; None, the default,
+            waits for `fit`.
+        bias: Known b `(num_classes,)`, given with `matrix`.
+        name: Name of the layer.
+        **kwargs: `trainable` of `keras.layers.Layer`.
+
+    Returns:
+        On call with logits `(..., num_classes)`: logits of that shape,
+        float32.
+
+    Raises:
+        RuntimeError: On call before `fit`.
+
+    Example:
+
+    >>> calibration = DirichletCalibration(matrix=[[2, 0], [0, 2]], bias=[0, 0])
+    >>> logits = calibration(np.log([[0.75, 0.25]]))
+    >>> print(np.round(np.exp(logits), 4))
+    [[0.5625 0.0625]]
+
+    Reference:
+        Kull et al., Beyond Temperature Scaling: Obtaining well-calibrated
+        multiclass probabilities with Dirichlet calibration, NeurIPS 2019,
+        https://arxiv.org/abs/1910.12656
+    """
+
+    def __init__(
+        self,
+        *,
+        off_diagonal_strength: float = 0.0,
+        intercept_strength: float = 0.0,
+        matrix: Any = None,
+        bias: Any = None,
+        name: str = "dirichlet_calibration",
+        **kwargs: Any,
+    ):
+        super().__init__(
+            off_diagonal_strength=off_diagonal_strength,
+            intercept_strength=intercept_strength,
+            matrix=matrix,
+            bias=bias,
+            name=name,
+            **kwargs,
+        )
+
+    def features(self, logits: Any) -> Any:
+        """log p (either)."""
+        return logits - logsumexp(logits, keepdims=True)

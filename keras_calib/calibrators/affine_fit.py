@@ -1,0 +1,237 @@
+"""The likeliest affine maps of logits.
+
+The problems are convex. L-BFGS runs in coordinates in which the curvature is
+about 1: a few of its steps, then new coordinates where it has come to.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from keras_calib.calibrators.likelihood import least_convex
+from keras_calib.calibrators.likelihood import nll_and_residuals
+from keras_calib.calibrators.samples import Samples
+from keras_calib.calibrators.scaling import optimal_temperature
+
+__all__ = ["least_affine", "least_vector"]
+
+# Of a direction in which the data say nothing, as a share of the largest.
+_RIDGE = 1e-10
+# Steps before new coordinates; the last are for what does not converge.
+_STEPS = (15, 15, 30, 30, 60, 1000)
+# Parameters whose Hessian is worth to have exactly.
+_EXACT = 1000
+# Logits in a block: products of matrices have blocks of their own.
+_BLOCK = 2**18
+
+
+def least_vector(samples: Samples, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """Scales and shifts of least NLL.
+
+    Args:
+        samples: Held-out samples.
+        what: What is fitted, for warnings.
+
+    Returns:
+        `(scale, bias)`, each `(num_classes,)`; the bias sums to 0.
+    """
+    count = samples.num_classes
+    theta = np.zeros((count, 2))
+    theta[:, 0] = 1.0 / optimal_temperature(samples)
+
+    def value(theta):
+        loss, weight, slope = samples.sums(
+            lambda block: _vector_sums(block, theta)
+        )
+        return loss / weight, slope / weight
+
+    def roots(theta):
+        root = _inverse_roots(_vector_curvature(samples, theta))
+        return lambda point: np.einsum(
+            "kij,kj->ki", root, point.reshape(theta.shape)
+        )
+
+    theta = _least(value, roots, theta, what)
+    return theta[:, 0], theta[:, 1] - theta[:, 1].mean()
+
+
+def least_affine(
+    samples: Samples, features: Callable, penalty: np.ndarray, what: str
+) -> np.ndarray:
+    """The affine map [W, b] of least NLL + sum penalty [W, b]^2.
+
+    Args:
+        samples: Held-out samples.
+        features: Maps logits `(n, num_classes)` to what is mapped.
+        penalty: Factors `(num_classes, num_classes + 1)`, >= 0.
+        what: What is fitted, for warnings.
+
+    Returns:
+        [W, b], `(num_classes, num_classes + 1)`. Without a penalty the
+        columns of W sum to 1 and b to 0: softmax does not see what is added
+        to all rows.
+    """
+    count = samples.num_classes
+    start = np.eye(count, count + 1)
+
+    def value(theta):
+        loss, weight, slope = samples.sums(
+            lambda block: _affine_sums(block, features, theta),
+            products=True,
+            size=_BLOCK,
+        )
+        loss = loss / weight + np.sum(penalty * theta**2)
+        return loss, slope / weight + 2.0 * penalty * theta
+
+    def roots(theta):
+        if theta.size <= _EXACT:
+            return _exact_root(samples, features, theta, penalty)
+        return _root_by_rows(samples, features, theta, penalty)
+
+    theta = start / optimal_temperature(samples)
+    theta = _least(value, roots, theta, what)
+    if not penalty.any():
+        theta = theta - (theta - start).mean(axis=0)
+    return theta
+
+
+def _least(
+    value: Callable, roots: Callable, theta: np.ndarray, what: str
+) -> np.ndarray:
+    """Minimum over theta, in coordinates that are renewed.
+
+    Args:
+        value: Maps theta to its loss and gradient.
+        roots: Maps theta to a symmetric linear map, of points `(n,)` to steps
+            of theta, that is near the inverse square root of the Hessian.
+        theta: Where to start.
+        what: What is fitted, for warnings.
+    """
+    for steps in _STEPS:
+        root, origin = roots(theta), theta
+
+        def scaled(point, root=root, origin=origin):
+            loss, slope = value(origin + root(point))
+            return loss, root(slope.ravel()).ravel()
+
+        point, converged = least_convex(
+            scaled,
+            np.zeros(theta.size),
+            what,
+            max_iterations=steps,
+            warn=steps == _STEPS[-1],
+        )
+        theta = origin + root(point)
+        if converged:
+            break
+    return theta
+
+
+def _vector_sums(block: Samples, theta: np.ndarray) -> tuple:
+    """NLL, weight and gradient by (w, b), summed over a block."""
+    z = block.logits.astype("float64", copy=False)
+    scaled = z * theta[:, 0]
+    scaled += theta[:, 1]
+    loss, residuals = nll_and_residuals(scaled, block)
+    slope = [np.einsum("nk,nk->k", residuals, z), residuals.sum(axis=0)]
+    return loss, block.weights().sum(), np.stack(slope, axis=-1)
+
+
+def _affine_sums(
+    block: Samples, features: Callable, theta: np.ndarray
+) -> tuple:
+    """NLL, weight and gradient by [W, b], summed over a block."""
+    x = features(block.logits.astype("float64"))
+    scaled = x @ theta[:, :-1].T
+    scaled += theta[:, -1]
+    loss, residuals = nll_and_residuals(scaled, block)
+    slope = np.column_stack([residuals.T @ x, residuals.sum(axis=0)])
+    return loss, block.weights().sum(), slope
+
+
+def _vector_curvature(samples: Samples, theta: np.ndarray) -> np.ndarray:
+    """Hessians of the mean NLL by (w_k, b_k), `(num_classes, 2, 2)`."""
+
+    def of_block(block):
+        z, weight = block.logits.astype("float64", copy=False), block.weights()
+        p = _softmax(z * theta[:, 0] + theta[:, 1])
+        spread = p * (1.0 - p) * weight[:, None]
+        first = spread * z
+        second = np.einsum("nk,nk->k", first, z)
+        return second, first.sum(axis=0), spread.sum(axis=0), weight.sum()
+
+    second, first, spread, weight = samples.sums(of_block)
+    rows = np.stack([second, first, first, spread], axis=-1) / weight
+    return rows.reshape(-1, 2, 2)
+
+
+def _exact_root(
+    samples: Samples,
+    features: Callable,
+    theta: np.ndarray,
+    penalty: np.ndarray,
+) -> Callable:
+    """The inverse root of the whole Hessian."""
+
+    def of_block(block):
+        x, p, weight = _mapped(block, features, theta)
+        share = (p[:, :, None] * x[:, None, :]).reshape(len(x), -1)
+        joint = share.T @ (share * weight[:, None])
+        own = np.einsum("nk,ni,nj->kij", p * weight[:, None], x, x)
+        return joint, own, weight.sum()
+
+    rows, width = theta.shape
+    joint, own, weight = samples.sums(
+        of_block, products=True, size=_BLOCK // width
+    )
+    hessian = -joint.reshape(rows, width, rows, width)
+    index = np.arange(rows)
+    hessian[index, :, index] += own
+    hessian = hessian.reshape(theta.size, theta.size) / weight
+    hessian[np.diag_indices(theta.size)] += 2.0 * penalty.ravel()
+    root = _inverse_roots(hessian[None])[0]
+    return lambda point: (root @ point).reshape(theta.shape)
+
+
+def _root_by_rows(
+    samples: Samples,
+    features: Callable,
+    theta: np.ndarray,
+    penalty: np.ndarray,
+) -> Callable:
+    """The inverse root of c_k E[x x^T] for each row k, c_k = E[p_k (1-p_k)]."""
+
+    def of_block(block):
+        x, p, weight = _mapped(block, features, theta)
+        return (x * weight[:, None]).T @ x, weight @ (p - p * p), weight.sum()
+
+    second, spread, weight = samples.sums(of_block, products=True, size=_BLOCK)
+    values, axes = np.linalg.eigh(second / weight)
+    values = np.maximum(values, _RIDGE * values[-1])
+    spread = np.maximum(spread / weight, _RIDGE)
+    size = 1.0 / np.sqrt(spread[:, None] * values + 2.0 * penalty.mean())
+
+    def root(point):
+        return (point.reshape(theta.shape) @ axes * size) @ axes.T
+
+    return root
+
+
+def _mapped(block: Samples, features: Callable, theta: np.ndarray) -> tuple:
+    """x with a 1 at its end, softmax(theta x), and weights."""
+    x = features(block.logits.astype("float64"))
+    x = np.column_stack([x, np.ones(len(x))])
+    return x, _softmax(x @ theta.T), block.weights()
+
+
+def _inverse_roots(matrices: np.ndarray) -> np.ndarray:
+    """Inverse square roots of positive matrices `(n, k, k)`, symmetric."""
+    values, axes = np.linalg.eigh(matrices)
+    least = max(_RIDGE * values.max(), 1e-300)
+    root = 1.0 / np.sqrt(np.maximum(values, least))
+    return np.einsum("nij,nj,nkj->nik", axes, root, axes, optimize=True)
+
+
+def _softmax(z: np.ndarray) -> np.ndarray:
+    p = np.exp(z - z.max(axis=-1, keepdims=True))
+    return p / p.sum(axis=-1, keepdims=True)

@@ -1,0 +1,272 @@
+"""Calibrators that are tables of the probability."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+from scipy.optimize import isotonic_regression
+
+from keras_calib.calibrators.lookup import interpolate
+from keras_calib.calibrators.lookup import locate
+from keras_calib.calibrators.lookup import padded
+from keras_calib.calibrators.lookup import take
+from keras_calib.calibrators.one_vs_rest import OneVsRest
+from keras_calib.calibrators.samples import Samples
+from keras_calib.checks import check_at_least
+from keras_calib.checks import check_at_most
+from keras_calib.checks import check_in
+from keras_calib.checks import check_integer
+from keras_calib.numerics import safe_divide
+from keras_calib.numerics import to_logits
+
+__all__ = ["HistogramBinning", "IsotonicCalibration"]
+
+
+class _Table(OneVsRest):
+    """Abstract: q_k is looked up by p_k."""
+
+    def __init__(self, *, min_prob: float, name: str, **kwargs: Any):
+        check_at_least("min_prob", min_prob, 0.0)
+        check_at_most("min_prob", min_prob, 0.5)
+        super().__init__(name=name, **kwargs)
+        self.min_prob = float(min_prob)
+
+    @property
+    def values(self) -> np.ndarray:
+        """Calibrated probabilities `(num_classes, size)`, one row if binary."""
+        return self.fitted_value("values")
+
+    def look_up(self, probs: Any) -> Any:
+        """q_k of p_k, `(..., num_classes)`."""
+        raise NotImplementedError
+
+    def both_log_probs(self, features: Any) -> tuple[Any, Any]:
+        """log q_k and log(1 - q_k)."""
+        q = self.look_up(features)
+        q = ops.clip(q, self.min_prob, 1.0 - self.min_prob)
+        return to_logits(q), to_logits(1.0 - q)
+
+    def get_config(self):
+        return {**super().get_config(), "min_prob": self.min_prob}
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class HistogramBinning(_Table):
+    """The share of the class in each bin of its probability.
+
+    For each class against the rest: q is the mean label of the held-out
+    samples in the bin of p; then the q of a sample are renormalised. Bins are
+    (lo, hi], the first closed.
+
+    Args:
+        num_bins: Number of bins for each class, at least 1.
+        edges: `"width"`: bins of equal width; `"mass"`: of as many samples,
+            fewer bins where probabilities tie.
+        empty: What an empty bin gives: `"centre"`, its centre, or `"zero"`.
+        min_prob: Least q, in [0, 0.5]. 0 lets the NLL of a sample be as
+            large as 85 nats.
+        inner_edges: Known edges between bins `(num_classes, num_bins - 1)`,
+            one row for two classes; None, the default, waits for `fit`.
+        values: Known q `(num_classes, num_bins)`, given with `inner_edges`.
+        name: Name of the layer.
+        **kwargs: `trainable` of `keras.layers.Layer`.
+
+    Returns:
+        On call with logits `(..., num_classes)`: logits of that shape,
+        float32.
+
+    Raises:
+        RuntimeError: On call before `fit`.
+
+    Example:
+
+    >>> binning = HistogramBinning(inner_edges=[[0.5]], values=[[0.2, 0.7]])
+    >>> logits = binning(np.log([[0.1, 0.9]]))
+    >>> print(np.round(keras.ops.softmax(logits), 4))
+    [[0.3 0.7]]
+
+    Reference:
+        Zadrozny and Elkan, Obtaining calibrated probability estimates from
+        decision trees and naive Bayesian classifiers, ICML 2001; one against
+        the rest: Transforming Classifier Scores into Accurate Multiclass
+        Probability Estimates, KDD 2002,
+        https://doi.org/10.1145/775047.775151
+
+    Differs:
+        The code behind the tables of Kull et al. (NeurIPS 2019) gives 0 in
+        empty bins.
+    """
+
+    fitted_values = ("inner_edges", "values")
+
+    def __init__(
+        self,
+        *,
+        num_bins: int = 15,
+        edges: str = "width",
+        empty: str = "centre",
+        min_prob: float = 0.0,
+        inner_edges: Any = None,
+        values: Any = None,
+        name: str = "histogram_binning",
+        **kwargs: Any,
+    ):
+        check_integer("num_bins", num_bins, 1)
+        check_in("edges", edges, ("width", "mass"))
+        check_in("empty", empty, ("centre", "zero"))
+        super().__init__(min_prob=min_prob, name=name, **kwargs)
+        self.num_bins = num_bins
+        self.edges = edges
+        self.empty = empty
+        self.set_known_rows(inner_edges=inner_edges, values=values)
+
+    @property
+    def inner_edges(self) -> np.ndarray:
+        """Edges between bins `(num_classes, num_bins - 1)`."""
+        return self.fitted_value("inner_edges")
+
+    def fit_samples(self, samples: Samples) -> None:
+        """Finds the edges and the shares."""
+        edges, values = [], []
+        for probs, labels, weight in self.columns(samples):
+            inner = self._edges_of(probs, weight)
+            # In the precision in which they are compared later.
+            inner = inner.astype("float32")
+            index = np.searchsorted(inner, probs, side="left")
+            size = len(inner) + 1
+            total = np.bincount(index, weight, minlength=size)
+            positive = labels if weight is None else labels * weight
+            positive = np.bincount(index, positive, minlength=size)
+            ends = np.concatenate([[0.0], inner, [1.0]])
+            centres = (ends[1:] + ends[:-1]) / 2.0
+            share = safe_divide(positive, total.astype("float64"))
+            edges.append(inner)
+            if self.empty == "centre":
+                share = np.where(total > 0, share, centres)
+            values.append(share)
+        # No probability lies beyond an edge of 2.
+        inner_edges = padded([np.append(row, 2.0) for row in edges], 2.0)
+        self.set_fitted(
+            samples.num_classes, inner_edges=inner_edges, values=padded(values)
+        )
+
+    def look_up(self, probs: Any) -> Any:
+        """The share of the bin."""
+        index = locate(self._inner_edges, probs)
+        return take(self._values, ops.minimum(index, self._values.shape[1] - 1))
+
+    def num_parameters(self, num_classes: int) -> int:
+        """As many as bins of one class: each is fitted on all samples."""
+        return self.num_bins
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_bins": self.num_bins,
+            "edges": self.edges,
+            "empty": self.empty,
+        }
+
+    def _edges_of(self, probs: np.ndarray, weight: Any) -> np.ndarray:
+        shares = np.arange(1, self.num_bins) / self.num_bins
+        if self.edges == "width":
+            return shares
+        order = np.argsort(probs, kind="stable")
+        mass = np.ones(len(probs)) if weight is None else weight[order]
+        mass = np.cumsum(mass)
+        last = np.searchsorted(mass, shares * mass[-1] * (1.0 - 1e-12))
+        return np.unique(probs[order][last])
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class IsotonicCalibration(_Table):
+    """The best monotone function of the probability of each class.
+
+    For each class against the rest: q is the increasing function of p of
+    least squared error on the held-out samples, linear between them and
+    constant beyond; then the q of a sample are renormalised.
+
+    Args:
+        min_prob: Least q, in [0, 0.5]. 0 lets the NLL of a sample be as
+            large as 85 nats.
+        thresholds: Known p where the function bends `(num_classes, size)`,
+            one row for two classes; None, the default, waits for `fit`.
+        values: Known q there, given with `thresholds`.
+        name: Name of the layer.
+        **kwargs: `trainable` of `keras.layers.Layer`.
+
+    Returns:
+        On call with logits `(..., num_classes)`: logits of that shape,
+        float32.
+
+    Raises:
+        RuntimeError: On call before `fit`.
+
+    Example:
+
+    >>> isotonic = IsotonicCalibration(
+    ...     thresholds=[[0.5, 1.0]], values=[[0.4, 0.8]]
+    ... )
+    >>> logits = isotonic(np.log([[0.25, 0.75]]))
+    >>> print(np.round(keras.ops.softmax(logits), 4))
+    [[0.4 0.6]]
+
+    Reference:
+        Zadrozny and Elkan, Transforming Classifier Scores into Accurate
+        Multiclass Probability Estimates, KDD 2002,
+        https://doi.org/10.1145/775047.775151
+    """
+
+    fitted_values = ("thresholds", "values")
+
+    def __init__(
+        self,
+        *,
+        min_prob: float = 0.0,
+        thresholds: Any = None,
+        values: Any = None,
+        name: str = "isotonic_calibration",
+        **kwargs: Any,
+    ):
+        super().__init__(min_prob=min_prob, name=name, **kwargs)
+        self.set_known_rows(thresholds=thresholds, values=values)
+
+    @property
+    def thresholds(self) -> np.ndarray:
+        """Where the functions bend, `(num_classes, size)`; 2 pads rows."""
+        return self.fitted_value("thresholds")
+
+    def fit_samples(self, samples: Samples) -> None:
+        """Finds the functions, by pooling adjacent violators."""
+        rows = [_isotonic(*column) for column in self.columns(samples)]
+        self.set_fitted(
+            samples.num_classes,
+            thresholds=padded([x for x, _ in rows], 2.0),
+            values=padded([y for _, y in rows]),
+        )
+
+    def look_up(self, probs: Any) -> Any:
+        """The function's value."""
+        return interpolate(self._thresholds, self._values, probs)
+
+    def num_parameters(self, num_classes: int) -> int:
+        """Two: the function bends where the samples make it."""
+        return 2
+
+
+def _isotonic(
+    probs: np.ndarray, labels: np.ndarray, weight: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where the isotonic function bends, and its values there."""
+    x, index = np.unique(probs, return_inverse=True)
+    total = np.bincount(index, weight, minlength=len(x)).astype("float64")
+    positive = labels if weight is None else labels * weight
+    positive = np.bincount(index, positive, minlength=len(x))
+    some = total > 0
+    x, total, positive = x[some], total[some], positive[some]
+    y = isotonic_regression(positive / total, weights=total).x
+    # Inside a flat part nothing bends.
+    bends = np.ones(len(x), bool)
+    bends[1:-1] = (y[1:-1] != y[:-2]) | (y[1:-1] != y[2:])
+    return x[bends], y[bends]

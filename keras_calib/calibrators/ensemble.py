@@ -1,0 +1,194 @@
+"""Ensemble temperature scaling."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+from scipy.optimize import minimize
+
+from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.samples import Samples
+from keras_calib.calibrators.scaling import optimal_temperature
+from keras_calib.checks import check_above
+from keras_calib.checks import check_in
+from keras_calib.checks import invalid
+from keras_calib.numerics import to_logits
+
+__all__ = ["EnsembleTemperatureScaling"]
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class EnsembleTemperatureScaling(Calibrator):
+    """Mixes scaled, plain and uniform probabilities (ETS).
+
+    p = m_1 softmax(z / T) + m_2 softmax(z) + m_3 / K, with m >= 0 and
+    sum m = 1. T is that of `TemperatureScaling` for the same objective; then
+    m minimises it, which is convex. The predicted class never changes.
+
+    Args:
+        objective: `"mse"`, as the authors do, or `"nll"`.
+        temperature: Known T, > 0; None, the default, waits for `fit`.
+        mixture: Known m `(3,)`, given with `temperature`.
+        name: Name of the layer.
+        **kwargs: `trainable` of `keras.layers.Layer`.
+
+    Returns:
+        On call with logits `(..., num_classes)`: log p, of that shape,
+        float32.
+
+    Raises:
+        RuntimeError: On call before `fit`.
+
+    Example:
+
+    >>> ets = EnsembleTemperatureScaling(temperature=2, mixture=[0.5, 0, 0.5])
+    >>> print(np.round(np.exp(ets(np.log([[0.9, 0.1]]))), 3))
+    [[0.625 0.375]]
+
+    Reference:
+        Zhang et al., Mix-n-Match: Ensemble and Compositional Methods for
+        Uncertainty Calibration in Deep Learning, ICML 2020,
+        https://arxiv.org/abs/2003.07329
+    """
+
+    fitted_values = ("temperature", "mixture")
+    needs_every_class = False
+
+    def __init__(
+        self,
+        *,
+        objective: str = "mse",
+        temperature: float | None = None,
+        mixture: Any = None,
+        name: str = "ensemble_temperature_scaling",
+        **kwargs: Any,
+    ):
+        check_in("objective", objective, ("mse", "nll"))
+        super().__init__(name=name, **kwargs)
+        self.objective = objective
+        if (temperature is None) != (mixture is None):
+            raise ValueError(
+                invalid(
+                    "`temperature` and `mixture` must be given together",
+                    temperature=temperature,
+                    mixture=mixture,
+                )
+            )
+        if temperature is not None:
+            check_above("temperature", temperature, 0.0)
+            shares = np.asarray(mixture, "float64")
+            if (
+                shares.shape != (3,)
+                or shares.min() < 0
+                or abs(shares.sum() - 1) > 1e-5
+            ):
+                raise ValueError(
+                    invalid(
+                        "`mixture` must be three shares >= 0 that sum to 1",
+                        mixture=mixture,
+                    )
+                )
+            self.set_fitted(temperature=temperature, mixture=mixture)
+
+    @property
+    def temperature(self) -> float:
+        """The fitted temperature."""
+        return float(self.fitted_value("temperature"))
+
+    @property
+    def mixture(self) -> np.ndarray:
+        """Shares of scaled, plain and uniform probabilities, `(3,)`."""
+        return self.fitted_value("mixture")
+
+    def fit_samples(self, samples: Samples) -> None:
+        """Finds the temperature, then the mixture."""
+        temperature = optimal_temperature(samples, self.objective)
+        if self.objective == "mse":
+            mixture = _least_mse(samples, temperature)
+        else:
+            mixture = _least_nll(samples, temperature)
+        self.set_fitted(temperature=temperature, mixture=mixture)
+
+    def calibrate(self, logits: Any) -> Any:
+        """log of the mixture."""
+        shares = self._mixture
+        scaled = ops.softmax(logits / self._temperature, axis=-1)
+        mixed = shares[0] * scaled + shares[1] * ops.softmax(logits, axis=-1)
+        return to_logits(mixed + shares[2] / logits.shape[-1])
+
+    def num_parameters(self, num_classes: int) -> int:
+        """A temperature and two free shares."""
+        return 3
+
+    def get_config(self):
+        return {**super().get_config(), "objective": self.objective}
+
+
+def _members(logits: np.ndarray, temperature: float) -> np.ndarray:
+    """Probabilities that are mixed, `(3, n, num_classes)`."""
+    z = np.subtract(logits, logits.max(-1, keepdims=True), dtype="float64")
+    members = np.empty((3, *z.shape))
+    np.exp(z / temperature, out=members[0])
+    np.exp(z, out=members[1])
+    members[:2] /= members[:2].sum(axis=-1, keepdims=True)
+    members[2] = 1.0 / z.shape[-1]
+    return members
+
+
+def _least_mse(samples: Samples, temperature: float) -> np.ndarray:
+    """The least of a quadratic, whose coefficients take one pass."""
+
+    def of_block(block):
+        p, weight = _members(block.logits, temperature), block.weights()
+        target = np.einsum("ink,nk,n->i", p, block.soft_labels(), weight)
+        return np.einsum("ink,jnk,n->ij", p, p, weight), target, weight.sum()
+
+    squares, products, weight = samples.sums(of_block)
+    squares, products = squares / weight, products / weight
+
+    def value(mixture):
+        slope = squares @ mixture - products
+        return mixture @ (slope - products), 2.0 * slope
+
+    return _least_on_simplex(value)
+
+
+def _least_nll(samples: Samples, temperature: float) -> np.ndarray:
+    def value(mixture):
+        def of_block(block):
+            p, weight = _members(block.logits, temperature), block.weights()
+            if block.labels.ndim == 1:
+                p = p[:, np.arange(len(weight)), block.labels][..., None]
+                labels = np.ones((len(weight), 1))
+            else:
+                labels = block.soft_labels()
+            mixed = np.maximum(np.einsum("i,ink->nk", mixture, p), 1e-300)
+            loss = -np.einsum("nk,nk,n->", labels, np.log(mixed), weight)
+            slope = -np.einsum("ink,nk,n->i", p, labels / mixed, weight)
+            return loss, slope, weight.sum()
+
+        loss, slope, weight = samples.sums(of_block)
+        return loss / weight, slope / weight
+
+    return _least_on_simplex(value)
+
+
+def _least_on_simplex(value: Any) -> np.ndarray:
+    """The mixture of the least value, never worse than a single member."""
+    found = minimize(
+        value,
+        np.full(3, 1.0 / 3.0),
+        jac=True,
+        method="SLSQP",
+        bounds=[(0.0, 1.0)] * 3,
+        constraints={
+            "type": "eq",
+            "fun": lambda m: m.sum() - 1.0,
+            "jac": lambda m: np.ones(3),
+        },
+        options={"ftol": 1e-14, "maxiter": 200},
+    )
+    mixture = np.clip(found.x, 0.0, 1.0)
+    candidates = [mixture / mixture.sum(), *np.eye(3)]
+    return min(candidates, key=lambda m: value(m)[0])

@@ -1,0 +1,147 @@
+"""Held-out data run through a model, batch by batch."""
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.checks import check_integer
+from keras_calib.checks import invalid
+from keras_calib.inputs import read_predictions
+from keras_calib.model_outputs import reads_logits
+from keras_calib.numerics import to_logits
+from keras_calib.numerics import to_numpy
+from keras_calib.pixels import sample_pixels
+
+__all__ = ["predicted_batches"]
+
+
+def predicted_batches(
+    model: keras.Model,
+    dataset: Iterable,
+    *,
+    from_logits: bool | None,
+    ignore_class: int | None,
+    pixels_per_image: int | None,
+    seed: int,
+    steps: int | None,
+    verbose: str | int,
+) -> Iterator[tuple]:
+    """Batches of labels, logits and, if there are any, weights.
+
+    Args:
+        model: A Keras model with one output.
+        dataset: Batches `(x, y)` or `(x, y, sample_weight)`.
+        from_logits: Whether the model returns logits, or None.
+        ignore_class: Class id that does not count, or None.
+        pixels_per_image: How many pixels of each image to keep, or None.
+        seed: Seed of the choice of pixels.
+        steps: Number of batches to use, or None for all.
+        verbose: `"auto"`, 0, 1 or 2 as in Keras.
+
+    Returns:
+        An iterator of `(labels, logits)` or `(labels, logits, weights)`.
+    """
+    from_logits = reads_logits(model, from_logits)
+    if steps is not None:
+        check_integer("steps", steps, 1)
+    if pixels_per_image is not None:
+        check_integer("pixels_per_image", pixels_per_image, 1)
+    total = steps if steps is not None else _num_batches(dataset)
+
+    def run():
+        bar = keras.utils.Progbar(
+            total, verbose=1 if verbose == "auto" else verbose
+        )
+        done = 0
+        for batch in islice(_batches(dataset), steps):
+            x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+            if y is None:
+                raise ValueError(
+                    invalid("`dataset` must give labels: (x, y)", y=None)
+                )
+            logits = _logits(model, x, from_logits)
+            yield _chosen(
+                to_numpy(y),
+                logits,
+                weight,
+                ignore_class,
+                pixels_per_image,
+                seed,
+            )
+            done += 1
+            bar.update(done, finalize=False)
+        bar.update(done, finalize=True)
+
+    return run()
+
+
+def _logits(model: keras.Model, x: Any, from_logits: bool) -> np.ndarray:
+    outputs = model.predict_on_batch(x)
+    if not hasattr(outputs, "shape"):
+        raise ValueError(
+            invalid(
+                "`model` must have one output", outputs=type(outputs).__name__
+            )
+        )
+    outputs = to_numpy(read_predictions(outputs, from_logits=from_logits))
+    return outputs if from_logits else to_logits(outputs)
+
+
+def _chosen(
+    labels: np.ndarray,
+    logits: np.ndarray,
+    weight: Any,
+    ignore_class: int | None,
+    pixels_per_image: int | None,
+    seed: int,
+) -> tuple:
+    """The batch, or the chosen pixels of its images."""
+    batch = (labels, logits) if weight is None else (labels, logits, weight)
+    if pixels_per_image is None or logits.ndim < 3:
+        return batch
+    images, num_classes = len(logits), logits.shape[-1]
+    logits = logits.reshape(images, -1, num_classes)
+    soft = labels.size == logits.size
+    labels = labels.reshape(images, logits.shape[1], -1)
+    ids = labels.argmax(-1) if soft else labels[..., 0]
+    ids = ops.convert_to_tensor(ids.astype("int32"))
+    valid = None if ignore_class is None else ops.not_equal(ids, ignore_class)
+    places = to_numpy(sample_pixels(ids, valid, pixels_per_image, seed))
+    rows = np.arange(images)[:, None]
+    labels = labels if soft else labels[..., 0]
+    chosen = (labels[rows, places], logits[rows, places])
+    if weight is None:
+        return chosen
+    weight = to_numpy(weight)
+    if weight.size == images * logits.shape[1]:
+        weight = weight.reshape(images, -1)[rows, places]
+    return *chosen, weight
+
+
+def _batches(dataset: Iterable) -> Iterator:
+    if isinstance(dataset, keras.utils.PyDataset):
+        return (dataset[i] for i in range(len(dataset)))
+    return iter(dataset)
+
+
+def _num_batches(dataset: Iterable) -> int | None:
+    """The number of batches, None if unknown."""
+    if isinstance(dataset, keras.utils.PyDataset):
+        return dataset.num_batches
+    cardinality = getattr(dataset, "cardinality", None)
+    if callable(cardinality):
+        count = int(cardinality())
+        if count == -1:
+            raise ValueError(
+                invalid(
+                    "`steps` must be given for a data set that does not end",
+                    steps=None,
+                )
+            )
+        return count if count >= 0 else None
+    return len(dataset) if hasattr(dataset, "__len__") else None

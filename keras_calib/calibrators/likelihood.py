@@ -1,0 +1,107 @@
+"""Maximum likelihood: sums over held-out samples, and their optimum."""
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+from scipy.optimize import minimize
+
+from keras_calib.calibrators.samples import Samples
+
+__all__ = ["least_convex", "nll_and_residuals"]
+
+# Of the gradient, where the curvature is about 1: the value is then within
+# half its squared length of the optimum.
+_GRADIENT = 1e-6
+# A line search can end at the precision of the value.
+_ACCEPTED = 1e-5
+
+
+def nll_and_residuals(
+    scaled: np.ndarray, block: Samples
+) -> tuple[float, np.ndarray]:
+    """The summed NLL of a block and its gradient by the logits.
+
+    Args:
+        scaled: Calibrated logits `(n, num_classes)`, float64; overwritten.
+        block: The samples that they belong to.
+
+    Returns:
+        `(sum of w_n NLL_n, w_n (p_n - y_n))`, nats.
+    """
+    scaled -= scaled.max(axis=-1, keepdims=True)
+    rows = np.arange(len(scaled))
+    hard = block.labels.ndim == 1
+    target = None if hard else block.soft_labels()
+    if hard:
+        of_label = scaled[rows, block.labels]
+    else:
+        of_label = np.einsum("nk,nk->n", target, scaled)
+    np.exp(scaled, out=scaled)
+    total = scaled.sum(axis=-1, keepdims=True)
+    losses = np.log(total[:, 0]) - of_label
+    scaled /= total
+    if hard:
+        scaled[rows, block.labels] -= 1.0
+    else:
+        scaled -= target
+    if block.weight is None:
+        return losses.sum(), scaled
+    scaled *= block.weight[:, None]
+    return block.weight @ losses, scaled
+
+
+def least_convex(
+    function: Callable[[np.ndarray], tuple[float, np.ndarray]],
+    start: np.ndarray,
+    what: str,
+    *,
+    max_iterations: int,
+    warn: bool,
+) -> tuple[np.ndarray, bool]:
+    """The minimum of a smooth convex function, by SciPy's L-BFGS-B.
+
+    Args:
+        function: Maps a point `(n,)` to its value and gradient; scaled so
+            that the curvature is about 1 in every direction.
+        start: Where to start.
+        what: What is fitted, for the warning.
+        max_iterations: When to stop.
+        warn: Whether to warn if it did not converge.
+
+    Returns:
+        `(point, converged)`: whether the gradient is near 0 there.
+
+    Warns:
+        RuntimeWarning: If it is not, and `warn`.
+
+    Reference:
+        Byrd et al., A Limited Memory Algorithm for Bound Constrained
+        Optimization, SIAM Journal on Scientific Computing 1995,
+        https://doi.org/10.1137/0916069
+    """
+    found = minimize(
+        function,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        options={
+            "maxcor": 20,
+            "maxiter": max_iterations,
+            "maxfun": 2 * max_iterations,
+            "ftol": 0.0,
+            "gtol": _GRADIENT,
+        },
+    )
+    slope = float(np.max(np.abs(found.jac)))
+    converged = slope <= _ACCEPTED if warn else slope <= _GRADIENT
+    if warn and not converged:
+        warnings.warn(
+            f"The fit of {what} did not converge; the best values so far are "
+            "used. There may be no optimum: fewer parameters, "
+            "regularisation or more samples help. Received: "
+            f"iterations={found.nit}, gradient={slope:.1e}",
+            RuntimeWarning,
+            stacklevel=6,
+        )
+    return found.x, converged

@@ -1,0 +1,83 @@
+"""Binary calibrators, one for each class against the rest."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.samples import Samples
+from keras_calib.numerics import to_numpy
+
+__all__ = ["OneVsRest"]
+
+# Probabilities that are held at a time while fitting.
+_HELD = 2**25
+
+
+class OneVsRest(Calibrator):
+    """Abstract: calibrates the probability of each class by itself.
+
+    Probabilities q_k of the binary calibrators are renormalised; where all
+    of them are 0 every class is as likely. Two classes are one binary
+    problem: that of the second.
+    """
+
+    def columns(self, samples: Samples) -> Iterator[tuple]:
+        """The binary problem of each class.
+
+        Args:
+            samples: Held-out samples.
+
+        Returns:
+            An iterator of `(values, labels, weight)`, arrays `(n,)`: what
+            `features` makes of the logits for this class, float32 as `call`
+            has it; labels in [0, 1]; weights, or None.
+        """
+        count = samples.num_classes
+        if samples.valid is None:
+            rows, weight = len(samples.logits), samples.weight
+        else:
+            rows, weight = int(samples.valid.sum()), samples.weight
+            weight = None if weight is None else weight[samples.valid]
+        group = max(1, _HELD // max(1, rows))
+        for start in range(1 if count == 2 else 0, count, group):
+            classes = np.arange(start, min(start + group, count))
+            values = np.empty((len(classes), rows), "float32")
+            soft = samples.labels.ndim == 2
+            labels = np.empty(values.shape, "float64" if soft else "bool")
+            end = 0
+            for block in samples.blocks():
+                part = slice(end, end := end + len(block.logits))
+                features = self.features(ops.convert_to_tensor(block.logits))
+                values[:, part] = to_numpy(features)[:, classes].T
+                if soft:
+                    labels[:, part] = block.soft_labels()[:, classes].T
+                else:
+                    labels[:, part] = classes[:, None] == block.labels
+            yield from (
+                (v, y, weight) for v, y in zip(values, labels, strict=True)
+            )
+
+    def features(self, logits: Any) -> Any:
+        """What the binary calibrators map, `(..., num_classes)`."""
+        return ops.softmax(ops.cast(logits, "float32"), axis=-1)
+
+    def both_log_probs(self, features: Any) -> tuple[Any, Any]:
+        """log q_k and log(1 - q_k) for the classes that were fitted."""
+        raise NotImplementedError
+
+    def calibrate(self, logits: Any) -> Any:
+        """log q_k, of which softmax is q_k / sum_j q_j."""
+        features = self.features(logits)
+        if logits.shape[-1] == 2:
+            yes, no = self.both_log_probs(features[..., 1:])
+            return ops.concatenate([no, yes], axis=-1)
+        return self.both_log_probs(features)[0]
+
+    def set_known_rows(self, **tables: Any) -> None:
+        """Sets tables given to the constructor; one row is for two classes."""
+        self.set_known(**tables)
+        if self._num_classes == 1:
+            self._num_classes = 2

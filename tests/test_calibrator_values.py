@@ -1,0 +1,486 @@
+"""What calibrators find: published values, oracles and planted maps."""
+
+import json
+import os
+import tracemalloc
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from cases import BACKEND
+from cases import array
+from cases import softmax
+from keras import ops
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
+
+import keras_calib as kc
+from keras_calib.calibrators.lookup import interpolate
+from keras_calib.calibrators.lookup import locate
+
+pytestmark = pytest.mark.portable
+
+LABEL_RELAXATION_GRID = [0.25, 0.5, 0.75, *np.arange(10, 21) / 10, 2.5, 3]
+
+
+@pytest.fixture
+def post_hoc(goldens):
+    return goldens["in/posthoc/labels"], goldens["in/posthoc/logits"]
+
+
+def drawn(logits, seed=0):
+    """Labels of softmax(logits)."""
+    rng = np.random.default_rng(seed)
+    return (logits + rng.gumbel(size=logits.shape)).argmax(-1)
+
+
+def random_logits(n, num_classes, seed=0):
+    rng = np.random.default_rng(seed)
+    return (rng.normal(size=(n, num_classes)) * 2).astype("float32")
+
+
+# Goldens of the authors' code.
+
+
+def test_temperatures_by_mse_and_on_grids_are_the_goldens(goldens, post_hoc):
+    by_mse = kc.TemperatureScaling(objective="mse").fit(*post_hoc)
+    expected = goldens["posthoc/ts_mse/T_opt"]
+    assert abs(by_mse.temperature / expected - 1) < 1e-6
+    by_ece = kc.TemperatureScaling(objective="ece").fit(*post_hoc)
+    expected = goldens["posthoc/ts_grid/T_ece"]
+    assert abs(by_ece.temperature / expected - 1) < 1e-6
+    labels, logits = post_hoc
+    value = kc.ece(labels, logits / 2.7, from_logits=True)
+    np.testing.assert_allclose(
+        value, goldens["posthoc/ts_grid/ece_opt"], rtol=1e-9
+    )
+    tenths = np.arange(1, 101) / 10
+    by_nll = kc.TemperatureScaling(grid=tenths).fit(*post_hoc)
+    expected = goldens["posthoc/ts_grid/T_nll"]
+    assert abs(by_nll.temperature / expected - 1) < 1e-6
+
+
+def test_a_grid_gives_its_best_temperature(post_hoc):
+    labels, logits = post_hoc
+    for objective, function in (
+        ("nll", kc.nll),
+        ("ece", kc.ece),
+        ("mse", kc.brier_score),
+    ):
+        scaling = kc.TemperatureScaling(
+            objective=objective, grid=LABEL_RELAXATION_GRID
+        ).fit(labels, logits)
+        values = [
+            function(labels, logits / t, from_logits=True)
+            for t in LABEL_RELAXATION_GRID
+        ]
+        best = LABEL_RELAXATION_GRID[int(np.argmin(values))]
+        assert scaling.temperature == np.float32(best)
+
+
+def test_vector_scaling_is_the_golden_optimum(goldens, post_hoc):
+    labels, logits = post_hoc
+    scaling = kc.VectorScaling().fit(labels, logits)
+    value = kc.nll(labels, array(scaling(logits)), from_logits=True)
+    assert abs(value / goldens["posthoc/vector/nll"] - 1) < 1e-6
+    # The authors' optimiser stops where the NLL is 2e-9 above.
+    assert value <= goldens["posthoc/vector/nll"] + 1e-8
+    np.testing.assert_allclose(
+        scaling.scale, goldens["posthoc/vector/w"], atol=1e-4
+    )
+    np.testing.assert_allclose(
+        scaling.bias, goldens["posthoc/vector/b_centered"], atol=5e-4
+    )
+    np.testing.assert_allclose(
+        softmax(array(scaling(logits[:20])).astype("float64")),
+        goldens["posthoc/vector/probs_first20"],
+        atol=1e-4,
+    )
+
+
+def test_ensemble_temperature_scaling_is_the_golden(goldens, post_hoc):
+    labels, logits = post_hoc
+    ets = kc.EnsembleTemperatureScaling().fit(labels, logits)
+    np.testing.assert_allclose(
+        ets.mixture, goldens["posthoc/ets/w_mixnmatch"], atol=2e-3
+    )
+    probs = np.exp(array(ets(logits)).astype("float64"))
+    np.testing.assert_allclose(
+        probs[:20], goldens["posthoc/ets/probs_first20"], atol=1e-5
+    )
+    mse = kc.brier_score(labels, probs) / probs.shape[-1]
+    assert abs(mse / goldens["posthoc/ets/mse"] - 1) < 1e-6
+
+
+# Published values of DenseNet-40 on CIFAR-10.
+
+
+@pytest.fixture(scope="module")
+def densenet():
+    folder = os.environ.get("KERAS_CALIB_DATA")
+    if not folder:
+        pytest.skip("KERAS_CALIB_DATA names no folder with the real data")
+    name = "markus93_densenet40_cifar10"
+    data = np.load(Path(folder) / "logits" / f"{name}.npz")
+    index = json.loads((Path(folder) / "logits" / "index.json").read_text())
+    return data, index[name]["published"]["test"]
+
+
+@pytest.mark.data
+def test_published_calibrators_are_reproduced(densenet):
+    data, published = densenet
+    labels = data["labels_test"]
+    epsilon = float(np.finfo("float32").eps)
+    for row, calibrator, tolerance in (
+        ("temperature_scaling", kc.TemperatureScaling(), 1e-6),
+        ("histogram_binning_1vsK", kc.HistogramBinning(empty="zero"), 1e-4),
+        ("isotonic_1vsK", kc.IsotonicCalibration(), 5e-5),
+        ("beta_abm_1vsK", kc.BetaCalibration(clip=epsilon), 2e-4),
+    ):
+        calibrator.fit(data["labels_val"], data["logits_val"])
+        logits = array(calibrator(data["logits_test"])).astype("float64")
+        expected, probs = published[row], softmax(logits)
+        error = 100 * np.mean(probs.argmax(-1) != labels)
+        assert abs(error - expected["error_pct"]) < 1e-9, row
+        found = {"ece15": kc.ece(labels, probs), "mce15": kc.mce(labels, probs)}
+        if row != "temperature_scaling":
+            # The published NLL clips before rows are renormalised.
+            clipped = np.clip(np.exp(logits), 1e-15, 1 - 1e-15)
+            probs = clipped / clipped.sum(-1, keepdims=True)
+        found["nll"] = kc.nll(labels, probs, clip=1e-15)
+        for key, value in found.items():
+            assert abs(value - expected[key]) < tolerance, (row, key)
+
+
+# Oracles.
+
+
+def test_isotonic_calibration_is_that_of_scikit_learn():
+    logits = random_logits(2000, 3)
+    labels = drawn(logits / 2)
+    calibrator = kc.IsotonicCalibration().fit(labels, logits)
+    probs = array(ops.softmax(logits))
+    other = random_logits(500, 3, seed=1)
+    other_probs = array(ops.softmax(other))
+    # Calibrated probabilities before they are renormalised.
+    found = np.exp(array(calibrator(other)))
+    for k in range(3):
+        oracle = IsotonicRegression(out_of_bounds="clip", y_min=0, y_max=1)
+        oracle.fit(probs[:, k].astype("float64"), labels == k)
+        np.testing.assert_allclose(
+            found[:, k], oracle.predict(other_probs[:, k]), atol=1e-5
+        )
+
+
+def test_beta_calibration_is_an_unpenalised_logistic_regression():
+    logits = random_logits(3000, 3)
+    labels = drawn(logits / 2 + [0.5, 0.0, 0.0])
+    calibrator = kc.BetaCalibration().fit(labels, logits)
+    probs = softmax(logits.astype("float64"))
+    for k in range(3):
+        p = probs[:, k]
+        features = np.stack([np.log(p), -np.log1p(-p)], axis=-1)
+        oracle = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
+        oracle.fit(features, labels == k)
+        np.testing.assert_allclose(
+            calibrator.coefficients[k],
+            [*oracle.coef_[0], oracle.intercept_[0]],
+            atol=2e-4,
+        )
+
+
+def test_beta_calibration_never_decreases_with_the_probability():
+    logits = random_logits(3000, 2)
+    # The surer the model, the less often it is right.
+    labels = drawn(-logits)
+    calibrator = kc.BetaCalibration().fit(labels, logits)
+    assert calibrator.coefficients[:, :2].min() >= 0.0
+    rate = np.mean(labels)
+    np.testing.assert_allclose(
+        softmax(array(calibrator(logits)))[:, 1], rate, atol=1e-5
+    )
+
+
+def test_histogram_binning_gives_the_shares_of_its_bins():
+    logits = random_logits(2000, 3)
+    labels = drawn(logits / 2)
+    probs = array(ops.softmax(logits)).astype("float64")
+    for options in (
+        {"num_bins": 7},
+        {"num_bins": 7, "edges": "mass"},
+        {"num_bins": 200},
+    ):
+        calibrator = kc.HistogramBinning(**options).fit(labels, logits)
+        found = np.exp(array(calibrator(logits)))
+        for k in range(3):
+            edges = calibrator.inner_edges[k].astype("float64")
+            index = np.searchsorted(edges, probs[:, k])
+            for b in np.unique(index):
+                inside = index == b
+                np.testing.assert_allclose(
+                    found[inside, k], np.mean(labels[inside] == k), atol=1e-6
+                )
+            if options.get("edges") == "mass":
+                count = np.bincount(index)
+                assert count.max() - count.min() <= 1
+
+
+def test_an_empty_bin_gives_its_centre_or_zero():
+    logits = np.log([[0.05, 0.95], [0.95, 0.05], [0.9, 0.1], [0.5, 0.5]])
+    inside = np.log([[0.4, 0.6]])
+    for empty, expected in (("centre", 0.625), ("zero", 0.0)):
+        binning = kc.HistogramBinning(num_bins=4, empty=empty)
+        binning.fit([1, 0, 0, 1], logits)
+        found = softmax(array(binning(inside)))[0, 1]
+        assert abs(found - expected) < 1e-6
+
+
+def test_min_prob_bounds_the_loss_of_a_sample():
+    logits = random_logits(500, 3)
+    labels = logits.argmax(-1)
+    for cls in (kc.HistogramBinning, kc.IsotonicCalibration):
+        calibrator = cls(min_prob=0.01).fit(labels, logits)
+        assert np.exp(array(calibrator(logits))).min() > 0.0099
+
+
+def test_a_planted_vector_and_matrix_are_recovered():
+    rng = np.random.default_rng(3)
+    logits = random_logits(60_000, 4)
+    scale, bias = rng.uniform(0.4, 1.5, 4), rng.normal(size=4)
+    found = kc.VectorScaling().fit(drawn(logits * scale + bias), logits)
+    np.testing.assert_allclose(found.scale, scale, atol=0.03)
+    np.testing.assert_allclose(found.bias, bias - bias.mean(), atol=0.05)
+    matrix = np.eye(4) + rng.normal(size=(4, 4)) * 0.3
+    labels = drawn(logits @ matrix.T + bias)
+    found = kc.MatrixScaling().fit(labels, logits)
+    # Softmax does not see what is added to all rows.
+    free = (matrix - found.matrix).mean(axis=0)
+    np.testing.assert_allclose(found.matrix + free, matrix, atol=0.05)
+    np.testing.assert_allclose(found.bias, bias - bias.mean(), atol=0.05)
+
+
+def test_a_planted_dirichlet_map_is_recovered():
+    rng = np.random.default_rng(4)
+    logits = random_logits(60_000, 3)
+    log_p = np.log(softmax(logits.astype("float64")))
+    matrix = np.eye(3) + rng.normal(size=(3, 3)) * 0.2
+    found = kc.DirichletCalibration().fit(drawn(log_p @ matrix.T), logits)
+    free = (matrix - found.matrix).mean(axis=0)
+    np.testing.assert_allclose(found.matrix + free, matrix, atol=0.05)
+
+
+def test_regularisation_shrinks_what_it_says():
+    logits = random_logits(500, 4)
+    labels = drawn(logits / 2)
+    sizes = []
+    for strength in (0.0, 0.1, 1000.0):
+        scaling = kc.MatrixScaling(
+            off_diagonal_strength=strength, intercept_strength=strength
+        ).fit(labels, logits)
+        off = scaling.matrix - np.diag(np.diag(scaling.matrix))
+        sizes.append((np.abs(off).max(), np.abs(scaling.bias).max()))
+    assert sizes[0] > sizes[1] > sizes[2]
+    assert max(sizes[2]) < 1e-3
+
+
+def test_the_penalty_is_that_of_the_paper():
+    # At the optimum the slopes of NLL and penalty cancel.
+    logits = random_logits(400, 3).astype("float64")
+    labels = drawn(logits / 2)
+    scaling = kc.MatrixScaling(
+        off_diagonal_strength=0.3, intercept_strength=0.7
+    ).fit(labels, logits)
+    matrix = scaling.matrix.astype("float64")
+    bias = scaling.bias.astype("float64")
+    residuals = softmax(logits @ matrix.T + bias) - np.eye(3)[labels]
+    off = matrix - np.diag(np.diag(matrix))
+    slope = residuals.T @ logits / 400 + 2 * 0.3 / 6 * off
+    np.testing.assert_allclose(slope, 0.0, atol=1e-5)
+    slope = residuals.mean(axis=0) + 2 * 0.7 / 3 * bias
+    np.testing.assert_allclose(slope, 0.0, atol=1e-5)
+
+
+def test_isotonic_probabilities_do_not_saturate_before_float32_does():
+    logits = np.array([[20.0, 0.0], [16.0, 0.0], [0.0, 0.0], [0.0, 9.0]])
+    calibrator = kc.IsotonicCalibration().fit([0, 0, 1, 1], logits)
+    found = softmax(array(calibrator(logits)))
+    np.testing.assert_allclose(found[:, 0], [1.0, 1.0, 0.0, 0.0], atol=1e-6)
+
+
+# Tables inside compiled code.
+
+
+def test_locate_counts_the_edges_below():
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 3, 7, 8, 100):
+        edges = np.sort(rng.uniform(size=(3, size)).astype("float32"), axis=-1)
+        values = rng.uniform(-0.1, 1.1, size=(5, 20, 3)).astype("float32")
+        values[0, :, 0] = edges[0, size // 2]
+        found = array(locate(*map(ops.convert_to_tensor, (edges, values))))
+        for k in range(3):
+            expected = np.searchsorted(edges[k], values[..., k])
+            np.testing.assert_array_equal(found[..., k], expected)
+
+
+def test_interpolate_is_that_of_numpy():
+    rng = np.random.default_rng(0)
+    x = np.sort(rng.uniform(size=(2, 9)), axis=-1).astype("float32")
+    y = rng.normal(size=(2, 9)).astype("float32")
+    values = rng.uniform(-0.2, 1.2, size=(50, 2)).astype("float32")
+    found = array(interpolate(*map(ops.convert_to_tensor, (x, y, values))))
+    for k in range(2):
+        expected = np.interp(values[:, k], x[k], y[k])
+        np.testing.assert_allclose(found[:, k], expected, atol=1e-5)
+
+
+# Memory, and models run over data sets.
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        kc.TemperatureScaling,
+        lambda: kc.TemperatureScaling(objective="ece", grid=[1, 2, 3]),
+        kc.VectorScaling,
+        kc.MatrixScaling,
+        kc.EnsembleTemperatureScaling,
+    ],
+    ids=["temperature", "ece", "vector", "matrix", "ensemble"],
+)
+def test_a_fit_makes_no_second_copy_of_the_logits(make):
+    logits = random_logits(1_000_000, 12).reshape(250, 50, 80, 12)
+    labels = drawn(logits / 2)
+    labels[:, :3] = 255
+    tracemalloc.start()
+    try:
+        make().fit(labels, logits, ignore_class=255)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # Blocks of a megabyte or few, and masks of a byte for each pixel.
+    assert peak < 0.6 * logits.nbytes
+
+
+def model_and_data(dense=False):
+    keras.utils.set_random_seed(0)
+    shape = (6, 5, 8) if dense else (8,)
+    model = keras.Sequential([keras.Input(shape), keras.layers.Dense(4)])
+    model.compile(loss=kc.ACLS(from_logits=True))
+    x = np.random.default_rng(0).normal(size=(50, *shape)).astype("float32")
+    logits = model.predict(x, verbose=0)
+    return model, x, drawn(logits * 3), logits
+
+
+class Batches(keras.utils.PyDataset):
+    def __init__(self, x, y):
+        super().__init__()
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        part = slice(index * 13, index * 13 + 13)
+        return self.x[part], self.y[part]
+
+
+def test_fit_on_runs_a_model_over_a_data_set(capsys):
+    model, x, labels, logits = model_and_data()
+    expected = kc.VectorScaling().fit(labels, logits)
+    batches = Batches(x, labels)
+    datasets = {
+        "generator": (batches[i] for i in range(4)),
+        "list": [batches[i] for i in range(4)],
+        "PyDataset": batches,
+    }
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        data = tf.data.Dataset.from_tensor_slices((x, labels))
+        datasets["tf.data"] = data.batch(13)
+    for name, dataset in datasets.items():
+        found = kc.VectorScaling().fit_on(model, dataset)
+        np.testing.assert_allclose(
+            found.scale, expected.scale, atol=1e-4, err_msg=name
+        )
+        # Keras' progress bar, to its end.
+        end = "4/Unknown" if name == "generator" else "4/4"
+        assert end in capsys.readouterr().out
+    kc.VectorScaling().fit_on(model, batches, verbose=0)
+    assert capsys.readouterr().out == ""
+
+
+def test_fit_on_takes_weights_steps_and_ignored_pixels():
+    model, x, labels, logits = model_and_data(dense=True)
+    marked = labels.copy()
+    marked[:, :2] = 255
+    weight = np.random.default_rng(1).integers(1, 3, 50)
+    batches = [(x[:20], marked[:20], weight[:20]), (x[20:], marked[20:])]
+    found = kc.TemperatureScaling().fit_on(
+        model, iter(batches), ignore_class=255, steps=1, verbose=0
+    )
+    expected = kc.TemperatureScaling().fit(
+        marked[:20], logits[:20], weight[:20], ignore_class=255
+    )
+    assert abs(found.temperature / expected.temperature - 1) < 1e-5
+
+
+def test_fit_on_can_keep_a_few_pixels_of_each_image():
+    model, x, labels, _ = model_and_data(dense=True)
+    marked = labels.copy()
+    marked[:, 0] = 255
+    seen = []
+
+    class Spy(kc.TemperatureScaling):
+        def fit_samples(self, samples):
+            seen.append(samples)
+            super().fit_samples(samples)
+
+    for count, kept in ((7, 7), (100, 25)):
+        Spy().fit_on(
+            model,
+            [(x, marked)],
+            ignore_class=255,
+            pixels_per_image=count,
+            verbose=0,
+        )
+        assert seen[-1].logits.shape == (50 * kept, 4)
+    again = Spy().fit_on(
+        model, [(x, marked)], pixels_per_image=7, ignore_class=255, verbose=0
+    )
+    assert again.fitted
+    np.testing.assert_array_equal(seen[-1].logits, seen[0].logits)
+
+
+def test_fit_on_reads_probabilities_as_the_loss_says():
+    keras.utils.set_random_seed(0)
+    layer = keras.layers.Dense(1, activation="sigmoid")
+    model = keras.Sequential([keras.Input((8,)), layer])
+    x = np.random.default_rng(0).normal(size=(200, 8)).astype("float32")
+    probs = model.predict(x, verbose=0)
+    z = np.log(probs) - np.log1p(-probs)
+    labels = drawn(np.concatenate([np.zeros_like(z), z], axis=-1))
+    with pytest.raises(ValueError, match="`from_logits` must be True or False"):
+        kc.TemperatureScaling().fit_on(model, [(x, labels)], verbose=0)
+    model.compile(loss="binary_crossentropy")
+    model.compile(loss=keras.losses.BinaryCrossentropy())
+    found = kc.TemperatureScaling().fit_on(model, [(x, labels)], verbose=0)
+    expected = kc.TemperatureScaling().fit(labels, z)
+    assert abs(found.temperature / expected.temperature - 1) < 1e-3
+
+
+def test_fit_on_refuses_what_does_not_end_or_has_no_labels():
+    model, x, labels, _ = model_and_data()
+    with pytest.raises(ValueError, match="`dataset` must give labels"):
+        kc.TemperatureScaling().fit_on(model, [x], verbose=0)
+    with pytest.raises(ValueError, match="`steps` must be >= 1"):
+        kc.TemperatureScaling().fit_on(model, [(x, labels)], steps=0)
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        data = tf.data.Dataset.from_tensor_slices((x, labels))
+        data = data.batch(10).repeat()
+        with pytest.raises(ValueError, match="`steps` must be given"):
+            kc.TemperatureScaling().fit_on(model, data)
+        kc.TemperatureScaling().fit_on(model, data, steps=3, verbose=0)
