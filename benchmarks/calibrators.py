@@ -22,6 +22,7 @@ import warnings
 import numpy as np
 from absl import app
 from absl import flags
+from reporting import Peak
 from reporting import machine
 from reporting import markdown_table
 from reporting import publish
@@ -31,6 +32,7 @@ import keras_calib
 _SIZES = flags.DEFINE_multi_string(
     "sizes", ["10000x10", "10000x100", "50000x1000"], "Samples x classes."
 )
+_PIXELS = flags.DEFINE_integer("pixels", 10_000_000, "0 leaves them out.")
 _ONLY = flags.DEFINE_string("only", "", "Contenders whose names contain this.")
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Fits; 1 where they are long.")
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
@@ -257,6 +259,40 @@ def rows_of(size):
     return rows
 
 
+def pixel_rows(count, num_classes=12):
+    """Fits on the pixels of a segmenter: seconds, and memory beside them."""
+    logits = np.empty((count, num_classes), "float32")
+    labels = np.empty(count, "int64")
+    for start in range(0, count, 100_000):
+        part = slice(start, start + 100_000)
+        size = len(labels[part])
+        labels[part], logits[part] = samples(size, num_classes, seed=start)
+    rows = []
+    for make in PIXEL_CALIBRATORS:
+        calibrator, peak = make(), Peak()
+        peak.forget()
+        start = time.perf_counter()
+        calibrator.fit(labels, logits)
+        took = time.perf_counter() - start
+        peak.note()
+        rows.append([type(calibrator).__name__, f"{took:.3g}"])
+        rows[-1].append(f"{peak.growth:.0f}")
+        print(*rows[-1], flush=True)
+    return rows, logits.nbytes / 2**20
+
+
+PIXEL_CALIBRATORS = (
+    keras_calib.TemperatureScaling,
+    keras_calib.VectorScaling,
+    keras_calib.MatrixScaling,
+    keras_calib.DirichletCalibration,
+    keras_calib.EnsembleTemperatureScaling,
+    keras_calib.HistogramBinning,
+    keras_calib.IsotonicCalibration,
+    keras_calib.BetaCalibration,
+)
+
+
 def main(_):
     warnings.simplefilter("ignore")
     versions = ", ".join(
@@ -269,8 +305,16 @@ def main(_):
     text = (
         f"{machine()}; {versions}. Load of the machine at the start: "
         f"{os.getloadavg()[0]:.1f}.\n\n"
-        "`ratio`: seconds over those of keras_calib.\n\n" + table
+        "`ratio`: seconds over those of keras_calib; force=True where a "
+        "matrix has more parameters than there are samples.\n\n" + table
     )
+    if _PIXELS.value:
+        rows, size = pixel_rows(_PIXELS.value)
+        text += (
+            f"\n\n{_PIXELS.value:,} pixels of 12 classes, whose logits take "
+            f"{size:.0f} MB:\n\n"
+        )
+        text += markdown_table(["calibrator", "s", "MB more"], rows)
     publish(text, _OUT.value)
 
 

@@ -15,17 +15,12 @@ the resident memory, data not counted, and the state that it has from the
 start. Errors are relative to float64. Half an hour on 2 CPU cores.
 """
 
-import contextlib
-import ctypes
 import importlib.metadata
 import json
 import os
-import re
-import resource
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +31,7 @@ from peer_contenders import METRICS
 from peer_contenders import OneCall
 from peer_data import Data
 from peer_data import reference
+from reporting import Peak
 
 _ROWS = flags.DEFINE_multi_string("rows", None, "Tables by name; all if none.")
 _METRICS = flags.DEFINE_multi_string("metrics", METRICS, "Of these metrics.")
@@ -104,32 +100,6 @@ TABLES = {
         long=True,
     ),
 }
-
-
-class Peak:
-    """How far the resident memory rises above where it was, in MB."""
-
-    def __init__(self):
-        with contextlib.suppress(OSError):
-            ctypes.CDLL("libc.so.6").malloc_trim(0)
-        self._start = self._read("VmRSS")
-        self.growth = 0.0
-
-    def forget(self) -> None:
-        """What follows counts, what was before does not."""
-        with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")
-
-    def note(self) -> None:
-        self.growth = max(self.growth, self._read("VmHWM") - self._start)
-
-    def _read(self, field: str) -> float:
-        try:
-            status = Path("/proc/self/status").read_text(encoding="utf-8")
-        except OSError:
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            return peak / (2**20 if sys.platform == "darwin" else 2**10)
-        return int(re.search(field + r":\s+(\d+)", status)[1]) / 2**10
 
 
 class Clock:

@@ -1,8 +1,12 @@
 """What the benchmarks share: timing, and the report they print and write."""
 
+import contextlib
+import ctypes
 import importlib
 import os
 import platform
+import re
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +18,7 @@ import keras
 import numpy as np
 
 __all__ = [
+    "Peak",
     "TensorFlowStep",
     "machine",
     "markdown_table",
@@ -23,6 +28,32 @@ __all__ = [
     "publish",
     "state_bytes",
 ]
+
+
+class Peak:
+    """How far the resident memory rises above where it was, in MB."""
+
+    def __init__(self):
+        with contextlib.suppress(OSError):
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+        self._start = self._read("VmRSS")
+        self.growth = 0.0
+
+    def forget(self) -> None:
+        """What follows counts, what was before does not."""
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+
+    def note(self) -> None:
+        self.growth = max(self.growth, self._read("VmHWM") - self._start)
+
+    def _read(self, field: str) -> float:
+        try:
+            status = Path("/proc/self/status").read_text(encoding="utf-8")
+        except OSError:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            return peak / (2**20 if sys.platform == "darwin" else 2**10)
+        return int(re.search(field + r":\s+(\d+)", status)[1]) / 2**10
 
 
 def machine() -> str:

@@ -208,14 +208,15 @@ def test_histogram_binning_gives_the_shares_of_its_bins():
     probs = array(ops.softmax(logits)).astype("float64")
     for options in (
         {"num_bins": 7},
+        {"num_bins": 1},
         {"num_bins": 7, "edges": "mass"},
         {"num_bins": 200},
     ):
         calibrator = kc.HistogramBinning(**options).fit(labels, logits)
         found = np.exp(array(calibrator(logits)))
         for k in range(3):
-            edges = calibrator.inner_edges[k].astype("float64")
-            index = np.searchsorted(edges, probs[:, k])
+            edges = calibrator.upper_edges[k].astype("float64")
+            index = np.searchsorted(edges[:-1], probs[:, k])
             for b in np.unique(index):
                 inside = index == b
                 np.testing.assert_allclose(

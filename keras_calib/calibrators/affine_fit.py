@@ -129,11 +129,11 @@ def _least(
 
 def _vector_sums(block: Samples, theta: np.ndarray) -> tuple:
     """NLL, weight and gradient by (w, b), summed over a block."""
-    z = block.logits.astype("float64", copy=False)
+    z = block.logits
     scaled = z * theta[:, 0]
     scaled += theta[:, 1]
     loss, residuals = nll_and_residuals(scaled, block)
-    slope = [np.einsum("nk,nk->k", residuals, z), residuals.sum(axis=0)]
+    slope = [np.sum(residuals * z, axis=0), residuals.sum(axis=0)]
     return loss, block.weights().sum(), np.stack(slope, axis=-1)
 
 
@@ -141,8 +141,8 @@ def _affine_sums(
     block: Samples, features: Callable, theta: np.ndarray
 ) -> tuple:
     """NLL, weight and gradient by [W, b], summed over a block."""
-    x = features(block.logits.astype("float64"))
-    scaled = x @ theta[:, :-1].T
+    x = features(block.logits)
+    scaled = (theta[:, :-1] @ x.T).T
     scaled += theta[:, -1]
     loss, residuals = nll_and_residuals(scaled, block)
     slope = np.column_stack([residuals.T @ x, residuals.sum(axis=0)])
@@ -153,11 +153,11 @@ def _vector_curvature(samples: Samples, theta: np.ndarray) -> np.ndarray:
     """Hessians of the mean NLL by (w_k, b_k), `(num_classes, 2, 2)`."""
 
     def of_block(block):
-        z, weight = block.logits.astype("float64", copy=False), block.weights()
+        z, weight = block.logits, block.weights()
         p = _softmax(z * theta[:, 0] + theta[:, 1])
         spread = p * (1.0 - p) * weight[:, None]
         first = spread * z
-        second = np.einsum("nk,nk->k", first, z)
+        second = np.sum(first * z, axis=0)
         return second, first.sum(axis=0), spread.sum(axis=0), weight.sum()
 
     second, first, spread, weight = samples.sums(of_block)
@@ -219,9 +219,9 @@ def _root_by_rows(
 
 def _mapped(block: Samples, features: Callable, theta: np.ndarray) -> tuple:
     """x with a 1 at its end, softmax(theta x), and weights."""
-    x = features(block.logits.astype("float64"))
+    x = features(block.logits)
     x = np.column_stack([x, np.ones(len(x))])
-    return x, _softmax(x @ theta.T), block.weights()
+    return x, _softmax((theta @ x.T).T), block.weights()
 
 
 def _inverse_roots(matrices: np.ndarray) -> np.ndarray:

@@ -78,7 +78,7 @@ class Calibrator(keras.layers.Layer):
                 of (labels, logits) or (labels, logits, sample_weight): a
                 `tf.data.Dataset`, a generator, any iterable that ends.
             logits: Logits `(n, ..., num_classes)`, or `(n, ..., 1)` for the
-                second of two classes. They are not copied.
+                second of two classes. float32 and float64 are not copied.
             sample_weight: Weights of the shape of the class ids, or `(n,)`.
             ignore_class: Class id that does not count, such as 255.
             force: Fit although there are fewer samples than parameters, or a

@@ -66,9 +66,10 @@ class HistogramBinning(_Table):
         empty: What an empty bin gives: `"centre"`, its centre, or `"zero"`.
         min_prob: Least q, in [0, 0.5]. 0 lets the NLL of a sample be as
             large as 85 nats.
-        inner_edges: Known edges between bins `(num_classes, num_bins - 1)`,
-            one row for two classes; None, the default, waits for `fit`.
-        values: Known q `(num_classes, num_bins)`, given with `inner_edges`.
+        upper_edges: Known upper ends of the bins `(num_classes, num_bins)`,
+            the last 1, one row for two classes; None, the default, waits for
+            `fit`.
+        values: Known q of that shape, given with `upper_edges`.
         name: Name of the layer.
         **kwargs: `trainable` of `keras.layers.Layer`.
 
@@ -81,7 +82,7 @@ class HistogramBinning(_Table):
 
     Example:
 
-    >>> binning = HistogramBinning(inner_edges=[[0.5]], values=[[0.2, 0.7]])
+    >>> binning = HistogramBinning(upper_edges=[[0.5, 1]], values=[[0.2, 0.7]])
     >>> logits = binning(np.log([[0.1, 0.9]]))
     >>> print(np.round(keras.ops.softmax(logits), 4))
     [[0.3 0.7]]
@@ -98,7 +99,7 @@ class HistogramBinning(_Table):
         empty bins.
     """
 
-    fitted_values = ("inner_edges", "values")
+    fitted_values = ("upper_edges", "values")
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class HistogramBinning(_Table):
         edges: str = "width",
         empty: str = "centre",
         min_prob: float = 0.0,
-        inner_edges: Any = None,
+        upper_edges: Any = None,
         values: Any = None,
         name: str = "histogram_binning",
         **kwargs: Any,
@@ -119,12 +120,12 @@ class HistogramBinning(_Table):
         self.num_bins = num_bins
         self.edges = edges
         self.empty = empty
-        self.set_known_rows(inner_edges=inner_edges, values=values)
+        self.set_known_rows(upper_edges=upper_edges, values=values)
 
     @property
-    def inner_edges(self) -> np.ndarray:
-        """Edges between bins `(num_classes, num_bins - 1)`."""
-        return self.fitted_value("inner_edges")
+    def upper_edges(self) -> np.ndarray:
+        """Upper ends of the bins `(num_classes, num_bins)`; 1 pads rows."""
+        return self.fitted_value("upper_edges")
 
     def fit_samples(self, samples: Samples) -> None:
         """Finds the edges and the shares."""
@@ -138,22 +139,22 @@ class HistogramBinning(_Table):
             total = np.bincount(index, weight, minlength=size)
             positive = labels if weight is None else labels * weight
             positive = np.bincount(index, positive, minlength=size)
-            ends = np.concatenate([[0.0], inner, [1.0]])
-            centres = (ends[1:] + ends[:-1]) / 2.0
+            upper = np.append(inner, 1.0)
+            centres = (np.append(0.0, inner) + upper) / 2.0
             share = safe_divide(positive, total.astype("float64"))
-            edges.append(inner)
+            edges.append(upper)
             if self.empty == "centre":
                 share = np.where(total > 0, share, centres)
             values.append(share)
-        # No probability lies beyond an edge of 2.
-        inner_edges = padded([np.append(row, 2.0) for row in edges], 2.0)
         self.set_fitted(
-            samples.num_classes, inner_edges=inner_edges, values=padded(values)
+            samples.num_classes,
+            upper_edges=padded(edges),
+            values=padded(values),
         )
 
     def look_up(self, probs: Any) -> Any:
         """The share of the bin."""
-        index = locate(self._inner_edges, probs)
+        index = locate(self._upper_edges, probs)
         return take(self._values, ops.minimum(index, self._values.shape[1] - 1))
 
     def num_parameters(self, num_classes: int) -> int:

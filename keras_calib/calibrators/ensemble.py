@@ -125,24 +125,22 @@ class EnsembleTemperatureScaling(Calibrator):
         return {**super().get_config(), "objective": self.objective}
 
 
-def _members(logits: np.ndarray, temperature: float) -> np.ndarray:
-    """Probabilities that are mixed, `(3, n, num_classes)`."""
-    z = np.subtract(logits, logits.max(-1, keepdims=True), dtype="float64")
-    members = np.empty((3, *z.shape))
-    np.exp(z / temperature, out=members[0])
-    np.exp(z, out=members[1])
-    members[:2] /= members[:2].sum(axis=-1, keepdims=True)
-    members[2] = 1.0 / z.shape[-1]
-    return members
+def _members(block: Samples, temperature: float) -> list[np.ndarray]:
+    """Probabilities that are mixed, three times `(n, num_classes)`."""
+    z = block.logits - block.logits.max(axis=-1, keepdims=True)
+    members = [np.exp(z / temperature), np.exp(z), np.ones_like(z)]
+    return [p / p.sum(axis=-1, keepdims=True) for p in members]
 
 
 def _least_mse(samples: Samples, temperature: float) -> np.ndarray:
     """The least of a quadratic, whose coefficients take one pass."""
 
     def of_block(block):
-        p, weight = _members(block.logits, temperature), block.weights()
-        target = np.einsum("ink,nk,n->i", p, block.soft_labels(), weight)
-        return np.einsum("ink,jnk,n->ij", p, p, weight), target, weight.sum()
+        p, weight = _members(block, temperature), block.weights()
+        labels = block.soft_labels()
+        target = [weight @ _dot(a, labels) for a in p]
+        squares = [[weight @ _dot(a, b) for b in p] for a in p]
+        return squares, target, weight.sum()
 
     squares, products, weight = samples.sums(of_block)
     squares, products = squares / weight, products / weight
@@ -157,15 +155,17 @@ def _least_mse(samples: Samples, temperature: float) -> np.ndarray:
 def _least_nll(samples: Samples, temperature: float) -> np.ndarray:
     def value(mixture):
         def of_block(block):
-            p, weight = _members(block.logits, temperature), block.weights()
+            p, weight = _members(block, temperature), block.weights()
             if block.labels.ndim == 1:
-                p = p[:, np.arange(len(weight)), block.labels][..., None]
+                rows = np.arange(len(weight))
+                p = [a[rows, block.labels][:, None] for a in p]
                 labels = np.ones((len(weight), 1))
             else:
                 labels = block.soft_labels()
-            mixed = np.maximum(np.einsum("i,ink->nk", mixture, p), 1e-300)
-            loss = -np.einsum("nk,nk,n->", labels, np.log(mixed), weight)
-            slope = -np.einsum("ink,nk,n->i", p, labels / mixed, weight)
+            mixed = sum(m * a for m, a in zip(mixture, p, strict=True))
+            mixed = np.maximum(mixed, 1e-300)
+            loss = -weight @ _dot(labels, np.log(mixed))
+            slope = [-weight @ _dot(labels / mixed, a) for a in p]
             return loss, slope, weight.sum()
 
         loss, slope, weight = samples.sums(of_block)
@@ -192,3 +192,8 @@ def _least_on_simplex(value: Any) -> np.ndarray:
     mixture = np.clip(found.x, 0.0, 1.0)
     candidates = [mixture / mixture.sum(), *np.eye(3)]
     return min(candidates, key=lambda m: value(m)[0])
+
+
+def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Inner products of rows, `(n,)`."""
+    return np.sum(a * b, axis=-1)

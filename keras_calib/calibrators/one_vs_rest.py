@@ -13,7 +13,9 @@ from keras_calib.numerics import to_numpy
 __all__ = ["OneVsRest"]
 
 # Probabilities that are held at a time while fitting.
-_HELD = 2**25
+_HELD = 2**23
+# Logits in work at a time: each operation of a backend has its price.
+_BLOCK = 2**18
 
 
 class OneVsRest(Calibrator):
@@ -48,7 +50,7 @@ class OneVsRest(Calibrator):
             soft = samples.labels.ndim == 2
             labels = np.empty(values.shape, "float64" if soft else "bool")
             end = 0
-            for block in samples.blocks():
+            for block in samples.blocks(_BLOCK):
                 part = slice(end, end := end + len(block.logits))
                 features = self.features(ops.convert_to_tensor(block.logits))
                 values[:, part] = to_numpy(features)[:, classes].T

@@ -230,10 +230,8 @@ def _best_of(grid: Sequence[float], samples: Samples, objective: str) -> float:
 
 
 def _shifted(block: Samples) -> np.ndarray:
-    """Logits less the largest of each row, float64: exp(0) is on top."""
-    return np.subtract(
-        block.logits, block.logits.max(-1, keepdims=True), dtype="float64"
-    )
+    """Logits less the largest of each sample: exp(0) is on top."""
+    return block.logits - block.logits.max(axis=-1, keepdims=True)
 
 
 def _slopes(samples: Samples, beta: float) -> tuple[float, float]:
@@ -248,13 +246,14 @@ def _slopes(samples: Samples, beta: float) -> tuple[float, float]:
         if block.labels.ndim == 1:
             target = z[np.arange(len(z)), block.labels]
         else:
-            target = np.einsum("nk,nk->n", block.soft_labels(), z)
+            target = np.sum(block.soft_labels() * z, axis=-1)
         p = np.multiply(z, beta)
         np.exp(p, out=p)
         total = p.sum(axis=-1)
         p *= z
         mean = p.sum(axis=-1) / total
-        variance = np.einsum("nk,nk->n", p, z) / total - mean * mean
+        p *= z
+        variance = p.sum(axis=-1) / total - mean * mean
         weight = block.weights()
         return weight @ (mean - target), weight @ variance
 
@@ -285,7 +284,8 @@ def _errors(samples: Samples, temperatures: Sequence[float]) -> list[float]:
     """ECE at each temperature."""
 
     def of_block(block):
-        z, scaled = _shifted(block), np.empty(block.logits.shape)
+        z = _shifted(block)
+        scaled = np.empty_like(z)
         # The predicted class is the same at every temperature.
         correct = ~is_wrong(z, hard_labels(block.labels))
         sums = []
