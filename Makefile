@@ -62,6 +62,8 @@ bench: .venv/dev
 	  --out=benchmarks/results/fit_overhead.md
 	.venv/bin/python benchmarks/interval_coverage.py \
 	  --out=benchmarks/results/interval_coverage.md
+	.venv/bin/python benchmarks/risk_guarantee.py \
+	  --out=benchmarks/results/risk_guarantee.md
 
 bench-peers: .venv-bench/dev
 	.venv-bench/bin/python benchmarks/metrics.py \

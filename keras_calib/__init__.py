@@ -129,6 +129,11 @@ from keras_calib.scores import neg_entropy
 from keras_calib.scores import p_norm
 from keras_calib.scores import prob_margin
 from keras_calib.segmentation import per_image
+from keras_calib.selection import ChosenThreshold
+from keras_calib.selection import LogitNormalization
+from keras_calib.selection import SelectiveClassifier
+from keras_calib.selection import ThresholdTable
+from keras_calib.selection import choose_threshold
 from keras_calib.smooth_error import smooth_ece
 from keras_calib.targets import cape_targets
 from keras_calib.targets import objectness_targets
@@ -152,6 +157,7 @@ __all__ = [
     "CalibrationMetrics",
     "CalibrationTest",
     "Calibrator",
+    "ChosenThreshold",
     "ClasswiseECE",
     "Comparison",
     "ConfidencePenalty",
@@ -174,6 +180,7 @@ __all__ = [
     "IsotonicCalibration",
     "LabelRelaxation",
     "LabelSmoothing",
+    "LogitNormalization",
     "MCE",
     "MDCA",
     "MMCE",
@@ -192,9 +199,11 @@ __all__ = [
     "RiskAtCoverage",
     "RiskCoverageCurve",
     "RiskCoverageDisplay",
+    "SelectiveClassifier",
     "SmoothECE",
     "StreamingMetric",
     "TemperatureScaling",
+    "ThresholdTable",
     "Underconfidence",
     "UniformityPenalty",
     "VectorScaling",
@@ -213,6 +222,7 @@ __all__ = [
     "canonical_calibration_error",
     "cape_loss",
     "cape_targets",
+    "choose_threshold",
     "classwise_ece",
     "clopper_pearson",
     "compare",

@@ -4,6 +4,7 @@ from typing import Any
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import betainc
 from scipy.stats import beta
 from scipy.stats import t
 
@@ -14,6 +15,8 @@ from keras_calib.numerics import safe_divide
 
 __all__ = [
     "Moments",
+    "binomial_p_value",
+    "binomial_upper_bound",
     "clopper_pearson",
     "mean_interval",
     "moments",
@@ -64,6 +67,43 @@ def clopper_pearson(
         np.where(successes > 0, lower, 0.0),
         np.where(failures > 0, upper, 1.0),
     )
+
+
+def binomial_upper_bound(
+    successes: Any, trials: Any, *, level: float = 0.95
+) -> np.ndarray:
+    """Exact upper bound of a share, the one-sided end of Clopper and Pearson.
+
+    Args:
+        successes: `(...)`, between 0 and `trials`; need not be whole.
+        trials: `(...)`, >= 0.
+        level: Probability that the bound holds, in (0, 1).
+
+    Returns:
+        `(...)`, in [0, 1]; 1 without trials.
+    """
+    successes = np.asarray(successes, "float64")
+    failures = np.asarray(trials, "float64") - successes
+    bound = beta.ppf(level, successes + 1.0, np.maximum(failures, 1e-300))
+    return np.where(failures > 0, bound, 1.0)
+
+
+def binomial_p_value(errors: Any, trials: Any, risk: float) -> np.ndarray:
+    """P(Bin(trials, risk) <= errors): small if the true risk is lower.
+
+    Args:
+        errors: `(...)`, counts between 0 and `trials`.
+        trials: `(...)`, counts.
+        risk: Error probability, in (0, 1).
+
+    Returns:
+        `(...)`, in [0, 1].
+    """
+    errors = np.asarray(errors, "float64")
+    correct = np.asarray(trials, "float64") - errors
+    # The incomplete beta function has no value where nothing is correct.
+    value = betainc(np.maximum(correct, 1.0), errors + 1.0, 1.0 - risk)
+    return np.where(correct > 0, value, 1.0)
 
 
 def tail_of(level: float) -> float:

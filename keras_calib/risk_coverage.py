@@ -71,8 +71,8 @@ def aurc(
             second of two classes.
         score: What ranks: `"msp"` (the probability of the predicted class),
             `"max_logit"`, `"logit_margin"`, `"prob_margin"`,
-            `"neg_entropy"`, `"neg_energy"`, `"gini"`, `"p_norm"` (in the
-            precision of the backend, float32 on JAX), or a function of
+            `"neg_entropy"`, `"neg_energy"`, `"gini"` (in the precision of
+            the backend, float32 on JAX), `"p_norm"`, or a function of
             logits `(n, num_classes)`, or log p, to `(n,)`, higher = surer.
         ties: `"average"`: the mean over all orders of tied samples;
             `"order"`: tied samples stay in the order given.

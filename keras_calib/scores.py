@@ -5,10 +5,13 @@ All but `max_logit` are unchanged if a constant is added to the logits.
 
 from typing import Any
 
+import numpy as np
 from keras import ops
 
 from keras_calib.checks import check_at_least
 from keras_calib.numerics import at_least_float32
+from keras_calib.numerics import namespace
+from keras_calib.numerics import safe_divide
 
 __all__ = [
     "gini",
@@ -151,7 +154,8 @@ def p_norm(logits: Any, *, p: float = 4.0, center: bool = True) -> Any:
     p = 0. In [0, 1] for p > 0 when centred; 0 where all logits are equal.
 
     Args:
-        logits: Shape `(..., num_classes)`.
+        logits: Shape `(..., num_classes)`. NumPy arrays are computed in their
+            own precision: in float32 normalised logits often tie.
         p: Order of the norm, >= 0.
         center: Whether the mean is taken off first.
 
@@ -164,20 +168,24 @@ def p_norm(logits: Any, *, p: float = 4.0, center: bool = True) -> Any:
         Neural Networks, UAI 2024, https://arxiv.org/abs/2305.15508
     """
     check_at_least("p", p, 0.0)
-    values = at_least_float32(logits)
+    if namespace(logits) is np:
+        values = logits.astype(np.result_type(logits, "float32"), copy=False)
+    else:
+        values = at_least_float32(logits)
+    xp = namespace(values)
     if center:
-        values = values - ops.mean(values, axis=-1, keepdims=True)
-    largest = ops.max(values, axis=-1)
-    size = ops.abs(values)
+        values = values - xp.mean(values, axis=-1, keepdims=True)
+    largest = xp.max(values, axis=-1)
+    size = xp.abs(values)
     if p == 0:
-        norm = ops.sum(ops.cast(size > 0, values.dtype), axis=-1)
-        return ops.divide_no_nan(largest, norm)
+        norm = xp.where(size > 0, xp.ones_like(size), xp.zeros_like(size))
+        return safe_divide(largest, xp.sum(norm, axis=-1))
     # Divided by the largest entry first: |v|^p overflows float32 soon.
-    scale = ops.max(size, axis=-1, keepdims=True)
-    share = ops.divide_no_nan(size, scale)
-    norm = ops.power(ops.sum(ops.power(share, p), axis=-1), 1.0 / p)
-    scale = ops.squeeze(scale, axis=-1)
-    return ops.divide_no_nan(largest, scale * norm)
+    scale = xp.max(size, axis=-1, keepdims=True)
+    share = safe_divide(size, scale)
+    norm = xp.power(xp.sum(xp.power(share, p), axis=-1), 1.0 / p)
+    scale = xp.squeeze(scale, axis=-1)
+    return safe_divide(largest, scale * norm)
 
 
 def _two_largest(x: Any) -> tuple[Any, Any]:

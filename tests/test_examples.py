@@ -125,6 +125,32 @@ def test_the_code_of_the_readme_runs(tmp_path, monkeypatch):
     assert (tmp_path / "serving" / "1" / "saved_model.pb").exists()
 
 
+def test_rejection_is_measured_with_and_without_smoothing():
+    done = subprocess.run(
+        [
+            sys.executable,
+            "examples/label_smoothing_selection.py",
+            "--alpha=0.0",
+            "--alpha=0.2",
+            "--epochs=5",
+            "--seeds=2",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    head, *rows = done.stdout.splitlines()[-3:]
+    assert head.split()[:3] == ["smoothing", "accuracy", "AURC*1e3"]
+    for row, alpha in zip(rows, ("0.0", "0.2"), strict=True):
+        values = row.replace("±", " ").split()
+        assert values[0] == alpha
+        assert float(values[1]) > 0.9
+        assert 0 < float(values[3]) < 50
+        assert len(values) == 1 + 5 * 2 + 2
+
+
 def test_metrics_of_logs_are_read_by_beam(tmp_path):
     pytest.importorskip("apache_beam")
     tables = []

@@ -70,6 +70,7 @@ FLOORS = {
     "losses": 2,
     "metrics": 2,
     "analysis": 3,
+    "selection": 3,
     "beam": 4,
     "exporting": 4,
     "plots": 4,

@@ -1,0 +1,389 @@
+"""A classifier that may abstain."""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.calibrators import Calibrator
+from keras_calib.checks import check_number
+from keras_calib.checks import class_axis
+from keras_calib.checks import invalid
+from keras_calib.inputs import Predictions
+from keras_calib.inputs import read_predictions
+from keras_calib.numerics import at_least_float32
+from keras_calib.numerics import to_numpy
+from keras_calib.score_names import score_function
+from keras_calib.selection.candidates import Candidates
+from keras_calib.selection.candidates import candidates
+from keras_calib.selection.candidates import check_units
+from keras_calib.selection.scoring import apply_score
+from keras_calib.selection.scoring import area
+from keras_calib.selection.scoring import calibrate
+from keras_calib.selection.scoring import scored
+from keras_calib.selection.thresholds import ChosenThreshold
+from keras_calib.selection.thresholds import Target
+from keras_calib.selection.thresholds import ThresholdTable
+from keras_calib.selection.thresholds import choose
+from keras_calib.selection.thresholds import table_of
+from keras_calib.selection.tuning import check_lengths
+from keras_calib.selection.tuning import check_nothing_to_tune
+from keras_calib.selection.tuning import split_rows
+from keras_calib.selection.tuning import unfitted
+
+__all__ = ["SelectiveClassifier"]
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class SelectiveClassifier(keras.layers.Layer):
+    """Calibrates logits, scores them and accepts those that score enough.
+
+    `fit` chooses the threshold on held-out data for a target risk or
+    coverage, with `delta` such that the risk is guaranteed. What was fitted
+    is part of the configuration: copies of a fitted layer are fitted.
+
+    Args:
+        calibrator: A fitted calibrator, or None for the logits as they are.
+        score: What ranks: a name of a score, or a function or layer of
+            logits `(..., num_classes)` to `(...)`, higher = surer; or a
+            sequence of these, of which `fit` takes the one with the least
+            AURC. `"msp"` ranks by log-odds, which do not saturate.
+        threshold: A threshold that is known; None, the default, waits for
+            `fit`.
+        chosen: What is known about the threshold; set by `fit`.
+        name: Name of the layer.
+        **kwargs: `trainable` of `keras.layers.Layer`.
+
+    Raises:
+        RuntimeError: On call before `fit`.
+
+    Example:
+
+    >>> logits = [[4.0, 0.0], [0.0, 3.0], [2.0, 0.0], [0.0, 1.0]]
+    >>> selector = SelectiveClassifier(score="logit_margin")
+    >>> selector = selector.fit([0, 1, 1, 1], logits, risk=0.0)
+    >>> selector.threshold, selector.chosen.coverage
+    (2.5, 0.5)
+
+    Reference:
+        Geifman and El-Yaniv, Selective Classification for Deep Neural
+        Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
+    """
+
+    def __init__(
+        self,
+        *,
+        calibrator: Calibrator | None = None,
+        score: str | Callable[[Any], Any] | Sequence = "msp",
+        threshold: float | None = None,
+        chosen: ChosenThreshold | None = None,
+        name: str = "selective_classifier",
+        **kwargs: Any,
+    ):
+        kwargs["dtype"] = "float32"
+        super().__init__(name=name, **kwargs)
+        self.calibrator = calibrator
+        several = isinstance(score, list | tuple)
+        self._scores = tuple(score) if several else (score,)
+        self._functions = tuple(
+            s if s == "msp" else score_function(s) for s in self._scores
+        )
+        if not self._scores or (several and threshold is not None):
+            raise ValueError(
+                invalid(
+                    "`score` must be one score if `threshold` is known, else "
+                    "at least one",
+                    score=score,
+                    threshold=threshold,
+                )
+            )
+        # The place of the score in use; None until `fit` has chosen.
+        self._place = None if several else 0
+        self._threshold = self.add_weight(
+            shape=(), initializer="zeros", trainable=False, name="threshold"
+        )
+        self._fitted = threshold is not None
+        self._chosen = chosen
+        self._table = None
+        if threshold is not None:
+            if threshold not in (float("inf"), -float("inf")):
+                check_number("threshold", threshold)
+            self._threshold.assign(threshold)
+
+    @property
+    def score(self) -> Any:
+        """The score in use; all of them before `fit` has chosen."""
+        several = self._place is None
+        return self._scores if several else self._scores[self._place]
+
+    @property
+    def fitted(self) -> bool:
+        """Whether a threshold is known."""
+        return self._fitted
+
+    @property
+    def threshold(self) -> float:
+        """The least score that is accepted."""
+        self.check_fitted()
+        return float(ops.convert_to_numpy(self._threshold))
+
+    @property
+    def chosen(self) -> ChosenThreshold | None:
+        """What `fit` found and guarantees; None for a given threshold."""
+        return self._chosen
+
+    def check_fitted(self) -> None:
+        """Raises RuntimeError before `fit`."""
+        if not self._fitted:
+            raise RuntimeError(
+                invalid(
+                    "`SelectiveClassifier` must be fitted before use: call "
+                    "`fit(labels, logits)` with held-out data",
+                    fitted=False,
+                )
+            )
+
+    def fit(
+        self,
+        labels: Any,
+        logits: Any,
+        *,
+        risk: float | None = None,
+        coverage: float | None = None,
+        delta: float | None = None,
+        method: str = "ltt",
+        tune_fraction: float | None = None,
+        seed: int = 0,
+        sample_weight: Any = None,
+        ignore_class: int | None = None,
+    ) -> "SelectiveClassifier":
+        """Chooses the threshold on held-out data and returns self.
+
+        With `delta`, P(a threshold is returned and its true risk exceeds
+        `risk`) <= `delta`, over draws of independent, equally weighted
+        samples that chose nothing else: neither network nor calibrator nor
+        score. Use data that nothing has seen, or `tune_fraction`.
+
+        `method="ltt"`, Learn then Test, tests thresholds from strict to
+        lenient by exact binomial p-values, from several starts that share
+        `delta`. The guarantee is exact for any dependence of the risk on the
+        score if scores do not tie. `method="sgr"` searches over coverage in
+        ceil(log2 n) steps that share `delta`; it mostly accepts less.
+
+        Args:
+            labels: Class ids `(n, ...)` or one-hot or soft labels
+                `(n, ..., num_classes)`.
+            logits: Logits `(n, ..., num_classes)`, or `(n, ..., 1)` for the
+                second of two classes; not calibrated yet.
+            risk: Allowed share of wrong predictions among the accepted: the
+                largest coverage of whole groups of tied samples is taken.
+            coverage: Share to accept at least, instead of `risk`: the
+                strictest threshold is taken.
+            delta: Probability that the guarantee may fail, in (0, 1). None:
+                the risk holds on this data only.
+            method: `"ltt"` or `"sgr"`; has a meaning with `delta`.
+            tune_fraction: Share of the rows, drawn at random, that fits what
+                is not fitted yet and chooses among several scores; the rest
+                chooses the threshold.
+            seed: Seed of this split.
+            sample_weight: Weights of the shape of the class ids, or `(n,)`;
+                1 everywhere with `delta`.
+            ignore_class: Class id that does not count.
+
+        Raises:
+            ValueError: If the target is out of reach (the error names what
+                could be had), or the data do not allow a guarantee. The
+                layer stays as it was.
+            RuntimeError: If the calibrator or a score is not fitted and
+                there is no `tune_fraction` to fit it on.
+        """
+        target = Target(risk, coverage, delta, method).check()
+        labels, logits = to_numpy(labels), to_numpy(logits)
+        class_axis(logits, -1, "logits")
+        check_units(delta, logits.shape[:-1])
+        if tune_fraction is None:
+            check_nothing_to_tune(self.calibrator, self._functions, delta)
+        weight = None if sample_weight is None else to_numpy(sample_weight)
+        tune = rest = slice(None)
+        if tune_fraction is not None:
+            check_lengths(logits, labels=labels, sample_weight=weight)
+            tune, rest = split_rows(len(logits), tune_fraction, seed)
+
+        def rows(part: Any) -> tuple:
+            return (
+                labels[part],
+                logits[part],
+                None if weight is None else weight[part],
+            )
+
+        def read(part: Any) -> Predictions:
+            return calibrate(
+                *rows(part),
+                calibrator=self.calibrator,
+                ignore_class=ignore_class,
+            )
+
+        fitted = []
+        try:
+            for part in unfitted([self.calibrator]):
+                part.fit(*rows(tune), ignore_class=ignore_class)
+                fitted.append(part)
+            place = 0
+            if len(self._scores) > 1 or unfitted(self._functions):
+                data = read(tune)
+                for part in unfitted(self._functions):
+                    part.fit(data.labels, data.outputs, data.weight)
+                    fitted.append(part)
+                areas = [area(scored(data, f)) for f in self._functions]
+                place = int(np.argmin(areas))
+            top = scored(read(rest), self._functions[place])
+            found = candidates(top.score, top.correct, top.weight, delta)
+            self._take(found, target, place)
+        except BaseException:
+            # As before, so that other rows may fit them next time.
+            for part in fitted:
+                part._fitted = False
+            raise
+        return self
+
+    def fit_scores(
+        self,
+        scores: Any,
+        correct: Any,
+        *,
+        risk: float | None = None,
+        coverage: float | None = None,
+        delta: float | None = None,
+        method: str = "ltt",
+        sample_weight: Any = None,
+    ) -> "SelectiveClassifier":
+        """`fit` for scores that this layer gave earlier, batch by batch.
+
+        Args:
+            scores: Scores `(...)`: `score_of` the calibrated logits.
+            correct: Whether each prediction is right, 0 or 1, shape `(...)`.
+            risk: As in `fit`.
+            coverage: As in `fit`.
+            delta: As in `fit`; scores must be `(n,)`.
+            method: As in `fit`.
+            sample_weight: Weights of the shape of the scores.
+
+        Raises:
+            ValueError: As `fit`.
+            RuntimeError: If there are several scores to choose from.
+        """
+        target = Target(risk, coverage, delta, method).check()
+        if self._place is None:
+            raise RuntimeError(
+                invalid(
+                    "`score` must be one score, or chosen by `fit`",
+                    score=self._scores,
+                )
+            )
+        # In the precision of the scores that are served.
+        scores = to_numpy(scores, "float32")
+        found = candidates(scores, correct, sample_weight, delta)
+        self._take(found, target, self._place)
+        return self
+
+    def table(self) -> ThresholdTable:
+        """What each threshold would do, on the data of the last `fit`."""
+        if self._table is None:
+            raise RuntimeError(
+                invalid(
+                    "`table` needs the data of a `fit`, which loaded layers "
+                    "do not keep",
+                    fitted=self.fitted,
+                )
+            )
+        return table_of(*self._table)
+
+    def score_of(self, logits: Any) -> Any:
+        """Scores `(...)` of logits that are calibrated already.
+
+        For `"msp"`: log-odds of the confidence, which do not saturate.
+        """
+        if self._place is None:
+            self.check_fitted()
+        logits = at_least_float32(logits)
+        return apply_score(self._functions[self._place], logits)
+
+    def call(self, logits):
+        """What a served model answers.
+
+        Args:
+            logits: The model's logits `(..., num_classes)`, or `(..., 1)`
+                for the second of two classes.
+
+        Returns:
+            A dict: `logits` (calibrated) and `probabilities`
+            `(..., num_classes)`, `confidence` and `score` `(...)`, float32;
+            `accept`, bool, and `label`, int32, `(...)`.
+        """
+        self.check_fitted()
+        logits = self._calibrated(logits)
+        probabilities = ops.softmax(logits, axis=-1)
+        score = self.score_of(logits)
+        # The first of the largest, as when the data of `fit` were judged: of
+        # equal ones ops.top_k may take another. Not ops.argmax, which neither
+        # ONNX nor LiteRT can run.
+        classes = ops.arange(logits.shape[-1], dtype="float32")
+        largest = ops.max(logits, axis=-1, keepdims=True)
+        last = ops.full_like(logits, logits.shape[-1] - 1)
+        label = ops.min(ops.where(logits >= largest, classes, last), axis=-1)
+        return {
+            "logits": logits,
+            "probabilities": probabilities,
+            "confidence": ops.max(probabilities, axis=-1),
+            "score": score,
+            "accept": score >= self._threshold,
+            "label": ops.cast(label, "int32"),
+        }
+
+    def get_config(self):
+        config = super().get_config()
+        del config["dtype"]
+        serialize = keras.saving.serialize_keras_object
+        scores = [
+            s if isinstance(s, str) else serialize(s) for s in self._scores
+        ]
+        return {
+            **config,
+            "calibrator": self.calibrator and serialize(self.calibrator),
+            "score": scores if self._place is None else scores[self._place],
+            "threshold": self.threshold if self.fitted else None,
+            "chosen": self._chosen and self._chosen._asdict(),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+
+        def read(part):
+            if isinstance(part, list):
+                return [read(p) for p in part]
+            if isinstance(part, dict):
+                return keras.saving.deserialize_keras_object(part)
+            return part
+
+        for part in ("calibrator", "score"):
+            config[part] = read(config[part])
+        if config["chosen"]:
+            config["chosen"] = ChosenThreshold(**config["chosen"])
+        return cls(**config)
+
+    def _calibrated(self, logits: Any) -> Any:
+        logits = at_least_float32(logits)
+        if self.calibrator is not None:
+            logits = self.calibrator(logits)
+        return read_predictions(logits, from_logits=True)
+
+    def _take(self, found: Candidates, target: Target, place: int) -> None:
+        chosen, certified = choose(found, target)
+        self._chosen, self._place = chosen, place
+        self._table = (found, certified, target.delta)
+        self._threshold.assign(chosen.threshold)
+        self._fitted = True

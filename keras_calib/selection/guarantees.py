@@ -1,0 +1,175 @@
+"""Which thresholds can be certified: exact binomial tests, surest first.
+
+Among the `accepted` surest samples `wrong` are wrong. The hypothesis of a
+threshold, that its true risk exceeds `risk`, is rejected by a small p-value
+P(Bin(accepted, risk) <= wrong). Given the next lower score, the samples above
+it are independent of it and of all below, so this p-value is exact although
+the sample itself sets the threshold.
+"""
+
+import math
+
+import numpy as np
+
+from keras_calib.intervals import binomial_p_value
+
+__all__ = [
+    "METHODS",
+    "certify",
+    "first_rank",
+    "fixed_sequence",
+    "sgr",
+    "starts",
+]
+
+METHODS = ("ltt", "sgr")
+
+
+def certify(
+    accepted: np.ndarray,
+    wrong: np.ndarray,
+    *,
+    risk: float,
+    delta: float,
+    method: str,
+) -> np.ndarray:
+    """Thresholds whose risk is certified, by the method of that name.
+
+    Args:
+        accepted: Counts of accepted samples `(num_thresholds,)`, ascending;
+            the last is all.
+        wrong: Counts of wrong samples among them `(num_thresholds,)`.
+        risk: Risk to certify, in (0, 1).
+        delta: Probability of certifying a threshold whose risk is higher, in
+            (0, 1).
+        method: `"ltt"` or `"sgr"`.
+
+    Returns:
+        bool `(num_thresholds,)`.
+    """
+    function = fixed_sequence if method == "ltt" else sgr
+    return function(accepted, wrong, risk, delta)
+
+
+def first_rank(risk: float, delta: float) -> int:
+    """The fewest samples that certify `risk` if all of them are correct."""
+    count = max(math.ceil(math.log(delta) / math.log1p(-risk)), 1)
+    # The logarithms may round to just below a whole number.
+    while binomial_p_value(0, count, risk) > delta:
+        count += 1
+    return count
+
+
+def fixed_sequence(
+    accepted: np.ndarray, wrong: np.ndarray, risk: float, delta: float
+) -> np.ndarray:
+    """Learn then Test: thresholds are tested from strict to lenient.
+
+    One start would be at the first rank that can pass, and the first failure
+    would end it: an error among the surest samples, and nothing is accepted.
+    Here `delta` is shared by several starts (see `starts`). A walk that
+    reaches the next start takes its share along, as in the fallback
+    procedure, so that a walk without failure ends with all of `delta`.
+
+    Exact for any dependence of risk on score if scores do not tie: given how
+    many samples lie above each score where the true risk crosses `risk`, it
+    is settled which ranks are bad, and at each bad rank the number of errors
+    is at least binomial with `risk`.
+
+    Args:
+        accepted: As in `certify`, shape `(num_thresholds,)`.
+        wrong: As in `certify`, shape `(num_thresholds,)`.
+        risk: As in `certify`.
+        delta: As in `certify`.
+
+    Returns:
+        bool `(num_thresholds,)`.
+
+    Reference:
+        Angelopoulos et al., Learn then Test: Calibrating Predictive
+        Algorithms to Achieve Risk Control, 2021, section 2.3,
+        https://arxiv.org/abs/2110.01052. Several starts: Bretz et al.,
+        Graphical Approaches for Multiple Comparison Procedures, Biometrical
+        Journal 53, 2011, https://doi.org/10.1002/bimj.201000239
+    """
+    certified = np.zeros(len(accepted), bool)
+    ranks, shares = starts(int(accepted[-1]), risk, delta)
+    first = np.searchsorted(accepted, ranks)
+    p_value = binomial_p_value(wrong, accepted, risk)
+    level = 0.0
+    ends = np.append(first, len(accepted))[1:]
+    for start, end, share in zip(first, ends, shares, strict=True):
+        level += share
+        failures = np.flatnonzero(p_value[start:end] > level)
+        if len(failures):
+            end, level = start + failures[0], 0.0
+        certified[start:end] = True
+    return certified
+
+
+def starts(
+    count: int, risk: float, delta: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where walks begin, and the share of `delta` that each start brings.
+
+    The first start has half of `delta`; ranks double from one start to the
+    next, and these share the other half. A single start has all.
+
+    Args:
+        count: Number of samples.
+        risk: As in `certify`.
+        delta: As in `certify`.
+
+    Returns:
+        `(ranks, shares)`, each `(num_starts,)`; empty if `count` is too
+        small to certify anything.
+    """
+    rank = first_rank(risk, delta / 2.0)
+    if 2 * rank > count:
+        rank = first_rank(risk, delta)
+        single = [rank] if rank <= count else []
+        return np.array(single, int), np.full(len(single), delta)
+    num_more = int(math.log2(count / rank))
+    shares = np.full(num_more + 1, delta / 2.0 / num_more)
+    shares[0] = delta / 2.0
+    return rank * 2 ** np.arange(num_more + 1), shares
+
+
+def sgr(
+    accepted: np.ndarray, wrong: np.ndarray, risk: float, delta: float
+) -> np.ndarray:
+    """Selection with guaranteed risk: a binary search over coverage.
+
+    Every step tests one threshold at `delta` / ceil(log2 n).
+
+    Args:
+        accepted: As in `certify`, shape `(num_thresholds,)`.
+        wrong: As in `certify`, shape `(num_thresholds,)`.
+        risk: As in `certify`.
+        delta: As in `certify`.
+
+    Returns:
+        bool `(num_thresholds,)`.
+
+    Reference:
+        Geifman and El-Yaniv, Selective Classification for Deep Neural
+        Networks, NeurIPS 2017, algorithm 2, https://arxiv.org/abs/1705.08500
+
+    Differs:
+        The paper returns the threshold tested last, with its own bound; here
+        those that fail are not certified.
+    """
+    certified = np.zeros(len(accepted), bool)
+    count = int(accepted[-1])
+    steps = max(math.ceil(math.log2(count)), 1)
+    strict, lenient = 1, count
+    for _ in range(steps):
+        rank = (strict + lenient + 1) // 2
+        tested = np.searchsorted(accepted, rank)
+        p_value = binomial_p_value(wrong[tested], accepted[tested], risk)
+        if p_value <= delta / steps:
+            certified[tested] = True
+            strict = rank
+        else:
+            lenient = rank
+    return certified

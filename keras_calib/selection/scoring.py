@@ -1,0 +1,86 @@
+"""Held-out data as the served layer will see them: float32, by blocks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_calib.bins import hard_labels
+from keras_calib.checks import invalid
+from keras_calib.inputs import Predictions
+from keras_calib.inputs import read_arrays
+from keras_calib.numerics import is_wrong
+from keras_calib.numerics import to_numpy
+from keras_calib.numerics import top1
+from keras_calib.ranked_groups import aurc_of_groups
+from keras_calib.ranking import rank
+from keras_calib.top_label import TopLabel
+from keras_calib.top_label import whole_weights
+
+__all__ = [
+    "apply_score",
+    "area",
+    "calibrate",
+    "scored",
+]
+
+# Numbers in work at a time.
+_BLOCK = 2**24
+
+
+def apply_score(function: Any, logits: Any) -> Any:
+    """Scores `(...)` of logits; of `"msp"` log-odds, which do not saturate."""
+    if function == "msp":
+        return top1(logits, from_logits=True).log_odds
+    return function(logits)
+
+
+def calibrate(
+    labels: Any,
+    logits: np.ndarray,
+    weight: np.ndarray | None,
+    *,
+    calibrator: Callable[[Any], Any] | None,
+    ignore_class: int | None,
+) -> Predictions:
+    """Calibrated logits, labels and weights, read and checked."""
+    logits = logits.astype("float32", copy=False)
+    if calibrator is not None and logits.size:
+        logits = _by_blocks(calibrator, logits)
+    return read_arrays(
+        labels,
+        logits,
+        from_logits=True,
+        sample_weight=weight,
+        ignore_class=ignore_class,
+        name="logits",
+    )
+
+
+def scored(read: Predictions, function: Any) -> TopLabel:
+    """Score and correctness of every prediction."""
+    score = _by_blocks(lambda z: apply_score(function, z), read.outputs)
+    if score.shape != read.outputs.shape[:1]:
+        raise ValueError(
+            invalid(
+                "`score` must return one value per sample",
+                **{"score.shape": score.shape, "samples": len(read.outputs)},
+            )
+        )
+    wrong = is_wrong(read.outputs, hard_labels(read.labels))
+    return TopLabel(score, score, 1.0 - wrong.astype("float64"), read.weight)
+
+
+def area(top: TopLabel) -> float:
+    """AURC, exact, the mean over orders of tied samples."""
+    return float(aurc_of_groups(rank(top), whole_weights(top.weight)))
+
+
+def _by_blocks(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
+    rows = max(1, _BLOCK // max(1, x[:1].size))
+    parts = [
+        to_numpy(function(ops.convert_to_tensor(x[i : i + rows])), "float32")
+        for i in range(0, len(x), rows)
+    ]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

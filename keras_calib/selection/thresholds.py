@@ -1,0 +1,309 @@
+"""Thresholds on a score, for a target risk or coverage."""
+
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_calib.checks import check_above
+from keras_calib.checks import check_at_least
+from keras_calib.checks import check_at_most
+from keras_calib.checks import check_in
+from keras_calib.checks import invalid
+from keras_calib.intervals import binomial_upper_bound
+from keras_calib.operating_points import coverage_at_risk_of_groups
+from keras_calib.selection.candidates import Candidates
+from keras_calib.selection.candidates import candidates
+from keras_calib.selection.guarantees import METHODS
+from keras_calib.selection.guarantees import certify
+from keras_calib.selection.guarantees import first_rank
+
+__all__ = [
+    "ChosenThreshold",
+    "Target",
+    "ThresholdTable",
+    "choose",
+    "choose_threshold",
+    "table_of",
+]
+
+# Level of bounds that belong to no guarantee.
+_USUAL_DELTA = 0.05
+
+
+class ChosenThreshold(NamedTuple):
+    """A threshold, and what is known about it.
+
+    Attributes:
+        threshold: The least score to accept; -inf accepts everything.
+        coverage: Share of the data that it accepts.
+        risk: Share of wrong predictions among the accepted data.
+        num_samples: Number of samples in the data.
+        certified_risk: What the true risk is at most with probability
+            1 - `delta`; None without a guarantee.
+        delta: Probability that the guarantee fails, or None.
+        method: `"ltt"` or `"sgr"`, or None.
+    """
+
+    threshold: float
+    coverage: float
+    risk: float
+    num_samples: int
+    certified_risk: float | None = None
+    delta: float | None = None
+    method: str | None = None
+
+
+class ThresholdTable(NamedTuple):
+    """What each threshold would do, `(num_thresholds,)`, strictest first.
+
+    Attributes:
+        threshold: Least score to accept: midway between two scores of the
+            data; the last is -inf.
+        coverage: Share of the data that is accepted.
+        risk: Share of wrong predictions among it.
+        upper_bound: Exact binomial bound of the true risk at level 1 -
+            `delta` (0.95 without delta). Pointwise: it holds for a row that
+            was picked in advance, not for all rows at once and not for the
+            best. NaN with weights that are not all 1.
+        certified: Where the target risk is certified: the true risks of all
+            these rows are at most the target, with probability 1 - `delta`.
+    """
+
+    threshold: np.ndarray
+    coverage: np.ndarray
+    risk: np.ndarray
+    upper_bound: np.ndarray
+    certified: np.ndarray
+
+
+class Target(NamedTuple):
+    """What a threshold should reach, checked.
+
+    Attributes:
+        risk: Allowed share of wrong among the accepted, or None.
+        coverage: Share to accept, or None.
+        delta: Probability that a guarantee of the risk may fail, or None.
+        method: How the guarantee is made.
+    """
+
+    risk: float | None
+    coverage: float | None
+    delta: float | None
+    method: str
+
+    def check(self) -> "Target":
+        """Itself.
+
+        Raises:
+            ValueError: If a value is out of its range, or not exactly one
+                of risk and coverage is given.
+        """
+        check_in("method", self.method, METHODS)
+        if (self.risk is None) == (self.coverage is None):
+            raise ValueError(
+                invalid(
+                    "One of `risk` and `coverage` must be given",
+                    risk=self.risk,
+                    coverage=self.coverage,
+                )
+            )
+        if self.coverage is not None:
+            check_above("coverage", self.coverage, 0.0)
+            check_at_most("coverage", self.coverage, 1.0)
+        else:
+            check_at_least("risk", self.risk, 0.0)
+            check_at_most("risk", self.risk, 1.0)
+        if self.delta is not None:
+            check_above("delta", self.delta, 0.0)
+            inside = self.risk is not None and 0.0 < self.risk < 1.0
+            if not (inside and self.delta < 1.0):
+                raise ValueError(
+                    invalid(
+                        "`delta` must be < 1 and needs a `risk` in (0, 1)",
+                        delta=self.delta,
+                        risk=self.risk,
+                    )
+                )
+        return self
+
+
+def choose_threshold(
+    scores: Any,
+    correct: Any,
+    *,
+    risk: float | None = None,
+    coverage: float | None = None,
+    delta: float | None = None,
+    method: str = "ltt",
+    sample_weight: Any = None,
+) -> ChosenThreshold:
+    """The threshold with the largest coverage at a risk, or the reverse.
+
+    For units of your own: whole images, documents, patients. Samples with
+    equal scores are accepted together.
+
+    Args:
+        scores: Scores `(...)`, higher = surer; `(n,)` with `delta`.
+        correct: Whether each prediction is right, 0 or 1, shape `(...)`.
+        risk: Allowed share of wrong predictions among the accepted.
+        coverage: Share to accept at least, in (0, 1]; instead of `risk`.
+        delta: Guarantees, for independent samples that chose nothing else,
+            P(a threshold is returned and its true risk exceeds `risk`) <=
+            `delta`. None: the risk holds on this data only.
+        method: How: `"ltt"`, Learn then Test, or `"sgr"`, as in
+            `SelectiveClassifier.fit`.
+        sample_weight: Weights `(...)`; not with `delta`.
+
+    Returns:
+        ChosenThreshold.
+
+    Raises:
+        ValueError: Also if no threshold reaches the target.
+
+    Example:
+
+    >>> chosen = choose_threshold([4, 3, 2, 1], [1, 1, 0, 1], risk=0.25)
+    >>> chosen.coverage, chosen.risk
+    (1.0, 0.25)
+
+    Reference:
+        Geifman and El-Yaniv, Selective Classification for Deep Neural
+        Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
+    """
+    target = Target(risk, coverage, delta, method).check()
+    found = candidates(scores, correct, sample_weight, delta)
+    return choose(found, target)[0]
+
+
+def choose(
+    found: Candidates, target: Target
+) -> tuple[ChosenThreshold, np.ndarray]:
+    """The best threshold for a target, and which are certified.
+
+    Args:
+        found: Thresholds to choose from.
+        target: What to reach.
+
+    Returns:
+        `(chosen, certified)`: ChosenThreshold, and bool `(num_thresholds,)`.
+
+    Raises:
+        ValueError: If no threshold reaches the target; it names the lowest
+            risk that could be had.
+    """
+    certified = np.zeros(len(found.threshold), bool)
+    if target.delta is not None:
+        certified = certify(
+            found.accepted,
+            found.wrong,
+            risk=target.risk,
+            delta=target.delta,
+            method=target.method,
+        )
+        reached = np.flatnonzero(certified)
+        if not len(reached):
+            raise ValueError(_not_certified(found, target))
+        index = reached[-1]
+    elif target.risk is not None:
+        covered = coverage_at_risk_of_groups(found.groups, target.risk)
+        if covered == 0.0:
+            raise ValueError(_not_reached(found, target))
+        index = np.flatnonzero(found.coverage == covered)[-1]
+    else:
+        # As much room for rounding as 1 - 0.9 is off.
+        index = np.flatnonzero(found.coverage >= target.coverage - 1e-12)[0]
+    chosen = ChosenThreshold(
+        float(found.threshold[index]),
+        float(found.coverage[index]),
+        float(found.risk[index]),
+        found.num_samples,
+    )
+    if target.delta is not None:
+        chosen = chosen._replace(
+            certified_risk=float(target.risk),
+            delta=float(target.delta),
+            method=target.method,
+        )
+    return chosen, certified
+
+
+def table_of(
+    found: Candidates, certified: np.ndarray, delta: float | None
+) -> ThresholdTable:
+    """The table of all candidates."""
+    return ThresholdTable(
+        found.threshold,
+        found.coverage,
+        found.risk,
+        _upper_bounds(found, delta),
+        certified,
+    )
+
+
+def _upper_bounds(found: Candidates, delta: float | None) -> np.ndarray:
+    if not found.counts:
+        return np.full(len(found.threshold), np.nan)
+    level = 1.0 - (_USUAL_DELTA if delta is None else delta)
+    return binomial_upper_bound(found.wrong, found.accepted, level=level)
+
+
+def _not_reached(found: Candidates, target: Target) -> str:
+    best = int(np.argmin(found.risk))
+    return invalid(
+        "`risk` is below that of every threshold on this data",
+        risk=target.risk,
+        **{
+            "lowest risk": float(found.risk[best]),
+            "at coverage": float(found.coverage[best]),
+        },
+    )
+
+
+def _not_certified(found: Candidates, target: Target) -> str:
+    facts = {}
+    lowest = _lowest_certified(found, target)
+    if lowest is not None:
+        risk, index = lowest
+        facts = {
+            "lowest risk that would be, without guarantee": risk,
+            "at coverage": float(found.coverage[index]),
+        }
+    needed = first_rank(target.risk, target.delta)
+    rule = "No threshold is certified to have this `risk`"
+    if needed > found.num_samples:
+        rule += f", which takes {needed} samples even if all are correct"
+    return invalid(
+        rule,
+        risk=target.risk,
+        delta=target.delta,
+        method=target.method,
+        samples=found.num_samples,
+        **facts,
+    )
+
+
+def _lowest_certified(
+    found: Candidates, target: Target
+) -> tuple[float, int] | None:
+    """The lowest risk that this data certify, and the threshold; or None.
+
+    Without guarantee, as the data choose the risk.
+    """
+    low, high, best = target.risk, 1.0, None
+    for _ in range(20):
+        risk = (low * high) ** 0.5
+        reached = np.flatnonzero(
+            certify(
+                found.accepted,
+                found.wrong,
+                risk=risk,
+                delta=target.delta,
+                method=target.method,
+            )
+        )
+        if len(reached):
+            high, best = risk, (risk, int(reached[-1]))
+        else:
+            low = risk
+    return best
