@@ -1,40 +1,85 @@
-"""What the outputs of a model are."""
+"""What a model's outputs are: logits or probabilities, and as logits."""
 
+import inspect
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_calib.checks import invalid
+from keras_calib.inputs import read_predictions
+from keras_calib.numerics import to_logits
 
-__all__ = ["reads_logits"]
+__all__ = ["reads_logits", "to_model_logits"]
 
 
-def reads_logits(model: keras.Model, from_logits: bool | None) -> bool:
-    """Whether a model returns logits: as told, or as its loss says.
+def reads_logits(model: keras.Model, from_logits: bool | None = None) -> bool:
+    """Whether a model's outputs are to be read as logits.
+
+    As told, else as the loss says that the model is compiled with; never
+    guessed from values.
 
     Args:
-        model: Any Keras model.
-        from_logits: True or False, or None to ask the loss that the model
-            was compiled with.
+        model: A Keras model.
+        from_logits: True or False, or None to ask the compiled loss.
 
     Returns:
         True for logits, False for probabilities.
 
     Raises:
-        ValueError: If `from_logits` is None and the loss does not say.
+        TypeError: If `from_logits` is not one of these.
+        ValueError: If it is None and the model has no loss that says so.
     """
     if from_logits is not None:
-        return bool(from_logits)
-    loss: Any = getattr(model, "loss", None)
+        if not isinstance(from_logits, bool):
+            raise TypeError(
+                invalid(
+                    "`from_logits` must be True, False or None",
+                    from_logits=from_logits,
+                )
+            )
+        return from_logits
+    loss = getattr(model, "loss", None)
+    known = _of_loss(loss)
+    if known is None:
+        raise ValueError(
+            invalid(
+                "`from_logits` must be True or False unless the model is "
+                "compiled with a loss that says so",
+                from_logits=from_logits,
+                loss=loss,
+            )
+        )
+    return known
+
+
+def to_model_logits(outputs: Any, from_logits: bool) -> Any:
+    """A model's outputs as logits of every class.
+
+    Args:
+        outputs: Logits or probabilities `(batch, ..., num_classes)`, or
+            `(batch, ..., 1)` for the second of two classes.
+        from_logits: Which of the two.
+
+    Returns:
+        Logits `(batch, ..., num_classes)`, float32; of probabilities, log p.
+
+    Raises:
+        ValueError: If there is no axis of classes; and, in eager use, if
+            probabilities are not in [0, 1].
+    """
+    outputs = ops.cast(outputs, "float32")
+    outputs = read_predictions(outputs, from_logits=from_logits)
+    return outputs if from_logits else to_logits(outputs)
+
+
+def _of_loss(loss: Any) -> bool | None:
     if isinstance(loss, keras.losses.Loss):
         known = loss.get_config().get("from_logits")
-        if known is not None:
-            return bool(known)
-    raise ValueError(
-        invalid(
-            "`from_logits` must be True or False unless the model is compiled "
-            "with a loss that says so",
-            from_logits=from_logits,
-            loss=loss,
-        )
-    )
+    elif isinstance(loss, str):
+        # Compiled by name, it is called with its defaults.
+        parameters = inspect.signature(keras.losses.get(loss)).parameters
+        known = getattr(parameters.get("from_logits"), "default", None)
+    else:
+        known = None
+    return None if known is None else bool(known)

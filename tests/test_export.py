@@ -1,6 +1,5 @@
-"""Export: the SavedModel answers as the model does, nothing is half done."""
+"""Export: every format answers as the model does."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,150 +9,390 @@ import numpy as np
 import pytest
 from cases import BACKEND
 from cases import array
+from exported import answers
+from exported import assert_same
+from exported import expected
+from exported import segmenter
+from exported import selector
+from exported import trained
 from keras import ops
 
 import keras_calib as kc
+from keras_calib.score_names import SCORE_NAMES
+from keras_calib.selection import SelectiveClassifier
 
 pytestmark = pytest.mark.skipif(
     BACKEND != "tensorflow", reason="export needs TensorFlow"
 )
-RELOAD = Path(__file__).parents[1] / "examples" / "reload_savedmodel.py"
+ROOT = Path(__file__).parents[1]
+CALIBRATORS = [
+    thing
+    for thing in map(vars(kc).get, kc.__all__)
+    if isinstance(thing, type) and kc.Calibrator in thing.__mro__[1:]
+]
+each_converter = pytest.mark.parametrize("made", ["onnx", "litert"])
+each_format = pytest.mark.parametrize("made", ["savedmodel", "onnx", "litert"])
 
 
-def fitted(num_outputs=3, loss=None, activation=None, dtype=None):
-    keras.utils.set_random_seed(0)
+@each_format
+def test_it_answers_as_the_model_for_any_batch_size(tmp_path, made):
+    model, x = trained(10)
+    logits = array(model(x))
+    threshold = float(np.median(expected(logits, 2.5, 0.0)["score"])) + 1e-3
+    path = kc.export(
+        model, tmp_path / "m", selector=selector(threshold), format=made
+    )
+    for size in (1, 3, 5, 64):
+        given = answers(path, made, x=x[:size])
+        assert_same(given, expected(logits[:size], 2.5, threshold))
+    assert 0 < given["accept"].sum() < 64
+
+
+@each_converter
+@pytest.mark.parametrize("score", SCORE_NAMES)
+def test_every_score_survives(tmp_path, made, score):
+    model, x = trained(10)
+    chosen = selector(0.0, score=score)
+    path = kc.export(model, tmp_path / "m", selector=chosen, format=made)
+    wanted = array(chosen(model(x))["score"])
+    np.testing.assert_allclose(
+        answers(path, made, x=x)["score"], wanted, rtol=1e-4, atol=1e-5
+    )
+
+
+@each_converter
+@pytest.mark.parametrize("calibrator", CALIBRATORS)
+def test_every_calibrator_survives(tmp_path, made, calibrator):
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(64, 4)).astype("float32")
-    layer = keras.layers.Dense(num_outputs, activation, dtype=dtype)
-    model = keras.Sequential([keras.Input((4,)), layer])
-    model.compile(loss=loss or kc.ACLS(from_logits=True))
-    logits = np.asarray(ops.cast(model(x), "float32")) * 3
-    best = logits.argmax(-1) if num_outputs > 1 else (logits > 0)[:, 0]
-    other = rng.integers(max(num_outputs, 2), size=64)
-    labels = np.where(rng.uniform(size=64) < 0.7, best, other)
-    return model, kc.TemperatureScaling().fit(labels, logits), x
+    logits = 3 * rng.normal(size=(2000, 4)).astype("float32")
+    probs = np.exp(logits / 1.5)
+    probs /= probs.sum(axis=-1, keepdims=True)
+    draws = rng.uniform(size=(2000, 1))
+    labels = np.minimum((probs.cumsum(axis=-1) < draws).sum(axis=-1), 3)
+    fitted = calibrator().fit(labels, logits)
+    model, x = trained(4)
+    path = kc.export(model, tmp_path / "m", fitted, format=made)
+    wanted = array(ops.softmax(fitted(model(x))))
+    np.testing.assert_allclose(
+        answers(path, made, x=x)["probabilities"], wanted, atol=1e-5
+    )
 
 
-def served(path, x):
+# LiteRT's own converter writes log(1 + x).
+@pytest.mark.parametrize("made", ["savedmodel", "onnx"])
+def test_small_values_of_log1p_are_not_rounded_away(tmp_path, made):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Identity()])
+    chosen = SelectiveClassifier(
+        score=lambda logits: ops.log1p(ops.square(logits[..., 0])),
+        threshold=0.0,
+    )
+    path = kc.export(
+        model, tmp_path / "m", selector=chosen, format=made, from_logits=True
+    )
+    x = np.zeros((61, 2), "float32")
+    x[1:, 0] = np.logspace(-15, 6, 60)
+    wanted = np.log1p(x[:, 0].astype("float64") ** 2)
+    given = answers(path, made, x=x)["score"]
+    np.testing.assert_allclose(given, wanted, rtol=1e-6)
+
+
+@each_format
+def test_probabilities_next_to_one_are_compared_as_far_as_they_are_known(
+    tmp_path, made
+):
+    # log(1 - p) of p = 1 - 6e-8 is -17, of p = 1 it is -85.
+    model = keras.Sequential(
+        [
+            keras.Input((1,)),
+            keras.layers.Dense(
+                1,
+                "sigmoid",
+                kernel_initializer=keras.initializers.Constant(9.0),
+            ),
+        ]
+    )
+    x = np.linspace(-2, 2, 101, dtype="float32")[:, None]
+    path = kc.export(
+        model,
+        tmp_path / "m",
+        selector=selector(0.0, temperature=3.0),
+        format=made,
+        from_logits=False,
+        sample_inputs=x,
+    )
+    far = np.abs(x[:, 0]) < 1
+    given = answers(path, made, x=x[far])
+    z = np.concatenate([np.zeros_like(x), 9.0 * x], axis=-1)[far]
+    p = np.exp(-np.logaddexp(0, [[1, -1]] * (z[:, 1:] - z[:, :1])))
+    wanted = expected(np.log(p), 3.0, 0.0)
+    np.testing.assert_allclose(
+        given["confidence"], wanted["confidence"], rtol=1e-3
+    )
+
+
+@each_format
+def test_without_a_selector_all_is_accepted(tmp_path, made):
+    model, x = trained(3)
+    scaling = kc.TemperatureScaling(temperature=0.5)
+    path = kc.export(model, tmp_path / "m", scaling, format=made)
+    given = answers(path, made, x=x)
+    assert_same(given, expected(array(model(x)), 0.5, -np.inf))
+    assert given["accept"].all()
+
+
+@each_format
+def test_models_of_probabilities_and_of_one_output_are_served_as_classes(
+    tmp_path, made
+):
+    x = trained()[1]
+    for outputs, activation in ((3, "softmax"), (1, "sigmoid"), (1, None)):
+        model, _ = trained(outputs, activation=activation)
+        name = f"{outputs}{activation}"
+        path = kc.export(
+            model,
+            tmp_path / name,
+            format=made,
+            from_logits=activation is None,
+        )
+        given = answers(path, made, x=x)
+        values = array(model(x))
+        if activation is None:
+            values = 1 / (1 + np.exp(-values))
+        if outputs == 1:
+            values = np.concatenate([1 - values, values], axis=-1)
+        wanted = expected(np.log(values.astype("float64")), 1.0, -np.inf)
+        for key in ("probabilities", "confidence", "score", "label"):
+            np.testing.assert_allclose(
+                given[key], wanted[key], rtol=1e-4, atol=1e-5, err_msg=key
+            )
+
+
+@each_format
+@pytest.mark.parametrize(
+    ("outputs", "activation"), [(4, None), (1, None), (1, "sigmoid")]
+)
+def test_pixels_have_maps_of_confidence_and_acceptance(
+    tmp_path, made, outputs, activation
+):
+    model = segmenter(outputs, side=8, activation=activation)
+    x = np.random.default_rng(1).normal(size=(3, 8, 8, 3)).astype("float32")
+    values = array(model(x)).astype("float64")
+    if activation == "sigmoid":
+        values = np.concatenate([np.log(1 - values), np.log(values)], axis=-1)
+    elif outputs == 1:
+        values = np.concatenate([np.zeros_like(values), values], axis=-1)
+    # Between the two scores in the middle.
+    score = np.sort(expected(values, 2.5, 0.0)["score"].ravel())
+    threshold = float(score[len(score) // 2 - 1 : len(score) // 2 + 1].mean())
+    path = kc.export(
+        model,
+        tmp_path / "m",
+        selector=selector(threshold),
+        format=made,
+        from_logits=activation is None,
+    )
+    given = answers(path, made, x=x)
+    assert_same(given, expected(values, 2.5, threshold))
+    assert given["accept"].shape == given["confidence"].shape == (3, 8, 8)
+    assert given["accept"].mean() == 0.5
+
+
+@each_format
+def test_images_of_any_size_are_segmented(tmp_path, made):
+    model = segmenter(4, side=None)
+    path = kc.export(model, tmp_path / "m", format=made, from_logits=True)
+    for height, width in ((8, 12), (16, 6)):
+        x = np.random.default_rng(1).normal(size=(2, height, width, 3))
+        x = x.astype("float32")
+        given = answers(path, made, x=x)
+        assert_same(given, expected(array(model(x)), 1.0, -np.inf))
+
+
+@each_format
+def test_inputs_keep_their_names(tmp_path, made):
+    first, second = keras.Input((4,), name="a"), keras.Input((4,), name="b")
+    outputs = keras.layers.Dense(3)(keras.layers.Subtract()([first, second]))
+    for name, inputs in (
+        ("dict", {"b": second, "a": first}),
+        ("list", [first, second]),
+    ):
+        model = keras.Model(inputs, outputs)
+        path = kc.export(model, tmp_path / name, format=made, from_logits=True)
+        x = np.ones((2, 4), "float32")
+        given = answers(path, made, a=x, b=3 * x)
+        named = {"a": x, "b": 3 * x}
+        wanted = model(named if name == "dict" else [x, 3 * x])
+        assert_same(given, expected(array(wanted), 1.0, -np.inf))
+
+
+@each_format
+def test_an_input_without_a_name_is_called_inputs(tmp_path, made):
+    model, x = trained(3)
+    path = kc.export(model, tmp_path / "m", format=made)
+    given = answers(path, made, inputs=x)
+    assert_same(given, expected(array(model(x)), 1.0, -np.inf))
+
+
+@pytest.mark.parametrize("made", ["savedmodel", "onnx"])
+def test_half_precision_models_answer_in_float32(tmp_path, made):
+    model, x = trained(3, dtype="mixed_float16")
+    path = kc.export(model, tmp_path / "m", selector=selector(0.0), format=made)
+    given = answers(path, made, x=x)
+    # One unit in the last place of float16 at the largest logit.
+    wanted = expected(ops.cast(model(x), "float32"), 2.5, 0.0)
+    np.testing.assert_allclose(given["logits"], wanted["logits"], atol=2**-9)
+    assert given["probabilities"].dtype == np.float32
+
+
+@each_format
+def test_token_ids_are_sampled_within_the_vocabulary(tmp_path, made):
+    layers = [
+        keras.Input((None,), dtype="int32"),
+        keras.layers.Embedding(5, 4),
+        keras.layers.GlobalAveragePooling1D(),
+        keras.layers.Dense(3),
+    ]
+    model = keras.Sequential(layers)
+    samples = np.array([[4, 3, 2], [0, 1, 4]], "int32")
+    path = kc.export(
+        model,
+        tmp_path / "m",
+        format=made,
+        from_logits=True,
+        sample_inputs=samples,
+    )
+    kc.export(model, tmp_path / "random", format=made, from_logits=True)
+    given = answers(path, made, x=samples[:, :2])
+    wanted = expected(array(model(samples[:, :2])), 1.0, -np.inf)
+    assert_same(given, wanted)
+
+
+def test_a_model_compiled_by_name_is_read_as_it_was_trained(tmp_path):
+    model, x = trained(3, activation="softmax", loss="categorical_crossentropy")
+    path = kc.export(model, tmp_path / "m")
+    np.testing.assert_allclose(
+        answers(path, x=x)["probabilities"], array(model(x)), rtol=1e-5
+    )
+
+
+def test_logits_that_a_client_computed_are_calibrated(tmp_path):
+    for outputs in (10, 1):
+        model, x = trained(outputs)
+        path = kc.export(model, tmp_path / f"{outputs}", selector=selector(0.4))
+        whole = answers(path, x=x)
+        logits = array(model(x))
+        parts = answers(path, signature="serving_logits", logits=logits)
+        assert_same(parts, whole, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_encoded_images_are_decoded_resized_and_preprocessed(tmp_path, dtype):
     import tensorflow as tf
 
-    signature = tf.saved_model.load(str(path)).signatures["serving_default"]
-    (name,) = signature.structured_input_signature[1]
-    answer = signature(**{name: tf.constant(x)})
-    return {key: value.numpy() for key, value in answer.items()}
+    keras.utils.set_random_seed(0)
+    layers = [
+        keras.Input((8, 6, 3), dtype=dtype, name="image"),
+        keras.layers.Rescaling(1 / 255 if dtype == "uint8" else 1.0),
+        keras.layers.Flatten(),
+        keras.layers.Dense(10),
+    ]
+    model = keras.Sequential(layers)
+    preprocessing = {
+        "float32": keras.layers.Rescaling(1 / 127.5, offset=-1),
+        "uint8": keras.layers.Identity(),
+    }[dtype]
+    path = kc.export(
+        model,
+        tmp_path / "m",
+        selector=selector(0.4),
+        from_logits=True,
+        image_preprocessing=preprocessing,
+    )
+    rng = np.random.default_rng(0)
+    encoded, images = [], []
+    for encode, shape in (
+        (tf.io.encode_png, (8, 6, 3)),
+        (tf.io.encode_png, (13, 20, 1)),
+        (tf.io.encode_jpeg, (20, 9, 3)),
+    ):
+        file = encode(rng.integers(256, size=shape, dtype="uint8"))
+        encoded.append(file.numpy())
+        decode = getattr(tf.io, encode.__name__.replace("encode", "decode"))
+        images.append(tf.image.resize(decode(file, channels=3), (8, 6)))
+    images = np.stack(images)
+    if dtype == "float32":
+        inputs = images / 127.5 - 1
+    else:
+        inputs = np.round(images).astype("uint8")
+    given = answers(path, signature="serving_bytes", image_bytes=encoded)
+    logits = model.predict(inputs, verbose=0)
+    assert_same(given, expected(logits, 2.5, 0.4))
 
 
-def test_it_answers_calibrated_for_any_batch_size(tmp_path):
-    model, scaling, x = fitted()
-    path = kc.export(model, tmp_path / "model", calibrator=scaling)
-    logits = array(scaling(model(x)))
-    assert abs(scaling.temperature - 1) > 0.1
-    for size in (1, 5, 64):
-        answer = served(path, x[:size])
-        np.testing.assert_allclose(answer["logits"], logits[:size], rtol=1e-5)
-        probs = array(ops.softmax(logits[:size]))
-        np.testing.assert_allclose(answer["probabilities"], probs, rtol=1e-5)
-        np.testing.assert_allclose(
-            answer["confidence"], probs.max(-1), rtol=1e-5
-        )
+def test_images_for_a_model_of_any_size_are_resized_as_told(tmp_path):
+    import tensorflow as tf
+
+    model = segmenter(4, side=None)
+    path = kc.export(
+        model,
+        tmp_path / "m",
+        from_logits=True,
+        image_preprocessing=lambda images: images / 255.0,
+        image_size=(8, 12),
+    )
+    image = np.random.default_rng(0).integers(256, size=(8, 12, 3))
+    encoded = [tf.io.encode_png(image.astype("uint8")).numpy()]
+    given = answers(path, signature="serving_bytes", image_bytes=encoded)
+    logits = array(model(image[None].astype("float32") / 255))
+    assert_same(given, expected(logits, 1.0, -np.inf))
+
+
+def test_temperature_and_threshold_are_replaced_after_loading(tmp_path):
+    import tensorflow as tf
+
+    model, x = trained(10)
+    logits = array(model(x))
+    path = kc.export(model, tmp_path / "m", selector=selector(0.0))
+    loaded = tf.saved_model.load(str(path))
+    (temperature,), (threshold,) = loaded.calibration, loaded.threshold
+    assert temperature.numpy() == 2.5
+    assert temperature.name.endswith("temperature:0")
+    assert threshold.numpy() == 0.0
+    score = expected(logits, 0.7, 0.0)["score"]
+    kept = float(np.sort(score)[::-1][9:11].mean())
+    temperature.assign(0.7)
+    threshold.assign(kept)
+    for signature, inputs in (
+        ("serving_default", {"inputs": x}),
+        ("serving_logits", {"logits": logits}),
+    ):
+        inputs = {k: tf.constant(v) for k, v in inputs.items()}
+        given = loaded.signatures[signature](**inputs)
+        given = {k: v.numpy() for k, v in given.items()}
+        assert_same(given, expected(logits, 0.7, kept))
+        assert given["accept"].sum() == 10
+    # Kept, if it is saved again.
+    tf.saved_model.save(loaded, tmp_path / "n", signatures=loaded.signatures)
+    again = answers(tmp_path / "n", x=x)
+    assert_same(again, expected(logits, 0.7, kept))
 
 
 def test_it_serves_where_keras_cannot_be_imported(tmp_path):
-    model, scaling, x = fitted()
-    path = kc.export(model, tmp_path / "model", calibrator=scaling)
+    model, x = trained(3)
+    path = kc.export(model, tmp_path / "model", selector=selector(0.0))
     np.save(tmp_path / "x.npy", x)
+    script = ROOT / "examples" / "reload_savedmodel.py"
     subprocess.run(
-        [sys.executable, RELOAD, path, tmp_path / "x.npy", tmp_path / "p.npy"],
+        [sys.executable, script, path, tmp_path / "x.npy", tmp_path / "p.npy"],
         check=True,
         capture_output=True,
     )
-    expected = array(ops.softmax(scaling(model(x))))
-    np.testing.assert_allclose(np.load(tmp_path / "p.npy"), expected, rtol=1e-5)
+    wanted = expected(array(model(x)), 2.5, 0.0)["probabilities"]
+    np.testing.assert_allclose(np.load(tmp_path / "p.npy"), wanted, rtol=1e-5)
 
 
-def test_probabilities_binary_and_half_precision_outputs_export(tmp_path):
-    cases = {
-        "softmax": fitted(3, kc.ACLS(), "softmax"),
-        "sigmoid": fitted(1, kc.FocalLoss(), "sigmoid"),
-        "half": fitted(3, dtype="mixed_float16"),
-    }
-    for name, (model, _, x) in cases.items():
-        answer = served(kc.export(model, tmp_path / name), x)
-        outputs = np.asarray(ops.cast(model(x), "float32"))
-        if name == "half":
-            outputs = array(ops.softmax(outputs))
-        elif name == "sigmoid":
-            outputs = np.concatenate([1 - outputs, outputs], axis=-1)
-        np.testing.assert_allclose(
-            answer["probabilities"], outputs, rtol=1e-4, atol=1e-6
-        )
-        assert answer["probabilities"].dtype == np.float32
-
-
-def test_a_functional_model_with_named_inputs_exports(tmp_path):
-    first, second = keras.Input((4,), name="a"), keras.Input((4,), name="b")
-    outputs = keras.layers.Dense(3)(keras.layers.Add()([first, second]))
-    model = keras.Model({"a": first, "b": second}, outputs)
-    path = kc.export(model, tmp_path / "model", from_logits=True)
-    import tensorflow as tf
-
-    signature = tf.saved_model.load(str(path)).signatures["serving_default"]
-    x = np.ones((2, 4), "float32")
-    answer = signature(a=tf.constant(x), b=tf.constant(2 * x))
-    expected = array(model({"a": x, "b": 2 * x}))
-    np.testing.assert_allclose(answer["logits"], expected, rtol=1e-5)
-
-
-def test_logits_or_probabilities_is_never_guessed(tmp_path):
-    model, _, _ = fitted()
-    model.compile(loss="mse")
-    with pytest.raises(ValueError, match="`from_logits` must be True or False"):
-        kc.export(model, tmp_path / "model")
-    assert os.listdir(tmp_path) == []
-    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(True))
-    kc.export(model, tmp_path / "model")
-
-
-def test_an_existing_folder_is_left_alone(tmp_path):
-    model, scaling, _ = fitted()
-    (tmp_path / "kept.txt").write_text("mine")
-    with pytest.raises(ValueError, match="`path` must not exist. Received"):
-        kc.export(model, tmp_path, calibrator=scaling)
-    assert (tmp_path / "kept.txt").read_text() == "mine"
-    assert os.listdir(tmp_path) == ["kept.txt"]
-
-
-def test_a_failed_export_leaves_nothing(tmp_path, monkeypatch):
-    model, scaling, _ = fitted()
-
-    def fail(self, path, **kwargs):
-        Path(path).mkdir()
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(keras.Model, "export", fail)
-    with pytest.raises(OSError, match="no space left"):
-        kc.export(model, tmp_path / "deep" / "model", calibrator=scaling)
-    assert os.listdir(tmp_path / "deep") == []
-
-
-def test_an_unfitted_calibrator_is_refused(tmp_path):
-    model, _, _ = fitted()
-    with pytest.raises(RuntimeError, match="must be fitted before use"):
-        kc.export(model, tmp_path / "m", calibrator=kc.TemperatureScaling())
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_model_without_fixed_inputs_is_refused(tmp_path):
-    class Subclassed(keras.Model):
-        def call(self, x):
-            return x
-
-    with pytest.raises(ValueError, match="`model` must have fixed inputs"):
-        kc.export(Subclassed(), tmp_path / "m", from_logits=True)
-
-
-def test_what_is_no_calibrator_is_refused(tmp_path):
-    model, _, _ = fitted()
-    with pytest.raises(TypeError, match="`calibrator` must be a Calibrator"):
-        kc.export(model, tmp_path / "m", calibrator=keras.layers.Dense(3))
-    assert os.listdir(tmp_path) == []
+def test_a_selector_and_its_own_calibrator_agree(tmp_path):
+    model, x = trained(3)
+    chosen = selector(0.2)
+    path = kc.export(model, tmp_path / "m", chosen.calibrator, chosen)
+    assert_same(answers(path, x=x), expected(array(model(x)), 2.5, 0.2))

@@ -84,11 +84,14 @@ EVERYWHERE = {"keras", "keras_calib", "numpy", "scipy"}
 AT_TOP_ALSO = {"beam": {"apache_beam"}}
 # Inside functions also these, in the rooms named.
 INSIDE_FUNCTIONS = {
+    "ai_edge_litert": {"exporting"},
     "apache_beam": {"beam"},
     "jax": {"gradients", "models"},
     "matplotlib": {"plots", "reporting"},
+    "onnxruntime": {"exporting"},
     "tensorflow": {"data", "exporting", "gradients", "models"},
     "tensorflow_probability": {"exporting", "models"},
+    "tf2onnx": {"exporting"},
     "torch": {"gradients", "models"},
 }
 VAGUE_NAMES = {"common", "helpers", "misc", "tools", "util", "utils"}
@@ -467,7 +470,9 @@ def test_only_keras_numpy_and_scipy_are_required(metadata):
     assert required == {"keras", "numpy", "scipy"}
 
 
-@pytest.mark.parametrize("extra", ["dev", "examples", "tensorflow"])
+@pytest.mark.parametrize(
+    "extra", ["dev", "examples", "litert", "onnx", "serving", "tensorflow"]
+)
 def test_extra_can_be_installed(metadata, extra):
     assert requirements(metadata["options.extras_require"][extra])
 

@@ -11,9 +11,8 @@ from keras import ops
 
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
-from keras_calib.inputs import read_predictions
 from keras_calib.model_outputs import reads_logits
-from keras_calib.numerics import to_logits
+from keras_calib.model_outputs import to_model_logits
 from keras_calib.numerics import to_numpy
 from keras_calib.pixels import sample_pixels
 
@@ -88,8 +87,7 @@ def _logits(model: keras.Model, x: Any, from_logits: bool) -> np.ndarray:
                 "`model` must have one output", outputs=type(outputs).__name__
             )
         )
-    outputs = to_numpy(read_predictions(outputs, from_logits=from_logits))
-    return outputs if from_logits else to_logits(outputs)
+    return to_numpy(to_model_logits(outputs, from_logits))
 
 
 def _chosen(

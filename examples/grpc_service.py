@@ -1,0 +1,84 @@
+"""gRPC: TensorFlow Serving's PredictionService, a server and a client.
+
+The messages are those of the package tensorflow-serving-api, so that each
+half also talks to TensorFlow Serving itself.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import tensorflow as tf
+from tensorflow_serving.apis import predict_pb2
+from tensorflow_serving.apis import prediction_service_pb2_grpc
+
+__all__ = ["GrpcClient", "start_grpc"]
+
+# gRPC refuses messages of 4 MB and more unless told.
+_OPTIONS = [("grpc.max_receive_message_length", -1)]
+
+
+class _Service(prediction_service_pb2_grpc.PredictionServiceServicer):
+    def __init__(self, model):
+        self._model = model
+
+    def Predict(self, request, context):  # noqa: N802, the protocol's name
+        inputs = {k: tf.make_ndarray(v) for k, v in request.inputs.items()}
+        try:
+            outputs = self._model.predict(
+                inputs,
+                request.model_spec.signature_name,
+                request.output_filter,
+            )
+        except LookupError as error:
+            context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+        except ValueError as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        response = predict_pb2.PredictResponse(model_spec=request.model_spec)
+        for name, value in outputs.items():
+            response.outputs[name].CopyFrom(tf.make_tensor_proto(value))
+        return response
+
+
+def start_grpc(model, host="127.0.0.1", port=8500, threads=8):
+    """Serves a LoadedModel in the background.
+
+    Returns:
+        The server, and the port: a free one, if `port` is 0.
+    """
+    server = grpc.server(ThreadPoolExecutor(threads), options=_OPTIONS)
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
+        _Service(model), server
+    )
+    port = server.add_insecure_port(f"{host}:{port}")
+    server.start()
+    return server, port
+
+
+class GrpcClient:
+    """Asks a server of PredictionService; threads may share it.
+
+    Args:
+        address: Such as "127.0.0.1:8500".
+        model_name: The name under which the server knows the model.
+    """
+
+    def __init__(self, address, model_name="model"):
+        self._name = model_name
+        self._channel = grpc.insecure_channel(address, _OPTIONS)
+        self._stub = prediction_service_pb2_grpc.PredictionServiceStub(
+            self._channel
+        )
+
+    def predict(self, inputs, signature_name="", only=(), timeout=60.0):
+        """Outputs by name, as arrays, for arrays by name."""
+        request = predict_pb2.PredictRequest(output_filter=only)
+        request.model_spec.name = self._name
+        request.model_spec.signature_name = signature_name
+        for name, value in inputs.items():
+            request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+        response = self._stub.Predict(request, timeout=timeout)
+        return {k: tf.make_ndarray(v) for k, v in response.outputs.items()}
+
+    def close(self):
+        """Ends the connection."""
+        self._channel.close()

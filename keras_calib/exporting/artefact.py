@@ -1,0 +1,236 @@
+"""Export: one file or folder that is whole and right, or nothing."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_calib.calibrators import Calibrator
+from keras_calib.checks import invalid
+from keras_calib.exporting.formats import FileFormat
+from keras_calib.exporting.formats import file_format
+from keras_calib.exporting.questions import Question
+from keras_calib.exporting.questions import questions
+from keras_calib.exporting.served_model import ServedModel
+from keras_calib.exporting.signatures import ImageReader
+from keras_calib.exporting.verification import check_answers
+from keras_calib.model_outputs import reads_logits
+from keras_calib.selection import SelectiveClassifier
+
+__all__ = ["export"]
+
+
+def export(
+    model: keras.Model,
+    path: str | os.PathLike,
+    calibrator: Calibrator | None = None,
+    selector: SelectiveClassifier | None = None,
+    *,
+    format: str = "savedmodel",
+    from_logits: bool | None = None,
+    image_preprocessing: Callable[[Any], Any] | None = None,
+    image_size: tuple[int, int] | None = None,
+    sample_inputs: Any = None,
+) -> Path:
+    """Writes a model that answers calibrated, and says what it accepts.
+
+    The file serves without Keras and without this package. Its outputs, by
+    name, for a batch of any size: `logits` (calibrated) and `probabilities`
+    `(batch, ..., num_classes)`; `confidence`, the probability of the
+    predicted class, `score`, `accept` (bool) and `label` (int32)
+    `(batch, ...)`. Without a selector every sample is accepted.
+
+    A SavedModel has up to three signatures: `serving_default` takes the
+    model's inputs; `serving_logits` takes `logits`, what the network returns
+    (for a model of probabilities: their logits), where a client runs it;
+    `serving_bytes` takes `image_bytes`, JPEG or PNG files `(batch,)`, if
+    `image_preprocessing` is given. Of a SavedModel that
+    `tf.saved_model.load` returned, the lists `calibration` (the calibrator's
+    variables), `threshold` and `score` (those of a score, if it has any) can
+    be read and assigned to; a threshold is for the scores of one calibrator.
+    ONNX and LiteRT have `serving_default` alone, and constants.
+
+    Before success is reported the file is loaded again and its answers are
+    compared with those of the Keras model. A file that is wrong is not kept.
+
+    Args:
+        model: A functional or sequential model with one output
+            `(batch, ..., num_classes)`, or `(batch, ..., 1)` for the second
+            of two classes, which is served as two.
+        path: Folder (SavedModel) or file to make; it must not exist.
+        calibrator: A fitted calibrator, or None for that of `selector`.
+        selector: A fitted selective classifier, or None to accept all.
+        format: "savedmodel", "onnx" or "litert".
+        from_logits: Whether the model returns logits. None takes it from the
+            loss that the model was compiled with.
+        image_preprocessing: A function or layer of decoded and resized images
+            `(batch, height, width, channels)`, float32 in [0, 255], that
+            returns the model's input: `keras.layers.Rescaling(1 / 255)`, or
+            `keras.layers.Identity()` for a model that scales by itself.
+        image_size: Height and width that decoded images are resized to,
+            bilinearly, before `image_preprocessing`; None for those of the
+            model's input.
+        sample_inputs: Inputs as the model takes them, to compare answers
+            with; None for random numbers, of integers 0 and 1, of uint8 any.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: If the path exists, the model has no fixed inputs or
+            several outputs, `from_logits` can not be known, `selector` has
+            another calibrator than `calibrator`, or images or samples are
+            not what the model takes.
+        TypeError: If an argument is of the wrong kind.
+        ImportError: If the packages of the format are not installed.
+        RuntimeError: If the calibrator or selector is not fitted, the backend
+            is not TensorFlow, the model can not be converted, or the file
+            does not answer as the model does.
+
+    Reference:
+        https://www.tensorflow.org/guide/saved_model, https://onnx.ai,
+        https://ai.google.dev/edge/litert
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            invalid(
+                "`export` needs the TensorFlow backend: set "
+                "KERAS_BACKEND=tensorflow",
+                backend=keras.backend.backend(),
+            )
+        )
+    made = file_format(format)
+    path = Path(path)
+    if path.exists() or path.is_symlink():
+        raise ValueError(invalid("`path` must not exist", path=str(path)))
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            invalid("`model` must be a Keras model", model=type(model).__name__)
+        )
+    served = ServedModel(
+        model,
+        _read_selector(calibrator, selector),
+        reads_logits(model, from_logits),
+    )
+    images = _read_images(served, made, image_preprocessing, image_size)
+    with _exact_float32():
+        asked = questions(served, sample_inputs, images)
+        if made.name != "savedmodel":
+            asked = [q for q in asked if q.signature == "serving_default"]
+        _write_whole(served, path, made, images, asked)
+    return path
+
+
+@contextlib.contextmanager
+def _exact_float32() -> Iterator[None]:
+    """GPUs multiply float32 in 10 bits unless told; other runtimes do not."""
+    import tensorflow as tf
+
+    settings = tf.config.experimental
+    before = settings.tensor_float_32_execution_enabled()
+    settings.enable_tensor_float_32_execution(False)
+    try:
+        yield
+    finally:
+        settings.enable_tensor_float_32_execution(before)
+
+
+def _read_selector(calibrator: Any, selector: Any) -> SelectiveClassifier:
+    if calibrator is not None:
+        if not isinstance(calibrator, Calibrator):
+            raise TypeError(
+                invalid(
+                    "`calibrator` must be a Calibrator",
+                    calibrator=type(calibrator).__name__,
+                )
+            )
+        calibrator.check_fitted()
+    if selector is None:
+        return SelectiveClassifier(
+            calibrator=calibrator, threshold=-float("inf")
+        )
+    if not isinstance(selector, SelectiveClassifier):
+        raise TypeError(
+            invalid(
+                "`selector` must be a SelectiveClassifier",
+                selector=type(selector).__name__,
+            )
+        )
+    selector.check_fitted()
+    if isinstance(selector.calibrator, Calibrator):
+        selector.calibrator.check_fitted()
+    if calibrator is not None and calibrator is not selector.calibrator:
+        raise ValueError(
+            invalid(
+                "`calibrator` must be that of `selector`, whose threshold is "
+                "for its logits; leave `calibrator` out",
+                calibrator=type(calibrator).__name__,
+                selector_calibrator=type(selector.calibrator).__name__,
+            )
+        )
+    return selector
+
+
+def _read_images(
+    served: ServedModel, made: FileFormat, preprocessing: Any, size: Any
+) -> ImageReader | None:
+    if preprocessing is None:
+        if size is not None:
+            raise ValueError(
+                invalid(
+                    "`image_size` needs `image_preprocessing`", image_size=size
+                )
+            )
+        return None
+    if made.name != "savedmodel":
+        raise ValueError(
+            invalid(
+                "`image_preprocessing` needs a SavedModel, which can decode "
+                "images",
+                format=made.name,
+            )
+        )
+    return ImageReader(served, preprocessing, size)
+
+
+def _write_whole(
+    served: ServedModel,
+    path: Path,
+    made: FileFormat,
+    images: ImageReader | None,
+    asked: list[Question],
+) -> None:
+    # Into a folder beside it, then renamed: a crash leaves no half model.
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=".export-", dir=path.parent))
+    try:
+        written = scratch / "model"
+        try:
+            made.write(served, written, images)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:
+            raise _failed(made, "written", error) from error
+        try:
+            signatures = made.load(written)
+        except Exception as error:
+            raise _failed(made, "loaded", error) from error
+        check_answers(served, signatures, asked)
+        os.rename(written, path)
+    finally:
+        shutil.rmtree(scratch)
+
+
+def _failed(made: FileFormat, step: str, error: Exception) -> RuntimeError:
+    return RuntimeError(
+        invalid(
+            f"`model` can not be {step} as {made.name}; nothing is kept",
+            error=f"{type(error).__name__}: {str(error)[:400]}",
+        )
+    )

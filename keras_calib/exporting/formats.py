@@ -1,0 +1,148 @@
+"""The files: how each format is written, and how it is loaded again."""
+
+import importlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_calib.checks import check_in
+from keras_calib.exporting.onnx_nodes import HANDLERS
+from keras_calib.exporting.served_model import ServedModel
+from keras_calib.exporting.signatures import ImageReader
+from keras_calib.exporting.signatures import write_savedmodel
+
+__all__ = ["FORMATS", "FileFormat", "Signatures", "file_format"]
+
+# Functions of arrays by name that return arrays by name.
+Signatures = dict[str, Callable[..., dict[str, np.ndarray]]]
+
+
+class FileFormat(NamedTuple):
+    """One way to store a model.
+
+    Attributes:
+        name: What users call it.
+        packages: What must be installed to write it and to run it.
+        write: Writes a served model to a path.
+        load: Loads that path with nothing of this library.
+    """
+
+    name: str
+    packages: tuple[str, ...]
+    write: Callable[[ServedModel, Path, ImageReader | None], None]
+    load: Callable[[Path], Signatures]
+
+
+def file_format(name: str) -> FileFormat:
+    """The format of that name, ready to be used.
+
+    Raises:
+        ValueError: If there is no such format.
+        ImportError: If its packages are not installed.
+    """
+    check_in("format", name, tuple(FORMATS))
+    for package in FORMATS[name].packages:
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            raise ImportError(
+                f"`export` with format={name!r} needs {package}: "
+                f"pip install 'keras-calib[{name}]'"
+            ) from error
+    return FORMATS[name]
+
+
+def _load_savedmodel(path: Path) -> Signatures:
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(str(path))
+
+    # Asks `loaded` each time: a signature alone does not keep its variables.
+    def run(signature, /, **inputs):
+        given = {k: tf.constant(v) for k, v in inputs.items()}
+        answers = loaded.signatures[signature](**given)
+        return {k: v.numpy() for k, v in answers.items()}
+
+    return {name: partial(run, name) for name in loaded.signatures}
+
+
+def _write_onnx(
+    served: ServedModel, path: Path, images: ImageReader | None = None
+) -> None:
+    import tensorflow as tf
+    import tf2onnx
+
+    names = list(served.inputs)
+    specs = [
+        tf.TensorSpec(tensor.shape, tensor.dtype, name=name)
+        for name, tensor in served.inputs.items()
+    ]
+    # Flat: of a dict it would join the names of argument and key.
+    function = tf.function(
+        lambda *flat: served.model(
+            dict(zip(names, flat, strict=True)), training=False
+        ),
+        input_signature=specs,
+        autograph=False,
+    )
+    tf2onnx.convert.from_function(
+        function,
+        specs,
+        custom_op_handlers=dict(HANDLERS),
+        output_path=str(path),
+    )
+
+
+def _load_onnx(path: Path) -> Signatures:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(
+        str(path), providers=["CPUExecutionProvider"]
+    )
+    names = [output.name for output in session.get_outputs()]
+
+    def run(**inputs):
+        return dict(zip(names, session.run(None, inputs), strict=True))
+
+    return {"serving_default": run}
+
+
+def _write_litert(
+    served: ServedModel, path: Path, images: ImageReader | None = None
+) -> None:
+    import tensorflow as tf
+
+    # By way of a SavedModel, which names inputs and outputs.
+    folder = path.with_name("savedmodel")
+    write_savedmodel(served, folder)
+    converter = tf.lite.TFLiteConverter.from_saved_model(
+        str(folder), signature_keys=["serving_default"]
+    )
+    converter.experimental_enable_resource_variables = True
+    path.write_bytes(converter.convert())
+
+
+def _load_litert(path: Path) -> Signatures:
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_path=str(path))
+    runner = interpreter.get_signature_runner("serving_default")
+
+    def run(**inputs):
+        # Copies: the next run overwrites the interpreter's arrays.
+        return {k: np.array(v) for k, v in runner(**inputs).items()}
+
+    return {"serving_default": run}
+
+
+FORMATS = {
+    made.name: made
+    for made in (
+        FileFormat("savedmodel", (), write_savedmodel, _load_savedmodel),
+        FileFormat("onnx", ("tf2onnx", "onnxruntime"), _write_onnx, _load_onnx),
+        FileFormat("litert", ("ai_edge_litert",), _write_litert, _load_litert),
+    )
+}

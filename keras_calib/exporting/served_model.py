@@ -1,0 +1,138 @@
+"""What is served: a network, its calibrator and its selector, as one model."""
+
+import re
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.checks import invalid
+from keras_calib.model_outputs import to_model_logits
+from keras_calib.selection import SelectiveClassifier
+
+__all__ = ["OUTPUT_NAMES", "ServedModel"]
+
+OUTPUT_NAMES = (
+    "logits",
+    "probabilities",
+    "confidence",
+    "score",
+    "accept",
+    "label",
+)
+# Names that Keras counts up differ from one process to the next.
+_MADE_UP = re.compile(r"(keras_tensor|input_layer)(_\d+)?")
+
+
+class ServedModel:
+    """A model and a selector, with inputs and outputs by name.
+
+    Args:
+        network: The user's model, with fixed inputs and one output.
+        selector: What answers of its logits.
+        from_logits: Whether the model returns logits.
+
+    Raises:
+        ValueError: If the model has no fixed inputs or several outputs.
+    """
+
+    def __init__(
+        self,
+        network: keras.Model,
+        selector: SelectiveClassifier,
+        from_logits: bool,
+    ):
+        if not getattr(network, "inputs", None):
+            raise ValueError(
+                invalid(
+                    "`model` must have fixed inputs: a functional or "
+                    "sequential model that is built",
+                    model=type(network).__name__,
+                )
+            )
+        if len(network.outputs) != 1:
+            raise ValueError(
+                invalid(
+                    "`model` must have one output", outputs=len(network.outputs)
+                )
+            )
+        self.network = network
+        self.selector = selector
+        self.from_logits = from_logits
+        # A sequential model that was never called has inputs but no `input`.
+        sequential = isinstance(network, keras.Sequential)
+        self.structure = network.inputs[0] if sequential else network.input
+        flat = keras.tree.flatten(self.structure)
+        self.inputs = {
+            name: keras.Input(
+                batch_shape=(None, *tensor.shape[1:]),
+                dtype=tensor.dtype,
+                name=name,
+            )
+            for name, tensor in zip(
+                _input_names(self.structure), flat, strict=True
+            )
+        }
+        outputs = network(self.pack(self.inputs))
+        self.model = keras.Model(self.inputs, self._answer(outputs))
+
+    @property
+    def logits_shape(self) -> tuple:
+        """Of the network's output, where one channel may stand for two."""
+        return (None, *self.network.outputs[0].shape[1:])
+
+    @property
+    def computes_in_half(self) -> bool:
+        """Whether a layer of the network computes in half precision."""
+        return _computes_in_half(self.network)
+
+    def pack(self, inputs: dict) -> Any:
+        """Inputs by name in the form that the network takes."""
+        flat = [inputs[name] for name in self.inputs]
+        return keras.tree.pack_sequence_as(self.structure, flat)
+
+    def outputs(self, inputs: dict) -> Any:
+        """What the network returns of inputs by name."""
+        return self.network(self.pack(inputs), training=False)
+
+    def answers(self, outputs: Any) -> dict[str, np.ndarray]:
+        """The named outputs that Keras makes of those of the network."""
+        return _to_numpy(self._answer(outputs))
+
+    def answer_logits(self, logits: Any) -> dict:
+        """The named outputs of what the network would return as logits."""
+        return self.selector(to_model_logits(logits, from_logits=True))
+
+    def answers_of_logits(self, logits: np.ndarray) -> dict[str, np.ndarray]:
+        """What Keras says of logits, as arrays."""
+        return _to_numpy(self.answer_logits(ops.convert_to_tensor(logits)))
+
+    def _answer(self, outputs: Any) -> dict:
+        return self.selector(to_model_logits(outputs, self.from_logits))
+
+
+def _computes_in_half(layer: keras.layers.Layer) -> bool:
+    half = ("float16", "bfloat16")
+    inner = getattr(layer, "layers", ())
+    return layer.compute_dtype in half or any(map(_computes_in_half, inner))
+
+
+def _input_names(structure: Any) -> list[str]:
+    """Names that clients use; the user's own where there are such."""
+    flat = keras.tree.flatten(structure)
+    names = [tensor.name for tensor in flat]
+    if isinstance(structure, dict) and len(structure) == len(flat):
+        # Keras flattens a dict in the order of its sorted keys.
+        names = sorted(structure)
+    names = [
+        "inputs" if _MADE_UP.fullmatch(name) else re.sub(r"\W", "_", name)
+        for name in names
+    ]
+    if len(set(names)) < len(names):
+        names = [f"inputs_{i}" for i in range(len(names))]
+    return names
+
+
+def _to_numpy(answers: dict) -> dict[str, np.ndarray]:
+    return {k: ops.convert_to_numpy(v) for k, v in answers.items()}

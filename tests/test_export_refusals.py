@@ -1,0 +1,375 @@
+"""Export: what is wrong is refused, and what fails leaves nothing."""
+
+import os
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from cases import BACKEND
+from exported import answers
+from exported import segmenter
+from exported import selector
+from exported import trained
+from keras import ops
+
+import keras_calib as kc
+from keras_calib.exporting import formats
+from keras_calib.exporting.served_model import ServedModel
+from keras_calib.selection import SelectiveClassifier
+
+pytestmark = pytest.mark.skipif(
+    BACKEND != "tensorflow", reason="export needs TensorFlow"
+)
+each_format = pytest.mark.parametrize("made", ["savedmodel", "onnx", "litert"])
+
+
+def replace(monkeypatch, made, **parts):
+    """Writes or loads a format by other means."""
+    changed = formats.FORMATS[made]._replace(**parts)
+    monkeypatch.setitem(formats.FORMATS, made, changed)
+
+
+# Files that are wrong.
+
+
+@each_format
+@pytest.mark.parametrize(
+    ("output", "other"),
+    [
+        ("logits", selector(0.0, temperature=2.6)),
+        ("score", selector(0.0, score="max_logit")),
+        ("accept", selector(-1e3)),
+    ],
+)
+def test_a_file_that_answers_otherwise_is_not_kept(
+    tmp_path, monkeypatch, made, output, other
+):
+    model, _ = trained(10)
+    write = formats.FORMATS[made].write
+
+    def write_other(served, path, images):
+        write(ServedModel(served.network, other, True), path, images)
+
+    replace(monkeypatch, made, write=write_other)
+    with pytest.raises(RuntimeError, match=f"as the model.*output='{output}'"):
+        kc.export(model, tmp_path / "m", selector=selector(0.0), format=made)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("made", ["savedmodel", "onnx", "litert"])
+def test_a_file_that_is_cut_off_is_not_kept(tmp_path, monkeypatch, made):
+    model, _ = trained(10)
+    write = formats.FORMATS[made].write
+
+    def write_half(served, path, images):
+        write(served, path, images)
+        file = path / "saved_model.pb" if path.is_dir() else path
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+    replace(monkeypatch, made, write=write_half)
+    with pytest.raises(RuntimeError, match="can not be loaded"):
+        kc.export(model, tmp_path / "m", format=made)
+    assert os.listdir(tmp_path) == []
+
+
+def test_outputs_without_their_names_are_not_kept(tmp_path, monkeypatch):
+    model, _ = trained(3)
+
+    def load(path):
+        (run,) = formats._load_onnx(path).values()
+
+        def nameless(**inputs):
+            return {f"out{i}": v for i, v in enumerate(run(**inputs).values())}
+
+        return {"serving_default": nameless}
+
+    replace(monkeypatch, "onnx", load=load)
+    with pytest.raises(RuntimeError, match="outputs=\\['out0'"):
+        kc.export(model, tmp_path / "m", format="onnx")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_missing_signature_is_found(tmp_path, monkeypatch):
+    model, _ = trained(3)
+    load = formats.FORMATS["savedmodel"].load
+
+    def load_one(path):
+        return {"serving_default": load(path)["serving_default"]}
+
+    replace(monkeypatch, "savedmodel", load=load_one)
+    with pytest.raises(RuntimeError, match="signature='serving_logits'"):
+        kc.export(model, tmp_path / "m")
+    assert os.listdir(tmp_path) == []
+
+
+def argmax_score(logits):
+    """What no other runtime computes as Keras writes it."""
+    return ops.cast(ops.argmax(logits, axis=-1), "float32")
+
+
+@pytest.mark.parametrize("made", ["onnx", "litert"])
+def test_a_score_that_can_not_be_converted_is_refused(tmp_path, made):
+    model, x = trained(10)
+    chosen = SelectiveClassifier(score=argmax_score, threshold=0.0)
+    with pytest.raises(RuntimeError, match="can not be (written|loaded)"):
+        kc.export(model, tmp_path / "m", selector=chosen, format=made)
+    assert os.listdir(tmp_path) == []
+    path = kc.export(model, tmp_path / "m", selector=chosen)
+    given = answers(path, x=x)
+    np.testing.assert_array_equal(given["score"], given["label"])
+
+
+def test_a_batch_size_that_is_fixed_in_the_file_is_found(tmp_path, monkeypatch):
+    import tensorflow as tf
+
+    model, _ = trained(3)
+
+    def write(served, path, images):
+        archive = keras.export.ExportArchive()
+        archive.track(served.model)
+        archive.add_endpoint(
+            "serving_default",
+            lambda inputs: served.model({"inputs": inputs}, training=False),
+            [tf.TensorSpec((3, 4), name="inputs")],
+        )
+        archive.write_out(path, verbose=False)
+
+    replace(monkeypatch, "savedmodel", write=write)
+    with pytest.raises(RuntimeError, match="answer as the model does"):
+        kc.export(model, tmp_path / "m")
+    assert os.listdir(tmp_path) == []
+
+
+# Exports that do not end.
+
+
+@each_format
+@pytest.mark.parametrize(
+    "error", [OSError("no space left on device"), KeyboardInterrupt()]
+)
+def test_an_interrupted_export_leaves_nothing(
+    tmp_path, monkeypatch, made, error
+):
+    model, _ = trained(3)
+
+    def write_some(served, path, images):
+        path.write_text("some")
+        raise error
+
+    replace(monkeypatch, made, write=write_some)
+    with pytest.raises(type(error)):
+        kc.export(model, tmp_path / "deep" / "model", format=made)
+    assert os.listdir(tmp_path / "deep") == []
+
+
+@each_format
+def test_an_export_interrupted_while_compared_leaves_nothing(
+    tmp_path, monkeypatch, made
+):
+    model, _ = trained(3)
+    load = formats.FORMATS[made].load
+
+    def load_some(path):
+        load(path)
+        raise KeyboardInterrupt
+
+    replace(monkeypatch, made, load=load_some)
+    with pytest.raises(KeyboardInterrupt):
+        kc.export(model, tmp_path / "deep" / "model", format=made)
+    assert os.listdir(tmp_path / "deep") == []
+
+
+@each_format
+def test_what_exists_is_left_alone(tmp_path, made):
+    model, _ = trained(3)
+    (tmp_path / "kept.txt").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for path in (tmp_path, tmp_path / "kept.txt", tmp_path / "link"):
+        with pytest.raises(ValueError, match="`path` must not exist. Received"):
+            kc.export(model, path, format=made)
+    assert (tmp_path / "kept.txt").read_text() == "mine"
+    assert sorted(os.listdir(tmp_path)) == ["kept.txt", "link"]
+
+
+# Arguments that are wrong.
+
+
+def refused(error, match, tmp_path, model=None, **arguments):
+    """Raises, and writes nothing."""
+    model = trained(3)[0] if model is None else model
+    with pytest.raises(error, match=match):
+        kc.export(model, tmp_path / "deep" / "m", **arguments)
+    assert os.listdir(tmp_path) == []
+
+
+def test_parts_that_are_not_fitted_are_refused(tmp_path):
+    unfitted = kc.TemperatureScaling()
+    refused(RuntimeError, "must be fitted", tmp_path, calibrator=unfitted)
+    refused(
+        RuntimeError,
+        "`SelectiveClassifier` must be fitted",
+        tmp_path,
+        selector=SelectiveClassifier(),
+    )
+    refused(
+        RuntimeError,
+        "`TemperatureScaling` must be fitted",
+        tmp_path,
+        selector=SelectiveClassifier(calibrator=unfitted, threshold=0.0),
+    )
+
+
+def test_parts_of_the_wrong_kind_are_refused(tmp_path):
+    dense = keras.layers.Dense(3)
+    refused(TypeError, "`calibrator` must be a Cal", tmp_path, calibrator=dense)
+    refused(TypeError, "`selector` must be a Sel", tmp_path, selector=dense)
+    refused(TypeError, "`model` must be a Keras", tmp_path, model=dense)
+
+
+def test_a_calibrator_that_is_not_the_selectors_is_refused(tmp_path):
+    other = kc.TemperatureScaling(temperature=2.5)
+    for chosen in (selector(0.0), SelectiveClassifier(threshold=0.0)):
+        refused(
+            ValueError,
+            "`calibrator` must be that of `selector`",
+            tmp_path,
+            calibrator=other,
+            selector=chosen,
+        )
+
+
+def test_an_unknown_format_is_refused(tmp_path):
+    for name in ("saved_model", "onxx", None):
+        refused(ValueError, "`format` must be one of", tmp_path, format=name)
+
+
+@pytest.mark.parametrize(
+    ("made", "package"),
+    [
+        ("onnx", "tf2onnx"),
+        ("onnx", "onnxruntime"),
+        ("litert", "ai_edge_litert"),
+    ],
+)
+def test_an_absent_extra_is_named(tmp_path, monkeypatch, made, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    match = rf"needs {package}: pip install 'keras-calib\[{made}\]'"
+    refused(ImportError, match, tmp_path, format=made)
+
+
+def test_logits_or_probabilities_is_never_guessed(tmp_path):
+    model, _ = trained(3, loss="mse")
+    refused(ValueError, "`from_logits` must be True or", tmp_path, model)
+    model, _ = trained(3)
+    refused(
+        TypeError, "must be True, False or None", tmp_path, from_logits="yes"
+    )
+    # Seen in what it answers to the questions of the comparison.
+    refused(ValueError, "must be probabilities in", tmp_path, from_logits=False)
+
+
+def test_a_model_without_fixed_inputs_is_refused(tmp_path):
+    class Subclassed(keras.Model):
+        def call(self, x):
+            return x
+
+    refused(
+        ValueError,
+        "`model` must have fixed inputs",
+        tmp_path,
+        Subclassed(),
+        from_logits=True,
+    )
+
+
+def test_a_model_of_several_outputs_is_refused(tmp_path):
+    inputs = keras.Input((4,))
+    heads = [keras.layers.Dense(n)(inputs) for n in (2, 3)]
+    refused(
+        ValueError,
+        "`model` must have one output",
+        tmp_path,
+        keras.Model(inputs, heads),
+        from_logits=True,
+    )
+
+
+def test_samples_that_do_not_fit_are_refused(tmp_path):
+    x = np.zeros((2, 4), "float32")
+    for samples, match in (
+        ([x, x], "must have the structure"),
+        (np.float32(1), "at least one"),
+        (x[:0], "at least one"),
+        (x[:, :3], "incompatible"),
+    ):
+        refused(ValueError, match, tmp_path, sample_inputs=samples)
+
+
+def test_a_model_that_fails_on_random_inputs_asks_for_samples(tmp_path):
+    lookup = keras.layers.StringLookup(vocabulary=["a", "b"])
+    layers = [
+        keras.Input((2,), dtype="string"),
+        lookup,
+        keras.layers.Embedding(3, 4),
+        keras.layers.Flatten(),
+        keras.layers.Dense(3),
+    ]
+    model = keras.Sequential(layers)
+    refused(
+        ValueError,
+        "`sample_inputs` must be given",
+        tmp_path,
+        model,
+        from_logits=True,
+    )
+    samples = np.array([["a", "b"], ["c", "a"]], dtype=object)
+    path = kc.export(
+        model, tmp_path / "m", from_logits=True, sample_inputs=samples
+    )
+    given = answers(path, x=samples)["logits"]
+    wanted = ops.convert_to_numpy(model(samples))
+    np.testing.assert_allclose(given, wanted, rtol=1e-5)
+
+
+def test_images_that_the_model_does_not_take_are_refused(tmp_path):
+    same, image = keras.layers.Identity(), segmenter(3, side=8)
+    options = {"model": image, "from_logits": True}
+    for match, arguments in (
+        ("`image_size` needs", {"image_size": (8, 8)}),
+        (
+            "must return what the model takes",
+            {"image_preprocessing": same, "image_size": (9, 8)},
+        ),
+        ("needs a SavedModel", {"image_preprocessing": same, "format": "onnx"}),
+        (
+            "a height and a width",
+            {"image_preprocessing": same, "image_size": (8, 8, 3)},
+        ),
+    ):
+        refused(ValueError, match, tmp_path, **options, **arguments)
+    refused(
+        TypeError,
+        "must be a function or layer",
+        tmp_path,
+        **options,
+        image_preprocessing=1 / 255,
+    )
+    refused(
+        ValueError,
+        "the model gives them only if",
+        tmp_path,
+        segmenter(3, side=None),
+        from_logits=True,
+        image_preprocessing=same,
+    )
+    refused(ValueError, "with one input", tmp_path, image_preprocessing=same)
+
+
+def test_what_stands_in_the_way_is_not_removed(tmp_path):
+    model, _ = trained(3)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OSError):
+        kc.export(model, tmp_path / "file" / "m")
+    assert Path(tmp_path / "file").read_text() == "mine"

@@ -1,0 +1,69 @@
+"""Model outputs: logits or probabilities, as told or as the loss says."""
+
+import keras
+import numpy as np
+import pytest
+from cases import BACKEND
+from cases import array
+
+import keras_calib as kc
+from keras_calib.model_outputs import reads_logits
+from keras_calib.model_outputs import to_model_logits
+
+pytestmark = pytest.mark.portable
+
+
+def compiled(loss):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.compile(loss=loss)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("loss", "logits"),
+    [
+        (kc.ACLS(from_logits=True), True),
+        (kc.FocalLoss(), False),
+        (kc.MDCA(from_logits=True), True),
+        (keras.losses.CategoricalCrossentropy(from_logits=True), True),
+        (keras.losses.SparseCategoricalCrossentropy(), False),
+        ("sparse_categorical_crossentropy", False),
+        ("binary_crossentropy", False),
+    ],
+)
+def test_the_compiled_loss_says_what_outputs_are(loss, logits):
+    assert reads_logits(compiled(loss), None) is logits
+    # What is told goes before.
+    assert reads_logits(compiled(loss), not logits) is not logits
+
+
+@pytest.mark.parametrize(
+    "loss", [None, "mse", keras.losses.MeanSquaredError(), lambda y, z: z]
+)
+def test_a_loss_that_does_not_say_is_an_error(loss):
+    model = compiled(loss)
+    with pytest.raises(ValueError, match="`from_logits` must be True or False"):
+        reads_logits(model, None)
+    assert reads_logits(model, True) is True
+    with pytest.raises(TypeError, match="must be True, False or None"):
+        reads_logits(model, 1)
+
+
+def test_outputs_become_logits_of_every_class():
+    logits = np.array([[1.0, -2.0, 0.5]], "float16")
+    given = to_model_logits(logits, from_logits=True)
+    assert array(given).dtype == np.float32
+    np.testing.assert_allclose(array(given), logits, rtol=1e-6)
+    probs = np.array([[[0.25], [0.75]]], "float32")
+    given = array(to_model_logits(probs, from_logits=False))
+    wanted = np.log([[[0.75, 0.25], [0.25, 0.75]]])
+    np.testing.assert_allclose(given, wanted, rtol=1e-6)
+    given = array(to_model_logits(probs, from_logits=True))
+    np.testing.assert_allclose(given, [[[0, 0.25], [0, 0.75]]], rtol=1e-6)
+
+
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="export works here")
+def test_export_names_the_backend_that_it_needs(tmp_path):
+    with pytest.raises(RuntimeError, match="set KERAS_BACKEND=tensorflow"):
+        kc.export(compiled(kc.FocalLoss()), tmp_path / "m")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,259 @@
+"""Serving: clients get what the model says, over every protocol."""
+
+import base64
+import http.client
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from cases import BACKEND
+from cases import array
+from exported import NAMES
+from exported import assert_same
+from exported import expected
+from exported import selector
+
+import keras_calib as kc
+
+pytestmark = pytest.mark.skipif(
+    BACKEND != "tensorflow", reason="export needs TensorFlow"
+)
+ROOT = Path(__file__).parents[1]
+THRESHOLD = 0.3
+
+
+@pytest.fixture(scope="module")
+def network():
+    keras.utils.set_random_seed(0)
+    layers = [
+        keras.Input((4, 4, 3), name="image"),
+        keras.layers.Flatten(),
+        keras.layers.Dense(3),
+    ]
+    return keras.Sequential(layers)
+
+
+@pytest.fixture(scope="module")
+def folder(network, tmp_path_factory):
+    return kc.export(
+        network,
+        tmp_path_factory.mktemp("models") / "1",
+        selector=selector(THRESHOLD),
+        from_logits=True,
+        image_preprocessing=keras.layers.Rescaling(1 / 255),
+    )
+
+
+@pytest.fixture(scope="module")
+def images():
+    rng = np.random.default_rng(0)
+    return rng.integers(256, size=(5, 4, 4, 3), dtype="uint8")
+
+
+@pytest.fixture(scope="module")
+def wanted(network, images):
+    logits = array(network(images.astype("float32") / 255))
+    return expected(logits, 2.5, THRESHOLD)
+
+
+@pytest.fixture(scope="module")
+def requests(network, images):
+    """Inputs of every signature that mean the same images."""
+    import tensorflow as tf
+
+    x = images.astype("float32") / 255
+    files = [tf.io.encode_png(image).numpy() for image in images]
+    return {
+        "": {"image": x},
+        "serving_default": {"image": x},
+        "serving_logits": {"logits": array(network(x))},
+        "serving_bytes": {"image_bytes": np.array(files, object)},
+    }
+
+
+@pytest.fixture
+def examples(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+
+
+@pytest.fixture
+def ask_grpc(examples, folder):
+    from grpc_service import GrpcClient
+    from grpc_service import start_grpc
+    from loaded_model import LoadedModel
+
+    server, port = start_grpc(LoadedModel(folder), port=0)
+    client = GrpcClient(f"127.0.0.1:{port}")
+    yield client.predict
+    client.close()
+    server.stop(None).wait()
+
+
+@pytest.fixture
+def rest_address(examples, folder):
+    from loaded_model import LoadedModel
+    from rest_service import start_rest
+
+    server, port = start_rest(LoadedModel(folder), port=0)
+    yield f"127.0.0.1:{port}"
+    server.shutdown()
+    server.server_close()
+
+
+def post(address, body, path="/v1/models/model:predict"):
+    connection = http.client.HTTPConnection(address, timeout=60)
+    connection.request("POST", path, json.dumps(body))
+    response = connection.getresponse()
+    answer = json.loads(response.read())
+    connection.close()
+    return response.status, answer
+
+
+def test_grpc_serves_every_signature(ask_grpc, requests, wanted):
+    for signature, inputs in requests.items():
+        assert_same(ask_grpc(inputs, signature), wanted)
+    one = {k: v[:1] for k, v in requests[""].items()}
+    assert_same(ask_grpc(one), {k: v[:1] for k, v in wanted.items()})
+
+
+def test_grpc_returns_only_what_is_asked_for(ask_grpc, requests, wanted):
+    given = ask_grpc(requests[""], only=["accept", "confidence"])
+    assert set(given) == {"accept", "confidence"}
+    np.testing.assert_array_equal(given["accept"], wanted["accept"])
+
+
+def test_grpc_takes_more_than_four_megabytes(ask_grpc, requests, wanted):
+    x = np.tile(requests[""]["image"], (5000, 1, 1, 1))
+    given = ask_grpc({"image": x})
+    assert x.nbytes > 2**22
+    np.testing.assert_array_equal(given["label"][-5:], wanted["label"])
+
+
+def test_grpc_names_what_is_wrong(ask_grpc, requests):
+    import grpc
+
+    x = requests[""]["image"]
+    for arguments, code in (
+        (({"image": x}, "no_such"), grpc.StatusCode.NOT_FOUND),
+        (({"image": x}, "", ["no_such"]), grpc.StatusCode.NOT_FOUND),
+        (({"images": x},), grpc.StatusCode.INVALID_ARGUMENT),
+        (({"image": x[0]},), grpc.StatusCode.INVALID_ARGUMENT),
+        (
+            ({"image_bytes": np.array([b"no"], object)}, "serving_bytes"),
+            grpc.StatusCode.INVALID_ARGUMENT,
+        ),
+    ):
+        with pytest.raises(grpc.RpcError) as raised:
+            ask_grpc(*arguments)
+        assert raised.value.code() == code
+
+
+def test_rest_serves_columns_and_rows(rest_address, requests, wanted):
+    from rest_client import RestClient
+
+    client = RestClient(rest_address)
+    x = requests[""]["image"].tolist()
+    given = client.predict(requests["serving_logits"], "serving_logits")
+    others = client.predict(requests[""])
+    client.close()
+    for columns in (given, others):
+        for name in NAMES:
+            np.testing.assert_allclose(
+                columns[name], wanted[name], rtol=1e-4, atol=1e-5
+            )
+    for rows in (x, [{"image": row} for row in x]):
+        status, answer = post(rest_address, {"instances": rows})
+        assert status == 200
+        for i, row in enumerate(answer["predictions"]):
+            assert row["label"] == wanted["label"][i]
+            assert row["accept"] == wanted["accept"][i]
+            np.testing.assert_allclose(
+                row["probabilities"], wanted["probabilities"][i], rtol=1e-4
+            )
+
+
+def test_rest_takes_encoded_images(rest_address, requests, wanted):
+    files = [
+        {"b64": base64.b64encode(file).decode()}
+        for file in requests["serving_bytes"]["image_bytes"]
+    ]
+    status, answer = post(
+        rest_address, {"signature_name": "serving_bytes", "instances": files}
+    )
+    assert status == 200
+    labels = [row["label"] for row in answer["predictions"]]
+    assert labels == wanted["label"].tolist()
+
+
+def test_rest_names_what_is_wrong(rest_address):
+    for body, status, text in (
+        ({"signature_name": "no_such", "instances": [1]}, 404, "no_such"),
+        ({"instances": [[1.0, 2.0]]}, 400, "shape"),
+        ({"inputs": {"images": [[1.0]]}}, 400, "images"),
+        ({"instances": [{"images": 1.0}]}, 400, "images"),
+        ({"instances": [["a"]]}, 400, "float"),
+        ({"instances": []}, 400, "at least one"),
+        ([], 400, "JSON object"),
+        ({}, 400, "`instances` or `inputs`"),
+    ):
+        given, answer = post(rest_address, body)
+        assert given == status
+        assert text in answer["error"]
+    assert post(rest_address, {}, "/v1/models/other:predict")[0] == 404
+
+
+def run(*command):
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_the_tool_of_tensorflow_shows_and_runs_it(
+    folder, tmp_path, requests, wanted
+):
+    tool = Path(sys.executable).with_name("saved_model_cli")
+    model = (f"--dir={folder}", "--tag_set=serve")
+    shown = run(tool, "show", *model, "--signature_def=serving_default")
+    assert set(re.findall(r"outputs\['(\w+)'\]", shown)) == set(NAMES)
+    assert re.findall(r"inputs\['(\w+)'\]", shown) == ["image"]
+    np.save(tmp_path / "x.npy", requests[""]["image"])
+    run(
+        tool,
+        "run",
+        *model,
+        "--signature_def=serving_default",
+        f"--inputs=image={tmp_path / 'x.npy'}",
+        f"--outdir={tmp_path}",
+    )
+    given = {name: np.load(tmp_path / f"{name}.npy") for name in NAMES}
+    assert_same(given, wanted)
+
+
+def test_threads_of_clients_get_what_the_model_predicts(tmp_path):
+    printed = run(
+        sys.executable,
+        "examples/serving_demo.py",
+        "--requests=200",
+        f"--workdir={tmp_path}",
+    )
+    for name in ("gRPC", "REST"):
+        found = re.search(
+            rf"{name}: 200 requests from 8 threads .* 0 labels and 0 "
+            r"decisions differ, other outputs by (\S+) at most",
+            printed,
+        )
+        assert found, printed
+        # Scores are up to 20 and more; float32 rounds them by 1e-6.
+        assert float(found[1]) < 2e-5
