@@ -1,5 +1,7 @@
 # Every target makes the environments that it needs.
 PYTHON ?= python3
+# Files or options for `make test`; all tests if empty.
+TESTS =
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 SETUP = setup.cfg pyproject.toml
 export TF_CPP_MIN_LOG_LEVEL ?= 3
@@ -28,7 +30,7 @@ demo: .venv/demo
 	.venv/bin/python examples/quickstart.py
 
 test: .venv/dev
-	KERAS_BACKEND=tensorflow .venv/bin/python -m pytest
+	KERAS_BACKEND=tensorflow .venv/bin/python -m pytest $(TESTS)
 
 test-backends: test-jax test-torch
 

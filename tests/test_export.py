@@ -48,8 +48,14 @@ def test_it_answers_as_the_model_for_any_batch_size(tmp_path, made):
     assert 0 < given["accept"].sum() < 64
 
 
-@each_converter
-@pytest.mark.parametrize("score", SCORE_NAMES)
+@pytest.mark.parametrize(
+    ("made", "score"),
+    [
+        *(("onnx", score) for score in SCORE_NAMES),
+        ("litert", "msp"),
+        ("litert", "p_norm"),
+    ],
+)
 def test_every_score_survives(tmp_path, made, score):
     model, x = trained(10)
     chosen = selector(0.0, score=score)
@@ -167,9 +173,15 @@ def test_models_of_probabilities_and_of_one_output_are_served_as_classes(
             )
 
 
-@each_format
 @pytest.mark.parametrize(
-    ("outputs", "activation"), [(4, None), (1, None), (1, "sigmoid")]
+    ("made", "outputs", "activation"),
+    [
+        ("savedmodel", 4, None),
+        ("savedmodel", 1, None),
+        ("savedmodel", 1, "sigmoid"),
+        ("onnx", 4, None),
+        ("litert", 1, "sigmoid"),
+    ],
 )
 def test_pixels_have_maps_of_confidence_and_acceptance(
     tmp_path, made, outputs, activation
