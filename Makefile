@@ -24,7 +24,8 @@ help:
 	@echo "make test-backends  reference values and laws on JAX and on torch"
 	@echo "make lint           ruff"
 	@echo "make bench          the benchmarks; tables in benchmarks/results"
-	@echo "make bench-peers    the metrics beside other libraries, half an hour"
+	@echo "make bench-peers    metrics and calibrators beside other libraries,"
+	@echo "                    three quarters of an hour"
 
 demo: .venv/demo
 	.venv/bin/python examples/quickstart.py
@@ -70,6 +71,8 @@ bench: .venv/dev
 bench-peers: .venv-bench/dev
 	.venv-bench/bin/python benchmarks/metrics.py \
 	  --out=benchmarks/results/metrics.md
+	.venv-bench/bin/python benchmarks/calibrators.py \
+	  --out=benchmarks/results/calibrators.md
 
 .venv/bin/python .venv-jax/bin/python .venv-torch/bin/python \
 .venv-bench/bin/python:

@@ -338,6 +338,7 @@ def test_interpolate_is_that_of_numpy():
 # Memory, and models run over data sets.
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="NumPy on every backend")
 @pytest.mark.parametrize(
     "make",
     [
@@ -361,6 +362,18 @@ def test_a_fit_makes_no_second_copy_of_the_logits(make):
         tracemalloc.stop()
     # Blocks of a megabyte or few, and masks of a byte for each pixel.
     assert peak < 0.6 * logits.nbytes
+
+
+def test_whole_blocks_can_be_ignored():
+    logits = random_logits(60_000, 4)
+    labels = drawn(logits / 2)
+    labels[:30_000] = 255
+    for cls in (kc.VectorScaling, kc.HistogramBinning):
+        found = cls().fit(labels, logits, ignore_class=255)
+        expected = cls().fit(labels[30_000:], logits[30_000:])
+        np.testing.assert_allclose(
+            array(found(logits[:9])), array(expected(logits[:9])), atol=1e-5
+        )
 
 
 def model_and_data(dense=False):

@@ -236,7 +236,8 @@ class DirichletCalibration(_Affine):
 
     >>> calibration = DirichletCalibration(matrix=[[2, 0], [0, 2]], bias=[0, 0])
     >>> logits = calibration(np.log([[0.75, 0.25]]))
-    >>> print(np.round(np.exp(logits), 4))
+    >>> probs = keras.ops.convert_to_numpy(keras.ops.exp(logits))
+    >>> print(np.round(probs, 4))
     [[0.5625 0.0625]]
 
     Reference:

@@ -47,7 +47,8 @@ class BetaCalibration(OneVsRest):
 
     >>> beta = BetaCalibration(coefficients=[[2.0, 1.0, 0.0]])
     >>> logits = beta(np.log([[0.5, 0.5]]))
-    >>> print(np.round(keras.ops.softmax(logits), 4))
+    >>> probs = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
+    >>> print(np.round(probs, 4))
     [[0.6667 0.3333]]
 
     Reference:

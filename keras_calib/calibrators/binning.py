@@ -84,7 +84,8 @@ class HistogramBinning(_Table):
 
     >>> binning = HistogramBinning(upper_edges=[[0.5, 1]], values=[[0.2, 0.7]])
     >>> logits = binning(np.log([[0.1, 0.9]]))
-    >>> print(np.round(keras.ops.softmax(logits), 4))
+    >>> probs = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
+    >>> print(np.round(probs, 4))
     [[0.3 0.7]]
 
     Reference:
@@ -210,7 +211,8 @@ class IsotonicCalibration(_Table):
     ...     thresholds=[[0.5, 1.0]], values=[[0.4, 0.8]]
     ... )
     >>> logits = isotonic(np.log([[0.25, 0.75]]))
-    >>> print(np.round(keras.ops.softmax(logits), 4))
+    >>> probs = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
+    >>> print(np.round(probs, 4))
     [[0.4 0.6]]
 
     Reference:

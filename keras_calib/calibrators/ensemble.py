@@ -43,7 +43,8 @@ class EnsembleTemperatureScaling(Calibrator):
     Example:
 
     >>> ets = EnsembleTemperatureScaling(temperature=2, mixture=[0.5, 0, 0.5])
-    >>> print(np.round(np.exp(ets(np.log([[0.9, 0.1]]))), 3))
+    >>> logits = keras.ops.convert_to_numpy(ets(np.log([[0.9, 0.1]])))
+    >>> print(np.round(np.exp(logits), 3))
     [[0.625 0.375]]
 
     Reference:

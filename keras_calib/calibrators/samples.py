@@ -68,11 +68,11 @@ class Samples(NamedTuple):
         order = "F" if self.num_classes < _FEW else "C"
         rows = max(1, size // self.num_classes)
         for start in range(0, len(self.logits), rows):
-            part = slice(start, start + rows)
-            if self.valid is None:
-                keep = part
-            else:
-                keep = start + np.flatnonzero(self.valid[part])
+            keep = slice(start, start + rows)
+            if self.valid is not None:
+                keep = start + np.flatnonzero(self.valid[keep])
+                if not len(keep):
+                    continue
             yield Samples(
                 self.labels[keep],
                 np.array(self.logits[keep], "float64", order=order),
