@@ -24,8 +24,8 @@ help:
 	@echo "make test-backends  reference values and laws on JAX and on torch"
 	@echo "make lint           ruff"
 	@echo "make bench          the benchmarks; tables in benchmarks/results"
-	@echo "make bench-peers    metrics and calibrators beside other libraries,"
-	@echo "                    three quarters of an hour"
+	@echo "make bench-peers    metrics and calibrators beside other libraries, more"
+	@echo "                    than half an hour"
 
 demo: .venv/demo
 	.venv/bin/python examples/quickstart.py

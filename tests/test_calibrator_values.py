@@ -477,11 +477,11 @@ def test_fit_on_reads_probabilities_as_the_loss_says():
     labels = drawn(np.concatenate([np.zeros_like(z), z], axis=-1))
     with pytest.raises(ValueError, match="`from_logits` must be True or False"):
         kc.TemperatureScaling().fit_on(model, [(x, labels)], verbose=0)
-    model.compile(loss="binary_crossentropy")
-    model.compile(loss=keras.losses.BinaryCrossentropy())
-    found = kc.TemperatureScaling().fit_on(model, [(x, labels)], verbose=0)
     expected = kc.TemperatureScaling().fit(labels, z)
-    assert abs(found.temperature / expected.temperature - 1) < 1e-3
+    for loss in ("binary_crossentropy", keras.losses.BinaryCrossentropy()):
+        model.compile(loss=loss)
+        found = kc.TemperatureScaling().fit_on(model, [(x, labels)], verbose=0)
+        assert abs(found.temperature / expected.temperature - 1) < 1e-3
 
 
 def test_fit_on_refuses_what_does_not_end_or_has_no_labels():

@@ -63,7 +63,7 @@ class Samples(NamedTuple):
         """Parts of at most `size` logits, in order, of what counts.
 
         The logits are float64. Those of few classes lie class by class in
-        memory, where sums and maxima over them are ten times as fast.
+        memory, where sums and maxima over them are far faster.
         """
         order = "F" if self.num_classes < _FEW else "C"
         rows = max(1, size // self.num_classes)
