@@ -14,6 +14,8 @@ from cases import softmax
 from keras import ops
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_limits
 
 import keras_calib as kc
 from keras_calib.calibrators.lookup import interpolate
@@ -362,6 +364,29 @@ def test_a_fit_makes_no_second_copy_of_the_logits(make):
         tracemalloc.stop()
     # Blocks of a megabyte or few, and masks of a byte for each pixel.
     assert peak < 0.6 * logits.nbytes
+
+
+def test_a_fit_leaves_products_of_matrices_on_their_thread():
+    def threads():
+        found = [
+            library["num_threads"]
+            for library in threadpool_info()
+            if library["user_api"] == "blas"
+        ]
+        assert found
+        return set(found)
+
+    logits = random_logits(400, 4)
+
+    class Watched(kc.MatrixScaling):
+        def fit_samples(self, samples):
+            self.seen = threads()
+            super().fit_samples(samples)
+
+    with threadpool_limits(limits=2, user_api="blas"):
+        before = threads()
+        assert Watched().fit(drawn(logits), logits).seen == {1}
+        assert threads() == before
 
 
 def test_whole_blocks_can_be_ignored():

@@ -77,7 +77,6 @@ def least_affine(
     def value(theta):
         loss, weight, slope = samples.sums(
             lambda block: _affine_sums(block, features, theta),
-            products=True,
             size=_BLOCK,
         )
         loss = loss / weight + np.sum(penalty * theta**2)
@@ -173,17 +172,16 @@ def _exact_root(
 ) -> Callable:
     """The inverse root of the whole Hessian."""
 
+    rows, width = theta.shape
+
     def of_block(block):
         x, p, weight = _mapped(block, features, theta)
         share = (p[:, :, None] * x[:, None, :]).reshape(len(x), -1)
         joint = share.T @ (share * weight[:, None])
-        own = np.einsum("nk,ni,nj->kij", p * weight[:, None], x, x)
-        return joint, own, weight.sum()
+        own = share.T @ (x * weight[:, None])
+        return joint, own.reshape(rows, width, width), weight.sum()
 
-    rows, width = theta.shape
-    joint, own, weight = samples.sums(
-        of_block, products=True, size=_BLOCK // width
-    )
+    joint, own, weight = samples.sums(of_block, size=_BLOCK // width)
     hessian = -joint.reshape(rows, width, rows, width)
     index = np.arange(rows)
     hessian[index, :, index] += own
@@ -205,7 +203,7 @@ def _root_by_rows(
         x, p, weight = _mapped(block, features, theta)
         return (x * weight[:, None]).T @ x, weight @ (p - p * p), weight.sum()
 
-    second, spread, weight = samples.sums(of_block, products=True, size=_BLOCK)
+    second, spread, weight = samples.sums(of_block, size=_BLOCK)
     values, axes = np.linalg.eigh(second / weight)
     values = np.maximum(values, _RIDGE * values[-1])
     spread = np.maximum(spread / weight, _RIDGE)

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_calib.calibrators.held_out import predicted_batches
 from keras_calib.calibrators.samples import Samples
+from keras_calib.calibrators.samples import one_core_a_product
 from keras_calib.calibrators.samples import read_batches
 from keras_calib.calibrators.samples import read_samples
 from keras_calib.checks import invalid
@@ -98,7 +99,8 @@ class Calibrator(keras.layers.Layer):
         else:
             samples = read_samples(labels, logits, sample_weight, ignore_class)
         self._check_enough(samples, force)
-        self.fit_samples(samples)
+        with one_core_a_product():
+            self.fit_samples(samples)
         return self
 
     def fit_on(

@@ -5,22 +5,25 @@ core: NumPy then needs about the time of a compiled graph, and no copy of the
 logits, which can be those of ten million pixels.
 """
 
+import functools
 import os
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any
 from typing import NamedTuple
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from keras_calib.checks import invalid
 from keras_calib.inputs import read_arrays
 from keras_calib.numerics import to_numpy
 
-__all__ = ["Samples", "read_batches", "read_samples"]
+__all__ = ["Samples", "one_core_a_product", "read_batches", "read_samples"]
 
 # Logits in a block: a cache holds it, and a few temporaries beside it.
 _BLOCK = 2**16
@@ -111,8 +114,6 @@ class Samples(NamedTuple):
     def sums(
         self,
         of_block: Callable[["Samples"], tuple],
-        *,
-        products: bool = False,
         size: int = _BLOCK,
     ) -> list:
         """Sums over the blocks of each value that a function returns.
@@ -122,15 +123,13 @@ class Samples(NamedTuple):
 
         Args:
             of_block: Maps a block to numbers and arrays.
-            products: Whether it multiplies matrices, which uses all cores by
-                itself.
             size: Logits in a block.
 
         Returns:
             The sums, float64.
         """
         totals: list | None = None
-        for values in self._values(of_block, products, size):
+        for values in self._values(of_block, size):
             if totals is None:
                 totals = [np.array(v, "float64") for v in values]
                 continue
@@ -138,10 +137,8 @@ class Samples(NamedTuple):
                 total += value
         return totals or []
 
-    def _values(
-        self, of_block: Callable, products: bool, size: int
-    ) -> Iterator[tuple]:
-        if products or self.logits.size <= 2 * size:
+    def _values(self, of_block: Callable, size: int) -> Iterator[tuple]:
+        if self.logits.size <= 2 * size:
             yield from map(of_block, self.blocks(size))
             return
         cores = min(os.cpu_count() or 1, 16)
@@ -150,10 +147,26 @@ class Samples(NamedTuple):
             waiting: deque = deque()
             for block in self.blocks(size):
                 waiting.append(pool.submit(of_block, block))
-                if len(waiting) > 2 * cores:
+                if len(waiting) > cores:
                     yield waiting.popleft().result()
             for result in waiting:
                 yield result.result()
+
+
+def one_core_a_product() -> AbstractContextManager:
+    """While it is entered, products of matrices stay on their thread.
+
+    Blocks are shared out to the cores already. Threads that BLAS adds wait
+    for each other by spinning, which takes ten times as long where another
+    process has one of the cores.
+    """
+    return _libraries().limit(limits=1, user_api="blas")
+
+
+@functools.cache
+def _libraries() -> ThreadpoolController:
+    # To look for them takes milliseconds; that of NumPy is there by now.
+    return ThreadpoolController()
 
 
 def read_samples(

@@ -32,6 +32,9 @@ _ECE_BINS = 15
 # The search spans this factor to both sides of the spread of the logits.
 _RANGE = 1e4
 _TOLERANCE = 1e-8
+# A step of Newton's method leaves about its square as the error.
+_SMALL = 1e-5
+_NEWTON = 8
 # Logits that tell roughly where a minimum is.
 _COARSE = 2**20
 
@@ -170,22 +173,24 @@ def optimal_temperature(samples: Samples, objective: str = "nll") -> float:
 
 def _least_nll(samples: Samples, low: float, high: float) -> float:
     """Newton's method on 1/T inside a bracket that always shrinks."""
-    if _slopes(samples, high)[0] < 0:
-        return _warn_no_optimum(1.0 / high)
-    if _slopes(samples, low)[0] > 0:
-        return _warn_no_optimum(1.0 / low)
+    ends = low, high
     beta = min(max(1.0, low), high)
-    for _ in range(200):
+    for step in range(200):
+        if step == _NEWTON:
+            # Where there is an optimum this many steps find it.
+            for end, outwards in zip(ends, (1.0, -1.0), strict=True):
+                if outwards * _slopes(samples, end)[0] > 0:
+                    return _warn_no_optimum(1.0 / end)
         slope, curvature = _slopes(samples, beta)
         if slope > 0:
             high = beta
         else:
             low = beta
         proposal = beta - slope / curvature if curvature > 0 else low
+        if curvature > 0 and abs(proposal - beta) <= _SMALL * beta:
+            return 1.0 / proposal
         if not low < proposal < high:
             proposal = math.sqrt(low * high)
-        if abs(proposal - beta) <= _TOLERANCE * beta:
-            return 1.0 / proposal
         beta = proposal
     return 1.0 / beta
 
