@@ -79,7 +79,7 @@ FLOORS = {
 APART = {"calibrators", "losses", "metrics"}
 
 # At the top of a module: the standard library and these.
-EVERYWHERE = {"keras", "keras_calib", "numpy", "scipy"}
+EVERYWHERE = {"keras", "keras_calib", "numpy", "scipy", "threadpoolctl"}
 # A room that only those enter who have installed what it is for.
 AT_TOP_ALSO = {"beam": {"apache_beam"}}
 # Inside functions also these, in the rooms named.
@@ -465,9 +465,9 @@ def test_python_requirement_is_3_11(metadata):
     assert metadata["options"]["python_requires"] == ">=3.11"
 
 
-def test_only_keras_numpy_and_scipy_are_required(metadata):
+def test_only_small_packages_are_required_beside_keras(metadata):
     required = requirements(metadata["options"]["install_requires"])
-    assert required == {"keras", "numpy", "scipy"}
+    assert required == {"keras", "numpy", "scipy", "threadpoolctl"}
 
 
 @pytest.mark.parametrize(

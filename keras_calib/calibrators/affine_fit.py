@@ -176,9 +176,9 @@ def _exact_root(
 
     def of_block(block):
         x, p, weight = _mapped(block, features, theta)
-        share = (p[:, :, None] * x[:, None, :]).reshape(len(x), -1)
-        joint = share.T @ (share * weight[:, None])
-        own = share.T @ (x * weight[:, None])
+        half = np.sqrt(weight)[:, None]
+        share = ((p * half)[:, :, None] * x[:, None, :]).reshape(len(x), -1)
+        joint, own = share.T @ share, share.T @ (x * half)
         return joint, own.reshape(rows, width, width), weight.sum()
 
     joint, own, weight = samples.sums(of_block, size=_BLOCK // width)

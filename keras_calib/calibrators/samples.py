@@ -27,7 +27,7 @@ __all__ = ["Samples", "one_core_a_product", "read_batches", "read_samples"]
 
 # Logits in a block: a cache holds it, and a few temporaries beside it.
 _BLOCK = 2**16
-_FEW = 64
+_FEW = 200
 
 
 class Samples(NamedTuple):
@@ -52,15 +52,35 @@ class Samples(NamedTuple):
 
     def count(self) -> int:
         """Number of samples that count."""
+        return int(self._counts().sum())
+
+    def thinned(self, size: int) -> "Samples":
+        """Samples at even distances, of those that count.
+
+        Args:
+            size: Logits that may be left, if not those of one sample.
+
+        Returns:
+            These samples, or all if they are few enough.
+        """
+        counts = self._counts()
+        step = -(-int(counts.sum()) // max(1, size // self.num_classes))
+        if step <= 1:
+            return self
+        rows, seen = [], 0
+        for start in range(0, len(counts), _BLOCK):
+            found = start + np.flatnonzero(counts[start : start + _BLOCK])
+            rows.append(found[-seen % step :: step])
+            seen += len(found)
+        keep = np.concatenate(rows)
+        weight = None if self.weight is None else self.weight[keep]
+        return Samples(self.labels[keep], self.logits[keep], weight)
+
+    def _counts(self) -> np.ndarray:
         rows = np.ones(len(self.logits), bool)
         for part in (self.valid, self.weight):
             rows = rows if part is None else rows & (part > 0)
-        return int(rows.sum())
-
-    def thinned(self, size: int) -> "Samples":
-        """Every so-many-th sample, so that at most `size` logits are left."""
-        step = -(-self.logits.size // size)
-        return Samples(*(None if v is None else v[::step] for v in self))
+        return rows
 
     def blocks(self, size: int = _BLOCK) -> Iterator["Samples"]:
         """Parts of at most `size` logits, in order, of what counts.
@@ -68,19 +88,27 @@ class Samples(NamedTuple):
         The logits are float64. Those of few classes lie class by class in
         memory, where sums and maxima over them are far faster.
         """
-        order = "F" if self.num_classes < _FEW else "C"
-        rows = max(1, size // self.num_classes)
-        for start in range(0, len(self.logits), rows):
-            keep = slice(start, start + rows)
+        for rows in self._rows(size):
+            yield self._block(rows)
+
+    def _rows(self, size: int) -> Iterator[Any]:
+        """Where the rows of each block are: slices, or indices."""
+        count = max(1, size // self.num_classes)
+        for start in range(0, len(self.logits), count):
+            rows = slice(start, start + count)
             if self.valid is not None:
-                keep = start + np.flatnonzero(self.valid[keep])
-                if not len(keep):
+                rows = start + np.flatnonzero(self.valid[rows])
+                if not len(rows):
                     continue
-            yield Samples(
-                self.labels[keep],
-                np.array(self.logits[keep], "float64", order=order),
-                None if self.weight is None else self.weight[keep],
-            )
+            yield rows
+
+    def _block(self, rows: Any) -> "Samples":
+        order = "F" if self.num_classes < _FEW else "C"
+        return Samples(
+            self.labels[rows],
+            np.array(self.logits[rows], "float64", order=order),
+            None if self.weight is None else self.weight[rows],
+        )
 
     def weights(self) -> np.ndarray:
         """Weights `(n,)`, 1 where none are given."""
@@ -89,8 +117,7 @@ class Samples(NamedTuple):
     def soft_labels(self) -> np.ndarray:
         """Labels as float64 rows `(n, num_classes)` that sum to 1."""
         if self.labels.ndim == 2:
-            total = self.labels.sum(axis=-1, keepdims=True, dtype="float64")
-            return self.labels / total
+            return _normalized(self.labels)
         rows = np.zeros((len(self.labels), self.num_classes))
         rows[np.arange(len(rows)), self.labels] = 1.0
         return rows
@@ -98,18 +125,17 @@ class Samples(NamedTuple):
     def class_weights(self) -> np.ndarray:
         """Total weight of the labels of each class, `(num_classes,)`."""
 
-        def count(block):
-            if block.labels.ndim == 2:
-                return (block.weights() @ block.soft_labels(),)
-            return (
-                np.bincount(
-                    block.labels,
-                    weights=block.weight,
-                    minlength=self.num_classes,
-                ).astype("float64"),
-            )
-
-        return self.sums(count)[0]
+        total = np.zeros(self.num_classes)
+        for rows in self._rows(_BLOCK):
+            weight = None if self.weight is None else self.weight[rows]
+            labels = self.labels[rows]
+            if labels.ndim == 1:
+                total += np.bincount(labels, weight, self.num_classes)
+            elif weight is None:
+                total += _normalized(labels).sum(axis=0)
+            else:
+                total += weight @ _normalized(labels)
+        return total
 
     def sums(
         self,
@@ -142,15 +168,23 @@ class Samples(NamedTuple):
             yield from map(of_block, self.blocks(size))
             return
         cores = min(os.cpu_count() or 1, 16)
+
+        def of_rows(rows: Any) -> tuple:
+            return of_block(self._block(rows))
+
         with ThreadPoolExecutor(cores) as pool:
             # A few blocks in work, instead of all as by `pool.map`.
             waiting: deque = deque()
-            for block in self.blocks(size):
-                waiting.append(pool.submit(of_block, block))
+            for rows in self._rows(size):
+                waiting.append(pool.submit(of_rows, rows))
                 if len(waiting) > cores:
                     yield waiting.popleft().result()
             for result in waiting:
                 yield result.result()
+
+
+def _normalized(labels: np.ndarray) -> np.ndarray:
+    return labels / labels.sum(axis=-1, keepdims=True, dtype="float64")
 
 
 def one_core_a_product() -> AbstractContextManager:

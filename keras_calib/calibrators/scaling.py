@@ -33,10 +33,10 @@ _ECE_BINS = 15
 _RANGE = 1e4
 _TOLERANCE = 1e-8
 # A step of Newton's method leaves about its square as the error.
-_SMALL = 1e-5
+_SMALL = 1e-4
 _NEWTON = 8
 # Logits that tell roughly where a minimum is.
-_COARSE = 2**20
+_FEW = {"nll": 2**18, "mse": 2**20}
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -149,38 +149,69 @@ def optimal_temperature(samples: Samples, objective: str = "nll") -> float:
         objective: `"nll"` or `"mse"`.
 
     Returns:
-        The temperature, to a relative 1e-8; 1 if every logit is equal.
+        The temperature, to a relative 1e-6; 1 if every logit is equal.
 
     Warns:
         RuntimeWarning: If there is no optimum within a factor of 10,000 of
             the spread of the logits, as when every prediction is right; the
             nearer end is taken.
     """
-
-    def spread_of(block):
-        spread = block.logits.max(-1) - block.logits.min(-1)
-        return spread.sum(dtype="float64"), len(spread)
-
-    total, count = samples.sums(spread_of)
-    spread = float(total / count)
+    few = samples.thinned(_FEW[objective])
+    spread = _spread(few) or _spread(samples)
     if spread == 0.0:
         return 1.0
     low, high = 1.0 / (spread * _RANGE), _RANGE / spread
     if objective == "mse":
-        return _least_mse(samples, low, high)
-    return _least_nll(samples, low, high)
+        beta = _least_mse(samples, few, low, high)
+    else:
+        beta = _least_nll(few, low, high, 1.0)
+        if few is not samples:
+            start = beta if low < beta < high else 1.0
+            beta = _least_nll(samples, low, high, start)
+    if beta in (low, high):
+        warnings.warn(
+            "The data have no optimal temperature in the range that is "
+            "searched; its end is used. Received: "
+            f"temperature={1.0 / beta:.3g}",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+    return 1.0 / beta
 
 
-def _least_nll(samples: Samples, low: float, high: float) -> float:
-    """Newton's method on 1/T inside a bracket that always shrinks."""
+def _spread(samples: Samples) -> float:
+    """Mean range of the logits of a sample."""
+
+    def of_block(block):
+        spread = block.logits.max(-1) - block.logits.min(-1)
+        return spread.sum(dtype="float64"), len(spread)
+
+    total, count = samples.sums(of_block)
+    return float(total / count)
+
+
+def _least_nll(
+    samples: Samples, low: float, high: float, start: float
+) -> float:
+    """Newton's method on 1/T inside a bracket that always shrinks.
+
+    Args:
+        samples: Held-out samples.
+        low: The least 1/T that is tried.
+        high: The largest.
+        start: Where to start.
+
+    Returns:
+        1/T; `low` or `high` itself if the optimum lies beyond.
+    """
     ends = low, high
-    beta = min(max(1.0, low), high)
+    beta = min(max(start, low), high)
     for step in range(200):
         if step == _NEWTON:
             # Where there is an optimum this many steps find it.
             for end, outwards in zip(ends, (1.0, -1.0), strict=True):
-                if outwards * _slopes(samples, end)[0] > 0:
-                    return _warn_no_optimum(1.0 / end)
+                if outwards * _slopes(samples, end)[0] >= 0:
+                    return end
         slope, curvature = _slopes(samples, beta)
         if slope > 0:
             high = beta
@@ -188,41 +219,32 @@ def _least_nll(samples: Samples, low: float, high: float) -> float:
             low = beta
         proposal = beta - slope / curvature if curvature > 0 else low
         if curvature > 0 and abs(proposal - beta) <= _SMALL * beta:
-            return 1.0 / proposal
+            return proposal
         if not low < proposal < high:
             proposal = math.sqrt(low * high)
         beta = proposal
-    return 1.0 / beta
+    return beta
 
 
-def _least_mse(samples: Samples, low: float, high: float) -> float:
-    """Bounded minimum round the best of a coarse grid: it is not convex."""
+def _least_mse(
+    samples: Samples, few: Samples, low: float, high: float
+) -> float:
+    """1/T: the minimum round the best of a coarse grid; it is not convex."""
 
     def value(log_beta):
         return _losses(samples, [math.exp(-log_beta)], "mse")[0]
 
     coarse = np.linspace(math.log(low), math.log(high), 61)
-    some = samples.thinned(_COARSE)
-    best = int(np.argmin(_losses(some, np.exp(-coarse), "mse")))
+    best = int(np.argmin(_losses(few, np.exp(-coarse), "mse")))
     if best in (0, len(coarse) - 1):
-        return _warn_no_optimum(math.exp(-coarse[best]))
+        return (low, high)[best > 0]
     found = minimize_scalar(
         value,
         bounds=(coarse[max(best - 2, 0)], coarse[min(best + 2, 60)]),
         method="bounded",
         options={"xatol": _TOLERANCE},
     )
-    return math.exp(-found.x)
-
-
-def _warn_no_optimum(end: float) -> float:
-    warnings.warn(
-        "The data have no optimal temperature in the range that is "
-        f"searched; its end is used. Received: temperature={end:.3g}",
-        RuntimeWarning,
-        stacklevel=6,
-    )
-    return end
+    return math.exp(found.x)
 
 
 def _best_of(grid: Sequence[float], samples: Samples, objective: str) -> float:
