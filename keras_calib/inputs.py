@@ -306,6 +306,8 @@ def read_arrays(
     soft = len(read.shape) == outputs.ndim
     if soft and labels.shape == read.shape:
         read = labels  # float64 labels are float32 tensors on JAX
+    elif not soft and valid is None and labels.dtype.kind in "iu":
+        read = labels.astype("int64", copy=False)
     read = to_numpy(read) if soft else to_numpy(read, "int64")
     if not from_logits:
         check_probabilities(outputs, name)

@@ -17,10 +17,13 @@ __all__ = ["least_affine", "least_vector"]
 
 # Of a direction in which the data say nothing, as a share of the largest.
 _RIDGE = 1e-10
+_RIDGE_32 = 1e-7
 # Steps before new coordinates; the last are for what does not converge.
-_STEPS = (15, 15, 30, 30, 60, 1000)
+_STEPS = (10, 20, 30, 30, 60, 1000)
 # Parameters whose Hessian is worth to have exactly.
 _EXACT = 1000
+# Classes whose blocks of the Hessian cost more than they save.
+_MANY = 200
 # Logits in a block: products of matrices have blocks of their own.
 _BLOCK = 2**18
 
@@ -72,7 +75,7 @@ def least_affine(
         to all rows.
     """
     count = samples.num_classes
-    start = np.eye(count, count + 1)
+    identity = np.eye(count, count + 1)
 
     def value(theta):
         loss, weight, slope = samples.sums(
@@ -83,14 +86,17 @@ def least_affine(
         return loss, slope / weight + 2.0 * penalty * theta
 
     def roots(theta):
+        how = _root_of_blocks
         if theta.size <= _EXACT:
-            return _exact_root(samples, features, theta, penalty)
-        return _root_by_rows(samples, features, theta, penalty)
+            how = _exact_root
+        elif theta is start or count > _MANY:
+            how = _root_by_rows
+        return how(samples, features, theta, penalty)
 
-    theta = start / optimal_temperature(samples)
-    theta = _least(value, roots, theta, what)
+    start = identity / optimal_temperature(samples)
+    theta = _least(value, roots, start, what)
     if not penalty.any():
-        theta = theta - (theta - start).mean(axis=0)
+        theta = theta - (theta - identity).mean(axis=0)
     return theta
 
 
@@ -215,6 +221,36 @@ def _root_by_rows(
     return root
 
 
+def _root_of_blocks(
+    samples: Samples,
+    features: Callable,
+    theta: np.ndarray,
+    penalty: np.ndarray,
+) -> Callable:
+    """The inverse root of E[p_k (1-p_k) x x^T] for each row k, nearly."""
+    rows, width = theta.shape
+
+    def of_block(block):
+        x, p, weight = _mapped(block, features, theta)
+        # Half the time, and all that coordinates need.
+        x = x.astype("float32")
+        spread = np.sqrt((p - p * p) * weight[:, None]).astype("float32")
+        found = np.empty((rows, width, width), "float32")
+        for k in range(rows):
+            part = x * spread[:, k, None]
+            found[k] = part.T @ part
+        return found, weight.sum()
+
+    hessian, weight = samples.sums(of_block, size=_BLOCK)
+    hessian /= weight
+    index = np.arange(width)
+    hessian[:, index, index] += 2.0 * penalty
+    root = _inverse_roots(hessian, ridge=_RIDGE_32)
+    return lambda point: np.einsum(
+        "kij,kj->ki", root, point.reshape(theta.shape), optimize=True
+    )
+
+
 def _mapped(block: Samples, features: Callable, theta: np.ndarray) -> tuple:
     """x with a 1 at its end, softmax(theta x), and weights."""
     x = features(block.logits)
@@ -222,10 +258,10 @@ def _mapped(block: Samples, features: Callable, theta: np.ndarray) -> tuple:
     return x, _softmax((theta @ x.T).T), block.weights()
 
 
-def _inverse_roots(matrices: np.ndarray) -> np.ndarray:
+def _inverse_roots(matrices: np.ndarray, ridge: float = _RIDGE) -> np.ndarray:
     """Inverse square roots of positive matrices `(n, k, k)`, symmetric."""
     values, axes = np.linalg.eigh(matrices)
-    least = max(_RIDGE * values.max(), 1e-300)
+    least = max(ridge * values.max(), 1e-300)
     root = 1.0 / np.sqrt(np.maximum(values, least))
     return np.einsum("nij,nj,nkj->nik", axes, root, axes, optimize=True)
 

@@ -262,14 +262,49 @@ def _isotonic(
     probs: np.ndarray, labels: np.ndarray, weight: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where the isotonic function bends, and its values there."""
-    x, index = np.unique(probs, return_inverse=True)
-    total = np.bincount(index, weight, minlength=len(x)).astype("float64")
-    positive = labels if weight is None else labels * weight
-    positive = np.bincount(index, positive, minlength=len(x))
-    some = total > 0
-    x, total, positive = x[some], total[some], positive[some]
+    if weight is None and labels.dtype == bool:
+        first, last, positive, total = _runs(probs, labels)
+    else:
+        first, index = np.unique(probs, return_inverse=True)
+        total = np.bincount(index, weight, minlength=len(first))
+        positive = labels if weight is None else labels * weight
+        positive = np.bincount(index, positive, minlength=len(first))
+        some = total > 0
+        first, total, positive = first[some], total[some], positive[some]
+        last = first
     y = isotonic_regression(positive / total, weights=total).x
     # Inside a flat part nothing bends.
-    bends = np.ones(len(x), bool)
-    bends[1:-1] = (y[1:-1] != y[:-2]) | (y[1:-1] != y[2:])
-    return x[bends], y[bends]
+    steps = np.flatnonzero(y[1:] != y[:-1])
+    starts, ends = np.r_[0, steps + 1], np.r_[steps, len(y) - 1]
+    x = np.stack([first[starts], last[ends]], axis=-1).ravel()
+    bends = np.r_[True, x[1:] != x[:-1]]
+    return x[bends], np.repeat(y[starts], 2)[bends]
+
+
+def _runs(probs: np.ndarray, labels: np.ndarray) -> tuple:
+    """Samples that any increasing function of least error takes as one.
+
+    By probability, the positives of a tie first, each run of positives and
+    the negatives after it violate the order: they are pooled, whatever the
+    rest. There are far fewer runs than samples where a class is rare.
+
+    Args:
+        probs: float32, >= 0, `(n,)`.
+        labels: bool `(n,)`.
+
+    Returns:
+        `(first, last, positive, total)` of each run: its least and largest
+        probability, positives and samples.
+    """
+    # Floats >= 0 are in the order of their bits.
+    key = probs.view("uint32") << 1
+    key |= ~labels
+    key.sort()
+    negative = (key & 1).astype(bool)
+    starts = np.flatnonzero(negative[:-1] & ~negative[1:]) + 1
+    starts = np.r_[0, starts]
+    ends = np.r_[starts[1:], len(key)]
+    key >>= 1
+    probs = key.view("float32")
+    positive = np.add.reduceat(~negative, starts, dtype="int64")
+    return probs[starts], probs[ends - 1], positive, ends - starts
