@@ -11,6 +11,7 @@ from keras_calib.calibrators.affine_fit import least_vector
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.samples import Samples
 from keras_calib.checks import check_at_least
+from keras_calib.checks import invalid
 from keras_calib.numerics import logsumexp
 
 __all__ = ["DirichletCalibration", "MatrixScaling", "VectorScaling"]
@@ -107,6 +108,13 @@ class _Affine(Calibrator):
         super().__init__(name=name, **kwargs)
         self.off_diagonal_strength = float(off_diagonal_strength)
         self.intercept_strength = float(intercept_strength)
+        if matrix is not None and np.shape(matrix) != 2 * np.shape(matrix)[:1]:
+            raise ValueError(
+                invalid(
+                    "`matrix` must be square",
+                    **{"matrix.shape": np.shape(matrix)},
+                )
+            )
         self.set_known(matrix=matrix, bias=bias)
 
     @property

@@ -5,11 +5,13 @@ about 1: a few of its steps, then new coordinates where it has come to.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from keras_calib.calibrators.likelihood import least_convex
 from keras_calib.calibrators.likelihood import nll_and_residuals
+from keras_calib.calibrators.likelihood import warn_if_separated
 from keras_calib.calibrators.samples import Samples
 from keras_calib.calibrators.scaling import optimal_temperature
 
@@ -18,12 +20,14 @@ __all__ = ["least_affine", "least_vector"]
 # Of a direction in which the data say nothing, as a share of the largest.
 _RIDGE = 1e-10
 _RIDGE_32 = 1e-7
+# Variance of a feature that is constant, as a share of its mean square.
+_CONSTANT = 1e-12
 # Steps before new coordinates; the last are for what does not converge.
 _STEPS = (10, 20, 30, 30, 60, 1000)
 # Parameters whose Hessian is worth to have exactly.
 _EXACT = 1000
 # Classes whose blocks of the Hessian cost more than they save.
-_MANY = 200
+_MANY = 256
 # Logits in a block: products of matrices have blocks of their own.
 _BLOCK = 2**18
 
@@ -38,24 +42,27 @@ def least_vector(samples: Samples, what: str) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         `(scale, bias)`, each `(num_classes,)`; the bias sums to 0.
     """
-    count = samples.num_classes
-    theta = np.zeros((count, 2))
-    theta[:, 0] = 1.0 / optimal_temperature(samples)
+    scaled = _standardized(samples)
+    start = np.stack([scaled.scale, scaled.shift], axis=-1)
+    start /= optimal_temperature(samples)
 
     def value(theta):
         loss, weight, slope = samples.sums(
-            lambda block: _vector_sums(block, theta)
+            lambda block: _vector_sums(scaled(block.logits), block, theta)
         )
         return loss / weight, slope / weight
 
     def roots(theta):
-        root = _inverse_roots(_vector_curvature(samples, theta))
+        root = _inverse_roots(_vector_curvature(samples, scaled, theta))
         return lambda point: np.einsum(
             "kij,kj->ki", root, point.reshape(theta.shape)
         )
 
-    theta = _least(value, roots, theta, what)
-    return theta[:, 0], theta[:, 1] - theta[:, 1].mean()
+    theta = _least(value, roots, start, what)
+    warn_if_separated(value(theta)[0], samples.labels, samples.weight, what)
+    scale = theta[:, 0] / scaled.scale
+    bias = theta[:, 1] - scale * scaled.shift
+    return scale, bias - bias.mean()
 
 
 def least_affine(
@@ -70,20 +77,28 @@ def least_affine(
         what: What is fitted, for warnings.
 
     Returns:
-        [W, b], `(num_classes, num_classes + 1)`. Without a penalty the
-        columns of W sum to 1 and b to 0: softmax does not see what is added
-        to all rows.
+        [W, b], `(num_classes, num_classes + 1)`. b and what is off the
+        diagonal in each column of W sum to 0: softmax does not see what is
+        added to all rows, and no penalty asks for it.
     """
     count = samples.num_classes
-    identity = np.eye(count, count + 1)
+    scaled = _standardized(samples, features, centred=not penalty.any())
+    penalty = penalty.copy()
+    penalty[:, :-1] /= scaled.scale**2
+    told = None if penalty.any() else _told_apart(samples, scaled)
+    start = np.column_stack([np.diag(scaled.scale), scaled.shift])
+    start /= optimal_temperature(samples)
 
     def value(theta):
         loss, weight, slope = samples.sums(
-            lambda block: _affine_sums(block, features, theta),
+            lambda block: _affine_sums(scaled(block.logits), block, theta),
             size=_BLOCK,
         )
         loss = loss / weight + np.sum(penalty * theta**2)
-        return loss, slope / weight + 2.0 * penalty * theta
+        slope = slope / weight + 2.0 * penalty * theta
+        if told is not None:
+            slope[:, :-1] = slope[:, :-1] @ told
+        return loss, slope
 
     def roots(theta):
         how = _root_of_blocks
@@ -91,13 +106,93 @@ def least_affine(
             how = _exact_root
         elif theta is start or count > _MANY:
             how = _root_by_rows
-        return how(samples, features, theta, penalty)
+        root = how(samples, scaled, theta, penalty)
+        if told is None:
+            return root
 
-    start = identity / optimal_temperature(samples)
+        def told_root(point):
+            step = root(point)
+            step[:, :-1] = step[:, :-1] @ told
+            return step
+
+        return told_root
+
     theta = _least(value, roots, start, what)
     if not penalty.any():
-        theta = theta - (theta - identity).mean(axis=0)
-    return theta
+        loss = value(theta)[0]
+        warn_if_separated(loss, samples.labels, samples.weight, what)
+    theta[:, :-1] /= scaled.scale
+    theta[:, -1] -= theta[:, :-1] @ scaled.shift
+    # Large logits times what all rows have would be all that float32 keeps.
+    common = theta.sum(axis=0) - np.append(np.diag(theta), 0.0)
+    common /= np.append(np.full(count, count - 1), count)
+    return theta - common
+
+
+class _Standardized(NamedTuple):
+    """Maps logits to features of about mean 0 and variance 1.
+
+    Attributes:
+        features: Maps logits `(n, num_classes)` to features of that shape.
+        shift: `(num_classes,)`, what is taken from them.
+        scale: `(num_classes,)`, what they are divided by.
+        constant: Classes whose feature does not vary: 0 is put there.
+    """
+
+    features: Callable
+    shift: np.ndarray
+    scale: np.ndarray
+    constant: np.ndarray
+
+    def __call__(self, logits: np.ndarray) -> np.ndarray:
+        """The features of logits."""
+        x = self.features(logits) - self.shift
+        x /= self.scale
+        if len(self.constant):
+            x[:, self.constant] = 0.0
+        return x
+
+
+def _standardized(
+    samples: Samples,
+    features: Callable = lambda logits: logits,
+    *,
+    centred: bool = True,
+) -> _Standardized:
+    """Measures the features, about their mean or about 0."""
+
+    def moments(block):
+        x, weight = features(block.logits), block.weights()
+        return weight @ x, weight @ np.square(x), weight.sum()
+
+    first, square, weight = samples.sums(moments)
+    shift = first / weight
+    if not centred:
+        shift = np.zeros_like(first)
+
+    def spread(block):
+        return (block.weights() @ np.square(features(block.logits) - shift),)
+
+    variance = samples.sums(spread)[0] / weight
+    varies = variance > _CONSTANT * square / weight
+    scale = np.sqrt(np.where(varies, variance, 1.0))
+    return _Standardized(features, shift, scale, np.flatnonzero(~varies))
+
+
+def _told_apart(samples: Samples, scaled: _Standardized) -> np.ndarray:
+    """The projection on the directions in which the features vary.
+
+    Where they do not, as across logits that sum to 0, no data say what the
+    weights are, and rounding would.
+    """
+
+    def of_block(block):
+        x = scaled(block.logits)
+        return ((x * block.weights()[:, None]).T @ x,)
+
+    values, axes = np.linalg.eigh(samples.sums(of_block, size=_BLOCK)[0])
+    axes = axes[:, values > _RIDGE * values[-1]]
+    return axes @ axes.T
 
 
 def _least(
@@ -132,9 +227,8 @@ def _least(
     return theta
 
 
-def _vector_sums(block: Samples, theta: np.ndarray) -> tuple:
+def _vector_sums(z: np.ndarray, block: Samples, theta: np.ndarray) -> tuple:
     """NLL, weight and gradient by (w, b), summed over a block."""
-    z = block.logits
     scaled = z * theta[:, 0]
     scaled += theta[:, 1]
     loss, residuals = nll_and_residuals(scaled, block)
@@ -142,11 +236,8 @@ def _vector_sums(block: Samples, theta: np.ndarray) -> tuple:
     return loss, block.weights().sum(), np.stack(slope, axis=-1)
 
 
-def _affine_sums(
-    block: Samples, features: Callable, theta: np.ndarray
-) -> tuple:
+def _affine_sums(x: np.ndarray, block: Samples, theta: np.ndarray) -> tuple:
     """NLL, weight and gradient by [W, b], summed over a block."""
-    x = features(block.logits)
     scaled = (theta[:, :-1] @ x.T).T
     scaled += theta[:, -1]
     loss, residuals = nll_and_residuals(scaled, block)
@@ -154,11 +245,13 @@ def _affine_sums(
     return loss, block.weights().sum(), slope
 
 
-def _vector_curvature(samples: Samples, theta: np.ndarray) -> np.ndarray:
+def _vector_curvature(
+    samples: Samples, features: Callable, theta: np.ndarray
+) -> np.ndarray:
     """Hessians of the mean NLL by (w_k, b_k), `(num_classes, 2, 2)`."""
 
     def of_block(block):
-        z, weight = block.logits, block.weights()
+        z, weight = features(block.logits), block.weights()
         p = _softmax(z * theta[:, 0] + theta[:, 1])
         spread = p * (1.0 - p) * weight[:, None]
         first = spread * z

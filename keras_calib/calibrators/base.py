@@ -54,6 +54,7 @@ class Calibrator(keras.layers.Layer):
         # A half-precision policy would turn logits of 1e5 into infinity.
         kwargs["dtype"] = "float32"
         super().__init__(name=name, **kwargs)
+        self.supports_masking = True
         self._fitted = False
         self._num_classes: int | None = None
 
@@ -94,6 +95,15 @@ class Calibrator(keras.layers.Layer):
         Warns:
             RuntimeWarning: If the fit did not converge.
         """
+        if logits is None and sample_weight is not None:
+            raise ValueError(
+                invalid(
+                    "`sample_weight` must be part of the batches: (labels, "
+                    "logits, sample_weight)",
+                    logits=None,
+                    sample_weight=type(sample_weight).__name__,
+                )
+            )
         if logits is None:
             samples = read_batches(labels, ignore_class)
         else:
@@ -118,7 +128,10 @@ class Calibrator(keras.layers.Layer):
     ) -> "Calibrator":
         """Runs a model over held-out data, fits on its logits, returns self.
 
-        Nothing but the labels and logits that count is kept.
+        Nothing but the labels and logits that count is kept. Of a model that
+        returns probabilities the logits are their logs, and of one output
+        the log-odds: behind it the calibrator needs them too. `export` sees
+        to that.
 
         Args:
             model: A Keras model with one output `(batch, ..., num_classes)`
@@ -167,19 +180,11 @@ class Calibrator(keras.layers.Layer):
 
     def build(self, input_shape):
         self.check_fitted()
-        num_classes = max(input_shape[-1] or 0, 2)
-        if self._num_classes not in (None, num_classes):
-            raise ValueError(
-                invalid(
-                    f"`logits` must have {self._num_classes} classes, as when "
-                    "fitted",
-                    **{"logits.shape": tuple(input_shape)},
-                )
-            )
 
     def call(self, logits):
         """Calibrated logits of the same shape, float32."""
         self.check_fitted()
+        self._check_classes(shape_of(logits))
         if shape_of(logits)[-1] != 1:
             return self.calibrate(logits)
         pair = self.calibrate(read_predictions(logits, from_logits=True))
@@ -276,6 +281,19 @@ class Calibrator(keras.layers.Layer):
                 )
             )
         self.set_fitted(counts.pop(), **arrays)
+
+    def _check_classes(self, shape: tuple) -> None:
+        num_classes = None if shape[-1] is None else max(shape[-1], 2)
+        if None in (num_classes, self._num_classes):
+            return
+        if num_classes != self._num_classes:
+            raise ValueError(
+                invalid(
+                    f"`logits` must have {self._num_classes} classes, as when "
+                    "fitted",
+                    **{"logits.shape": shape},
+                )
+            )
 
     def _check_enough(self, samples: Samples, force: bool) -> None:
         present = samples.class_weights() > 0

@@ -8,6 +8,8 @@ import numpy as np
 from keras import ops
 from scipy.optimize import minimize
 
+from keras_calib.calibrators.likelihood import warn_if_separated
+from keras_calib.calibrators.likelihood import warn_not_converged
 from keras_calib.calibrators.one_vs_rest import OneVsRest
 from keras_calib.calibrators.samples import Samples
 from keras_calib.checks import check_at_least
@@ -19,6 +21,11 @@ __all__ = ["BetaCalibration"]
 
 # Rows in work at a time.
 _ROWS = 2**16
+# Where the gradient is small, in standard deviations of a step; how often
+# these are measured; the curvature of what is flat.
+_GRADIENT = 1e-8
+_RENEWED = 5
+_FLAT = 1e-12
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -30,7 +37,7 @@ class BetaCalibration(OneVsRest):
     the q of a sample are renormalised. a = b = 1, c = 0 changes nothing.
 
     Args:
-        clip: p is first clipped to [clip, 1 - clip], in [0, 0.5).
+        clip: p is first clipped to [clip, 1 - clip], in [0, 0.499].
         coefficients: Known (a, b, c) of each class `(num_classes, 3)`, one
             row for two classes; None, the default, waits for `fit`.
         name: Name of the layer.
@@ -86,7 +93,7 @@ class BetaCalibration(OneVsRest):
 
     def fit_samples(self, samples: Samples) -> None:
         """Finds the coefficients of each class."""
-        rows = [_fit(*column) for column in self.columns(samples)]
+        rows = [_fit(*column, self.name) for column in self.columns(samples)]
         self.set_fitted(samples.num_classes, coefficients=np.stack(rows))
 
     def features(self, logits: Any) -> Any:
@@ -118,7 +125,9 @@ class BetaCalibration(OneVsRest):
         return 3
 
 
-def _fit(log_odds: np.ndarray, labels: np.ndarray, weight: Any) -> np.ndarray:
+def _fit(
+    log_odds: np.ndarray, labels: np.ndarray, weight: Any, what: str
+) -> np.ndarray:
     """(a, b, c) of one class: a logistic regression with a, b >= 0.
 
     The problem is convex: with the coefficients that end below 0 held at 0,
@@ -126,19 +135,24 @@ def _fit(log_odds: np.ndarray, labels: np.ndarray, weight: Any) -> np.ndarray:
     """
     best, least = np.zeros(3), np.inf
     for used in ([0, 1, 2], [0, 2], [1, 2], [2]):
-        point, loss = _least(log_odds, labels, weight, used)
+        point, loss = _least(log_odds, labels, weight, used, what)
         if point[:2].min() >= 0.0 and loss < least:
             best, least = point, loss
         if len(used) == 3 and point[:2].min() >= 0.0:
             break
+    if 0 < labels.sum() < len(labels):
+        warn_if_separated(least, labels, weight, what)
     return best
 
 
 def _least(
-    log_odds: np.ndarray, labels: np.ndarray, weight: Any, used: list
+    log_odds: np.ndarray,
+    labels: np.ndarray,
+    weight: Any,
+    used: list,
+    what: str,
 ) -> tuple[np.ndarray, float]:
     """The fit with some of the coefficients, the others 0, and its NLL."""
-    start = np.array([1.0, 1.0, 0.0])[used]
     last: dict = {}
 
     def sums(point):
@@ -148,19 +162,33 @@ def _least(
             last[key] = _sums(log_odds, labels, weight, used, point)
         return last[key]
 
-    # Measured in the standard deviations of a step at the start.
-    size = 1.0 / np.sqrt(np.maximum(np.diag(sums(start)[2]), 1e-12))
-    found = minimize(
-        lambda x: sums(x * size)[0],
-        start / size,
-        jac=lambda x: sums(x * size)[1] * size,
-        hess=lambda x: sums(x * size)[2] * size * size[:, None],
-        method="trust-exact",
-        options={"gtol": 1e-8, "maxiter": 200},
-    )
+    some = np.abs(log_odds[log_odds != 0.0], dtype="float64")
+    start = 1.0 / np.median(some) if len(some) else 1.0
+    found = np.array([start, start, 0.0])[used]
+    iterations = 0
+    for _ in range(_RENEWED):
+        # Measured in the standard deviations of a step.
+        size = 1.0 / np.sqrt(np.maximum(np.diag(sums(found)[2]), _FLAT))
+        steps = minimize(
+            lambda x, size: sums(x * size)[0],
+            found / size,
+            args=(size,),
+            jac=lambda x, size: sums(x * size)[1] * size,
+            hess=lambda x, size: sums(x * size)[2] * size * size[:, None],
+            method="trust-exact",
+            options={"gtol": _GRADIENT, "maxiter": 200},
+        )
+        found = steps.x * size
+        iterations += steps.nit
+        if steps.success:
+            break
+    else:
+        warn_not_converged(
+            what, iterations=iterations, gradient=np.abs(steps.jac).max()
+        )
     point = np.zeros(3)
-    point[used] = found.x * size
-    return point, found.fun
+    point[used] = found
+    return point, steps.fun
 
 
 def _sums(

@@ -24,7 +24,8 @@ class EnsembleTemperatureScaling(Calibrator):
 
     p = m_1 softmax(z / T) + m_2 softmax(z) + m_3 / K, with m >= 0 and
     sum m = 1. T is that of `TemperatureScaling` for the same objective; then
-    m minimises it, which is convex. The predicted class never changes.
+    m minimises it, which is convex. The predicted class never changes,
+    unless the uniform part takes all.
 
     Args:
         objective: `"mse"`, as the authors do, or `"nll"`.

@@ -1,8 +1,8 @@
 """Held-out data run through a model, batch by batch."""
 
+import itertools
 from collections.abc import Iterable
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import keras
@@ -57,12 +57,14 @@ def predicted_batches(
             total, verbose=1 if verbose == "auto" else verbose
         )
         done = 0
-        for batch in islice(_batches(dataset), steps):
+        for batch in itertools.islice(_batches(dataset), steps):
             x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
             if y is None:
                 raise ValueError(
                     invalid("`dataset` must give labels: (x, y)", y=None)
                 )
+            if not len(y):
+                continue
             logits = _logits(model, x, from_logits)
             yield _chosen(
                 to_numpy(y),
@@ -87,7 +89,11 @@ def _logits(model: keras.Model, x: Any, from_logits: bool) -> np.ndarray:
                 "`model` must have one output", outputs=type(outputs).__name__
             )
         )
-    return to_numpy(to_model_logits(outputs, from_logits))
+    logits = to_numpy(to_model_logits(outputs, from_logits))
+    if outputs.shape[-1] == 1:
+        # Labels of such a model can be probabilities of the second class.
+        logits = logits[..., 1:] - logits[..., :1]
+    return logits
 
 
 def _chosen(
@@ -104,7 +110,7 @@ def _chosen(
         return batch
     images, num_classes = len(logits), logits.shape[-1]
     logits = logits.reshape(images, -1, num_classes)
-    soft = labels.size == logits.size
+    soft = num_classes > 1 and labels.size == logits.size
     labels = labels.reshape(images, logits.shape[1], -1)
     ids = labels.argmax(-1) if soft else labels[..., 0]
     ids = ops.convert_to_tensor(ids.astype("int32"))
@@ -123,23 +129,36 @@ def _chosen(
 
 def _batches(dataset: Iterable) -> Iterator:
     if isinstance(dataset, keras.utils.PyDataset):
-        return (dataset[i] for i in range(len(dataset)))
+        size = _length(dataset)
+        places = itertools.count() if size is None else range(size)
+        return (dataset[i] for i in places)
     return iter(dataset)
+
+
+def _length(dataset: keras.utils.PyDataset) -> int | None:
+    """The number of batches, None if there is no end."""
+    try:
+        return dataset.num_batches
+    except NotImplementedError:
+        return None
 
 
 def _num_batches(dataset: Iterable) -> int | None:
     """The number of batches, None if unknown."""
+    endless = False
     if isinstance(dataset, keras.utils.PyDataset):
-        return dataset.num_batches
-    cardinality = getattr(dataset, "cardinality", None)
-    if callable(cardinality):
-        count = int(cardinality())
-        if count == -1:
-            raise ValueError(
-                invalid(
-                    "`steps` must be given for a data set that does not end",
-                    steps=None,
-                )
+        count = _length(dataset)
+        endless = count is None
+    elif callable(getattr(dataset, "cardinality", None)):
+        count = int(dataset.cardinality())
+        endless = count == -1
+    else:
+        count = len(dataset) if hasattr(dataset, "__len__") else None
+    if endless:
+        raise ValueError(
+            invalid(
+                "`steps` must be given for a data set that does not end",
+                steps=None,
             )
-        return count if count >= 0 else None
-    return len(dataset) if hasattr(dataset, "__len__") else None
+        )
+    return None if count is None or count < 0 else count

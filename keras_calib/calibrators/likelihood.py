@@ -8,7 +8,12 @@ from scipy.optimize import minimize
 
 from keras_calib.calibrators.samples import Samples
 
-__all__ = ["least_convex", "nll_and_residuals"]
+__all__ = [
+    "least_convex",
+    "nll_and_residuals",
+    "warn_if_separated",
+    "warn_not_converged",
+]
 
 # Of the gradient, where the curvature is about 1: the value is then within
 # half its squared length of the optimum.
@@ -96,12 +101,47 @@ def least_convex(
     slope = float(np.max(np.abs(found.jac)))
     converged = slope <= _ACCEPTED if warn else slope <= _GRADIENT
     if warn and not converged:
+        warn_not_converged(what, iterations=found.nit, gradient=slope)
+    return found.x, converged
+
+
+def warn_not_converged(what: str, *, iterations: int, gradient: float) -> None:
+    """Warns that a fit did not converge."""
+    warnings.warn(
+        f"The fit of {what} did not converge; the best values so far are "
+        "used. There may be no optimum: fewer parameters, regularisation or "
+        f"more samples help. Received: iterations={iterations}, "
+        f"gradient={gradient:.1e}",
+        RuntimeWarning,
+        stacklevel=7,
+    )
+
+
+def warn_if_separated(
+    loss: float, labels: np.ndarray, weight: np.ndarray | None, what: str
+) -> None:
+    """Warns if a fit puts every sample on the right side.
+
+    Then larger parameters are always better, and there is no optimum; else
+    one sample costs log 2 at least.
+
+    Args:
+        loss: Weighted mean of the NLL, nats.
+        labels: Class ids or booleans `(n,)`; soft labels always cost.
+        weight: `(n,)`, or None for ones.
+        what: What was fitted.
+    """
+    if labels.ndim > 1 or labels.dtype.kind == "f":
+        return
+    least = 1.0 / len(labels)
+    if weight is not None:
+        least = weight[weight > 0].min() / weight.sum()
+    if loss < least * np.log(2.0):
         warnings.warn(
-            f"The fit of {what} did not converge; the best values so far are "
-            "used. There may be no optimum: fewer parameters, "
-            "regularisation or more samples help. Received: "
-            f"iterations={found.nit}, gradient={slope:.1e}",
+            f"The data have no optimal {what}: it puts every sample on the "
+            "right side, and larger parameters are always better. Fewer "
+            "parameters, regularisation or more samples help. Received: "
+            f"loss={loss:.1e}",
             RuntimeWarning,
             stacklevel=6,
         )
-    return found.x, converged

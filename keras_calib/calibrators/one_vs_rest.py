@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.samples import Samples
+from keras_calib.checks import invalid
 from keras_calib.numerics import to_numpy
 
 __all__ = ["OneVsRest"]
@@ -80,6 +81,20 @@ class OneVsRest(Calibrator):
 
     def set_known_rows(self, **tables: Any) -> None:
         """Sets tables given to the constructor; one row is for two classes."""
+        shapes = {k: np.shape(v) for k, v in tables.items() if v is not None}
+        for shape in shapes.values():
+            if len(shape) != 2 or shape[0] == 2:
+                raise ValueError(
+                    invalid(
+                        "tables must have a row for each class, and one row "
+                        "for two classes",
+                        **shapes,
+                    )
+                )
+        if len(set(shapes.values())) > 1:
+            raise ValueError(
+                invalid("tables must have the same shape", **shapes)
+            )
         self.set_known(**tables)
         if self._num_classes == 1:
             self._num_classes = 2

@@ -303,6 +303,8 @@ def _of_batch(
     labels: Any, logits: Any, weight: Any = None, *, ignore_class: int | None
 ) -> Samples | None:
     """One batch without what does not count; None if nothing does."""
+    if not np.size(to_numpy(labels)):
+        return None
     if weight is not None and not np.any(to_numpy(weight)):
         return None
     if ignore_class is not None and np.all(to_numpy(labels) == ignore_class):

@@ -29,14 +29,16 @@ _OBJECTIVES = ("nll", "mse", "ece")
 # Of the papers' code that chooses by ECE.
 _ECE_GRID = tuple(i / 10 for i in range(1, 101))
 _ECE_BINS = 15
-# The search spans this factor to both sides of the spread of the logits.
+# The search goes beyond the differences of the logits by this factor.
 _RANGE = 1e4
 _TOLERANCE = 1e-8
 # A step of Newton's method leaves about its square as the error.
 _SMALL = 1e-4
 _NEWTON = 8
 # Logits that tell roughly where a minimum is.
-_FEW = {"nll": 2**18, "mse": 2**20}
+_FEW = 2**18
+# The coarse grid of the MSE goes so far to both sides of the optimal NLL.
+_OCTAVES = 6
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -153,21 +155,21 @@ def optimal_temperature(samples: Samples, objective: str = "nll") -> float:
 
     Warns:
         RuntimeWarning: If there is no optimum within a factor of 10,000 of
-            the spread of the logits, as when every prediction is right; the
-            nearer end is taken.
+            the differences of the logits, as when every prediction is right;
+            the nearer end is taken.
     """
-    few = samples.thinned(_FEW[objective])
-    spread = _spread(few) or _spread(samples)
-    if spread == 0.0:
+    few = samples.thinned(_FEW)
+    low, high = _range(few)
+    if low == high:
+        low, high = _range(samples)
+    if low == high:
         return 1.0
-    low, high = 1.0 / (spread * _RANGE), _RANGE / spread
+    beta = _least_nll(few, low, high, 1.0)
+    if few is not samples:
+        start = beta if low < beta < high else 1.0
+        beta = _least_nll(samples, low, high, start)
     if objective == "mse":
-        beta = _least_mse(samples, few, low, high)
-    else:
-        beta = _least_nll(few, low, high, 1.0)
-        if few is not samples:
-            start = beta if low < beta < high else 1.0
-            beta = _least_nll(samples, low, high, start)
+        beta = _least_mse(samples, low, high, beta)
     if beta in (low, high):
         warnings.warn(
             "The data have no optimal temperature in the range that is "
@@ -179,15 +181,32 @@ def optimal_temperature(samples: Samples, objective: str = "nll") -> float:
     return 1.0 / beta
 
 
-def _spread(samples: Samples) -> float:
-    """Mean range of the logits of a sample."""
+def _range(samples: Samples) -> tuple[float, float]:
+    """Where 1/T is looked for; 1 and 1 if all logits of a sample are equal.
+
+    From the largest differences of logits, and from the usual lead of the
+    first class: one that is ruled out by a logit of -1e9 changes no optimum.
+    """
+    leads = []
 
     def of_block(block):
-        spread = block.logits.max(-1) - block.logits.min(-1)
-        return spread.sum(dtype="float64"), len(spread)
+        z = block.logits
+        top = z.max(axis=-1)
+        if z.shape[-1] > 2:
+            second = np.partition(z, -2, axis=-1)[:, -2]
+        else:
+            second = z.min(axis=-1)
+        leads.append(top - second)
+        spread = top - z.min(axis=-1)
+        return spread.sum(), len(spread)
 
     total, count = samples.sums(of_block)
-    return float(total / count)
+    if total == 0.0:
+        return 1.0, 1.0
+    lead = np.concatenate(leads)
+    lead = lead[lead > 0.0]
+    usual = float(np.median(lead)) if len(lead) else total / count
+    return float(count / (total * _RANGE)), float(_RANGE / usual)
 
 
 def _least_nll(
@@ -227,20 +246,34 @@ def _least_nll(
 
 
 def _least_mse(
-    samples: Samples, few: Samples, low: float, high: float
+    samples: Samples, low: float, high: float, start: float
 ) -> float:
-    """1/T: the minimum round the best of a coarse grid; it is not convex."""
+    """1/T: the minimum round the best of a coarse grid; it is not convex.
+
+    Args:
+        samples: Held-out samples.
+        low: The least 1/T that is tried.
+        high: The largest.
+        start: The middle of the grid, the optimum of the NLL.
+
+    Returns:
+        1/T; `low` or `high` if none is better than it.
+    """
 
     def value(log_beta):
         return _losses(samples, [math.exp(-log_beta)], "mse")[0]
 
-    coarse = np.linspace(math.log(low), math.log(high), 61)
-    best = int(np.argmin(_losses(few, np.exp(-coarse), "mse")))
-    if best in (0, len(coarse) - 1):
-        return (low, high)[best > 0]
+    grid = start * 2.0 ** np.arange(-_OCTAVES, _OCTAVES + 1)
+    inside = (grid > low) & (grid < high)
+    grid = np.concatenate([[low], grid[inside], [high]])
+    values = _losses(samples, 1.0 / grid, "mse")
+    best = int(np.argmin(values))
+    for end in (0, -1):
+        if values[end] <= values[best]:
+            return float(grid[end])
     found = minimize_scalar(
         value,
-        bounds=(coarse[max(best - 2, 0)], coarse[min(best + 2, 60)]),
+        bounds=(math.log(grid[best - 1]), math.log(grid[best + 1])),
         method="bounded",
         options={"xatol": _TOLERANCE},
     )
