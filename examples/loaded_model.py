@@ -2,6 +2,7 @@
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 __all__ = ["LoadedModel"]
 
@@ -15,10 +16,18 @@ class LoadedModel:
 
     def __init__(self, path):
         self._loaded = tf.saved_model.load(str(path))
+        # Loaded functions have names that Python takes, not the clients'.
+        with tf.io.gfile.GFile(f"{path}/saved_model.pb", "rb") as file:
+            saved = saved_model_pb2.SavedModel.FromString(file.read())
+        self._defs = saved.meta_graphs[0].signature_def
 
     def specs(self, signature_name=""):
         """Inputs of a signature: TensorSpecs by name."""
-        return self._signature(signature_name).structured_input_signature[1]
+        name = self._known(signature_name)
+        return {
+            key: tf.TensorSpec(info.tensor_shape, info.dtype)
+            for key, info in self._defs[name].inputs.items()
+        }
 
     def predict(self, inputs, signature_name="", only=()):
         """Outputs by name, as arrays.
@@ -30,12 +39,11 @@ class LoadedModel:
 
         Raises:
             LookupError: If there is no such signature or output.
-            ValueError: If the inputs are not what it takes.
+            ValueError: If the inputs are not what it takes: other names or
+                shapes, or numbers that its type may not hold.
         """
-        signature, specs = (
-            self._signature(signature_name),
-            self.specs(signature_name),
-        )
+        specs = self.specs(signature_name)
+        signature = self._loaded.signatures[self._known(signature_name)]
         if set(inputs) != set(specs):
             raise ValueError(f"inputs {sorted(inputs)}, not {sorted(specs)}")
         missing = set(only) - set(signature.structured_outputs)
@@ -43,18 +51,29 @@ class LoadedModel:
             raise LookupError(f"no output {sorted(missing)}")
         try:
             given = {
-                name: tf.constant(np.asarray(inputs[name]), specs[name].dtype)
-                for name in specs
+                name: _tensor(name, inputs[name], spec)
+                for name, spec in specs.items()
             }
             outputs = signature(**given)
         except (TypeError, ValueError, tf.errors.OpError) as error:
             raise ValueError(str(error)) from error
         return {name: outputs[name].numpy() for name in only or outputs}
 
-    def _signature(self, name):
+    def _known(self, name):
         name = name or "serving_default"
         if name not in self._loaded.signatures:
             raise LookupError(
                 f"no signature {name!r} in {sorted(self._loaded.signatures)}"
             )
-        return self._loaded.signatures[name]
+        return name
+
+
+def _tensor(name, value, spec):
+    array = np.asarray(value)
+    if not spec.shape.is_compatible_with(array.shape):
+        raise ValueError(f"`{name}` has shape {array.shape}, not {spec.shape}")
+    # Floats may lose digits, nothing else may change.
+    casting = "same_kind" if spec.dtype.is_floating else "safe"
+    if not np.can_cast(array.dtype, spec.dtype.as_numpy_dtype, casting):
+        raise ValueError(f"`{name}` is {array.dtype}, not {spec.dtype.name}")
+    return tf.constant(array, spec.dtype)

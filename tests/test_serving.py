@@ -5,8 +5,10 @@ import http.client
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import keras
@@ -83,32 +85,94 @@ def examples(monkeypatch):
 
 
 @pytest.fixture
-def ask_grpc(examples, folder):
-    from grpc_service import GrpcClient
+def grpc_address(examples, folder):
     from grpc_service import start_grpc
     from loaded_model import LoadedModel
 
     server, port = start_grpc(LoadedModel(folder), port=0)
-    client = GrpcClient(f"127.0.0.1:{port}")
-    yield client.predict
-    client.close()
+    yield f"127.0.0.1:{port}"
     server.stop(None).wait()
 
 
 @pytest.fixture
-def rest_address(examples, folder):
+def ask_grpc(grpc_address):
+    from grpc_service import GrpcClient
+
+    client = GrpcClient(grpc_address)
+    yield client.predict
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def typed_folder(tmp_path_factory):
+    """Signatures that differ in the names and types of their inputs."""
+    import tensorflow as tf
+
+    def signature(function, **inputs):
+        specs = [
+            tf.TensorSpec((None, *shape), dtype, name.removeprefix("_"))
+            for name, (dtype, *shape) in inputs.items()
+        ]
+        return tf.function(function, input_signature=specs)
+
+    module = tf.Module()
+    module.whole = signature(lambda p: {"y": p}, pix=("uint8", 2))
+    module.truth = signature(lambda t: {"y": t}, truth=("bool",))
+    module.half = signature(lambda h: {"y": h + 1}, half=("bfloat16",))
+    module.two = signature(
+        lambda a, b: {"y": a - b}, a=("float32",), b=("float32",)
+    )
+    module.odd = signature(
+        lambda a, b: {"y": a - b}, _1st=("float32",), _2nd=("float32",)
+    )
+    module.pooled = signature(
+        lambda x: {"y": tf.reduce_mean(x, (1, 2))}, x=("float32", 8, 8)
+    )
+    names = ("whole", "truth", "half", "two", "odd", "pooled")
+    path = tmp_path_factory.mktemp("models") / "typed"
+    signatures = {name: getattr(module, name) for name in names}
+    tf.saved_model.save(module, str(path), signatures)
+    return path
+
+
+@pytest.fixture
+def typed(examples, typed_folder):
     from loaded_model import LoadedModel
+
+    return LoadedModel(typed_folder)
+
+
+@pytest.fixture
+def serve_rest(examples):
     from rest_service import start_rest
 
-    server, port = start_rest(LoadedModel(folder), port=0)
-    yield f"127.0.0.1:{port}"
-    server.shutdown()
-    server.server_close()
+    with ExitStack() as stack:
+
+        def start(model):
+            server, port = start_rest(model, port=0)
+            stack.callback(server.server_close)
+            stack.callback(server.shutdown)
+            return f"127.0.0.1:{port}"
+
+        yield start
+
+
+@pytest.fixture
+def rest_address(serve_rest, folder):
+    from loaded_model import LoadedModel
+
+    return serve_rest(LoadedModel(folder))
+
+
+@pytest.fixture
+def typed_address(serve_rest, typed):
+    return serve_rest(typed)
 
 
 def post(address, body, path="/v1/models/model:predict"):
     connection = http.client.HTTPConnection(address, timeout=60)
-    connection.request("POST", path, json.dumps(body))
+    body = body if isinstance(body, str) else json.dumps(body)
+    connection.request("POST", path, body)
     response = connection.getresponse()
     answer = json.loads(response.read())
     connection.close()
@@ -152,6 +216,32 @@ def test_grpc_names_what_is_wrong(ask_grpc, requests):
         with pytest.raises(grpc.RpcError) as raised:
             ask_grpc(*arguments)
         assert raised.value.code() == code
+
+
+def test_a_loaded_model_takes_only_what_its_signature_says(typed):
+    for signature, name, value, text in (
+        ("pooled", "x", np.zeros((1, 16, 16), "float32"), "shape"),
+        ("pooled", "x", np.zeros((8, 8), "float32"), "shape"),
+        ("pooled", "x", np.full((1, 8, 8), None), "float32"),
+        ("whole", "pix", [[1.7, 0.0]], "uint8"),
+        ("whole", "pix", [[300, 0]], "uint8"),
+    ):
+        with pytest.raises(ValueError, match=f"`{name}`.*{text}"):
+            typed.predict({name: value}, signature)
+    for name, value in (("pooled", np.ones((2, 8, 8))), ("half", [1.5, 2])):
+        (key,) = typed.specs(name)
+        assert len(typed.predict({key: value}, name)["y"]) == 2
+
+
+def test_inputs_have_the_names_that_clients_know(typed, typed_address):
+    from rest_client import RestClient
+
+    assert set(typed.specs("odd")) == {"1st", "2nd"}
+    inputs = {"1st": [5.0], "2nd": [3.0]}
+    assert typed.predict(inputs, "odd")["y"].tolist() == [2]
+    client = RestClient(typed_address)
+    assert client.predict(inputs, "odd")["y"].tolist() == [2]
+    client.close()
 
 
 def test_rest_serves_columns_and_rows(rest_address, requests, wanted):
