@@ -13,6 +13,7 @@ from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 __all__ = ["GrpcClient", "start_grpc"]
 
+_NAME = "model"
 # gRPC refuses messages of 4 MB and more unless told.
 _OPTIONS = [("grpc.max_receive_message_length", -1)]
 
@@ -22,10 +23,14 @@ class _Service(prediction_service_pb2_grpc.PredictionServiceServicer):
         self._model = model
 
     def Predict(self, request, context):  # noqa: N802, the protocol's name
-        inputs = {k: tf.make_ndarray(v) for k, v in request.inputs.items()}
+        name = request.model_spec.name
         try:
+            if not name:
+                raise ValueError("the request names no model")
+            if name != _NAME:
+                raise LookupError(f"no model {name!r}, only {_NAME!r}")
             outputs = self._model.predict(
-                inputs,
+                {key: _array(key, t) for key, t in request.inputs.items()},
                 request.model_spec.signature_name,
                 request.output_filter,
             )
@@ -39,17 +44,34 @@ class _Service(prediction_service_pb2_grpc.PredictionServiceServicer):
         return response
 
 
+def _array(name, tensor):
+    try:
+        return tf.make_ndarray(tensor)
+    except Exception as error:  # of many kinds, all for what was sent
+        raise ValueError(f"`{name}` is not a tensor: {error}") from error
+
+
 def start_grpc(model, host="127.0.0.1", port=8500, threads=8):
-    """Serves a LoadedModel in the background.
+    """Serves a LoadedModel in the background, under the name "model".
 
     Returns:
         The server, and the port: a free one, if `port` is 0.
+
+    Raises:
+        OSError: If another server listens there, or the host is elsewhere.
     """
-    server = grpc.server(ThreadPoolExecutor(threads), options=_OPTIONS)
+    # Else two servers share a port, and each gets some of the requests.
+    options = [*_OPTIONS, ("grpc.so_reuseport", 0)]
+    server = grpc.server(ThreadPoolExecutor(threads), options=options)
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
         _Service(model), server
     )
-    port = server.add_insecure_port(f"{host}:{port}")
+    try:
+        port = server.add_insecure_port(f"{host}:{port}")
+    except RuntimeError as error:
+        raise OSError(
+            f"{host}:{port} is taken, or is no address of this machine"
+        ) from error
     server.start()
     return server, port
 
@@ -62,7 +84,7 @@ class GrpcClient:
         model_name: The name under which the server knows the model.
     """
 
-    def __init__(self, address, model_name="model"):
+    def __init__(self, address, model_name=_NAME):
         self._name = model_name
         self._channel = grpc.insecure_channel(address, _OPTIONS)
         self._stub = prediction_service_pb2_grpc.PredictionServiceStub(

@@ -218,6 +218,58 @@ def test_grpc_names_what_is_wrong(ask_grpc, requests):
         assert raised.value.code() == code
 
 
+def test_grpc_serves_no_model_of_another_name(grpc_address, requests):
+    import grpc
+    from grpc_service import GrpcClient
+
+    for name, code in (
+        ("other", grpc.StatusCode.NOT_FOUND),
+        ("", grpc.StatusCode.INVALID_ARGUMENT),
+    ):
+        client = GrpcClient(grpc_address, name)
+        with pytest.raises(grpc.RpcError) as raised:
+            client.predict(requests[""])
+        client.close()
+        assert raised.value.code() == code
+
+
+def test_grpc_refuses_what_is_no_tensor(grpc_address):
+    import grpc
+    from tensorflow_serving.apis import predict_pb2
+    from tensorflow_serving.apis import prediction_service_pb2_grpc
+
+    channel = grpc.insecure_channel(grpc_address)
+    stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+    for fields in (
+        {},
+        {"dtype": 1, "tensor_content": b"123"},
+        {"dtype": 4, "int_val": [300]},
+        {"dtype": 20},
+    ):
+        request = predict_pb2.PredictRequest()
+        request.model_spec.name = "model"
+        tensor = request.inputs["image"]
+        for name, value in fields.items():
+            if isinstance(value, list):
+                getattr(tensor, name).extend(value)
+                tensor.tensor_shape.dim.add().size = len(value)
+            else:
+                setattr(tensor, name, value)
+        with pytest.raises(grpc.RpcError) as raised:
+            stub.Predict(request, timeout=60)
+        assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert "`image` is not a tensor" in raised.value.details()
+    channel.close()
+
+
+def test_two_servers_do_not_share_a_port(grpc_address):
+    from grpc_service import start_grpc
+
+    port = grpc_address.partition(":")[2]
+    with pytest.raises(OSError, match=f"127.0.0.1:{port}"):
+        start_grpc(None, port=int(port))
+
+
 def test_a_loaded_model_takes_only_what_its_signature_says(typed):
     for signature, name, value, text in (
         ("pooled", "x", np.zeros((1, 16, 16), "float32"), "shape"),
