@@ -350,6 +350,80 @@ def test_rest_names_what_is_wrong(rest_address):
     assert post(rest_address, {}, "/v1/models/other:predict")[0] == 404
 
 
+def test_rest_takes_numbers_that_the_type_holds(typed_address):
+    for signature, rows in (
+        ("whole", [[0, 255], [1, 2]]),
+        ("truth", [True, False]),
+        ("half", [1, 2.5]),
+        ("two", [{"a": 1, "b": float("inf")}, {"b": 0.5, "a": float("nan")}]),
+    ):
+        body = {"signature_name": signature, "instances": rows}
+        status, answer = post(typed_address, body)
+        assert status == 200, answer
+        assert len(answer["predictions"]) == 2
+
+
+def test_rest_converts_nothing_else(typed_address):
+    ab = {"a": 1, "b": 1}
+    for signature, instances, text in (
+        ("whole", [[300, 0]], "300"),
+        ("whole", [[-1, 0]], "-1"),
+        ("whole", [[1.7, 0]], "1.7"),
+        ("whole", [["7", 0]], "'7'"),
+        ("whole", [[True, 0]], "True"),
+        ("whole", [[1], [2, 3]], "inhomogeneous"),
+        ("whole", [{"b64": "AAAA"}], "b64"),
+        ("truth", [1], "bool"),
+        ("half", [1e39], "bfloat16"),
+        ("half", [[{"x": 1}]], "bfloat16"),
+        ("two", [{"a": 10**400, "b": 1}], "float32"),
+        ("two", [{"a": 1e39, "b": 1}], "float32"),
+        ("half", [1.0, float("nan"), 1e39], "1e+39"),
+        ("two", [{"a": 1, "b": None}], "None"),
+        ("two", [ab, {"a": 1}], "['a']"),
+        ("two", [ab, {**ab, "c": 1}], "'c'"),
+        ("two", [ab, 5], "'b'"),
+        ("two", [5], "'b'"),
+        (["two"], [ab], "`signature_name`"),
+    ):
+        body = {"signature_name": signature, "instances": instances}
+        status, answer = post(typed_address, body)
+        assert (status, text in answer["error"]) == (400, True), answer
+    for body in (
+        {"instances": [ab], "inputs": {"a": [1], "b": [1]}},
+        {"inputs": [1]},
+        {"inputs": {"a": {"x": 1}, "b": [1]}},
+    ):
+        status, _ = post(typed_address, {"signature_name": "two", **body})
+        assert status == 400
+
+
+def test_rest_answers_whatever_it_is_asked(serve_rest, rest_address):
+    for body in ("[" * 100_000, '{"inputs": ' + "[" * 700 + "]" * 700 + "}"):
+        assert post(rest_address, body)[0] == 400
+    assert post(serve_rest(None), {"inputs": []})[0] == 500
+    host, port = rest_address.split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as client:
+        client.sendall(
+            b"POST /v1/models/model:predict HTTP/1.1\r\nHost: it\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+        )
+        assert client.recv(100).startswith(b"HTTP/1.1 411 ")
+
+
+def test_many_clients_may_connect_at_once(examples):
+    from rest_service import start_rest
+
+    server, port = start_rest(None, port=0)
+    server.shutdown()
+    with ExitStack() as stack:
+        stack.callback(server.server_close)
+        for _ in range(32):
+            stack.enter_context(
+                socket.create_connection(("127.0.0.1", port), timeout=0.5)
+            )
+
+
 def run(*command):
     done = subprocess.run(
         [str(part) for part in command],
