@@ -424,6 +424,34 @@ def test_many_clients_may_connect_at_once(examples):
             )
 
 
+def test_rest_client_sends_files(rest_address, requests, wanted):
+    from rest_client import RestClient
+
+    client = RestClient(rest_address)
+    (files,) = requests["serving_bytes"].values()
+    for value in (files, list(files)):
+        given = client.predict({"image_bytes": value}, "serving_bytes")
+        np.testing.assert_array_equal(given["label"], wanted["label"])
+    client.close()
+
+
+def test_rest_client_asks_again_after_an_answer_that_did_not_come(
+    typed_address, monkeypatch
+):
+    from rest_client import RestClient
+
+    def wait(self):
+        raise TimeoutError
+
+    client = RestClient(typed_address)
+    with monkeypatch.context() as patch:
+        patch.setattr(http.client.HTTPConnection, "getresponse", wait)
+        with pytest.raises(TimeoutError):
+            client.predict({"half": [1]}, "half")
+    assert client.predict({"half": [1]}, "half")["y"].tolist() == [2]
+    client.close()
+
+
 def run(*command):
     done = subprocess.run(
         [str(part) for part in command],
