@@ -3,15 +3,19 @@
 import keras
 import numpy as np
 import pytest
+from cases import BACKEND
+from cases import CALIBRATORS
 from cases import array
 from cases import one_hot
 from cases import sample
 from cases import softmax
+from exported import answers
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
 import keras_calib as kc
+from keras_calib.exporting.served_model import ServedModel
 
 pytestmark = pytest.mark.portable
 
@@ -161,6 +165,76 @@ def test_one_output_means_two_classes():
         one = kc.SelectiveClassifier().fit(form, z, risk=0.01)
         assert one.chosen.coverage == two.chosen.coverage
     assert array(one(z)["probabilities"]).shape == (1000, 2)
+
+
+def one_output(n=600):
+    """Labels, inputs of shape `(n, 2)`, and a network with one logit."""
+    labels, x = noisy(n=n, num_classes=2, signal=1.0)
+    network = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    network.layers[0].set_weights([np.array([[-0.7], [0.7]]), np.array([0.5])])
+    return labels, x, network
+
+
+@pytest.mark.parametrize("case", CALIBRATORS, ids=str)
+def test_the_threshold_of_one_output_fits_the_scores_that_are_served(case):
+    labels, x, network = one_output()
+    logits = network.predict(x, verbose=0)
+    calibrator = case.make().fit(labels, logits)
+    # Scores that a constant on both logits changes.
+    for score in ("max_logit", "neg_energy"):
+        selector = kc.SelectiveClassifier(calibrator=calibrator, score=score)
+        selector.fit(labels, logits, coverage=0.6)
+        given = {k: array(v) for k, v in selector(logits).items()}
+        assert abs(given["accept"].mean() - selector.chosen.coverage) < 1e-12
+        served = ServedModel(network, selector, from_logits=True)
+        for name, value in served.answers(array(network(x))).items():
+            np.testing.assert_allclose(
+                value, given[name], rtol=1e-5, atol=1e-5, err_msg=name
+            )
+
+
+def test_labels_of_one_output_may_be_probabilities_of_the_second_class():
+    labels, x, network = one_output()
+    logits = network.predict(x, verbose=0).reshape(6, 10, 10, 1)
+    calibrator = kc.VectorScaling().fit(labels.reshape(6, 10, 10), logits)
+    soft = np.where(labels, 0.9, 0.2).reshape(6, 10, 10)
+    weight = np.arange(600).reshape(6, 10, 10) % 3
+    hard, same = (
+        kc.SelectiveClassifier(calibrator=calibrator).fit(
+            given, logits, coverage=0.6, sample_weight=weight
+        )
+        for given in (labels.reshape(6, 10, 10), soft)
+    )
+    assert hard.chosen == same.chosen
+
+
+def test_scores_of_one_output_need_both_logits():
+    labels, x, network = one_output()
+    logits = network.predict(x, verbose=0)
+    selector = kc.SelectiveClassifier(score="max_logit")
+    with pytest.raises(ValueError, match="`logits` must be of every class"):
+        selector.score_of(logits)
+    pairs = np.append(np.zeros_like(logits), logits, axis=-1)
+    correct = (logits[:, 0] > 0) == labels
+    selector.fit_scores(selector.score_of(pairs), correct, coverage=0.5)
+    whole = kc.SelectiveClassifier(score="max_logit")
+    assert whole.fit(labels, logits, coverage=0.5).chosen == selector.chosen
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="export needs TensorFlow")
+def test_a_file_of_one_output_accepts_what_the_layer_accepts(tmp_path):
+    labels, x, network = one_output()
+    logits = network.predict(x, verbose=0)
+    calibrator = kc.BetaCalibration().fit(labels, logits)
+    selector = kc.SelectiveClassifier(calibrator=calibrator, score="max_logit")
+    selector.fit(labels, logits, coverage=0.6)
+    path = kc.export(
+        network, tmp_path / "m", selector=selector, from_logits=True
+    )
+    given = {k: array(v) for k, v in selector(logits).items()}
+    for name, value in answers(path, x=x).items():
+        np.testing.assert_allclose(value, given[name], rtol=1e-5, atol=1e-5)
+    assert given["accept"].mean() == 0.6
 
 
 def test_an_ignored_class_counts_nowhere():

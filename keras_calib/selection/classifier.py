@@ -302,7 +302,7 @@ class SelectiveClassifier(keras.layers.Layer):
         return table_of(*self._table)
 
     def score_of(self, logits: Any) -> Any:
-        """Scores `(...)` of logits that are calibrated already.
+        """Scores `(...)` of logits of every class, calibrated already.
 
         For `"msp"`: log-odds of the confidence, which do not saturate.
         """
@@ -376,10 +376,12 @@ class SelectiveClassifier(keras.layers.Layer):
         return cls(**config)
 
     def _calibrated(self, logits: Any) -> Any:
-        logits = at_least_float32(logits)
+        # Of every class before they are calibrated, as models are served: a
+        # calibrator gives the difference of two, and scores see more.
+        logits = read_predictions(logits, from_logits=True)
         if self.calibrator is not None:
-            logits = self.calibrator(logits)
-        return read_predictions(logits, from_logits=True)
+            logits = at_least_float32(self.calibrator(logits))
+        return logits
 
     def _take(self, found: Candidates, target: Target, place: int) -> None:
         chosen, certified = choose(found, target)

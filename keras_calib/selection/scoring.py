@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_calib.bins import hard_labels
 from keras_calib.checks import invalid
+from keras_calib.checks import shape_of
 from keras_calib.inputs import Predictions
 from keras_calib.inputs import read_arrays
 from keras_calib.numerics import is_wrong
@@ -31,6 +32,14 @@ _BLOCK = 2**24
 
 def apply_score(function: Any, logits: Any) -> Any:
     """Scores `(...)` of logits; of `"msp"` log-odds, which do not saturate."""
+    if shape_of(logits)[-1] == 1:
+        raise ValueError(
+            invalid(
+                "`logits` must be of every class: make one output z into "
+                "[0, z] before it is calibrated",
+                **{"logits.shape": shape_of(logits)},
+            )
+        )
     if function == "msp":
         return top1(logits, from_logits=True).log_odds
     return function(logits)
@@ -46,14 +55,27 @@ def calibrate(
 ) -> Predictions:
     """Calibrated logits, labels and weights, read and checked."""
     logits = logits.astype("float32", copy=False)
-    if calibrator is not None and logits.size:
-        logits = _by_blocks(calibrator, logits)
-    return read_arrays(
+    read = read_arrays(
         labels,
         logits,
         from_logits=True,
         sample_weight=weight,
         ignore_class=ignore_class,
+        name="logits",
+        drop=calibrator is None,
+    )
+    if calibrator is None:
+        return read
+    # Of every class, as served; in the shape of the logits, for layers that
+    # look at neighbours.
+    every = read.outputs.reshape(*logits.shape[:-1], -1)
+    outputs = _by_blocks(calibrator, every).reshape(read.outputs.shape)
+    rows = slice(None) if read.valid is None else read.valid
+    return read_arrays(
+        read.labels[rows],
+        outputs[rows],
+        from_logits=True,
+        sample_weight=None if read.weight is None else read.weight[rows],
         name="logits",
     )
 
