@@ -62,15 +62,22 @@ def to_model_logits(outputs: Any, from_logits: bool) -> Any:
         from_logits: Which of the two.
 
     Returns:
-        Logits `(batch, ..., num_classes)`, float32; of probabilities, log p.
+        Logits `(batch, ..., num_classes)`, float32. Of probabilities log p;
+        of one channel p or z `[0, z]`, with z = log(p / (1 - p)).
 
     Raises:
         ValueError: If there is no axis of classes; and, in eager use, if
             probabilities are not in [0, 1].
     """
     outputs = ops.cast(outputs, "float32")
+    one_channel = outputs.shape[-1:] == (1,)
     outputs = read_predictions(outputs, from_logits=from_logits)
-    return outputs if from_logits else to_logits(outputs)
+    if from_logits:
+        return outputs
+    logits = to_logits(outputs)
+    # As if the model had returned z: a constant on both changes what some
+    # calibrators and scores make of them.
+    return logits - logits[..., :1] if one_channel else logits
 
 
 def _of_loss(loss: Any) -> bool | None:

@@ -190,8 +190,8 @@ def test_pixels_have_maps_of_confidence_and_acceptance(
     x = np.random.default_rng(1).normal(size=(3, 8, 8, 3)).astype("float32")
     values = array(model(x)).astype("float64")
     if activation == "sigmoid":
-        values = np.concatenate([np.log(1 - values), np.log(values)], axis=-1)
-    elif outputs == 1:
+        values = np.log(values / (1 - values))
+    if outputs == 1:
         values = np.concatenate([np.zeros_like(values), values], axis=-1)
     # Between the two scores in the middle.
     score = np.sort(expected(values, 2.5, 0.0)["score"].ravel())

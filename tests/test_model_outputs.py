@@ -7,6 +7,7 @@ from cases import BACKEND
 from cases import array
 
 import keras_calib as kc
+from keras_calib.exporting.served_model import ServedModel
 from keras_calib.model_outputs import reads_logits
 from keras_calib.model_outputs import to_model_logits
 
@@ -56,10 +57,46 @@ def test_outputs_become_logits_of_every_class():
     np.testing.assert_allclose(array(given), logits, rtol=1e-6)
     probs = np.array([[[0.25], [0.75]]], "float32")
     given = array(to_model_logits(probs, from_logits=False))
-    wanted = np.log([[[0.75, 0.25], [0.25, 0.75]]])
+    wanted = [[[0.0, -np.log(3.0)], [0.0, np.log(3.0)]]]
     np.testing.assert_allclose(given, wanted, rtol=1e-6)
     given = array(to_model_logits(probs, from_logits=True))
     np.testing.assert_allclose(given, [[[0, 0.25], [0, 0.75]]], rtol=1e-6)
+
+
+def test_probabilities_of_one_output_become_the_logits_that_gave_them():
+    z = np.linspace(-80.0, 15.0, 39, dtype="float32")[:, None]
+    given = to_model_logits(keras.ops.sigmoid(z), from_logits=False)
+    wanted = to_model_logits(z, from_logits=True)
+    # What rounding to float32 leaves of probabilities near 1.
+    np.testing.assert_allclose(array(given), array(wanted), atol=0.1)
+    below = array(z)[:, 0] < 5.0
+    np.testing.assert_allclose(
+        array(given)[below], array(wanted)[below], atol=2e-5
+    )
+    certain = np.array([[0.0], [1.0]], "float32")
+    given = array(to_model_logits(certain, from_logits=False))
+    wanted = np.array([[0.0, -85.195], [0.0, 85.195]])
+    np.testing.assert_allclose(given, wanted, rtol=1e-5)
+
+
+def test_a_sigmoid_model_answers_as_its_logits_do():
+    z = np.linspace(-4.0, 4.0, 40, dtype="float32")[:, None]
+    network = keras.Sequential(
+        [keras.Input((1,)), keras.layers.Activation("sigmoid")]
+    )
+    calibrator = kc.VectorScaling(scale=[0.5, 1.5], bias=[0.3, -0.2])
+    for score in ("max_logit", "neg_energy"):
+        selector = kc.SelectiveClassifier(
+            calibrator=calibrator, score=score, threshold=1.0
+        )
+        served = ServedModel(network, selector, from_logits=False)
+        of_probs = served.answers(network(z))
+        of_logits = served.answers_of_logits(z)
+        assert 0 < of_logits["accept"].sum() < 40
+        for name, value in of_probs.items():
+            np.testing.assert_allclose(
+                value, of_logits[name], rtol=1e-4, atol=1e-5, err_msg=name
+            )
 
 
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="export works here")
