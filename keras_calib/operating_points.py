@@ -20,6 +20,7 @@ __all__ = [
     "failure_fpr95_of_groups",
     "risk_at_coverage_bounds_of_groups",
     "risk_at_coverage_of_groups",
+    "within_risk",
 ]
 
 # Rounding in float32 must not move a point that lies on the limit.
@@ -78,9 +79,23 @@ def coverage_at_risk_of_groups(groups: RankedGroups, risk: float) -> Any:
     """
     xp = namespace(groups.mass)
     through = groups.before + groups.mass
-    kept = groups.wrong_before + groups.wrong <= _limit(risk, xp) * through
+    kept = within_risk(groups.wrong_before + groups.wrong, through, risk)
     covered = xp.max(xp.where(kept, through, xp.zeros_like(through)))
     return safe_divide(covered, xp.sum(groups.mass))
+
+
+def within_risk(wrong: Any, accepted: Any, risk: float) -> Any:
+    """Where wrong ones are at most that share of the accepted (either).
+
+    Args:
+        wrong: Weight of the wrong predictions among the accepted.
+        accepted: Weight of the accepted, of the same shape.
+        risk: Allowed share, in [0, 1]; rounding is forgiven.
+
+    Returns:
+        bool, of that shape.
+    """
+    return wrong <= _limit(risk, namespace(accepted)) * accepted
 
 
 def coverage_at_risk_bounds_of_groups(

@@ -413,6 +413,59 @@ def test_bad_data_are_refused():
     assert not selector.fitted
 
 
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        ([-1.0, 1.0, 1.0], "finite and >= 0"),
+        ([np.nan, 1.0, 1.0], "finite and >= 0"),
+        ([np.inf, 1.0, 1.0], "finite and >= 0"),
+        ([0.0, 0.0, 0.0], "must not be 0 everywhere"),
+        ([1.0, 1.0], "must have the shape"),
+    ],
+)
+def test_bad_weights_of_scores_are_refused(weight, message):
+    data, options = ([3.0, 2.0, 1.0], [0, 1, 1]), {"sample_weight": weight}
+    with pytest.raises(ValueError, match=message):
+        kc.choose_threshold(*data, coverage=0.5, **options)
+    selector = kc.SelectiveClassifier()
+    with pytest.raises(ValueError, match=message):
+        selector.fit_scores(*data, coverage=0.5, **options)
+    assert not selector.fitted
+
+
+def test_one_weight_per_image_counts_for_its_scores():
+    rng = np.random.default_rng(0)
+    scores, correct = rng.random((20, 30)), rng.random((20, 30)) < 0.9
+    weight = rng.random(20)
+    each = np.repeat(weight[:, None], 30, axis=1)
+    for form in (weight, weight[:, None], weight.tolist()):
+        found, expected = (
+            kc.choose_threshold(scores, correct, risk=0.1, sample_weight=w)
+            for w in (form, each)
+        )
+        assert found == expected
+
+
+@pytest.mark.parametrize("n", [12, 10_000, 100_000])
+def test_fractional_weights_reach_their_targets_as_counts_do(n):
+    scores, correct = -np.arange(n), np.arange(n) % 4 > 0
+    weight = np.full(n, 0.3)
+    for target in (
+        {"coverage": 0.25},
+        {"coverage": 0.5},
+        {"coverage": 1.0},
+        {"risk": 0.25},
+        {"risk": 1.0},
+    ):
+        counted = kc.choose_threshold(scores, correct, **target)
+        weighed = kc.choose_threshold(
+            scores, correct, sample_weight=weight, **target
+        )
+        assert weighed.threshold == counted.threshold, target
+        np.testing.assert_allclose(weighed[:4], counted[:4], rtol=1e-12)
+        assert weighed.coverage <= 1.0
+
+
 # Tuning inside.
 
 

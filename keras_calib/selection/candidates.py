@@ -1,5 +1,6 @@
 """Every threshold that data let one set: between groups of tied scores."""
 
+import math
 from typing import Any
 from typing import NamedTuple
 
@@ -7,11 +8,10 @@ import numpy as np
 
 from keras_calib.checks import check_not_empty
 from keras_calib.checks import invalid
+from keras_calib.checks import shape_of
 from keras_calib.numerics import safe_divide
 from keras_calib.numerics import to_numpy
-from keras_calib.ranked_groups import RankedGroups
-from keras_calib.ranking import rank
-from keras_calib.top_label import TopLabel
+from keras_calib.weights import read_weight
 
 __all__ = ["Candidates", "candidates", "check_units"]
 
@@ -21,30 +21,22 @@ class Candidates(NamedTuple):
 
     Attributes:
         threshold: `(num_thresholds,)`, in the precision of the scores.
-        groups: The groups of tied samples that each one adds.
+        accepted: Weight that each accepts.
+        wrong: Weight of the wrong predictions among it.
         num_samples: Number of samples that count.
         counts: Whether every weight is 1.
     """
 
     threshold: np.ndarray
-    groups: RankedGroups
+    accepted: np.ndarray
+    wrong: np.ndarray
     num_samples: int
     counts: bool
 
     @property
-    def accepted(self) -> np.ndarray:
-        """Weight that is accepted."""
-        return self.groups.before + self.groups.mass
-
-    @property
-    def wrong(self) -> np.ndarray:
-        """Weight of the wrong predictions among it."""
-        return self.groups.wrong_before + self.groups.wrong
-
-    @property
     def coverage(self) -> np.ndarray:
-        """Share that is accepted."""
-        return self.accepted / np.sum(self.groups.mass)
+        """Share that is accepted; 1 for the last."""
+        return self.accepted / self.accepted[-1]
 
     @property
     def risk(self) -> np.ndarray:
@@ -69,7 +61,7 @@ def check_units(delta: float | None, shape: tuple) -> None:
 def candidates(
     scores: Any, correct: Any, sample_weight: Any, delta: float | None
 ) -> Candidates:
-    """Ranked groups of scores, read and checked, with thresholds between."""
+    """Thresholds between groups of tied scores, of data that are checked."""
     scores, correct = to_numpy(scores), to_numpy(correct, "float64")
     check_units(delta, scores.shape)
     check_not_empty("scores", scores)
@@ -96,10 +88,16 @@ def candidates(
                 maximum=correct.max(),
             )
         )
-    weight = None if sample_weight is None else to_numpy(sample_weight)
-    if weight is not None:
-        weight = weight.astype("float64", copy=False).reshape(-1)
-        scores, correct = scores.reshape(-1), correct.reshape(-1)
+    weight = np.ones(scores.shape)
+    if sample_weight is not None:
+        weight = to_numpy(sample_weight, "float64")
+        # Checked as any weight, but kept in float64 on every backend.
+        shape = shape_of(read_weight(weight, scores.shape))
+        weight = np.broadcast_to(weight.reshape(shape), scores.shape)
+        if not weight.any():
+            raise ValueError(
+                invalid("`sample_weight` must not be 0 everywhere", sum=0.0)
+            )
         if delta is not None and not np.all(weight == 1.0):
             raise ValueError(
                 invalid(
@@ -112,14 +110,27 @@ def candidates(
         counted = weight > 0
         scores, correct = scores[counted], correct[counted]
         weight = weight[counted]
-    scores, correct = scores.reshape(-1), correct.reshape(-1)
-    groups = rank(TopLabel(scores, scores, correct, weight))
+    scores, weight = scores.reshape(-1), weight.reshape(-1)
+    order = np.argsort(-scores, kind="stable")
+    scores, wrong = scores[order], weight * (1.0 - correct.reshape(-1))
+    last = np.flatnonzero(np.append(scores[1:] != scores[:-1], True))
+    accepted = _sums_so_far(weight[order])[last]
     return Candidates(
-        _thresholds(-np.unique(-scores)),
-        groups,
+        _thresholds(scores[last]),
+        accepted,
+        np.minimum(_sums_so_far(wrong[order])[last], accepted),
         len(scores),
-        weight is None or bool(np.all(weight == 1.0)),
+        bool(np.all(weight == 1.0)),
     )
+
+
+def _sums_so_far(x: np.ndarray) -> np.ndarray:
+    """`np.cumsum`, in rows: rounding grows with the root of the length."""
+    size = math.isqrt(len(x)) + 1
+    rows = np.pad(x, (0, -len(x) % size)).reshape(-1, size)
+    inside = np.cumsum(rows, axis=1)
+    before = np.cumsum(np.append(0.0, inside[:-1, -1]))
+    return (inside + before[:, None]).reshape(-1)[: len(x)]
 
 
 def _thresholds(scores: np.ndarray) -> np.ndarray:

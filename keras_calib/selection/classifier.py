@@ -269,7 +269,7 @@ class SelectiveClassifier(keras.layers.Layer):
             coverage: As in `fit`.
             delta: As in `fit`; scores must be `(n,)`.
             method: As in `fit`.
-            sample_weight: Weights of the shape of the scores.
+            sample_weight: Weights of the shape of the scores, or `(n,)`.
 
         Raises:
             ValueError: As `fit`.

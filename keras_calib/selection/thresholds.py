@@ -11,7 +11,7 @@ from keras_calib.checks import check_at_most
 from keras_calib.checks import check_in
 from keras_calib.checks import invalid
 from keras_calib.intervals import binomial_upper_bound
-from keras_calib.operating_points import coverage_at_risk_of_groups
+from keras_calib.operating_points import within_risk
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.guarantees import METHODS
@@ -153,7 +153,8 @@ def choose_threshold(
             `delta`. None: the risk holds on this data only.
         method: How: `"ltt"`, Learn then Test, or `"sgr"`, as in
             `SelectiveClassifier.fit`.
-        sample_weight: Weights `(...)`; not with `delta`.
+        sample_weight: Weights >= 0, of the shape of the scores or `(n,)`; 1
+            everywhere with `delta`.
 
     Returns:
         ChosenThreshold.
@@ -206,10 +207,12 @@ def choose(
             raise ValueError(_not_certified(found, target))
         index = reached[-1]
     elif target.risk is not None:
-        covered = coverage_at_risk_of_groups(found.groups, target.risk)
-        if covered == 0.0:
+        reached = np.flatnonzero(
+            within_risk(found.wrong, found.accepted, target.risk)
+        )
+        if not len(reached):
             raise ValueError(_not_reached(found, target))
-        index = np.flatnonzero(found.coverage == covered)[-1]
+        index = reached[-1]
     else:
         # As much room for rounding as 1 - 0.9 is off.
         index = np.flatnonzero(found.coverage >= target.coverage - 1e-12)[0]
