@@ -64,15 +64,11 @@ def test_outputs_become_logits_of_every_class():
 
 
 def test_probabilities_of_one_output_become_the_logits_that_gave_them():
-    z = np.linspace(-80.0, 15.0, 39, dtype="float32")[:, None]
+    z = np.linspace(-80.0, 10.0, 37, dtype="float32")[:, None]
     given = to_model_logits(keras.ops.sigmoid(z), from_logits=False)
     wanted = to_model_logits(z, from_logits=True)
-    # What rounding to float32 leaves of probabilities near 1.
-    np.testing.assert_allclose(array(given), array(wanted), atol=0.1)
-    below = array(z)[:, 0] < 5.0
-    np.testing.assert_allclose(
-        array(given)[below], array(wanted)[below], atol=2e-5
-    )
+    # As much as rounding to float32 leaves of probabilities near 1.
+    np.testing.assert_allclose(array(given), array(wanted), atol=5e-3)
     certain = np.array([[0.0], [1.0]], "float32")
     given = array(to_model_logits(certain, from_logits=False))
     wanted = np.array([[0.0, -85.195], [0.0, 85.195]])
