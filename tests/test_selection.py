@@ -500,6 +500,49 @@ def test_a_failed_fit_leaves_the_parts_unfitted():
     assert not (selector.fitted or calibrator.fitted or score.fitted)
 
 
+@pytest.mark.parametrize(
+    "calibrator",
+    [
+        kc.IsotonicCalibration(),
+        kc.HistogramBinning(edges="mass"),
+        kc.VectorScaling(),
+    ],
+    ids=lambda c: c.name,
+)
+def test_after_a_failed_fit_other_data_fit_the_parts(calibrator, tmp_path):
+    labels, logits = noisy(signal=0.5)
+    selector = kc.SelectiveClassifier(calibrator=calibrator)
+    with pytest.raises(ValueError, match="No threshold is certified"):
+        selector.fit(labels, logits, risk=0.001, delta=0.1, tune_fraction=0.5)
+    # Other rows, and another number of classes, take other shapes.
+    for num_classes in (4, 3):
+        calibrator._fitted = False
+        labels, logits = noisy(1, n=600, num_classes=num_classes)
+        options = {"coverage": 0.5, "tune_fraction": 0.4}
+        selector.fit(labels, logits, **options)
+        fresh = type(calibrator).from_config(
+            {
+                **calibrator.get_config(),
+                **dict.fromkeys(calibrator.fitted_values),
+            }
+        )
+        expected = kc.SelectiveClassifier(calibrator=fresh)
+        expected.fit(labels, logits, **options)
+        assert selector.chosen == expected.chosen
+        assert len(calibrator.variables) == len(fresh.variables)
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, selector(inputs))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    expected = {k: array(v) for k, v in selector(logits).items()}
+    for name, value in loaded.layers[-1](logits).items():
+        np.testing.assert_array_equal(array(value), expected[name])
+    # What is fitted keeps its shape.
+    labels, logits = noisy(n=600)
+    with pytest.raises(ValueError, match="was fitted for another number"):
+        calibrator.fit(labels, logits)
+
+
 def test_the_best_of_several_scores_is_taken():
     labels, logits = noisy()
     logits = logits * np.random.default_rng(0).lognormal(size=(1000, 1))

@@ -233,17 +233,28 @@ class Calibrator(keras.layers.Layer):
             **values: One value for each name in `fitted_values`, float32.
         """
         values = {k: np.asarray(v, "float32") for k, v in values.items()}
-        for name, value in values.items():
-            known = getattr(self, "_" + name, None)
-            if known is not None and shape_of(known) != value.shape:
-                raise ValueError(
-                    invalid(
-                        f"`{type(self).__name__}` was fitted for another "
-                        "number of classes or parameters; make a new one",
-                        before=shape_of(known),
-                        now=value.shape,
-                    )
+        known = {k: getattr(self, "_" + k, None) for k in values}
+        other = [
+            k
+            for k, v in known.items()
+            if v is not None and shape_of(v) != values[k].shape
+        ]
+        if other and self._fitted:
+            raise ValueError(
+                invalid(
+                    f"`{type(self).__name__}` was fitted for another "
+                    "number of classes or parameters; make a new one",
+                    before=shape_of(known[other[0]]),
+                    now=values[other[0]].shape,
                 )
+            )
+        if other:
+            # Left by a fit that was undone. All of them, as files know
+            # variables by their order; the next call builds and locks again.
+            self._tracker.unlock()
+            self.built = False
+            for name in values:
+                delattr(self, "_" + name)
         for name, value in values.items():
             if getattr(self, "_" + name, None) is None:
                 variable = self.add_weight(
