@@ -1,10 +1,12 @@
 """Every ranking score, logits to one value per sample, higher = surer.
 
-All but `max_logit` are unchanged if a constant is added to the logits.
+A constant added to the logits changes `max_logit`, `neg_energy` and `p_norm`
+that is not centred, and none of the others.
 """
 
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -25,6 +27,7 @@ __all__ = [
 ]
 
 
+@keras.saving.register_keras_serializable(package="keras_calib")
 def msp(logits: Any) -> Any:
     """Maximum softmax probability, max_k p_k, in (0, 1].
 
@@ -42,6 +45,7 @@ def msp(logits: Any) -> Any:
     return ops.max(ops.softmax(at_least_float32(logits), axis=-1), axis=-1)
 
 
+@keras.saving.register_keras_serializable(package="keras_calib")
 def max_logit(logits: Any) -> Any:
     """Largest logit, max_k z_k, unbounded.
 
@@ -58,6 +62,7 @@ def max_logit(logits: Any) -> Any:
     return ops.max(at_least_float32(logits), axis=-1)
 
 
+@keras.saving.register_keras_serializable(package="keras_calib")
 def logit_margin(logits: Any) -> Any:
     """Largest less second largest logit, >= 0.
 
@@ -75,6 +80,7 @@ def logit_margin(logits: Any) -> Any:
     return first - second
 
 
+@keras.saving.register_keras_serializable(package="keras_calib")
 def prob_margin(logits: Any) -> Any:
     """Largest less second largest softmax probability, in [0, 1].
 
@@ -93,6 +99,7 @@ def prob_margin(logits: Any) -> Any:
     return first - second
 
 
+@keras.saving.register_keras_serializable(package="keras_calib")
 def neg_entropy(logits: Any) -> Any:
     """Negative entropy, sum_k p_k log p_k, in [-log K, 0] nats.
 
@@ -110,6 +117,7 @@ def neg_entropy(logits: Any) -> Any:
     return ops.sum(ops.exp(log_p) * log_p, axis=-1)
 
 
+@keras.saving.register_keras_serializable(package="keras_calib")
 def neg_energy(logits: Any) -> Any:
     """Negative free energy, log sum_k exp z_k, unbounded.
 
@@ -126,6 +134,7 @@ def neg_energy(logits: Any) -> Any:
     return ops.logsumexp(at_least_float32(logits), axis=-1)
 
 
+@keras.saving.register_keras_serializable(package="keras_calib")
 def gini(logits: Any) -> Any:
     """Sum of squared probabilities, sum_k p_k^2, in (0, 1].
 
@@ -146,6 +155,7 @@ def gini(logits: Any) -> Any:
     return ops.sum(ops.square(probs), axis=-1)
 
 
+@keras.saving.register_keras_serializable(package="keras_calib")
 def p_norm(logits: Any, *, p: float = 4.0, center: bool = True) -> Any:
     """Largest logit of the logits normalised by their p-norm.
 

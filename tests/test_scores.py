@@ -1,5 +1,6 @@
 """Ranking scores against the authors' values, and their invariances."""
 
+import keras
 import numpy as np
 import pytest
 from cases import HAS_FLOAT64
@@ -8,6 +9,8 @@ from cases import sample
 from keras import ops
 
 import keras_calib as kc
+from keras_calib.score_names import SCORE_NAMES
+from keras_calib.score_names import score_function
 
 pytestmark = pytest.mark.portable
 
@@ -70,6 +73,13 @@ def test_scores_do_not_see_a_constant_on_the_logits(score):
     _, logits = sample()
     moved, still = array(score(logits + 7.0)), array(score(logits))
     np.testing.assert_allclose(moved, still, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SCORE_NAMES)
+def test_every_score_function_has_a_name_in_files(name):
+    score = score_function(name)
+    kept = keras.saving.serialize_keras_object(score)
+    assert keras.saving.deserialize_keras_object(kept) is score
 
 
 def test_every_score_is_higher_for_the_surer_sample():

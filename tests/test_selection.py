@@ -680,6 +680,29 @@ def test_it_saves_and_loads_with_what_it_guarantees(coverage, tmp_path):
             copy.table()
 
 
+@keras.saving.register_keras_serializable(package="tests")
+def spread(logits):
+    """A score of the user's own."""
+    return keras.ops.std(logits, axis=-1)
+
+
+@pytest.mark.parametrize("score", [kc.p_norm, spread], ids=lambda f: f.__name__)
+def test_score_functions_are_saved_and_copied(score, tmp_path):
+    labels, logits = noisy(n=200)
+    selector = kc.SelectiveClassifier(score=score)
+    selector.fit(labels, logits, coverage=0.5)
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, selector(inputs))
+    model.save(tmp_path / "model.keras")
+    for copy in (
+        kc.SelectiveClassifier.from_config(selector.get_config()),
+        keras.models.clone_model(model).layers[-1],
+        keras.models.load_model(tmp_path / "model.keras").layers[-1],
+    ):
+        assert copy.score is score
+        assert copy.threshold == selector.threshold
+
+
 def test_an_unfitted_layer_loads_unfitted():
     selector = kc.SelectiveClassifier(
         calibrator=kc.TemperatureScaling(),

@@ -50,7 +50,9 @@ class SelectiveClassifier(keras.layers.Layer):
         score: What ranks: a name of a score, or a function or layer of
             logits `(..., num_classes)` to `(...)`, higher = surer; or a
             sequence of these, of which `fit` takes the one with the least
-            AURC. `"msp"` ranks by log-odds, which do not saturate.
+            AURC. `"msp"` ranks by log-odds, which do not saturate. Copies
+            and files know your own functions if they are registered with
+            `keras.saving.register_keras_serializable`.
         threshold: A threshold that is known; None, the default, waits for
             `fit`.
         chosen: What is known about the threshold; set by `fit`.
