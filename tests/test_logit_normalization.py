@@ -150,6 +150,24 @@ def test_label_forms_dense_outputs_and_whole_weights_agree():
     assert weighted.p == repeated.p
 
 
+def test_an_ignored_class_counts_nowhere():
+    labels, logits = smoothed(n=600)
+    expected = kc.LogitNormalization().fit(labels, logits).p
+    # Certain and wrong.
+    void = np.where(np.arange(8) == 1, 1e3, 0.0) + np.zeros((600, 1))
+    labels = np.stack([labels, np.zeros(600, int)], axis=-1)
+    logits = np.stack([logits, void], axis=-2)
+    assert kc.LogitNormalization().fit(labels, logits).p != expected
+    labels[:, 1] = 255
+    for weight in (None, np.ones(600)):
+        found = kc.LogitNormalization()
+        assert found.fit(labels, logits, weight, ignore_class=255) is found
+        assert found.p == expected
+    with pytest.raises(ValueError, match="a class that is not ignored"):
+        found.fit(np.full(600, 255), logits[:, 0], ignore_class=255)
+    assert found.p == expected
+
+
 def test_an_unfitted_layer_refuses_to_score():
     score = kc.LogitNormalization()
     with pytest.raises(RuntimeError, match="must be fitted before use"):

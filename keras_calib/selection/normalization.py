@@ -93,7 +93,12 @@ class LogitNormalization(keras.layers.Layer):
         return self._p
 
     def fit(
-        self, labels: Any, logits: Any, sample_weight: Any = None
+        self,
+        labels: Any,
+        logits: Any,
+        sample_weight: Any = None,
+        *,
+        ignore_class: int | None = None,
     ) -> "LogitNormalization":
         """Chooses p on held-out data and returns self.
 
@@ -103,6 +108,7 @@ class LogitNormalization(keras.layers.Layer):
             logits: Logits `(n, ..., num_classes)`, or `(n, ..., 1)` for the
                 second of two classes.
             sample_weight: Weights of the shape of the class ids, or `(n,)`.
+            ignore_class: Class id that does not count, such as 255.
 
         Raises:
             ValueError: If shapes do not fit, there is no sample, or a logit
@@ -113,6 +119,7 @@ class LogitNormalization(keras.layers.Layer):
             logits,
             from_logits=True,
             sample_weight=sample_weight,
+            ignore_class=ignore_class,
             name="logits",
         )
         if read.outputs.min() == -np.inf:
