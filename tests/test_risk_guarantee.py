@@ -205,6 +205,7 @@ def test_the_test_level_is_used_up():
     [
         ("rising", 1000, 0.05),
         ("rising", 5000, 0.02),
+        ("rising", 20_000, 0.02),
         ("noise among the surest", 5000, 0.05),
         ("wavy", 5000, 0.07),
     ],
