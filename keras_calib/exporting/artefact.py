@@ -1,10 +1,12 @@
 """Export: one file or folder that is whole and right, or nothing."""
 
 import contextlib
+import itertools
 import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,9 +122,14 @@ def export(
     )
     images = _read_images(served, made, image_preprocessing, image_size)
     with _exact_float32():
-        asked = questions(served, sample_inputs, images)
-        if made.name != "savedmodel":
-            asked = [q for q in asked if q.signature == "serving_default"]
+        asked = questions(
+            served,
+            sample_inputs,
+            images,
+            client_logits=made.name == "savedmodel",
+        )
+        # The first before anything is written: what it refuses is cheap here.
+        asked = itertools.chain([next(asked)], asked)
         _write_whole(served, path, made, images, asked)
     return path
 
@@ -204,7 +211,7 @@ def _write_whole(
     path: Path,
     made: FileFormat,
     images: ImageReader | None,
-    asked: list[Question],
+    asked: Iterable[Question],
 ) -> None:
     # Into a folder beside it, then renamed: a crash leaves no half model.
     path.parent.mkdir(parents=True, exist_ok=True)

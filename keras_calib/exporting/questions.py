@@ -1,6 +1,8 @@
 """What a written file is asked: inputs, and what Keras answers to them."""
 
+import math
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
 
@@ -11,15 +13,19 @@ from keras_calib.checks import invalid
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.exporting.signatures import ImageReader
 
-__all__ = ["Question", "either_way", "questions"]
+__all__ = ["Question", "either_way", "questions", "scales"]
 
 # Two sizes for each axis that is open, so that it must be open in the file.
 _BATCHES, _SIDES = (3, 1), (32, 64)
-# How far one network's outputs differ between runtimes, relative to the
-# largest: by rounding that adds up over the layers.
+# Of samples with more numbers than this, such as maps of many classes.
+_LARGE, _FEW = 1_000_000, (2, 1)
+# How far one network's outputs differ between runtimes, relative to their
+# scale: by rounding that adds up over the layers.
 _ROUNDING = {"float32": 1e-5, "half": 1e-2}
 # A probability is rounded to this at best, next to 1.
 _LAST_PLACE = 2.0**-23
+# A class so far below the largest logit has probability 0 in float32.
+_VANISHES = 104.0
 
 
 class Question(NamedTuple):
@@ -30,8 +36,8 @@ class Question(NamedTuple):
         inputs: Arrays by name.
         expected: What Keras answers: arrays by name.
         movement: How far `logits` move if what the network returns is rounded
-            otherwise, `(batch, ..., num_classes)`: across the edge of a bin,
-            or by much where a probability is next to 1.
+            otherwise, `(batch, ..., num_classes)` or one number: across the
+            edge of a bin, or by much where a probability is next to 1.
     """
 
     signature: str
@@ -44,28 +50,33 @@ def questions(
     served: ServedModel,
     sample_inputs: Any = None,
     images: ImageReader | None = None,
-) -> list[Question]:
-    """Batches for every signature that a file may have.
+    *,
+    client_logits: bool = True,
+) -> Iterator[Question]:
+    """Batches of two sizes for every signature that a file has, one at a time.
 
     Args:
         served: The model.
         sample_inputs: Inputs as the model takes them, or None for random
             ones.
         images: What reads encoded images, if the file will.
+        client_logits: Whether the file takes logits that a client computed.
+
+    Yields:
+        Questions; maps of many classes are large, so keep none of them.
 
     Raises:
         ValueError: If `sample_inputs` is not what the model takes, or the
             model fails on random inputs.
     """
     rng = np.random.default_rng(0)
+    sizes = list(zip(_batch_sizes(served), _SIDES, strict=True))
     random = sample_inputs is None
     if random:
-        sizes = zip(_BATCHES, _SIDES, strict=True)
-        batches = [_random_inputs(served, rng, *size) for size in sizes]
+        batches = (_random_inputs(served, rng, *size) for size in sizes)
     else:
         given = _read_samples(served, sample_inputs)
-        batches = [given, {k: v[:1] for k, v in given.items()}]
-    asked = []
+        batches = (given, {k: v[:1] for k, v in given.items()})
     for inputs in batches:
         try:
             outputs = served.outputs(inputs)
@@ -79,22 +90,42 @@ def questions(
                     error=str(error)[:200],
                 )
             ) from error
-        asked.append(_about("serving_default", served, inputs, outputs))
-    for batch, side in zip(_BATCHES, _SIDES, strict=True):
-        shape = [side if n is None else n for n in served.logits_shape[1:]]
-        logits = rng.normal(scale=3.0, size=(batch, *shape)).astype("float32")
+        yield _about("serving_default", served, inputs, outputs)
+    for size in sizes if client_logits else ():
+        shape = _with_sides(served.logits_shape, *size)
+        logits = 3 * rng.standard_normal(shape, "float32")
         expected = served.answers_of_logits(logits)
-        still = np.zeros_like(expected["logits"])
-        asked.append(
-            Question("serving_logits", {"logits": logits}, expected, still)
-        )
+        still = np.zeros((), "float32")
+        yield Question("serving_logits", {"logits": logits}, expected, still)
     if images is not None:
         encoded = _encoded_images(images.shape, rng)
-        inputs = {images.input_name: images.read(encoded)}
-        outputs = served.outputs(inputs)
-        named = {"image_bytes": encoded}
-        asked.append(_about("serving_bytes", served, named, outputs))
-    return asked
+        for files in (encoded, encoded[:1]):
+            inputs = {images.input_name: images.read(files)}
+            outputs = served.outputs(inputs)
+            named = {"image_bytes": files}
+            yield _about("serving_bytes", served, named, outputs)
+
+
+def scales(logits: np.ndarray) -> np.ndarray:
+    """What the rounding of each logit is relative to.
+
+    Its own size, or that of the largest logit of its row, or of most rows;
+    among classes whose probability is not 0, so that the -1e9 of a class that
+    is masked says nothing about the others.
+
+    Args:
+        logits: Array `(..., num_classes)`.
+
+    Returns:
+        Numbers > 0 of that shape.
+    """
+    finite = np.isfinite(logits)
+    sizes = np.where(finite, np.abs(logits), np.float32(0))
+    top = np.where(finite, logits, -np.inf).max(axis=-1, keepdims=True)
+    near = np.where(logits >= top - _VANISHES, sizes, np.float32(0))
+    of_row = near.max(axis=-1, keepdims=True)
+    of_most = np.float32(max(np.median(of_row), 1e-3))
+    return np.maximum(sizes, np.maximum(of_row, of_most))
 
 
 def either_way(
@@ -112,12 +143,13 @@ def either_way(
     Returns:
         Distances >= 0, of the shape of what `function` returns.
     """
-    signs = np.random.default_rng(0).choice([-1, 1], values.shape)
+    up = np.random.default_rng(0).integers(2, size=values.shape, dtype="bool")
+    steps = np.where(up, steps, -steps)
     here = function(values)
     with np.errstate(invalid="ignore"):
-        up = np.abs(function(values + signs * steps) - here)
-        down = np.abs(function(values - signs * steps) - here)
-    return np.nan_to_num(up + down, posinf=np.inf)
+        distances = np.abs(function(values + steps) - here)
+        distances += np.abs(function(values - steps) - here)
+    return np.nan_to_num(distances, copy=False, posinf=np.inf)
 
 
 def _about(
@@ -126,20 +158,29 @@ def _about(
     outputs = keras.ops.cast(outputs, "float32")
     outputs = keras.ops.convert_to_numpy(outputs)
     rounding = _ROUNDING["half" if served.computes_in_half else "float32"]
-    finite = np.abs(outputs[np.isfinite(outputs)])
-    largest = finite.max(initial=0.0)
 
     def logits_of(values):
         if not served.from_logits:
             values = np.clip(values, 0.0, 1.0)
-        return served.answers(values.astype("float32"))["logits"]
+        return served.logits(values.astype("float32", copy=False))
 
     if served.from_logits:
-        steps = np.full_like(outputs, rounding * largest)
+        steps = rounding * scales(outputs)
     else:
         steps = rounding * outputs + _LAST_PLACE
     movement = either_way(logits_of, outputs, steps)
     return Question(signature, inputs, served.answers(outputs), movement)
+
+
+def _batch_sizes(served: ServedModel) -> tuple[int, int]:
+    shapes = [tensor.shape for tensor in served.inputs.values()]
+    shapes.append(served.logits_shape)
+    largest = max(math.prod(_with_sides(s, 1, max(_SIDES))) for s in shapes)
+    return _BATCHES if largest <= _LARGE else _FEW
+
+
+def _with_sides(shape: tuple, batch: int, side: int) -> list[int]:
+    return [batch, *(side if n is None else n for n in shape[1:])]
 
 
 def _random_inputs(
@@ -147,10 +188,10 @@ def _random_inputs(
 ) -> dict[str, np.ndarray]:
     inputs = {}
     for name, tensor in served.inputs.items():
-        shape = [batch, *(side if n is None else n for n in tensor.shape[1:])]
+        shape = _with_sides(tensor.shape, batch, side)
         dtype = keras.backend.standardize_dtype(tensor.dtype)
         if keras.backend.is_float_dtype(dtype):
-            values = rng.normal(size=shape)
+            values = rng.standard_normal(shape, "float32")
         elif dtype == "uint8":
             values = rng.integers(256, size=shape)
         elif dtype == "string":

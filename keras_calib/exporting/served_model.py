@@ -100,6 +100,13 @@ class ServedModel:
         """The named outputs that Keras makes of those of the network."""
         return _to_numpy(self._answer(outputs))
 
+    def logits(self, outputs: Any) -> np.ndarray:
+        """The `logits` that Keras makes of what the network returns."""
+        logits = to_model_logits(outputs, self.from_logits)
+        if self.selector.calibrator is not None:
+            logits = self.selector.calibrator(logits)
+        return ops.convert_to_numpy(logits)
+
     def answer_logits(self, logits: Any) -> dict:
         """The named outputs of what the network would return as logits."""
         return self.selector(to_model_logits(logits, from_logits=True))

@@ -1,5 +1,6 @@
 """Every written file is loaded again and must answer as Keras did."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -9,13 +10,14 @@ from keras_calib.checks import invalid
 from keras_calib.exporting.formats import Signatures
 from keras_calib.exporting.questions import Question
 from keras_calib.exporting.questions import either_way
+from keras_calib.exporting.questions import scales
 from keras_calib.exporting.served_model import OUTPUT_NAMES
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.selection import SelectiveClassifier
 
 __all__ = ["check_answers"]
 
-# What logits may differ by, relative to the largest: a hundred times what
+# What logits may differ by, relative to their scale: a hundred times what
 # runtimes of a deep network do in float32. A wrong file differs by as much as
 # the logits.
 _LOGITS_TOLERANCE = {"float32": 1e-3, "half": 5e-2}
@@ -25,7 +27,7 @@ _ROUNDING = 1e-6
 
 
 def check_answers(
-    served: ServedModel, signatures: Signatures, asked: list[Question]
+    served: ServedModel, signatures: Signatures, asked: Iterable[Question]
 ) -> None:
     """Asks a loaded file, and raises unless it answers as Keras did.
 
@@ -58,10 +60,9 @@ def check_answers(
             got = (given[output].shape, given[output].dtype.name)
             if got != wanted:
                 raise _wrong(name, output=output, expected=wanted, answered=got)
-        slack = _LOGITS_TOLERANCE[half] * _scale(expected["logits"])
-        right = _close(
-            given["logits"], expected["logits"], slack + question.movement
-        )
+        slack = _LOGITS_TOLERANCE[half] * scales(expected["logits"])
+        slack += question.movement
+        right = _close(given["logits"], expected["logits"], slack)
         _raise_where(~right, name, "logits")
         _check_what_follows(name, given, judge)
 
@@ -69,21 +70,21 @@ def check_answers(
 def _check_what_follows(
     name: str, given: dict, judge: SelectiveClassifier
 ) -> None:
-    def answers(logits):
-        return {
-            k: keras.ops.convert_to_numpy(v) for k, v in judge(logits).items()
-        }
+    def scores(logits):
+        return keras.ops.convert_to_numpy(judge.score_of(logits))
 
     logits = given["logits"]
-    follows = answers(logits)
+    follows = {
+        k: keras.ops.convert_to_numpy(v) for k, v in judge(logits).items()
+    }
     for output in ("probabilities", "confidence"):
         right = _close(given[output], follows[output], _ANSWER_TOLERANCE)
         _raise_where(~right, name, output)
     score = follows["score"]
     # Some scores divide by what nearly vanishes.
-    steps = np.full_like(logits, _ROUNDING * _scale(logits))
+    steps = _ROUNDING * scales(logits)
     slack = _ANSWER_TOLERANCE * np.maximum(np.abs(score), 1.0)
-    slack = slack + either_way(lambda z: answers(z)["score"], logits, steps)
+    slack += either_way(scores, logits, steps)
     _raise_where(~_close(given["score"], score, slack), name, "score")
     # At the threshold, and between classes that tie, either is right.
     apart = ~_close(score, judge.threshold, slack)
@@ -93,7 +94,8 @@ def _check_what_follows(
     if np.any((ids < 0) | (ids >= logits.shape[-1])):
         raise _wrong(name, output="label", largest=int(ids.max()))
     of_label = np.take_along_axis(logits, ids, axis=-1)[..., 0]
-    right = _close(of_label, logits.max(axis=-1), _ROUNDING * _scale(logits))
+    # Of the largest logit, whose scale is that of its row.
+    right = _close(of_label, logits.max(axis=-1), steps.min(axis=-1))
     _raise_where(~right, name, "label")
 
 
@@ -122,9 +124,3 @@ def _close(a: Any, b: Any, slack: Any) -> np.ndarray:
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):
         return same | (np.abs(np.subtract(a, b)) <= slack)
-
-
-def _scale(logits: np.ndarray) -> float:
-    """What rounding is relative to; not 0 where all logits are."""
-    finite = np.abs(logits[np.isfinite(logits)])
-    return float(finite.max(initial=1e-3))
