@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_calib.checks import invalid
+from keras_calib.checks import shape_of
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.exporting.signatures import ImageReader
 
@@ -210,9 +211,10 @@ def _random_inputs(
 
 
 def _read_samples(served: ServedModel, samples: Any) -> dict[str, np.ndarray]:
-    try:
-        keras.tree.assert_same_structure(served.structure, samples)
-    except (TypeError, ValueError) as error:
+    flat = _flatten_like(served.structure, samples)
+    if isinstance(samples, dict) and set(samples) == set(served.inputs):
+        flat = [samples[name] for name in served.inputs]
+    if flat is None:
         raise ValueError(
             invalid(
                 "`sample_inputs` must have the structure of the model's "
@@ -220,8 +222,8 @@ def _read_samples(served: ServedModel, samples: Any) -> dict[str, np.ndarray]:
                 sample_inputs=type(samples).__name__,
                 inputs=list(served.inputs),
             )
-        ) from error
-    flat = [np.asarray(x) for x in keras.tree.flatten(samples)]
+        )
+    flat = [np.asarray(x) for x in flat]
     lengths = [len(x) if x.ndim else 0 for x in flat]
     if len(set(lengths)) != 1 or not lengths[0]:
         raise ValueError(
@@ -233,9 +235,31 @@ def _read_samples(served: ServedModel, samples: Any) -> dict[str, np.ndarray]:
         )
     inputs = {}
     for (name, tensor), x in zip(served.inputs.items(), flat, strict=True):
+        if x.ndim != len(tensor.shape):
+            raise ValueError(
+                invalid(
+                    "`sample_inputs` must have the axes of the model's inputs, "
+                    "the batch among them",
+                    input=name,
+                    shape=x.shape,
+                    expected=shape_of(tensor),
+                )
+            )
         dtype = keras.backend.standardize_dtype(tensor.dtype)
         inputs[name] = x if dtype == "string" else x.astype(dtype)
     return inputs
+
+
+def _flatten_like(structure: Any, samples: Any) -> list | None:
+    """Samples in the order of the model's inputs, or None if they differ."""
+    wanted = [path for path, _ in keras.tree.flatten_with_path(structure)]
+    # By keys and places: a list fits a tuple, and a dict any kind of dict.
+    given = dict(keras.tree.flatten_with_path(samples))
+    if len(wanted) == len(given) == 1 and not set(given).isdisjoint([(), (0,)]):
+        return list(given.values())
+    if set(given) != set(wanted):
+        return None
+    return [given[path] for path in wanted]
 
 
 def _encoded_images(shape: tuple, rng: np.random.Generator) -> np.ndarray:

@@ -1,5 +1,6 @@
 """What is served: a network, its calibrator and its selector, as one model."""
 
+import keyword
 import re
 from typing import Any
 
@@ -74,7 +75,7 @@ class ServedModel:
                 _input_names(self.structure), flat, strict=True
             )
         }
-        outputs = network(self.pack(self.inputs))
+        outputs = self._call(self.inputs)
         self.model = keras.Model(self.inputs, self._answer(outputs))
 
     @property
@@ -94,7 +95,7 @@ class ServedModel:
 
     def outputs(self, inputs: dict) -> Any:
         """What the network returns of inputs by name."""
-        return self.network(self.pack(inputs), training=False)
+        return self._call(inputs, training=False)
 
     def answers(self, outputs: Any) -> dict[str, np.ndarray]:
         """The named outputs that Keras makes of those of the network."""
@@ -115,6 +116,13 @@ class ServedModel:
         """What Keras says of logits, as arrays."""
         return _to_numpy(self.answer_logits(ops.convert_to_tensor(logits)))
 
+    def _call(self, inputs: dict, **options: Any) -> Any:
+        # Some models return their one output in a dict or list.
+        (outputs,) = keras.tree.flatten(
+            self.network(self.pack(inputs), **options)
+        )
+        return outputs
+
     def _answer(self, outputs: Any) -> dict:
         return self.selector(to_model_logits(outputs, self.from_logits))
 
@@ -127,18 +135,26 @@ def _computes_in_half(layer: keras.layers.Layer) -> bool:
 
 def _input_names(structure: Any) -> list[str]:
     """Names that clients use; the user's own where there are such."""
-    flat = keras.tree.flatten(structure)
-    names = [tensor.name for tensor in flat]
+    flat = keras.tree.flatten_with_path(structure)
+    names = [tensor.name for _, tensor in flat]
     if isinstance(structure, dict) and len(structure) == len(flat):
-        # Keras flattens a dict in the order of its sorted keys.
-        names = sorted(structure)
-    names = [
-        "inputs" if _MADE_UP.fullmatch(name) else re.sub(r"\W", "_", name)
-        for name in names
-    ]
-    if len(set(names)) < len(names):
+        names = [path[0] for path, _ in flat]
+    names = [_client_name(str(name)) for name in names]
+    # TensorFlow tells no names apart by their case.
+    if len({name.lower() for name in names}) < len(names):
         names = [f"inputs_{i}" for i in range(len(names))]
     return names
+
+
+def _client_name(name: str) -> str:
+    """What every format takes: an argument of Python that is no output."""
+    if _MADE_UP.fullmatch(name):
+        return "inputs"
+    name = re.sub(r"\W", "_", name, flags=re.ASCII)
+    taken = name in ("self", *OUTPUT_NAMES) or keyword.iskeyword(name)
+    if taken or not name[0].isalpha():
+        name = "input_" + name.lstrip("_")
+    return name
 
 
 def _to_numpy(answers: dict) -> dict[str, np.ndarray]:
