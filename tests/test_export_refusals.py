@@ -347,6 +347,10 @@ def test_images_that_the_model_does_not_take_are_refused(tmp_path):
             "a height and a width",
             {"image_preprocessing": same, "image_size": (8, 8, 3)},
         ),
+        (
+            "a height and a width",
+            {"image_preprocessing": same, "image_size": 8},
+        ),
     ):
         refused(ValueError, match, tmp_path, **options, **arguments)
     refused(
@@ -373,3 +377,98 @@ def test_what_stands_in_the_way_is_not_removed(tmp_path):
     with pytest.raises(OSError):
         kc.export(model, tmp_path / "file" / "m")
     assert Path(tmp_path / "file").read_text() == "mine"
+
+
+@each_format
+def test_what_another_process_made_in_the_meantime_is_kept(
+    tmp_path, monkeypatch, made
+):
+    model, _ = trained(3)
+    path, load = tmp_path / "m", formats.FORMATS[made].load
+
+    def load_late(written):
+        if made == "savedmodel":
+            path.mkdir()
+            (path / "kept.txt").write_text("theirs")
+        else:
+            path.write_text("theirs")
+        return load(written)
+
+    replace(monkeypatch, made, load=load_late)
+    with pytest.raises(ValueError, match="`path` must not exist. Received"):
+        kc.export(model, path, format=made)
+    kept = path / "kept.txt" if made == "savedmodel" else path
+    assert kept.read_text() == "theirs"
+    assert os.listdir(tmp_path) == ["m"]
+
+
+def test_a_file_is_made_where_there_are_no_links(tmp_path, monkeypatch):
+    def link(source, target):
+        raise OSError("not supported")
+
+    monkeypatch.setattr(os, "link", link)
+    model, x = trained(3)
+    path = kc.export(model, tmp_path / "m.onnx", format="onnx")
+    assert answers(path, "onnx", x=x)["label"].shape == (64,)
+    assert os.listdir(tmp_path) == ["m.onnx"]
+
+
+def test_paths_are_local_and_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    model, _ = trained(3)
+    monkeypatch.chdir(tmp_path)
+    for path in ("gs://bucket/m", Path("s3://bucket/m"), "file:///m"):
+        with pytest.raises(ValueError, match="`path` must be of a local file"):
+            kc.export(model, path)
+    assert os.listdir(tmp_path) == []
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert kc.export(model, "~/m") == tmp_path / "home" / "m"
+    assert os.listdir(tmp_path) == ["home"]
+
+
+@pytest.mark.parametrize(
+    ("name", "operation"),
+    [("numpy_function", "PyFunc"), ("py_function", "EagerPyFunc")],
+)
+def test_a_model_that_calls_python_is_refused(tmp_path, name, operation):
+    import tensorflow as tf
+
+    class Doubled(keras.layers.Layer):
+        def call(self, x):
+            run = getattr(tf, name)
+            return tf.ensure_shape(run(lambda x: 2 * x, [x], x.dtype), x.shape)
+
+    layers = [keras.Input((4,)), Doubled(), keras.layers.Dense(3)]
+    match = f"must not call Python.*'{operation}'"
+    with pytest.raises(RuntimeError, match=match):
+        kc.export(keras.Sequential(layers), tmp_path / "m", from_logits=True)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_strategy_of_several_replicas_is_refused(tmp_path):
+    import tensorflow as tf
+
+    strategy = tf.distribute.get_strategy()
+    two = type("Two", (), {"num_replicas_in_sync": 2})()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tf.distribute, "get_strategy", lambda: two)
+        match = "must be called outside of `strategy.scope"
+        refused(RuntimeError, match, tmp_path)
+    assert tf.distribute.get_strategy() is strategy
+
+
+def test_a_model_that_is_calibrated_already_is_refused(tmp_path):
+    network, _ = trained(3)
+    chosen = selector(0.0)
+    inside = keras.Sequential([network, chosen.calibrator])
+    inner = keras.Sequential([network, kc.TemperatureScaling(temperature=2.0)])
+    behind = keras.Sequential([inside, keras.layers.Rescaling(2.0)])
+    match = "`model` must be the network alone"
+    for model in (inside, inner, keras.Sequential([inner]), behind):
+        for parts in (
+            {"selector": chosen},
+            {"calibrator": chosen.calibrator},
+        ):
+            refused(
+                ValueError, match, tmp_path, model, from_logits=True, **parts
+            )
+    kc.export(inside, tmp_path / "m", from_logits=True)

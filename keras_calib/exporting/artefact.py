@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -49,10 +50,11 @@ def export(
     `(batch, ...)`. Without a selector every sample is accepted.
 
     A SavedModel has up to three signatures: `serving_default` takes the
-    model's inputs; `serving_logits` takes `logits`, what the network returns
-    (for a model of probabilities: their logits), where a client runs it;
-    `serving_bytes` takes `image_bytes`, JPEG or PNG files `(batch,)`, if
-    `image_preprocessing` is given. Of a SavedModel that
+    model's inputs by name (`inputs` for one without, `input_class` for a name
+    that a format does not take); `serving_logits` takes `logits`, what the
+    network returns (for a model of probabilities: their logits), where a
+    client runs it; `serving_bytes` takes `image_bytes`, JPEG or PNG files
+    `(batch,)`, if `image_preprocessing` is given. Of a SavedModel that
     `tf.saved_model.load` returned, the lists `calibration` (the calibrator's
     variables), `threshold` and `score` (those of a score, if it has any) can
     be read and assigned to; a threshold is for the scores of one calibrator.
@@ -65,7 +67,7 @@ def export(
         model: A functional or sequential model with one output
             `(batch, ..., num_classes)`, or `(batch, ..., 1)` for the second
             of two classes, which is served as two.
-        path: Folder (SavedModel) or file to make; it must not exist.
+        path: Local folder (SavedModel) or file to make; it must not exist.
         calibrator: A fitted calibrator, or None for that of `selector`.
         selector: A fitted selective classifier, or None to accept all.
         format: "savedmodel", "onnx" or "litert".
@@ -78,8 +80,9 @@ def export(
         image_size: Height and width that decoded images are resized to,
             bilinearly, before `image_preprocessing`; None for those of the
             model's input.
-        sample_inputs: Inputs as the model takes them, to compare answers
-            with; None for random numbers, of integers 0 and 1, of uint8 any.
+        sample_inputs: Inputs as the model takes them, or by name, to compare
+            answers with; None for random numbers, of integers 0 and 1, of
+            uint8 any.
 
     Returns:
         The path.
@@ -87,13 +90,13 @@ def export(
     Raises:
         ValueError: If the path exists, the model has no fixed inputs or
             several outputs, `from_logits` can not be known, `selector` has
-            another calibrator than `calibrator`, or images or samples are
-            not what the model takes.
+            another calibrator than `calibrator`, the model applies it
+            already, or images or samples are not what the model takes.
         TypeError: If an argument is of the wrong kind.
         ImportError: If the packages of the format are not installed.
         RuntimeError: If the calibrator or selector is not fitted, the backend
-            is not TensorFlow, the model can not be converted, or the file
-            does not answer as the model does.
+            is not TensorFlow or has several replicas, the model can not be
+            converted, or the file does not answer as the model does.
 
     Reference:
         https://www.tensorflow.org/guide/saved_model, https://onnx.ai,
@@ -107,19 +110,24 @@ def export(
                 backend=keras.backend.backend(),
             )
         )
+    import tensorflow as tf
+
+    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        raise RuntimeError(
+            invalid(
+                "`export` must be called outside of `strategy.scope()`",
+                strategy=type(tf.distribute.get_strategy()).__name__,
+            )
+        )
     made = file_format(format)
-    path = Path(path)
-    if path.exists() or path.is_symlink():
-        raise ValueError(invalid("`path` must not exist", path=str(path)))
+    path = _read_path(path)
     if not isinstance(model, keras.Model):
         raise TypeError(
             invalid("`model` must be a Keras model", model=type(model).__name__)
         )
-    served = ServedModel(
-        model,
-        _read_selector(calibrator, selector),
-        reads_logits(model, from_logits),
-    )
+    selector = _read_selector(calibrator, selector)
+    _check_calibrated_once(model, selector.calibrator)
+    served = ServedModel(model, selector, reads_logits(model, from_logits))
     images = _read_images(served, made, image_preprocessing, image_size)
     with _exact_float32():
         asked = questions(
@@ -132,6 +140,22 @@ def export(
         asked = itertools.chain([next(asked)], asked)
         _write_whole(served, path, made, images, asked)
     return path
+
+
+def _read_path(path: Any) -> Path:
+    # A Path has lost one of the two slashes.
+    if re.match(r"[A-Za-z][\w+.-]+:/", os.fspath(path)):
+        raise ValueError(
+            invalid("`path` must be of a local file system", path=str(path))
+        )
+    path = Path(path).expanduser()
+    if path.exists() or path.is_symlink():
+        raise _exists(path)
+    return path
+
+
+def _exists(path: Path) -> ValueError:
+    return ValueError(invalid("`path` must not exist", path=str(path)))
 
 
 @contextlib.contextmanager
@@ -184,6 +208,29 @@ def _read_selector(calibrator: Any, selector: Any) -> SelectiveClassifier:
     return selector
 
 
+def _check_calibrated_once(model: keras.Model, calibrator: Any) -> None:
+    if calibrator is None:
+        return
+    last = _last_layer(model)
+    known = {id(variable) for variable in model.variables}
+    applied = any(id(variable) in known for variable in calibrator.variables)
+    if applied or isinstance(last, Calibrator):
+        raise ValueError(
+            invalid(
+                "`model` must be the network alone, without the calibrator; "
+                "or leave `calibrator` out",
+                calibrator=type(calibrator).__name__,
+                last_layer=type(last).__name__,
+            )
+        )
+
+
+def _last_layer(model: keras.layers.Layer) -> keras.layers.Layer:
+    while isinstance(model, keras.Model) and model.layers:
+        model = model.layers[-1]
+    return model
+
+
 def _read_images(
     served: ServedModel, made: FileFormat, preprocessing: Any, size: Any
 ) -> ImageReader | None:
@@ -229,9 +276,21 @@ def _write_whole(
         except Exception as error:
             raise _failed(made, "loaded", error) from error
         check_answers(served, signatures, asked)
-        os.rename(written, path)
+        _move(written, path)
     finally:
         shutil.rmtree(scratch)
+
+
+def _move(written: Path, path: Path) -> None:
+    """Renames, unless another process made the path in the meantime."""
+    try:
+        # A folder replaces an empty one at most, a link nothing.
+        (os.rename if written.is_dir() else os.link)(written, path)
+    except OSError as error:
+        if os.path.lexists(path):
+            raise _exists(path) from error
+        # Not every file system has links.
+        os.rename(written, path)
 
 
 def _failed(made: FileFormat, step: str, error: Exception) -> RuntimeError:

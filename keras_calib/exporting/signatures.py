@@ -1,10 +1,12 @@
 """The SavedModel: three signatures, and variables that can be replaced."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_calib.checks import check_integer
@@ -14,6 +16,9 @@ from keras_calib.checks import shape_of
 from keras_calib.exporting.served_model import ServedModel
 
 __all__ = ["ImageReader", "write_savedmodel"]
+
+# They name a function of the process that wrote them.
+_PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 
 class ImageReader:
@@ -56,8 +61,8 @@ class ImageReader:
                 )
             )
         ((name, tensor),) = served.inputs.items()
-        size = tuple(shapes[0][1:3] if size is None else size)
-        if len(size) != 2 or None in size:
+        size = shapes[0][1:3] if size is None else size
+        if np.shape(size) != (2,) or None in size:
             raise ValueError(
                 invalid(
                     "`image_size` must be a height and a width; the model "
@@ -66,6 +71,7 @@ class ImageReader:
                     shape=shapes[0],
                 )
             )
+        size = tuple(size)
         for side in size:
             check_integer("image_size", side, 1)
         if shapes[0][-1] not in (1, 3, 4):
@@ -128,6 +134,9 @@ def write_savedmodel(
         served: What to write.
         path: Folder to make.
         images: What reads encoded images, or None for no such signature.
+
+    Raises:
+        ValueError: If the model calls Python, which no other process can.
     """
     import tensorflow as tf
 
@@ -164,6 +173,29 @@ def write_savedmodel(
     for name, variables in _collections(served.selector).items():
         archive.add_variable_collection(name, variables)
     archive.write_out(str(path), verbose=False)
+    _check_no_python(path)
+
+
+def _check_no_python(path: Path) -> None:
+    """The process that wrote such a file can run it: a look must find it."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    stored = saved_model_pb2.SavedModel.FromString(
+        (path / "saved_model.pb").read_bytes()
+    )
+    for graph in (meta.graph_def for meta in stored.meta_graphs):
+        nodes = itertools.chain(
+            graph.node, *(f.node_def for f in graph.library.function)
+        )
+        found = sorted({n.op for n in nodes if n.op in _PYTHON_OPS})
+        if found:
+            raise ValueError(
+                invalid(
+                    "`model` must not call Python (tf.numpy_function, "
+                    "tf.py_function), which no other process can",
+                    operations=found,
+                )
+            )
 
 
 def _collections(selector: Any) -> dict[str, list]:
