@@ -7,10 +7,21 @@ import keras
 from keras import ops
 
 from keras_calib.checks import invalid
+from keras_calib.checks import shape_of
 from keras_calib.inputs import read_predictions
 from keras_calib.numerics import to_logits
 
 __all__ = ["reads_logits", "to_model_logits"]
+
+# Of one channel, or of as many labels that do not exclude each other.
+_BINARY_FUNCTIONS = (
+    keras.losses.binary_crossentropy,
+    keras.losses.binary_focal_crossentropy,
+)
+_BINARY_LOSSES = (
+    keras.losses.BinaryCrossentropy,
+    keras.losses.BinaryFocalCrossentropy,
+)
 
 
 def reads_logits(model: keras.Model, from_logits: bool | None = None) -> bool:
@@ -28,7 +39,8 @@ def reads_logits(model: keras.Model, from_logits: bool | None = None) -> bool:
 
     Raises:
         TypeError: If `from_logits` is not one of these.
-        ValueError: If it is None and the model has no loss that says so.
+        ValueError: If it is None and the model has no loss that says so, or
+            its loss is a binary cross-entropy for several channels.
     """
     if from_logits is not None:
         if not isinstance(from_logits, bool):
@@ -48,6 +60,18 @@ def reads_logits(model: keras.Model, from_logits: bool | None = None) -> bool:
                 "compiled with a loss that says so",
                 from_logits=from_logits,
                 loss=loss,
+            )
+        )
+    channels = [shape_of(x)[-1] for x in getattr(model, "outputs", None) or ()]
+    if _is_binary(loss) and any(n not in (None, 1) for n in channels):
+        raise ValueError(
+            invalid(
+                "`from_logits` must be True or False for several channels "
+                "under a binary cross-entropy, and only if each sample is of "
+                "one class: models of several labels are not classifiers",
+                from_logits=from_logits,
+                loss=loss,
+                channels=channels,
             )
         )
     return known
@@ -78,6 +102,12 @@ def to_model_logits(outputs: Any, from_logits: bool) -> Any:
     # As if the model had returned z: a constant on both changes what some
     # calibrators and scores make of them.
     return logits - logits[..., :1] if one_channel else logits
+
+
+def _is_binary(loss: Any) -> bool:
+    if isinstance(loss, str):
+        loss = keras.losses.get(loss)
+    return loss in _BINARY_FUNCTIONS or isinstance(loss, _BINARY_LOSSES)
 
 
 def _of_loss(loss: Any) -> bool | None:

@@ -389,6 +389,29 @@ def test_temperature_and_threshold_are_replaced_after_loading(tmp_path):
     assert_same(again, expected(logits, 0.7, kept))
 
 
+def test_the_weights_of_a_score_are_replaced_after_loading(tmp_path):
+    import tensorflow as tf
+
+    class Scaled(keras.layers.Layer):
+        def build(self, shape):
+            self.factor = self.add_weight(initializer="ones", name="factor")
+
+        def call(self, logits):
+            return self.factor * ops.max(logits, axis=-1)
+
+    model, x = trained(3)
+    chosen = SelectiveClassifier(score=Scaled(), threshold=0.0)
+    path = kc.export(model, tmp_path / "m", selector=chosen)
+    loaded = tf.saved_model.load(str(path))
+    (factor,) = loaded.score
+    largest = array(model(x)).max(axis=-1)
+    for value in (1.0, -2.0):
+        factor.assign(value)
+        given = loaded.signatures["serving_default"](inputs=tf.constant(x))
+        np.testing.assert_allclose(given["score"], value * largest, rtol=1e-5)
+        np.testing.assert_array_equal(given["accept"], value * largest >= 0)
+
+
 def test_it_serves_where_keras_cannot_be_imported(tmp_path):
     model, x = trained(3)
     path = kc.export(model, tmp_path / "model", selector=selector(0.0))

@@ -270,6 +270,13 @@ def test_logits_or_probabilities_is_never_guessed(tmp_path):
     refused(ValueError, "must be probabilities in", tmp_path, from_logits=False)
 
 
+def test_a_model_of_several_labels_is_refused(tmp_path):
+    model, _ = trained(5, activation="sigmoid", loss="binary_crossentropy")
+    refused(ValueError, "several channels under a binary", tmp_path, model)
+    match = "probabilities that sum to 1 over the classes"
+    refused(ValueError, match, tmp_path, model, from_logits=False)
+
+
 def test_a_model_without_fixed_inputs_is_refused(tmp_path):
     class Subclassed(keras.Model):
         def call(self, x):

@@ -14,8 +14,9 @@ from keras_calib.model_outputs import to_model_logits
 pytestmark = pytest.mark.portable
 
 
-def compiled(loss):
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+def compiled(loss, channels=3):
+    layers = [keras.Input((4,)), keras.layers.Dense(channels)]
+    model = keras.Sequential(layers)
     model.compile(loss=loss)
     return model
 
@@ -29,13 +30,29 @@ def compiled(loss):
         (keras.losses.CategoricalCrossentropy(from_logits=True), True),
         (keras.losses.SparseCategoricalCrossentropy(), False),
         ("sparse_categorical_crossentropy", False),
-        ("binary_crossentropy", False),
     ],
 )
 def test_the_compiled_loss_says_what_outputs_are(loss, logits):
     assert reads_logits(compiled(loss), None) is logits
     # What is told goes before.
     assert reads_logits(compiled(loss), not logits) is not logits
+
+
+BINARY = [
+    ("binary_crossentropy", False),
+    ("bce", False),
+    (keras.losses.BinaryCrossentropy(from_logits=True), True),
+    (keras.losses.BinaryFocalCrossentropy(), False),
+]
+
+
+@pytest.mark.parametrize(("loss", "logits"), BINARY)
+def test_a_binary_loss_says_what_one_channel_is_and_no_more(loss, logits):
+    assert reads_logits(compiled(loss, 1), None) is logits
+    model = compiled(loss, 3)
+    with pytest.raises(ValueError, match="of several labels are not class"):
+        reads_logits(model, None)
+    assert reads_logits(model, logits) is logits
 
 
 @pytest.mark.parametrize(

@@ -88,10 +88,11 @@ def export(
         The path.
 
     Raises:
-        ValueError: If the path exists, the model has no fixed inputs or
-            several outputs, `from_logits` can not be known, `selector` has
-            another calibrator than `calibrator`, the model applies it
-            already, or images or samples are not what the model takes.
+        ValueError: If the path exists, the model has no fixed inputs, several
+            outputs or probabilities that do not sum to 1, `from_logits` can
+            not be known, `selector` has another calibrator than `calibrator`,
+            the model applies it already, or images or samples are not what
+            the model takes.
         TypeError: If an argument is of the wrong kind.
         ImportError: If the packages of the format are not installed.
         RuntimeError: If the calibrator or selector is not fitted, the backend

@@ -13,6 +13,7 @@ from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.exporting.signatures import ImageReader
+from keras_calib.value_checks import SUM_TOLERANCE
 
 __all__ = ["Question", "either_way", "questions", "scales"]
 
@@ -67,8 +68,8 @@ def questions(
         Questions; maps of many classes are large, so keep none of them.
 
     Raises:
-        ValueError: If `sample_inputs` is not what the model takes, or the
-            model fails on random inputs.
+        ValueError: If `sample_inputs` is not what the model takes, the model
+            fails on random inputs, or its probabilities do not sum to 1.
     """
     rng = np.random.default_rng(0)
     sizes = list(zip(_batch_sizes(served), _SIDES, strict=True))
@@ -158,6 +159,10 @@ def _about(
 ) -> Question:
     outputs = keras.ops.cast(outputs, "float32")
     outputs = keras.ops.convert_to_numpy(outputs)
+    # Raises for values outside of [0, 1].
+    expected = served.answers(outputs)
+    if not served.from_logits:
+        _check_one_of_several(outputs)
     rounding = _ROUNDING["half" if served.computes_in_half else "float32"]
 
     def logits_of(values):
@@ -170,7 +175,21 @@ def _about(
     else:
         steps = rounding * outputs + _LAST_PLACE
     movement = either_way(logits_of, outputs, steps)
-    return Question(signature, inputs, served.answers(outputs), movement)
+    return Question(signature, inputs, expected, movement)
+
+
+def _check_one_of_several(probs: np.ndarray) -> None:
+    """Raises where the classes do not exclude each other."""
+    sums = probs.sum(axis=-1)
+    if probs.shape[-1] > 1 and np.any(np.abs(sums - 1) > SUM_TOLERANCE):
+        raise ValueError(
+            invalid(
+                "`model` must return probabilities that sum to 1 over the "
+                "classes; models of several labels are not classifiers",
+                smallest_sum=float(sums.min()),
+                largest_sum=float(sums.max()),
+            )
+        )
 
 
 def _batch_sizes(served: ServedModel) -> tuple[int, int]:
