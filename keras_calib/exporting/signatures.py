@@ -1,6 +1,5 @@
 """The SavedModel: three signatures, and variables that can be replaced."""
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from keras_calib.exporting.served_model import ServedModel
 __all__ = ["ImageReader", "write_savedmodel"]
 
 # They name a function of the process that wrote them.
-_PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
+_PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 
 
 class ImageReader:
@@ -183,17 +182,15 @@ def _check_no_python(path: Path) -> None:
     stored = saved_model_pb2.SavedModel.FromString(
         (path / "saved_model.pb").read_bytes()
     )
-    for graph in (meta.graph_def for meta in stored.meta_graphs):
-        nodes = itertools.chain(
-            graph.node, *(f.node_def for f in graph.library.function)
-        )
-        found = sorted({n.op for n in nodes if n.op in _PYTHON_OPS})
-        if found:
+    for meta in stored.meta_graphs:
+        # Those of the graph and of its functions.
+        names = {op.name for op in meta.meta_info_def.stripped_op_list.op}
+        if names & _PYTHON_OPS:
             raise ValueError(
                 invalid(
                     "`model` must not call Python (tf.numpy_function, "
                     "tf.py_function), which no other process can",
-                    operations=found,
+                    operations=sorted(names & _PYTHON_OPS),
                 )
             )
 
