@@ -23,7 +23,7 @@ _RIDGE_32 = 1e-7
 # Variance of a feature that is constant, as a share of its mean square.
 _CONSTANT = 1e-12
 # Steps before new coordinates; the last are for what does not converge.
-_STEPS = (10, 20, 30, 30, 60, 1000)
+_STEPS = (15, 20, 30, 30, 60, 1000)
 # Parameters whose Hessian is worth to have exactly.
 _EXACT = 1000
 # Classes whose blocks of the Hessian cost more than they save.
