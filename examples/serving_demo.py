@@ -9,10 +9,10 @@ temperature, and a selector that accepts as many held-out images as it can with
 a process of its own; threads ask for the labels of 1 to 8 images at a time.
 After 11 seconds on 2 cores:
 
-    gRPC: 1000 requests from 8 threads in 1.5 s, 679 per second; 0 labels and
-    0 decisions differ, other outputs by 9.5e-07 at most
-    REST: 1000 requests from 8 threads in 1.0 s, 980 per second; 0 labels and
-    0 decisions differ, other outputs by 9.5e-07 at most
+    gRPC: 1000 requests from 8 threads in 1.6 s, 610 per second; 0 labels and
+    0 decisions differ, other outputs by 4.8e-07 at most
+    REST: 1000 requests from 8 threads in 1.1 s, 924 per second; 0 labels and
+    0 decisions differ, other outputs by 4.8e-07 at most
 """
 
 import subprocess
