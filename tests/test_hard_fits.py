@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from cases import array
+from keras import ops
 
 import keras_calib as kc
 
@@ -91,7 +92,15 @@ def test_classes_that_are_ruled_out_spoil_no_fit(make, kind):
         assert abs(scaled.temperature / plain - 1) < 1e-6
 
 
-@pytest.mark.parametrize("make", [kc.MatrixScaling, kc.DirichletCalibration])
+@pytest.mark.parametrize(
+    "make",
+    [
+        kc.MatrixScaling,
+        lambda: kc.MatrixScaling(intercept_strength=0.01),
+        kc.DirichletCalibration,
+    ],
+    ids=["matrix", "intercept", "dirichlet"],
+)
 @pytest.mark.parametrize(
     ("num_classes", "rank"), [(5, 3), (20, 10), (40, 20), (20, 30)]
 )
@@ -142,8 +151,22 @@ def test_what_a_shift_puts_right_has_no_optimum_and_says_so(make):
     _, logits = sample(num_classes=2)
     labels = logits.argmax(-1)
     logits[:, 0] -= 3
-    with pytest.warns(RuntimeWarning, match="every sample on the right side"):
-        make().fit(labels, logits)
+    for given in (labels, np.eye(2)[labels]):
+        with pytest.warns(RuntimeWarning, match="on the right side"):
+            make().fit(given, logits)
+
+
+def test_labels_that_are_nearly_one_hot_have_an_optimum():
+    _, logits = sample(10, num_classes=2)
+    labels = np.clip(np.eye(2)[logits.argmax(-1)], 1e-3, 1 - 1e-3)
+    logits[:, 0] -= 3
+    for make in (kc.VectorScaling, kc.MatrixScaling, kc.BetaCalibration):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".*on the right side")
+            calibrator = make().fit(labels, logits, force=True)
+        # So small a loss that one-hot labels would have none.
+        probs = array(ops.softmax(calibrator(logits)))
+        assert -np.sum(labels * np.log(probs)) < np.log(2.0)
 
 
 def test_squared_errors_of_many_classes_are_minimised_on_all_samples():

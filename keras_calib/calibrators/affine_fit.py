@@ -26,7 +26,7 @@ _CONSTANT = 1e-12
 _STEPS = (15, 20, 30, 30, 60, 1000)
 # Parameters whose Hessian is worth to have exactly.
 _EXACT = 1000
-# Classes whose blocks of the Hessian cost more than they save.
+# Classes of which the blocks of the Hessian, cubic in them, are held.
 _MANY = 256
 # Logits in a block: products of matrices have blocks of their own.
 _BLOCK = 2**18
@@ -85,7 +85,9 @@ def least_affine(
     scaled = _standardized(samples, features, centred=not penalty.any())
     penalty = penalty.copy()
     penalty[:, :-1] /= scaled.scale**2
-    told = None if penalty.any() else _told_apart(samples, scaled)
+    told = None
+    if not penalty[:, :-1].any():
+        told = _told_apart(samples, scaled)
     start = np.column_stack([np.diag(scaled.scale), scaled.shift])
     start /= optimal_temperature(samples)
 
@@ -270,7 +272,6 @@ def _exact_root(
     penalty: np.ndarray,
 ) -> Callable:
     """The inverse root of the whole Hessian."""
-
     rows, width = theta.shape
 
     def of_block(block):

@@ -127,16 +127,18 @@ def warn_if_separated(
 
     Args:
         loss: Weighted mean of the NLL, nats.
-        labels: Class ids or booleans `(n,)`; soft labels always cost.
+        labels: Class ids or booleans `(n,)`, or soft labels: those that are
+            not one-hot have an optimum.
         weight: `(n,)`, or None for ones.
         what: What was fitted.
     """
-    if labels.ndim > 1 or labels.dtype.kind == "f":
-        return
     least = 1.0 / len(labels)
     if weight is not None:
         least = weight[weight > 0].min() / weight.sum()
-    if loss < least * np.log(2.0):
+    if loss >= least * np.log(2.0):
+        return
+    soft = labels.ndim > 1 or labels.dtype.kind == "f"
+    if not soft or np.all((labels == 0) | (labels == 1)):
         warnings.warn(
             f"The data have no optimal {what}: it puts every sample on the "
             "right side, and larger parameters are always better. Fewer "

@@ -191,8 +191,8 @@ def one_core_a_product() -> AbstractContextManager:
     """While it is entered, products of matrices stay on their thread.
 
     Blocks are shared out to the cores already. Threads that BLAS adds wait
-    for each other by spinning, which takes ten times as long where another
-    process has one of the cores.
+    for each other by spinning, which takes far longer where another process
+    has one of the cores.
     """
     return _libraries().limit(limits=1, user_api="blas")
 

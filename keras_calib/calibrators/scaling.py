@@ -227,7 +227,7 @@ def _least_nll(
     beta = min(max(start, low), high)
     for step in range(200):
         if step == _NEWTON:
-            # Where there is an optimum this many steps find it.
+            # Where there is an optimum fewer steps find it as a rule.
             for end, outwards in zip(ends, (1.0, -1.0), strict=True):
                 if outwards * _slopes(samples, end)[0] >= 0:
                     return end
