@@ -32,6 +32,41 @@ from keras_calib.confidence_gaps import objectness_deviation
 from keras_calib.confidence_gaps import overconfidence
 from keras_calib.confidence_gaps import overconfidence_error
 from keras_calib.confidence_gaps import underconfidence
+from keras_calib.data import ClassMap
+from keras_calib.data import DatasetSummary
+from keras_calib.data import Tally
+from keras_calib.data import apply_layers
+from keras_calib.data import boxes_to_mask
+from keras_calib.data import cap_classes
+from keras_calib.data import center_crop
+from keras_calib.data import class_map
+from keras_calib.data import clip_boxes
+from keras_calib.data import color_jitter
+from keras_calib.data import context_examples
+from keras_calib.data import crop_boxes
+from keras_calib.data import cutmix
+from keras_calib.data import describe
+from keras_calib.data import flip_boxes
+from keras_calib.data import from_folder
+from keras_calib.data import from_tfds
+from keras_calib.data import from_tfrecords
+from keras_calib.data import label_by_largest
+from keras_calib.data import map_classes
+from keras_calib.data import mask_area
+from keras_calib.data import mixup
+from keras_calib.data import object_examples
+from keras_calib.data import objectness
+from keras_calib.data import objectness_from_mask
+from keras_calib.data import pixel_mean
+from keras_calib.data import random_resized_crop
+from keras_calib.data import resize_boxes
+from keras_calib.data import ricap
+from keras_calib.data import shuffled_epochs
+from keras_calib.data import training_pipeline
+from keras_calib.data import union_area
+from keras_calib.data import valid_examples
+from keras_calib.data import validation_pipeline
+from keras_calib.data import with_index
 from keras_calib.equal_mass import adaptive_ece
 from keras_calib.excess_areas import eaugrc
 from keras_calib.excess_areas import normalized_aurc
@@ -158,12 +193,14 @@ __all__ = [
     "CalibrationTest",
     "Calibrator",
     "ChosenThreshold",
+    "ClassMap",
     "ClasswiseECE",
     "Comparison",
     "ConfidencePenalty",
     "CoverageAtAccuracy",
     "CoverageAtRisk",
     "DCA",
+    "DatasetSummary",
     "DebiasedCalibrationError",
     "Decomposition",
     "DirichletCalibration",
@@ -202,6 +239,7 @@ __all__ = [
     "SelectiveClassifier",
     "SmoothECE",
     "StreamingMetric",
+    "Tally",
     "TemperatureScaling",
     "ThresholdTable",
     "Underconfidence",
@@ -212,27 +250,38 @@ __all__ = [
     "adaptive_ece",
     "adaptive_focal",
     "adaptive_label_smoothing",
+    "apply_layers",
     "augrc",
     "aurc",
     "average_calibration_error",
+    "boxes_to_mask",
     "brier_loss",
     "brier_score",
     "calibration_decomposition",
     "calibration_test",
     "canonical_calibration_error",
+    "cap_classes",
     "cape_loss",
     "cape_targets",
+    "center_crop",
     "choose_threshold",
+    "class_map",
     "classwise_ece",
+    "clip_boxes",
     "clopper_pearson",
+    "color_jitter",
     "compare",
     "confidence_penalty",
+    "context_examples",
     "correctness_ranking",
     "coverage_at_accuracy",
     "coverage_at_risk",
     "cpc",
+    "crop_boxes",
+    "cutmix",
     "dca",
     "debiased_calibration_error",
+    "describe",
     "eaugrc",
     "eaurc",
     "ece",
@@ -241,38 +290,59 @@ __all__ = [
     "failure_auroc",
     "failure_average_precision",
     "failure_fpr95",
+    "flip_boxes",
     "flsd",
     "focal_loss",
+    "from_folder",
+    "from_tfds",
+    "from_tfrecords",
     "gini",
     "inactive_share",
     "inverse_focal_loss",
+    "label_by_largest",
     "label_relaxation",
     "label_smoothing",
     "logit_margin",
+    "map_classes",
+    "mask_area",
     "max_logit",
     "mbls",
     "mce",
     "mdca",
     "mean_confidence",
+    "mixup",
     "mmce",
     "msp",
     "neg_energy",
     "neg_entropy",
     "nll",
     "normalized_aurc",
+    "object_examples",
+    "objectness",
     "objectness_deviation",
+    "objectness_from_mask",
     "objectness_targets",
     "overconfidence",
     "overconfidence_error",
     "p_norm",
     "per_image",
+    "pixel_mean",
     "prediction_flips",
     "prob_margin",
+    "random_resized_crop",
+    "resize_boxes",
+    "ricap",
     "risk_at_coverage",
     "risk_coverage_curve",
     "rmsce",
+    "shuffled_epochs",
     "smooth_ece",
     "smooth_labels",
+    "training_pipeline",
     "underconfidence",
     "uniformity_penalty",
+    "union_area",
+    "valid_examples",
+    "validation_pipeline",
+    "with_index",
 ]

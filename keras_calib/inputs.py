@@ -74,28 +74,30 @@ def check_reading(axis: Any, ignore_class: Any) -> None:
 
 def split_objectness(
     y_true: Any, ignore_class: int | None = None
-) -> tuple[Any, Any]:
-    """Class ids and objectness of pairs that share the last axis.
+) -> tuple[Any, Any, Any]:
+    """Class ids and objectness, and the flag `context`, of the last axis.
 
     Args:
         y_true: Pairs `(..., 2)`: class id, and the share of the image that
-            the object covers, in [0, 1].
+            the object covers, in [0, 1]; or triples `(..., 3)` whose third is
+            1 where all objects are painted out, else 0.
         ignore_class: Id whose objectness may be anything, or None.
 
     Returns:
-        `(ids, objectness)`, each `(...)`.
+        `(ids, objectness, context)`, each `(...)`; context None for pairs.
 
     Raises:
-        ValueError: If the last axis is not 2; and in eager use, if an
-            objectness is outside [0, 1].
+        ValueError: If the last axis is neither 2 nor 3; and in eager use, if
+            an objectness is outside [0, 1].
     """
     y_true = ops.convert_to_tensor(y_true)
     shape = shape_of(y_true)
-    if len(shape) < 2 or shape[-1] != 2:
+    if len(shape) < 2 or shape[-1] not in (2, 3):
         raise ValueError(
             invalid(
                 "`y_true` must be pairs (class id, objectness) of shape "
-                "(batch, ..., 2)",
+                "(batch, ..., 2), or triples (class id, objectness, context) "
+                "of shape (batch, ..., 3)",
                 **{"y_true.shape": shape},
             )
         )
@@ -105,7 +107,8 @@ def split_objectness(
         ignored = ops.equal(ids, ignore_class)
         shown = ops.where(ignored, ops.zeros_like(shown), shown)
     check_objectness(shown)
-    return ids, objectness
+    context = y_true[..., 2] if shape[-1] == 3 else None
+    return ids, objectness, context
 
 
 def read_predictions(y_pred: Any, *, from_logits: bool, axis: int = -1) -> Any:

@@ -77,6 +77,7 @@ def objectness_targets(
     num_classes: int,
     beta: float = 1.0,
     floor: str | None = None,
+    context: Any = None,
 ) -> Any:
     """Labels smoothed by how little of the image the object covers.
 
@@ -95,6 +96,8 @@ def objectness_targets(
             labels.
         floor: None, or `"uniform"` for targets in which no class is likelier
             than the true one.
+        context: Bool `(...)`, or None: where True, all objects are painted
+            out, and each class gets 1 / K, whatever `beta` and `floor`.
 
     Returns:
         Soft labels `(..., num_classes)`, rows sum to 1. NumPy arrays give
@@ -102,8 +105,8 @@ def objectness_targets(
 
     Raises:
         ValueError: If `beta` or `floor` is out of range, or the shapes of
-            `labels` and `objectness` do not fit; where values can be seen,
-            if a class id is not in [0, num_classes).
+            `labels`, `objectness` and `context` do not fit; where values can
+            be seen, if a class id is not in [0, num_classes).
 
     Reference:
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, eq. 5,
@@ -132,9 +135,13 @@ def objectness_targets(
     # At least the share that the floor asks for, at most all of the image.
     least = 1.0 / num_classes if floor == "uniform" else 0.0
     alpha = at_least(1.0 - at_least(objectness, least), 0.0)
-    return smooth_labels(
+    targets = smooth_labels(
         labels, alpha=beta * xp.expand_dims(alpha, -1), spread="others"
     )
+    if context is None:
+        return targets
+    context = xp.expand_dims(_flags(context, objectness), -1)
+    return xp.where(context, xp.full_like(targets, 1.0 / num_classes), targets)
 
 
 def cape_targets(
@@ -251,6 +258,24 @@ def _check_shapes(labels: Any, objectness: Any, num_classes: int) -> None:
                 },
             )
         )
+
+
+def _flags(context: Any, objectness: Any) -> Any:
+    """`context` as bool, checked for the shape of `objectness`."""
+    context = _array(context)
+    if not fits(shape_of(context), shape_of(objectness)):
+        raise ValueError(
+            invalid(
+                "`context` must have the shape of `objectness`",
+                **{
+                    "context.shape": shape_of(context),
+                    "objectness.shape": shape_of(objectness),
+                },
+            )
+        )
+    if namespace(objectness) is np:
+        return to_numpy(context, bool)
+    return ops.cast(context, "bool")
 
 
 def check_beta_and_floor(beta: Any, floor: Any) -> None:

@@ -25,6 +25,7 @@ MAX_LINES = 400
 FLOORS = {
     "checks": 0,
     "exact_sums": 0,
+    "extras": 0,
     "gradients": 0,
     "inputs": 0,
     "masks": 0,
@@ -67,6 +68,7 @@ FLOORS = {
     "targets": 1,
     "top_label": 1,
     "calibrators": 2,
+    "data": 2,
     "losses": 2,
     "metrics": 2,
     "analysis": 3,
@@ -76,7 +78,7 @@ FLOORS = {
     "plots": 4,
 }
 # What these share lives on the floor below.
-APART = {"calibrators", "losses", "metrics"}
+APART = {"calibrators", "data", "losses", "metrics"}
 
 # At the top of a module: the standard library and these.
 EVERYWHERE = {"keras", "keras_calib", "numpy", "scipy", "threadpoolctl"}
@@ -89,7 +91,8 @@ INSIDE_FUNCTIONS = {
     "jax": {"gradients", "models"},
     "matplotlib": {"plots", "reporting"},
     "onnxruntime": {"exporting"},
-    "tensorflow": {"data", "exporting", "gradients", "models"},
+    "tensorflow": {"data", "exporting", "extras", "gradients", "models"},
+    "tensorflow_datasets": {"data", "extras"},
     "tensorflow_probability": {"exporting", "models"},
     "tf2onnx": {"exporting"},
     "torch": {"gradients", "models"},
@@ -158,6 +161,9 @@ def imports(tree: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
             for alias in node.names:
                 name = f"{node.module}.{alias.name}"
                 yield name if name in NAMES else node.module, inside
+                if node.module == "keras_calib.extras":
+                    # Imported when it is first used.
+                    yield alias.name, True
         function = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
         yield from imports(node, inside or isinstance(node, function))
 
@@ -471,7 +477,8 @@ def test_only_small_packages_are_required_beside_keras(metadata):
 
 
 @pytest.mark.parametrize(
-    "extra", ["dev", "examples", "litert", "onnx", "serving", "tensorflow"]
+    "extra",
+    ["dev", "examples", "litert", "onnx", "serving", "tensorflow", "tfds"],
 )
 def test_extra_can_be_installed(metadata, extra):
     assert requirements(metadata["options.extras_require"][extra])

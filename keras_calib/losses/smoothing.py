@@ -83,6 +83,7 @@ def adaptive_label_smoothing(
     objectness: Any,
     beta: float = 1.0,
     floor: str | None = None,
+    context: Any = None,
 ) -> Any:
     """Cross entropy with labels smoothed by objectness, per sample.
 
@@ -95,6 +96,8 @@ def adaptive_label_smoothing(
             [0, 1].
         beta: How much of the smoothing is taken, in [0, 1].
         floor: None, or `"uniform"`: the true class stays the likeliest.
+        context: 1 or True `(...)` where all objects are painted out and the
+            target is uniform, or None.
 
     Returns:
         Losses `(...)`, in nats.
@@ -110,6 +113,7 @@ def adaptive_label_smoothing(
         logits.shape[-1],
         beta=beta,
         floor=floor,
+        context=context,
     )
     return cross_entropy(targets, logits)
 
@@ -207,8 +211,10 @@ class AdaptiveLabelSmoothing(PerSampleLoss):
 
     Labels are pairs `(batch, ..., 2)` on the last axis: class id and
     objectness, the share of the image that the object covers after the same
-    crop. Metrics beside this loss need `objectness=True`; Keras' own read
-    such pairs wrongly.
+    crop; or triples `(batch, ..., 3)`, whose third is 1 for images with all
+    objects painted out: their target is uniform, whatever `beta`. Metrics
+    beside this loss need `objectness=True`; Keras' own read such labels
+    wrongly.
 
     With alpha = 1 - objectness the true class is asked for 1 - beta alpha,
     each other one for beta alpha / (K - 1): below objectness 1 / K the true
@@ -224,13 +230,13 @@ class AdaptiveLabelSmoothing(PerSampleLoss):
             `dtype` of `PerSampleLoss`.
 
     Returns:
-        On call with labels `(batch, ..., 2)` and predictions
+        On call with labels `(batch, ..., 2 or 3)` and predictions
         `(batch, ..., num_classes)`: the reduced loss, a scalar.
 
     Raises:
         ValueError: If `beta` is outside [0, 1] or `floor` unknown; on call,
-            if labels are not pairs, and on eager call, if an objectness is
-            outside [0, 1].
+            if labels are neither pairs nor triples, and on eager call, if an
+            objectness is outside [0, 1].
 
     Example:
 
@@ -267,5 +273,7 @@ class AdaptiveLabelSmoothing(PerSampleLoss):
         )
 
     def split_labels(self, y_true):
-        ids, objectness = split_objectness(y_true, self.ignore_class)
-        return ids, {"objectness": objectness}
+        ids, *shares = split_objectness(y_true, self.ignore_class)
+        names = ("objectness", "context")
+        shares = zip(names, shares, strict=True)
+        return ids, {k: v for k, v in shares if v is not None}

@@ -57,7 +57,7 @@ def read_batch(
     y_pred = ops.convert_to_tensor(y_pred)
     objectness = None
     if reading.objectness:
-        y_true, objectness = split_objectness(y_true, reading.ignore_class)
+        y_true, objectness, _ = split_objectness(y_true, reading.ignore_class)
     labels, valid = read_labels(
         y_true, y_pred, axis=reading.axis, ignore_class=reading.ignore_class
     )

@@ -1,0 +1,60 @@
+"""Keras' own augmentation layers, for images with objects in them."""
+
+from typing import Any
+
+from keras_calib.data.boxes import boxes_to_mask
+from keras_calib.data.boxes import resize_boxes
+from keras_calib.data.object_share import objectness_from_mask
+from keras_calib.extras import tensorflow as tf
+
+__all__ = ["apply_layers"]
+
+
+def apply_layers(example: dict, *layers: Any, moves: bool = True) -> dict:
+    """Sends image and objects of a cropped example through Keras layers.
+
+    Rotation, shear or distortion turn boxes into other shapes, so objectness
+    is counted on the mask, which goes the same way; boxes are drawn into one
+    first. It is then that of the resized crop: within a pixel's perimeter of
+    the exact share.
+
+    Args:
+        example: What `random_resized_crop` returns.
+        *layers: Keras image augmentation layers, for instance
+            `keras.layers.RandomRotation(0.1)`. Their random numbers are their
+            own: for repeatable ones, give them a seed and the pipeline
+            `num_parallel_calls=1`.
+        moves: Whether they move objects; if not (colours, noise), only the
+            image goes through them.
+
+    Returns:
+        The example with `image`, `mask` and `objectness` as they are now, and
+        without boxes if these were moved.
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section A.2
+        (masks go through the transform), https://arxiv.org/abs/2009.06432
+    """
+    example = dict(example)
+    if not moves:
+        for layer in layers:
+            example["image"] = layer(example["image"], training=True)
+        return example
+    mask = example.get("mask")
+    if mask is None:
+        size = example["image"].shape[:2]
+        boxes = resize_boxes(example["boxes"], (1.0, 1.0), size)
+        mask = boxes_to_mask(boxes, size)
+    parts = {
+        "images": example["image"],
+        "segmentation_masks": tf.cast(mask, "float32"),
+    }
+    for layer in layers:
+        parts = layer(parts, training=True)
+    example["image"] = parts["images"]
+    moved = tf.cast(tf.round(parts["segmentation_masks"]), mask.dtype)
+    example["mask"] = moved
+    example["objectness"] = objectness_from_mask(moved)
+    for part in ("boxes", "box_labels"):
+        example.pop(part, None)
+    return example

@@ -1,0 +1,157 @@
+"""What is in a data set."""
+
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_calib.checks import invalid
+from keras_calib.data.crops import object_source
+from keras_calib.data.object_share import objectness
+from keras_calib.data.object_share import objectness_from_mask
+from keras_calib.extras import tensorflow as tf
+
+__all__ = ["DatasetSummary", "describe"]
+
+
+class DatasetSummary(NamedTuple):
+    """What `describe` counts.
+
+    Attributes:
+        num_examples: Number of examples.
+        counts: Number of examples of each class, by name or id; empty where
+            examples have no label.
+        mean_objectness: Mean share of the image that objects cover, of the
+            examples that have objects; None where nothing says it.
+        without_boxes: Number of examples without an object.
+        num_boxes: Number of boxes.
+        max_boxes: Largest number of boxes of an example.
+        context: Number of examples whose objects are painted out.
+    """
+
+    num_examples: int
+    counts: dict
+    mean_objectness: float | None
+    without_boxes: int
+    num_boxes: int
+    max_boxes: int
+    context: int
+
+    def __str__(self) -> str:
+        share = self.mean_objectness
+        lines = [
+            f"examples            {self.num_examples}",
+            f"boxes               {self.num_boxes}, at most {self.max_boxes} "
+            "in an example",
+            f"without boxes       {self.without_boxes}",
+            "mean objectness     "
+            + ("unknown" if share is None else f"{share:.4f}"),
+        ]
+        if self.context:
+            lines.append(f"context             {self.context}")
+        if self.counts:
+            lines.append("class")
+            width = max(len(str(name)) for name in self.counts)
+            width = max(width, 18)
+            lines += [
+                f"  {name!s:{width}}{count}"
+                for name, count in self.counts.items()
+            ]
+        return "\n".join(lines)
+
+
+def describe(
+    dataset: Any,
+    class_names: Sequence[str] | None = None,
+    *,
+    objects: str | None = None,
+    classes: Sequence[int] | None = None,
+) -> DatasetSummary:
+    """Prints what is in a data set: classes, objects, rows without boxes.
+
+    Reads the whole data set once; images are not decoded.
+
+    Args:
+        dataset: Examples, see `random_resized_crop`.
+        class_names: Names of the classes; by default those of the data set,
+            if it has `class_names`, else ids are shown.
+        objects: `"boxes"` or `"mask"`, what objectness is computed from; by
+            default boxes where there are some to have.
+        classes: As in `random_resized_crop`.
+
+    Returns:
+        What is printed, a `DatasetSummary`.
+
+    Raises:
+        ValueError: If the data set is empty, or a label has no name.
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 4.2
+        (mean objectness of ImageNet's validation set: 0.49),
+        https://arxiv.org/abs/2009.06432
+    """
+    spec = dataset.element_spec
+    source = object_source(spec, objects)
+    if class_names is None:
+        class_names = getattr(dataset, "class_names", None)
+
+    def read(example: dict) -> tuple[Any, ...]:
+        boxes, share = tf.constant(0), tf.constant(-1.0)
+        if "boxes" in example:
+            boxes = tf.shape(example["boxes"])[0]
+        if source == "boxes":
+            labels = None if classes is None else example["box_labels"]
+            share = objectness(
+                [0.0, 0.0, 1.0, 1.0],
+                example["boxes"],
+                classes=classes,
+                box_labels=labels,
+            )
+        elif source == "mask":
+            share = objectness_from_mask(example["mask"], classes=classes)
+        missing = share == 0 if source == "mask" else boxes == 0
+        missing = tf.logical_or(
+            missing, tf.logical_not(example.get("boxed", True))
+        )
+        return (
+            tf.cast(example.get("label", -1), "int64"),
+            boxes,
+            missing,
+            tf.cast(share, "float32"),
+            tf.cast(example.get("context", False), "bool"),
+        )
+
+    batches = dataset.map(read, tf.data.AUTOTUNE).batch(1024)
+    columns = list(zip(*batches.as_numpy_iterator(), strict=True))
+    if not columns:
+        raise ValueError(invalid("`dataset` must have examples", examples=0))
+    labels, boxes, missing, shares, context = map(np.concatenate, columns)
+    known = shares[(shares >= 0) & ~missing].astype("float64")
+    summary = DatasetSummary(
+        num_examples=len(labels),
+        counts=_counts(labels, class_names) if "label" in spec else {},
+        mean_objectness=float(known.mean()) if len(known) else None,
+        without_boxes=int(missing.sum()),
+        num_boxes=int(boxes.sum()),
+        max_boxes=int(boxes.max()),
+        context=int(context.sum()),
+    )
+    print(summary)
+    return summary
+
+
+def _counts(labels: np.ndarray, class_names: Sequence[str] | None) -> dict:
+    if class_names is None:
+        ids, counts = np.unique(labels, return_counts=True)
+        return dict(zip(ids.tolist(), counts.tolist(), strict=True))
+    if labels.min() < 0 or labels.max() >= len(class_names):
+        raise ValueError(
+            invalid(
+                "Labels must be ids of `class_names`",
+                labels=(int(labels.min()), int(labels.max())),
+                class_names=len(class_names),
+            )
+        )
+    counts = np.bincount(labels, minlength=len(class_names)).tolist()
+    return dict(zip(class_names, counts, strict=True))

@@ -1,0 +1,192 @@
+"""Examples from TFRecord files of tf.train.Example."""
+
+import glob
+from collections.abc import Mapping
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_calib.checks import check_integer
+from keras_calib.checks import invalid
+from keras_calib.data.requirements import require
+from keras_calib.data.validity import Tally
+from keras_calib.data.validity import check_policies
+from keras_calib.data.validity import clean
+from keras_calib.extras import tensorflow as tf
+
+__all__ = ["from_tfrecords"]
+
+_CORNERS = ("ymin", "xmin", "ymax", "xmax")
+# As the conversion scripts for ImageNet and for object detection write them.
+_KEYS = {
+    "image": "image/encoded",
+    "label": "image/class/label",
+    "name": "image/filename",
+    **{corner: f"image/object/bbox/{corner}" for corner in _CORNERS},
+}
+
+
+def from_tfrecords(
+    files: str | Path | Sequence[str | Path],
+    *,
+    keys: Mapping[str, str | None] | None = None,
+    first_label: int = 0,
+    without_boxes: str = "drop",
+    on_error: str = "raise",
+    tally: Tally | None = None,
+    input_context: Any = None,
+    num_parallel_reads: int = 16,
+) -> Any:
+    """Examples of TFRecord files with encoded images and boxes.
+
+    Args:
+        files: Their paths, or a pattern such as `"train-*"`; `.gz` files are
+            decompressed. They are read in the order of their names.
+        keys: Where they differ from those below, the keys of the parts of an
+            example: `image` (image/encoded), `label` (image/class/label),
+            `name` (image/filename), `ymin`, `xmin`, `ymax`, `xmax`
+            (image/object/bbox/ymin and so on), `box_labels` (none by default;
+            image/object/class/label in detection data), `mask` (none by
+            default; an encoded PNG). None: not there.
+        first_label: The class id that stands for the first class: 1 in
+            ImageNet's files, where 0 is the background.
+        without_boxes: Whether to `"drop"` rows without a box, or to `"keep"`
+            them, with objectness 1.
+        on_error: Whether to `"raise"` an error, or to `"skip"` examples with
+            bad boxes or an unreadable image.
+        tally: Where to count these rows and examples.
+        input_context: A `tf.distribute.InputContext`: each worker reads its
+            share of the files.
+        num_parallel_reads: How many files are read in turn. The order of the
+            examples depends on it.
+
+    Returns:
+        A `tf.data.Dataset` of examples, see `random_resized_crop`.
+
+    Raises:
+        ValueError: If there are no such files, or fewer than workers, or a
+            key is of no part.
+
+    Reference:
+        TensorFlow, TFRecord and tf.train.Example,
+        https://www.tensorflow.org/tutorials/load_data/tfrecord
+    """
+    check_policies(without_boxes, on_error)
+    check_integer("first_label", first_label)
+    check_integer("num_parallel_reads", num_parallel_reads, 1)
+    used = _read_keys(keys)
+    paths = _paths(files)
+    if input_context is not None:
+        count = input_context.num_input_pipelines
+        if len(paths) < count:
+            raise ValueError(
+                invalid(
+                    "There must be a file for each worker",
+                    files=len(paths),
+                    workers=count,
+                )
+            )
+        paths = paths[input_context.input_pipeline_id :: count]
+    zipped = [path.endswith(".gz") for path in paths]
+    if any(zipped) and not all(zipped):
+        raise ValueError(
+            invalid("All `files` must be .gz, or none", files=paths)
+        )
+    kind = "GZIP" if any(zipped) else ""
+    dataset = tf.data.Dataset.from_tensor_slices(paths).interleave(
+        lambda path: tf.data.TFRecordDataset(path, compression_type=kind),
+        cycle_length=min(num_parallel_reads, len(paths)),
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    )
+    features = _features(used)
+
+    def parse(record: Any) -> dict:
+        raw = tf.io.parse_single_example(record, features)
+        example = {"image": raw[used["image"]]}
+        if "name" in used:
+            example["name"] = raw[used["name"]]
+        if "label" in used:
+            example["label"] = raw[used["label"]] - first_label
+        if "box_labels" in used:
+            example["box_labels"] = raw[used["box_labels"]] - first_label
+        if "ymin" in used:
+            example["boxes"] = _boxes(raw, used, example)
+        if "mask" in used:
+            example["mask"] = tf.io.decode_png(raw[used["mask"]], channels=1)
+        return example
+
+    return clean(
+        dataset.map(parse, tf.data.AUTOTUNE),
+        without_boxes=without_boxes,
+        on_error=on_error,
+        num_classes=None,
+        tally=tally,
+    )
+
+
+def _read_keys(keys: Mapping[str, str | None] | None) -> dict[str, str]:
+    keys = dict(keys or {})
+    parts = {*_KEYS, "box_labels", "mask"}
+    if not set(keys) <= parts:
+        raise ValueError(
+            invalid("`keys` must be of these parts", keys=keys, parts=parts)
+        )
+    used = {k: v for k, v in {**_KEYS, **keys}.items() if v is not None}
+    if "image" not in used or 0 < len({*_CORNERS} & {*used}) < 4:
+        raise ValueError(
+            invalid(
+                "`keys` must leave the image, and all four corners or none",
+                keys=keys,
+            )
+        )
+    return used
+
+
+def _paths(files: str | Path | Sequence[str | Path]) -> list[str]:
+    if isinstance(files, str | Path):
+        pattern = str(files)
+        found = sorted(tf.io.gfile.glob(pattern))
+        if not found and not glob.has_magic(pattern):
+            found = [pattern]
+    else:
+        found = sorted(str(file) for file in files)
+    missing = [path for path in found if not tf.io.gfile.exists(path)]
+    if missing or not found:
+        raise ValueError(
+            invalid("`files` must exist", files=str(files), missing=missing)
+        )
+    return found
+
+
+def _features(used: dict[str, str]) -> dict:
+    features: dict = {
+        used["image"]: tf.io.FixedLenFeature((), tf.string),
+    }
+    if "label" in used:
+        features[used["label"]] = tf.io.FixedLenFeature((), tf.int64)
+    if "name" in used:
+        features[used["name"]] = tf.io.FixedLenFeature((), tf.string, "")
+    if "mask" in used:
+        features[used["mask"]] = tf.io.FixedLenFeature((), tf.string)
+    ragged = tf.io.FixedLenSequenceFeature
+    for corner in _CORNERS:
+        if corner in used:
+            features[used[corner]] = ragged((), tf.float32, allow_missing=True)
+    if "box_labels" in used:
+        features[used["box_labels"]] = ragged((), tf.int64, allow_missing=True)
+    return features
+
+
+def _boxes(raw: dict, used: dict[str, str], example: dict) -> Any:
+    corners = [raw[used[corner]] for corner in _CORNERS]
+    lengths = [tf.size(corner) for corner in corners]
+    if "box_labels" in example:
+        lengths.append(tf.size(example["box_labels"]))
+    require(
+        tf.reduce_all(tf.equal(lengths, lengths[0])),
+        "Every box must have four corners, and a label if `keys` names one",
+        example=example.get("name", ""),
+        lengths=tf.stack(lengths),
+    )
+    return tf.stack(corners, axis=-1)

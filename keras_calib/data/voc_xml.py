@@ -1,0 +1,194 @@
+"""Boxes from Pascal VOC files."""
+
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_calib.checks import invalid
+from keras_calib.data.validity import BOX_RULE
+from keras_calib.data.validity import Tally
+from keras_calib.extras import tensorflow as tf
+
+__all__ = ["Annotations", "VocObjects", "read_annotations", "read_voc_xml"]
+
+
+class VocObjects(NamedTuple):
+    """What one file says.
+
+    Attributes:
+        names: Names of the classes of the objects.
+        boxes: Boxes `(n, 4)` as shares of the image, float64.
+        size: Height and width of the image in pixels.
+    """
+
+    names: list[str]
+    boxes: np.ndarray
+    size: tuple[int, int]
+
+
+class Annotations(NamedTuple):
+    """Boxes of many images.
+
+    Attributes:
+        paths: The files.
+        class_names: Names of the classes, in the order of their ids.
+        labels: Their ids, int64 `(boxes,)`.
+        boxes: Boxes `(boxes, 4)`, float32.
+        splits: Where the boxes of each file begin, and their end,
+            `(files + 1,)`.
+        sizes: Heights and widths of the images `(files, 2)`, int32.
+    """
+
+    paths: list[Path]
+    class_names: list[str]
+    labels: np.ndarray
+    boxes: np.ndarray
+    splits: np.ndarray
+    sizes: np.ndarray
+
+    def lookup(self) -> Callable[[Any], dict]:
+        """From the name of an image file to the boxes of that image."""
+        stems = [path.stem for path in self.paths]
+        table = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(
+                stems, np.arange(len(stems), dtype="int64")
+            ),
+            default_value=-1,
+        )
+        # One row more, without boxes, for images that have no file.
+        splits = tf.constant(np.append(self.splits, self.splits[-1]))
+        sizes = tf.constant(np.append(self.sizes, [[0, 0]], axis=0), "int32")
+        labels, boxes = tf.constant(self.labels), tf.constant(self.boxes)
+        none = tf.constant(len(self.paths), "int64")
+
+        def find(name: Any) -> dict:
+            stem = tf.strings.regex_replace(name, r"^.*/|\.[^./]*$", "")
+            row = table.lookup(stem)
+            row = tf.where(row < 0, none, row)
+            start, end = splits[row], splits[row + 1]
+            return {
+                "boxes": boxes[start:end],
+                "box_labels": labels[start:end],
+                "image_size": sizes[row],
+            }
+
+        return find
+
+
+def read_voc_xml(path: str | Path, *, first_pixel: int = 0) -> VocObjects:
+    """The objects of one Pascal VOC file.
+
+    Args:
+        path: The file.
+        first_pixel: What the first pixel is called, 0 or 1. With 1, as in
+            Pascal VOC itself, `xmin` is lowered by 1; TFDS does not.
+
+    Returns:
+        Names, boxes and size, a `VocObjects`.
+
+    Raises:
+        ValueError: If the file is not in this form, the image has no pixels,
+            or a box is none.
+
+    Reference:
+        Everingham et al., The PASCAL Visual Object Classes Challenge, IJCV
+        2010, https://doi.org/10.1007/s11263-009-0275-4
+    """
+    try:
+        root = ElementTree.parse(path).getroot()
+        size = tuple(
+            int(float(root.findtext(f"size/{side}", "nan")))
+            for side in ("height", "width")
+        )
+        names, boxes = [], []
+        for item in root.iter("object"):
+            names.append(item.findtext("name", "").strip())
+            corners = [
+                float(item.findtext(f"bndbox/{corner}", "nan"))
+                for corner in ("ymin", "xmin", "ymax", "xmax")
+            ]
+            boxes.append(corners)
+    except (ElementTree.ParseError, ValueError) as error:
+        raise ValueError(
+            invalid(
+                "Annotations must be Pascal VOC files with <size> and <bndbox>",
+                file=str(path),
+                error=str(error),
+            )
+        ) from error
+    if min(size) <= 0:
+        raise ValueError(
+            invalid("An image must have pixels", file=str(path), size=size)
+        )
+    corners = np.array(boxes, "float64").reshape(-1, 4)
+    corners -= [first_pixel, first_pixel, 0, 0]
+    shares = corners / [*size, *size]
+    low, high = shares[:, :2], shares[:, 2:]
+    good = (low < high) & (low < 1) & (high > 0) & (low >= -1) & (high <= 2)
+    if not good.all():
+        raise ValueError(
+            invalid(BOX_RULE, file=str(path), boxes=boxes, size=size)
+        )
+    return VocObjects(names, np.clip(shares, 0.0, 1.0), size)
+
+
+def read_annotations(
+    folder: Path,
+    class_names: Sequence[str] | None,
+    *,
+    on_error: str,
+    tally: Tally | None,
+    first_pixel: int = 0,
+    paths: Sequence[Path] | None = None,
+) -> Annotations:
+    """All Pascal VOC files of a folder, or those given.
+
+    Objects whose name is not among `class_names` are none of those that
+    count, and are left out.
+    """
+    if paths is None:
+        paths = sorted(folder.rglob("*.xml"))
+    if not paths:
+        raise ValueError(
+            invalid(
+                "`annotations` must hold the .xml files of the images",
+                annotations=str(folder),
+            )
+        )
+    read, kept = [], []
+    for path in paths:
+        try:
+            read.append(read_voc_xml(path, first_pixel=first_pixel))
+        except ValueError:
+            if on_error == "raise":
+                raise
+            if tally is not None:
+                tally.add("bad boxes", True)
+            continue
+        kept.append(path)
+    names = class_names
+    if names is None:
+        names = sorted({name for one in read for name in one.names})
+    ids = {name: place for place, name in enumerate(names)}
+    labels, boxes, counts = [], [], []
+    for one in read:
+        known = [i for i, name in enumerate(one.names) if name in ids]
+        if tally is not None:
+            for _ in range(len(one.names) - len(known)):
+                tally.add("unknown class", True)
+        labels += [ids[one.names[i]] for i in known]
+        boxes.append(one.boxes[known])
+        counts.append(len(known))
+    return Annotations(
+        paths=kept,
+        class_names=list(names),
+        labels=np.array(labels, "int64"),
+        boxes=np.concatenate([*boxes, np.zeros((0, 4))]).astype("float32"),
+        splits=np.concatenate([[0], np.cumsum(counts)]).astype("int64"),
+        sizes=np.array([one.size for one in read], "int32").reshape(-1, 2),
+    )

@@ -1,0 +1,40 @@
+"""Packages that not every user has: imported at their first use.
+
+`import keras_calib` must work where they are absent, yet the rooms that are
+all TensorFlow read better with one import at their top.
+"""
+
+import importlib
+from typing import Any
+
+__all__ = ["tensorflow", "tensorflow_datasets"]
+
+
+class _Extra:
+    """Stands for a package until one of its names is asked for.
+
+    Args:
+        name: Name of the package.
+        extra: What to install with this library to get it.
+    """
+
+    def __init__(self, name: str, extra: str):
+        self._name = name
+        self._extra = extra
+
+    def __getattr__(self, attribute: str) -> Any:
+        # Tools that look through modules ask for these of everything.
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        try:
+            module = importlib.import_module(self._name)
+        except ImportError as error:
+            raise ImportError(
+                f"This needs {self._name}: "
+                f"pip install 'keras-calib[{self._extra}]'"
+            ) from error
+        return getattr(module, attribute)
+
+
+tensorflow: Any = _Extra("tensorflow", "tensorflow")
+tensorflow_datasets: Any = _Extra("tensorflow_datasets", "tfds")
