@@ -99,14 +99,16 @@ def from_tfds(
     leaves = _find(
         builder.info.features, objects, features or {}, annotations is not None
     )
-    wanted = _nested({leaf.path for leaf in leaves.values()})
     decoders: dict = {}
-    image = leaves["image"]
-    _put(decoders, image.path, tfds.decode.SkipDecoding())
+    wanted = {leaf.path for part, leaf in leaves.items() if part != "image"}
+    for leaf in _leaves(builder.info.features):
+        picture = isinstance(leaf.feature, tfds.features.Image)
+        if picture and not leaf.depth and leaf.path not in wanted:
+            _put(decoders, leaf.path, tfds.decode.SkipDecoding())
     dataset = builder.as_dataset(
         split=split,
         shuffle_files=False,
-        decoders=tfds.decode.PartialDecoding(wanted, decoders=decoders),
+        decoders=decoders,
         read_config=tfds.ReadConfig(
             try_autocache=False, input_context=input_context
         ),
@@ -235,13 +237,6 @@ def _class_names(leaves: dict[str, _Leaf]) -> list[str] | None:
         if part in leaves:
             return list(leaves[part].feature.names)
     return None
-
-
-def _nested(paths: set[tuple[str, ...]]) -> dict:
-    tree: dict = {}
-    for path in paths:
-        _put(tree, path, True)
-    return tree
 
 
 def _put(tree: dict, path: tuple[str, ...], value: Any) -> None:
