@@ -192,14 +192,7 @@ def union_area(boxes: Any, window: Any) -> Any:
         compression); Krothapalli and Abbott, Adaptive Label Smoothing, 2020,
         section 3, https://arxiv.org/abs/2009.06432
     """
-    boxes = as_boxes("boxes", boxes)
-    if boxes.shape.rank is not None and boxes.shape.rank < 2:
-        raise ValueError(
-            invalid(
-                "`boxes` must have shape (..., n, 4)",
-                **{"boxes.shape": shape_of(boxes)},
-            )
-        )
+    boxes = as_boxes("boxes", boxes, several=True)
     window = tf.cast(as_boxes("window", window), boxes.dtype)
     # (..., 2, n): y first, x second, boxes last.
     low, high = tf.split(tf.linalg.matrix_transpose(boxes), 2, axis=-2)
@@ -311,8 +304,8 @@ def selected(values: Any, classes: Sequence[int] | None) -> Any:
     return tf.reduce_any(tf.equal(values[..., None], among), axis=-1)
 
 
-def as_boxes(name: str, boxes: Any) -> Any:
-    """A float tensor `(..., 4)`; integers become float32."""
+def as_boxes(name: str, boxes: Any, several: bool = False) -> Any:
+    """A float tensor `(..., 4)`, or `(..., n, 4)`; integers become float32."""
     boxes = tf.convert_to_tensor(boxes)
     if not boxes.dtype.is_floating:
         boxes = tf.cast(boxes, "float32")
@@ -322,6 +315,13 @@ def as_boxes(name: str, boxes: Any) -> Any:
         raise ValueError(
             invalid(
                 f"`{name}` must be [ymin, xmin, ymax, xmax] on the last axis",
+                **{f"{name}.shape": shape_of(boxes)},
+            )
+        )
+    if several and boxes.shape.rank == 1:
+        raise ValueError(
+            invalid(
+                f"`{name}` must have shape (..., n, 4)",
                 **{f"{name}.shape": shape_of(boxes)},
             )
         )

@@ -54,7 +54,8 @@ def objectness(
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 3,
         https://arxiv.org/abs/2009.06432
     """
-    window, boxes = as_boxes("window", window), as_boxes("boxes", boxes)
+    window = as_boxes("window", window)
+    boxes = as_boxes("boxes", boxes, several=True)
     if (classes is None) != (box_labels is None):
         raise ValueError(
             invalid(

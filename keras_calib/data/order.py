@@ -81,8 +81,7 @@ def shuffled_epochs(
         seed: An integer.
         buffer_size: How many elements are held while shuffling: all of them
             are in a random order if there are no more than these.
-        epochs: Number of epochs, or None for no end: then, or if epochs are
-            counted by steps, pass `steps_per_epoch` to `fit`.
+        epochs: Number of epochs, or None for no end.
         first_epoch: Number of the first epoch.
 
     Returns:
@@ -138,12 +137,7 @@ def each_epoch(
         )
         return one_epoch(epoch, shuffled)
 
-    result = numbers.flat_map(make)
-    if epochs is None:
-        # So that `fit` asks for `steps_per_epoch` instead of never ending.
-        infinite = tf.data.INFINITE_CARDINALITY
-        result = result.apply(tf.data.experimental.assert_cardinality(infinite))
-    return result
+    return numbers.flat_map(make)
 
 
 def hashed(*numbers: int) -> int:

@@ -30,6 +30,10 @@ from keras_calib.targets import check_beta_and_floor
 
 __all__ = ["training_pipeline", "validation_pipeline"]
 
+_HINTS = {
+    "label": "; `object_examples` and `label_by_largest` make one of boxes",
+    "boxes": " or 'mask', to say where objects are",
+}
 _TARGETS = ("soft", "pairs", "one_hot", "ids")
 
 
@@ -100,9 +104,10 @@ def training_pipeline(
         max_boxes: Largest number of boxes of an example.
         seed: An integer.
         shuffle_buffer: How many examples are held while shuffling.
-        epochs: How many epochs follow one another, or None for no end: then
-            pass `steps_per_epoch` to `fit`. Without it, `fit` starts the data
-            set anew and shows the same crops again.
+        epochs: How many epochs follow one another, or None for no end.
+            Either way, pass `steps_per_epoch` to `fit`, the number of
+            examples // `batch_size`: without it, `fit` takes all of them for
+            one epoch.
         first_epoch: Where training resumes: batches are those that the run
             would have seen without the break.
         input_context: A `tf.distribute.InputContext`: the worker takes every
@@ -325,12 +330,7 @@ def _check_common(
 def _check_parts(spec: dict, *names: str) -> None:
     for name in names:
         if name not in spec:
-            hint = ""
-            if name == "label":
-                hint = (
-                    "; `object_examples` and `label_by_largest` make one of "
-                    "boxes"
-                )
+            hint = _HINTS.get(name, "")
             raise ValueError(
                 invalid(f"Examples must have {name!r}{hint}", parts=[*spec])
             )

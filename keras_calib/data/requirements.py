@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from keras_calib.checks import invalid
 from keras_calib.extras import tensorflow as tf
 
@@ -22,11 +24,18 @@ def require(condition: Any, rule: str, **received: Any) -> None:
     """
     if tf.executing_eagerly():
         if not bool(condition):
-            shown = {k: tf.convert_to_tensor(v) for k, v in received.items()}
-            shown = {k: v.numpy().tolist() for k, v in shown.items()}
+            shown = {k: _shown(v) for k, v in received.items()}
             raise ValueError(invalid(rule, **shown))
         return
     facts: list[Any] = [f"{rule}. Received:"]
     for name, value in received.items():
         facts += [f"{name}=", value]
     tf.debugging.Assert(condition, facts, summarize=32)
+
+
+def _shown(value: Any) -> Any:
+    """Numbers as Python has them, names as text."""
+    array = np.asarray(tf.convert_to_tensor(value).numpy())
+    if array.dtype.kind in "OS":
+        array = np.char.decode(array.astype(bytes), errors="replace")
+    return array.tolist()

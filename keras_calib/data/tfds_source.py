@@ -56,7 +56,7 @@ def from_tfds(
         data_dir: Folder of the prepared data.
         download: Whether to download and prepare what is not there.
         objects: `"boxes"`, `"mask"` or `"both"`, what to read; by default
-            boxes, or the mask where there are none. Boxes of a part of the
+            boxes, else the mask, where there are any. Boxes of a part of the
             object (`head_bbox` of oxford_iiit_pet) are boxes too: ask for
             the mask there.
         features: Names of the features to take for `image`, `label`,
@@ -165,7 +165,10 @@ def _find(
         if x.feature.shape[-1] == 1 and x.path != found["image"].path
     ]
     if objects is None and not annotated:
-        objects = "boxes" if boxes or "boxes" in asked else "mask"
+        if boxes or "boxes" in asked:
+            objects = "boxes"
+        elif masks or "mask" in asked:
+            objects = "mask"
     if labels or "label" in asked:
         found["label"] = _choose("label", labels, asked)
     if objects in ("boxes", "both") and not annotated:

@@ -133,6 +133,7 @@ def same_shape(size: Any, other: Any) -> Any:
     Boxes of ImageNet were partly drawn on smaller versions: as shares of the
     image they are right, unless height and width are exchanged.
     """
+    size, other = tf.cast(size, "int64"), tf.cast(other, "int64")
     across = size[0] * other[1] - size[1] * other[0]
     pixel = tf.reduce_max(tf.maximum(size, other))
     return tf.abs(across) <= pixel

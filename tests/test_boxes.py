@@ -1,0 +1,222 @@
+"""Boxes, windows, masks and the share that objects cover."""
+
+import numpy as np
+import pytest
+from cases import BACKEND
+
+import keras_calib as kc
+
+if BACKEND != "tensorflow":
+    pytest.skip("pipelines are TensorFlow's", allow_module_level=True)
+import tensorflow as tf
+
+
+def random_boxes(rng, count, height, width):
+    """Boxes with whole corners, some of them beyond the edges, some small."""
+    y = np.sort(rng.integers(-9, height + 10, (count, 2)), axis=1)
+    x = np.sort(rng.integers(-9, width + 10, (count, 2)), axis=1)
+    if rng.random() < 0.5:
+        y[:, 1] = y[:, 0] + rng.integers(0, 9, count)
+        x[:, 1] = x[:, 0] + rng.integers(0, 9, count)
+    return np.stack([y[:, 0], x[:, 0], y[:, 1], x[:, 1]], axis=1)
+
+
+def painted(boxes, height, width):
+    mask = np.zeros((height, width), bool)
+    for ymin, xmin, ymax, xmax in np.maximum(boxes, 0):
+        mask[ymin:ymax, xmin:xmax] = True
+    return mask
+
+
+def share(window, boxes):
+    window, boxes = (np.asarray(x, "float32") for x in (window, boxes))
+    return kc.objectness(window, boxes).numpy()
+
+
+# Area of the union.
+
+
+def test_union_is_that_of_a_painted_mask_over_2000_sets_of_boxes():
+    rng = np.random.default_rng(0)
+    measure = tf.function(
+        kc.objectness,
+        input_signature=[tf.TensorSpec([4]), tf.TensorSpec([None, 4])],
+    )
+    for _ in range(2000):
+        height, width = rng.integers(5, 200, 2)
+        boxes = random_boxes(rng, rng.integers(1, 101), height, width)
+        expected = painted(boxes, height, width).mean()
+        size = np.array([height, width] * 2)
+        for scale in (1, size):
+            got = measure(
+                (np.array([0, 0, height, width]) / scale).astype("float32"),
+                (boxes / scale).astype("float32"),
+            )
+            assert abs(got.numpy() - expected) <= 1e-6
+
+
+def test_share_in_a_window_is_that_of_the_mask_in_it():
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        height, width = rng.integers(20, 100, 2)
+        boxes = random_boxes(rng, rng.integers(1, 20), height, width)
+        top, left = rng.integers(0, 10, 2)
+        bottom, right = rng.integers(11, 20, 2)
+        part = painted(boxes, height, width)[top:bottom, left:right]
+        window = [top, left, bottom, right]
+        assert abs(share(window, boxes) - part.mean()) <= 1e-6
+        mask = kc.boxes_to_mask(kc.crop_boxes(boxes, window), part.shape)
+        np.testing.assert_array_equal(mask[..., 0].numpy(), part)
+        from_mask = kc.objectness_from_mask(mask).numpy()
+        assert abs(from_mask - part.mean()) <= 1e-6
+
+
+def test_cropping_first_gives_the_same_area():
+    rng = np.random.default_rng(2)
+    for _ in range(100):
+        boxes = random_boxes(rng, rng.integers(1, 30), 80, 90)
+        window = np.array([10, 5, 60, 70])
+        cropped = kc.crop_boxes(boxes, window)
+        size = window[2:] - window[:2]
+        area = kc.union_area(boxes, window).numpy()
+        after = kc.union_area(cropped, [0, 0, *size]).numpy()
+        np.testing.assert_allclose(after, area, rtol=1e-6)
+
+
+@pytest.mark.parametrize("direction", ["horizontal", "vertical"])
+def test_flips_and_resizes_change_no_share(direction):
+    rng = np.random.default_rng(3)
+    boxes = random_boxes(rng, 12, 80, 90).astype("float64")
+    expected = share([0, 0, 80, 90], boxes)
+    flipped = kc.flip_boxes(boxes, (80, 90), direction)
+    assert abs(share([0, 0, 80, 90], flipped) - expected) <= 1e-6
+    axis = {"horizontal": 1, "vertical": 0}[direction]
+    mask = kc.boxes_to_mask(boxes, (80, 90)).numpy()
+    again = kc.boxes_to_mask(flipped, (80, 90)).numpy()
+    np.testing.assert_array_equal(again, np.flip(mask, axis))
+    resized = kc.resize_boxes(boxes, (80, 90), (37, 411))
+    assert abs(share([0, 0, 37, 411], resized) - expected) <= 1e-6
+
+
+def test_many_images_at_once_are_each_by_itself():
+    rng = np.random.default_rng(4)
+    boxes = np.stack([random_boxes(rng, 7, 50, 60) for _ in range(5)])
+    windows = np.array([[k, 0, 40 + k, 50] for k in range(5)])
+    at_once = share(windows, boxes)
+    one_by_one = [share(*pair) for pair in zip(windows, boxes, strict=True)]
+    np.testing.assert_allclose(at_once, one_by_one, atol=1e-6)
+
+
+def test_one_box_and_the_same_box_twice_cover_as_much():
+    box = [[1.0, 2.0, 5.5, 9.25]]
+    once, twice = share([0, 0, 8, 8], box), share([0, 0, 8, 8], box * 2)
+    assert once == twice == np.float32(4.5 * 6 / 64)
+
+
+def test_no_box_covers_nothing():
+    assert share([0, 0, 1, 1], np.zeros((0, 4))) == 0
+
+
+def test_a_box_outside_the_window_covers_nothing():
+    assert share([0, 0, 1, 1], [[2, 2, 3, 3]]) == 0
+
+
+def test_only_boxes_of_the_classes_count():
+    boxes = [[0, 0, 1, 1], [1, 1, 2, 2], [0, 1, 1, 2]]
+    got = kc.objectness(
+        [0, 0, 2, 2], boxes, classes=(0, 7), box_labels=[0, 3, 7]
+    )
+    assert got.numpy() == 0.5
+    got = kc.objectness([0, 0, 2, 2], boxes, classes=(), box_labels=[0, 3, 7])
+    assert got.numpy() == 0
+
+
+def test_float64_boxes_keep_their_precision():
+    boxes = np.array([[0.0, 0.0, 1 / 3, 1 / 7], [0.1, 0.1, 0.2, 0.3]])
+    got = kc.union_area(boxes, np.array([0.0, 0.0, 1.0, 1.0])).numpy()
+    expected = 1 / 21 + 0.1 * (0.3 - 1 / 7)
+    assert abs(got - expected) < 1e-15
+
+
+# Masks.
+
+
+def test_a_mask_is_within_a_pixels_perimeter_of_the_boxes():
+    rng = np.random.default_rng(5)
+    for _ in range(100):
+        height, width = rng.integers(20, 80, 2)
+        corners = np.sort(rng.uniform(0, 1, (1, 2, 2)), axis=1)
+        box = corners.reshape(1, 4) * [height, width, height, width]
+        exact = share([0, 0, height, width], box)
+        mask = kc.boxes_to_mask(box, (height, width))
+        perimeter = 2 * (box[0, 2] - box[0, 0] + box[0, 3] - box[0, 1] + 2)
+        distance = abs(kc.objectness_from_mask(mask).numpy() - exact)
+        assert distance <= perimeter / (height * width)
+
+
+def test_touched_pixels_hold_every_box():
+    box = [[1.2, 2.9, 3.1, 4.0]]
+    centres = kc.boxes_to_mask(box, (5, 6))[..., 0].numpy()
+    touched = kc.boxes_to_mask(box, (5, 6), touched=True)[..., 0].numpy()
+    assert centres.sum() == 2 * 1
+    np.testing.assert_array_equal(np.argwhere(touched).min(0), [1, 2])
+    np.testing.assert_array_equal(np.argwhere(touched).max(0), [3, 3])
+    empty = kc.boxes_to_mask([[2.5, 2.5, 2.5, 4.0]], (5, 6), touched=True)
+    assert empty.numpy().sum() == 0
+
+
+def test_values_of_a_mask_can_be_chosen():
+    mask = np.array([[0, 1], [2, 2]])[..., None]
+    assert kc.mask_area(mask).numpy() == 3
+    assert kc.mask_area(mask, (2,)).numpy() == 2
+    assert kc.mask_area(mask, (0, 2)).numpy() == 3
+    assert kc.objectness_from_mask(mask, classes=(1,)).numpy() == 0.25
+    assert kc.objectness_from_mask(mask == 1).numpy() == 0.25
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize(
+    ("boxes", "rule"),
+    [
+        ([[0, 0, np.nan, 1]], "finite"),
+        ([[0, 0, np.inf, 1]], "finite"),
+        ([[0.5, 0, 0.2, 1]], "ymin <= ymax"),
+        ([0.5, 0, 0.2, 1], r"shape \(\.\.\., n, 4\)"),
+        ([[0.5, 0, 0.2]], "last axis"),
+    ],
+)
+def test_what_is_no_box_is_refused(boxes, rule):
+    with pytest.raises(ValueError, match=rule):
+        share([0, 0, 1, 1], boxes)
+
+
+def test_a_window_without_area_is_refused():
+    with pytest.raises(ValueError, match="`window` must have a height"):
+        share([0, 0, 0, 1], [[0, 0, 1, 1]])
+
+
+def test_a_graph_refuses_the_same_when_it_runs():
+    measure = tf.function(kc.objectness)
+    boxes = tf.constant([[0.5, 0.0, 0.2, 1.0]])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="ymin <= ymax"):
+        measure(tf.constant([0.0, 0.0, 1.0, 1.0]), boxes)
+
+
+def test_classes_need_the_labels_of_the_boxes():
+    with pytest.raises(ValueError, match="given together"):
+        kc.objectness([0, 0, 1, 1], [[0, 0, 1, 1]], classes=(1,))
+
+
+@pytest.mark.parametrize(
+    "mask", [np.zeros((3, 3)), np.zeros((3, 3, 2)), np.zeros((0, 3, 1))]
+)
+def test_what_is_no_mask_is_refused(mask):
+    with pytest.raises(ValueError, match="`mask` must have"):
+        kc.objectness_from_mask(mask)
+
+
+def test_another_direction_is_refused():
+    with pytest.raises(ValueError, match="`direction` must be one of"):
+        kc.flip_boxes([0, 0, 1, 1], direction="diagonal")

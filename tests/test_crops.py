@@ -1,0 +1,346 @@
+"""Image, boxes and mask through one crop, resize and flip."""
+
+import numpy as np
+import pytest
+from cases import BACKEND
+
+import keras_calib as kc
+
+if BACKEND != "tensorflow":
+    pytest.skip("pipelines are TensorFlow's", allow_module_level=True)
+import keras
+import tensorflow as tf
+from examples_with_boxes import jpeg
+from examples_with_boxes import smooth_image
+
+SEEDS = [(0, k) for k in range(30)]
+# Corners on pixels of an image of 60 x 80.
+BOXES = np.array([[12, 24, 36, 64], [30, 40, 54, 80]]) / [60, 80, 60, 80]
+SIZE = (60, 80)
+
+
+@pytest.fixture(scope="module")
+def image():
+    return smooth_image(np.random.default_rng(0), *SIZE)
+
+
+def example(image, **more):
+    mask = kc.boxes_to_mask(BOXES * [*SIZE, *SIZE], SIZE)
+    boxes = BOXES.astype("float32")
+    return {"image": image, "boxes": boxes, "mask": mask, "name": "a", **more}
+
+
+def pixels(crop):
+    """The window in pixels, whole numbers."""
+    window = crop["window"].numpy() * [*SIZE, *SIZE]
+    np.testing.assert_allclose(window, np.round(window), atol=1e-3)
+    return np.round(window).astype(int)
+
+
+# One crop for all.
+
+
+@pytest.mark.parametrize("seed", SEEDS[:10])
+def test_boxes_and_mask_agree_in_every_crop(image, seed):
+    crop = kc.random_resized_crop(example(image), 32, seed=seed)
+    by_mask = kc.random_resized_crop(
+        example(image), 32, seed=seed, objects="mask"
+    )
+    share = crop["objectness"].numpy()
+    assert abs(by_mask["objectness"].numpy() - share) <= 1e-6
+    # The moved boxes cover as much of the result.
+    moved = kc.objectness([0.0, 0.0, 1.0, 1.0], crop["boxes"]).numpy()
+    assert abs(moved - share) <= 1e-6
+    # The resized mask and the moved boxes lie in the same place.
+    drawn = kc.boxes_to_mask(crop["boxes"] * 32, (32, 32)).numpy()
+    differing = np.mean(drawn != crop["mask"].numpy())
+    assert differing <= 4 * 2 * 32 / 32**2 * 0.5
+
+
+@pytest.mark.parametrize("seed", SEEDS[:10])
+def test_the_picture_shows_the_window(image, seed):
+    crop = kc.random_resized_crop(example(image), (24, 40), seed=seed)
+    top, left, bottom, right = pixels(crop)
+    part = image[top:bottom, left:right].astype("float32")
+    if crop["flipped"]:
+        part = part[:, ::-1]
+    expected = tf.image.resize(part, (24, 40))
+    # Half a pixel's difference by the order of resizing and flipping.
+    np.testing.assert_allclose(crop["image"], expected, atol=1e-2)
+    assert crop["image"].dtype == "float32"
+    assert crop["image"].shape == (24, 40, 3)
+
+
+def test_crops_differ_in_place_shape_and_side(image):
+    crops = [
+        kc.random_resized_crop(example(image), 8, seed=seed) for seed in SEEDS
+    ]
+    windows = np.array([pixels(crop) for crop in crops])
+    assert len(np.unique(windows, axis=0)) > 25
+    flips = np.mean([bool(crop["flipped"]) for crop in crops])
+    assert 0.2 < flips < 0.8
+    extent = windows[:, 2:] - windows[:, :2]
+    ratio = extent[:, 1] / extent[:, 0]
+    assert ratio.min() > 0.7 and ratio.max() < 1.4
+    area = extent.prod(1) / (60 * 80)
+    assert area.min() > 0.06 and area.min() < 0.3 and area.max() > 0.6
+
+
+def test_the_same_seed_makes_the_same_crop_eagerly_and_in_a_graph(image):
+    crop = kc.random_resized_crop(example(image), 16, seed=(3, 4))
+    in_graph = tf.function(lambda e, s: kc.random_resized_crop(e, 16, seed=s))(
+        example(tf.constant(image)), tf.constant([3, 4], "int64")
+    )
+    for part in ("image", "boxes", "mask", "objectness", "window"):
+        np.testing.assert_allclose(crop[part], in_graph[part], atol=1e-4)
+
+
+def test_without_flip_nothing_is_mirrored(image):
+    for seed in SEEDS[:8]:
+        crop = kc.random_resized_crop(example(image), 8, seed=seed, flip=False)
+        assert not crop["flipped"]
+
+
+def test_scale_and_ratio_of_one_show_the_whole_of_a_square():
+    square = np.zeros((40, 40, 3), "uint8")
+    boxes = np.array([[0.0, 0.0, 0.5, 0.5]], "float32")
+    crop = kc.random_resized_crop(
+        {"image": square, "boxes": boxes}, 8, (1, 1), (1, 1), (0, 1)
+    )
+    np.testing.assert_allclose(crop["window"], [0, 0, 1, 1])
+    assert crop["objectness"] == 0.25
+
+
+def test_center_crop_shows_the_middle(image):
+    crop = kc.center_crop(example(image), 30, 0.5)
+    np.testing.assert_array_equal(pixels(crop), [15, 25, 45, 55])
+    np.testing.assert_allclose(crop["image"], image[15:45, 25:55], atol=1e-3)
+    wide = kc.center_crop(example(image), (30, 40), 1.0)
+    np.testing.assert_array_equal(pixels(wide), [0, 0, 60, 80])
+
+
+def test_what_else_an_example_has_is_kept(image):
+    crop = kc.center_crop(example(image, label=3, weight=0.5), 8)
+    assert crop["label"] == 3 and crop["weight"] == 0.5
+    assert crop["name"] == b"a"
+
+
+# Files.
+
+
+@pytest.mark.parametrize("seed", SEEDS[:6])
+def test_only_the_window_of_a_jpeg_is_decoded_and_it_is_the_same(image, seed):
+    data = jpeg(image)
+    whole = tf.io.decode_jpeg(data)
+    by_file = kc.random_resized_crop(example(data), 32, seed=seed)
+    by_pixels = kc.random_resized_crop(example(whole), 32, seed=seed)
+    np.testing.assert_array_equal(by_file["window"], by_pixels["window"])
+    # Chroma is interpolated from neighbours that a crop may not have.
+    distance = np.abs(by_file["image"] - by_pixels["image"])
+    assert distance[3:-3, 3:-3].max() < 1e-3 and distance.mean() < 0.2
+
+
+def test_other_image_files_are_read_too(image):
+    expected = kc.center_crop(example(image), 16)["image"]
+    for encode in (
+        tf.io.encode_png,
+        lambda x: tf.io.encode_png(x) + b"more at the end",
+    ):
+        got = kc.center_crop(example(encode(image)), 16)["image"]
+        np.testing.assert_allclose(got, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 10, -40])
+def test_a_file_that_is_no_image_is_named(image, cut):
+    bad = {"image": jpeg(image)[:cut], "name": "bad.jpg"}
+    with pytest.raises(Exception, match=r"readable.*bad\.jpg") as raised:
+        kc.center_crop(bad, 8)
+    assert isinstance(raised.value, ValueError | tf.errors.OpError)
+    data = tf.data.Dataset.from_tensors(bad).map(lambda e: kc.center_crop(e, 8))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"bad\.jpg"):
+        list(data)
+
+
+# Painted over.
+
+
+def test_painted_objects_leave_nothing_but_their_surroundings(image):
+    rows = tf.data.Dataset.from_tensors(
+        {k: v for k, v in example(image).items() if k != "mask"}
+    )
+    (bare,) = kc.context_examples(rows, fill=(1.0, 2.4, 3.6))
+    assert bare["context"]
+    for seed in SEEDS[:5]:
+        crop = kc.random_resized_crop(bare, 32, seed=seed, flip=False)
+        assert crop["objectness"] == 0
+        top, left, bottom, right = pixels(crop)
+        expected = image.copy()
+        for ymin, xmin, ymax, xmax in np.round(BOXES * [*SIZE, *SIZE]).astype(
+            int
+        ):
+            expected[ymin:ymax, xmin:xmax] = [1, 2, 4]
+        part = expected[top:bottom, left:right].astype("float32")
+        np.testing.assert_allclose(
+            crop["image"], tf.image.resize(part, (32, 32)), atol=1e-2
+        )
+
+
+def test_a_mask_is_painted_over_like_boxes(image):
+    parts = {k: v for k, v in example(image).items() if k != "boxes"}
+    (by_mask,) = kc.context_examples(tf.data.Dataset.from_tensors(parts))
+    parts = {k: v for k, v in example(image).items() if k != "mask"}
+    (by_boxes,) = kc.context_examples(tf.data.Dataset.from_tensors(parts))
+    for seed in SEEDS[:4]:
+        first = kc.random_resized_crop(by_mask, 32, seed=seed)
+        second = kc.random_resized_crop(by_boxes, 32, seed=seed)
+        np.testing.assert_allclose(first["image"], second["image"], atol=1e-3)
+        assert first["objectness"] == second["objectness"] == 0
+
+
+def test_each_object_is_left_alone_once(image):
+    parts = {k: v for k, v in example(image).items() if k != "mask"}
+    parts["box_labels"] = np.array([4, 2])
+    rows = tf.data.Dataset.from_tensors(parts)
+    alone = list(kc.object_examples(rows, fill=(0.0, 0.0, 0.0)))
+    assert [int(e["label"]) for e in alone] == [4, 2]
+    inside = np.round(BOXES * [*SIZE, *SIZE]).astype(int)
+    for place, one in enumerate(alone):
+        crop = kc.center_crop(one, SIZE, 1.0)
+        expected = image.copy()
+        ymin, xmin, ymax, xmax = inside[1 - place]
+        expected[ymin:ymax, xmin:xmax] = 0
+        ymin, xmin, ymax, xmax = inside[place]
+        expected[ymin:ymax, xmin:xmax] = image[ymin:ymax, xmin:xmax]
+        np.testing.assert_allclose(crop["image"], expected, atol=1e-3)
+        np.testing.assert_allclose(one["boxes"][0], BOXES[place], atol=1e-6)
+
+
+def test_the_context_of_an_object_left_alone_has_neither(image):
+    parts = {k: v for k, v in example(image).items() if k != "mask"}
+    parts["box_labels"] = np.array([4, 2])
+    rows = tf.data.Dataset.from_tensors(parts)
+    both = kc.context_examples(kc.object_examples(rows))
+    (plain,) = kc.context_examples(rows)
+    expected = kc.center_crop(plain, 32)["image"]
+    for one in both:
+        got = kc.center_crop(one, 32)["image"]
+        np.testing.assert_allclose(got, expected, atol=1e-3)
+
+
+# Keras layers in between.
+
+
+def test_layers_send_the_mask_where_the_image_goes(image):
+    white = np.zeros((*SIZE, 3), "uint8")
+    ymin, xmin, ymax, xmax = np.round(BOXES[0] * [*SIZE, *SIZE]).astype(int)
+    white[ymin:ymax, xmin:xmax] = 255
+    one = {"image": white, "boxes": BOXES[:1].astype("float32")}
+    layers = [
+        keras.layers.RandomRotation(0.2, fill_mode="constant", seed=1),
+        keras.layers.RandomShear(0.2, 0.2, fill_mode="constant", seed=2),
+    ]
+    for seed in SEEDS[:5]:
+        crop = kc.random_resized_crop(one, 48, (0.5, 1.0), seed=seed)
+        moved = kc.apply_layers(crop, *layers)
+        lit = moved["image"].numpy().mean(-1) > 127
+        mask = moved["mask"].numpy()[..., 0] == 1
+        outline = 4 * 48 * 2
+        assert (lit != mask).sum() < outline * 0.5
+        assert moved["objectness"].numpy() == np.float32(mask.mean())
+        assert "boxes" not in moved
+
+
+def test_layers_of_colour_leave_objectness_as_it_is(image):
+    crop = kc.random_resized_crop(example(image), 32, seed=(0, 1))
+    layer = keras.layers.RandomBrightness(0.5, seed=3)
+    coloured = kc.apply_layers(crop, layer, moves=False)
+    assert coloured["objectness"] == crop["objectness"]
+    assert "boxes" in coloured
+    assert np.abs(coloured["image"] - crop["image"]).max() > 1
+
+
+# Colours.
+
+
+def test_jitter_of_no_strength_changes_nothing(image):
+    images = image[None].astype("float32")
+    got = kc.color_jitter(
+        images, (0, 1), brightness=0, contrast=0, saturation=0
+    )
+    np.testing.assert_allclose(got, images, atol=1e-3)
+
+
+def test_each_image_gets_its_own_brightness():
+    images = np.full((50, 4, 4, 3), 100, "float32")
+    got = kc.color_jitter(images, (0, 1), contrast=0, saturation=0).numpy()
+    factors = got[:, 0, 0, 0] / 100
+    assert np.ptp(got, axis=(1, 2, 3)).max() < 1e-4
+    assert len(np.unique(factors)) == 50
+    assert 0.6 <= factors.min() < 0.75 and 1.25 < factors.max() <= 1.4
+
+
+def test_contrast_and_saturation_blend_with_grey():
+    rng = np.random.default_rng(0)
+    image = rng.uniform(60, 180, (6, 6, 3)).astype("float32")
+    grey = image @ [0.299, 0.587, 0.114]
+    got = kc.color_jitter(image, (0, 2), brightness=0, saturation=0).numpy()
+    slope = (got - grey.mean()) / (image - grey.mean())
+    np.testing.assert_allclose(slope, np.median(slope), rtol=1e-3)
+    assert abs(np.median(slope) - 1) > 0.01
+    got = kc.color_jitter(image, (0, 2), brightness=0, contrast=0).numpy()
+    np.testing.assert_allclose(got @ [0.299, 0.587, 0.114], grey, rtol=1e-4)
+    assert np.abs(got - image).max() > 1
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"size": 0}, "`size` must be >= 1"),
+        ({"size": (3, 4, 5)}, "`size` must be one integer or two"),
+        ({"scale": (0.0, 1.0)}, r"`scale\[0\]` must be > 0"),
+        ({"scale": (0.5, 0.2)}, r"`scale\[1\]` must be >= 0.5"),
+        ({"scale": (0.5, 2.0)}, r"`scale\[1\]` must be <= 1"),
+        ({"ratio": (1.0,)}, "`ratio` must be two numbers"),
+        ({"seed": None}, "`seed` must be two integers"),
+        ({"seed": 3}, "`seed` must be two integers"),
+        ({"objects": "dots"}, "`objects` must be one of"),
+    ],
+)
+def test_bad_arguments_are_refused(image, options, rule):
+    options = {"size": 8, "seed": (0, 1), **options}
+    with pytest.raises(ValueError, match=rule):
+        kc.random_resized_crop(example(image), **options)
+
+
+def test_objects_that_are_not_there_are_refused(image):
+    with pytest.raises(ValueError, match="must have what `objects` names"):
+        kc.center_crop({"image": image}, 8, objects="mask")
+
+
+def test_a_mask_of_another_size_is_refused_by_name(image):
+    bad = example(image, mask=np.zeros((60, 79, 1), "uint8"), name="b.jpg")
+    with pytest.raises(ValueError, match=r"`mask` must have.*b\.jpg"):
+        kc.center_crop(bad, 8)
+
+
+def test_boxes_of_an_image_on_its_side_are_refused_by_name(image):
+    bad = example(image, image_size=np.array([80, 60]), name="c.jpg")
+    with pytest.raises(ValueError, match=r"image of the shape.*c\.jpg"):
+        kc.center_crop(bad, 8)
+    half = example(image, image_size=np.array([30, 40]))
+    assert kc.center_crop(half, 8)["objectness"] > 0
+
+
+def test_an_image_without_pixels_is_refused_by_name():
+    bad = {"image": np.zeros((0, 4, 3), "uint8"), "name": "d.jpg"}
+    with pytest.raises(ValueError, match=r"must have pixels.*d\.jpg"):
+        kc.center_crop(bad, 8)
+
+
+def test_an_example_without_objects_is_only_cropped(image):
+    crop = kc.random_resized_crop({"image": image}, 8, seed=(0, 1))
+    assert "objectness" not in crop
+    assert crop["image"].shape == (8, 8, 3)
