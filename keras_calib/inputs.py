@@ -31,6 +31,7 @@ from keras_calib.value_checks import pairs_hint
 from keras_calib.weights import read_weight
 
 __all__ = [
+    "CONTEXT",
     "Predictions",
     "check_reading",
     "possible_labels",
@@ -40,6 +41,9 @@ __all__ = [
     "soft_labels",
     "split_objectness",
 ]
+
+# In place of an objectness: no object is left in the image, by intent.
+CONTEXT = -1
 
 _KERAS_NAMES = ("y_true", "y_pred")
 
@@ -75,39 +79,40 @@ def check_reading(axis: Any, ignore_class: Any) -> None:
 def split_objectness(
     y_true: Any, ignore_class: int | None = None
 ) -> tuple[Any, Any, Any]:
-    """Class ids and objectness, and the flag `context`, of the last axis.
+    """Class ids and objectness of pairs that share the last axis.
 
     Args:
         y_true: Pairs `(..., 2)`: class id, and the share of the image that
-            the object covers, in [0, 1]; or triples `(..., 3)` whose third is
-            1 where all objects are painted out, else 0.
+            the object covers, in [0, 1], or `CONTEXT` where all objects are
+            painted out.
         ignore_class: Id whose objectness may be anything, or None.
 
     Returns:
-        `(ids, objectness, context)`, each `(...)`; context None for pairs.
+        `(ids, objectness, context)`, each `(...)`: objectness in [0, 1], 0
+        for context; context bool.
 
     Raises:
-        ValueError: If the last axis is neither 2 nor 3; and in eager use, if
-            an objectness is outside [0, 1].
+        ValueError: If the last axis is not 2; and in eager use, if an
+            objectness is outside [0, 1].
     """
     y_true = ops.convert_to_tensor(y_true)
     shape = shape_of(y_true)
-    if len(shape) < 2 or shape[-1] not in (2, 3):
+    if len(shape) < 2 or shape[-1] != 2:
         raise ValueError(
             invalid(
                 "`y_true` must be pairs (class id, objectness) of shape "
-                "(batch, ..., 2), or triples (class id, objectness, context) "
-                "of shape (batch, ..., 3)",
+                "(batch, ..., 2)",
                 **{"y_true.shape": shape},
             )
         )
     ids, objectness = y_true[..., 0], y_true[..., 1]
+    context = ops.equal(objectness, CONTEXT)
+    objectness = ops.where(context, ops.zeros_like(objectness), objectness)
     shown = objectness
     if ignore_class is not None:
         ignored = ops.equal(ids, ignore_class)
         shown = ops.where(ignored, ops.zeros_like(shown), shown)
     check_objectness(shown)
-    context = y_true[..., 2] if shape[-1] == 3 else None
     return ids, objectness, context
 
 

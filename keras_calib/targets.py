@@ -135,13 +135,14 @@ def objectness_targets(
     # At least the share that the floor asks for, at most all of the image.
     least = 1.0 / num_classes if floor == "uniform" else 0.0
     alpha = at_least(1.0 - at_least(objectness, least), 0.0)
-    targets = smooth_labels(
-        labels, alpha=beta * xp.expand_dims(alpha, -1), spread="others"
-    )
+    moved = beta * xp.expand_dims(alpha, -1)
     if context is None:
-        return targets
+        return smooth_labels(labels, alpha=moved, spread="others")
+    # Of all that is moved each class gets the same: 1 / K.
     context = xp.expand_dims(_flags(context, objectness), -1)
-    return xp.where(context, xp.full_like(targets, 1.0 / num_classes), targets)
+    moved = moved * num_classes / (num_classes - 1)
+    moved = xp.where(context, xp.ones_like(moved), moved)
+    return smooth_labels(labels, alpha=moved)
 
 
 def cape_targets(

@@ -114,7 +114,7 @@ def check_one_hot(distance: Any) -> None:
 
 def pairs_hint(shape: tuple) -> str:
     """What to add to a rule that labels of this shape break."""
-    if len(shape) < 2 or shape[-1] not in (2, 3):
+    if len(shape) < 2 or shape[-1] != 2:
         return ""
     return (
         "; pairs (class id, objectness) need the loss "

@@ -360,6 +360,7 @@ NO_OBJECTNESS = [
     ("too few pairs", PAIRS[:1], "`y_true` must be class ids"),
     ("ids of two pixels", np.zeros((2, 2, 2)), "`y_true` must be class ids"),
     ("objectness below 0", column((0, 0.5), (1, -0.1)), OUTSIDE),
+    ("objectness below -1", column((0, -1.5), (1, 0.1)), OUTSIDE),
     ("objectness above 1", column((0, 1.1), (1, 0.5)), OUTSIDE),
     ("objectness in percent", column((0, 40.0), (1, 75.0)), OUTSIDE),
     ("infinite objectness", column((0, INF), (1, 0.5)), OUTSIDE),

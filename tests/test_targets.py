@@ -140,6 +140,55 @@ def test_a_floor_stops_at_the_uniform_target():
     close(halved[0], [0.125, 0.625, 0.125, 0.125])
 
 
+@pytest.mark.parametrize("wrap", [np.asarray, ops.convert_to_tensor])
+def test_context_has_exactly_the_uniform_target(wrap):
+    labels, objectness = wrap([0, 1, 2, 2]), [0.0, 0.5, 1.0, 0.3]
+    context = [True, False, True, False]
+    for beta, floor in (
+        (1.0, None),
+        (0.25, None),
+        (0.6, "uniform"),
+        (0.0, None),
+    ):
+        options = {"beta": beta, "floor": floor}
+        plain = array(kc.objectness_targets(labels, objectness, 3, **options))
+        got = array(
+            kc.objectness_targets(
+                labels, objectness, 3, context=wrap(context), **options
+            )
+        )
+        np.testing.assert_array_equal(got[[1, 3]], plain[[1, 3]])
+        np.testing.assert_array_equal(got[[0, 2]], got.dtype.type(1 / 3))
+
+
+def test_context_of_another_shape_is_refused():
+    with pytest.raises(ValueError, match="`context` must have the shape"):
+        kc.objectness_targets([0, 1], [0.5, 0.5], 3, context=[True])
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.4])
+def test_pairs_flag_context_by_an_objectness_of_minus_1(beta):
+    rng = np.random.default_rng(0)
+    labels, objectness = rng.integers(4, size=8), rng.uniform(size=8)
+    context = rng.integers(2, size=8)
+    assert 0 < context.sum() < 8
+    logits = rng.normal(size=(8, 4)).astype("float32")
+    pairs = np.stack([labels, objectness], axis=-1).astype("float32")
+    loss = kc.AdaptiveLabelSmoothing(beta, from_logits=True, reduction="none")
+    plain = array(loss(pairs, logits))
+    pairs[context == 1, 1] = -1
+    got = array(loss(pairs, logits))
+    probs = softmax(logits)
+    uniform = -np.mean(np.log(probs), axis=-1)
+    close(got, np.where(context == 1, uniform, plain), 1e-5)
+    # To a metric nothing is to be seen.
+    metric = kc.ObjectnessDeviation()
+    metric.update_state(pairs, probs)
+    shares = np.maximum(pairs[:, 1], 0)
+    expected = kc.objectness_deviation(labels, probs, shares)
+    assert float(metric.result()) == pytest.approx(expected, abs=1e-6)
+
+
 @pytest.mark.parametrize("floor", [None, "uniform"])
 def test_objectness_is_clipped(floor):
     def targets(objectness):

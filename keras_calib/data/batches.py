@@ -23,6 +23,7 @@ from keras_calib.data.requirements import require
 from keras_calib.data.validity import BOX_RULE
 from keras_calib.data.validity import bad_boxes
 from keras_calib.extras import tensorflow as tf
+from keras_calib.inputs import CONTEXT
 from keras_calib.targets import objectness_targets
 
 __all__ = ["Labelling", "checked", "finish", "labels_of", "to_batch"]
@@ -126,10 +127,10 @@ def labels_of(batch: dict, labelling: Labelling) -> Any:
     if labelling.targets == "ids":
         return labels
     if labelling.targets == "pairs":
-        columns = [tf.cast(labels, "float32"), batch["objectness"]]
+        shares = batch["objectness"]
         if context is not None:
-            columns.append(tf.cast(context, "float32"))
-        return tf.stack(columns, axis=-1)
+            shares = tf.where(context, tf.cast(CONTEXT, shares.dtype), shares)
+        return tf.stack([tf.cast(labels, shares.dtype), shares], axis=-1)
     hard = labelling.targets == "one_hot"
     shares = tf.ones_like(labels, "float32") if hard else batch["objectness"]
     return _targets(labels, shares, context, labelling)

@@ -81,8 +81,8 @@ def training_pipeline(
         num_classes: Number of classes.
         targets: What labels become: `"soft"`, labels smoothed by objectness
             `(batch, num_classes)`, for any loss that takes soft labels;
-            `"pairs"`, class id and objectness `(batch, 2)`, and with context
-            examples the flag `(batch, 3)`, for `AdaptiveLabelSmoothing`;
+            `"pairs"`, class id and objectness `(batch, 2)`, -1 for context
+            examples, for `AdaptiveLabelSmoothing`;
             `"one_hot"` or `"ids"` `(batch,)`, hard labels.
         beta: As in `objectness_targets`, for soft targets.
         floor: As in `objectness_targets`, for soft targets.

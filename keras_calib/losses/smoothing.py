@@ -96,7 +96,7 @@ def adaptive_label_smoothing(
             [0, 1].
         beta: How much of the smoothing is taken, in [0, 1].
         floor: None, or `"uniform"`: the true class stays the likeliest.
-        context: 1 or True `(...)` where all objects are painted out and the
+        context: True `(...)` where all objects are painted out and the
             target is uniform, or None.
 
     Returns:
@@ -211,10 +211,9 @@ class AdaptiveLabelSmoothing(PerSampleLoss):
 
     Labels are pairs `(batch, ..., 2)` on the last axis: class id and
     objectness, the share of the image that the object covers after the same
-    crop; or triples `(batch, ..., 3)`, whose third is 1 for images with all
-    objects painted out: their target is uniform, whatever `beta`. Metrics
-    beside this loss need `objectness=True`; Keras' own read such labels
-    wrongly.
+    crop, or -1 for an image with all objects painted out: its target is
+    uniform, whatever `beta`. Metrics beside this loss need
+    `objectness=True`; Keras' own read such pairs wrongly.
 
     With alpha = 1 - objectness the true class is asked for 1 - beta alpha,
     each other one for beta alpha / (K - 1): below objectness 1 / K the true
@@ -230,13 +229,13 @@ class AdaptiveLabelSmoothing(PerSampleLoss):
             `dtype` of `PerSampleLoss`.
 
     Returns:
-        On call with labels `(batch, ..., 2 or 3)` and predictions
+        On call with labels `(batch, ..., 2)` and predictions
         `(batch, ..., num_classes)`: the reduced loss, a scalar.
 
     Raises:
         ValueError: If `beta` is outside [0, 1] or `floor` unknown; on call,
-            if labels are neither pairs nor triples, and on eager call, if an
-            objectness is outside [0, 1].
+            if labels are not pairs, and on eager call, if an objectness is
+            neither in [0, 1] nor -1.
 
     Example:
 
@@ -274,6 +273,4 @@ class AdaptiveLabelSmoothing(PerSampleLoss):
 
     def split_labels(self, y_true):
         ids, *shares = split_objectness(y_true, self.ignore_class)
-        names = ("objectness", "context")
-        shares = zip(names, shares, strict=True)
-        return ids, {k: v for k, v in shares if v is not None}
+        return ids, dict(zip(("objectness", "context"), shares, strict=True))
