@@ -67,6 +67,7 @@ bench: .venv/dev
 	  --out=benchmarks/results/interval_coverage.md
 	.venv/bin/python benchmarks/risk_guarantee.py \
 	  --out=benchmarks/results/risk_guarantee.md
+	.venv/bin/python benchmarks/pipeline.py --out=benchmarks/results/pipeline.md
 
 bench-peers: .venv-bench/dev
 	.venv-bench/bin/python benchmarks/metrics.py \

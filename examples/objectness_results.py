@@ -61,7 +61,7 @@ def table(rows):
     return "\n".join(lines)
 
 
-def draw_crops(examples, path, *, size, scale, num_classes, names, fill):
+def draw_crops(examples, path, *, size, scale, names, fill):
     """Images in rows: whole, three crops, alone with its context painted out.
 
     Args:
@@ -69,7 +69,6 @@ def draw_crops(examples, path, *, size, scale, num_classes, names, fill):
         path: The picture to write.
         size: Height and width of the crops.
         scale: Of the crops, as in `random_resized_crop`.
-        num_classes: Number of classes.
         names: Names of the classes.
         fill: The pixel mean.
     """
@@ -92,7 +91,7 @@ def draw_crops(examples, path, *, size, scale, num_classes, names, fill):
         (bare,) = keras_calib.context_examples(_alone(example), fill=fill)
         views["context"] = keras_calib.center_crop(bare, size, 1.0)
         for ax, (view, crop) in zip(axes[row], views.items(), strict=True):
-            _draw_crop(ax, crop, view, num_classes, names)
+            _draw_crop(ax, crop, view, names)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
@@ -103,7 +102,7 @@ def _alone(example):
     return tf.data.Dataset.from_tensors(example)
 
 
-def _draw_crop(ax, crop, view, num_classes, names):
+def _draw_crop(ax, crop, view, names):
     from matplotlib.patches import Rectangle
 
     image = np.clip(np.array(crop["image"]) / 255, 0, 1)
@@ -119,7 +118,7 @@ def _draw_crop(ax, crop, view, num_classes, names):
     label, share = int(crop["label"]), np.array(crop["objectness"])
     context = "context" in crop
     target = keras_calib.objectness_targets(
-        np.array([label]), share[None], num_classes, context=np.array([context])
+        np.array([label]), share[None], len(names), context=np.array([context])
     )
     ax.set_title(
         f"{names[label]}, {view}\nobjectness {share:.2f}\n"

@@ -175,3 +175,32 @@ def test_metrics_of_logs_are_read_by_beam(tmp_path):
     assert "sober" in tables[0]
     assert "overfitted" in tables[0]
     assert tables[0] == tables[1]
+
+
+def test_labels_by_objectness_lower_the_confidence_in_context(tmp_path):
+    methods = ("hard labels", "CutMix", "adaptive, beta 1 + context")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "examples/train_objectness.py",
+            "--epochs=8",
+            "--width=8",
+            f"--workdir={tmp_path}",
+            *(f"--method={method}" for method in methods),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = (tmp_path / "table.txt").read_text().splitlines()[2:]
+    rows = {
+        method: [float(v) for v in line[len(max(methods, key=len)) :].split()]
+        for method, line in zip(methods, lines, strict=True)
+    }
+    assert all(len(row) == 12 for row in rows.values())
+    # Mean confidence on images whose objects are painted out.
+    hard, adaptive = rows["hard labels"][9], rows[methods[-1]][9]
+    assert adaptive < 0.7 * hard
+    assert (tmp_path / "crops.png").stat().st_size > 20_000
