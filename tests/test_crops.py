@@ -344,3 +344,155 @@ def test_an_example_without_objects_is_only_cropped(image):
     crop = kc.random_resized_crop({"image": image}, 8, seed=(0, 1))
     assert "objectness" not in crop
     assert crop["image"].shape == (8, 8, 3)
+
+
+# What was wrong once.
+
+
+@pytest.mark.parametrize(
+    "box", [[5.0, 5.0, 20.0, 30.0], [0.0, 0.0, np.nan, 1.0], [0.5, 0, 0.2, 1]]
+)
+def test_what_is_no_box_is_named_before_it_is_cropped_or_painted(image, box):
+    bad = {"image": image, "boxes": np.array([box], "float32"), "name": "e"}
+    with pytest.raises(ValueError, match="Boxes must be.*example='e'"):
+        kc.random_resized_crop(bad, 8, seed=(0, 1))
+    (bare,) = kc.context_examples(tf.data.Dataset.from_tensors(bad))
+    with pytest.raises(ValueError, match="Boxes must be.*example='e'"):
+        kc.center_crop(bare, 8)
+
+
+def test_a_mask_beside_boxes_is_painted_over_and_emptied_too(image):
+    rows = tf.data.Dataset.from_tensors(example(image))
+    (bare,) = kc.context_examples(rows)
+    for objects in ("boxes", "mask"):
+        crop = kc.center_crop(bare, 16, objects=objects)
+        assert crop["objectness"] == 0
+    labels = {"box_labels": np.array([1, 2])}
+    rows = tf.data.Dataset.from_tensors(example(image, **labels))
+    assert "mask" not in kc.object_examples(rows).element_spec
+
+
+def test_what_is_painted_over_stays_so(image):
+    parts = {k: v for k, v in example(image).items() if k != "boxes"}
+    rows = tf.data.Dataset.from_tensors(parts)
+    (once,) = kc.context_examples(rows)
+    from keras_calib.data.painting import IMAGENET_MEAN
+    from keras_calib.data.painting import without_objects
+
+    twice = without_objects(once, IMAGENET_MEAN)
+    first, second = (kc.center_crop(e, 16)["image"] for e in (once, twice))
+    np.testing.assert_allclose(first, second)
+    # A crop of a crop is not painted at the old place again.
+    again = kc.center_crop(kc.center_crop(once, 60), 16)
+    assert "painted_mask" not in again
+
+
+def test_a_fill_must_fit_the_channels(image):
+    grey = {"image": image[..., :1], "boxes": BOXES.astype("float32")}
+    rows = tf.data.Dataset.from_tensors(grey)
+    (bare,) = kc.context_examples(rows)
+    with pytest.raises(ValueError, match="`fill` must have one value"):
+        kc.center_crop(bare, 8)
+    (bare,) = kc.context_examples(rows, fill=(90.0,))
+    assert kc.center_crop(bare, 8)["image"].shape == (8, 8, 1)
+
+
+@pytest.mark.parametrize(
+    ("size", "scale", "ratio"),
+    [
+        ((64, 64), (0.08, 1.0), (3 / 4, 4 / 3)),
+        ((60, 80), (0.08, 1.0), (3 / 4, 4 / 3)),
+        ((60, 80), (0.3, 0.3), (1.0, 1.0)),
+        ((40, 120), (0.5, 1.0), (3 / 4, 4 / 3)),
+    ],
+)
+def test_areas_of_crops_are_drawn_evenly_until_they_fit(size, scale, ratio):
+    crop = tf.function(
+        lambda seed: kc.random_resized_crop(
+            {"image": tf.zeros([*size, 1])}, 2, scale, ratio, seed
+        )["window"]
+    )
+    windows = np.array([crop(tf.constant([k, 7])) for k in range(400)])
+    extent = (windows[:, 2:] - windows[:, :2]) * size
+    got = extent.prod(-1) / np.prod(size)
+    # The rule of ImageNet recipes, in plain Python.
+    rng = np.random.default_rng(0)
+    expected = []
+    for _ in range(4000):
+        for _ in range(10):
+            area = np.prod(size) * rng.uniform(*scale)
+            shape = np.exp(rng.uniform(*np.log(ratio)))
+            width = round(np.sqrt(area * shape))
+            height = round(np.sqrt(area / shape))
+            if 0 < height <= size[0] and 0 < width <= size[1]:
+                break
+        else:
+            own = np.clip(size[1] / size[0], *ratio)
+            width = min(round(size[0] * own), size[1])
+            height = min(round(size[1] / own), size[0])
+        expected.append(height * width / np.prod(size))
+    error = 4 * np.std(expected) / np.sqrt(len(got))
+    assert abs(np.mean(got) - np.mean(expected)) <= error + 1e-6
+    shape = extent[:, 1] / extent[:, 0]
+    rounding = 1.1
+    assert ratio[0] / rounding <= shape.min() <= shape.max()
+    assert shape.max() <= ratio[1] * rounding
+
+
+def test_layers_move_those_objects_that_count():
+    image = np.zeros((20, 20, 3), "uint8")
+    boxes = np.array([[0, 0, 1, 0.5], [0, 0.5, 1, 1]], "float32")
+    one = {"image": image, "boxes": boxes, "box_labels": np.array([0, 1])}
+    still = keras.layers.RandomRotation(0.0)
+    crop = kc.center_crop(one, 16, 1.0)
+    assert kc.apply_layers(crop, still)["objectness"] == 1
+    assert kc.apply_layers(crop, still, classes=(0,))["objectness"] == 0.5
+    data = tf.data.Dataset.from_tensors({**one, "label": 0})
+    for targets in ("pairs", "one_hot"):
+        ((_, y),) = kc.training_pipeline(
+            data,
+            16,
+            1,
+            2,
+            scale=(1.0, 1.0),
+            ratio=(1.0, 1.0),
+            targets=targets,
+            classes=(0,),
+            augment=lambda e: kc.apply_layers(e, still),
+            epochs=1,
+        )
+        expected = [[0, 0.5]] if targets == "pairs" else [[1, 0]]
+        np.testing.assert_allclose(y, expected, atol=1e-6)
+
+
+def test_wide_crops_of_high_images_keep_their_shape():
+    image = np.zeros((80, 60, 3), "uint8")
+    crop = kc.center_crop({"image": image}, (30, 60), 1.0)
+    window = crop["window"].numpy() * [80, 60, 80, 60]
+    np.testing.assert_allclose(window, [25, 0, 55, 60], atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["uint8", "bool", "int32"])
+def test_masks_may_be_of_any_whole_type(image, kind):
+    parts = example(image)
+    parts["mask"] = tf.cast(parts["mask"], kind)
+    crop = kc.center_crop(parts, 16, objects="mask")
+    expected = kc.center_crop(example(image), 16)
+    assert abs(crop["objectness"] - expected["objectness"]) < 1e-6
+
+
+def test_boxes_may_be_whole_or_double(image):
+    for boxes in ([[0, 0, 1, 1]], np.array([[0.0, 0.0, 1.0, 1.0]])):
+        crop = kc.center_crop({"image": image, "boxes": boxes}, np.int64(8))
+        assert crop["objectness"] == 1
+        assert crop["objectness"].dtype == "float32"
+
+
+def test_a_mask_without_channel_is_refused(image):
+    with pytest.raises(ValueError, match="`mask` must have shape"):
+        kc.center_crop({"image": image, "mask": np.zeros(SIZE)}, 8)
+
+
+def test_classes_of_boxes_need_their_labels(image):
+    with pytest.raises(ValueError, match="must have 'box_labels'"):
+        kc.center_crop({"image": image, "boxes": BOXES}, 8, classes=(1,))

@@ -175,8 +175,7 @@ def test_an_empty_data_set_or_a_label_without_a_name_is_refused():
     data = make_examples(rows([[1], [5]]))
     with pytest.raises(ValueError, match="must have examples"):
         kc.describe(data.take(0))
-    with pytest.raises(ValueError, match="ids of `class_names`"):
-        kc.describe(data, NAMES[:3])
+    assert kc.describe(data, NAMES[:3]).counts["(no class)"] == 1
 
 
 def test_the_pixel_mean_is_that_of_all_pixels():
@@ -221,3 +220,133 @@ def test_masks_of_another_size_and_empty_images_are_left_out():
     kept = list(kc.valid_examples(make_examples(made), tally=tally))
     assert [row["name"] for row in kept] == [b"a"]
     assert tally.counts()["bad mask"] == tally.counts()["unreadable image"] == 1
+
+
+# What was wrong once.
+
+
+def test_names_of_classes_stay_with_the_data_set():
+    data = make_examples(rows([[1, 0], [2]]))
+    data.class_names = NAMES
+    for changed in (
+        kc.object_examples(data),
+        kc.context_examples(data),
+        kc.with_index(data),
+        kc.valid_examples(data),
+        kc.cap_classes(data, 1, 6),
+        kc.label_by_largest(data),
+    ):
+        assert changed.class_names == NAMES
+
+
+def test_what_of_a_box_is_outside_does_not_make_it_larger():
+    row = rows([[4, 5]])[0]
+    row["boxes"] = [[0.0, 0.0, 0.5, 0.5], [-0.6, -0.6, 0.4, 0.4]]
+    (found,) = kc.label_by_largest(make_examples([row]))
+    assert found["label"] == 4
+
+
+def test_rows_kept_without_boxes_are_not_named_by_them():
+    data = make_examples(rows([[1], [], [2]]))
+    from keras_calib.data.validity import clean
+
+    kept = clean(data, without_boxes="keep", tally=None)
+    assert [int(e["label"]) for e in kc.label_by_largest(kept)] == [1, 2]
+    classes = kc.class_map(NAMES, drop=["animal"])
+    mapped = list(kc.map_classes(make_examples(rows([[1], [2]])), classes))
+    assert [int(e["label"]) for e in mapped] == [0, 1]
+
+
+def test_examples_whose_boxes_are_all_of_dropped_classes_are_counted():
+    classes = kc.class_map(NAMES, drop=["animal", "car"])
+    row = rows([[1, 0]])[0]
+    row["box_labels"] = np.array([0, 5])
+    data = make_examples([row, rows([[3]])[0]])
+    tally = kc.Tally()
+    (left,) = kc.map_classes(data, classes, tally=tally)
+    assert left["label"] == 2 and tally.counts()["without boxes"] == 1
+    kept = list(kc.map_classes(data, classes, without_boxes="keep"))
+    assert [bool(e["boxed"]) for e in kept] == [False, True]
+    assert kc.center_crop(kept[0], 8)["objectness"] == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"merge": {"kitten": "cat"}, "drop": ["cat"]},
+        {"merge": {"kitten": "animal"}, "hierarchy": {"animal": ["cat"]}},
+        {"merge": {"animal": "cat"}, "hierarchy": {"animal": ["cat"]}},
+        {"merge": {"kitten": "cat", "cat": "pet"}},
+    ],
+)
+def test_merges_that_lose_a_class_are_refused(options):
+    with pytest.raises(ValueError, match="`merge` must not name"):
+        kc.class_map(NAMES, **options)
+
+
+def test_hierarchies_of_other_names_and_single_texts_are_refused():
+    with pytest.raises(ValueError, match="`hierarchy` must have classes"):
+        kc.class_map(NAMES, hierarchy={"Animal": ["Cat"]})
+    with pytest.raises(TypeError, match="`drop` must be several names"):
+        kc.class_map(NAMES, drop="car")
+
+
+def test_kinds_of_parts_are_leaves_and_their_kind_is_not():
+    hierarchy = {
+        "LabelName": "entity",
+        "Subcategory": [
+            {
+                "LabelName": "car",
+                "Part": [
+                    {
+                        "LabelName": "animal",
+                        "Subcategory": [{"LabelName": "cat"}],
+                    }
+                ],
+            },
+        ],
+    }
+    classes = kc.class_map(["car", "animal", "cat"], hierarchy=hierarchy)
+    assert classes.class_names == ["car", "cat"]
+
+
+def test_a_label_that_cannot_be_capped_is_named():
+    data = make_examples(rows([[1], [9]]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="example=.*1"):
+        list(kc.cap_classes(data, 5, 6))
+
+
+def test_a_summary_tells_bad_boxes_and_equal_names(capsys):
+    bad = rows([[1]])[0]
+    bad["boxes"] = [[5.0, 5.0, 20.0, 30.0]]
+    summary = kc.describe(make_examples([bad, *rows([[0], [2]])]), "aba")
+    assert summary.bad_boxes == 1
+    assert summary.counts == {"a (0)": 1, "b": 1, "a (2)": 1}
+    assert abs(summary.mean_objectness - 0.25) < 1e-7
+    assert "with bad boxes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "change", [lambda d: d.batch(2), lambda d: d.map(lambda e: (e, 1))]
+)
+def test_what_is_no_data_set_of_examples_is_refused(change):
+    data = change(tf.data.Dataset.from_tensor_slices(squares(4)))
+    with pytest.raises(ValueError, match="must be one class id|must be dicts"):
+        kc.describe(data)
+    with pytest.raises(ValueError, match="must be one class id|must be dicts"):
+        kc.training_pipeline(data, 8, 2, 5)
+
+
+def test_labels_of_boxes_are_looked_at_too():
+    made = rows([[1], [2, 3], [5]])
+    made[1]["box_labels"] = np.array([2, 99])
+    tally = kc.Tally()
+    kept = kc.valid_examples(make_examples(made), num_classes=6, tally=tally)
+    assert [int(e["label"]) for e in kept] == [1, 5]
+    assert tally.counts()["bad label"] == 1
+
+
+def test_objects_are_separated_before_they_are_numbered():
+    data = kc.with_index(make_examples(rows([[1, 2]])))
+    with pytest.raises(ValueError, match="numbered after"):
+        kc.object_examples(data)

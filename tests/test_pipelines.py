@@ -448,3 +448,70 @@ def test_examples_without_a_label_are_refused():
     del rows["label"]
     with pytest.raises(ValueError, match="must have 'label'.*object_examples"):
         batches(tf.data.Dataset.from_tensor_slices(rows))
+
+
+# What was wrong once.
+
+
+def test_context_is_made_of_examples_with_objects_alone():
+    row = squares(16, CLASSES)
+    row["boxes"] = row["boxes"][:, :0]
+    bare = tf.data.Dataset.from_tensor_slices(row)
+    options = {"targets": "one_hot", "context_share": 1.0}
+    for _, y in batches(bare, **options):
+        assert float(tf.reduce_max(y)) == 1
+    row = squares(16, CLASSES)
+    row["mask"] = np.zeros((16, 20, 20, 1), "uint8")
+    del row["boxes"]
+    for _, y in batches(tf.data.Dataset.from_tensor_slices(row), **options):
+        assert float(tf.reduce_max(y)) == 1
+
+
+def test_context_of_masks_is_that_of_the_classes():
+    row = squares(16, CLASSES)
+    row["mask"] = np.full((16, 20, 20, 1), 2, "uint8")
+    row["mask"][:, :10, :10] = 1
+    del row["boxes"]
+    whole = tf.data.Dataset.from_tensor_slices(row)
+    for x, y in batches(
+        whole, targets="pairs", context_share=1.0, classes=(1,), fill=(0, 0, 0)
+    ):
+        np.testing.assert_array_equal(y[:, 1], -1)
+        black = np.mean(x.numpy() == 0, axis=(1, 2, 3))
+        assert black.min() < 1 and black.max() > 0.1
+
+
+def test_targets_are_never_below_0():
+    rows = squares(16, CLASSES)
+    rows["boxes"] = np.tile([[[0.9, 0.9, 1.0, 1.0]]], (16, 1, 1))
+    far = tf.data.Dataset.from_tensor_slices(rows)
+    soft = np.concatenate(
+        [y for _, y in batches(far, scale=(0.1, 0.2)).as_numpy_iterator()]
+    )
+    assert soft.min() == 0 and soft.dtype == "float32"
+    np.testing.assert_allclose(soft.sum(-1), 1, rtol=1e-6)
+
+
+def test_a_data_set_smaller_than_a_batch_is_refused():
+    with pytest.raises(ValueError, match="examples for a batch"):
+        batches(data(5), epochs=None)
+    assert len(list(batches(data(5), drop_remainder=False))) == 1
+
+
+def test_workers_that_read_shares_of_their_own_draw_different_crops():
+    images = []
+    for k in (0, 1):
+        context = tf.distribute.InputContext(2, k, 2)
+        own = data(8)
+        images.append(
+            arrays(batches(own, input_context=context, sharded=True))[0]
+        )
+    assert np.abs(images[0] - images[1]).max() > 1
+
+
+def test_labels_that_are_no_class_ids_are_refused():
+    rows = squares(16, CLASSES)
+    for labels in (rows["label"] + 0.9, np.eye(CLASSES)[rows["label"]]):
+        wrong = tf.data.Dataset.from_tensor_slices({**rows, "label": labels})
+        with pytest.raises(ValueError, match="must be one class id"):
+            batches(wrong)

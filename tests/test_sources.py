@@ -302,7 +302,9 @@ def test_keys_of_records_can_be_others(tmp_path, picture):
     assert example["label"] == 3
     assert example["box_labels"].numpy().tolist() == [2, 8]
     np.testing.assert_allclose(example["boxes"], boxes)
-    assert example["mask"].shape == (*SIZE, 1) and "name" not in example
+    assert example["mask"].shape == (*SIZE, 1)
+    # Called by its place, where nothing names it.
+    assert example["name"] == str(tmp_path / "a").encode() + b":0"
 
 
 def test_compressed_records_are_read(tmp_path, records):
@@ -315,7 +317,7 @@ def test_compressed_records_are_read(tmp_path, records):
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        ({"files": "nowhere/part-*"}, "`files` must exist"),
+        ({"files": "nowhere/part-*"}, "`files` must be files"),
         ({"keys": {"colour": "x"}}, "`keys` must be of these parts"),
         ({"keys": {"xmax": None}}, "all four corners or none"),
         ({"without_boxes": "maybe"}, "`without_boxes` must be one of"),
@@ -560,3 +562,202 @@ def test_empty_folders_are_refused(folder, tmp_path):
         kc.from_folder(tmp_path / "empty", folder.annotations)
     with pytest.raises(ValueError, match="`annotations` must hold"):
         kc.from_folder(folder.images, tmp_path / "empty")
+
+
+# What was wrong once.
+
+
+def bad_file(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_voc(path, [("x", (36, 3, 4, 27))])
+
+
+def test_an_image_whose_file_is_wrong_is_skipped_and_counted_once(
+    picture, tmp_path
+):
+    names = read("imagenet2012", picture).class_names
+    bad_file(tmp_path / "imagenet2012_0.xml")
+    write_voc(tmp_path / "imagenet2012_2.xml", [(names[3], BOX)])
+    for policy, kept in (("keep", [1, 2]), ("drop", [2])):
+        tally = kc.Tally()
+        data = read(
+            "imagenet2012",
+            picture,
+            annotations=tmp_path,
+            on_error="skip",
+            without_boxes=policy,
+            tally=tally,
+        )
+        assert [int(e["label"]) for e in data] == kept
+        assert tally.counts()["bad boxes"] == 1
+        assert tally.counts()["without boxes"] == 1
+
+
+def test_rows_kept_without_boxes_have_objectness_1_for_every_class(
+    picture, tmp_path
+):
+    names = read("imagenet2012", picture).class_names
+    write_voc(tmp_path / "imagenet2012_0.xml", [(names[0], BOX)])
+    data = read(
+        "imagenet2012", picture, annotations=tmp_path, without_boxes="keep"
+    )
+    (one,) = kc.training_pipeline(
+        data, 8, 3, 1000, targets="pairs", classes=(0, 5), epochs=1
+    )
+    pairs = {int(label): float(share) for label, share in one[1]}
+    assert pairs[1] == pairs[2] == 1.0 and 0 < pairs[0] <= 1
+    for row in data.skip(1):
+        crop = kc.random_resized_crop(row, 8, seed=(0, 1), classes=(0, 5))
+        assert crop["objectness"] == 1
+
+
+def test_names_of_files_must_tell_images_apart(picture, tmp_path):
+    names = read("imagenet2012", picture).class_names
+    for part in ("a", "b"):
+        write_voc(tmp_path / part / "imagenet2012_0.xml", [(names[0], BOX)])
+    with pytest.raises(ValueError, match="one file for each name"):
+        read("imagenet2012", picture, annotations=tmp_path)
+
+
+def test_objects_that_no_class_is_named_after_are_refused(picture, tmp_path):
+    write_voc(tmp_path / "imagenet2012_0.xml", [("tench", BOX)])
+    with pytest.raises(ValueError, match="names of classes.*tench"):
+        read("imagenet2012", picture, annotations=tmp_path)
+
+
+def test_parts_and_names_that_are_none_are_refused(folder, picture):
+    with pytest.raises(ValueError, match="must be for parts of.*lable"):
+        read("voc/2012", picture, features={"lable": "objects/pose"})
+    with pytest.raises(TypeError, match="`class_names` must be several"):
+        kc.from_folder(folder.images, folder.annotations, class_names="cat")
+    with pytest.raises(TypeError, match="`split` must be one text"):
+        kc.from_tfds("voc/2012", ["train"])
+
+
+def test_a_box_of_zeros_is_no_box(picture):
+    def one(builder, split, **_):
+        spec = builder.info.features.get_tensor_spec()
+        rows = []
+        for box in (np.zeros(4), np.array([0.1, 0.2, 0.6, 0.9])):
+            rows.append(
+                {
+                    "image": picture,
+                    "label": 1,
+                    "species": 0,
+                    "file_name": "x",
+                    "head_bbox": box.astype("float32"),
+                    "segmentation_mask": np.full((*SIZE, 1), 2, "uint8"),
+                }
+            )
+        rows[1]["segmentation_mask"][:5, :8] = 1
+        return tf.data.Dataset.from_generator(
+            lambda: rows, output_signature=spec
+        )
+
+    with tfds.testing.mock_data(as_dataset_fn=one):
+        tally = kc.Tally()
+        data = kc.from_tfds("oxford_iiit_pet", "test", tally=tally)
+        assert len(list(data)) == 1 and tally.counts()["without boxes"] == 1
+        # 1 is the animal, 2 what is behind it, 3 its outline.
+        data = kc.from_tfds(
+            "oxford_iiit_pet", "test", objects="mask", mask_classes=(1, 3)
+        )
+        (row,) = data
+    share = kc.center_crop(row, SIZE, 1.0)["objectness"]
+    assert abs(float(share) - 40 / 1200) < 1e-6
+    (bare,) = kc.context_examples(data, fill=(0.0, 0.0, 0.0))
+    got = kc.center_crop(bare, SIZE, 1.0)["image"].numpy()
+    expected = picture.astype("float32")
+    expected[:5, :8] = 0
+    np.testing.assert_allclose(got, expected, atol=1e-3)
+
+
+def test_records_that_cannot_be_parsed_are_skipped_and_counted(
+    tmp_path, picture
+):
+    good = record(jpeg(picture), 1, [[0.0, 0.0, 0.5, 0.5]])
+    uneven = tf.train.Example.FromString(good)
+    feature = uneven.features.feature
+    feature["image/object/bbox/xmax"].float_list.value.append(0.9)
+    nothing = tf.train.Example.FromString(good)
+    del nothing.features.feature["image/class/label"]
+    rows = [
+        good,
+        uneven.SerializeToString(),
+        nothing.SerializeToString(),
+        b"no example",
+        good,
+    ]
+    write_records(tmp_path / "a", rows)
+    tally = kc.Tally()
+    data = kc.from_tfrecords(tmp_path / "a", on_error="skip", tally=tally)
+    assert [int(row["label"]) for row in data] == [1, 1]
+    assert tally.counts()["bad record"] == 3
+    assert sum(tally.counts().values()) == 3
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        list(kc.from_tfrecords(tmp_path / "a"))
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png"])
+def test_files_broken_in_their_middle_are_left_out(tmp_path, picture, kind):
+    encode = {"jpeg": jpeg, "png": lambda x: tf.io.encode_png(x).numpy()}[kind]
+    data = encode(picture)
+    middle = len(data) // 2
+    broken = data[:20] + bytes(len(data) - 40) + data[-20:]
+    assert len(broken) == len(data) and middle > 40
+    box = [[0.0, 0.0, 0.5, 0.5]]
+    rows = [record(data, 0, box), record(broken, 1, box), record(data, 2, box)]
+    write_records(tmp_path / "a", rows)
+    tally = kc.Tally()
+    read_back = kc.from_tfrecords(tmp_path / "a", on_error="skip", tally=tally)
+    assert [int(row["label"]) for row in read_back] == [0, 2]
+    assert tally.counts()["unreadable image"] == 1
+
+
+def test_masks_of_colours_are_refused_by_name(tmp_path, picture):
+    import io
+
+    from PIL import Image
+
+    palette = Image.new("P", SIZE[::-1], 5)
+    palette.putpalette([k for k in range(256) for _ in range(3)])
+    file = io.BytesIO()
+    palette.save(file, "PNG")
+    box = [[0.0, 0.0, 0.5, 0.5]]
+    row = record(jpeg(picture), 3, box, mask=[file.getvalue()])
+    write_records(tmp_path / "a", [row])
+    data = kc.from_tfrecords(tmp_path / "a", keys={"mask": "mask"})
+    with pytest.raises(tf.errors.InvalidArgumentError, match="image 3"):
+        list(data)
+
+
+def test_images_without_an_object_in_their_mask_are_left_out_or_kept(
+    tmp_path, picture
+):
+    rows = []
+    for label, value in enumerate((1, 0, 2)):
+        mask = tf.io.encode_png(np.full((*SIZE, 1), value, "uint8")).numpy()
+        rows.append(record(jpeg(picture), label, [], mask=[mask]))
+    write_records(tmp_path / "a", rows)
+    keys = dict.fromkeys(CORNERS) | {"mask": "mask"}
+    tally = kc.Tally()
+    data = kc.from_tfrecords(tmp_path / "a", keys=keys, tally=tally)
+    assert [int(e["label"]) for e in data] == [0, 2]
+    assert tally.counts()["without boxes"] == 1
+    kept = kc.from_tfrecords(tmp_path / "a", keys=keys, without_boxes="keep")
+    shares = [
+        float(kc.random_resized_crop(e, 8, seed=(0, 1))["objectness"])
+        for e in kept
+    ]
+    assert shares == [1.0, 1.0, 1.0]
+    # But nothing of it can be painted out.
+    assert [int(e["label"]) for e in kc.context_examples(kept)] == [0, 2]
+    only = kc.from_tfrecords(tmp_path / "a", keys=keys, mask_classes=(2,))
+    assert [int(e["label"]) for e in only] == [2]
+
+
+def test_annotations_in_capital_letters_are_found(folder):
+    old = folder.annotations / "dogs" / "1.xml"
+    old.rename(old.with_suffix(".XML"))
+    data = kc.from_folder(folder.images, folder.annotations)
+    assert len(list(data)) == 3

@@ -13,9 +13,11 @@ import numpy as np
 from keras import backend
 
 from keras_calib.data.boxes import NO_BOX
-from keras_calib.data.crops import Cropping
-from keras_calib.data.crops import complete
-from keras_calib.data.crops import shown_window
+from keras_calib.data.boxes import selected
+from keras_calib.data.cropping import Cropping
+from keras_calib.data.cropping import complete
+from keras_calib.data.cropping import read_parts
+from keras_calib.data.cropping import shown_window
 from keras_calib.data.object_share import covered_share
 from keras_calib.data.object_share import known_boxes
 from keras_calib.data.object_share import objectness_from_mask
@@ -53,13 +55,15 @@ def to_batch(
     source, classes = labelling.source, labelling.classes
     kept = {"label": tf.cast(example["label"], "int64")}
     kept["name"] = example.get("name", tf.constant("?"))
-    for part in ("index", "context"):
+    for part in ("index", "context", "boxed"):
         if part in example:
             kept[part] = example[part]
+    example = read_parts(example)
     if augment is not None:
-        shown = augment(complete(cropping, example, seed, classes, source))
+        counted = _counted(example, source, classes)
+        shown = augment(complete(cropping, counted, seed, None, source))
         kept["image"] = tf.cast(shown["image"], "float32")
-        if source is not None or "objectness" in shown:
+        if labelling.targets in ("soft", "pairs"):
             kept["objectness"] = tf.cast(shown["objectness"], "float32")
         return kept
     shown = cropping.apply(example, seed)
@@ -95,9 +99,18 @@ def checked(batch: dict, labelling: Labelling) -> dict:
         names,
         label=labels,
     )
-    if "boxes" not in batch:
-        return batch
-    boxes = batch["boxes"]
+    if "boxes" in batch:
+        batch = {**batch, "objectness": _shares(batch, labelling)}
+    if "boxed" in batch and "objectness" in batch:
+        shares = tf.where(batch["boxed"], batch["objectness"], 1.0)
+        batch = {**batch, "objectness": shares}
+    return batch
+
+
+def _shares(batch: dict, labelling: Labelling) -> Any:
+    """Objectness of all examples at once."""
+    names, boxes = batch["name"], batch["boxes"]
+    box_labels = batch.get("box_labels")
     _require_none(
         tf.reduce_any(bad_boxes(boxes), axis=-1), BOX_RULE, names, boxes=boxes
     )
@@ -114,11 +127,27 @@ def checked(batch: dict, labelling: Labelling) -> dict:
         )
         most = tf.maximum(most, 1)
         boxes = boxes[:, :most]
-        if "box_labels" in batch:
-            batch = {**batch, "box_labels": batch["box_labels"][:, :most]}
-    boxes = known_boxes(boxes, labelling.classes, batch.get("box_labels"))
-    window = shown_window(batch["pixels"], batch["size"])
-    return {**batch, "objectness": covered_share(window, boxes)}
+        if box_labels is not None:
+            box_labels = box_labels[:, :most]
+    boxes = known_boxes(boxes, labelling.classes, box_labels)
+    return covered_share(shown_window(batch["pixels"], batch["size"]), boxes)
+
+
+def _counted(
+    example: dict, source: str | None, classes: Sequence[int] | None
+) -> dict:
+    """The example with those objects alone that count."""
+    other = {"boxes": ("mask",), "mask": ("boxes", "box_labels")}
+    left = other.get(source, ())
+    example = {k: v for k, v in example.items() if k not in left}
+    if source == "mask":
+        mask = selected(example["mask"], classes)
+        example["mask"] = tf.cast(mask, "uint8")
+    elif source == "boxes" and classes is not None:
+        among = selected(example["box_labels"], tuple(classes))
+        for part in ("boxes", "box_labels"):
+            example[part] = tf.boolean_mask(example[part], among)
+    return example
 
 
 def labels_of(batch: dict, labelling: Labelling) -> Any:
@@ -166,9 +195,12 @@ def _targets(
         return objectness_targets(labels, shares, context=context, **options)
 
     if backend.backend() == "tensorflow":
-        return make(*given)
+        # 1 - alpha rounds to less than 0 where alpha is 1.
+        return tf.maximum(make(*given), 0.0)
     targets = tf.numpy_function(
-        lambda *arrays: make(*arrays).astype("float32"), given, tf.float32
+        lambda *arrays: np.maximum(make(*arrays), 0).astype("float32"),
+        given,
+        tf.float32,
     )
     targets.set_shape([labels.shape[0], labelling.num_classes])
     return targets

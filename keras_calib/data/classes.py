@@ -8,8 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_calib.checks import check_in
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
+from keras_calib.data.boxes import clip_boxes
+from keras_calib.data.naming import named_like
+from keras_calib.data.painting import with_objects
+from keras_calib.data.requirements import require
+from keras_calib.data.validity import Tally
+from keras_calib.data.validity import clean
 from keras_calib.extras import tensorflow as tf
 
 __all__ = [
@@ -50,13 +57,15 @@ def class_map(
         drop: Names of classes to leave out.
         hierarchy: Classes with others below them are left out: name of a
             parent to names of its children, or nested dicts of `LabelName`
-            and `Subcategory`, as OpenImages has them.
+            and `Subcategory`, as OpenImages has them. By the same names as
+            `class_names`.
 
     Returns:
         A `ClassMap`. New classes are in the order of the first old one.
 
     Raises:
-        ValueError: If a name is of no class, or none is left.
+        ValueError: If a name is of no class, a class is merged with one that
+            is left out or merged itself, or none is left.
 
     Example:
 
@@ -68,16 +77,34 @@ def class_map(
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section A.2,
         https://arxiv.org/abs/2009.06432
     """
+    if isinstance(drop, str):
+        raise TypeError(
+            invalid("`drop` must be several names, not one text", drop=drop)
+        )
     merge, drop = dict(merge or {}), set(drop)
-    unknown = ({*merge} | drop) - set(class_names)
-    if unknown:
+    known = set(class_names)
+    _check_names("merge", merge, known)
+    _check_names("drop", drop, known)
+    parents = _parents(hierarchy or {})
+    if hierarchy and not parents & known:
         raise ValueError(
             invalid(
-                "`merge` and `drop` must name classes",
-                unknown=sorted(unknown),
+                "`hierarchy` must have classes above others, by the names in "
+                "`class_names`",
+                parents=sorted(parents)[:9],
             )
         )
-    drop |= _parents(hierarchy or {})
+    drop |= parents & known
+    onto = set(merge.values())
+    lost = drop & ({*merge} | onto) | {*merge} & onto
+    if lost:
+        raise ValueError(
+            invalid(
+                "`merge` must not name classes that are left out or merged "
+                "themselves",
+                lost=sorted(lost),
+            )
+        )
     new: dict[str, int] = {}
     ids = []
     for name in class_names:
@@ -92,12 +119,21 @@ def class_map(
     return ClassMap(np.array(ids, "int64"), list(new))
 
 
-def map_classes(dataset: Any, classes: ClassMap) -> Any:
+def map_classes(
+    dataset: Any,
+    classes: ClassMap,
+    *,
+    without_boxes: str = "drop",
+    tally: Tally | None = None,
+) -> Any:
     """Gives labels and boxes their new classes.
 
     Args:
         dataset: Examples with `label` or `box_labels` or both.
         classes: A `ClassMap`.
+        without_boxes: What becomes of examples that had boxes of left out
+            classes only: `"drop"`, or `"keep"` them with objectness 1.
+        tally: Where to count these.
 
     Returns:
         A `tf.data.Dataset` with the new ids. Boxes of classes that are left
@@ -120,6 +156,8 @@ def map_classes(dataset: Any, classes: ClassMap) -> Any:
     ids, count = tf.constant(classes.ids), len(classes.ids)
     none = tf.constant(2**31 - 1, "int64")
 
+    check_in("without_boxes", without_boxes, ("drop", "keep"))
+
     def new(old: Any) -> Any:
         old = tf.cast(old, "int64")
         known = tf.logical_and(old >= 0, old < count)
@@ -132,6 +170,9 @@ def map_classes(dataset: Any, classes: ClassMap) -> Any:
         if "box_labels" in example:
             labels = new(example["box_labels"])
             kept = labels >= 0
+            if "boxed" in example:
+                # The whole image, in place of boxes, is of no class.
+                kept = tf.logical_or(kept, tf.logical_not(example["boxed"]))
             example["box_labels"] = tf.boolean_mask(labels, kept)
             if "boxes" in example:
                 example["boxes"] = tf.boolean_mask(example["boxes"], kept)
@@ -140,6 +181,10 @@ def map_classes(dataset: Any, classes: ClassMap) -> Any:
     dataset = dataset.map(convert, tf.data.AUTOTUNE)
     if "label" in spec:
         dataset = dataset.filter(lambda example: example["label"] >= 0)
+    if "box_labels" in spec:
+        dataset = clean(
+            dataset, without_boxes=without_boxes, tally=tally, masks=False
+        )
     dataset.class_names = classes.class_names
     return dataset
 
@@ -175,16 +220,20 @@ def cap_classes(dataset: Any, cap: int, num_classes: int) -> Any:
         )
 
     def count(counts: Any, example: dict) -> tuple[Any, Any]:
-        place = tf.reshape(tf.cast(example["label"], "int64"), [1, 1])
+        label = tf.cast(example["label"], "int64")
+        require(
+            tf.logical_and(label >= 0, label < num_classes),
+            f"Labels must be >= 0 and < num_classes={num_classes}",
+            example=example.get("name", ""),
+            label=label,
+        )
+        place = tf.reshape(label, [1, 1])
         counts = tf.tensor_scatter_nd_add(counts, place, [1])
         return counts, (example, tf.gather_nd(counts, place)[0] <= cap)
 
     start = tf.zeros([num_classes], "int64")
-    return (
-        dataset.scan(start, count)
-        .filter(lambda _, kept: kept)
-        .map(lambda example, _: example)
-    )
+    capped = dataset.scan(start, count).filter(lambda _, kept: kept)
+    return named_like(capped.map(lambda example, _: example), dataset)
 
 
 def label_by_largest(dataset: Any) -> Any:
@@ -215,18 +264,27 @@ def label_by_largest(dataset: Any) -> Any:
         )
 
     def label(example: dict) -> dict:
-        boxes = example["boxes"]
+        boxes = clip_boxes(example["boxes"], [0.0, 0.0, 1.0, 1.0])
         area = tf.reduce_prod(boxes[:, 2:] - boxes[:, :2], axis=-1)
         return {**example, "label": example["box_labels"][tf.argmax(area)]}
 
-    boxed = dataset.filter(lambda example: tf.size(example["boxes"]) > 0)
-    return boxed.map(label)
+    return named_like(with_objects(dataset).map(label), dataset)
+
+
+def _check_names(argument: str, names: Iterable, known: set[str]) -> None:
+    unknown = set(names) - known
+    if unknown:
+        raise ValueError(
+            invalid(f"`{argument}` must name classes", unknown=sorted(unknown))
+        )
 
 
 def _parents(hierarchy: Mapping[str, Any]) -> set[str]:
     """Names that have others below them."""
     if "LabelName" not in hierarchy:
-        return {name for name, below in hierarchy.items() if list(below)}
+        return {name for name, below in hierarchy.items() if below}
     below = hierarchy.get("Subcategory", [])
-    found = set().union(*(_parents(part) for part in below))
+    # Parts of an object are no kinds of it, but have kinds themselves.
+    inside = [*below, *hierarchy.get("Part", [])]
+    found = set().union(*(_parents(part) for part in inside))
     return found | ({hierarchy["LabelName"]} if below else set())

@@ -72,7 +72,9 @@ def from_folder(
     check_in("first_pixel", first_pixel, (0, 1))
     images, annotations = Path(images), Path(annotations)
     paths = sorted(
-        path for path in images.rglob("*") if path.suffix.lower() in _SUFFIXES
+        path
+        for path in images.rglob("*")
+        if path.suffix.lower() in _SUFFIXES and path.is_file()
     )
     if not paths:
         raise ValueError(
@@ -81,7 +83,7 @@ def from_folder(
     if labels == "folder" and class_names is None:
         class_names = sorted({path.parent.name for path in paths})
     files = {
-        path: (annotations / path.relative_to(images)).with_suffix(".xml")
+        path: _with_suffix(annotations / path.relative_to(images))
         for path in paths
     }
     marked = [path for path in paths if files[path].exists()]
@@ -92,6 +94,8 @@ def from_folder(
         tally=tally,
         first_pixel=first_pixel,
         paths=[files[path] for path in marked],
+        # A folder can be a class whose objects have other names.
+        required=labels is None,
     )
     usable = dict(zip(read.paths, range(len(read.paths)), strict=True))
     kept = [
@@ -100,6 +104,13 @@ def from_folder(
         if not files[path].exists() or files[path] in usable
     ]
     # One row more, without boxes, for images that have no file.
+    if not kept:
+        raise ValueError(
+            invalid(
+                "`annotations` must have a file without an error",
+                annotations=str(annotations),
+            )
+        )
     rows = np.array([usable.get(files[path], len(usable)) for path in kept])
     splits = np.append(read.splits, read.splits[-1])
     sizes = np.append(read.sizes, [[0, 0]], axis=0).astype("int32")
@@ -138,6 +149,13 @@ def from_folder(
     )
     dataset.class_names = read.class_names
     return dataset
+
+
+def _with_suffix(path: Path) -> Path:
+    """The file of an image, `.xml` in small or in capital letters."""
+    small = path.with_suffix(".xml")
+    large = path.with_suffix(".XML")
+    return large if large.exists() and not small.exists() else small
 
 
 def _folder_ids(paths: Sequence[Path], class_names: Sequence[str]) -> Any:

@@ -1,16 +1,26 @@
 """Keras' own augmentation layers, for images with objects in them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from keras_calib.data.boxes import boxes_to_mask
 from keras_calib.data.boxes import resize_boxes
+from keras_calib.data.boxes import selected
+from keras_calib.data.cropping import object_source
+from keras_calib.data.object_share import known_boxes
 from keras_calib.data.object_share import objectness_from_mask
 from keras_calib.extras import tensorflow as tf
 
 __all__ = ["apply_layers"]
 
 
-def apply_layers(example: dict, *layers: Any, moves: bool = True) -> dict:
+def apply_layers(
+    example: dict,
+    *layers: Any,
+    moves: bool = True,
+    objects: str | None = None,
+    classes: Sequence[int] | None = None,
+) -> dict:
     """Sends image and objects of a cropped example through Keras layers.
 
     Rotation, shear or distortion turn boxes into other shapes, so objectness
@@ -26,24 +36,36 @@ def apply_layers(example: dict, *layers: Any, moves: bool = True) -> dict:
             `num_parallel_calls=1`.
         moves: Whether they move objects; if not (colours, noise), only the
             image goes through them.
+        objects: As in `random_resized_crop`. Inside a pipeline only those
+            objects are there that it counts.
+        classes: As in `random_resized_crop`.
 
     Returns:
-        The example with `image`, `mask` and `objectness` as they are now, and
-        without boxes if these were moved.
+        The example with `image`, and `mask` (1 where an object is) and
+        `objectness` as they are now, and without boxes if these were moved.
+        Layers that erase a part of the image leave the mask as it is.
+
+    Raises:
+        ValueError: As `random_resized_crop`.
 
     Reference:
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section A.2
         (masks go through the transform), https://arxiv.org/abs/2009.06432
     """
     example = dict(example)
-    if not moves:
+    source = object_source(example, objects, classes)
+    if not moves or source is None:
         for layer in layers:
             example["image"] = layer(example["image"], training=True)
         return example
-    mask = example.get("mask")
-    if mask is None:
+    if source == "mask":
+        mask = tf.cast(selected(example["mask"], classes), "uint8")
+    else:
         size = example["image"].shape[:2]
-        boxes = resize_boxes(example["boxes"], (1.0, 1.0), size)
+        boxes = known_boxes(
+            example["boxes"], classes, example.get("box_labels")
+        )
+        boxes = resize_boxes(boxes, (1.0, 1.0), size)
         mask = boxes_to_mask(boxes, size)
     parts = {
         "images": example["image"],
@@ -54,7 +76,10 @@ def apply_layers(example: dict, *layers: Any, moves: bool = True) -> dict:
     example["image"] = parts["images"]
     moved = tf.cast(tf.round(parts["segmentation_masks"]), mask.dtype)
     example["mask"] = moved
-    example["objectness"] = objectness_from_mask(moved)
+    share = objectness_from_mask(moved)
+    if "boxed" in example:
+        share = tf.where(example["boxed"], share, 1.0)
+    example["objectness"] = share
     for part in ("boxes", "box_labels"):
         example.pop(part, None)
     return example

@@ -41,9 +41,9 @@ def objectness(
         Shares `(...)` in [0, 1]; 0 without boxes.
 
     Raises:
-        ValueError: If the window is empty, a coordinate is not finite or a
-            box inverted; inside a graph, `tf.errors.InvalidArgumentError`
-            when it runs.
+        ValueError: If the window is empty or endless, a coordinate of a box
+            is not finite or a box inverted; inside a graph,
+            `tf.errors.InvalidArgumentError` when it runs.
 
     Example:
 
@@ -72,8 +72,13 @@ def objectness(
         boxes=boxes,
     )
     require(
-        tf.reduce_all(window[..., :2] < window[..., 2:]),
-        "`window` must have a height and a width above 0",
+        tf.reduce_all(
+            tf.logical_and(
+                window[..., :2] < window[..., 2:],
+                tf.math.is_finite(window[..., 2:] - window[..., :2]),
+            )
+        ),
+        "`window` must have a height and a width above 0, finite",
         window=window,
     )
     return covered_share(window, known_boxes(boxes, classes, box_labels))

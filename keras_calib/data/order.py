@@ -6,6 +6,7 @@ from typing import Any
 
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
+from keras_calib.data.naming import named_like
 from keras_calib.extras import tensorflow as tf
 
 __all__ = ["each_epoch", "hashed", "shuffled_epochs", "with_index"]
@@ -44,9 +45,10 @@ def with_index(dataset: Any, *, input_context: Any = None) -> Any:
             raise ValueError(
                 invalid("Examples must not have an index", parts=sorted(spec))
             )
-        return dataset.enumerate().map(
+        numbered = dataset.enumerate().map(
             lambda place, example: {**example, "index": place * step + first}
         )
+        return named_like(numbered, dataset)
     if not isinstance(spec, tuple) or len(spec) != 2:
         raise ValueError(
             invalid(

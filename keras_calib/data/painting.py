@@ -5,9 +5,14 @@ from typing import Any
 
 from keras_calib.checks import invalid
 from keras_calib.data.boxes import boxes_to_mask
+from keras_calib.data.boxes import mask_area
 from keras_calib.data.boxes import selected
 from keras_calib.data.image_reading import decode
 from keras_calib.data.image_reading import is_encoded
+from keras_calib.data.naming import named_like
+from keras_calib.data.requirements import require
+from keras_calib.data.validity import BOX_RULE
+from keras_calib.data.validity import bad_boxes
 from keras_calib.extras import tensorflow as tf
 
 __all__ = [
@@ -16,6 +21,7 @@ __all__ = [
     "object_examples",
     "paint",
     "pixel_mean",
+    "with_objects",
     "without_objects",
 ]
 
@@ -47,7 +53,7 @@ def object_examples(
         and `fill`. Examples without boxes are left out.
 
     Raises:
-        ValueError: If examples have no boxes, or no labels of them.
+        ValueError: If examples have no boxes, no labels of them, or an index.
 
     Reference:
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 4.1,
@@ -57,6 +63,13 @@ def object_examples(
     _check_has(spec, "boxes")
     if "box_labels" not in spec:
         _check_has(spec, "label")
+    if "index" in spec:
+        raise ValueError(
+            invalid(
+                "Examples must be numbered after their objects are separated",
+                parts=sorted(spec),
+            )
+        )
 
     def split(example: dict) -> Any:
         boxes = example["boxes"]
@@ -68,8 +81,10 @@ def object_examples(
         def alone(place: Any) -> dict:
             own = tf.cast(place, "int32")
             others = tf.concat([boxes[:own], boxes[own + 1 :]], axis=0)
+            # A mask shows all of them.
+            rest = {k: v for k, v in example.items() if k != "mask"}
             return {
-                **example,
+                **rest,
                 "label": labels[own],
                 "boxes": boxes[own][None],
                 "box_labels": labels[own][None],
@@ -78,11 +93,14 @@ def object_examples(
 
         return tf.data.Dataset.range(tf.cast(count, "int64")).map(alone)
 
-    return _with_objects(dataset).flat_map(split)
+    return named_like(with_objects(dataset).flat_map(split), dataset)
 
 
 def context_examples(
-    dataset: Any, *, fill: Sequence[float] = IMAGENET_MEAN
+    dataset: Any,
+    *,
+    fill: Sequence[float] = IMAGENET_MEAN,
+    classes: Sequence[int] | None = None,
 ) -> Any:
     """The paper's 'context' data set: all objects painted out.
 
@@ -92,6 +110,8 @@ def context_examples(
     Args:
         dataset: Examples with `boxes`, or else with `mask`.
         fill: The pixel mean, as in `object_examples`.
+        classes: Values of the mask that are objects; if None, all but 0. All
+            boxes are painted over, whatever their class.
 
     Returns:
         A `tf.data.Dataset` of examples whose objects are painted over when
@@ -107,14 +127,20 @@ def context_examples(
     """
 
     def convert(example: dict) -> dict:
-        return without_objects(example, fill)
+        return without_objects(example, fill, classes)
 
-    return _with_objects(dataset).map(convert)
+    return named_like(with_objects(dataset, classes).map(convert), dataset)
 
 
-def without_objects(example: dict, fill: Sequence[float]) -> dict:
+def without_objects(
+    example: dict,
+    fill: Sequence[float],
+    classes: Sequence[int] | None = None,
+) -> dict:
     """One example of the 'context' data set."""
     context = {**example, "context": tf.constant(True)}
+    if "boxes" not in example:
+        _check_has(example, "mask")
     if "boxes" in example:
         boxes = example["boxes"]
         if "painted" in example:
@@ -122,10 +148,13 @@ def without_objects(example: dict, fill: Sequence[float]) -> dict:
         context |= {"boxes": example["boxes"][:0], **_painting(boxes, fill)}
         if "box_labels" in example:
             context["box_labels"] = example["box_labels"][:0]
-    else:
-        _check_has(example, "mask")
-        mask = example["mask"]
-        context |= {"mask": tf.zeros_like(mask), "painted_mask": mask}
+    if "mask" in example:
+        objects = selected(example["mask"], classes)
+        if "painted_mask" in example:
+            before = tf.cast(example["painted_mask"], "bool")
+            objects = tf.logical_or(objects, before)
+        context["mask"] = tf.zeros_like(example["mask"])
+        context["painted_mask"] = tf.cast(objects, "uint8")
         context["fill"] = _painting(None, fill)["fill"]
     return context
 
@@ -141,18 +170,34 @@ def paint(part: Any, window: Any, size: Any, example: dict) -> Any:
     """
     if "painted" not in example and "painted_mask" not in example:
         return part
+    fill, channels = example["fill"], part.shape[-1]
+    if channels is not None and fill.shape[0] not in (None, 1, channels):
+        raise ValueError(
+            invalid(
+                "`fill` must have one value, or one per channel",
+                fill=fill.shape[0],
+                channels=channels,
+            )
+        )
     shape = tf.shape(part)[:2]
+    over = tf.constant(False)
     if "painted" in example:
+        require(
+            tf.logical_not(tf.reduce_any(bad_boxes(example["painted"]))),
+            BOX_RULE,
+            example=example.get("name", ""),
+            boxes=example["painted"],
+        )
         over = _pixels(example["painted"], window, size, shape)
         if example["boxes"].shape[0] != 0:
             kept = _pixels(example["boxes"], window, size, shape)
             over = tf.logical_and(over, tf.logical_not(kept))
-    else:
+    if "painted_mask" in example:
         mask = example["painted_mask"]
         begin = tf.concat([window[:2], [0]], axis=0)
         extent = tf.concat([window[2:], [-1]], axis=0)
-        over = selected(tf.slice(mask, begin, extent), None)
-    fill = example["fill"]
+        mask = selected(tf.slice(mask, begin, extent), None)
+        over = tf.logical_or(over, mask)
     if not part.dtype.is_floating:
         fill = tf.round(fill)
     return tf.where(over, tf.cast(fill, part.dtype), part)
@@ -200,13 +245,15 @@ def _painting(boxes: Any, fill: Sequence[float]) -> dict:
     return {"painted": boxes, "fill": tf.constant(fill, dtype="float32")}
 
 
-def _with_objects(dataset: Any) -> Any:
+def with_objects(dataset: Any, classes: Sequence[int] | None = None) -> Any:
     """Drops rows that have no object of their own."""
     spec = dataset.element_spec
     if "boxed" in spec:
         dataset = dataset.filter(lambda example: example["boxed"])
     if "boxes" in spec:
-        dataset = dataset.filter(lambda e: tf.shape(e["boxes"])[0] > 0)
+        return dataset.filter(lambda e: tf.shape(e["boxes"])[0] > 0)
+    if "mask" in spec:
+        return dataset.filter(lambda e: mask_area(e["mask"], classes) > 0)
     return dataset
 
 

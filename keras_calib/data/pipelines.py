@@ -16,24 +16,27 @@ from keras_calib.data.batches import checked
 from keras_calib.data.batches import finish
 from keras_calib.data.batches import labels_of
 from keras_calib.data.batches import to_batch
-from keras_calib.data.crops import Cropping
+from keras_calib.data.boxes import mask_area
+from keras_calib.data.cropping import Cropping
+from keras_calib.data.cropping import object_source
+from keras_calib.data.cropping import read_parts
 from keras_calib.data.crops import check_range
-from keras_calib.data.crops import object_source
 from keras_calib.data.crops import read_size
 from keras_calib.data.jitter import color_jitter
 from keras_calib.data.order import each_epoch
 from keras_calib.data.order import hashed
 from keras_calib.data.painting import IMAGENET_MEAN
 from keras_calib.data.painting import without_objects
+from keras_calib.data.pipeline_checks import check_common
+from keras_calib.data.pipeline_checks import check_count
+from keras_calib.data.pipeline_checks import check_label
+from keras_calib.data.pipeline_checks import check_parts
+from keras_calib.data.pipeline_checks import read_spec
 from keras_calib.extras import tensorflow as tf
 from keras_calib.targets import check_beta_and_floor
 
 __all__ = ["training_pipeline", "validation_pipeline"]
 
-_HINTS = {
-    "label": "; `object_examples` and `label_by_largest` make one of boxes",
-    "boxes": " or 'mask', to say where objects are",
-}
 _TARGETS = ("soft", "pairs", "one_hot", "ids")
 
 
@@ -63,6 +66,7 @@ def training_pipeline(
     epochs: int | None = None,
     first_epoch: int = 0,
     input_context: Any = None,
+    sharded: bool = False,
     drop_remainder: bool = True,
     num_parallel_calls: int | None = None,
 ) -> Any:
@@ -98,6 +102,7 @@ def training_pipeline(
             of the data set, at the end.
         context_share: Share of the examples that are shown with all objects
             painted out and a uniform target, in [0, 1]; the paper's is 0.15.
+            Those without objects are never among them.
         fill: The pixel mean that objects are painted over with.
         classes: As in `random_resized_crop`.
         objects: As in `random_resized_crop`.
@@ -106,13 +111,16 @@ def training_pipeline(
         shuffle_buffer: How many examples are held while shuffling.
         epochs: How many epochs follow one another, or None for no end.
             Either way, pass `steps_per_epoch` to `fit`, the number of
-            examples // `batch_size`: without it, `fit` takes all of them for
-            one epoch.
+            examples // `batch_size`, rounded up with
+            `drop_remainder=False`: without it, `fit` takes all of them for one
+            epoch.
         first_epoch: Where training resumes: batches are those that the run
             would have seen without the break.
         input_context: A `tf.distribute.InputContext`: the worker takes every
-            n-th example; pass it to the builder instead where that reads its
-            share of files. `batch_size` is that of one worker.
+            n-th example, and random numbers of its own. `batch_size` is that
+            of one worker.
+        sharded: Whether the builder got `input_context` too, and the data set
+            holds the share of this worker alone.
         drop_remainder: Whether to leave out the last, smaller batch of an
             epoch.
         num_parallel_calls: How many images are worked on at a time; chosen by
@@ -134,7 +142,7 @@ def training_pipeline(
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, sections 3,
         4.1 and A.3, https://arxiv.org/abs/2009.06432
     """
-    _check_common(batch_size, num_classes, num_parallel_calls)
+    check_common(batch_size, num_classes, num_parallel_calls)
     check_in("targets", targets, _TARGETS)
     check_beta_and_floor(beta, floor)
     check_at_least("jitter", jitter, 0.0)
@@ -147,12 +155,13 @@ def training_pipeline(
         check_range("ratio", ratio),
         flip=flip,
     )
-    spec = dict(dataset.element_spec)
-    _check_parts(spec, "label", "image")
-    source = object_source(spec, objects)
+    spec = read_spec(dataset)
+    check_parts(spec, "label", "image")
+    check_label(spec["label"])
+    source = object_source(spec, objects, classes)
     needs_objects = targets in ("soft", "pairs") or context_share > 0
     if needs_objects and source is None and augment is None:
-        _check_parts(spec, "boxes")
+        check_parts(spec, "boxes")
     has_context = context_share > 0 or "context" in spec
     if has_context and targets == "ids":
         raise ValueError(
@@ -182,8 +191,11 @@ def training_pipeline(
     worker = 0
     if input_context is not None:
         worker = input_context.input_pipeline_id
-        dataset = dataset.shard(input_context.num_input_pipelines, worker)
-    if not needs_objects and not {"painted", "painted_mask"} & set(spec):
+        if not sharded:
+            dataset = dataset.shard(input_context.num_input_pipelines, worker)
+    check_count(dataset, batch_size if drop_remainder else 1)
+    plain = not {"painted", "painted_mask"} & set(spec)
+    if plain and not needs_objects and augment is None:
         # Hard labels of whole images: boxes and masks are not even shuffled.
         dataset = _without(dataset, "boxes", "box_labels", "mask")
     # Half of the key of every draw.
@@ -198,7 +210,9 @@ def training_pipeline(
             dtype="int32",
         )
         if context_share > 0:
-            example = _some_context(example, context_share, fill, key[1])
+            example = _some_context(
+                read_parts(example), context_share, fill, classes, key[1]
+            )
         batched = to_batch(cropping, example, key[0], labelling, augment)
         return {**batched, "key": key[2]}
 
@@ -280,16 +294,19 @@ def validation_pipeline(
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 4.2,
         https://arxiv.org/abs/2009.06432
     """
-    _check_common(batch_size, num_classes, num_parallel_calls)
+    check_common(batch_size, num_classes, num_parallel_calls)
     check_in("targets", targets, ("ids", "pairs"))
     check_above("fraction", fraction, 0.0)
     check_at_most("fraction", fraction, 1.0)
     check_integer("max_boxes", max_boxes, 1)
-    spec = dict(dataset.element_spec)
-    _check_parts(spec, "label", "image")
-    source = object_source(spec, objects) if targets == "pairs" else None
+    spec = read_spec(dataset)
+    check_parts(spec, "label", "image")
+    check_label(spec["label"])
+    source = (
+        object_source(spec, objects, classes) if targets == "pairs" else None
+    )
     if targets == "pairs" and source is None:
-        _check_parts(spec, "boxes")
+        check_parts(spec, "boxes")
     cropping = Cropping(read_size(size), fraction=fraction)
     labelling = Labelling(
         targets,
@@ -318,24 +335,6 @@ def validation_pipeline(
     return data.map(label, calls, deterministic=True).prefetch(tf.data.AUTOTUNE)
 
 
-def _check_common(
-    batch_size: int, num_classes: int, num_parallel_calls: int | None
-) -> None:
-    check_integer("batch_size", batch_size, 1)
-    check_integer("num_classes", num_classes, 2)
-    if num_parallel_calls is not None:
-        check_integer("num_parallel_calls", num_parallel_calls, 1)
-
-
-def _check_parts(spec: dict, *names: str) -> None:
-    for name in names:
-        if name not in spec:
-            hint = _HINTS.get(name, "")
-            raise ValueError(
-                invalid(f"Examples must have {name!r}{hint}", parts=[*spec])
-            )
-
-
 def _without(dataset: Any, *names: str) -> Any:
     if not set(names) & set(dataset.element_spec):
         return dataset
@@ -345,13 +344,22 @@ def _without(dataset: Any, *names: str) -> Any:
 
 
 def _some_context(
-    example: dict, share: float, fill: Sequence[float], seed: Any
+    example: dict,
+    share: float,
+    fill: Sequence[float],
+    classes: Sequence[int] | None,
+    seed: Any,
 ) -> dict:
     """The example, or with probability `share` what surrounds its objects."""
     chosen = tf.random.stateless_uniform([], seed) < share
     if "boxed" in example:
         chosen = tf.logical_and(chosen, example["boxed"])
-    context = without_objects(example, fill)
+    if "boxes" in example:
+        some = tf.shape(example["boxes"])[0] > 0
+    else:
+        some = mask_area(example["mask"], classes) > 0
+    chosen = tf.logical_and(chosen, some)
+    context = without_objects(example, fill, classes)
     plain = {"context": tf.constant(False), **example}
     for part in ("painted", "painted_mask", "fill"):
         if part in context and part not in plain:

@@ -1,5 +1,6 @@
 """What is in a data set."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -7,9 +8,16 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_calib.checks import invalid
-from keras_calib.data.crops import object_source
-from keras_calib.data.object_share import objectness
+from keras_calib.data.boxes import NO_BOX
+from keras_calib.data.cropping import object_source
+from keras_calib.data.cropping import read_parts
+from keras_calib.data.naming import class_names_of
+from keras_calib.data.object_share import covered_share
+from keras_calib.data.object_share import known_boxes
 from keras_calib.data.object_share import objectness_from_mask
+from keras_calib.data.pipeline_checks import check_label
+from keras_calib.data.pipeline_checks import read_spec
+from keras_calib.data.validity import bad_boxes
 from keras_calib.extras import tensorflow as tf
 
 __all__ = ["DatasetSummary", "describe"]
@@ -20,11 +28,13 @@ class DatasetSummary(NamedTuple):
 
     Attributes:
         num_examples: Number of examples.
-        counts: Number of examples of each class, by name or id; empty where
-            examples have no label.
+        counts: Number of examples of each class, by name or id, and of
+            `(no class)` for labels without a name; empty where examples have
+            no label.
         mean_objectness: Mean share of the image that objects cover, of the
             examples that have objects; None where nothing says it.
-        without_boxes: Number of examples without an object.
+        without_boxes: Number of examples without an object that counts.
+        bad_boxes: Number of examples with what is no box.
         num_boxes: Number of boxes.
         max_boxes: Largest number of boxes of an example.
         context: Number of examples whose objects are painted out.
@@ -34,6 +44,7 @@ class DatasetSummary(NamedTuple):
     counts: dict
     mean_objectness: float | None
     without_boxes: int
+    bad_boxes: int
     num_boxes: int
     max_boxes: int
     context: int
@@ -48,12 +59,14 @@ class DatasetSummary(NamedTuple):
             "mean objectness     "
             + ("unknown" if share is None else f"{share:.4f}"),
         ]
+        if self.bad_boxes:
+            lines.append(f"with bad boxes      {self.bad_boxes}")
         if self.context:
             lines.append(f"context             {self.context}")
         if self.counts:
             lines.append("class")
             width = max(len(str(name)) for name in self.counts)
-            width = max(width, 18)
+            width = max(width + 1, 18)
             lines += [
                 f"  {name!s:{width}}{count}"
                 for name, count in self.counts.items()
@@ -84,40 +97,43 @@ def describe(
         What is printed, a `DatasetSummary`.
 
     Raises:
-        ValueError: If the data set is empty, or a label has no name.
+        ValueError: If the data set is empty or batched.
 
     Reference:
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 4.2
         (mean objectness of ImageNet's validation set: 0.49),
         https://arxiv.org/abs/2009.06432
     """
-    spec = dataset.element_spec
-    source = object_source(spec, objects)
+    spec = read_spec(dataset)
+    if "label" in spec:
+        check_label(spec["label"])
+    source = object_source(spec, objects, classes)
     if class_names is None:
-        class_names = getattr(dataset, "class_names", None)
+        class_names = class_names_of(dataset)
 
     def read(example: dict) -> tuple[Any, ...]:
-        boxes, share = tf.constant(0), tf.constant(-1.0)
+        count, share = tf.constant(0), tf.constant(-1.0)
+        bad, boxed = tf.constant(False), example.get("boxed", True)
         if "boxes" in example:
-            boxes = tf.shape(example["boxes"])[0]
+            example = read_parts(example)
+            boxes = example["boxes"]
+            count = tf.where(boxed, tf.shape(boxes)[0], 0)
+            bad = tf.reduce_any(bad_boxes(boxes))
         if source == "boxes":
-            labels = None if classes is None else example["box_labels"]
-            share = objectness(
-                [0.0, 0.0, 1.0, 1.0],
-                example["boxes"],
-                classes=classes,
-                box_labels=labels,
-            )
+            known = known_boxes(boxes, classes, example.get("box_labels"))
+            missing = tf.reduce_all(known[:, 0] == NO_BOX)
+            share = covered_share(tf.constant([0.0, 0.0, 1.0, 1.0]), known)
         elif source == "mask":
             share = objectness_from_mask(example["mask"], classes=classes)
-        missing = share == 0 if source == "mask" else boxes == 0
-        missing = tf.logical_or(
-            missing, tf.logical_not(example.get("boxed", True))
-        )
+            missing = share == 0
+        else:
+            missing = tf.constant(True)
+        missing = tf.logical_or(missing, tf.logical_not(boxed))
         return (
             tf.cast(example.get("label", -1), "int64"),
-            boxes,
+            count,
             missing,
+            bad,
             tf.cast(share, "float32"),
             tf.cast(example.get("context", False), "bool"),
         )
@@ -126,13 +142,14 @@ def describe(
     columns = list(zip(*batches.as_numpy_iterator(), strict=True))
     if not columns:
         raise ValueError(invalid("`dataset` must have examples", examples=0))
-    labels, boxes, missing, shares, context = map(np.concatenate, columns)
-    known = shares[(shares >= 0) & ~missing].astype("float64")
+    labels, boxes, missing, bad, shares, context = map(np.concatenate, columns)
+    known = shares[(shares >= 0) & ~missing & ~bad].astype("float64")
     summary = DatasetSummary(
         num_examples=len(labels),
         counts=_counts(labels, class_names) if "label" in spec else {},
         mean_objectness=float(known.mean()) if len(known) else None,
         without_boxes=int(missing.sum()),
+        bad_boxes=int(bad.sum()),
         num_boxes=int(boxes.sum()),
         max_boxes=int(boxes.max()),
         context=int(context.sum()),
@@ -142,16 +159,20 @@ def describe(
 
 
 def _counts(labels: np.ndarray, class_names: Sequence[str] | None) -> dict:
+    """Number of examples by name or id."""
     if class_names is None:
         ids, counts = np.unique(labels, return_counts=True)
         return dict(zip(ids.tolist(), counts.tolist(), strict=True))
-    if labels.min() < 0 or labels.max() >= len(class_names):
-        raise ValueError(
-            invalid(
-                "Labels must be ids of `class_names`",
-                labels=(int(labels.min()), int(labels.max())),
-                class_names=len(class_names),
-            )
-        )
-    counts = np.bincount(labels, minlength=len(class_names)).tolist()
-    return dict(zip(class_names, counts, strict=True))
+    size = len(class_names)
+    # Two classes can have one name: ImageNet has two kinds of crane.
+    several = Counter(class_names)
+    names = [
+        name if several[name] == 1 else f"{name} ({place})"
+        for place, name in enumerate(class_names)
+    ]
+    known = (labels >= 0) & (labels < size)
+    counts = np.bincount(labels[known], minlength=size).tolist()
+    found = dict(zip(names, counts, strict=True))
+    if not known.all():
+        found["(no class)"] = int((~known).sum())
+    return found

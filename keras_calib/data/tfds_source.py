@@ -1,12 +1,14 @@
 """Examples from TFDS, whose features are found by their type."""
 
 from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from typing import NamedTuple
 
 from keras_calib.checks import check_in
 from keras_calib.checks import invalid
+from keras_calib.data.boxes import selected
 from keras_calib.data.validity import Tally
 from keras_calib.data.validity import check_policies
 from keras_calib.data.validity import clean
@@ -15,6 +17,9 @@ from keras_calib.extras import tensorflow as tf
 from keras_calib.extras import tensorflow_datasets as tfds
 
 __all__ = ["from_tfds"]
+
+
+_PARTS = {"image", "label", "boxes", "box_labels", "mask"}
 
 
 class _Leaf(NamedTuple):
@@ -37,6 +42,7 @@ def from_tfds(
     download: bool = False,
     objects: str | None = None,
     features: dict[str, str] | None = None,
+    mask_classes: Sequence[int] | None = None,
     annotations: str | Path | None = None,
     without_boxes: str = "drop",
     on_error: str = "raise",
@@ -48,7 +54,8 @@ def from_tfds(
     The image, its class, boxes with their classes, and the mask are found by
     the types of the features; where there are several of a type, the one
     named `label` is taken, else `features` must say which. Images stay
-    encoded until they are cropped. The order is that of the files.
+    encoded until they are cropped. The order is that of the files. Boxes are
+    taken as TFDS has them; those of its kitti count from the bottom.
 
     Args:
         name: Name of the data set, or its builder.
@@ -58,10 +65,13 @@ def from_tfds(
         objects: `"boxes"`, `"mask"` or `"both"`, what to read; by default
             boxes, else the mask, where there are any. Boxes of a part of the
             object (`head_bbox` of oxford_iiit_pet) are boxes too: ask for
-            the mask there.
+            the mask there, with `mask_classes=(1, 3)`.
         features: Names of the features to take for `image`, `label`,
             `boxes`, `box_labels`, `mask`, as paths: `{"boxes":
             "objects/bbox"}`.
+        mask_classes: Values of the mask that are objects: it is read as 1
+            there and 0 elsewhere. By default it is read as it is, and all
+            but 0 counts.
         annotations: Folder of one Pascal VOC file per image with its boxes,
             as ImageNet's are: `n01440764/n01440764_18.xml`. Images are
             matched by the name of their file, classes by their names.
@@ -91,13 +101,23 @@ def from_tfds(
     """
     check_policies(without_boxes, on_error)
     check_in("objects", objects, (None, "boxes", "mask", "both"))
+    asked = dict(features or {})
+    if not set(asked) <= _PARTS:
+        raise ValueError(
+            invalid(
+                f"`features` must be for parts of {sorted(_PARTS)}",
+                features=asked,
+            )
+        )
+    if not isinstance(split, str):
+        raise TypeError(invalid("`split` must be one text", split=split))
     builder = name
     if isinstance(name, str):
         builder = tfds.builder(name, data_dir=data_dir)
     if download:
         builder.download_and_prepare()
     leaves = _find(
-        builder.info.features, objects, features or {}, annotations is not None
+        builder.info.features, objects, asked, annotations is not None
     )
     decoders: dict = {}
     wanted = {leaf.path for part, leaf in leaves.items() if part != "image"}
@@ -116,23 +136,36 @@ def from_tfds(
     names = _class_names(leaves)
     boxes_of = None
     if annotations is not None:
-        boxes_of = read_annotations(
+        read = read_annotations(
             Path(annotations), names, on_error=on_error, tally=tally
-        ).lookup()
+        )
+        names, boxes_of = read.class_names, read.lookup()
 
     def convert(raw: dict) -> dict:
         example = {k: _get(raw, leaf.path) for k, leaf in leaves.items()}
         if "boxes" in example:
             boxes = tf.cast(example["boxes"], "float32")
-            example["boxes"] = tf.reshape(boxes, [-1, 4])
+            boxes = tf.reshape(boxes, [-1, 4])
             if leaves["boxes"].depth == 0:
-                example["boxes"].set_shape([1, 4])
+                # Where there is no box, all of it is 0.
+                some = tf.reduce_any(boxes != 0, axis=-1)
+                boxes = tf.boolean_mask(boxes, some)
+            example["boxes"] = boxes
+        if "mask" in example and mask_classes is not None:
+            mask = selected(example["mask"], mask_classes)
+            example["mask"] = tf.cast(mask, "uint8")
         if boxes_of is not None:
             example |= boxes_of(example["name"])
         return example
 
+    examples = dataset.map(convert, tf.data.AUTOTUNE)
+    if boxes_of is not None:
+        # Images whose file of boxes was wrong, and is counted already.
+        examples = examples.filter(lambda e: tf.logical_not(e["bad_file"])).map(
+            lambda e: {k: v for k, v in e.items() if k != "bad_file"}
+        )
     dataset = clean(
-        dataset.map(convert, tf.data.AUTOTUNE),
+        examples,
         without_boxes=without_boxes,
         on_error=on_error,
         num_classes=len(names) if names and "label" in leaves else None,
@@ -158,7 +191,11 @@ def _find(
         for x in leaves
         if isinstance(x.feature, types.ClassLabel) and not x.depth
     ]
-    boxes = [x for x in leaves if isinstance(x.feature, types.BBoxFeature)]
+    boxes = [
+        x
+        for x in leaves
+        if isinstance(x.feature, types.BBoxFeature) and _is_corners(x.feature)
+    ]
     masks = [
         x
         for x in pictures
@@ -199,6 +236,12 @@ def _find(
             )
         )
     return found
+
+
+def _is_corners(feature: Any) -> bool:
+    """Whether boxes are stored as ymin, xmin, ymax, xmax, as is the rule."""
+    stored = getattr(feature, "bbox_format", None)
+    return stored is None or getattr(stored, "name", stored) == "REL_YXYX"
 
 
 def _leaves(

@@ -1,6 +1,5 @@
 """Examples from TFRecord files of tf.train.Example."""
 
-import glob
 from collections.abc import Mapping
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,10 +7,12 @@ from typing import Any
 
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
+from keras_calib.data.boxes import selected
 from keras_calib.data.requirements import require
 from keras_calib.data.validity import Tally
 from keras_calib.data.validity import check_policies
 from keras_calib.data.validity import clean
+from keras_calib.data.validity import without_errors
 from keras_calib.extras import tensorflow as tf
 
 __all__ = ["from_tfrecords"]
@@ -31,6 +32,7 @@ def from_tfrecords(
     *,
     keys: Mapping[str, str | None] | None = None,
     first_label: int = 0,
+    mask_classes: Sequence[int] | None = None,
     without_boxes: str = "drop",
     on_error: str = "raise",
     tally: Tally | None = None,
@@ -44,16 +46,20 @@ def from_tfrecords(
             decompressed. They are read in the order of their names.
         keys: Where they differ from those below, the keys of the parts of an
             example: `image` (image/encoded), `label` (image/class/label),
-            `name` (image/filename), `ymin`, `xmin`, `ymax`, `xmax`
+            `name` (image/filename; else the file and the number of the record
+            in it), `ymin`, `xmin`, `ymax`, `xmax`
             (image/object/bbox/ymin and so on), `box_labels` (none by default;
             image/object/class/label in detection data), `mask` (none by
-            default; an encoded PNG). None: not there.
+            default; a PNG of class ids). None: not there.
         first_label: The class id that stands for the first class: 1 in
             ImageNet's files, where 0 is the background.
+        mask_classes: Values of the mask that are objects: it is read as 1
+            there and 0 elsewhere. By default all but 0 counts.
         without_boxes: Whether to `"drop"` rows without a box, or to `"keep"`
             them, with objectness 1.
         on_error: Whether to `"raise"` an error, or to `"skip"` examples with
-            bad boxes or an unreadable image.
+            bad boxes or an unreadable image, and records that cannot be
+            parsed.
         tally: Where to count these rows and examples.
         input_context: A `tf.distribute.InputContext`: each worker reads its
             share of the files.
@@ -93,19 +99,32 @@ def from_tfrecords(
             invalid("All `files` must be .gz, or none", files=paths)
         )
     kind = "GZIP" if any(zipped) else ""
+
+    def read(path: Any) -> Any:
+        records = tf.data.TFRecordDataset(path, compression_type=kind)
+        return tf.data.Dataset.zip(
+            tf.data.Dataset.from_tensors(path).repeat(), records.enumerate()
+        )
+
     dataset = tf.data.Dataset.from_tensor_slices(paths).interleave(
-        lambda path: tf.data.TFRecordDataset(path, compression_type=kind),
+        read,
         cycle_length=min(num_parallel_reads, len(paths)),
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     )
     features = _features(used)
 
-    def parse(record: Any) -> dict:
+    def parse(path: Any, numbered: Any) -> dict:
+        number, record = numbered
         raw = tf.io.parse_single_example(record, features)
-        example = {"image": raw[used["image"]]}
-        if "name" in used:
-            example["name"] = raw[used["name"]]
+        name = raw[used["name"]] if "name" in used else tf.constant("")
+        # A record without a name is called by its place.
+        name = tf.cond(
+            tf.equal(name, ""),
+            lambda: tf.strings.join([path, ":", tf.strings.as_string(number)]),
+            lambda: name,
+        )
+        example = {"image": raw[used["image"]], "name": name}
         if "label" in used:
             example["label"] = raw[used["label"]] - first_label
         if "box_labels" in used:
@@ -113,11 +132,15 @@ def from_tfrecords(
         if "ymin" in used:
             example["boxes"] = _boxes(raw, used, example)
         if "mask" in used:
-            example["mask"] = tf.io.decode_png(raw[used["mask"]], channels=1)
+            example["mask"] = _mask(raw[used["mask"]], mask_classes, name)
         return example
 
+    if on_error == "skip":
+        examples = without_errors(dataset, parse, "bad record", tally)
+    else:
+        examples = dataset.map(parse, tf.data.AUTOTUNE)
     return clean(
-        dataset.map(parse, tf.data.AUTOTUNE),
+        examples,
         without_boxes=without_boxes,
         on_error=on_error,
         num_classes=None,
@@ -146,15 +169,18 @@ def _read_keys(keys: Mapping[str, str | None] | None) -> dict[str, str]:
 def _paths(files: str | Path | Sequence[str | Path]) -> list[str]:
     if isinstance(files, str | Path):
         pattern = str(files)
-        found = sorted(tf.io.gfile.glob(pattern))
-        if not found and not glob.has_magic(pattern):
-            found = [pattern]
+        exists = tf.io.gfile.exists(pattern)
+        found = [pattern] if exists else sorted(tf.io.gfile.glob(pattern))
     else:
         found = sorted(str(file) for file in files)
-    missing = [path for path in found if not tf.io.gfile.exists(path)]
+    missing = [
+        path
+        for path in found
+        if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path)
+    ]
     if missing or not found:
         raise ValueError(
-            invalid("`files` must exist", files=str(files), missing=missing)
+            invalid("`files` must be files", files=str(files), missing=missing)
         )
     return found
 
@@ -186,7 +212,22 @@ def _boxes(raw: dict, used: dict[str, str], example: dict) -> Any:
     require(
         tf.reduce_all(tf.equal(lengths, lengths[0])),
         "Every box must have four corners, and a label if `keys` names one",
-        example=example.get("name", ""),
+        example=example["name"],
         lengths=tf.stack(lengths),
     )
-    return tf.stack(corners, axis=-1)
+    # Both run at once: where lengths differ, the check is to speak first.
+    shortest = tf.reduce_min(tf.stack(lengths))
+    return tf.stack([corner[:shortest] for corner in corners], axis=-1)
+
+
+def _mask(data: Any, mask_classes: Sequence[int] | None, name: Any) -> Any:
+    """The mask of a PNG file, `(height, width, 1)`."""
+    require(
+        tf.strings.substr(data, 25, 1) != b"\x03",
+        "Masks must hold class ids, not colours of a palette",
+        example=name,
+    )
+    mask = tf.io.decode_png(data, channels=1)
+    if mask_classes is None:
+        return mask
+    return tf.cast(selected(mask, mask_classes), "uint8")

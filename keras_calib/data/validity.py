@@ -5,8 +5,9 @@ from typing import Any
 from keras_calib.checks import check_in
 from keras_calib.checks import check_integer
 from keras_calib.data.boxes import NO_BOX
+from keras_calib.data.image_reading import decoded
 from keras_calib.data.image_reading import is_encoded
-from keras_calib.data.image_reading import readable
+from keras_calib.data.naming import named_like
 from keras_calib.extras import tensorflow as tf
 
 __all__ = [
@@ -17,17 +18,21 @@ __all__ = [
     "clean",
     "same_shape",
     "valid_examples",
+    "without_errors",
 ]
 
 BOX_RULE = (
     "Boxes must be [ymin, xmin, ymax, xmax] as shares of the image, finite, "
     "with a height and a width above 0, at least partly inside it"
 )
+# Of the decoded image, while examples are looked at.
+_SIZE = "size of the image"
 _REASONS = (
     "without boxes",
     "bad boxes",
     "bad label",
     "bad mask",
+    "bad record",
     "unreadable image",
     "unknown class",
 )
@@ -37,7 +42,8 @@ class Tally:
     """Counts what is left out, or kept without boxes, as data are read.
 
     Counts grow each time the data set is read; those of one pass are right
-    after it has been read to its end. With a data set that a strategy
+    after it has been read to its end. Annotation files are read, and counted,
+    once, when the data set is built. With a data set that a strategy
     distributes to several workers, each counts its own.
 
     Args:
@@ -61,10 +67,11 @@ class Tally:
             for reason in _REASONS
         }
 
-    def add(self, reason: str, condition: Any) -> None:
-        """Counts one more where `condition` holds."""
+    def add(self, reason: str, condition: Any, count: int = 1) -> None:
+        """Counts `count` more where `condition` holds."""
         check_in("reason", reason, _REASONS)
-        self._variables[reason].assign_add(tf.cast(condition, "int64"))
+        added = count * tf.cast(condition, "int64")
+        self._variables[reason].assign_add(added)
 
     def counts(self) -> dict[str, int]:
         """Number of examples (of objects: `unknown class`) by reason."""
@@ -82,8 +89,10 @@ def valid_examples(
     """The examples that are what they say; the others are left out.
 
     Looks at boxes (finite, with an area, not outside the image), labels,
-    the size of masks, and whether images can be read. Without this, such an
-    example stops the pipeline, with an error that names it.
+    the size of masks, and decodes the images to see whether they can be read,
+    which costs as much as an epoch without training. Without this, such an
+    example stops the pipeline, with an error that names it, unless only a
+    decoder can tell that the middle of a file is broken.
 
     Args:
         dataset: Examples, see `random_resized_crop`.
@@ -113,7 +122,47 @@ def valid_examples(
             good = tf.logical_and(good, tf.logical_not(bad))
         return good
 
-    return dataset.filter(is_valid)
+    checked = dataset
+    if "image" in dataset.element_spec:
+        checked = _readable(dataset, tally)
+    valid = checked.filter(is_valid)
+    if _SIZE in valid.element_spec:
+        valid = valid.map(
+            lambda example: {k: v for k, v in example.items() if k != _SIZE}
+        )
+    return named_like(valid, dataset)
+
+
+def without_errors(dataset: Any, work: Any, reason: str, tally: Any) -> Any:
+    """The data set mapped by `work`, without the examples that it fails on."""
+
+    def begin(*example: Any) -> Any:
+        if tally is not None:
+            tally.add(reason, True)
+        return work(*example)
+
+    def end(*example: Any) -> Any:
+        if tally is not None:
+            # It came through: counted in vain.
+            tally.add(reason, True, -1)
+        return example if len(example) > 1 else example[0]
+
+    worked = dataset.map(begin, tf.data.AUTOTUNE, deterministic=True)
+    return worked.ignore_errors().map(end)
+
+
+def _readable(dataset: Any, tally: Any) -> Any:
+    """Leaves out files that no decoder can read, by decoding them."""
+    if not is_encoded(dataset.element_spec["image"]):
+        return dataset
+
+    def look(example: dict) -> dict:
+        size = tf.shape(decoded(example["image"]))
+        with tf.control_dependencies([tf.debugging.Assert(size[0] > 0, [0])]):
+            image = tf.identity(example["image"])
+        return {**example, "image": image, _SIZE: size[:2]}
+
+    return without_errors(dataset, look, "unreadable image", tally)
 
 
 def bad_boxes(boxes: Any) -> Any:
@@ -149,77 +198,73 @@ def clean(
     dataset: Any,
     *,
     without_boxes: str,
-    on_error: str,
-    num_classes: int | None,
     tally: Tally | None,
+    on_error: str = "raise",
+    num_classes: int | None = None,
+    masks: bool = True,
 ) -> Any:
-    """What the builders do with rows that are wrong or have no boxes."""
+    """What the builders do with rows that are wrong or have no objects."""
     if on_error == "skip":
         dataset = valid_examples(dataset, num_classes=num_classes, tally=tally)
-    if "boxes" not in dataset.element_spec:
+    spec = dataset.element_spec
+    by_boxes = "boxes" in spec
+    if not by_boxes and not (masks and "mask" in spec):
         return dataset
 
-    def has_boxes(example: dict) -> Any:
-        boxed = tf.shape(example["boxes"])[0] > 0
+    def has_objects(example: dict) -> Any:
+        if by_boxes:
+            some = tf.shape(example["boxes"])[0] > 0
+        else:
+            some = tf.reduce_any(tf.cast(example["mask"], "bool"))
         if tally is not None:
-            tally.add("without boxes", tf.logical_not(boxed))
-        return boxed
+            tally.add("without boxes", tf.logical_not(some))
+        return some
 
     if without_boxes == "drop":
-        return dataset.filter(has_boxes)
+        return named_like(dataset.filter(has_objects), dataset)
 
     def fill(example: dict) -> dict:
-        boxed, boxes = has_boxes(example), example["boxes"]
-        missing = tf.cast(tf.logical_not(boxed), "int32")
-        # The whole image: objectness is 1 in every crop.
-        whole = tf.tile([[0.0, 0.0, 1.0, 1.0]], [missing, 1])
-        example = {
-            **example,
-            "boxes": tf.concat([boxes, whole], axis=0),
-            "boxed": boxed,
-        }
-        if "box_labels" in example:
-            labels = example["box_labels"]
-            own = tf.cast(example.get("label", -1), labels.dtype)
-            example["box_labels"] = tf.concat(
-                [labels, tf.fill([missing], own)], axis=0
-            )
-        return example
+        boxed = has_objects(example)
+        kept = {**example, "boxed": boxed}
+        if "boxed" in example:
+            kept["boxed"] = tf.logical_and(boxed, example["boxed"])
+        if by_boxes:
+            missing = tf.cast(tf.logical_not(boxed), "int32")
+            # The whole image, of no class.
+            whole = tf.tile([[0.0, 0.0, 1.0, 1.0]], [missing, 1])
+            kept["boxes"] = tf.concat([example["boxes"], whole], axis=0)
+            if "box_labels" in example:
+                labels = example["box_labels"]
+                none = tf.fill([missing], tf.cast(-1, labels.dtype))
+                kept["box_labels"] = tf.concat([labels, none], axis=0)
+        return kept
 
-    return dataset.map(fill)
+    return named_like(dataset.map(fill), dataset)
 
 
 def _problems(example: dict, num_classes: int | None):
     """Reasons not to take an example, and whether each holds."""
     if "boxes" in example:
-        yield "bad boxes", tf.reduce_any(bad_boxes(example["boxes"]))
-    if num_classes is not None and "label" in example:
-        label = example["label"]
-        yield "bad label", tf.logical_or(label < 0, label >= num_classes)
-    image = example["image"]
-    if is_encoded(image):
-        yield "unreadable image", tf.logical_not(readable(image))
-    else:
-        yield "unreadable image", tf.reduce_any(tf.shape(image)[:2] == 0)
-    size = None
-    if "mask" in example or "image_size" in example:
-        size = _size(image)
+        bad = tf.reduce_any(bad_boxes(example["boxes"]))
+        if "box_labels" in example:
+            counts = [tf.shape(example[k])[0] for k in ("boxes", "box_labels")]
+            bad = tf.logical_or(bad, counts[0] != counts[1])
+        yield "bad boxes", bad
+    if num_classes is not None:
+        for part in ("label", "box_labels"):
+            if part in example:
+                ids = example[part]
+                wrong = tf.logical_or(ids < 0, ids >= num_classes)
+                yield "bad label", tf.reduce_any(wrong)
+    if "image" not in example:
+        return
+    size = example.get(_SIZE)
+    if size is None:
+        size = tf.shape(example["image"])[:2]
+        yield "unreadable image", tf.reduce_any(size == 0)
     if "mask" in example:
         differs = tf.shape(example["mask"])[:2] != size
         yield "bad mask", tf.reduce_any(differs)
     if "image_size" in example:
         fits = same_shape(example["image_size"], size)
         yield "bad boxes", tf.logical_not(fits)
-
-
-def _size(image: Any) -> Any:
-    """Height and width; of bytes that are no JPEG, found by decoding."""
-    if not is_encoded(image):
-        return tf.shape(image)[:2]
-    return tf.cond(
-        readable(image),
-        lambda: tf.shape(tf.io.decode_image(image, 3, expand_animations=False))[
-            :2
-        ],
-        lambda: tf.constant([0, 0]),
-    )

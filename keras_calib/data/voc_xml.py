@@ -1,6 +1,7 @@
 """Boxes from Pascal VOC files."""
 
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_calib.checks import check_in
 from keras_calib.checks import invalid
 from keras_calib.data.validity import BOX_RULE
 from keras_calib.data.validity import Tally
@@ -36,6 +38,7 @@ class Annotations(NamedTuple):
 
     Attributes:
         paths: The files.
+        bad: Files that were wrong and left out.
         class_names: Names of the classes, in the order of their ids.
         labels: Their ids, int64 `(boxes,)`.
         boxes: Boxes `(boxes, 4)`, float32.
@@ -45,6 +48,7 @@ class Annotations(NamedTuple):
     """
 
     paths: list[Path]
+    bad: list[Path]
     class_names: list[str]
     labels: np.ndarray
     boxes: np.ndarray
@@ -53,10 +57,23 @@ class Annotations(NamedTuple):
 
     def lookup(self) -> Callable[[Any], dict]:
         """From the name of an image file to the boxes of that image."""
-        stems = [path.stem for path in self.paths]
+        stems = [path.stem for path in self.paths + self.bad]
+        twice = {stem for stem, count in Counter(stems).items() if count > 1}
+        if twice:
+            raise ValueError(
+                invalid(
+                    "`annotations` must have one file for each name of an "
+                    "image",
+                    twice=sorted(twice)[:9],
+                )
+            )
+        # Wrong files come after the row that stands for none.
+        rows = np.arange(len(stems), dtype="int64")
+        rows[len(self.paths) :] += 1
         table = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer(
-                stems, np.arange(len(stems), dtype="int64")
+                tf.constant(stems, "string"),
+                rows,
             ),
             default_value=-1,
         )
@@ -69,12 +86,14 @@ class Annotations(NamedTuple):
         def find(name: Any) -> dict:
             stem = tf.strings.regex_replace(name, r"^.*/|\.[^./]*$", "")
             row = table.lookup(stem)
-            row = tf.where(row < 0, none, row)
+            bad = row > none
+            row = tf.where(tf.logical_or(row < 0, bad), none, row)
             start, end = splits[row], splits[row + 1]
             return {
                 "boxes": boxes[start:end],
                 "box_labels": labels[start:end],
                 "image_size": sizes[row],
+                "bad_file": bad,
             }
 
         return find
@@ -99,6 +118,7 @@ def read_voc_xml(path: str | Path, *, first_pixel: int = 0) -> VocObjects:
         Everingham et al., The PASCAL Visual Object Classes Challenge, IJCV
         2010, https://doi.org/10.1007/s11263-009-0275-4
     """
+    check_in("first_pixel", first_pixel, (0, 1))
     try:
         root = ElementTree.parse(path).getroot()
         size = tuple(
@@ -107,13 +127,21 @@ def read_voc_xml(path: str | Path, *, first_pixel: int = 0) -> VocObjects:
         )
         names, boxes = [], []
         for item in root.iter("object"):
-            names.append(item.findtext("name", "").strip())
+            name = item.findtext("name", "").strip()
+            if not name:
+                raise ValueError("an object without <name>")
+            names.append(name)
             corners = [
                 float(item.findtext(f"bndbox/{corner}", "nan"))
                 for corner in ("ymin", "xmin", "ymax", "xmax")
             ]
             boxes.append(corners)
-    except (ElementTree.ParseError, ValueError) as error:
+    except (
+        ElementTree.ParseError,
+        LookupError,
+        OverflowError,
+        ValueError,
+    ) as error:
         raise ValueError(
             invalid(
                 "Annotations must be Pascal VOC files with <size> and <bndbox>",
@@ -145,6 +173,7 @@ def read_annotations(
     tally: Tally | None,
     first_pixel: int = 0,
     paths: Sequence[Path] | None = None,
+    required: bool = True,
 ) -> Annotations:
     """All Pascal VOC files of a folder, or those given.
 
@@ -152,7 +181,9 @@ def read_annotations(
     count, and are left out.
     """
     if paths is None:
-        paths = sorted(folder.rglob("*.xml"))
+        paths = sorted(
+            path for path in folder.rglob("*") if path.suffix.lower() == ".xml"
+        )
     if not paths:
         raise ValueError(
             invalid(
@@ -160,7 +191,7 @@ def read_annotations(
                 annotations=str(folder),
             )
         )
-    read, kept = [], []
+    read, kept, bad = [], [], []
     for path in paths:
         try:
             read.append(read_voc_xml(path, first_pixel=first_pixel))
@@ -169,12 +200,29 @@ def read_annotations(
                 raise
             if tally is not None:
                 tally.add("bad boxes", True)
+            bad.append(path)
             continue
         kept.append(path)
+    if isinstance(class_names, str):
+        raise TypeError(
+            invalid(
+                "`class_names` must be several names, not one text",
+                class_names=class_names,
+            )
+        )
     names = class_names
     if names is None:
         names = sorted({name for one in read for name in one.names})
     ids = {name: place for place, name in enumerate(names)}
+    marked = {name for one in read for name in one.names}
+    if marked and not marked & set(ids) and required:
+        raise ValueError(
+            invalid(
+                "Objects must have names of classes",
+                names=sorted(marked)[:9],
+                class_names=list(names)[:9],
+            )
+        )
     labels, boxes, counts = [], [], []
     for one in read:
         known = [i for i, name in enumerate(one.names) if name in ids]
@@ -186,6 +234,7 @@ def read_annotations(
         counts.append(len(known))
     return Annotations(
         paths=kept,
+        bad=bad,
         class_names=list(names),
         labels=np.array(labels, "int64"),
         boxes=np.concatenate([*boxes, np.zeros((0, 4))]).astype("float32"),
