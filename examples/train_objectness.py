@@ -43,7 +43,7 @@ _SIZE = flags.DEFINE_integer("size", None, "Of crops; 48, digits 32.")
 _SCALE = flags.DEFINE_float("scale", 0.1, "Smallest crop, share of the image.")
 _JITTER = flags.DEFINE_float("jitter", 0.0, "Strength of colour jitter.")
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 64, "Images per step.")
-_EPOCHS = flags.DEFINE_integer("epochs", None, "30 for digits, else 40.")
+_EPOCHS = flags.DEFINE_integer("epochs", None, "30 for digits, else 25.")
 _RATE = flags.DEFINE_float("learning_rate", 0.1, "At the start; SGD.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of weights, order and crops.")
 _STRATEGY = flags.DEFINE_enum("strategy", "none", ["none", "mirrored"], "")
@@ -54,7 +54,7 @@ def main(_):
     logging.set_verbosity(logging.WARNING)
     small = _DATA.value == "digits"
     size = _SIZE.value or (32 if small else 48)
-    epochs = _EPOCHS.value or (30 if small else 40)
+    epochs = _EPOCHS.value or (30 if small else 25)
     train_set, val_set, names = load(
         _DATA.value, _DATA_DIR.value, _ANNOTATIONS.value
     )

@@ -116,31 +116,33 @@ class Cropping(NamedTuple):
     def _random(self, seed: Any) -> Callable[[Any], Any]:
         """Area and log of the ratio even, the first of ten that fits."""
         (least, most), ratio = self.scale, np.array(self.ratio)
-        narrow, wide = np.log(ratio)
+        narrow, wide = 0.5 * np.log(ratio)
+        low = np.array([least, narrow, 0.0, 0.0], "float32")
+        span = np.array([most - least, wide - narrow, 1.0, 1.0], "float32")
 
         def choose(size: Any) -> Any:
-            draws = tf.random.stateless_uniform([_TRIES, 4], seed)
+            draws = tf.random.stateless_uniform([_TRIES, 4], seed) * span + low
+            share, root, y, x = tf.unstack(draws, axis=1)
+            side, root = tf.sqrt(share), tf.exp(root)
             whole = tf.cast(size, "float32")
-            area = tf.reduce_prod(whole) * (
-                least + (most - least) * draws[:, 0]
-            )
-            root = tf.exp(0.5 * (narrow + (wide - narrow) * draws[:, 1]))
-            side = tf.sqrt(area)
-            extent = tf.round(tf.stack([side / root, side * root], axis=-1))
-            fits = tf.reduce_all(
-                tf.logical_and(extent >= 1, extent <= whole), axis=-1
-            )
-            # Else the largest part of the middle with a ratio that is allowed.
-            own = tf.clip_by_value(whole[1] / whole[0], ratio[0], ratio[1])
-            middle = tf.stack([whole[1] / own, whole[0] * own])
-            extents = tf.concat(
-                [extent, tf.minimum(tf.round(middle), whole)[None]], axis=0
-            )
-            places = tf.concat([draws[:, 2:], [[0.5, 0.5]]], axis=0)
-            first = tf.argmax(tf.concat([fits, [True]], axis=0))
-            extent = extents[first]
+            extents = tf.stack([side / root, side * root], axis=1)
+            extents = tf.round(extents * tf.sqrt(tf.reduce_prod(whole)))
+            fits = tf.reduce_all(extents <= whole, axis=1)
+            first = tf.argmax(fits)
+
+            def drawn():
+                place = tf.stack([y[first], x[first]])
+                return tf.maximum(extents[first], 1.0), place
+
+            def middle():
+                # As much of it as has a ratio that is allowed.
+                own = tf.clip_by_value(whole[1] / whole[0], *ratio)
+                extent = tf.stack([whole[1] / own, whole[0] * own])
+                return tf.minimum(tf.round(extent), whole), tf.fill([2], 0.5)
+
+            extent, place = tf.cond(fits[first], drawn, middle)
             room = whole - extent
-            corner = tf.minimum(tf.floor(places[first] * (room + 1)), room)
+            corner = tf.minimum(tf.floor(place * (room + 1)), room)
             return tf.cast(tf.concat([corner, extent], axis=0), "int32")
 
         return choose
