@@ -430,6 +430,15 @@ def test_labels_out_of_range_are_named():
     assert len(list(good)) == 15 and tally.counts()["bad label"] == 1
 
 
+def test_examples_without_a_name_are_called_by_their_number():
+    rows = squares(16, CLASSES)
+    rows["label"][3] = -1
+    del rows["name"]
+    dataset = kc.with_index(tf.data.Dataset.from_tensor_slices(rows))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="index 3"):
+        list(batches(dataset))
+
+
 def test_more_boxes_than_there_may_be_are_named():
     row = {
         "image": jpeg(np.full((20, 20, 3), 90, "uint8")),

@@ -54,7 +54,7 @@ def to_batch(
     """One cropped example: the parts that a batch of it needs."""
     source, classes = labelling.source, labelling.classes
     kept = {"label": tf.cast(example["label"], "int64")}
-    kept["name"] = example.get("name", tf.constant("?"))
+    kept["name"] = _name(example)
     for part in ("index", "context", "boxed"):
         if part in example:
             kept[part] = example[part]
@@ -82,6 +82,16 @@ def to_batch(
                 labelling.max_boxes,
             )
     return kept
+
+
+def _name(example: dict) -> Any:
+    """What errors call the example."""
+    if "name" in example:
+        return example["name"]
+    if "index" in example:
+        number = tf.strings.as_string(example["index"])
+        return tf.strings.join(["index ", number])
+    return tf.constant("(no name)")
 
 
 def checked(batch: dict, labelling: Labelling) -> dict:
