@@ -5,7 +5,11 @@ r"""Confidence that follows the size of the object, not its surroundings.
         --data=tiny_imagenet_boxes --data_dir=DIR
 
 trains one small residual network with each kind of label and compares them on
-the validation set and on the same images with the objects painted out.
+the validation set and on the same images with the objects painted out, where
+its mean confidence falls from 0.455 with hard labels to 0.163 with adaptive
+ones and to 0.123 with context images among them: README.md shows the table.
+Three minutes for the digits of the first line, half an hour on 2 cores for
+the 6,400 images of the second.
 
 The full recipe of the paper, where there is an accelerator:
 
