@@ -524,3 +524,14 @@ def test_labels_that_are_no_class_ids_are_refused():
         wrong = tf.data.Dataset.from_tensor_slices({**rows, "label": labels})
         with pytest.raises(ValueError, match="must be one class id"):
             batches(wrong)
+
+
+def test_masks_of_another_size_are_named_by_pipelines_too():
+    rows = squares(8, CLASSES)
+    rows["mask"] = np.ones((8, 20, 7, 1), "uint8")
+    dataset = tf.data.Dataset.from_tensor_slices(rows)
+    for _ in range(5):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="square [0-7]"
+        ):
+            list(batches(dataset, objects="mask"))

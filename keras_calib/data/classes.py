@@ -227,7 +227,7 @@ def cap_classes(dataset: Any, cap: int, num_classes: int) -> Any:
             example=example.get("name", ""),
             label=label,
         )
-        place = tf.reshape(label, [1, 1])
+        place = tf.clip_by_value(tf.reshape(label, [1, 1]), 0, num_classes - 1)
         counts = tf.tensor_scatter_nd_add(counts, place, [1])
         return counts, (example, tf.gather_nd(counts, place)[0] <= cap)
 

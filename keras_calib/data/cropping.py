@@ -80,7 +80,7 @@ class Cropping(NamedTuple):
         )
         out = dict(example)
         if "mask" in example:
-            require(
+            fits = require(
                 tf.reduce_all(tf.equal(tf.shape(example["mask"])[:2], size)),
                 "`mask` must have the height and width of `image`",
                 example=name,
@@ -89,7 +89,8 @@ class Cropping(NamedTuple):
             )
             begin = tf.concat([window[:2], [0]], axis=0)
             extent = tf.concat([window[2:], [1]], axis=0)
-            mask = tf.slice(example["mask"], begin, extent)
+            with tf.control_dependencies([fits]):
+                mask = tf.slice(example["mask"], begin, extent)
             out["mask_in_window"] = mask
             mask = tf.image.resize(mask, self.size, "nearest")
             out["mask"] = self._flip(mask, flipped)

@@ -132,12 +132,14 @@ def _slice(
         )
     size = tf.shape(image)[:2]
     if not image.shape[:2].is_fully_defined() or 0 in image.shape[:2]:
-        require(
+        some = require(
             tf.reduce_all(size > 0),
             "Every image must have pixels",
             example=name,
             size=size,
         )
+        with tf.control_dependencies([some]):
+            size = tf.identity(size)
     window = choose(size)
     begin = tf.concat([window[:2], [0]], axis=0)
     part = tf.slice(image, begin, tf.concat([window[2:], [-1]], axis=0))

@@ -10,13 +10,19 @@ from keras_calib.extras import tensorflow as tf
 __all__ = ["require"]
 
 
-def require(condition: Any, rule: str, **received: Any) -> None:
+def require(condition: Any, rule: str, **received: Any) -> Any:
     """Raises unless `condition` holds: at once, or when the graph runs.
+
+    In a graph this runs beside what comes after: what would fail itself, with
+    an error of its own, must wait for the operation returned.
 
     Args:
         condition: A bool scalar tensor.
         rule: What must hold.
         **received: What to show by name, tensors.
+
+    Returns:
+        The operation that looks, for `tf.control_dependencies`.
 
     Raises:
         ValueError: In eager use.
@@ -26,11 +32,11 @@ def require(condition: Any, rule: str, **received: Any) -> None:
         if not bool(condition):
             shown = {k: _shown(v) for k, v in received.items()}
             raise ValueError(invalid(rule, **shown))
-        return
+        return tf.no_op()
     facts: list[Any] = [f"{rule}. Received:"]
     for name, value in received.items():
         facts += [f"{name}=", value]
-    tf.debugging.Assert(condition, facts, summarize=32)
+    return tf.debugging.Assert(condition, facts, summarize=32)
 
 
 def _shown(value: Any) -> Any:
