@@ -319,6 +319,16 @@ def test_import_loads_no_framework_but_the_backend():
         assert "tensorflow" not in loaded
 
 
+@pytest.mark.portable
+def test_an_absent_extra_is_named_with_what_installs_it():
+    from keras_calib import extras
+
+    absent = type(extras.tensorflow)("no_such_package", "tfds")
+    with pytest.raises(ImportError, match=r"pip install 'keras-calib\[tfds\]'"):
+        _ = absent.anything
+    assert not hasattr(absent, "__wrapped__")
+
+
 # Files.
 
 

@@ -14,6 +14,7 @@ from keras_calib.data.boxes import as_boxes
 from keras_calib.data.boxes import crop_boxes
 from keras_calib.data.boxes import flip_boxes
 from keras_calib.data.boxes import resize_boxes
+from keras_calib.data.image_reading import cut
 from keras_calib.data.image_reading import read_window
 from keras_calib.data.object_share import covered_share
 from keras_calib.data.object_share import known_boxes
@@ -87,10 +88,8 @@ class Cropping(NamedTuple):
                 size=size,
                 mask=tf.shape(example["mask"]),
             )
-            begin = tf.concat([window[:2], [0]], axis=0)
-            extent = tf.concat([window[2:], [1]], axis=0)
             with tf.control_dependencies([fits]):
-                mask = tf.slice(example["mask"], begin, extent)
+                mask = cut(example["mask"], window)
             out["mask_in_window"] = mask
             mask = tf.image.resize(mask, self.size, "nearest")
             out["mask"] = self._flip(mask, flipped)

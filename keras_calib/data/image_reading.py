@@ -10,7 +10,7 @@ from keras_calib.checks import shape_of
 from keras_calib.data.requirements import require
 from keras_calib.extras import tensorflow as tf
 
-__all__ = ["decode", "decoded", "is_encoded", "read_window"]
+__all__ = ["cut", "decode", "decoded", "is_encoded", "read_window"]
 
 # First two and last two bytes of whole files.
 _JPEG = b"\xff\xd8\xff\xd9"
@@ -59,6 +59,13 @@ def read_window(
     window.set_shape([4])
     size.set_shape([2])
     return part, window, size
+
+
+def cut(pixels: Any, window: Any) -> Any:
+    """The part of an image or mask in `[top, left, height, width]`."""
+    begin = tf.concat([window[:2], [0]], axis=0)
+    part = tf.slice(pixels, begin, tf.concat([window[2:], [-1]], axis=0))
+    return tf.ensure_shape(part, [None, None, pixels.shape[-1]])
 
 
 def decode(image: Any, name: Any) -> Any:
@@ -141,7 +148,4 @@ def _slice(
         with tf.control_dependencies([some]):
             size = tf.identity(size)
     window = choose(size)
-    begin = tf.concat([window[:2], [0]], axis=0)
-    part = tf.slice(image, begin, tf.concat([window[2:], [-1]], axis=0))
-    part.set_shape([None, None, image.shape[-1]])
-    return part, window, size
+    return cut(image, window), window, size

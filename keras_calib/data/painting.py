@@ -5,14 +5,15 @@ from typing import Any
 
 from keras_calib.checks import invalid
 from keras_calib.data.boxes import boxes_to_mask
-from keras_calib.data.boxes import mask_area
 from keras_calib.data.boxes import selected
+from keras_calib.data.image_reading import cut
 from keras_calib.data.image_reading import decode
 from keras_calib.data.image_reading import is_encoded
 from keras_calib.data.naming import named_like
 from keras_calib.data.requirements import require
 from keras_calib.data.validity import BOX_RULE
 from keras_calib.data.validity import bad_boxes
+from keras_calib.data.validity import has_objects
 from keras_calib.extras import tensorflow as tf
 
 __all__ = [
@@ -193,10 +194,7 @@ def paint(part: Any, window: Any, size: Any, example: dict) -> Any:
             kept = _pixels(example["boxes"], window, size, shape)
             over = tf.logical_and(over, tf.logical_not(kept))
     if "painted_mask" in example:
-        mask = example["painted_mask"]
-        begin = tf.concat([window[:2], [0]], axis=0)
-        extent = tf.concat([window[2:], [-1]], axis=0)
-        mask = selected(tf.slice(mask, begin, extent), None)
+        mask = selected(cut(example["painted_mask"], window), None)
         over = tf.logical_or(over, mask)
     if not part.dtype.is_floating:
         fill = tf.round(fill)
@@ -250,11 +248,9 @@ def with_objects(dataset: Any, classes: Sequence[int] | None = None) -> Any:
     spec = dataset.element_spec
     if "boxed" in spec:
         dataset = dataset.filter(lambda example: example["boxed"])
-    if "boxes" in spec:
-        return dataset.filter(lambda e: tf.shape(e["boxes"])[0] > 0)
-    if "mask" in spec:
-        return dataset.filter(lambda e: mask_area(e["mask"], classes) > 0)
-    return dataset
+    if not {"boxes", "mask"} & set(spec):
+        return dataset
+    return dataset.filter(lambda example: has_objects(example, classes))
 
 
 def _pixels(boxes: Any, window: Any, size: Any, shape: Any) -> Any:

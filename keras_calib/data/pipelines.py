@@ -16,7 +16,6 @@ from keras_calib.data.batches import checked
 from keras_calib.data.batches import finish
 from keras_calib.data.batches import labels_of
 from keras_calib.data.batches import to_batch
-from keras_calib.data.boxes import mask_area
 from keras_calib.data.cropping import Cropping
 from keras_calib.data.cropping import object_source
 from keras_calib.data.cropping import read_parts
@@ -32,6 +31,7 @@ from keras_calib.data.pipeline_checks import check_count
 from keras_calib.data.pipeline_checks import check_label
 from keras_calib.data.pipeline_checks import check_parts
 from keras_calib.data.pipeline_checks import read_spec
+from keras_calib.data.validity import has_objects
 from keras_calib.extras import tensorflow as tf
 from keras_calib.targets import check_beta_and_floor
 
@@ -354,11 +354,7 @@ def _some_context(
     chosen = tf.random.stateless_uniform([], seed) < share
     if "boxed" in example:
         chosen = tf.logical_and(chosen, example["boxed"])
-    if "boxes" in example:
-        some = tf.shape(example["boxes"])[0] > 0
-    else:
-        some = mask_area(example["mask"], classes) > 0
-    chosen = tf.logical_and(chosen, some)
+    chosen = tf.logical_and(chosen, has_objects(example, classes))
     context = without_objects(example, fill, classes)
     plain = {"context": tf.constant(False), **example}
     for part in ("painted", "painted_mask", "fill"):

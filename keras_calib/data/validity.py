@@ -1,10 +1,12 @@
 """Examples that cannot be what they say: found, left out, counted."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from keras_calib.checks import check_in
 from keras_calib.checks import check_integer
 from keras_calib.data.boxes import NO_BOX
+from keras_calib.data.boxes import mask_area
 from keras_calib.data.image_reading import decoded
 from keras_calib.data.image_reading import is_encoded
 from keras_calib.data.naming import named_like
@@ -16,6 +18,7 @@ __all__ = [
     "bad_boxes",
     "check_policies",
     "clean",
+    "has_objects",
     "same_shape",
     "valid_examples",
     "without_errors",
@@ -166,14 +169,22 @@ def _readable(dataset: Any, tally: Any) -> Any:
 
 
 def bad_boxes(boxes: Any) -> Any:
-    """Which rows `(..., n, 4)` are no boxes of an image; `NO_BOX` is fine."""
+    """Which rows `(..., n, 4)` are no boxes of an image; `NO_BOX` is fine.
+
+    Of tensors, and of NumPy arrays as they are.
+    """
     low, high = boxes[..., :2], boxes[..., 2:]
     # Further out than the image is wide, they are not shares of it.
-    inside = tf.logical_and(low < 1, high > 0)
-    near = tf.logical_and(low >= -1, high <= 2)
-    good = tf.logical_and(low < high, tf.logical_and(inside, near))
-    good = tf.reduce_all(good, axis=-1)
-    return tf.logical_not(tf.logical_or(good, boxes[..., 0] == NO_BOX))
+    near = (low >= -1) & (high <= 2)
+    good = (low < high) & (low < 1) & (high > 0) & near
+    return ~((good[..., 0] & good[..., 1]) | (boxes[..., 0] == NO_BOX))
+
+
+def has_objects(example: dict, classes: Sequence[int] | None = None) -> Any:
+    """Whether there is a box, or without boxes, an object in the mask."""
+    if "boxes" in example:
+        return tf.shape(example["boxes"])[0] > 0
+    return mask_area(example["mask"], classes) > 0
 
 
 def same_shape(size: Any, other: Any) -> Any:
@@ -211,20 +222,17 @@ def clean(
     if not by_boxes and not (masks and "mask" in spec):
         return dataset
 
-    def has_objects(example: dict) -> Any:
-        if by_boxes:
-            some = tf.shape(example["boxes"])[0] > 0
-        else:
-            some = tf.reduce_any(tf.cast(example["mask"], "bool"))
+    def look(example: dict) -> Any:
+        some = has_objects(example)
         if tally is not None:
             tally.add("without boxes", tf.logical_not(some))
         return some
 
     if without_boxes == "drop":
-        return named_like(dataset.filter(has_objects), dataset)
+        return named_like(dataset.filter(look), dataset)
 
     def fill(example: dict) -> dict:
-        boxed = has_objects(example)
+        boxed = look(example)
         kept = {**example, "boxed": boxed}
         if "boxed" in example:
             kept["boxed"] = tf.logical_and(boxed, example["boxed"])

@@ -14,6 +14,7 @@ from keras_calib.checks import check_in
 from keras_calib.checks import invalid
 from keras_calib.data.validity import BOX_RULE
 from keras_calib.data.validity import Tally
+from keras_calib.data.validity import bad_boxes
 from keras_calib.extras import tensorflow as tf
 
 __all__ = ["Annotations", "VocObjects", "read_annotations", "read_voc_xml"]
@@ -156,9 +157,7 @@ def read_voc_xml(path: str | Path, *, first_pixel: int = 0) -> VocObjects:
     corners = np.array(boxes, "float64").reshape(-1, 4)
     corners -= [first_pixel, first_pixel, 0, 0]
     shares = corners / [*size, *size]
-    low, high = shares[:, :2], shares[:, 2:]
-    good = (low < high) & (low < 1) & (high > 0) & (low >= -1) & (high <= 2)
-    if not good.all():
+    if bad_boxes(shares).any():
         raise ValueError(
             invalid(BOX_RULE, file=str(path), boxes=boxes, size=size)
         )
