@@ -1,7 +1,10 @@
 """Keras' own augmentation layers, for images with objects in them."""
 
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
+
+import keras
 
 from keras_calib.data.boxes import boxes_to_mask
 from keras_calib.data.boxes import resize_boxes
@@ -12,6 +15,9 @@ from keras_calib.data.object_share import objectness_from_mask
 from keras_calib.extras import tensorflow as tf
 
 __all__ = ["apply_layers"]
+
+# What objects are in a mask on its way: no layer fills what it uncovers so.
+_OBJECT = -65536.0
 
 
 def apply_layers(
@@ -31,9 +37,9 @@ def apply_layers(
     Args:
         example: What `random_resized_crop` returns.
         *layers: Keras image augmentation layers, for instance
-            `keras.layers.RandomRotation(0.1)`. Their random numbers are their
-            own: for repeatable ones, give them a seed and the pipeline
-            `num_parallel_calls=1`.
+            `keras.layers.RandomRotation(0.1)`, or a `keras.layers.Pipeline`
+            of them. Their random numbers are their own: for repeatable ones,
+            give them a seed and the pipeline `num_parallel_calls=1`.
         moves: Whether they move objects; if not (colours, noise), only the
             image goes through them.
         objects: As in `random_resized_crop`. Inside a pipeline only those
@@ -59,7 +65,7 @@ def apply_layers(
             example["image"] = layer(example["image"], training=True)
         return example
     if source == "mask":
-        mask = tf.cast(selected(example["mask"], classes), "uint8")
+        mask = selected(example["mask"], classes)
     else:
         size = example["image"].shape[:2]
         boxes = known_boxes(
@@ -67,19 +73,49 @@ def apply_layers(
         )
         boxes = resize_boxes(boxes, (1.0, 1.0), size)
         mask = boxes_to_mask(boxes, size)
-    parts = {
-        "images": example["image"],
-        "segmentation_masks": tf.cast(mask, "float32"),
-    }
-    for layer in layers:
-        parts = layer(parts, training=True)
-    example["image"] = parts["images"]
-    moved = tf.cast(tf.round(parts["segmentation_masks"]), mask.dtype)
-    example["mask"] = moved
-    share = objectness_from_mask(moved)
+    mask = tf.cast(mask, "uint8")
+    for layer in _each(layers):
+        example["image"], mask = _moved(layer, example["image"], mask)
+    example["mask"] = mask
+    share = objectness_from_mask(mask)
     if "boxed" in example:
         share = tf.where(example["boxed"], share, 1.0)
     example["objectness"] = share
     for part in ("boxes", "box_labels"):
         example.pop(part, None)
     return example
+
+
+def _each(layers: Sequence[Any]) -> Iterator[Any]:
+    for layer in layers:
+        if isinstance(layer, (keras.layers.Pipeline, keras.Sequential)):
+            yield from _each(layer.layers)
+        else:
+            yield layer
+
+
+def _moved(layer: Any, image: Any, mask: Any) -> tuple[Any, Any]:
+    """Image and mask, 1 where an object is, after one layer."""
+    if isinstance(layer, keras.layers.RandomElasticTransform):
+        return _distorted(layer, image, mask)
+    marked = tf.cast(mask, "float32") * _OBJECT
+    parts = layer(
+        {"images": image, "segmentation_masks": marked}, training=True
+    )
+    found = parts["segmentation_masks"] < 0.5 * _OBJECT
+    return parts["images"], tf.cast(found, mask.dtype)
+
+
+def _distorted(layer: Any, image: Any, mask: Any) -> tuple[Any, Any]:
+    """Through a layer that draws another distortion for a mask of its own.
+
+    The mask goes as a channel of the image; beside it one of zeros, that
+    shows what the layer fills in.
+    """
+    top = layer.value_range[1]
+    marked = tf.cast(mask, image.dtype) * top
+    stacked = tf.concat([image, marked, tf.zeros_like(marked)], axis=-1)
+    moved = layer(stacked, training=True)
+    image, marked, filled = tf.split(moved, [image.shape[-1], 1, 1], axis=-1)
+    found = marked - filled > 0.5 * top
+    return image, tf.cast(found, mask.dtype)
