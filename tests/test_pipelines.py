@@ -507,6 +507,28 @@ def test_a_data_set_smaller_than_a_batch_is_refused():
     assert len(list(batches(data(5), drop_remainder=False))) == 1
 
 
+def test_epochs_without_a_batch_do_not_go_on_for_ever():
+    few = data(16).filter(lambda example: example["index"] < 5)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="for a batch"):
+        next(iter(batches(few, epochs=None)))
+    nothing = few.filter(lambda example: example["index"] < 0)
+    for endless in (
+        batches(nothing, epochs=None, drop_remainder=False),
+        kc.shuffled_epochs(nothing, seed=0, buffer_size=2),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="examples"):
+            next(iter(endless))
+
+
+def test_batches_are_the_same_where_the_size_is_not_known():
+    unknown = data(20).filter(lambda example: example["index"] >= 0)
+    got = batches(unknown, epochs=None)
+    expected = batches(data(20), epochs=None)
+    assert got.element_spec == expected.element_spec
+    for one, other in zip(got.take(5), expected.take(5), strict=True):
+        tf.nest.map_structure(np.testing.assert_array_equal, one, other)
+
+
 def test_workers_that_read_shares_of_their_own_draw_different_crops():
     images = []
     for k in (0, 1):

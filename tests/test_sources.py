@@ -395,6 +395,10 @@ def test_broken_images_are_named_or_skipped_and_counted(tmp_path, picture):
     data = kc.from_tfrecords(tmp_path / "a", on_error="skip", tally=tally)
     assert [int(row["label"]) for row in data] == [0, 3]
     assert tally.counts()["unreadable image"] == 3
+    # Of those that are no image, none is in order, twice or forgotten.
+    assert sorted(tally.names()["unreadable image"]) == [
+        f"image {k}" for k in (1, 2, 4)
+    ]
 
 
 # Folders.
@@ -521,6 +525,7 @@ def test_files_of_another_form_are_named_or_skipped(folder, text, rule):
         folder.images, folder.annotations, on_error="skip", tally=tally
     )
     assert len(list(data)) == 2 and tally.counts()["bad boxes"] == 1
+    assert tally.names()["bad boxes"] == [str(bad)]
 
 
 @pytest.mark.parametrize("box", [(36, 3, 4, 27), (50, 3, 60, 9), (4, 3, 4, 9)])
@@ -694,6 +699,11 @@ def test_records_that_cannot_be_parsed_are_skipped_and_counted(
     assert [int(row["label"]) for row in data] == [1, 1]
     assert tally.counts()["bad record"] == 3
     assert sum(tally.counts().values()) == 3
+    assert sorted(tally.names()["bad record"]) == [
+        f"{tmp_path / 'a'}:{k}" for k in (1, 2, 3)
+    ]
+    tally.reset()
+    assert not any(tally.names().values())
     with pytest.raises(tf.errors.InvalidArgumentError):
         list(kc.from_tfrecords(tmp_path / "a"))
 
@@ -712,6 +722,13 @@ def test_files_broken_in_their_middle_are_left_out(tmp_path, picture, kind):
     read_back = kc.from_tfrecords(tmp_path / "a", on_error="skip", tally=tally)
     assert [int(row["label"]) for row in read_back] == [0, 2]
     assert tally.counts()["unreadable image"] == 1
+    assert tally.names()["unreadable image"] == ["image 1"]
+    # Training stops, and says what finds it.
+    unnamed = kc.training_pipeline(kc.from_tfrecords(tmp_path / "a"), 8, 3, 5)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="valid_examples"):
+        next(iter(unnamed))
+    with pytest.raises(ValueError, match="example='x'"):
+        kc.center_crop({"image": broken, "name": "x"}, 8)
 
 
 def test_masks_of_colours_are_refused_by_name(tmp_path, picture):

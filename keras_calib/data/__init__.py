@@ -36,9 +36,9 @@ from keras_calib.data.pipelines import training_pipeline
 from keras_calib.data.pipelines import validation_pipeline
 from keras_calib.data.summary import DatasetSummary
 from keras_calib.data.summary import describe
+from keras_calib.data.tally import Tally
 from keras_calib.data.tfds_source import from_tfds
 from keras_calib.data.tfrecords import from_tfrecords
-from keras_calib.data.validity import Tally
 from keras_calib.data.validity import valid_examples
 
 __all__ = [

@@ -15,7 +15,7 @@ from keras_calib.data.boxes import clip_boxes
 from keras_calib.data.naming import named_like
 from keras_calib.data.painting import with_objects
 from keras_calib.data.requirements import require
-from keras_calib.data.validity import Tally
+from keras_calib.data.tally import Tally
 from keras_calib.data.validity import clean
 from keras_calib.extras import tensorflow as tf
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_calib.checks import check_in
 from keras_calib.checks import invalid
-from keras_calib.data.validity import Tally
+from keras_calib.data.tally import Tally
 from keras_calib.data.validity import check_policies
 from keras_calib.data.validity import clean
 from keras_calib.data.voc_xml import read_annotations

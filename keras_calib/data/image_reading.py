@@ -1,6 +1,8 @@
 """Parts of images, cut out while decoding where the format allows it."""
 
 from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,9 @@ __all__ = ["cut", "decode", "decoded", "is_encoded", "read_window"]
 # First two and last two bytes of whole files.
 _JPEG = b"\xff\xd8\xff\xd9"
 _PNG = b"\x89P\x60\x82"
+_RULE = "Every image must be readable"
+# Shown by errors of decoders in graphs, which know no name.
+_SCOPE = "unreadable_image__see_valid_examples"
 
 
 def is_encoded(image: Any) -> bool:
@@ -44,9 +49,11 @@ def read_window(
         return _slice(image, name, choose)
 
     def by_decoder():
-        size = tf.image.extract_jpeg_shape(image)[:2]
+        with _decoding(name):
+            size = tf.image.extract_jpeg_shape(image)[:2]
         window = choose(size)
-        part = tf.image.decode_and_crop_jpeg(image, window, channels=3)
+        with _decoding(name):
+            part = tf.image.decode_and_crop_jpeg(image, window, channels=3)
         return part, window, size
 
     def otherwise():
@@ -72,8 +79,8 @@ def decode(image: Any, name: Any) -> Any:
     """Pixels `(height, width, 3)`, uint8, of the bytes of a file.
 
     Raises:
-        tf.errors.InvalidArgumentError: With the name of the example, if the
-            bytes are no image.
+        ValueError: With the name of the example, if the bytes are no image;
+            in a graph, tf.errors.InvalidArgumentError.
     """
 
     def read(data: Any, name: Any):
@@ -81,17 +88,21 @@ def decode(image: Any, name: Any) -> Any:
         if pixels is None:
             raise ValueError(
                 invalid(
-                    "Every image must be readable",
+                    _RULE,
                     example=_as_bytes(name).decode(errors="replace"),
                     bytes=len(_as_bytes(data)),
                 )
             )
         return pixels
 
+    def by_decoder():
+        with _decoding(name):
+            return tf.io.decode_png(image, channels=3)
+
     # Other formats and broken files: Python can say which file it is.
     pixels = tf.cond(
         tf.equal(_ends(image), _PNG),
-        lambda: tf.io.decode_png(image, channels=3),
+        by_decoder,
         lambda: tf.numpy_function(read, [image, name], tf.uint8),
     )
     pixels.set_shape([None, None, 3])
@@ -111,6 +122,17 @@ def _ends(image: Any) -> Any:
     size = tf.strings.length(image)
     last = tf.strings.substr(image, tf.maximum(size - 2, 0), 2)
     return tf.strings.join([tf.strings.substr(image, 0, 2), last])
+
+
+@contextmanager
+def _decoding(name: Any) -> Iterator[None]:
+    """Names the example in errors of decoders; in graphs, what to do."""
+    with tf.name_scope(_SCOPE):
+        try:
+            yield
+        except tf.errors.InvalidArgumentError as error:
+            name = _as_bytes(name.numpy()).decode(errors="replace")
+            raise ValueError(invalid(_RULE, example=name)) from error
 
 
 def _as_bytes(value: Any) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.data.naming import named_like
+from keras_calib.data.requirements import require
 from keras_calib.extras import tensorflow as tf
 
 __all__ = ["each_epoch", "hashed", "shuffled_epochs", "with_index"]
@@ -139,7 +140,44 @@ def each_epoch(
         )
         return one_epoch(epoch, shuffled)
 
+    endless = epochs is None
+    if endless and int(dataset.cardinality()) == tf.data.UNKNOWN_CARDINALITY:
+        return _without_empty_epochs(numbers, make)
     return numbers.flat_map(make)
+
+
+def _without_empty_epochs(numbers: Any, make: Callable[[Any], Any]) -> Any:
+    """`numbers.flat_map(make)`, with an error where an epoch has no batch.
+
+    Without it, reading would go from one epoch to the next for ever.
+    """
+    optional = tf.experimental.Optional
+
+    def with_end(epoch: Any) -> Any:
+        batches = make(epoch)
+        end = tf.data.Dataset.from_tensors(optional.empty(batches.element_spec))
+        return batches.map(
+            lambda *batch: optional.from_value(_one(batch))
+        ).concatenate(end)
+
+    def look(count: Any, batch: Any) -> tuple[Any, Any]:
+        there = batch.has_value()
+        some = require(
+            there | (count > 0),
+            "`dataset` must have examples, enough for a batch",
+            batches=count,
+        )
+        with tf.control_dependencies([some]):
+            return tf.where(there, count + 1, 0), batch
+
+    batches = numbers.flat_map(with_end).scan(tf.constant(0, "int64"), look)
+    batches = batches.filter(lambda batch: batch.has_value())
+    return batches.map(lambda batch: batch.get_value())
+
+
+def _one(batch: tuple) -> Any:
+    """What `map` passes as arguments: a pair as two, else one."""
+    return batch if len(batch) > 1 else batch[0]
 
 
 def hashed(*numbers: int) -> int:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from keras_calib.checks import check_in
 from keras_calib.checks import invalid
 from keras_calib.data.boxes import selected
-from keras_calib.data.validity import Tally
+from keras_calib.data.tally import Tally
 from keras_calib.data.validity import check_policies
 from keras_calib.data.validity import clean
 from keras_calib.data.voc_xml import read_annotations
@@ -119,16 +119,16 @@ def from_tfds(
     leaves = _find(
         builder.info.features, objects, asked, annotations is not None
     )
-    decoders: dict = {}
-    wanted = {leaf.path for part, leaf in leaves.items() if part != "image"}
-    for leaf in _leaves(builder.info.features):
-        picture = isinstance(leaf.feature, tfds.features.Image)
-        if picture and not leaf.depth and leaf.path not in wanted:
-            _put(decoders, leaf.path, tfds.decode.SkipDecoding())
+    # Nothing else is read: instance masks of each object, for example.
+    wanted: dict = {}
+    for leaf in leaves.values():
+        _put(wanted, leaf.path, True)
+    skipped: dict = {}
+    _put(skipped, leaves["image"].path, tfds.decode.SkipDecoding())
     dataset = builder.as_dataset(
         split=split,
         shuffle_files=False,
-        decoders=decoders,
+        decoders=tfds.decode.PartialDecoding(wanted, decoders=skipped),
         read_config=tfds.ReadConfig(
             try_autocache=False, input_context=input_context
         ),

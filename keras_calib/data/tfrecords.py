@@ -9,7 +9,7 @@ from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.data.boxes import selected
 from keras_calib.data.requirements import require
-from keras_calib.data.validity import Tally
+from keras_calib.data.tally import Tally
 from keras_calib.data.validity import check_policies
 from keras_calib.data.validity import clean
 from keras_calib.data.validity import without_errors
@@ -114,14 +114,17 @@ def from_tfrecords(
     )
     features = _features(used)
 
+    def place(path: Any, numbered: Any) -> Any:
+        return tf.strings.join([path, ":", tf.strings.as_string(numbered[0])])
+
     def parse(path: Any, numbered: Any) -> dict:
-        number, record = numbered
+        _, record = numbered
         raw = tf.io.parse_single_example(record, features)
         name = raw[used["name"]] if "name" in used else tf.constant("")
         # A record without a name is called by its place.
         name = tf.cond(
             tf.equal(name, ""),
-            lambda: tf.strings.join([path, ":", tf.strings.as_string(number)]),
+            lambda: place(path, numbered),
             lambda: name,
         )
         example = {"image": raw[used["image"]], "name": name}
@@ -136,7 +139,7 @@ def from_tfrecords(
         return example
 
     if on_error == "skip":
-        examples = without_errors(dataset, parse, "bad record", tally)
+        examples = without_errors(dataset, parse, "bad record", tally, place)
     else:
         examples = dataset.map(parse, tf.data.AUTOTUNE)
     return clean(

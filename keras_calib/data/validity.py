@@ -10,11 +10,11 @@ from keras_calib.data.boxes import mask_area
 from keras_calib.data.image_reading import decoded
 from keras_calib.data.image_reading import is_encoded
 from keras_calib.data.naming import named_like
+from keras_calib.data.tally import Tally
 from keras_calib.extras import tensorflow as tf
 
 __all__ = [
     "BOX_RULE",
-    "Tally",
     "bad_boxes",
     "check_policies",
     "clean",
@@ -30,60 +30,6 @@ BOX_RULE = (
 )
 # Of the decoded image, while examples are looked at.
 _SIZE = "size of the image"
-_REASONS = (
-    "without boxes",
-    "bad boxes",
-    "bad label",
-    "bad mask",
-    "bad record",
-    "unreadable image",
-    "unknown class",
-)
-
-
-class Tally:
-    """Counts what is left out, or kept without boxes, as data are read.
-
-    Counts grow each time the data set is read; those of one pass are right
-    after it has been read to its end. Annotation files are read, and counted,
-    once, when the data set is built. With a data set that a strategy
-    distributes to several workers, each counts its own.
-
-    Args:
-        None.
-
-    Example:
-
-    >>> tally = Tally()
-    >>> print(tally.counts()["bad boxes"])
-    0
-
-    Reference:
-        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 4.1
-        (62 % of ImageNet's images have no boxes),
-        https://arxiv.org/abs/2009.06432
-    """
-
-    def __init__(self):
-        self._variables = {
-            reason: tf.Variable(0, dtype="int64", trainable=False)
-            for reason in _REASONS
-        }
-
-    def add(self, reason: str, condition: Any, count: int = 1) -> None:
-        """Counts `count` more where `condition` holds."""
-        check_in("reason", reason, _REASONS)
-        added = count * tf.cast(condition, "int64")
-        self._variables[reason].assign_add(added)
-
-    def counts(self) -> dict[str, int]:
-        """Number of examples (of objects: `unknown class`) by reason."""
-        return {k: int(v.numpy()) for k, v in self._variables.items()}
-
-    def reset(self) -> None:
-        """Starts again from 0."""
-        for variable in self._variables.values():
-            variable.assign(0)
 
 
 def valid_examples(
@@ -121,7 +67,7 @@ def valid_examples(
         for reason, bad in _problems(example, num_classes):
             bad = tf.logical_and(good, bad)
             if tally is not None:
-                tally.add(reason, bad)
+                tally.add(reason, bad, name=_name_of(example))
             good = tf.logical_and(good, tf.logical_not(bad))
         return good
 
@@ -136,19 +82,32 @@ def valid_examples(
     return named_like(valid, dataset)
 
 
-def without_errors(dataset: Any, work: Any, reason: str, tally: Any) -> Any:
-    """The data set mapped by `work`, without the examples that it fails on."""
+def without_errors(
+    dataset: Any, work: Any, reason: str, tally: Any, name_of: Any
+) -> Any:
+    """The data set mapped by `work`, without the examples that it fails on.
+
+    Args:
+        dataset: A `tf.data.Dataset`.
+        work: What is done to each of its elements.
+        reason: Why those are left out that it fails on.
+        tally: A `Tally`, or None.
+        name_of: What an element is called, a string scalar, of the element.
+    """
+    if tally is None:
+        worked = dataset.map(work, tf.data.AUTOTUNE, deterministic=True)
+        return worked.ignore_errors()
 
     def begin(*example: Any) -> Any:
-        if tally is not None:
-            tally.add(reason, True)
-        return work(*example)
+        name = name_of(*example)
+        with tf.control_dependencies(tally.add(reason, True, name=name)):
+            example = tf.nest.map_structure(tf.identity, example)
+        return name, work(*example)
 
-    def end(*example: Any) -> Any:
-        if tally is not None:
-            # It came through: counted in vain.
-            tally.add(reason, True, -1)
-        return example if len(example) > 1 else example[0]
+    def end(name: Any, worked: Any) -> Any:
+        # It came through: counted in vain.
+        with tf.control_dependencies(tally.add(reason, True, -1, name=name)):
+            return tf.nest.map_structure(tf.identity, worked)
 
     worked = dataset.map(begin, tf.data.AUTOTUNE, deterministic=True)
     return worked.ignore_errors().map(end)
@@ -165,7 +124,11 @@ def _readable(dataset: Any, tally: Any) -> Any:
             image = tf.identity(example["image"])
         return {**example, "image": image, _SIZE: size[:2]}
 
-    return without_errors(dataset, look, "unreadable image", tally)
+    return without_errors(dataset, look, "unreadable image", tally, _name_of)
+
+
+def _name_of(example: dict) -> Any:
+    return example.get("name", tf.constant(""))
 
 
 def bad_boxes(boxes: Any) -> Any:

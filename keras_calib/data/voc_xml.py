@@ -12,8 +12,8 @@ import numpy as np
 
 from keras_calib.checks import check_in
 from keras_calib.checks import invalid
+from keras_calib.data.tally import Tally
 from keras_calib.data.validity import BOX_RULE
-from keras_calib.data.validity import Tally
 from keras_calib.data.validity import bad_boxes
 from keras_calib.extras import tensorflow as tf
 
@@ -198,7 +198,7 @@ def read_annotations(
             if on_error == "raise":
                 raise
             if tally is not None:
-                tally.add("bad boxes", True)
+                tally.add("bad boxes", True, name=str(path))
             bad.append(path)
             continue
         kept.append(path)
