@@ -292,8 +292,9 @@ def mask_area(mask: Any, classes: Sequence[int] | None = None) -> Any:
                 **{"mask.shape": shape_of(mask)},
             )
         )
-    counted = selected(mask, classes)
-    return tf.cast(tf.math.count_nonzero(counted, axis=(-3, -2, -1)), "float32")
+    # A third of the time of `count_nonzero`, which counts in int64.
+    counted = tf.cast(selected(mask, classes), "int32")
+    return tf.cast(tf.reduce_sum(counted, axis=(-3, -2, -1)), "float32")
 
 
 def selected(values: Any, classes: Sequence[int] | None) -> Any:

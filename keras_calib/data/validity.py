@@ -6,7 +6,7 @@ from typing import Any
 from keras_calib.checks import check_in
 from keras_calib.checks import check_integer
 from keras_calib.data.boxes import NO_BOX
-from keras_calib.data.boxes import mask_area
+from keras_calib.data.boxes import selected
 from keras_calib.data.image_reading import decoded
 from keras_calib.data.image_reading import is_encoded
 from keras_calib.data.naming import named_like
@@ -147,7 +147,7 @@ def has_objects(example: dict, classes: Sequence[int] | None = None) -> Any:
     """Whether there is a box, or without boxes, an object in the mask."""
     if "boxes" in example:
         return tf.shape(example["boxes"])[0] > 0
-    return mask_area(example["mask"], classes) > 0
+    return tf.reduce_any(selected(example["mask"], classes))
 
 
 def same_shape(size: Any, other: Any) -> Any:
