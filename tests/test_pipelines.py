@@ -1,6 +1,9 @@
 """Batches to train and evaluate on."""
 
+import contextlib
+import json
 import os
+import socket
 import subprocess
 import sys
 
@@ -373,6 +376,64 @@ print("done")
         cwd=os.path.dirname(__file__),
     )
     assert "done" in run.stdout, run.stderr[-2000:]
+
+
+def test_two_workers_read_every_example_once_however_they_share():
+    code = """
+import json
+import tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+import keras_calib as kc
+from examples_with_boxes import squares
+
+def make(context=None):
+    data = kc.with_index(tf.data.Dataset.from_tensor_slices(squares(32, 5)))
+    size = context.get_per_replica_batch_size(8) if context else 8
+    return kc.training_pipeline(
+        data, 16, size, 5, epochs=1, input_context=context
+    )
+
+def indices(batches):
+    seen = []
+    for _, y in batches:
+        for part in strategy.experimental_local_results(y["index"]):
+            seen += part.numpy().tolist()
+    return seen
+
+by_function = strategy.distribute_datasets_from_function(make)
+by_itself = strategy.experimental_distribute_dataset(make())
+print(json.dumps([indices(by_function), indices(by_itself)]))
+"""
+    with contextlib.ExitStack() as stack:
+        ports = []
+        for _ in range(2):
+            free = stack.enter_context(socket.socket())
+            free.bind(("localhost", 0))
+            ports.append(f"localhost:{free.getsockname()[1]}")
+    workers = []
+    for index in range(2):
+        task = {"type": "worker", "index": index}
+        cluster = {"cluster": {"worker": ports}, "task": task}
+        worker = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=os.path.dirname(__file__),
+            env={**os.environ, "TF_CONFIG": json.dumps(cluster)},
+        )
+        workers.append(worker)
+    try:
+        outputs = [worker.communicate(timeout=200) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    for worker, (_, errors) in zip(workers, outputs, strict=True):
+        assert worker.returncode == 0, errors[-2000:]
+    shares = [json.loads(output) for output, _ in outputs]
+    for first, second in zip(*shares, strict=True):
+        assert len(first) == len(second) == 16
+        assert sorted(first + second) == list(range(32))
 
 
 def test_targets_are_the_same_where_keras_computes_with_something_else(

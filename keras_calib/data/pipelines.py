@@ -108,7 +108,8 @@ def training_pipeline(
         objects: As in `random_resized_crop`.
         max_boxes: Largest number of boxes of an example.
         seed: An integer.
-        shuffle_buffer: How many examples are held while shuffling.
+        shuffle_buffer: How many examples are held while shuffling: images
+            as they are stored, masks decoded.
         epochs: How many epochs follow one another, or None for no end.
             Either way, pass `steps_per_epoch` to `fit`, the number of
             examples // `batch_size`, rounded up with
