@@ -494,6 +494,49 @@ def test_layers_move_those_objects_that_count():
         np.testing.assert_allclose(y, expected, atol=1e-6)
 
 
+def test_classes_of_masks_are_found_again_after_layers():
+    mask = np.ones((20, 20, 1), "uint8")
+    mask[10:] = 2
+    one = {"image": np.zeros((20, 20, 3), "uint8"), "mask": mask, "label": 0}
+    crop = kc.center_crop(one, 20, 1.0)
+    still = keras.layers.Pipeline(
+        [keras.layers.RandomRotation(0.0), keras.layers.RandomGrayscale(1.0)]
+    )
+    once = kc.apply_layers(crop, still, classes=(2,))
+    again = kc.apply_layers(once, still, classes=(2,))
+    assert once["objectness"] == again["objectness"] == 0.5
+    own = kc.objectness_from_mask(again["mask"], classes=(2,))
+    assert own == 0.5 and again["mask"].dtype == "uint8"
+    examples = tf.data.Dataset.from_tensors(one)
+    for inside, outside in (((2,), None), ((2,), (2,)), (None, (2,))):
+        batches = kc.training_pipeline(
+            examples,
+            20,
+            1,
+            2,
+            targets="pairs",
+            scale=(1.0, 1.0),
+            classes=outside,
+            augment=lambda e, c=inside: kc.apply_layers(e, still, classes=c),
+            epochs=1,
+        )
+        ((_, y),) = batches
+        np.testing.assert_array_equal(y, [[0, 0.5]])
+    with pytest.raises(ValueError, match="must be above 0"):
+        kc.apply_layers(crop, still, classes=(0, 2))
+
+
+def test_layers_that_take_no_masks_are_named():
+    white = np.full((20, 20, 3), 255, "uint8")
+    one = {"image": white, "boxes": np.array([[0, 0, 1, 0.5]], "float32")}
+    crop = kc.center_crop(one, 20, 1.0)
+    scaling = keras.layers.Rescaling(1 / 255)
+    with pytest.raises(ValueError, match="Rescaling.*"):
+        kc.apply_layers(crop, scaling)
+    scaled = kc.apply_layers(crop, scaling, moves=False)
+    assert np.max(scaled["image"]) == 1 and scaled["objectness"] == 0.5
+
+
 def test_wide_crops_of_high_images_keep_their_shape():
     image = np.zeros((80, 60, 3), "uint8")
     crop = kc.center_crop({"image": image}, (30, 60), 1.0)

@@ -136,6 +136,25 @@ def test_the_largest_object_names_the_image():
         kc.label_by_largest(tf.data.Dataset.from_tensors({"boxes": [[0.0]]}))
 
 
+def test_a_box_that_is_none_or_has_no_label_names_no_image():
+    upside_down, unlabelled, several = rows([[3, 1], [2, 4], [1, 1]])
+    upside_down["boxes"] = upside_down["boxes"][:, ::-1]
+    unlabelled["box_labels"] = unlabelled["box_labels"][:1]
+    data = make_examples([several, upside_down])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[0\]"):
+        list(kc.label_by_largest(data))
+    data = make_examples([several, unlabelled])
+    classes = kc.class_map(NAMES, drop=["car"])
+    for changed in (
+        kc.label_by_largest(data),
+        kc.object_examples(data),
+        kc.map_classes(data, classes),
+        kc.training_pipeline(data, 8, 1, 6, epochs=1, classes=(1, 2)),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="one label"):
+            list(changed)
+
+
 # What there is.
 
 

@@ -1,7 +1,9 @@
 """Builders of examples: TFDS, TFRecord files, folders with Pascal VOC files."""
 
 import gzip
+import struct
 import types
+import zlib
 
 import numpy as np
 import pytest
@@ -778,3 +780,104 @@ def test_annotations_in_capital_letters_are_found(folder):
     old.rename(old.with_suffix(".XML"))
     data = kc.from_folder(folder.images, folder.annotations)
     assert len(list(data)) == 3
+
+
+def grey_png(values, bits):
+    """A grey PNG file `(height, width)` of that many bits a pixel."""
+
+    def chunk(kind, data):
+        check = struct.pack(">I", zlib.crc32(kind + data))
+        return struct.pack(">I", len(data)) + kind + data + check
+
+    height, width = values.shape
+    shifts = np.arange(bits - 1, -1, -1)
+    rows = (values[..., None].astype(int) >> shifts & 1).reshape(height, -1)
+    lines = b"".join(b"\0" + np.packbits(row).tobytes() for row in rows)
+    header = struct.pack(">IIBBBBB", width, height, bits, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(lines))
+        + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8, 16])
+def test_masks_have_the_values_of_their_files_whatever_the_bits(
+    tmp_path, picture, bits
+):
+    values = np.zeros(SIZE, "int64")
+    values[:5, :8] = 1
+    mask = [grey_png(values, bits)]
+    write_records(tmp_path / "a", [record(jpeg(picture), 1, [], mask=mask)])
+    keys = {"mask": "mask", **dict.fromkeys(["ymin", "xmin", "ymax", "xmax"])}
+    read = kc.from_tfrecords(tmp_path / "a", keys=keys, mask_classes=(1,))
+    if bits == 16:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="8 bits"):
+            list(read)
+        return
+    (row,) = read
+    np.testing.assert_array_equal(row["mask"][..., 0], values)
+    (row,) = kc.from_tfrecords(tmp_path / "a", keys=keys)
+    np.testing.assert_array_equal(row["mask"][..., 0], values)
+
+
+def test_images_may_share_a_file_and_others_have_none(folder):
+    cats = folder.images / "cats"
+    (cats / "2.png").write_bytes((folder.images / "dogs/bare.png").read_bytes())
+    data = kc.from_folder(
+        folder.images, folder.annotations, without_boxes="keep"
+    )
+    found = {
+        row["name"].numpy().decode(): (bool(row["boxed"]), len(row["boxes"]))
+        for row in data
+    }
+    assert found.pop(str(cats / "2.png")) == (True, 2)
+    assert found.pop(str(cats / "2.jpg")) == (True, 2)
+    assert found.pop(str(folder.images / "dogs" / "bare.png")) == (False, 1)
+    assert sorted(found.values()) == [(False, 1), (True, 1), (True, 1)]
+    with pytest.raises(ValueError, match="`class_names` must differ"):
+        kc.from_folder(
+            folder.images, folder.annotations, class_names=["dog", "dog"]
+        )
+
+
+def test_errors_of_where_examples_come_from_are_not_skipped(tmp_path, picture):
+    data = jpeg(picture)
+    write_records(tmp_path / "a", [record(data, k, []) for k in range(9)])
+    damaged = bytearray((tmp_path / "a").read_bytes())
+    damaged[len(damaged) // 2] ^= 255
+    (tmp_path / "a").write_bytes(damaged)
+    keys = dict.fromkeys(["ymin", "xmin", "ymax", "xmax"])
+    with pytest.raises(tf.errors.DataLossError):
+        list(kc.from_tfrecords(tmp_path / "a", keys=keys, on_error="skip"))
+
+    rows = tf.data.Dataset.from_tensor_slices({"image": [data] * 9})
+    short = rows.apply(tf.data.experimental.assert_cardinality(10))
+    with pytest.raises(tf.errors.FailedPreconditionError):
+        list(kc.valid_examples(short))
+
+    def wrong(number):
+        if number == 5:
+            raise RuntimeError("of the user")
+        return number
+
+    failing = rows.enumerate().map(
+        lambda place, row: {
+            **row,
+            "number": tf.numpy_function(wrong, [place], tf.int64),
+        }
+    )
+    with pytest.raises(tf.errors.UnknownError, match="of the user"):
+        list(kc.valid_examples(failing))
+
+
+def test_good_examples_that_were_read_ahead_are_not_counted(picture):
+    rows = {"image": [jpeg(picture)] * 64, "name": [str(k) for k in range(64)]}
+    tally = kc.Tally()
+    good = kc.valid_examples(
+        tf.data.Dataset.from_tensor_slices(rows), tally=tally
+    )
+    assert len(list(good.prefetch(4).take(3))) == 3
+    assert not any(tally.counts().values())
+    assert not any(tally.names().values())

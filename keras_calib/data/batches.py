@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from keras import backend
 
+from keras_calib.checks import invalid
 from keras_calib.data.boxes import NO_BOX
 from keras_calib.data.boxes import selected
 from keras_calib.data.cropping import Cropping
@@ -61,7 +62,7 @@ def to_batch(
     example = read_parts(example)
     if augment is not None:
         counted = _counted(example, source, classes)
-        shown = augment(complete(cropping, counted, seed, None, source))
+        shown = augment(complete(cropping, counted, seed, classes, source))
         kept["image"] = tf.cast(shown["image"], "float32")
         if labelling.targets in ("soft", "pairs"):
             kept["objectness"] = tf.cast(shown["objectness"], "float32")
@@ -150,9 +151,18 @@ def _counted(
     other = {"boxes": ("mask",), "mask": ("boxes", "box_labels")}
     left = other.get(source, ())
     example = {k: v for k, v in example.items() if k not in left}
-    if source == "mask":
-        mask = selected(example["mask"], classes)
-        example["mask"] = tf.cast(mask, "uint8")
+    if source == "mask" and classes is not None:
+        if 0 in classes:
+            raise ValueError(
+                invalid(
+                    "`classes` of masks must be above 0 with `augment`: "
+                    "0 is where no object is",
+                    classes=classes,
+                )
+            )
+        mask = tf.convert_to_tensor(example["mask"])
+        nothing = tf.zeros_like(mask)
+        example["mask"] = tf.where(selected(mask, classes), mask, nothing)
     elif source == "boxes" and classes is not None:
         among = selected(example["box_labels"], tuple(classes))
         for part in ("boxes", "box_labels"):

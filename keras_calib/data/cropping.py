@@ -23,6 +23,7 @@ from keras_calib.data.painting import paint
 from keras_calib.data.requirements import require
 from keras_calib.data.validity import BOX_RULE
 from keras_calib.data.validity import bad_boxes
+from keras_calib.data.validity import check_box_labels
 from keras_calib.data.validity import same_shape
 from keras_calib.extras import tensorflow as tf
 
@@ -232,7 +233,7 @@ def complete(
 
 def read_parts(example: dict) -> dict:
     """The example with tensors of the types and shapes that crops need."""
-    example = dict(example)
+    example = check_box_labels(dict(example))
     for part in ("image", "name", "painted", "painted_mask", "image_size"):
         if part in example:
             example[part] = tf.convert_to_tensor(example[part])
@@ -251,6 +252,10 @@ def read_parts(example: dict) -> dict:
                     "`mask` must have shape (height, width, 1)",
                     **{"mask.shape": shape_of(mask)},
                 )
+            )
+        if not mask.dtype.is_integer:
+            raise ValueError(
+                invalid("`mask` must hold integers", dtype=mask.dtype.name)
             )
         example["mask"] = mask
     return example

@@ -10,9 +10,10 @@ An example is a dict:
 - `label`: the class id; `name`: a string, for errors; anything else is kept.
 """
 
-import numbers
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from keras_calib.checks import check_above
 from keras_calib.checks import check_at_least
@@ -162,12 +163,11 @@ def center_crop(
 
 def read_size(size: int | Sequence[int]) -> tuple[int, int]:
     """Height and width, checked."""
-    one = isinstance(size, numbers.Integral)
-    sides = (size, size) if one else tuple(size)
-    if len(sides) != 2:
+    if np.shape(size) not in ((), (2,)):
         raise ValueError(
             invalid("`size` must be one integer or two", size=size)
         )
+    sides = (size, size) if np.ndim(size) == 0 else tuple(size)
     for side in sides:
         check_integer("size", side, 1)
     return int(sides[0]), int(sides[1])
@@ -177,7 +177,7 @@ def check_range(
     name: str, bounds: Sequence[float], most: float | None = None
 ) -> tuple[float, float]:
     """The two ends of a range of positive numbers, checked."""
-    if len(bounds) != 2:
+    if np.shape(bounds) != (2,):
         raise ValueError(
             invalid(f"`{name}` must be two numbers", **{name: bounds})
         )

@@ -93,7 +93,7 @@ def from_folder(
         on_error=on_error,
         tally=tally,
         first_pixel=first_pixel,
-        paths=[files[path] for path in marked],
+        paths=[*dict.fromkeys(files[path] for path in marked)],
         # A folder can be a class whose objects have other names.
         required=labels is None,
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from keras_calib.checks import invalid
 from keras_calib.data.boxes import boxes_to_mask
 from keras_calib.data.boxes import resize_boxes
 from keras_calib.data.boxes import selected
@@ -18,6 +19,8 @@ __all__ = ["apply_layers"]
 
 # What objects are in a mask on its way: no layer fills what it uncovers so.
 _OBJECT = -65536.0
+# Their common base has no public name.
+_TAKES_MASKS = keras.layers.RandomRotation.__mro__[1]
 
 
 def apply_layers(
@@ -38,21 +41,24 @@ def apply_layers(
         example: What `random_resized_crop` returns.
         *layers: Keras image augmentation layers, for instance
             `keras.layers.RandomRotation(0.1)`, or a `keras.layers.Pipeline`
-            of them. Their random numbers are their own: for repeatable ones,
-            give them a seed and the pipeline `num_parallel_calls=1`.
-        moves: Whether they move objects; if not (colours, noise), only the
-            image goes through them.
+            of them. Make them once, outside the function that calls this.
+            Their random numbers are their own: for repeatable ones, give them
+            a seed and the pipeline `num_parallel_calls=1`.
+        moves: Whether they move objects; if not (colours, noise, rescaling),
+            only the image goes through them, and any layer will do.
         objects: As in `random_resized_crop`. Inside a pipeline only those
             objects are there that it counts.
         classes: As in `random_resized_crop`.
 
     Returns:
-        The example with `image`, and `mask` (1 where an object is) and
-        `objectness` as they are now, and without boxes if these were moved.
-        Layers that erase a part of the image leave the mask as it is.
+        The example with `image`, and `mask` (where an object is, 1 or the
+        first of `classes`) and `objectness` as they are now, and without
+        boxes if these were moved. Layers that erase a part of the image leave
+        the mask as it is.
 
     Raises:
-        ValueError: As `random_resized_crop`.
+        ValueError: As `random_resized_crop`; if `moves`, for layers that
+            take images alone, without masks; if `classes` of a mask hold 0.
 
     Reference:
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section A.2
@@ -65,6 +71,11 @@ def apply_layers(
             example["image"] = layer(example["image"], training=True)
         return example
     if source == "mask":
+        if classes is not None and 0 in classes:
+            raise ValueError(
+                invalid("`classes` of masks must be above 0", classes=classes)
+            )
+        kind = tf.convert_to_tensor(example["mask"]).dtype
         mask = selected(example["mask"], classes)
     else:
         size = example["image"].shape[:2]
@@ -72,12 +83,14 @@ def apply_layers(
             example["boxes"], classes, example.get("box_labels")
         )
         boxes = resize_boxes(boxes, (1.0, 1.0), size)
-        mask = boxes_to_mask(boxes, size)
+        mask, kind, classes = boxes_to_mask(boxes, size), tf.uint8, None
     mask = tf.cast(mask, "uint8")
     for layer in _each(layers):
         example["image"], mask = _moved(layer, example["image"], mask)
-    example["mask"] = mask
     share = objectness_from_mask(mask)
+    # As it came: whoever asks for the same classes finds them again.
+    objects = 1 if classes is None else classes[0]
+    example["mask"] = tf.cast(mask, kind) * tf.cast(objects, kind)
     if "boxed" in example:
         share = tf.where(example["boxed"], share, 1.0)
     example["objectness"] = share
@@ -98,6 +111,17 @@ def _moved(layer: Any, image: Any, mask: Any) -> tuple[Any, Any]:
     """Image and mask, 1 where an object is, after one layer."""
     if isinstance(layer, keras.layers.RandomElasticTransform):
         return _distorted(layer, image, mask)
+    if not isinstance(layer, _TAKES_MASKS):
+        raise ValueError(
+            invalid(
+                "Layers must be Keras' image augmentation layers, or else do "
+                "their work in another call, with `moves=False`",
+                layer=layer,
+            )
+        )
+    if isinstance(layer, keras.layers.RandomGrayscale):
+        # It takes no masks, and moves nothing.
+        return layer(image, training=True), mask
     marked = tf.cast(mask, "float32") * _OBJECT
     parts = layer(
         {"images": image, "segmentation_masks": marked}, training=True
@@ -112,10 +136,11 @@ def _distorted(layer: Any, image: Any, mask: Any) -> tuple[Any, Any]:
     The mask goes as a channel of the image; beside it one of zeros, that
     shows what the layer fills in.
     """
-    top = layer.value_range[1]
-    marked = tf.cast(mask, image.dtype) * top
-    stacked = tf.concat([image, marked, tf.zeros_like(marked)], axis=-1)
+    low, high = layer.value_range
+    nothing = tf.fill(tf.shape(mask), tf.cast(low, image.dtype))
+    marked = nothing + tf.cast(mask, image.dtype) * (high - low)
+    stacked = tf.concat([image, marked, nothing], axis=-1)
     moved = layer(stacked, training=True)
     image, marked, filled = tf.split(moved, [image.shape[-1], 1, 1], axis=-1)
-    found = marked - filled > 0.5 * top
+    found = marked - filled > 0.5 * (high - low)
     return image, tf.cast(found, mask.dtype)

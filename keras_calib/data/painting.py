@@ -13,6 +13,7 @@ from keras_calib.data.naming import named_like
 from keras_calib.data.requirements import require
 from keras_calib.data.validity import BOX_RULE
 from keras_calib.data.validity import bad_boxes
+from keras_calib.data.validity import check_box_labels
 from keras_calib.data.validity import has_objects
 from keras_calib.extras import tensorflow as tf
 
@@ -73,6 +74,7 @@ def object_examples(
         )
 
     def split(example: dict) -> Any:
+        example = check_box_labels(example)
         boxes = example["boxes"]
         count = tf.shape(boxes)[0]
         labels = example.get("box_labels")

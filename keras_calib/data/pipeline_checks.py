@@ -38,10 +38,13 @@ def check_parts(spec: dict, *names: str) -> None:
 
 
 def read_spec(dataset: Any) -> dict:
-    spec = dataset.element_spec
+    spec = getattr(dataset, "element_spec", type(dataset).__name__)
     if not isinstance(spec, dict):
         raise ValueError(
-            invalid("Examples must be dicts", element_spec=str(spec))
+            invalid(
+                "Examples must be dicts, in a tf.data.Dataset",
+                element_spec=str(spec),
+            )
         )
     return dict(spec)
 

@@ -1,6 +1,5 @@
 """How many examples were left out, why, and what they are called."""
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -51,45 +50,36 @@ class Tally:
             reason: tf.Variable(0, dtype="int64", trainable=False)
             for reason in _REASONS
         }
-        self._names: dict[str, Counter] = {r: Counter() for r in _REASONS}
+        # Keys alone: each name once, in order.
+        self._names: dict[str, dict] = {reason: {} for reason in _REASONS}
 
-    def add(
-        self, reason: str, condition: Any, count: int = 1, name: Any = None
-    ) -> list[Any]:
-        """Counts `count` more (or fewer) where `condition` holds.
+    def add(self, reason: str, condition: Any, name: Any = None) -> None:
+        """Counts one more where `condition` holds.
 
         Args:
             reason: One of the reasons.
             condition: A bool scalar.
-            count: How many.
             name: What the example is called, a string scalar; not kept if
                 None or empty.
-
-        Returns:
-            What has to be done for it, for `tf.control_dependencies`.
         """
         check_in("reason", reason, _REASONS)
-        added = count * tf.cast(condition, "int64")
-        counted = self._variables[reason].assign_add(added, read_value=False)
-        # None in eager use: it is done then.
-        done = [] if counted is None else [counted]
+        self._variables[reason].assign_add(tf.cast(condition, "int64"))
         if name is None:
-            return done
+            return
 
         def note(name: Any) -> np.int64:
             # Bytes in graphs, an array of them eagerly.
             name = name.item() if isinstance(name, np.ndarray) else name
-            self._note(reason, name.decode(errors="replace"), count)
+            self._note(reason, name.decode(errors="replace"))
             return np.int64(0)
 
-        noted = tf.cond(
+        tf.cond(
             tf.convert_to_tensor(condition),
             lambda: tf.numpy_function(
                 note, [tf.convert_to_tensor(name)], tf.int64
             ),
             lambda: tf.constant(0, "int64"),
         )
-        return [*done, noted]
 
     def counts(self) -> dict[str, int]:
         """Number of examples (of objects: `unknown class`) by reason."""
@@ -111,10 +101,7 @@ class Tally:
         for names in self._names.values():
             names.clear()
 
-    def _note(self, reason: str, name: str, count: int) -> None:
+    def _note(self, reason: str, name: str) -> None:
         names = self._names[reason]
-        if not name or (name not in names and len(names) >= _MOST_NAMES):
-            return
-        names[name] += count
-        if names[name] <= 0:
-            del names[name]
+        if name and len(names) < _MOST_NAMES:
+            names[name] = None

@@ -139,9 +139,17 @@ def from_tfrecords(
         return example
 
     if on_error == "skip":
-        examples = without_errors(dataset, parse, "bad record", tally, place)
-    else:
-        examples = dataset.map(parse, tf.data.AUTOTUNE)
+
+        def attempt(path: Any, number: Any, record: Any) -> None:
+            parse(path, (number, record))
+
+        def parts(path: Any, numbered: Any) -> list[Any]:
+            return [path, *numbered]
+
+        dataset = without_errors(
+            dataset, attempt, parts, place, "bad record", tally
+        ).map(lambda _, element: element)
+    examples = dataset.map(parse, tf.data.AUTOTUNE)
     return clean(
         examples,
         without_boxes=without_boxes,
@@ -225,12 +233,25 @@ def _boxes(raw: dict, used: dict[str, str], example: dict) -> Any:
 
 def _mask(data: Any, mask_classes: Sequence[int] | None, name: Any) -> Any:
     """The mask of a PNG file, `(height, width, 1)`."""
-    require(
-        tf.strings.substr(data, 25, 1) != b"\x03",
-        "Masks must hold class ids, not colours of a palette",
-        example=name,
+    # Bits of a channel, and kind of colours.
+    header = tf.strings.substr(tf.strings.join([data, "\0" * 26]), 24, 2)
+    bits, kind = tf.unstack(
+        tf.cast(tf.io.decode_raw(header, "uint8"), "int32"), 2
     )
-    mask = tf.io.decode_png(data, channels=1)
+    png = tf.equal(tf.strings.substr(data, 0, 4), b"\x89PNG")
+    grey = require(
+        png & (bits > 0) & (bits <= 8) & ((kind == 0) | (kind == 4)),
+        "Masks must hold class ids: PNG files in grey of at most 8 bits, "
+        "without colours or a palette",
+        example=name,
+        bits=bits,
+        kind_of_colours=kind,
+    )
+    with tf.control_dependencies([grey]):
+        most = tf.bitwise.left_shift(1, bits) - 1
+        mask = tf.io.decode_png(data, channels=1)
+    # Of fewer bits, decoders make the largest value 255.
+    mask //= tf.cast(255 // most, "uint8")
     if mask_classes is None:
         return mask
     return tf.cast(selected(mask, mask_classes), "uint8")

@@ -1,7 +1,10 @@
 """Examples that cannot be what they say: found, left out, counted."""
 
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from keras_calib.checks import check_in
 from keras_calib.checks import check_integer
@@ -10,12 +13,14 @@ from keras_calib.data.boxes import selected
 from keras_calib.data.image_reading import decoded
 from keras_calib.data.image_reading import is_encoded
 from keras_calib.data.naming import named_like
+from keras_calib.data.requirements import require
 from keras_calib.data.tally import Tally
 from keras_calib.extras import tensorflow as tf
 
 __all__ = [
     "BOX_RULE",
     "bad_boxes",
+    "check_box_labels",
     "check_policies",
     "clean",
     "has_objects",
@@ -83,34 +88,53 @@ def valid_examples(
 
 
 def without_errors(
-    dataset: Any, work: Any, reason: str, tally: Any, name_of: Any
+    dataset: Any,
+    work: Callable[..., Any],
+    needed: Callable[..., Any],
+    name_of: Callable[..., Any],
+    reason: str,
+    tally: Tally | None,
 ) -> Any:
-    """The data set mapped by `work`, without the examples that it fails on.
+    """The elements that `work` does not fail on.
+
+    Errors from where the elements come are none of `work`, and stay errors.
 
     Args:
         dataset: A `tf.data.Dataset`.
-        work: What is done to each of its elements.
-        reason: Why those are left out that it fails on.
-        tally: A `Tally`, or None.
+        work: What may fail, done eagerly; returns integers, or None.
+        needed: The tensors that it takes, a sequence, of an element.
         name_of: What an element is called, a string scalar, of the element.
+        reason: Why those are left out that it fails on.
+        tally: Where to count them.
+
+    Returns:
+        A `tf.data.Dataset` of pairs: what `work` returned, int32, and the
+        element, a tuple.
     """
-    if tally is None:
-        worked = dataset.map(work, tf.data.AUTOTUNE, deterministic=True)
-        return worked.ignore_errors()
 
-    def begin(*example: Any) -> Any:
-        name = name_of(*example)
-        with tf.control_dependencies(tally.add(reason, True, name=name)):
-            example = tf.nest.map_structure(tf.identity, example)
-        return name, work(*example)
+    def attempt(*values: Any) -> tuple[np.bool_, np.ndarray]:
+        try:
+            found = work(*map(tf.convert_to_tensor, values)) or ()
+        except (tf.errors.InvalidArgumentError, ValueError):
+            return np.bool_(False), np.zeros([0], "int32")
+        return np.bool_(True), np.array(found, "int32")
 
-    def end(name: Any, worked: Any) -> Any:
-        # It came through: counted in vain.
-        with tf.control_dependencies(tally.add(reason, True, -1, name=name)):
-            return tf.nest.map_structure(tf.identity, worked)
+    def judge(*element: Any) -> tuple[Any, Any, Any]:
+        good, found = tf.numpy_function(
+            attempt, needed(*element), (tf.bool, tf.int32)
+        )
+        good.set_shape([])
+        found.set_shape([None])
+        return good, found, element
 
-    worked = dataset.map(begin, tf.data.AUTOTUNE, deterministic=True)
-    return worked.ignore_errors().map(end)
+    def look(good: Any, _: Any, element: Any) -> Any:
+        if tally is not None:
+            bad = tf.logical_not(good)
+            tally.add(reason, bad, name=name_of(*element))
+        return good
+
+    judged = dataset.map(judge, tf.data.AUTOTUNE, deterministic=True)
+    return judged.filter(look).map(lambda _, found, element: (found, element))
 
 
 def _readable(dataset: Any, tally: Any) -> Any:
@@ -118,13 +142,16 @@ def _readable(dataset: Any, tally: Any) -> Any:
     if not is_encoded(dataset.element_spec["image"]):
         return dataset
 
-    def look(example: dict) -> dict:
-        size = tf.shape(decoded(example["image"]))
-        with tf.control_dependencies([tf.debugging.Assert(size[0] > 0, [0])]):
-            image = tf.identity(example["image"])
-        return {**example, "image": image, _SIZE: size[:2]}
+    def size_of(image: Any) -> list[int]:
+        return decoded(image).shape[:2].as_list()
 
-    return without_errors(dataset, look, "unreadable image", tally, _name_of)
+    def image_of(example: dict) -> list[Any]:
+        return [example["image"]]
+
+    readable = without_errors(
+        dataset, size_of, image_of, _name_of, "unreadable image", tally
+    )
+    return readable.map(lambda size, example: {**example[0], _SIZE: size})
 
 
 def _name_of(example: dict) -> Any:
@@ -141,6 +168,28 @@ def bad_boxes(boxes: Any) -> Any:
     near = (low >= -1) & (high <= 2)
     good = (low < high) & (low < 1) & (high > 0) & near
     return ~((good[..., 0] & good[..., 1]) | (boxes[..., 0] == NO_BOX))
+
+
+def check_box_labels(example: dict) -> dict:
+    """The example, if each of its boxes has one label."""
+    if not {"boxes", "box_labels"} <= set(example):
+        return example
+    boxes, labels = (
+        tf.convert_to_tensor(example[k]) for k in ("boxes", "box_labels")
+    )
+    counts = tf.shape(boxes)[0], tf.shape(labels)[0]
+    known = boxes.shape[0] is not None and boxes.shape[0] == labels.shape[0]
+    if not known:
+        match = require(
+            tf.equal(*counts),
+            "Each box must have one label",
+            example=_name_of(example),
+            boxes=counts[0],
+            box_labels=counts[1],
+        )
+        with tf.control_dependencies([match]):
+            labels = tf.identity(labels)
+    return {**example, "box_labels": labels}
 
 
 def has_objects(example: dict, classes: Sequence[int] | None = None) -> Any:
@@ -232,7 +281,7 @@ def _problems(example: dict, num_classes: int | None):
     size = example.get(_SIZE)
     if size is None:
         size = tf.shape(example["image"])[:2]
-        yield "unreadable image", tf.reduce_any(size == 0)
+    yield "unreadable image", tf.reduce_any(size == 0)
     if "mask" in example:
         differs = tf.shape(example["mask"])[:2] != size
         yield "bad mask", tf.reduce_any(differs)

@@ -213,6 +213,10 @@ def read_annotations(
     if names is None:
         names = sorted({name for one in read for name in one.names})
     ids = {name: place for place, name in enumerate(names)}
+    if len(ids) < len(names):
+        raise ValueError(
+            invalid("`class_names` must differ", class_names=list(names))
+        )
     marked = {name for one in read for name in one.names}
     if marked and not marked & set(ids) and required:
         raise ValueError(
