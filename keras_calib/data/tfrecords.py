@@ -251,7 +251,9 @@ def _mask(data: Any, mask_classes: Sequence[int] | None, name: Any) -> Any:
         most = tf.bitwise.left_shift(1, bits) - 1
         mask = tf.io.decode_png(data, channels=1)
     # Of fewer bits, decoders make the largest value 255.
-    mask //= tf.cast(255 // most, "uint8")
+    mask = tf.cond(
+        most < 255, lambda: mask // tf.cast(255 // most, "uint8"), lambda: mask
+    )
     if mask_classes is None:
         return mask
     return tf.cast(selected(mask, mask_classes), "uint8")
