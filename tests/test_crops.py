@@ -524,6 +524,29 @@ def test_classes_of_masks_are_found_again_after_layers():
         np.testing.assert_array_equal(y, [[0, 0.5]])
     with pytest.raises(ValueError, match="must be above 0"):
         kc.apply_layers(crop, still, classes=(0, 2))
+    # Boxes become a mask of their classes.
+    boxed = {
+        **one,
+        "boxes": np.array([[0, 0, 1, 0.5]], "float32"),
+        "box_labels": np.array([700]),
+    }
+    del boxed["mask"]
+    crop = kc.center_crop(boxed, 20, 1.0)
+    for _ in range(2):
+        crop = kc.apply_layers(crop, still, classes=(5, 700))
+        assert crop["objectness"] == 0.5
+
+
+def test_classes_must_be_a_sequence():
+    mask = np.ones((20, 20, 1), "uint8")
+    box = np.array([[0, 0, 1, 0.5]], "float32")
+    one = {"image": np.zeros((20, 20, 3), "uint8")}
+    for objects in (
+        {"mask": mask},
+        {"boxes": box, "box_labels": np.array([2])},
+    ):
+        with pytest.raises(ValueError, match="a sequence of class ids"):
+            kc.center_crop(one | objects, 20, classes=2)
 
 
 def test_layers_that_take_no_masks_are_named():

@@ -164,7 +164,7 @@ def _counted(
         nothing = tf.zeros_like(mask)
         example["mask"] = tf.where(selected(mask, classes), mask, nothing)
     elif source == "boxes" and classes is not None:
-        among = selected(example["box_labels"], tuple(classes))
+        among = selected(example["box_labels"], classes)
         for part in ("boxes", "box_labels"):
             example[part] = tf.boolean_mask(example[part], among)
     return example

@@ -7,6 +7,8 @@ image; a mask is `(..., height, width, 1)`, not 0 where an object is.
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from keras_calib.checks import check_in
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
@@ -301,6 +303,12 @@ def selected(values: Any, classes: Sequence[int] | None) -> Any:
     """Which integers are among the classes; None: which are not 0."""
     if classes is None:
         return tf.cast(values, "bool")
+    if np.ndim(classes) != 1:
+        raise ValueError(
+            invalid(
+                "`classes` must be a sequence of class ids", classes=classes
+            )
+        )
     among = tf.constant(list(classes), dtype=values.dtype)
     return tf.reduce_any(tf.equal(values[..., None], among), axis=-1)
 

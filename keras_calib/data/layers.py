@@ -52,7 +52,7 @@ def apply_layers(
 
     Returns:
         The example with `image`, and `mask` (where an object is, 1 or the
-        first of `classes`) and `objectness` as they are now, and without
+        largest of `classes`) and `objectness` as they are now, and without
         boxes if these were moved. Layers that erase a part of the image leave
         the mask as it is.
 
@@ -83,13 +83,13 @@ def apply_layers(
             example["boxes"], classes, example.get("box_labels")
         )
         boxes = resize_boxes(boxes, (1.0, 1.0), size)
-        mask, kind, classes = boxes_to_mask(boxes, size), tf.uint8, None
+        mask, kind = boxes_to_mask(boxes, size), tf.int32
     mask = tf.cast(mask, "uint8")
     for layer in _each(layers):
         example["image"], mask = _moved(layer, example["image"], mask)
     share = objectness_from_mask(mask)
-    # As it came: whoever asks for the same classes finds them again.
-    objects = 1 if classes is None else classes[0]
+    # Whoever asks for the same classes finds them again.
+    objects = 1 if classes is None else max(1, *classes)
     example["mask"] = tf.cast(mask, kind) * tf.cast(objects, kind)
     if "boxed" in example:
         share = tf.where(example["boxed"], share, 1.0)

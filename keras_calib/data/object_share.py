@@ -99,7 +99,7 @@ def known_boxes(
     """Boxes `(..., n, 4)`, those of other classes turned into none."""
     if classes is None:
         return boxes
-    counted = selected(tf.convert_to_tensor(box_labels), tuple(classes))
+    counted = selected(tf.convert_to_tensor(box_labels), classes)
     return tf.where(
         tf.expand_dims(counted, -1), boxes, tf.cast(NO_BOX, boxes.dtype)
     )
