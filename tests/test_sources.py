@@ -397,7 +397,7 @@ def test_broken_images_are_named_or_skipped_and_counted(tmp_path, picture):
     data = kc.from_tfrecords(tmp_path / "a", on_error="skip", tally=tally)
     assert [int(row["label"]) for row in data] == [0, 3]
     assert tally.counts()["unreadable image"] == 3
-    # Of those that are no image, none is in order, twice or forgotten.
+    # Each once, and none of the good ones.
     assert sorted(tally.names()["unreadable image"]) == [
         f"image {k}" for k in (1, 2, 4)
     ]

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import numpy as np
 from keras import backend
 
-from keras_calib.checks import invalid
 from keras_calib.data.boxes import NO_BOX
 from keras_calib.data.boxes import selected
 from keras_calib.data.cropping import Cropping
 from keras_calib.data.cropping import complete
 from keras_calib.data.cropping import read_parts
 from keras_calib.data.cropping import shown_window
+from keras_calib.data.object_share import check_mask_classes
 from keras_calib.data.object_share import covered_share
 from keras_calib.data.object_share import known_boxes
 from keras_calib.data.object_share import objectness_from_mask
@@ -152,14 +152,7 @@ def _counted(
     left = other.get(source, ())
     example = {k: v for k, v in example.items() if k not in left}
     if source == "mask" and classes is not None:
-        if 0 in classes:
-            raise ValueError(
-                invalid(
-                    "`classes` of masks must be above 0 with `augment`: "
-                    "0 is where no object is",
-                    classes=classes,
-                )
-            )
+        check_mask_classes(classes)
         mask = tf.convert_to_tensor(example["mask"])
         nothing = tf.zeros_like(mask)
         example["mask"] = tf.where(selected(mask, classes), mask, nothing)

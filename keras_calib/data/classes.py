@@ -16,10 +16,9 @@ from keras_calib.data.naming import named_like
 from keras_calib.data.painting import with_objects
 from keras_calib.data.requirements import require
 from keras_calib.data.tally import Tally
-from keras_calib.data.validity import BOX_RULE
-from keras_calib.data.validity import bad_boxes
 from keras_calib.data.validity import check_box_labels
 from keras_calib.data.validity import clean
+from keras_calib.data.validity import require_boxes
 from keras_calib.extras import tensorflow as tf
 
 __all__ = [
@@ -268,13 +267,9 @@ def label_by_largest(dataset: Any) -> Any:
 
     def label(example: dict) -> dict:
         example = check_box_labels(example)
-        good = require(
-            tf.logical_not(tf.reduce_any(bad_boxes(example["boxes"]))),
-            BOX_RULE,
-            example=example.get("name", ""),
-            boxes=example["boxes"],
-        )
-        with tf.control_dependencies([good]):
+        with tf.control_dependencies(
+            [require_boxes(example["boxes"], example)]
+        ):
             boxes = clip_boxes(example["boxes"], [0.0, 0.0, 1.0, 1.0])
         area = tf.reduce_prod(boxes[:, 2:] - boxes[:, :2], axis=-1)
         return {**example, "label": example["box_labels"][tf.argmax(area)]}

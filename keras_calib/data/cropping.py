@@ -21,9 +21,8 @@ from keras_calib.data.object_share import known_boxes
 from keras_calib.data.object_share import objectness_from_mask
 from keras_calib.data.painting import paint
 from keras_calib.data.requirements import require
-from keras_calib.data.validity import BOX_RULE
-from keras_calib.data.validity import bad_boxes
 from keras_calib.data.validity import check_box_labels
+from keras_calib.data.validity import require_boxes
 from keras_calib.data.validity import same_shape
 from keras_calib.extras import tensorflow as tf
 
@@ -209,12 +208,7 @@ def complete(
         crop.pop(part, None)
     if "boxes" in example:
         boxes = example["boxes"]
-        require(
-            tf.logical_not(tf.reduce_any(bad_boxes(boxes))),
-            BOX_RULE,
-            example=example.get("name", ""),
-            boxes=boxes,
-        )
+        require_boxes(boxes, example)
         if source == "boxes":
             counted = known_boxes(boxes, classes, example.get("box_labels"))
             crop["objectness"] = covered_share(window, counted)

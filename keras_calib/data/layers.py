@@ -11,6 +11,7 @@ from keras_calib.data.boxes import boxes_to_mask
 from keras_calib.data.boxes import resize_boxes
 from keras_calib.data.boxes import selected
 from keras_calib.data.cropping import object_source
+from keras_calib.data.object_share import check_mask_classes
 from keras_calib.data.object_share import known_boxes
 from keras_calib.data.object_share import objectness_from_mask
 from keras_calib.extras import tensorflow as tf
@@ -71,10 +72,7 @@ def apply_layers(
             example["image"] = layer(example["image"], training=True)
         return example
     if source == "mask":
-        if classes is not None and 0 in classes:
-            raise ValueError(
-                invalid("`classes` of masks must be above 0", classes=classes)
-            )
+        check_mask_classes(classes)
         kind = tf.convert_to_tensor(example["mask"]).dtype
         mask = selected(example["mask"], classes)
     else:

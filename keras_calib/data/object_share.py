@@ -14,6 +14,7 @@ from keras_calib.data.requirements import require
 from keras_calib.extras import tensorflow as tf
 
 __all__ = [
+    "check_mask_classes",
     "covered_share",
     "known_boxes",
     "objectness",
@@ -103,6 +104,20 @@ def known_boxes(
     return tf.where(
         tf.expand_dims(counted, -1), boxes, tf.cast(NO_BOX, boxes.dtype)
     )
+
+
+def check_mask_classes(classes: Sequence[int] | None) -> None:
+    """Raises ValueError if 0 counts, where a mask is changed to hold others.
+
+    0 is then what stands where no object is.
+    """
+    if classes is not None and 0 in classes:
+        raise ValueError(
+            invalid(
+                "`classes` of masks must be above 0 where layers move them",
+                classes=classes,
+            )
+        )
 
 
 def objectness_from_mask(

@@ -10,11 +10,9 @@ from keras_calib.data.image_reading import cut
 from keras_calib.data.image_reading import decode
 from keras_calib.data.image_reading import is_encoded
 from keras_calib.data.naming import named_like
-from keras_calib.data.requirements import require
-from keras_calib.data.validity import BOX_RULE
-from keras_calib.data.validity import bad_boxes
 from keras_calib.data.validity import check_box_labels
 from keras_calib.data.validity import has_objects
+from keras_calib.data.validity import require_boxes
 from keras_calib.extras import tensorflow as tf
 
 __all__ = [
@@ -185,12 +183,7 @@ def paint(part: Any, window: Any, size: Any, example: dict) -> Any:
     shape = tf.shape(part)[:2]
     over = tf.constant(False)
     if "painted" in example:
-        require(
-            tf.logical_not(tf.reduce_any(bad_boxes(example["painted"]))),
-            BOX_RULE,
-            example=example.get("name", ""),
-            boxes=example["painted"],
-        )
+        require_boxes(example["painted"], example)
         over = _pixels(example["painted"], window, size, shape)
         if example["boxes"].shape[0] != 0:
             kept = _pixels(example["boxes"], window, size, shape)

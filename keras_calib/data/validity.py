@@ -24,6 +24,7 @@ __all__ = [
     "check_policies",
     "clean",
     "has_objects",
+    "require_boxes",
     "same_shape",
     "valid_examples",
     "without_errors",
@@ -168,6 +169,20 @@ def bad_boxes(boxes: Any) -> Any:
     near = (low >= -1) & (high <= 2)
     good = (low < high) & (low < 1) & (high > 0) & near
     return ~((good[..., 0] & good[..., 1]) | (boxes[..., 0] == NO_BOX))
+
+
+def require_boxes(boxes: Any, example: dict) -> Any:
+    """Raises, with the name of the example, unless all of them are boxes.
+
+    Returns:
+        The operation that looks, as `require`.
+    """
+    return require(
+        tf.logical_not(tf.reduce_any(bad_boxes(boxes))),
+        BOX_RULE,
+        example=_name_of(example),
+        boxes=boxes,
+    )
 
 
 def check_box_labels(example: dict) -> dict:
