@@ -11,6 +11,8 @@ from keras import ops
 
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
+from keras_calib.inference import each_batch
+from keras_calib.inference import num_batches
 from keras_calib.model_outputs import reads_logits
 from keras_calib.model_outputs import to_model_logits
 from keras_calib.numerics import to_numpy
@@ -50,14 +52,18 @@ def predicted_batches(
         check_integer("steps", steps, 1)
     if pixels_per_image is not None:
         check_integer("pixels_per_image", pixels_per_image, 1)
-    total = steps if steps is not None else _num_batches(dataset)
+    total = steps
+    if total is None:
+        total = num_batches(
+            dataset, "`steps` must be given for a data set that does not end"
+        )
 
     def run():
         bar = keras.utils.Progbar(
             total, verbose=1 if verbose == "auto" else verbose
         )
         done = 0
-        for batch in itertools.islice(_batches(dataset), steps):
+        for batch in itertools.islice(each_batch(dataset), steps):
             x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
             if y is None:
                 raise ValueError(
@@ -125,40 +131,3 @@ def _chosen(
     if weight.size == images * logits.shape[1]:
         weight = weight.reshape(images, -1)[rows, places]
     return *chosen, weight
-
-
-def _batches(dataset: Iterable) -> Iterator:
-    if isinstance(dataset, keras.utils.PyDataset):
-        size = _length(dataset)
-        places = itertools.count() if size is None else range(size)
-        return (dataset[i] for i in places)
-    return iter(dataset)
-
-
-def _length(dataset: keras.utils.PyDataset) -> int | None:
-    """The number of batches, None if there is no end."""
-    try:
-        return dataset.num_batches
-    except NotImplementedError:
-        return None
-
-
-def _num_batches(dataset: Iterable) -> int | None:
-    """The number of batches, None if unknown."""
-    endless = False
-    if isinstance(dataset, keras.utils.PyDataset):
-        count = _length(dataset)
-        endless = count is None
-    elif callable(getattr(dataset, "cardinality", None)):
-        count = int(dataset.cardinality())
-        endless = count == -1
-    else:
-        count = len(dataset) if hasattr(dataset, "__len__") else None
-    if endless:
-        raise ValueError(
-            invalid(
-                "`steps` must be given for a data set that does not end",
-                steps=None,
-            )
-        )
-    return None if count is None or count < 0 else count

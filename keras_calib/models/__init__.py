@@ -1,0 +1,3 @@
+"""Models that train in more than one pass, or with more than one batch."""
+
+__all__ = []
