@@ -25,12 +25,8 @@ def model():
     return keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
 
 
-def evaluated(x, y, shards):
-    """Every metric, a model evaluated with few, and with losses in turn.
-
-    A loss that looks at the whole batch sees that of its replica: alone, the
-    mean over as many `shards` of the batch is what replicas should give.
-    """
+def evaluated(x, y):
+    """Every metric, a model evaluated with few, and with losses in turn."""
     network = model()
     metrics = [
         kc.ECE(from_logits=True),
@@ -52,10 +48,8 @@ def evaluated(x, y, shards):
             jit_compile=False,
         )
         data = (x[:32], labels[:32])
-        if not case.batch_coupled:
-            network.fit(*data, batch_size=32, epochs=2, verbose=0)
-        size = 32 // shards if case.batch_coupled else 32
-        losses[case.name] = network.evaluate(*data, batch_size=size, verbose=0)
+        network.fit(*data, batch_size=32, epochs=2, verbose=0)
+        losses[case.name] = network.evaluate(*data, batch_size=32, verbose=0)
     sums = [integers(metric.sums) for metric in metrics]
     values = [
         [float(x) for x in keras.tree.flatten(metric.result())]
@@ -94,10 +88,10 @@ def main(num_replicas):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(128, 6)).astype("float32")
     y = rng.integers(3, size=128)
-    one, values, losses = evaluated(x, y, num_replicas)
+    one, values, losses = evaluated(x, y)
     names = [f"CPU:{i}" for i in range(num_replicas)]
     with tf.distribute.MirroredStrategy(names).scope():
-        many, same, mirrored = evaluated(x, y, 1)
+        many, same, mirrored = evaluated(x, y)
     equal = {}
     exact = {case.name for case in CASES if case.has_exact_sums}
     for name, a, b, v, w in zip(NAMES, one, many, values, same, strict=True):

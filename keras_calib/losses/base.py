@@ -14,6 +14,8 @@ from keras_calib.inputs import read_predictions
 from keras_calib.inputs import soft_labels
 from keras_calib.masks import keras_mask
 from keras_calib.numerics import to_logits
+from keras_calib.replicas import num_replicas
+from keras_calib.replicas import sum_over_replicas
 from keras_calib.weights import broadcast_weight
 
 __all__ = ["PerSampleLoss", "settle"]
@@ -30,6 +32,9 @@ class PerSampleLoss(keras.losses.Loss):
     the derivative. Predictions are `(batch, ..., num_classes)`, or
     `(batch, ..., 1)` for the second of two classes, read as the logits
     `[0, z]`. Computed in float32 under every precision policy.
+
+    Under a distribution strategy a mean is that over the batch of all
+    replicas, however unevenly labels that count are spread over them.
 
     Where compiled code cannot raise, an impossible label (an id out of
     range, a row that does not sum to 1) makes the loss NaN.
@@ -96,16 +101,14 @@ class PerSampleLoss(keras.losses.Loss):
                 broadcast_weight(sample_weight, y_pred, self.axis), self.dtype
             )
         y_pred, valid = self._valid(y_true, y_pred)
-        weight = sample_weight
         if valid is not None:
             valid = ops.cast(valid, self.dtype)
-            weight = self._valid_weight(valid)
-            if sample_weight is None:
-                sample_weight = valid
-            else:
-                weight = weight * sample_weight
-                sample_weight = valid * sample_weight
-        y_true = self._join(y_true, sample_weight)
+        if num_replicas() > 1 and self.reduction not in (None, "none", "sum"):
+            return self._mean_of_replicas(y_true, y_pred, valid, sample_weight)
+        weight = sample_weight
+        if valid is not None:
+            weight = _product(self._valid_weight(valid), sample_weight)
+        y_true = self._join(y_true, _product(valid, sample_weight))
         return super().__call__(y_true, y_pred, weight)
 
     def call(self, y_true, y_pred):
@@ -174,6 +177,28 @@ class PerSampleLoss(keras.losses.Loss):
         """What `call` gets as labels; one that needs weights adds them."""
         return y_true
 
+    def _mean_of_replicas(self, y_true, y_pred, valid, sample_weight):
+        """The mean over the batch of all replicas.
+
+        Each returns its share, as Keras sums gradients. Keras itself takes
+        the mean of the replicas' means, another number wherever labels that
+        count, weights or examples are unevenly spread.
+        """
+        weight = _product(valid, sample_weight)
+        y_true = self._join(y_true, weight)
+        y_true, y_pred = keras.tree.map_structure(
+            lambda x: ops.convert_to_tensor(x, dtype=self.dtype),
+            (y_true, y_pred),
+        )
+        losses = ops.cast(self.call(y_true, y_pred), self.dtype)
+        divisor = ops.ones_like(losses) if valid is None else valid
+        if self.reduction == "mean_with_sample_weight" and weight is not None:
+            divisor = weight
+        total, count = sum_over_replicas(
+            [ops.sum(_product(losses, weight)), ops.sum(divisor)]
+        )
+        return ops.divide_no_nan(total, count) / num_replicas()
+
     def _valid_weight(self, valid):
         """Weights that leave ignored labels out of sums and of means."""
         if self.reduction not in ("mean", "sum_over_batch_size"):
@@ -181,6 +206,13 @@ class PerSampleLoss(keras.losses.Loss):
         # Keras divides by the number of labels; by the valid ones here.
         count = ops.sum(ops.ones_like(valid))
         return valid * ops.divide_no_nan(count, ops.sum(valid))
+
+
+def _product(x: Any, y: Any) -> Any:
+    """The product of two tensors, of which None stands for ones."""
+    if x is None or y is None:
+        return x if y is None else y
+    return x * y
 
 
 def settle(losses: Any, valid: Any, possible: Any) -> Any:

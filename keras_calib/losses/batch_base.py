@@ -11,6 +11,7 @@ from keras_calib.checks import invalid
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.base import settle
 from keras_calib.losses.smoothing import cross_entropy
+from keras_calib.replicas import all_rows
 
 __all__ = ["BatchCoupledLoss"]
 
@@ -27,8 +28,8 @@ class BatchCoupledLoss(PerSampleLoss):
     `"sum"`). Sample weights, ignored labels and masks enter inside the
     statistic too: a sample of weight 2 counts as two samples.
 
-    Under a distribution strategy the statistic is one replica's: it sees the
-    batch that the replica sees.
+    Under a distribution strategy the statistic is that of the batch of all
+    replicas, as on one device.
 
     Args:
         statistic: `statistic(labels, logits, *, sample_weight,
@@ -84,8 +85,12 @@ class BatchCoupledLoss(PerSampleLoss):
         else:
             options = self.fidelity.hyperparameters
             losses = self.fidelity.fn(labels, logits, **options)
+        whole = None if weight is None else all_rows(weight)
         statistic = self.fn(
-            labels, logits, sample_weight=weight, **self.hyperparameters
+            all_rows(labels),
+            all_rows(logits),
+            sample_weight=whole,
+            **self.hyperparameters,
         )
         return settle(losses + self.strength * statistic, valid, possible)
 

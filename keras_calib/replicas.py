@@ -1,0 +1,59 @@
+"""The whole batch, where a `tf.distribute` strategy has split it.
+
+Under MirroredStrategy and MultiWorkerMirroredStrategy each replica sees its
+part of the batch. What is a mean over the batch, or ranks all of it, needs
+the other parts. Elsewhere (one device; JAX, where a batch is one array
+however it is laid out) the batch is whole, and these functions return what
+they are given.
+"""
+
+from typing import Any
+
+from keras import backend
+from keras import ops
+
+__all__ = ["all_rows", "num_replicas", "sum_over_replicas"]
+
+
+def num_replicas() -> int:
+    """How many replicas run this code side by side; 1 outside of a step."""
+    context = _context()
+    return 1 if context is None else context.num_replicas_in_sync
+
+
+def sum_over_replicas(x: Any) -> Any:
+    """Sum of the replicas' float tensors, the same on each; differentiable."""
+    context = _context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return x
+    return context.all_reduce("sum", x)
+
+
+def all_rows(x: Any) -> Any:
+    """The rows of all replicas, one after the other; differentiable.
+
+    Args:
+        x: Tensor `(rows, ...)`, float or of whole numbers.
+
+    Returns:
+        Tensor `(all rows, ...)` of the same dtype, the same on each replica.
+    """
+    context = _context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return x
+    dtype = backend.standardize_dtype(x.dtype)
+    # Several workers gather no integers inside of a gradient tape; this
+    # holds all below 2^53.
+    floats = x if "float" in dtype else ops.cast(x, "float64")
+    rows = context.all_gather(floats, axis=0)
+    # The graph forgets what is known of the shape.
+    return ops.cast(ops.reshape(rows, (-1, *x.shape[1:])), dtype)
+
+
+def _context() -> Any:
+    """TensorFlow's replica context, or None outside of any."""
+    if backend.backend() != "tensorflow":
+        return None
+    import tensorflow as tf
+
+    return tf.distribute.get_replica_context()
