@@ -142,6 +142,14 @@ from keras_calib.metrics import RiskAtCoverage
 from keras_calib.metrics import SmoothECE
 from keras_calib.metrics import StreamingMetric
 from keras_calib.metrics import Underconfidence
+from keras_calib.models import AdaptiveFocalModel
+from keras_calib.models import CaPEModel
+from keras_calib.models import ConfidencePruningModel
+from keras_calib.models import CorrectnessRankingModel
+from keras_calib.models import EpochModel
+from keras_calib.models import RecordingModel
+from keras_calib.models import ScheduledFocalModel
+from keras_calib.models import SharpnessAwareModel
 from keras_calib.plots import ReliabilityDisplay
 from keras_calib.plots import RiskCoverageDisplay
 from keras_calib.proper_scores import brier_score
@@ -181,6 +189,7 @@ __all__ = [
     "AUGRC",
     "AURC",
     "Accuracy",
+    "AdaptiveFocalModel",
     "AdaptiveLabelSmoothing",
     "AverageCalibrationError",
     "BatchCoupledLoss",
@@ -189,6 +198,7 @@ __all__ = [
     "BrierLoss",
     "BrierScore",
     "CPC",
+    "CaPEModel",
     "CalibrationMetrics",
     "CalibrationTest",
     "Calibrator",
@@ -197,6 +207,8 @@ __all__ = [
     "ClasswiseECE",
     "Comparison",
     "ConfidencePenalty",
+    "ConfidencePruningModel",
+    "CorrectnessRankingModel",
     "CoverageAtAccuracy",
     "CoverageAtRisk",
     "DCA",
@@ -208,6 +220,7 @@ __all__ = [
     "ECE",
     "EffectiveLabels",
     "EnsembleTemperatureScaling",
+    "EpochModel",
     "FLSD",
     "FailureAUROC",
     "FailureFPR95",
@@ -232,11 +245,14 @@ __all__ = [
     "PerImage",
     "PerSampleLoss",
     "RMSCE",
+    "RecordingModel",
     "ReliabilityDisplay",
     "RiskAtCoverage",
     "RiskCoverageCurve",
     "RiskCoverageDisplay",
+    "ScheduledFocalModel",
     "SelectiveClassifier",
+    "SharpnessAwareModel",
     "SmoothECE",
     "StreamingMetric",
     "Tally",

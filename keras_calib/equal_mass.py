@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_calib.bins import BinSums
 from keras_calib.bins import bin_sums
 from keras_calib.checks import check_in
 from keras_calib.checks import check_integer
@@ -16,7 +17,6 @@ from keras_calib.checks import invalid
 from keras_calib.numerics import namespace
 from keras_calib.numerics import safe_divide
 from keras_calib.numerics import sum_products
-from keras_calib.top_label import TopLabel
 from keras_calib.top_label import top_label
 from keras_calib.top_label import whole_weights
 
@@ -24,6 +24,7 @@ __all__ = [
     "adaptive_ece",
     "equal_mass_edges",
     "equal_mass_error",
+    "interpolated_bins",
     "sorted_mass_error",
 ]
 
@@ -97,7 +98,8 @@ def adaptive_ece(
                     edges=edges,
                 )
             )
-        return _interpolated_edges_error(top, num_bins)
+        _, sums = interpolated_bins(top.confidence, top.correct, num_bins)
+        return float(np.sum(np.abs(sums.residual)) / len(top.confidence))
     return sorted_mass_error(
         top.score,
         top.confidence - top.correct,
@@ -215,16 +217,30 @@ def equal_mass_error(
     return safe_divide(xp.sum(xp.abs(gaps), axis=0), total)
 
 
-def _interpolated_edges_error(top: TopLabel, num_bins: int) -> float:
-    confidence = top.confidence.astype("float64")
+def interpolated_bins(
+    confidence: np.ndarray, correct: np.ndarray, num_bins: int
+) -> tuple[np.ndarray, BinSums]:
+    """Bins of equal mass as in the papers' code.
+
+    Args:
+        confidence: Confidences `(n,)`, n at least 1.
+        correct: 1 where right, 0 where wrong, `(n,)`.
+        num_bins: Number of bins.
+
+    Returns:
+        `(edges, sums)`: ascending edges `(num_bins + 1,)`, interpolated from
+        the sorted confidences; and what lies in (lo, hi], arrays
+        `(num_bins,)`. The smallest confidence is in no bin.
+    """
+    confidence = confidence.astype("float64")
     count = len(confidence)
     edges = np.interp(
         np.linspace(0, count, num_bins + 1),
         np.arange(count),
         np.sort(confidence),
     )
-    # (lo, hi]; what lies at or below the first edge is in no bin.
+    # What lies at or below the first edge is in no bin.
     index = np.searchsorted(edges, confidence, side="left")
-    sums = bin_sums(confidence, top.correct, index, num_bins + 2)
+    sums = bin_sums(confidence, correct, index, num_bins + 2)
     inside = slice(1, num_bins + 1)
-    return float(np.sum(np.abs(sums.residual)[inside]) / count)
+    return edges, BinSums(*(part[inside] for part in sums))

@@ -59,7 +59,9 @@ def split_index(y: Any) -> tuple[Any, Any]:
     return y["label"], y["index"]
 
 
-def batches_of(data: Any, batch_size: int = 32) -> Iterator[Batch]:
+def batches_of(
+    data: Any, batch_size: int = 32, steps: int | None = None
+) -> Iterator[Batch]:
     """The batches of a data set, once through.
 
     Args:
@@ -67,20 +69,22 @@ def batches_of(data: Any, batch_size: int = 32) -> Iterator[Batch]:
             batches here; or batches of such tuples: a `tf.data.Dataset`, a
             `keras.utils.PyDataset`, a list.
         batch_size: Size of the batches of arrays.
+        steps: How many batches, at most; None for all.
 
     Yields:
         Batches without outputs.
 
     Raises:
         TypeError: If `data` is none of these.
-        ValueError: If it has no end, or labels are a dict of other keys than
-            label and index.
+        ValueError: If it has no end and `steps` is None, or labels are a
+            dict of other keys than label and index.
     """
     check_integer("batch_size", batch_size, 1)
     if isinstance(data, tuple):
         batches = _cut(data, batch_size)
     elif isinstance(data, Iterable) and not hasattr(data, "shape"):
-        num_batches(data, "data must have an end")
+        if steps is None:
+            num_batches(data, "data must have an end")
         batches = each_batch(data)
     else:
         raise TypeError(
@@ -90,7 +94,7 @@ def batches_of(data: Any, batch_size: int = 32) -> Iterator[Batch]:
                 data=type(data).__name__,
             )
         )
-    for batch in batches:
+    for batch in itertools.islice(batches, steps):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         labels, index = split_index(y)
         if index is not None:
@@ -99,7 +103,10 @@ def batches_of(data: Any, batch_size: int = 32) -> Iterator[Batch]:
 
 
 def predict_batches(
-    model: keras.Model, data: Any, batch_size: int = 32
+    model: keras.Model,
+    data: Any,
+    batch_size: int = 32,
+    steps: int | None = None,
 ) -> Iterator[Batch]:
     """The batches of a data set with what a model predicts in inference mode.
 
@@ -107,6 +114,7 @@ def predict_batches(
         model: A Keras model with one output.
         data: As in `batches_of`.
         batch_size: Size of the batches of arrays.
+        steps: How many batches, at most; None for all.
 
     Yields:
         Batches with outputs.
@@ -115,7 +123,7 @@ def predict_batches(
         TypeError: As `batches_of`.
         ValueError: As `batches_of`.
     """
-    for batch in batches_of(data, batch_size):
+    for batch in batches_of(data, batch_size, steps):
         outputs = to_numpy(model.predict_on_batch(batch.inputs))
         # Under a strategy each replica has predicted the whole batch.
         count = len(keras.tree.flatten(batch.inputs)[0])

@@ -12,7 +12,7 @@ from typing import Any
 from keras import backend
 from keras import ops
 
-__all__ = ["all_rows", "num_replicas", "sum_over_replicas"]
+__all__ = ["all_rows", "num_replicas", "own_rows", "sum_over_replicas"]
 
 
 def num_replicas() -> int:
@@ -48,6 +48,29 @@ def all_rows(x: Any) -> Any:
     rows = context.all_gather(floats, axis=0)
     # The graph forgets what is known of the shape.
     return ops.cast(ops.reshape(rows, (-1, *x.shape[1:])), dtype)
+
+
+def own_rows(rows: Any, count: Any) -> Any:
+    """Of the rows of all replicas, those that this one gave.
+
+    Args:
+        rows: Tensor `(all rows, ...)`, as of `all_rows`.
+        count: How many rows this replica gave, an integer.
+
+    Returns:
+        Tensor `(count, ...)`.
+    """
+    if num_replicas() == 1:
+        return rows
+    context = _context()
+    counts = context.all_gather(
+        ops.reshape(ops.cast(count, "float64"), (1,)), axis=0
+    )
+    own = context.replica_id_in_sync_group
+    before = ops.arange(context.num_replicas_in_sync) < own
+    start = ops.sum(ops.where(before, counts, ops.zeros_like(counts)))
+    start, count = ops.cast(start, "int32"), ops.cast(count, "int32")
+    return rows[start : start + count]
 
 
 def _context() -> Any:

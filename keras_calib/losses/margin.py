@@ -10,12 +10,13 @@ from keras_calib.checks import check_at_least
 from keras_calib.checks import check_in
 from keras_calib.checks import check_rows
 from keras_calib.checks import invalid
+from keras_calib.checks import shape_of
 from keras_calib.gradients import with_gradient
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.numerics import at_least_float32
 from keras_calib.numerics import softmax_parts
 
-__all__ = ["ACLS", "MbLS", "acls", "mbls"]
+__all__ = ["ACLS", "MbLS", "acls", "mbls", "with_factor"]
 
 
 def mbls(
@@ -100,9 +101,9 @@ def acls(
             maximum in the second term.
         smoothing: `"adaptive"`: squares, as above; `"constant"`: the hinges
             themselves, in place of their squares.
-        condition: `"margin"`: relu, as above; `"none"`: the distances less
-            the margin, of either sign, in place of their relu, and no term
-            for classes at the maximum.
+        condition: `"margin"`: relu, as above; `"none"` and `"ranking"`: the
+            distances less the margin, of either sign, in place of their
+            relu, and no term for classes at the maximum.
         active: Per-sample factor of both penalties `(...)`, such as a
             ranking condition's 0 or 1, a constant of the derivative; None
             for 1.
@@ -275,8 +276,10 @@ class ACLS(PerSampleLoss):
             one can tell; reproductions should show both.
         smoothing: `"adaptive"`, the squares, or `"constant"`, linear
             penalties: the conditional part of ACLS alone.
-        condition: `"margin"`, or `"none"`, squares on both sides of the
-            margin: the adaptive part of ACLS alone.
+        condition: `"margin"`; `"none"`, squares on both sides of the margin:
+            the adaptive part of ACLS alone; or `"ranking"`: the same times
+            a factor per sample, the last column of the labels, which
+            `CorrectnessRankingModel(role="condition")` adds.
         name: Name of the loss.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
             `dtype` of `PerSampleLoss`.
@@ -330,7 +333,7 @@ class ACLS(PerSampleLoss):
         check_at_least("lambda2", lambda2, 0.0)
         check_in("reference", reference, ("min", "zero"))
         check_in("smoothing", smoothing, ("adaptive", "constant"))
-        check_in("condition", condition, ("margin", "none"))
+        check_in("condition", condition, ("margin", "none", "ranking"))
         if reference == "zero" and not from_logits:
             raise ValueError(
                 invalid(
@@ -352,3 +355,37 @@ class ACLS(PerSampleLoss):
             name=name,
             **kwargs,
         )
+
+    def split_labels(self, y_true):
+        if self.hyperparameters["condition"] != "ranking":
+            return super().split_labels(y_true)
+        shape = shape_of(y_true)
+        if len(shape) < 2 or shape[-1] == 1:
+            raise ValueError(
+                invalid(
+                    'ACLS(condition="ranking") needs a factor per sample as '
+                    "the last column of `y_true`, as "
+                    'CorrectnessRankingModel(role="condition") adds it',
+                    **{"y_true.shape": shape},
+                )
+            )
+        return y_true[..., :-1], {"active": y_true[..., -1]}
+
+
+def with_factor(labels: Any, logits: Any, active: Any) -> Any:
+    """Labels for `ACLS(condition="ranking")`.
+
+    Args:
+        labels: Class ids `(...)` or `(..., 1)`, below 2^24, or one-hot or
+            soft labels.
+        logits: What they are labels of, `(..., num_classes)`.
+        active: Factor of each sample's penalties `(...)`.
+
+    Returns:
+        Labels, float32, with the factor as the last column.
+    """
+    labels = ops.cast(labels, "float32")
+    if len(labels.shape) < len(logits.shape):
+        labels = ops.expand_dims(labels, -1)
+    factor = ops.expand_dims(ops.cast(active, "float32"), -1)
+    return ops.concatenate([labels, factor], axis=-1)

@@ -1,0 +1,206 @@
+"""What models share that train with more than a loss."""
+
+import inspect
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_calib.checks import check_integer
+from keras_calib.checks import invalid
+from keras_calib.inference import split_index
+from keras_calib.models.refusals import refuse_scalar_loss
+from keras_calib.models.refusals import refuse_training
+from keras_calib.replicas import num_replicas
+
+__all__ = ["EpochModel", "RecordingModel", "labels_alone"]
+
+# The configuration of the layers of a functional model.
+_GRAPH = ("name", "trainable", "layers", "input_layers", "output_layers")
+
+
+class EpochModel(keras.Model):
+    """Abstract: a Keras model that does something between epochs.
+
+    Made like any `keras.Model`: `Model(inputs, outputs, ...)`, or as the
+    base of a class with its own `call`. Several of these classes can be
+    combined, as in `class Both(SharpnessAwareModel, CorrectnessRankingModel)`.
+
+    `fit` calls `begin_training(arguments)` once, then `begin_epoch(epoch)`
+    and `end_epoch(epoch)`, before the callbacks of the user see them: what
+    they save is what the next epoch begins with; and `end_training()`, also
+    after an error. A loop of one's own calls these methods itself.
+
+    Where `y` is `{"label": labels, "index": numbers}`, as `with_index` makes
+    it, losses and metrics are given the labels.
+
+    Args:
+        *args: As in `keras.Model`.
+        **kwargs: As in `keras.Model`.
+
+    Reference:
+        Keras, customizing what happens in `fit`,
+        https://keras.io/guides/custom_train_step_in_tensorflow/
+    """
+
+    # Whether a step is in its second pass over the batch, as
+    # `SharpnessAwareModel` makes it: nothing is recorded then.
+    second_pass = False
+
+    def begin_training(self, arguments: dict) -> None:
+        """Called by `fit` with its arguments, before anything is trained."""
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Called before each epoch, from 0 upwards."""
+
+    def end_epoch(self, epoch: int) -> None:
+        """Called after each epoch and its validation."""
+
+    def end_training(self) -> None:
+        """Called by `fit` at its end, whatever that is."""
+
+    def fit(self, *args, **kwargs):
+        """As `keras.Model.fit`."""
+        signature = inspect.signature(super().fit)
+        arguments = signature.bind(*args, **kwargs).arguments
+        refuse_training(self, arguments)
+        callbacks = arguments.get("callbacks")
+        events = _EpochEvents(self)
+        if isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks.callbacks.insert(0, events)
+        else:
+            given = [] if callbacks is None else keras.tree.flatten(callbacks)
+            arguments["callbacks"] = [events, *given]
+        try:
+            self.begin_training(arguments)
+            return super().fit(**arguments)
+        finally:
+            self.end_training()
+            if isinstance(callbacks, keras.callbacks.CallbackList):
+                callbacks.callbacks.remove(events)
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        labels = labels_alone(y)
+        refuse_scalar_loss(self.loss, labels, y_pred)
+        return super().compute_loss(
+            x, labels, y_pred, sample_weight, training=training
+        )
+
+    def added_losses(self) -> Any:
+        """What layers add to the loss, such as regularizers."""
+        added = [ops.sum(ops.cast(x, "float32")) for x in self.losses]
+        # Keras adds up what the replicas return.
+        return sum(added) / num_replicas()
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        labels = labels_alone(y)
+        return super().compute_metrics(x, labels, y_pred, sample_weight)
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        if "input_layers" not in config:
+            return cls(**config)
+        graph = {key: config[key] for key in _GRAPH if key in config}
+        own = {key: config[key] for key in config if key not in _GRAPH}
+        network = keras.Model.from_config(graph, custom_objects)
+        model = cls(network.input, network.output, name=network.name, **own)
+        model.trainable = graph.get("trainable", True)
+        return model
+
+
+class RecordingModel(EpochModel):
+    """Abstract: a model that remembers something of each training sample.
+
+    In training `y` is `{"label": labels, "index": numbers}`, with numbers in
+    [0, num_samples) that stay with their samples; `with_index` makes it of a
+    data set. Metrics and losses are given the labels alone. In evaluation
+    plain labels do too. A number out of range makes the loss NaN.
+
+    Args:
+        *args: As in `keras.Model`.
+        num_samples: How many training samples there are.
+        **kwargs: As in `keras.Model`.
+
+    Raises:
+        ValueError: In training, if `y` has no index, or `class_weight` is
+            given: weights go with their samples, as `sample_weight`.
+
+    Reference:
+        Moon et al., Confidence-Aware Learning for Deep Neural Networks, ICML
+        2020, section 3.3, https://arxiv.org/abs/2007.01458
+    """
+
+    def __init__(self, *args: Any, num_samples: int, **kwargs: Any):
+        check_integer("num_samples", num_samples, 1)
+        super().__init__(*args, **kwargs)
+        self.num_samples = num_samples
+
+    def begin_training(self, arguments: dict) -> None:
+        super().begin_training(arguments)
+        if arguments.get("class_weight") is not None:
+            raise ValueError(
+                invalid(
+                    "`class_weight` must be None where labels come with an "
+                    "index: give each sample the weight of its class, as "
+                    "`sample_weight`",
+                    class_weight=arguments["class_weight"],
+                )
+            )
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        labels, index = split_index(y)
+        if training and index is None:
+            raise ValueError(
+                invalid(
+                    '`y` must be {"label": labels, "index": numbers of the '
+                    "samples} in training",
+                    y=type(y).__name__,
+                )
+            )
+        if not training:
+            return self.evaluated_loss(x, labels, y_pred, sample_weight)
+        return self.recorded_loss(x, labels, index, y_pred, sample_weight)
+
+    def recorded_loss(self, x, labels, index, y_pred, sample_weight):
+        """The loss of a training batch; updates what is remembered."""
+        raise NotImplementedError
+
+    def plain_loss(self, x, labels, y_pred, sample_weight):
+        """The loss that the model is compiled with, of a training batch."""
+        return super().compute_loss(
+            x, labels, y_pred, sample_weight, training=True
+        )
+
+    def evaluated_loss(self, x, labels, y_pred, sample_weight):
+        """The loss of a batch that is not trained on."""
+        return super().compute_loss(
+            x, labels, y_pred, sample_weight, training=False
+        )
+
+    def get_config(self):
+        return {**super().get_config(), "num_samples": self.num_samples}
+
+
+class _EpochEvents(keras.callbacks.Callback):
+    """Tells a model that an epoch begins or ends."""
+
+    def __init__(self, model: EpochModel):
+        super().__init__()
+        self._told = model
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._told.begin_epoch(epoch)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._told.end_epoch(epoch)
+
+
+def labels_alone(y: Any) -> Any:
+    """Labels without an index; anything else as it is."""
+    if isinstance(y, dict) and set(y) == {"label", "index"}:
+        return y["label"]
+    return y

@@ -1,0 +1,236 @@
+"""Models that remember how often each training sample was right."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.bins import hard_labels
+from keras_calib.checks import check_at_least
+from keras_calib.checks import check_in
+from keras_calib.checks import invalid
+from keras_calib.checks import shape_of
+from keras_calib.inputs import read_labels
+from keras_calib.losses import correctness_ranking
+from keras_calib.losses.margin import with_factor
+from keras_calib.model_outputs import reads_logits
+from keras_calib.model_outputs import to_model_logits
+from keras_calib.models.base import RecordingModel
+from keras_calib.models.record import add_at
+from keras_calib.models.record import checked_index
+from keras_calib.models.record import unless_unknown
+from keras_calib.numerics import is_wrong
+from keras_calib.numerics import safe_divide
+from keras_calib.numerics import to_numpy
+from keras_calib.replicas import all_rows
+from keras_calib.replicas import num_replicas
+from keras_calib.replicas import own_rows
+from keras_calib.weights import broadcast_weight
+
+__all__ = ["CorrectnessRankingModel", "classify"]
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class CorrectnessRankingModel(RecordingModel):
+    """Ranks confidences as the samples' past correctness (CRL).
+
+    Remembers how often each training sample was classified right, and trains
+    on the compiled loss plus
+
+    strength mean_i relu(-sign(c_i - c_j) (kappa_i - kappa_j) + margin_i)
+
+    over the pairs of neighbours i, j = i + 1 in the batch (the last with the
+    first): c is the correctness and kappa the confidence, see
+    `correctness_ranking`. With `role="condition"` the ranking does not add a
+    term, but says on which samples the compiled loss, an
+    `ACLS(condition="ranking")`, is more than cross entropy.
+
+    The correctness is read before the batch changes it, and judged by the
+    logits of the training step. A pair weighs as the lighter of its samples;
+    samples of weight 0 are not recorded. Under a distribution strategy
+    pairs and record are those of the batch of all replicas.
+
+    Args:
+        *args: As in `keras.Model`: inputs and outputs, or nothing in a
+            subclass with its own `call`. Outputs are
+            `(batch, num_classes)`, or `(batch, 1)` for two classes.
+        num_samples: How many training samples there are; the record takes 8
+            bytes for each.
+        strength: Coefficient of the ranking term, >= 0. Defaults to `1.0`.
+        score: The confidence: `"msp"`, `"neg_entropy"` or `"prob_margin"`.
+        condition: `"margin"`, as released, or `"ranking"`: no margin, active
+            only where confidences contradict the record.
+        role: `"penalty"` or `"condition"`, see above.
+        normalization: `"epochs"`, as released: (count - least count of all) /
+            (finished epochs - least count of all), and 0 where that is 0 / 0;
+            `"views"`, as in the paper: count / times seen.
+        **kwargs: As in `keras.Model`.
+
+    Raises:
+        ValueError: If an argument is out of range; in training, if `y` is
+            not `{"label", "index"}`, or a number in `index` out of range
+            (where it can be seen; NaN loss elsewhere).
+
+    Example:
+
+    >>> import keras
+    >>> inputs = keras.Input((4,))
+    >>> outputs = keras.layers.Dense(3)(inputs)
+    >>> model = CorrectnessRankingModel(inputs, outputs, num_samples=100)
+    >>> model.correctness().shape
+    (100,)
+
+    Reference:
+        Moon et al., Confidence-Aware Learning for Deep Neural Networks, ICML
+        2020, https://arxiv.org/abs/2007.01458; as a condition: Park et al.,
+        ACLS, ICCV 2023, table 6, https://arxiv.org/abs/2308.11911
+
+    Differs:
+        The released code divides 0 by 0 where all samples were always right.
+        A sampler that shows a sample more than once in an epoch makes its
+        count larger than the number of epochs; correctness is at most 1 here.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        num_samples: int,
+        strength: float = 1.0,
+        score: str = "msp",
+        condition: str = "margin",
+        role: str = "penalty",
+        normalization: str = "epochs",
+        **kwargs: Any,
+    ):
+        check_at_least("strength", strength, 0.0)
+        check_in("score", score, ("msp", "neg_entropy", "prob_margin"))
+        check_in("condition", condition, ("margin", "ranking"))
+        check_in("role", role, ("penalty", "condition"))
+        check_in("normalization", normalization, ("epochs", "views"))
+        super().__init__(*args, num_samples=num_samples, **kwargs)
+        self.strength = strength
+        self.score = score
+        self.condition = condition
+        self.role = role
+        self.normalization = normalization
+
+        def state(name, shape):
+            return self.add_weight(
+                shape=shape, initializer="zeros", trainable=False, name=name
+            )
+
+        self.right_counts = state("right_counts", (num_samples,))
+        self.view_counts = state("view_counts", (num_samples,))
+        self.finished_epochs = state("finished_epochs", ())
+
+    def correctness(self) -> np.ndarray:
+        """How often each sample was right so far `(num_samples,)`, in [0, 1].
+
+        Of samples that were never seen it is 0.
+        """
+        return to_numpy(self._correctness())
+
+    def _correctness(self) -> Any:
+        count = ops.convert_to_tensor(self.right_counts)
+        if self.normalization == "views":
+            return safe_divide(count, ops.convert_to_tensor(self.view_counts))
+        least = ops.min(count)
+        most = ops.maximum(ops.convert_to_tensor(self.finished_epochs), 1.0)
+        # As many epochs as the least count: all were always right.
+        return ops.clip(safe_divide(count - least, most - least), 0.0, 1.0)
+
+    def end_epoch(self, epoch: int) -> None:
+        super().end_epoch(epoch)
+        self.finished_epochs.assign(epoch + 1.0)
+
+    def recorded_loss(self, x, labels, index, y_pred, sample_weight):
+        logits, wrong = classify(self, labels, y_pred)
+        index, known = checked_index(index, self.num_samples)
+        weight = ops.ones_like(logits[:, 0])
+        if sample_weight is not None:
+            weight = broadcast_weight(sample_weight, logits)
+        rows = [index, ops.take(self._correctness(), index), weight, wrong]
+        index, record, weight, wrong = map(all_rows, rows)
+        hinge = correctness_ranking(
+            all_rows(logits),
+            record,
+            score=self.score,
+            condition=self.condition,
+        )
+        if not self.second_pass:
+            seen = ops.logical_and(weight > 0, all_rows(known))
+            self._remember(index, ops.cast(seen, "float32"), wrong)
+        if self.role == "condition":
+            loss = self._conditioned(x, labels, y_pred, sample_weight, hinge)
+            return unless_unknown(known, loss)
+        loss = self.plain_loss(x, labels, y_pred, sample_weight)
+        pair = ops.minimum(weight, ops.roll(weight, -1, axis=0))
+        ranking = ops.mean(pair * hinge)
+        # Keras adds up what the replicas return.
+        loss = loss + self.strength * ranking / num_replicas()
+        return unless_unknown(known, loss)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "strength": self.strength,
+            "score": self.score,
+            "condition": self.condition,
+            "role": self.role,
+            "normalization": self.normalization,
+        }
+
+    def _remember(self, index, seen, wrong):
+        """Counts the batch, the same on each replica."""
+        right = seen * (1.0 - ops.cast(wrong, "float32"))
+        for counts, more in (
+            (self.right_counts, right),
+            (self.view_counts, seen),
+        ):
+            counts.assign(add_at(ops.convert_to_tensor(counts), index, more))
+
+    def _conditioned(self, x, labels, y_pred, sample_weight, hinge):
+        """The compiled loss, told where confidences contradict the record."""
+        active = ops.cast(hinge > 0, "float32")
+        active = own_rows(active, ops.shape(y_pred)[0])
+        return self.plain_loss(
+            x, with_factor(labels, y_pred, active), y_pred, sample_weight
+        )
+
+    def evaluated_loss(self, x, labels, y_pred, sample_weight):
+        if self.role == "condition":
+            # No record of other samples: cross entropy alone.
+            zeros = ops.zeros_like(y_pred[..., 0])
+            labels = with_factor(labels, y_pred, zeros)
+        return super().evaluated_loss(x, labels, y_pred, sample_weight)
+
+
+def classify(model: keras.Model, labels: Any, y_pred: Any) -> tuple[Any, Any]:
+    """Logits of a batch, and where they are wrong.
+
+    Args:
+        model: A model that is compiled with a loss that says what it takes.
+        labels: In any form that losses take.
+        y_pred: What the model returns, `(batch, num_classes)` or
+            `(batch, 1)`.
+
+    Returns:
+        `(logits, wrong)`: float32 `(batch, num_classes)`, a constant of no
+        derivative, and bool `(batch,)`.
+
+    Raises:
+        ValueError: If there are more axes: each sample has one class here.
+    """
+    if len(y_pred.shape) != 2:
+        raise ValueError(
+            invalid(
+                "outputs must have shape (batch, num_classes): samples are "
+                "remembered, not pixels",
+                **{"y_pred.shape": shape_of(y_pred)},
+            )
+        )
+    labels, _ = read_labels(labels, y_pred)
+    logits = to_model_logits(y_pred, reads_logits(model))
+    ids = ops.cast(hard_labels(labels), "int32")
+    return logits, is_wrong(ops.stop_gradient(logits), ids)

@@ -1,0 +1,104 @@
+"""What would train wrongly, or end in an error that says nothing."""
+
+from typing import Any
+
+import keras
+from keras import backend
+
+from keras_calib.checks import invalid
+from keras_calib.replicas import num_replicas
+
+__all__ = ["refuse_scalar_loss", "refuse_training"]
+
+
+def refuse_training(model: keras.Model, arguments: dict) -> None:
+    """Raises if Keras cannot train this model with these arguments of `fit`.
+
+    Raises:
+        RuntimeError: Under a strategy of several workers, for which `fit`
+            fails in Keras 3.
+        ValueError: Under several replicas: if several steps make one
+            execution, batches do not divide evenly, or XLA is asked for on
+            CPUs.
+    """
+    if backend.backend() != "tensorflow":
+        return
+    import tensorflow as tf
+
+    strategy = model.distribute_strategy
+    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        workers = strategy.cluster_resolver.cluster_spec()
+        if workers and len(workers.as_dict().get("worker", ())) > 1:
+            raise RuntimeError(
+                invalid(
+                    "`fit` does not work with several workers in Keras 3: "
+                    "use `fit_workers`",
+                    strategy=type(strategy).__name__,
+                )
+            )
+    replicas = strategy.num_replicas_in_sync
+    if replicas == 1:
+        return
+    if model.steps_per_execution != 1:
+        raise ValueError(
+            invalid(
+                "`steps_per_execution` must be 1 under several replicas",
+                steps_per_execution=model.steps_per_execution,
+                num_replicas=replicas,
+            )
+        )
+    on_cpu = any("CPU" in d for d in strategy.extended.worker_devices)
+    if on_cpu and model.jit_compile:
+        raise ValueError(
+            invalid(
+                "`jit_compile` must not be True under several replicas on CPU",
+                jit_compile=True,
+                num_replicas=replicas,
+            )
+        )
+    size = _batch_size(arguments)
+    if size is not None and size % replicas:
+        raise ValueError(
+            invalid(
+                "the first batch must divide evenly among the replicas",
+                batch_size=size,
+                num_replicas=replicas,
+            )
+        )
+
+
+def refuse_scalar_loss(loss: Any, labels: Any, y_pred: Any) -> None:
+    """Raises if a loss gives one value for the batch, under replicas.
+
+    Keras averages values of samples over the replicas, and adds up the value
+    of a whole batch as often as there are replicas.
+
+    Raises:
+        ValueError: If it does.
+    """
+    if num_replicas() == 1 or not callable(loss):
+        return
+    call = loss.call if isinstance(loss, keras.losses.Loss) else loss
+    reduction = getattr(loss, "reduction", "mean")
+    if reduction not in (None, "none") and call(labels, y_pred).shape == ():
+        raise ValueError(
+            invalid(
+                "`loss` must give one value per sample under several "
+                "replicas, which would count one of a whole batch as often "
+                "as there are replicas",
+                loss=getattr(loss, "name", loss),
+            )
+        )
+
+
+def _batch_size(arguments: dict) -> int | None:
+    """Size of the first batch, None if unknown."""
+    x = arguments.get("x")
+    spec = getattr(x, "element_spec", None)
+    if spec is not None:
+        shape = keras.tree.flatten(spec)[0].shape
+        return shape[0] if shape.rank else None
+    arrays = [part for part in keras.tree.flatten(x) if hasattr(part, "shape")]
+    if not arrays:
+        return None
+    return min(arguments.get("batch_size") or 32, len(arrays[0]))
