@@ -25,6 +25,10 @@ from keras_calib.calibrators import IsotonicCalibration
 from keras_calib.calibrators import MatrixScaling
 from keras_calib.calibrators import TemperatureScaling
 from keras_calib.calibrators import VectorScaling
+from keras_calib.callbacks import ResumableBackup
+from keras_calib.callbacks import finished_epochs
+from keras_calib.callbacks import load_training_state
+from keras_calib.callbacks import save_training_state
 from keras_calib.canonical import canonical_calibration_error
 from keras_calib.classwise import classwise_ece
 from keras_calib.confidence_gaps import mean_confidence
@@ -34,6 +38,7 @@ from keras_calib.confidence_gaps import overconfidence_error
 from keras_calib.confidence_gaps import underconfidence
 from keras_calib.data import ClassMap
 from keras_calib.data import DatasetSummary
+from keras_calib.data import EpochBatches
 from keras_calib.data import Tally
 from keras_calib.data import apply_layers
 from keras_calib.data import boxes_to_mask
@@ -220,6 +225,7 @@ __all__ = [
     "ECE",
     "EffectiveLabels",
     "EnsembleTemperatureScaling",
+    "EpochBatches",
     "EpochModel",
     "FLSD",
     "FailureAUROC",
@@ -247,6 +253,7 @@ __all__ = [
     "RMSCE",
     "RecordingModel",
     "ReliabilityDisplay",
+    "ResumableBackup",
     "RiskAtCoverage",
     "RiskCoverageCurve",
     "RiskCoverageDisplay",
@@ -306,6 +313,7 @@ __all__ = [
     "failure_auroc",
     "failure_average_precision",
     "failure_fpr95",
+    "finished_epochs",
     "flip_boxes",
     "flsd",
     "focal_loss",
@@ -318,6 +326,7 @@ __all__ = [
     "label_by_largest",
     "label_relaxation",
     "label_smoothing",
+    "load_training_state",
     "logit_margin",
     "map_classes",
     "mask_area",
@@ -351,6 +360,7 @@ __all__ = [
     "risk_at_coverage",
     "risk_coverage_curve",
     "rmsce",
+    "save_training_state",
     "shuffled_epochs",
     "smooth_ece",
     "smooth_labels",

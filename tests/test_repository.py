@@ -74,6 +74,7 @@ FLOORS = {
     "losses": 2,
     "metrics": 2,
     "analysis": 3,
+    "callbacks": 3,
     "models": 3,
     "selection": 3,
     "beam": 4,

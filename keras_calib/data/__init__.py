@@ -5,6 +5,7 @@ data sets of examples choose, paint and count; `training_pipeline` and
 `validation_pipeline` make the batches that `fit` takes.
 """
 
+from keras_calib.data.arrays import EpochBatches
 from keras_calib.data.boxes import boxes_to_mask
 from keras_calib.data.boxes import clip_boxes
 from keras_calib.data.boxes import crop_boxes
@@ -44,6 +45,7 @@ from keras_calib.data.validity import valid_examples
 __all__ = [
     "ClassMap",
     "DatasetSummary",
+    "EpochBatches",
     "Tally",
     "apply_layers",
     "boxes_to_mask",

@@ -64,8 +64,13 @@ class EpochModel(keras.Model):
         signature = inspect.signature(super().fit)
         arguments = signature.bind(*args, **kwargs).arguments
         refuse_training(self, arguments)
+        data = arguments.get("x")
+        follows = hasattr(data, "set_epoch")
+        if follows or hasattr(data, "element_spec"):
+            # A data set has its own order.
+            arguments.setdefault("shuffle", False)
         callbacks = arguments.get("callbacks")
-        events = _EpochEvents(self)
+        events = _EpochEvents(self, data if follows else None)
         if isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks.callbacks.insert(0, events)
         else:
@@ -186,13 +191,16 @@ class RecordingModel(EpochModel):
 
 
 class _EpochEvents(keras.callbacks.Callback):
-    """Tells a model that an epoch begins or ends."""
+    """Tells a model, and data that ask for it, that an epoch begins."""
 
-    def __init__(self, model: EpochModel):
+    def __init__(self, model: EpochModel, data: Any):
         super().__init__()
         self._told = model
+        self._data = data
 
     def on_epoch_begin(self, epoch, logs=None):
+        if self._data is not None:
+            self._data.set_epoch(epoch)
         self._told.begin_epoch(epoch)
 
     def on_epoch_end(self, epoch, logs=None):

@@ -1,0 +1,118 @@
+"""Arrays as batches with an index, in an order that a seed and epoch fix."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_calib.checks import check_integer
+from keras_calib.checks import invalid
+
+__all__ = ["EpochBatches"]
+
+
+class EpochBatches(keras.utils.PyDataset):
+    """Arrays in batches with an index, shuffled by seed and epoch, for `fit`.
+
+    For models that remember their training samples, on every backend. The
+    order is a function of seed and epoch alone, so that training that is
+    resumed sees what it would have seen. `fit` of the models of this library
+    tells it the epoch. To another model's `fit` give `shuffle=False`, or
+    Keras shuffles the batches once more, and the callback
+    `LambdaCallback(on_epoch_begin=lambda epoch, logs:
+    batches.set_epoch(epoch))`; without it, epochs are counted from 0.
+
+    Args:
+        x: Inputs `(n, ...)`, an array or a structure of arrays.
+        y: Labels `(n, ...)`.
+        batch_size: Samples per batch. Defaults to `32`.
+        sample_weight: Weights `(n,)`, or None.
+        seed: Seed of the order, or None for the order of the arrays.
+            Defaults to `0`.
+        drop_remainder: Whether a last batch that is smaller is left out.
+            Defaults to `False`.
+
+    Raises:
+        ValueError: If arrays have different lengths, or a number is out of
+            range.
+
+    Example:
+
+    >>> batches = EpochBatches([[1.0], [2.0], [3.0]], [0, 1, 0], batch_size=2)
+    >>> x, y = batches[0]
+    >>> len(batches), sorted(y), len(y["index"])
+    (2, ['index', 'label'], 2)
+
+    Reference:
+        Keras, PyDataset, https://keras.io/api/utils/python_utils/
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        y: Any,
+        *,
+        batch_size: int = 32,
+        sample_weight: Any = None,
+        seed: int | None = 0,
+        drop_remainder: bool = False,
+    ):
+        check_integer("batch_size", batch_size, 1)
+        if seed is not None:
+            check_integer("seed", seed, 0)
+        super().__init__()
+        self._x = x if _is_structure(x) else np.asarray(x)
+        self._y = np.asarray(y)
+        self._weight = None
+        if sample_weight is not None:
+            self._weight = np.asarray(sample_weight)
+        self._seed = seed
+        self._epoch = 0
+        self._told = False
+        self._size = batch_size
+        self._drop = drop_remainder
+        parts = [*keras.tree.flatten(self._x), self._y]
+        parts += [] if self._weight is None else [self._weight]
+        lengths = [len(part) for part in parts]
+        if len(set(lengths)) != 1:
+            raise ValueError(
+                invalid("arrays must have the same length", lengths=lengths)
+            )
+        self._order = self._of_epoch()
+
+    def __len__(self):
+        count = len(self._y) / self._size
+        return int(np.floor(count) if self._drop else np.ceil(count))
+
+    def __getitem__(self, place):
+        index = self._order[place * self._size : (place + 1) * self._size]
+        x = keras.tree.map_structure(lambda part: part[index], self._x)
+        y = {"label": self._y[index], "index": index}
+        return (x, y) if self._weight is None else (x, y, self._weight[index])
+
+    def set_epoch(self, epoch: int) -> None:
+        """Puts the samples in the order of an epoch, counted from 0."""
+        check_integer("epoch", epoch, 0)
+        self._told = True
+        self._epoch = epoch
+        self._order = self._of_epoch()
+
+    def on_epoch_end(self):
+        """Called by Keras after each epoch, and before the first."""
+        if not self._told:
+            self._epoch += 1
+            self._order = self._of_epoch()
+
+    def _of_epoch(self):
+        places = np.arange(len(self._y))
+        if self._seed is None:
+            return places
+        random = np.random.default_rng((self._seed, self._epoch))
+        return random.permutation(places)
+
+
+def _is_structure(x: Any) -> bool:
+    """Whether `x` holds arrays, rather than the numbers of one."""
+    return isinstance(x, dict | tuple) or (
+        isinstance(x, list) and len(x) > 0 and hasattr(x[0], "shape")
+    )
