@@ -99,6 +99,8 @@ def batches_of(
         labels, index = split_index(y)
         if index is not None:
             index = to_numpy(index).reshape(-1)
+            if isinstance(sample_weight, dict):
+                sample_weight = sample_weight["label"]
         yield Batch(x, labels, index, sample_weight)
 
 

@@ -11,9 +11,10 @@ from keras_calib.checks import invalid
 from keras_calib.inference import split_index
 from keras_calib.models.refusals import refuse_scalar_loss
 from keras_calib.models.refusals import refuse_training
+from keras_calib.models.uneven import mean_of_the_whole
 from keras_calib.replicas import num_replicas
 
-__all__ = ["EpochModel", "RecordingModel", "labels_alone"]
+__all__ = ["EpochModel", "RecordingModel", "without_index"]
 
 # The configuration of the layers of a functional model.
 _GRAPH = ("name", "trainable", "layers", "input_layers", "output_layers")
@@ -87,11 +88,12 @@ class EpochModel(keras.Model):
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
-        labels = labels_alone(y)
+        labels, sample_weight = without_index(y, sample_weight)
         refuse_scalar_loss(self.loss, labels, y_pred)
-        return super().compute_loss(
+        loss = super().compute_loss(
             x, labels, y_pred, sample_weight, training=training
         )
+        return mean_of_the_whole(loss, self.loss, y_pred, sample_weight)
 
     def added_losses(self) -> Any:
         """What layers add to the loss, such as regularizers."""
@@ -100,7 +102,7 @@ class EpochModel(keras.Model):
         return sum(added) / num_replicas()
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        labels = labels_alone(y)
+        labels, sample_weight = without_index(y, sample_weight)
         return super().compute_metrics(x, labels, y_pred, sample_weight)
 
     @classmethod
@@ -158,6 +160,7 @@ class RecordingModel(EpochModel):
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
         labels, index = split_index(y)
+        _, sample_weight = without_index(y, sample_weight)
         if training and index is None:
             raise ValueError(
                 invalid(
@@ -207,8 +210,20 @@ class _EpochEvents(keras.callbacks.Callback):
         self._told.end_epoch(epoch)
 
 
-def labels_alone(y: Any) -> Any:
-    """Labels without an index; anything else as it is."""
-    if isinstance(y, dict) and set(y) == {"label", "index"}:
-        return y["label"]
-    return y
+def without_index(y: Any, sample_weight: Any) -> tuple[Any, Any]:
+    """Labels and weights without what belongs to the index.
+
+    Args:
+        y: `{"label": labels, "index": numbers}`, or anything else, which
+            stays as it is.
+        sample_weight: Weights, or None. Of arrays whose `y` is a dict Keras
+            makes a dict too, with the same weights under each key.
+
+    Returns:
+        `(labels, sample_weight)`.
+    """
+    if not isinstance(y, dict) or set(y) != {"label", "index"}:
+        return y, sample_weight
+    if isinstance(sample_weight, dict):
+        sample_weight = sample_weight["label"]
+    return y["label"], sample_weight

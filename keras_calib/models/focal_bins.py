@@ -9,7 +9,7 @@ from keras_calib.checks import invalid
 from keras_calib.losses import PerSampleLoss
 from keras_calib.losses import adaptive_focal
 from keras_calib.models.base import EpochModel
-from keras_calib.models.base import labels_alone
+from keras_calib.models.base import without_index
 
 __all__ = ["FocalBinsModel"]
 
@@ -61,7 +61,7 @@ class FocalBinsModel(EpochModel):
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
         self._check_no_loss()
-        labels = labels_alone(y)
+        labels, sample_weight = without_index(y, sample_weight)
         loss = _FocalOfBins(
             adaptive_focal,
             from_logits=self.from_logits,
