@@ -6,9 +6,11 @@ importable from here; the submodules are the table of contents.
 """
 
 from keras_calib.analysis import EffectiveLabels
+from keras_calib.analysis import RegularizerHistogram
 from keras_calib.analysis import effective_labels
 from keras_calib.analysis import inactive_share
 from keras_calib.analysis import prediction_flips
+from keras_calib.analysis import regularizer_histogram
 from keras_calib.bin_errors import Decomposition
 from keras_calib.bins import BinSums
 from keras_calib.calibration_error import average_calibration_error
@@ -252,6 +254,7 @@ __all__ = [
     "PerSampleLoss",
     "RMSCE",
     "RecordingModel",
+    "RegularizerHistogram",
     "ReliabilityDisplay",
     "ResumableBackup",
     "RiskAtCoverage",
@@ -355,6 +358,7 @@ __all__ = [
     "prediction_flips",
     "prob_margin",
     "random_resized_crop",
+    "regularizer_histogram",
     "resize_boxes",
     "ricap",
     "risk_at_coverage",

@@ -8,7 +8,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.checks import check_above
+from keras_calib.checks import check_integer
 from keras_calib.checks import check_not_empty
+from keras_calib.checks import check_number
 from keras_calib.checks import check_rank
 from keras_calib.checks import class_axis
 from keras_calib.checks import invalid
@@ -24,9 +27,12 @@ from keras_calib.numerics import to_numpy
 
 __all__ = [
     "EffectiveLabels",
+    "RegularizerHistogram",
     "effective_labels",
+    "flipped_share",
     "inactive_share",
     "prediction_flips",
+    "regularizer_histogram",
 ]
 
 # A regulariser below this share of 1 + cross entropy is rounding.
@@ -49,6 +55,29 @@ class EffectiveLabels(NamedTuple):
     labels: Any
     predicted_smoothing: Any
     other_smoothing: Any
+
+
+class RegularizerHistogram(NamedTuple):
+    """How large the regulariser of a loss is, by number of samples.
+
+    Histograms of the same edges add up count by count.
+
+    Attributes:
+        counts: Samples in each bin, int64 `(num_bins,)`. Values beyond the
+            limits are in the first and the last bin.
+        edges: Edges of the bins, in nats, `(num_bins + 1,)`.
+        num_inactive: Samples on which the regulariser is 0 up to rounding.
+    """
+
+    counts: np.ndarray
+    edges: np.ndarray
+    num_inactive: int
+
+    @property
+    def inactive_share(self) -> float:
+        """Share of the samples on which it is 0, NaN without samples."""
+        count = int(self.counts.sum())
+        return self.num_inactive / count if count else float("nan")
 
 
 def effective_labels(
@@ -153,17 +182,63 @@ def inactive_share(
         Network Calibration, ICCV 2023, figure 3,
         https://arxiv.org/abs/2308.11911
     """
-    logits, axis, hard, valid = _read(loss, labels, logits)
-    losses = _per_sample(loss, labels, hard, axis)(logits)
-    if not getattr(loss, "from_logits", True):
-        # As far as probabilities tell.
-        logits = to_logits(ops.softmax(logits, axis=axis))
-    fidelity = cross_entropy(hard, ops.moveaxis(logits, axis, -1))
-    distance = to_numpy(ops.abs(losses - fidelity))
-    inactive = distance <= _ROUNDING * (1.0 + to_numpy(fidelity))
-    if valid is not None:
-        inactive = inactive[to_numpy(valid)]
+    _, inactive = _regularizer(loss, labels, logits)
     return float(np.mean(inactive)) if inactive.size else float("nan")
+
+
+def regularizer_histogram(
+    loss: keras.losses.Loss | Callable,
+    labels: Any,
+    logits: Any,
+    *,
+    num_bins: int = 20,
+    limits: tuple[float, float] = (0.0, 0.1),
+) -> RegularizerHistogram:
+    """The distribution over samples of what a loss adds to cross entropy.
+
+    The regulariser is the loss less the cross entropy of the labels, with
+    the coefficients that the loss gives it. It is negative where the loss is
+    the smaller, as a focal loss is.
+
+    Args:
+        loss: As in `effective_labels`.
+        labels: Labels in any form that the loss takes, such as class ids
+            `(...)`.
+        logits: Logits `(..., num_classes)`, at least two classes; classes
+            on the `axis` of the loss, if it has one.
+        num_bins: Number of bins of equal width.
+        limits: The lowest and the highest edge, in nats; what lies beyond
+            is clipped to them.
+
+    Returns:
+        `RegularizerHistogram` of the labels that count; a NaN is in no bin.
+
+    Raises:
+        ValueError: If shapes do not fit, or `limits` do not ascend.
+
+    Example:
+
+    >>> import keras_calib
+    >>> loss = keras_calib.MbLS(margin=6.0, strength=0.01, from_logits=True)
+    >>> logits = [[9.0, 0.0], [5.0, 0.0], [0.0, 99.0]]
+    >>> drawn = keras_calib.regularizer_histogram(
+    ...     loss, [0, 0, 1], logits, num_bins=4)
+    >>> drawn.counts.tolist(), drawn.num_inactive
+    ([2, 0, 0, 1], 1)
+
+    Reference:
+        Park et al., ACLS: Adaptive and Conditional Label Smoothing for
+        Network Calibration, ICCV 2023, figure 3,
+        https://arxiv.org/abs/2308.11911
+    """
+    check_integer("num_bins", num_bins, 1)
+    low, high = limits
+    check_number("limits[0]", low)
+    check_above("limits[1]", high, low)
+    values, inactive = _regularizer(loss, labels, logits)
+    clipped = np.clip(values[~np.isnan(values)], low, high)
+    counts, edges = np.histogram(clipped, bins=num_bins, range=(low, high))
+    return RegularizerHistogram(counts, edges, int(inactive.sum()))
 
 
 def prediction_flips(before: Any, after: Any) -> float:
@@ -202,7 +277,36 @@ def prediction_flips(before: Any, after: Any) -> float:
                 **{"before.shape": before.shape, "after.shape": after.shape},
             )
         )
-    return float(np.mean(before.argmax(axis=-1) != after.argmax(axis=-1)))
+    return flipped_share(before.argmax(axis=-1), after.argmax(axis=-1))
+
+
+def flipped_share(before: np.ndarray, after: np.ndarray) -> float:
+    """The share of predicted classes that differ.
+
+    Args:
+        before: Class ids `(...)`, negative where a sample does not count.
+        after: The same samples' at another time.
+
+    Returns:
+        Share in [0, 1] of those that count; NaN if none does.
+    """
+    count = np.count_nonzero(after >= 0)
+    flips = np.count_nonzero(before != after)
+    return float(flips / count) if count else float("nan")
+
+
+def _regularizer(loss, labels, logits):
+    """Loss less cross entropy, and where that is 0, `(n,)` of what counts."""
+    logits, axis, hard, valid = _read(loss, labels, logits)
+    losses = _per_sample(loss, labels, hard, axis)(logits)
+    if not getattr(loss, "from_logits", True):
+        # As far as probabilities tell.
+        logits = to_logits(ops.softmax(logits, axis=axis))
+    fidelity = cross_entropy(hard, ops.moveaxis(logits, axis, -1))
+    added = to_numpy(losses - fidelity)
+    inactive = np.abs(added) <= _ROUNDING * (1.0 + to_numpy(fidelity))
+    counts = Ellipsis if valid is None else to_numpy(valid)
+    return added[counts].reshape(-1), inactive[counts].reshape(-1)
 
 
 def _read(loss, labels, logits):

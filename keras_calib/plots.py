@@ -4,6 +4,9 @@
 `figure_`. matplotlib is imported when something is drawn.
 """
 
+import copy
+import io
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,8 +24,9 @@ from keras_calib.risk_coverage import RiskCoverageCurve
 from keras_calib.risk_coverage import aurc
 from keras_calib.risk_coverage import risk_coverage_curve
 
-__all__ = ["ReliabilityDisplay", "RiskCoverageDisplay"]
+__all__ = ["ReliabilityDisplay", "RiskCoverageDisplay", "figure_and_canvas"]
 
+_ABSENT = "Plots need matplotlib: pip install 'keras-calib[plots]'"
 # Okabe and Ito's palette: told apart by colour-blind readers.
 _BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#999999"
 _COLORS = (
@@ -119,17 +123,27 @@ class ReliabilityDisplay:
             ax: matplotlib axes to draw the diagram on, without counts; None
                 makes a figure.
         """
-        counts_ax = None
-        if ax is None:
-            plt = _pyplot()
-            _, (ax, counts_ax) = plt.subplots(
-                2,
-                1,
-                figsize=(4.8, 5.6),
-                height_ratios=(4, 1),
-                sharex=True,
-                layout="constrained",
-            )
+        if ax is not None:
+            return self._draw(ax)
+        return self._draw(*_panels(_pyplot().figure))
+
+    def to_png(self, dpi: int = 100) -> bytes:
+        """The diagram with its counts as a PNG file, in bytes.
+
+        Drawn on a figure of its own: the figures and the backend of pyplot
+        are left as they are, so that this may run beside other drawing.
+
+        Args:
+            dpi: Dots per inch of 4.8 by 5.6 inches.
+        """
+        figure_class, canvas_class = figure_and_canvas()
+        display = copy.copy(self)._draw(*_panels(figure_class))
+        file = io.BytesIO()
+        canvas = canvas_class(display.figure_)
+        canvas.print_figure(file, format="png", dpi=dpi)
+        return file.getvalue()
+
+    def _draw(self, ax: Any, counts_ax: Any = None) -> "ReliabilityDisplay":
         self.ax_, self.counts_ax_, self.figure_ = ax, counts_ax, ax.figure
         sums = self.sums
         num_bins = len(sums.weight)
@@ -308,15 +322,33 @@ class RiskCoverageDisplay:
         return self
 
 
+def _panels(make_figure: Callable) -> tuple[Any, Any]:
+    """Axes of the diagram and, below, of its counts, on a new figure."""
+    figure = make_figure(figsize=(4.8, 5.6), layout="constrained")
+    return figure.subplots(2, 1, height_ratios=(4, 1), sharex=True)
+
+
 def _title(name: str | None, text: str) -> str:
     return text if name is None else f"{name}\n{text}"
+
+
+def figure_and_canvas() -> tuple[type, type]:
+    """matplotlib's classes to draw with into a file, without pyplot.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(_ABSENT) from error
+    return Figure, FigureCanvasAgg
 
 
 def _pyplot() -> Any:
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
-        raise ImportError(
-            "Plots need matplotlib: pip install 'keras-calib[plots]'"
-        ) from error
+        raise ImportError(_ABSENT) from error
     return plt
