@@ -157,6 +157,8 @@ from keras_calib.models import EpochModel
 from keras_calib.models import RecordingModel
 from keras_calib.models import ScheduledFocalModel
 from keras_calib.models import SharpnessAwareModel
+from keras_calib.monitoring import CalibrationLogger
+from keras_calib.monitoring import LoggedEpoch
 from keras_calib.plots import ReliabilityDisplay
 from keras_calib.plots import RiskCoverageDisplay
 from keras_calib.proper_scores import brier_score
@@ -206,6 +208,7 @@ __all__ = [
     "BrierScore",
     "CPC",
     "CaPEModel",
+    "CalibrationLogger",
     "CalibrationMetrics",
     "CalibrationTest",
     "Calibrator",
@@ -238,6 +241,7 @@ __all__ = [
     "IsotonicCalibration",
     "LabelRelaxation",
     "LabelSmoothing",
+    "LoggedEpoch",
     "LogitNormalization",
     "MCE",
     "MDCA",

@@ -303,7 +303,7 @@ def _regularizer(loss, labels, logits):
         # As far as probabilities tell.
         logits = to_logits(ops.softmax(logits, axis=axis))
     fidelity = cross_entropy(hard, ops.moveaxis(logits, axis, -1))
-    added = to_numpy(losses - fidelity)
+    added = to_numpy(losses - fidelity, "float64")
     inactive = np.abs(added) <= _ROUNDING * (1.0 + to_numpy(fidelity))
     counts = Ellipsis if valid is None else to_numpy(valid)
     return added[counts].reshape(-1), inactive[counts].reshape(-1)

@@ -10,11 +10,13 @@ import keras
 
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
+from keras_calib.checks import shape_of
 from keras_calib.numerics import to_numpy
 
 __all__ = [
     "Batch",
     "batches_of",
+    "check_data",
     "each_batch",
     "num_batches",
     "predict_batches",
@@ -59,6 +61,31 @@ def split_index(y: Any) -> tuple[Any, Any]:
     return y["label"], y["index"]
 
 
+def check_data(
+    data: Any, batch_size: int = 32, steps: int | None = None
+) -> None:
+    """Raises unless `batches_of` takes these.
+
+    Raises:
+        TypeError: If `data` is no data set.
+        ValueError: If it has no end and `steps` is None, or arrays differ in length.
+    """
+    check_integer("batch_size", batch_size, 1)
+    if isinstance(data, tuple):
+        _length_of(data)
+    elif isinstance(data, Iterable) and not hasattr(data, "shape"):
+        if steps is None:
+            num_batches(data, "data must have an end")
+    else:
+        raise TypeError(
+            invalid(
+                "data must be a tuple of arrays (x, y), or a data set of "
+                "batches",
+                data=type(data).__name__,
+            )
+        )
+
+
 def batches_of(
     data: Any, batch_size: int = 32, steps: int | None = None
 ) -> Iterator[Batch]:
@@ -79,21 +106,9 @@ def batches_of(
         ValueError: If it has no end and `steps` is None, or labels are a
             dict of other keys than label and index.
     """
-    check_integer("batch_size", batch_size, 1)
-    if isinstance(data, tuple):
-        batches = _cut(data, batch_size)
-    elif isinstance(data, Iterable) and not hasattr(data, "shape"):
-        if steps is None:
-            num_batches(data, "data must have an end")
-        batches = each_batch(data)
-    else:
-        raise TypeError(
-            invalid(
-                "data must be a tuple of arrays (x, y), or a data set of "
-                "batches",
-                data=type(data).__name__,
-            )
-        )
+    check_data(data, batch_size, steps)
+    is_arrays = isinstance(data, tuple)
+    batches = _cut(data, batch_size) if is_arrays else each_batch(data)
     for batch in itertools.islice(batches, steps):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         labels, index = split_index(y)
@@ -122,28 +137,40 @@ def predict_batches(
         Batches with outputs.
 
     Raises:
-        TypeError: As `batches_of`.
+        TypeError: As `batches_of`, and if the model has several outputs.
         ValueError: As `batches_of`.
     """
     for batch in batches_of(data, batch_size, steps):
-        outputs = to_numpy(model.predict_on_batch(batch.inputs))
+        outputs = model.predict_on_batch(batch.inputs)
+        if isinstance(outputs, dict | list | tuple):
+            raise TypeError(
+                invalid(
+                    "the model must have one output",
+                    outputs=keras.tree.map_structure(shape_of, outputs),
+                )
+            )
+        outputs = to_numpy(outputs)
         # Under a strategy each replica has predicted the whole batch.
         count = len(keras.tree.flatten(batch.inputs)[0])
         yield batch._replace(outputs=outputs[:count])
 
 
 def _cut(arrays: tuple, size: int) -> Iterator[tuple]:
+    for start in range(0, _length_of(arrays), size):
+        part = slice(start, start + size)
+        yield keras.tree.map_structure(
+            lambda x, part=part: None if x is None else x[part], arrays
+        )
+
+
+def _length_of(arrays: tuple) -> int:
     flat = [x for x in keras.tree.flatten(arrays) if x is not None]
     counts = {len(x) for x in flat}
     if len(counts) != 1:
         raise ValueError(
             invalid("arrays must have the same length", lengths=sorted(counts))
         )
-    for start in range(0, counts.pop(), size):
-        part = slice(start, start + size)
-        yield keras.tree.map_structure(
-            lambda x, part=part: None if x is None else x[part], arrays
-        )
+    return counts.pop()
 
 
 def each_batch(dataset: Iterable) -> Iterator:

@@ -79,6 +79,7 @@ FLOORS = {
     "selection": 3,
     "beam": 4,
     "exporting": 4,
+    "monitoring": 4,
     "plots": 4,
 }
 # What these share lives on the floor below.
@@ -101,6 +102,7 @@ INSIDE_FUNCTIONS = {
         "extras",
         "gradients",
         "models",
+        "monitoring",
         "replicas",
     },
     "tensorflow_datasets": {"data", "extras"},

@@ -1,0 +1,240 @@
+"""What a logger leaves on disk: a table, pictures, events for TensorBoard."""
+
+import csv
+import os
+import socket
+import struct
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_calib.checks import invalid
+from keras_calib.extras import tensorflow as tf
+from keras_calib.monitoring.measuring import LoggedEpoch
+from keras_calib.plots import ReliabilityDisplay
+from keras_calib.plots import figure_and_canvas
+
+__all__ = ["EpochFiles", "EpochTable", "EventFile"]
+
+
+class EpochFiles:
+    """All files of a logger, opened as training begins.
+
+    Args:
+        names: Of the values.
+        prefix: Of the names of what is drawn.
+        csv_path: Of an `EpochTable`, or None.
+        log_dir: Of an `EventFile`, or None.
+        picture_dir: Folder for PNG files, or None.
+
+    Raises:
+        ImportError: If a package is not installed that one of them needs.
+        OSError: If one of them cannot be written.
+    """
+
+    def __init__(
+        self,
+        names: list[str],
+        *,
+        prefix: str,
+        csv_path: Any,
+        log_dir: Any,
+        picture_dir: Any,
+    ):
+        self._prefix = prefix
+        self._draws = log_dir is not None or picture_dir is not None
+        self._table = self._events = self._pictures = None
+        if self._draws:
+            figure_and_canvas()
+        if csv_path is not None:
+            self._table = EpochTable(csv_path, names)
+        if picture_dir is not None:
+            self._pictures = Path(picture_dir)
+            self._pictures.mkdir(parents=True, exist_ok=True)
+            # Permissions alone do not tell whether one can write.
+            probe = self._picture("probe")
+            probe.touch()
+            probe.unlink()
+        if log_dir is not None:
+            self._events = EventFile(log_dir, prefix)
+
+    def put(self, entry: LoggedEpoch) -> None:
+        """Writes what was found, with a warning for each file that fails.
+
+        Training is worth more than what is written of it.
+        """
+        png = None
+        if self._draws and entry.bins is not None:
+            png = self._tried(entry, _diagram, entry)
+        if self._table is not None:
+            self._tried(entry, self._table.put, entry.epoch, entry.values)
+        if self._pictures is not None and png is not None:
+            path = self._picture(f"{entry.epoch:04d}")
+            self._tried(entry, path.write_bytes, png)
+        if self._events is not None:
+            self._tried(entry, self._events.put, entry, png)
+
+    def close(self) -> None:
+        """Ends the files."""
+        if self._events is not None:
+            self._events.close()
+
+    def _picture(self, what: str) -> Path:
+        # A prefix may make a group of TensorBoard: "cal/".
+        prefix = self._prefix.replace("/", "_")
+        return self._pictures / f"{prefix}reliability_{what}.png"
+
+    def _tried(self, entry, function, *args):
+        try:
+            return function(*args)
+        except Exception as error:
+            warnings.warn(
+                "`CalibrationLogger` could not draw or write what it found "
+                f"in epoch {entry.epoch}: {error!r}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+            return None
+
+
+def _diagram(entry: LoggedEpoch) -> bytes:
+    name = f"epoch {entry.epoch}"
+    return ReliabilityDisplay(entry.bins, name=name).to_png()
+
+
+class EpochTable:
+    """A CSV file with one row per epoch, whole at any time.
+
+    Each change writes the file anew beside the old one and puts it in its
+    place: whoever is killed leaves the one or the other.
+
+    Args:
+        path: Of the file; one that is there is continued.
+        columns: Names after `epoch`.
+
+    Raises:
+        OSError: If the file cannot be written.
+        ValueError: If the file that is there has other columns.
+    """
+
+    def __init__(self, path: Any, columns: list[str]):
+        self.path = Path(path)
+        self.columns = ["epoch", *columns]
+        self.rows = self._read()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # Now, not after an epoch, is the time to learn that it cannot be.
+        self._write()
+
+    def put(self, epoch: int, values: dict[str, float]) -> None:
+        """Adds the row of an epoch, in place of it and of later ones.
+
+        Rows of later epochs are of a run that was taken up before them.
+        """
+        texts = {name: repr(value) for name, value in values.items()}
+        row = {"epoch": str(epoch), **texts}
+        self.rows = [x for x in self.rows if int(x["epoch"]) < epoch]
+        self.rows.append(row)
+        self._write()
+
+    def _read(self) -> list[dict[str, str]]:
+        if not self.path.exists():
+            return []
+        with open(self.path, newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file, strict=True)
+            found = list(reader.fieldnames or [])
+            rows = list(reader)
+        if found not in ([], self.columns):
+            raise ValueError(
+                invalid(
+                    "`csv_path` must be a new file, or one that this logger "
+                    f"wrote with the columns {self.columns}",
+                    csv_path=str(self.path),
+                    columns=found,
+                )
+            )
+        return rows
+
+    def _write(self) -> None:
+        beside = self.path.with_name(self.path.name + ".new")
+        with open(beside, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, self.columns, restval="")
+            writer.writeheader()
+            writer.writerows(self.rows)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, self.path)
+
+
+class EventFile:
+    """A file of events that TensorBoard reads.
+
+    The records are put together here: `tf.summary.scalar` and its siblings
+    need the package of TensorBoard, and running TensorFlow's operations
+    would take the memory of an accelerator on which another backend trains.
+
+    Args:
+        log_dir: Folder for the file, made if it is not there.
+        prefix: Of the names of the image and the histogram.
+
+    Raises:
+        ImportError: If TensorFlow is not installed.
+    """
+
+    def __init__(self, log_dir: Any, prefix: str = ""):
+        self._prefix = prefix
+        tf.io.gfile.makedirs(os.fspath(log_dir))
+        now = time.time()
+        name = f"events.out.tfevents.{now:.6f}.{socket.gethostname()}"
+        path = os.path.join(log_dir, f"{name}.{os.getpid()}.v2")
+        self._file = tf.io.TFRecordWriter(path)
+        self._add(file_version="brain.Event:2")
+
+    def put(self, entry: LoggedEpoch, png: bytes | None) -> None:
+        """Everything of an epoch."""
+        for name, value in entry.values.items():
+            self.scalar(name, value, entry.epoch)
+        if png is not None:
+            self.image(f"{self._prefix}reliability", png, entry.epoch)
+        if entry.regularizer is not None:
+            counts, edges, _ = entry.regularizer
+            name = f"{self._prefix}regularizer"
+            self.histogram(name, counts, edges, entry.epoch)
+        self._file.flush()
+
+    def scalar(self, tag: str, value: float, step: int) -> None:
+        """A number, a point of a curve over the steps."""
+        self._put(tag, np.float32(value), step, "scalars", 1)
+
+    def histogram(
+        self, tag: str, counts: np.ndarray, edges: np.ndarray, step: int
+    ) -> None:
+        """Counts `(num_bins,)` between edges `(num_bins + 1,)`."""
+        rows = np.stack([edges[:-1], edges[1:], counts], axis=-1)
+        self._put(tag, rows.astype("float64"), step, "histograms", 2)
+
+    def image(self, tag: str, png: bytes, step: int) -> None:
+        """The bytes of a PNG file."""
+        width, height = struct.unpack(">II", png[16:24])
+        parts = [str(width).encode(), str(height).encode(), png]
+        self._put(tag, np.array(parts, object), step, "images", 3)
+
+    def close(self) -> None:
+        """Ends the file."""
+        self._file.close()
+
+    def _put(self, tag, value, step, plugin, data_class):
+        """One value for a plugin; of class scalar, tensor or blobs, 1 to 3."""
+        metadata = tf.compat.v1.SummaryMetadata(data_class=data_class)
+        metadata.plugin_data.plugin_name = plugin
+        entry = tf.compat.v1.Summary.Value(
+            tag=tag, metadata=metadata, tensor=tf.make_tensor_proto(value)
+        )
+        summary = tf.compat.v1.Summary(value=[entry])
+        self._add(step=step, summary=summary)
+
+    def _add(self, **content):
+        event = tf.compat.v1.Event(wall_time=time.time(), **content)
+        self._file.write(event.SerializeToString())

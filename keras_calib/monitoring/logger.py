@@ -1,0 +1,322 @@
+"""The callback that follows calibration from epoch to epoch."""
+
+import inspect
+import os
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from keras_calib.checks import check_integer
+from keras_calib.checks import invalid
+from keras_calib.inference import check_data
+from keras_calib.inputs import check_reading
+from keras_calib.losses import PerSampleLoss
+from keras_calib.metrics import ECE
+from keras_calib.metrics import CalibrationMetrics
+from keras_calib.metrics.calibration import BinnedMetric
+from keras_calib.model_outputs import reads_logits
+from keras_calib.monitoring.files import EpochFiles
+from keras_calib.monitoring.measuring import DataSetMeter
+from keras_calib.monitoring.measuring import LoggedEpoch
+from keras_calib.monitoring.measuring import Measured
+from keras_calib.monitoring.measuring import ModelReading
+from keras_calib.monitoring.measuring import flips
+
+__all__ = ["CalibrationLogger"]
+
+_NAMES = (
+    "accuracy",
+    "mean_confidence",
+    "nll",
+    "brier",
+    "ece",
+    "aece",
+    "aurc",
+)
+_INACTIVE, _FLIPS = "inactive_share", "prediction_flips"
+
+
+class CalibrationLogger(keras.callbacks.Callback):
+    """Calibration on a data set at the end of each epoch, into `logs`.
+
+    Callbacks that come after it see its values as they see `val_loss`:
+    `EarlyStopping(monitor="cal_ece", mode="min")` works. One that comes
+    before it and monitors one of its values is an error as training begins.
+    Training itself is as it would be without the logger.
+
+    Beside the metrics it follows two quantities of the ACLS paper.
+    `inactive_share`: where the loss is nothing but cross entropy, with the
+    histogram of the regulariser (figure 3); of what a loss of this package
+    adds to cross entropy, not of what a model adds by itself.
+    `prediction_flips`: the share of the samples of `data` whose predicted
+    class is another than at the epoch logged before, so none in the first
+    epoch. Both count each label that is not ignored once, whatever its
+    weight. For flips the predicted classes of the data set are kept, one
+    byte each for up to 127 classes.
+
+    The first batch is measured before training begins, so that what cannot
+    be read is found then. Where the model predicts NaN the epoch's values
+    are NaN, with a warning. What fails to be drawn or written later is
+    warned of, and training goes on.
+
+    Args:
+        data: Arrays `(x, y)` or `(x, y, sample_weight)`, or batches of such
+            tuples that can be read anew each epoch: a `tf.data.Dataset`, a
+            `keras.utils.PyDataset`, a list. `y` may be labels or
+            `{"label", "index"}`. Keras' masks do not reach it: for padded
+            steps use weights or `ignore_class`.
+        metrics: Names of values of `CalibrationMetrics`, and Keras metrics,
+            which read outputs by their own arguments and keep their own
+            state untouched; None for `accuracy`, `mean_confidence`, `nll`,
+            `brier`, `ece`, `aece` and `aurc`.
+        prefix: Put before each name.
+        from_logits: Whether the model's outputs are logits; None as the
+            compiled loss says.
+        ignore_class: Class id that does not count; None as the compiled
+            loss says.
+        batch_size: Size of the batches of arrays.
+        every: Log each `every`-th epoch, and the last. Epochs between have
+            no values in `logs`, as with `validation_freq` of `fit`.
+        num_bins: Number of bins of the calibration errors and the diagram.
+        loss: The loss whose regulariser is followed, as in
+            `inactive_share`; None for the compiled one if it is of this
+            package.
+        histogram_bins: Number of bins of the regulariser's histogram.
+        histogram_limits: Its lowest and highest edge, in nats; values beyond
+            are clipped to them.
+        count_flips: Whether to count prediction flips.
+        csv_path: File for a table with a row per epoch. One that is there is
+            continued: the rows of epochs that are trained anew, and those
+            after them, give way.
+        log_dir: Folder for TensorBoard: the values, the diagram as an image
+            and the regulariser's histogram. Needs TensorFlow and matplotlib.
+        picture_dir: Folder for the diagrams as PNG files
+            `cal_reliability_0000.png`, ... Needs matplotlib.
+
+    Attributes:
+        logged: A `LoggedEpoch` for each epoch logged by the last `fit`.
+
+    Raises:
+        ImportError: As training begins, if a package that is needed is not
+            installed.
+        OSError: As training begins, if nothing can be written to a path.
+        TypeError: If an argument is of the wrong kind; as training begins,
+            if the model has several outputs.
+        ValueError: If `data` has no end or can be read only once; as
+            training begins, if nothing says whether outputs are logits,
+            labels do not fit, or a callback comes too early.
+
+    Example:
+
+    >>> import numpy as np
+    >>> x, y = np.eye(4, dtype="float32"), np.array([0, 1, 0, 1])
+    >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    >>> import keras_calib
+    >>> model.compile("sgd", loss=keras_calib.MbLS(from_logits=True))
+    >>> logger = keras_calib.CalibrationLogger((x, y), metrics=["ece"])
+    >>> stop = keras.callbacks.EarlyStopping("cal_ece", mode="min")
+    >>> _ = model.fit(x, y, callbacks=[logger, stop], verbose=0)
+    >>> sorted(logger.logged[0].values)
+    ['cal_ece', 'cal_inactive_share']
+
+    Reference:
+        Park et al., ACLS: Adaptive and Conditional Label Smoothing for
+        Network Calibration, ICCV 2023, figure 3 and Limitation,
+        https://arxiv.org/abs/2308.11911
+
+    Differs:
+        The paper counts predictions that a training step alters, over the
+        last epoch of training (0.29 % of the samples); here a sample counts
+        once if its class differs between the ends of two logged epochs,
+        whatever the steps between them did to it.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        *,
+        metrics: Sequence[str | keras.metrics.Metric] | None = None,
+        prefix: str = "cal_",
+        from_logits: bool | None = None,
+        ignore_class: int | None = None,
+        batch_size: int = 32,
+        every: int = 1,
+        num_bins: int = 15,
+        loss: keras.losses.Loss | Callable | None = None,
+        histogram_bins: int = 20,
+        histogram_limits: tuple[float, float] = (0.0, 0.1),
+        count_flips: bool = True,
+        csv_path: str | os.PathLike | None = None,
+        log_dir: str | os.PathLike | None = None,
+        picture_dir: str | os.PathLike | None = None,
+    ):
+        super().__init__()
+        check_data(data, batch_size)
+        if isinstance(data, Iterator):
+            raise ValueError(
+                invalid(
+                    "`data` must be readable anew each epoch",
+                    data=type(data).__name__,
+                )
+            )
+        check_integer("every", every, 1)
+        check_reading(-1, ignore_class)
+        self.data = data
+        self.metrics = list(_NAMES if metrics is None else metrics)
+        self.prefix = prefix
+        self.from_logits = from_logits
+        self.ignore_class = ignore_class
+        self.batch_size = batch_size
+        self.every = every
+        self.num_bins = num_bins
+        self.loss = loss
+        self.histogram = {
+            "num_bins": histogram_bins,
+            "limits": histogram_limits,
+        }
+        self.count_flips = count_flips
+        self.csv_path = csv_path
+        self.log_dir = log_dir
+        self.picture_dir = picture_dir
+        self.logged: list[LoggedEpoch] = []
+        # What is not known before the model: made as training begins.
+        self._meter = self._before = self._files = None
+        # Unknown names and numbers out of range are told of here.
+        self._measured_by(ModelReading(False, -1, None, False))
+
+    def on_train_begin(self, logs=None):
+        """Measures the first batch, and opens the files."""
+        self.logged, self._before = [], None
+        self._meter = self._meter_of(self.model)
+        first = self._meter.measure(self.model, self.data, self.batch_size, 1)
+        names = [self.prefix + name for name in first.values]
+        if self._meter.loss is not None:
+            names.append(self.prefix + _INACTIVE)
+        if self.count_flips:
+            names.append(self.prefix + _FLIPS)
+        self._check_order(names)
+        self._files = EpochFiles(
+            names,
+            prefix=self.prefix,
+            csv_path=self.csv_path,
+            log_dir=self.log_dir,
+            picture_dir=self.picture_dir,
+        )
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Measures the data set, and tells of it."""
+        last = (self.params or {}).get("epochs") == epoch + 1
+        last = last or getattr(self.model, "stop_training", False)
+        if (epoch + 1) % self.every and not last:
+            return
+        found = self._meter.measure(self.model, self.data, self.batch_size)
+        values = self._values_of(found, epoch)
+        logs = {} if logs is None else logs
+        taken = sorted(set(values) & set(logs))
+        if taken:
+            raise ValueError(
+                invalid(
+                    "`prefix` must keep the names of the logger apart from "
+                    "those of training and of other callbacks",
+                    prefix=self.prefix,
+                    names=taken,
+                )
+            )
+        logs.update(values)
+        entry = LoggedEpoch(epoch, values, found.bins, found.regularizer)
+        self.logged.append(entry)
+        self._files.put(entry)
+
+    def on_train_end(self, logs=None):
+        """Closes the files."""
+        self._files.close()
+
+    def _meter_of(self, model: keras.Model) -> DataSetMeter:
+        compiled = getattr(model, "loss", None)
+        loss = self.loss
+        if loss is None and isinstance(compiled, PerSampleLoss):
+            loss = compiled
+        told = compiled if isinstance(compiled, keras.losses.Loss) else loss
+        axis = getattr(told, "axis", None)
+        ignore_class = self.ignore_class
+        if ignore_class is None:
+            ignore_class = getattr(told, "ignore_class", None)
+        reading = ModelReading(
+            reads_logits(model, self.from_logits),
+            -1 if axis is None else axis,
+            ignore_class,
+            getattr(told, "takes_objectness", False),
+        )
+        return self._measured_by(reading, loss)
+
+    def _measured_by(
+        self, reading: ModelReading, loss: Any = None
+    ) -> DataSetMeter:
+        options = reading._asdict()
+        names = [x for x in self.metrics if isinstance(x, str)]
+        metrics = [x for x in self.metrics if not isinstance(x, str)]
+        for metric in metrics:
+            if not isinstance(metric, keras.metrics.Metric):
+                raise TypeError(
+                    invalid(
+                        "`metrics` must be names or Keras metrics",
+                        metric=metric,
+                    )
+                )
+        if names:
+            table = CalibrationMetrics(names, num_bins=self.num_bins, **options)
+            metrics.insert(0, table)
+        binned = (BinnedMetric, CalibrationMetrics)
+        diagram = next((x for x in metrics if isinstance(x, binned)), None)
+        draws = self.log_dir is not None or self.picture_dir is not None
+        if diagram is None and draws:
+            diagram = ECE(num_bins=self.num_bins, **options)
+        return DataSetMeter(
+            metrics,
+            diagram,
+            loss,
+            reading,
+            histogram=self.histogram,
+            remembers=self.count_flips,
+        )
+
+    def _values_of(self, found: Measured, epoch: int) -> dict[str, float]:
+        values = dict(found.values)
+        if found.regularizer is not None:
+            values[_INACTIVE] = found.regularizer.inactive_share
+        if found.predicted is not None:
+            if self._before is not None:
+                values[_FLIPS] = flips(self._before, found.predicted)
+            self._before = found.predicted
+        return {self.prefix + name: value for name, value in values.items()}
+
+    def _check_order(self, names: list[str]) -> None:
+        for callback in self._callbacks_before():
+            if getattr(callback, "monitor", None) in names:
+                raise ValueError(
+                    invalid(
+                        "`CalibrationLogger` must come before the callbacks "
+                        "that monitor its values",
+                        first=type(callback).__name__,
+                        monitor=callback.monitor,
+                    )
+                )
+
+    def _callbacks_before(self) -> list[keras.callbacks.Callback]:
+        """Those of one `fit` that stand before this one in its list.
+
+        Keras shows a callback nothing of the others, so they are looked for
+        where the list calls.
+        """
+        frame = inspect.currentframe()
+        while frame is not None:
+            caller = frame.f_locals.get("self")
+            if isinstance(caller, keras.callbacks.CallbackList):
+                places = [x is self for x in caller.callbacks]
+                if True in places:
+                    return caller.callbacks[: places.index(True)]
+            frame = frame.f_back
+        return []
