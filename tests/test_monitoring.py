@@ -15,6 +15,7 @@ from cases import BACKEND
 from cases import LOSSES
 
 import keras_calib as kc
+from keras_calib.monitoring import measuring
 from keras_calib.monitoring.files import EpochTable
 
 mpl.use("Agg")
@@ -28,6 +29,7 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(24, 4)).astype("float32") * 3
 Y = RNG.integers(3, size=24)
 LOSS = {"margin": 2.0, "strength": 0.05, "from_logits": True}
+KERNELS = [RNG.normal(size=(4, 3)).astype("float32") for _ in range(4)]
 
 
 class Step(keras.callbacks.Callback):
@@ -48,7 +50,9 @@ def network(loss=None, rate=0.05, channels=3, layers=()):
         [keras.Input((4,)), *layers, keras.layers.Dense(channels)]
     )
     loss = kc.MbLS(**LOSS) if loss is None else loss
-    model.compile(keras.optimizers.SGD(rate), loss=loss)
+    # To compile takes longer than these runs; JAX is slower without.
+    jit = "auto" if BACKEND == "jax" else False
+    model.compile(keras.optimizers.SGD(rate), loss=loss, jit_compile=jit)
     return model
 
 
@@ -138,8 +142,55 @@ def test_every_kind_of_data_gives_the_same():
 
 
 @portable
+def test_blocks_of_any_size_give_the_same(monkeypatch):
+    small, whole = logger(prefix="a_", batch_size=8), logger(prefix="b_")
+    monkeypatch.setattr(measuring, "_BLOCK", 1)
+    sizes, add = [], measuring._Run.add
+
+    def counted(run, block):
+        sizes.append(len(block.labels))
+        add(run, block)
+
+    monkeypatch.setattr(measuring._Run, "add", counted)
+    fit(network(), small, whole, epochs=1)
+    assert sizes == [8, 24, 8, 8, 8, 24]
+    (one,), (other,) = small.logged, whole.logged
+    assert [*one.values.values()] == [*other.values.values()]
+    np.testing.assert_array_equal(
+        one.regularizer.counts, other.regularizer.counts
+    )
+
+
+@portable
+def test_images_of_several_sizes_are_measured_together():
+    model = keras.Sequential([keras.Input((None, 4)), keras.layers.Dense(3)])
+    model.compile("sgd", loss=kc.MbLS(**LOSS))
+    x = X[:20].reshape(4, 5, 4)
+    y = Y[:20].reshape(4, 5)
+    weight = np.ones((4, 5))
+    # A batch in which nothing counts is no error.
+    data = [
+        (x[:2], y[:2], weight[:2]),
+        (x[2:, :3], y[2:, :3], weight[2:, :3]),
+        (x[:2, :2], y[:2, :2], 0 * weight[:2, :2]),
+    ]
+    steps, log = Step(KERNELS), logger(data)
+    model.fit(x, y, epochs=2, verbose=0, callbacks=[steps, log])
+    rows = np.concatenate([x[:2].reshape(-1, 4), x[2:, :3].reshape(-1, 4)])
+    labels = np.concatenate([y[:2].reshape(-1), y[2:, :3].reshape(-1)])
+    values = log.logged[-1].values
+    exact = kc.ece(labels, rows @ KERNELS[1], from_logits=True)
+    close(values["cal_ece"], exact, 1e-4)
+    rows = np.concatenate([rows, x[:2, :2].reshape(-1, 4)])
+    one, other = ((rows @ k).argmax(-1) for k in KERNELS[:2])
+    assert values["cal_prediction_flips"] == np.mean(one != other)
+
+
+@portable
 def test_training_is_as_without_the_logger():
     def weights(*callbacks):
+        # A layer draws its seed when it is made.
+        keras.utils.set_random_seed(1)
         layers = [
             keras.layers.BatchNormalization(),
             keras.layers.Dropout(0.5),
@@ -343,14 +394,16 @@ def test_regularizer_histogram_by_hand():
 
 @portable
 @pytest.mark.parametrize(
-    "case", [c for c in LOSSES if c.name in ("MbLS", "ACLS", "CPC")], ids=str
+    "case",
+    [c for c in LOSSES if c.name in ("MbLS", "CPC", "AdaptiveLabelSmoothing")],
+    ids=str,
 )
 def test_the_regularizer_of_the_compiled_loss_is_followed(case):
-    loss = case.make()
-    model, log = network(loss), logger(batch_size=8)
-    fit(model, log)
+    loss, labels = case.make(), case.labels(Y)
+    model, log = network(loss), logger((X, labels), batch_size=8)
+    model.fit(X, labels, epochs=2, verbose=0, callbacks=[log])
     logits = predicted(model)
-    wanted = kc.regularizer_histogram(loss, Y, logits)
+    wanted = kc.regularizer_histogram(loss, labels, logits)
     got = log.logged[-1].regularizer
     np.testing.assert_array_equal(got.counts, wanted.counts)
     assert got.num_inactive == wanted.num_inactive
@@ -393,8 +446,6 @@ def test_only_a_loss_of_this_package_is_followed_unasked():
 
 
 # Prediction flips.
-
-KERNELS = [RNG.normal(size=(4, 3)).astype("float32") for _ in range(4)]
 
 
 def flips_by_hand():
@@ -520,6 +571,10 @@ def test_data_without_end_or_for_one_time_are_refused_at_once():
         logger(Endless())
     with pytest.raises(ValueError, match="readable anew each epoch"):
         logger(iter([(X, Y)]))
+    log = logger([])
+    log.set_model(network())
+    with pytest.raises(ValueError, match="must not be empty"):
+        log.on_train_begin()
     with pytest.raises(TypeError, match="must be a tuple of arrays"):
         logger(X)
     with pytest.raises(ValueError, match="same length"):
@@ -532,7 +587,10 @@ def test_data_without_end_or_for_one_time_are_refused_at_once():
 def test_paths_that_cannot_be_written_are_refused_before_training(tmp_path):
     file = tmp_path / "file"
     file.write_text("mine")
-    for name in ("csv_path", "picture_dir"):
+    names = ["csv_path", "picture_dir"]
+    if HAS_TENSORFLOW:
+        names.append("log_dir")
+    for name in names:
         log = logger(**{name: file / "below"})
         fails_before_training(OSError, "file", network(), log)
     match = "must be a new file"
@@ -560,9 +618,28 @@ def test_a_model_that_predicts_nan_is_logged_as_nan():
     assert np.isnan(log.logged[1].values["cal_ece"])
     assert list(log.logged[1].values) == ["cal_ece"]
     assert np.isfinite(log.logged[2].values["cal_ece"])
+    exact = keras.metrics.SparseCategoricalAccuracy()
+    with pytest.warns(RuntimeWarning, match="predicts NaN"):
+        fit(network(), Step([nan, nan]), own := logger(metrics=[exact]))
+    assert all(np.isnan(list(x.values.values())) for x in own.logged)
     # Between the epochs that were measured.
     one, other = ((X @ k).argmax(-1) for k in KERNELS[:2])
     flips = log.logged[2].values["cal_prediction_flips"]
+    assert flips == np.mean(one != other)
+
+
+@portable
+def test_nan_where_the_label_is_ignored_is_no_harm():
+    x, y = X.copy(), Y.copy()
+    x[::4], y[::4] = np.nan, 255
+    log = logger((x, y), ignore_class=255, metrics=["ece", "nll"])
+    model = network(kc.MbLS(ignore_class=255, **LOSS))
+    fit(model, Step(KERNELS), log)
+    logits = X @ KERNELS[1]
+    exact = kc.ece(y, logits, from_logits=True, ignore_class=255)
+    close(log.logged[-1].values["cal_ece"], exact, 1e-4)
+    one, other = ((X[y < 255] @ k).argmax(-1) for k in KERNELS[:2])
+    flips = log.logged[-1].values["cal_prediction_flips"]
     assert flips == np.mean(one != other)
 
 

@@ -181,16 +181,26 @@ class EventFile:
 
     Raises:
         ImportError: If TensorFlow is not installed.
+        OSError: If nothing can be written there.
     """
 
     def __init__(self, log_dir: Any, prefix: str = ""):
         self._prefix = prefix
-        tf.io.gfile.makedirs(os.fspath(log_dir))
         now = time.time()
         name = f"events.out.tfevents.{now:.6f}.{socket.gethostname()}"
         path = os.path.join(log_dir, f"{name}.{os.getpid()}.v2")
-        self._file = tf.io.TFRecordWriter(path)
-        self._add(file_version="brain.Event:2")
+        try:
+            tf.io.gfile.makedirs(os.fspath(log_dir))
+            self._file = tf.io.TFRecordWriter(path)
+            self._add(file_version="brain.Event:2")
+            self._file.flush()
+        except tf.errors.OpError as error:
+            raise OSError(
+                invalid(
+                    "`log_dir` must be a folder that can be written",
+                    log_dir=os.fspath(log_dir),
+                )
+            ) from error
 
     def put(self, entry: LoggedEpoch, png: bytes | None) -> None:
         """Everything of an epoch."""

@@ -53,9 +53,11 @@ class CalibrationLogger(keras.callbacks.Callback):
     adds to cross entropy, not of what a model adds by itself.
     `prediction_flips`: the share of the samples of `data` whose predicted
     class is another than at the epoch logged before, so none in the first
-    epoch. Both count each label that is not ignored once, whatever its
-    weight. For flips the predicted classes of the data set are kept, one
-    byte each for up to 127 classes.
+    epoch of a `fit`. Samples are matched by their index, without one by
+    their place; where labels come in another order or number, the share is
+    NaN, with a warning. Both count each label that is not ignored once,
+    whatever its weight. For flips the predicted classes of the data set are
+    kept, one byte each for up to 127 classes.
 
     The first batch is measured before training begins, so that what cannot
     be read is found then. Where the model predicts NaN the epoch's values
@@ -111,10 +113,10 @@ class CalibrationLogger(keras.callbacks.Callback):
 
     Example:
 
+    >>> import keras_calib
     >>> import numpy as np
     >>> x, y = np.eye(4, dtype="float32"), np.array([0, 1, 0, 1])
     >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-    >>> import keras_calib
     >>> model.compile("sgd", loss=keras_calib.MbLS(from_logits=True))
     >>> logger = keras_calib.CalibrationLogger((x, y), metrics=["ece"])
     >>> stop = keras.callbacks.EarlyStopping("cal_ece", mode="min")

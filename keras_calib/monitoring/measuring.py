@@ -160,17 +160,19 @@ class DataSetMeter:
         try:
             for block in _joined(run.follow(batches), self.reading.axis):
                 run.add(block)
-        except ValueError:
-            if run.is_finite:
-                raise
+        except _NotFiniteError:
             warnings.warn(
                 "The model predicts NaN or infinity: so are its metrics on "
                 "this data set",
                 RuntimeWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
             return run.nothing()
         return run.result()
+
+
+class _NotFiniteError(Exception):
+    """There is nothing to measure."""
 
 
 class _Run:
@@ -186,22 +188,26 @@ class _Run:
         self.classes = []
         self.index = []
         self.digest = hashlib.blake2b()
-        self.is_finite = True
+        self.num_batches = 0
 
     def follow(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches without inputs, and what is to be seen of each."""
         meter = self.meter
         for batch in batches:
+            self.num_batches += 1
             if batch.labels is None:
                 raise ValueError(
                     invalid("data must have labels", labels=batch.labels)
                 )
             batch = _without_inputs(batch)
+            class_axis(batch.outputs, meter.reading.axis, "outputs")
+            valid = self._valid(batch)
             # False for NaN too; a logit of -inf rules a class out.
-            if not (batch.outputs < np.inf).all():
-                self.is_finite = False
+            finite = (batch.outputs < np.inf).all(axis=meter.reading.axis)
+            if not finite[valid].all():
+                raise _NotFiniteError
             if meter.remembers:
-                self._remember(batch)
+                self._remember(batch, valid)
             if meter.loss is not None and not meter._by_block:
                 self._regularize(batch)
             yield batch
@@ -226,6 +232,8 @@ class _Run:
 
     def result(self) -> Measured:
         """All there is."""
+        if not self.num_batches:
+            raise ValueError(invalid("data must not be empty", batches=0))
         bins = None
         for metric, state in self.states:
             if metric is self.meter.diagram:
@@ -277,23 +285,32 @@ class _Run:
             )
         self.regularizer = found
 
-    def _remember(self, batch: Batch) -> None:
+    def _valid(self, batch: Batch) -> Any:
+        """Where labels count, bool `(batch, ...)`; or an index of all."""
+        reading, labels = self.meter.reading, batch.labels
+        if reading.ignore_class is None:
+            return Ellipsis
+        if reading.objectness:
+            labels, _, _ = split_objectness(labels, reading.ignore_class)
+        _, valid = read_labels(
+            labels,
+            batch.outputs,
+            axis=reading.axis,
+            ignore_class=reading.ignore_class,
+        )
+        return to_numpy(valid)
+
+    def _remember(self, batch: Batch, valid: Any) -> None:
         reading, outputs = self.meter.reading, batch.outputs
-        axis = class_axis(outputs, reading.axis)
+        axis = reading.axis
         if outputs.shape[axis] == 1:
             bound = 0.0 if reading.from_logits else 0.5
-            classes = np.squeeze(outputs, axis=axis) > bound
+            found = np.squeeze(outputs, axis=axis) > bound
         else:
-            classes = outputs.argmax(axis=axis)
-        classes = classes.astype(np.min_scalar_type(-outputs.shape[axis] - 1))
-        if reading.ignore_class is not None:
-            labels = batch.labels
-            if reading.objectness:
-                labels, _, _ = split_objectness(labels, reading.ignore_class)
-            _, valid = read_labels(
-                labels, outputs, axis=axis, ignore_class=reading.ignore_class
-            )
-            classes = np.where(to_numpy(valid), classes, classes.dtype.type(-1))
+            found = outputs.argmax(axis=axis)
+        dtype = np.min_scalar_type(-outputs.shape[axis] - 1)
+        classes = np.full(found.shape, -1, dtype)
+        classes[valid] = found[valid]
         self.classes.append(classes)
         self.digest.update(np.ascontiguousarray(batch.labels).tobytes())
         if batch.index is not None:
