@@ -68,7 +68,8 @@ def check_data(
 
     Raises:
         TypeError: If `data` is no data set.
-        ValueError: If it has no end and `steps` is None, or arrays differ in length.
+        ValueError: If it has no end and `steps` is None, or arrays differ in
+            length.
     """
     check_integer("batch_size", batch_size, 1)
     if isinstance(data, tuple):
