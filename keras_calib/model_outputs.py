@@ -27,21 +27,23 @@ _BINARY_LOSSES = (
 def reads_logits(model: keras.Model, from_logits: bool | None = None) -> bool:
     """Whether a model's outputs are to be read as logits.
 
-    As told, else as the loss says that the model is compiled with; never
-    guessed from values.
+    As the model says in a bool attribute `returns_logits`; else as told, or
+    as the loss says that it is compiled with; never guessed from values.
 
     Args:
         model: A Keras model.
-        from_logits: True or False, or None to ask the compiled loss.
+        from_logits: True or False, or None to ask the model.
 
     Returns:
         True for logits, False for probabilities.
 
     Raises:
         TypeError: If `from_logits` is not one of these.
-        ValueError: If it is None and the model has no loss that says so, or
-            its loss is a binary cross-entropy for several channels.
+        ValueError: If it is not what the model says; or it is None and the
+            model has no loss that says so, or its loss is a binary
+            cross-entropy for several channels.
     """
+    says = getattr(model, "returns_logits", None)
     if from_logits is not None:
         if not isinstance(from_logits, bool):
             raise TypeError(
@@ -50,7 +52,18 @@ def reads_logits(model: keras.Model, from_logits: bool | None = None) -> bool:
                     from_logits=from_logits,
                 )
             )
+        if isinstance(says, bool) and says is not from_logits:
+            raise ValueError(
+                invalid(
+                    f"`from_logits` must be {says} or None for a model that "
+                    "says so",
+                    from_logits=from_logits,
+                    model=type(model).__name__,
+                )
+            )
         return from_logits
+    if isinstance(says, bool):
+        return says
     loss = getattr(model, "loss", None)
     known = _of_loss(loss)
     if known is None:

@@ -4,7 +4,9 @@ from typing import Any
 
 from keras import ops
 
-__all__ = ["sample_pixels"]
+from keras_calib.numerics import namespace
+
+__all__ = ["mixed", "sample_pixels", "wrapped"]
 
 _LAST = 2**31 - 1
 
@@ -28,25 +30,26 @@ def sample_pixels(labels: Any, valid: Any, count: int, seed: int) -> Any:
     """
     num_pixels = labels.shape[-1]
     place = ops.arange(num_pixels, dtype="int32")
-    place = _mixed(place + _wrapped(0x9E3779B1 * (seed + 1)))
+    place = mixed(place + wrapped(0x9E3779B1 * (seed + 1)))
     # Products and sums wrap round; every backend keeps the low 32 bits.
     image = ops.sum(place * (labels + 1), axis=-1, keepdims=True)
-    rank = _mixed(_mixed(ops.cast(image, "int32")) + place)
+    rank = mixed(mixed(ops.cast(image, "int32")) + place)
     rank = ops.bitwise_and(rank, _LAST)
     if valid is not None:
         rank = ops.where(valid, rank, -ops.ones_like(rank))
     return ops.cast(ops.top_k(rank, min(count, num_pixels))[1], "int32")
 
 
-def _mixed(x: Any) -> Any:
-    """A hash of int32 values: bits of each go everywhere."""
+def mixed(x: Any) -> Any:
+    """A hash of int32 values: bits of each go everywhere (either)."""
+    xp = namespace(x)
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
         # Shifted with zeros, as if unsigned.
-        high = ops.bitwise_and(ops.right_shift(x, shift), 2 ** (32 - shift) - 1)
-        x = ops.bitwise_xor(x, high) * _wrapped(factor)
+        high = xp.bitwise_and(xp.right_shift(x, shift), 2 ** (32 - shift) - 1)
+        x = xp.bitwise_xor(x, high) * wrapped(factor)
     return x
 
 
-def _wrapped(value: int) -> int:
+def wrapped(value: int) -> int:
     """The int32 of the low 32 bits."""
     return (value + 2**31) % 2**32 - 2**31

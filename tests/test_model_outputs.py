@@ -117,3 +117,16 @@ def test_export_names_the_backend_that_it_needs(tmp_path):
     with pytest.raises(RuntimeError, match="set KERAS_BACKEND=tensorflow"):
         kc.export(compiled(kc.FocalLoss()), tmp_path / "m")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("logits", [True, False])
+def test_a_model_may_say_what_it_returns(logits):
+    model = compiled(None)
+    model.returns_logits = logits
+    assert reads_logits(model) is logits
+    assert reads_logits(model, logits) is logits
+    # A loss of the same model says less than the model.
+    model.compile(loss=kc.ACLS(from_logits=True))
+    assert reads_logits(model) is logits
+    with pytest.raises(ValueError, match=f"must be {logits} or None"):
+        reads_logits(model, not logits)
