@@ -153,7 +153,9 @@ from keras_calib.models import AdaptiveFocalModel
 from keras_calib.models import CaPEModel
 from keras_calib.models import ConfidencePruningModel
 from keras_calib.models import CorrectnessRankingModel
+from keras_calib.models import DeepEnsemble
 from keras_calib.models import EpochModel
+from keras_calib.models import MonteCarloDropout
 from keras_calib.models import RecordingModel
 from keras_calib.models import ScheduledFocalModel
 from keras_calib.models import SharpnessAwareModel
@@ -225,6 +227,7 @@ __all__ = [
     "DatasetSummary",
     "DebiasedCalibrationError",
     "Decomposition",
+    "DeepEnsemble",
     "DirichletCalibration",
     "EAURC",
     "ECE",
@@ -249,6 +252,7 @@ __all__ = [
     "MatrixScaling",
     "MbLS",
     "MeanConfidence",
+    "MonteCarloDropout",
     "NLL",
     "NormalizedAURC",
     "ObjectnessDeviation",
