@@ -74,11 +74,20 @@ def serialized(model: keras.Model) -> dict:
     return config
 
 
+def _uncompiled(model: keras.Model) -> keras.Model:
+    """The same layers without an optimizer, which files would hold too."""
+    structure = input_structure(model)
+    bare = keras.Model(structure, model.outputs[0], name=model.name)
+    # Another class may do more than its layers do.
+    known = type(model) in (keras.Sequential, type(bare))
+    return bare if known else model
+
+
 class Member(keras.layers.Layer):
     """Abstract: log p by each member, stacked behind the batch.
 
     Args:
-        models: The networks, whose weights are those of the layer.
+        models: The networks, whose layers are those of this one.
         num_members: How many answers there are of each sample.
         name: Name of the layer.
     """
@@ -86,8 +95,17 @@ class Member(keras.layers.Layer):
     def __init__(self, models: list, num_members: int, name: str):
         # Networks cast their inputs as they need them.
         super().__init__(name=name, dtype="float32", autocast=False)
-        self.layers = list(models)
+        self.layers = [_uncompiled(model) for model in models]
         self.num_members = num_members
+
+    @property
+    def metrics(self) -> list:
+        """None: what the networks were compiled with measures them alone.
+
+        Keras takes those of inner models for the predictor's own else, and
+        shows them, never updated, in place of those of the same name.
+        """
+        return []
 
     def compute_output_shape(self, input_shape):
         batch, *places, channels = self.layers[0].outputs[0].shape
