@@ -51,6 +51,31 @@ def test_quickstart_trains_the_whole_family(tmp_path):
     assert {"FLSD", "CPC", "MMCE", "MDCA + focal", "DCA"} <= names
 
 
+def test_predictors_are_compared_and_exported(tmp_path):
+    flags = ("--seeds=1", "--members=2", "--passes=3", "--epochs=3")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "examples/predictors.py",
+            *flags,
+            f"--workdir={tmp_path}",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = (tmp_path / "table.txt").read_text().splitlines()[2:]
+    assert len(rows) == 3
+    for row in rows:
+        accuracy, error, nll = (float(v) for v in row[20:].split()[:3])
+        assert accuracy > 0.6
+        assert 0 < error < 0.7
+        assert 0 < nll < 2
+    assert (tmp_path / "serving" / "1" / "saved_model.pb").exists()
+
+
 def test_a_data_dir_without_the_data_set_is_refused(tmp_path):
     done = quickstart("--data=fashion_mnist", f"--data_dir={tmp_path}")
     assert done.returncode != 0
