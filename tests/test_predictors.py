@@ -262,6 +262,17 @@ def test_a_layer_used_twice_has_one_mask():
     )
 
 
+def test_two_layers_have_two_masks():
+    inputs = keras.Input((40,))
+    first, second = layers.Dropout(0.5)(inputs), layers.Dropout(0.5)(inputs)
+    model = keras.Model(inputs, layers.Subtract()([first, second]))
+    made = kc.MonteCarloDropout(model, 4, from_logits=True)
+    passes = made.predict_passes(np.ones((1, 40)))
+    # -2, 0 and 2: units that one of both drops.
+    levels = [len(np.unique(np.log(p).round(2))) for p in passes]
+    assert levels == [3] * 4
+
+
 # Monte Carlo dropout: what it leaves as it was.
 
 
@@ -483,6 +494,14 @@ def test_predictors_are_saved_and_loaded(tmp_path):
         assert np.abs(predicted(predictor) - wanted).max() > 1e-3
         predictor.load_weights(tmp_path / f"{i}.weights.h5")
         np.testing.assert_array_equal(predicted(predictor), wanted)
+
+
+def test_what_a_member_was_compiled_with_is_not_in_the_file():
+    member = kc.MonteCarloDropout(network(), 2, from_logits=True)
+    member.compile(loss=own_loss)
+    config = kc.DeepEnsemble([member]).get_config()
+    assert "compile_config" in keras.saving.serialize_keras_object(member)
+    assert "compile_config" not in config["models"][0]
 
 
 def test_masks_survive_a_file_whatever_order_layers_were_made_in(tmp_path):

@@ -40,6 +40,10 @@ class MonteCarloDropout(Predictor):
     on its batch: each pass is one network that was drawn. A pass costs what
     the network costs.
 
+    Masks of samples, of open sides or of more than 65,536 units are computed
+    where the model runs: in a SavedModel, but not in ONNX or LiteRT, for
+    which `export` raises. All others are constants.
+
     Weights are those of `model`: train it, before or after. `predict_passes`
     gives the answers that the mean is of.
 
