@@ -1,4 +1,4 @@
-"""Models that train in more than one pass, or with more than one batch.
+"""Models that train in more than one pass, or answer from several."""
 
 from keras_calib.models.adaptive_focal import AdaptiveFocalModel
 from keras_calib.models.base import EpochModel
@@ -12,13 +12,6 @@ from keras_calib.models.pruning import ConfidencePruningModel
 from keras_calib.models.sharpness import SharpnessAwareModel
 
 __all__ = [
-    "
-
-from keras_calib.models.dropout import MonteCarloDropout
-from keras_calib.models.ensembles import DeepEnsemble
-
-__all__ = [",
-    ", ",
     "AdaptiveFocalModel",
     "CaPEModel",
     "ConfidencePruningModel",
