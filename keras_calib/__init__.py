@@ -159,6 +159,7 @@ from keras_calib.models import MonteCarloDropout
 from keras_calib.models import RecordingModel
 from keras_calib.models import ScheduledFocalModel
 from keras_calib.models import SharpnessAwareModel
+from keras_calib.models import fit_workers
 from keras_calib.monitoring import CalibrationLogger
 from keras_calib.monitoring import LoggedEpoch
 from keras_calib.plots import ReliabilityDisplay
@@ -325,6 +326,7 @@ __all__ = [
     "failure_average_precision",
     "failure_fpr95",
     "finished_epochs",
+    "fit_workers",
     "flip_boxes",
     "flsd",
     "focal_loss",

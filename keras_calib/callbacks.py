@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
+from keras_calib.models.workers import is_chief
 from keras_calib.numerics import to_numpy
 
 __all__ = [
@@ -124,7 +125,8 @@ class ResumableBackup(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         numbers = {k: _plain(v) for k, v in (logs or {}).items()}
         self.epoch_logs.append(numbers)
-        if (epoch + 1) % self.every == 0:
+        strategy = getattr(self.model, "distribute_strategy", None)
+        if (epoch + 1) % self.every == 0 and is_chief(strategy):
             save_training_state(
                 self.path,
                 self.model,
@@ -136,7 +138,8 @@ class ResumableBackup(keras.callbacks.Callback):
     def on_train_end(self, logs=None):
         # Another call of `fit` begins where it is told to.
         self.model._initial_epoch = None
-        if self.delete_at_end:
+        strategy = getattr(self.model, "distribute_strategy", None)
+        if self.delete_at_end and is_chief(strategy):
             self.path.unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""Run by test_models.py: models trained under N replicas, and under one.
+"""Run by test_distribution.py: trainings under N replicas, and under one.
 
 python tests/training_replicas.py NUM_REPLICAS
 """
@@ -9,98 +9,91 @@ import sys
 import keras
 import numpy as np
 import tensorflow as tf
-from keras import ops
+from small_trainings import MODELS
+from small_trainings import data_of
+from small_trainings import largest_differences
+from small_trainings import network
+from small_trainings import trained
 
 import keras_calib as kc
 
-COUNT = 96
-CROSS_ENTROPY = {
-    "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-}
-
-
-class Both(kc.SharpnessAwareModel, kc.CorrectnessRankingModel):
-    pass
-
-
-# Name: class, arguments, what it is compiled with, whether for two classes.
-RECORDING = {"num_samples": COUNT}
-ACLS = kc.ACLS(margin=0.5, condition="ranking", from_logits=True)
-HUBER = kc.DCA(huber_delta=0.005, from_logits=True)
-MODELS = {
-    "crl": (kc.CorrectnessRankingModel, RECORDING, CROSS_ENTROPY),
-    "crl acls": (
-        kc.CorrectnessRankingModel,
-        {**RECORDING, "role": "condition", "condition": "ranking"},
-        {"loss": ACLS},
+LOSSES = {
+    "mmce": kc.MMCE(from_logits=True),
+    "mmce weighted": kc.MMCE(variant="weighted", from_logits=True),
+    "mdca": kc.MDCA(
+        fidelity=kc.FocalLoss(ignore_class=255, from_logits=True),
+        ignore_class=255,
+        from_logits=True,
     ),
-    "sam": (kc.SharpnessAwareModel, {"rho": 0.5}, CROSS_ENTROPY),
-    "asam": (
-        kc.SharpnessAwareModel,
-        {"rho": 2.0, "adaptive": True},
-        {"loss": kc.MMCE(from_logits=True)},
-    ),
-    "sam crl": (Both, {**RECORDING, "rho": 0.5}, CROSS_ENTROPY),
-    "adafocal": (kc.AdaptiveFocalModel, {"from_logits": True}, {}),
-    "schedule": (
-        kc.ScheduledFocalModel,
-        {"schedule": ((0, 3.0), (1, 1.0)), "from_logits": True},
-        {},
-    ),
-    "cape": (
-        kc.CaPEModel,
-        {**RECORDING, "every": 2},
-        {"loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True)},
-    ),
-    "pruning": (
-        kc.ConfidencePruningModel,
-        {**RECORDING, "every": 1, "fraction": 0.3},
-        {"loss": HUBER},
+    "dca": kc.DCA(from_logits=True, ignore_class=255),
+    "acls": kc.ACLS(margin=0.1, from_logits=True, ignore_class=255),
+    "acls mean": kc.ACLS(
+        margin=0.1,
+        from_logits=True,
+        ignore_class=255,
+        reduction="mean_with_sample_weight",
     ),
 }
 
 
-def trained(name, uneven):
-    """Values of all variables and the losses of two epochs."""
-    cls, arguments, compiled = MODELS[name]
-    num_classes = 2 if name == "cape" else 3
-    keras.utils.set_random_seed(0)
-    inputs = keras.Input((6,))
-    hidden = keras.layers.Dense(
-        5, activation="tanh", kernel_regularizer=keras.regularizers.L2(0.01)
-    )(inputs)
-    model = cls(inputs, keras.layers.Dense(num_classes)(hidden), **arguments)
-    compiled = {
-        key: type(loss).from_config(loss.get_config())
-        for key, loss in compiled.items()
-    }
-    model.compile(
-        optimizer=keras.optimizers.SGD(0.5, momentum=0.9),
-        metrics=["accuracy"],
-        jit_compile=False,
-        **compiled,
-    )
+def fitted(name):
+    """A plain model with one of the losses: weights, and losses shown.
+
+    Where labels can be ignored, all of one replica's are, and most of the
+    other's; elsewhere the last batch is uneven.
+    """
+    loss = LOSSES[name]
+    loss = type(loss).from_config(loss.get_config())
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(COUNT, 6)).astype("float32")
-    labels = rng.integers(num_classes, size=COUNT)
-    y = {"label": labels, "index": np.arange(COUNT)}
-    # Batches of 32, or 32, 32, 27 of which replicas get 14 and 13.
-    count = COUNT - 5 if uneven else COUNT
-    y = {key: values[:count] for key, values in y.items()}
-    weight = rng.uniform(size=count).astype("float32")
-    weight[::7] = 0.0
-    fitted = model.fit(
-        x[:count],
-        y,
-        sample_weight=None if uneven else weight,
-        validation_data=(x, labels),
-        batch_size=32,
-        epochs=3,
-        shuffle=False,
-        verbose=0,
-    ).history
-    values = [ops.convert_to_numpy(v).tolist() for v in model.variables]
-    return values, fitted
+    dense = loss.ignore_class is not None
+    x = rng.normal(size=(8, 4, 4, 6) if dense else (45, 6)).astype("float32")
+    y = rng.integers(3, size=x.shape[:-1])
+    if dense:
+        y[:4] = 255
+        y[4:][rng.uniform(size=(4, 4, 4)) < 0.5] = 255
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [keras.Input((*x.shape[1:-1], 6)), keras.layers.Dense(3)]
+    )
+    model.compile(keras.optimizers.SGD(0.5), loss, jit_compile=False)
+    options = {"epochs": 3, "shuffle": False, "verbose": 0}
+    losses = model.fit(x, y, batch_size=32, **options).history["loss"]
+    return np.concatenate([w.ravel() for w in model.get_weights()]), losses
+
+
+def what_trains_wrongly():
+    """Names of trainings that must be refused, and whether they are."""
+    x, y, labels, _ = data_of("crl", 32)
+
+    def scalar(y_true, y_pred):
+        return keras.ops.mean(y_pred)
+
+    def ignores():
+        return keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, ignore_class=255
+        )
+
+    tries = {
+        "scalar loss": ({"loss": scalar}, {}),
+        "ignore_class of Keras": ({"loss": ignores()}, {}),
+        "uneven first batch": ({}, {"batch_size": 31}),
+        "steps_per_execution": ({"steps_per_execution": 2}, {}),
+        "jit_compile": ({"jit_compile": True}, {}),
+    }
+    found = {}
+    for name, (compiled, arguments) in tries.items():
+        model = network("sam")
+        model.compile(
+            **{"optimizer": "sgd", "loss": "mse", "jit_compile": False}
+            | compiled
+        )
+        try:
+            model.fit(x, labels, verbose=0, **arguments)
+            found[name] = "trained"
+        except ValueError as error:
+            # Of this library, not of TensorFlow.
+            found[name] = "refused" if "Received: " in str(error) else error
+    return found
 
 
 def main(num_replicas):
@@ -108,23 +101,23 @@ def main(num_replicas):
     tf.config.set_logical_device_configuration(
         cpu, [tf.config.LogicalDeviceConfiguration()] * num_replicas
     )
-    cases = [(name, uneven) for name in MODELS for uneven in (False, True)]
-    one = [trained(*case) for case in cases]
+    one = [trained(name, uneven=True) for name in MODELS]
+    plain = [fitted(name) for name in LOSSES]
     names = [f"CPU:{i}" for i in range(num_replicas)]
     with tf.distribute.MirroredStrategy(names).scope():
-        many = [trained(*case) for case in cases]
-    answer = {}
-    for (name, uneven), a, b in zip(cases, one, many, strict=True):
-        difference = max(
-            float(np.abs(np.array(v) - np.array(w)).max())
-            for v, w in zip(a[0], b[0], strict=True)
-        )
-        shown = {
-            key: float(np.abs(np.array(a[1][key]) - b[1][key]).max())
-            for key in a[1]
-        }
-        answer[f"{name}{' uneven' * uneven}"] = [difference, shown]
-    print(json.dumps(answer))
+        many = [trained(name, uneven=True) for name in MODELS]
+        mirrored = [fitted(name) for name in LOSSES]
+        refused = what_trains_wrongly()
+    models = {
+        name: largest_differences(a, b)
+        for name, a, b in zip(MODELS, one, many, strict=True)
+    }
+    losses = {
+        name: [float(np.abs(a[i] - np.array(b[i])).max()) for i in range(2)]
+        for name, a, b in zip(LOSSES, plain, mirrored, strict=True)
+    }
+    answer = {"models": models, "losses": losses, "refused": refused}
+    print(json.dumps(answer, default=str))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from keras_calib.models.ensembles import DeepEnsemble
 from keras_calib.models.focal_schedule import ScheduledFocalModel
 from keras_calib.models.pruning import ConfidencePruningModel
 from keras_calib.models.sharpness import SharpnessAwareModel
+from keras_calib.models.workers import fit_workers
 
 __all__ = [
     "AdaptiveFocalModel",
@@ -22,4 +23,5 @@ __all__ = [
     "RecordingModel",
     "ScheduledFocalModel",
     "SharpnessAwareModel",
+    "fit_workers",
 ]

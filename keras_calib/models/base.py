@@ -1,5 +1,6 @@
 """What models share that train with more than a loss."""
 
+import functools
 import inspect
 from typing import Any
 
@@ -43,6 +44,13 @@ class EpochModel(keras.Model):
         Keras, customizing what happens in `fit`,
         https://keras.io/guides/custom_train_step_in_tensorflow/
     """
+
+    def __new__(cls, *args, **kwargs):
+        inputs = len(args) > 0 or "inputs" in kwargs
+        outputs = len(args) > 1 or "outputs" in kwargs
+        if inputs and outputs:
+            cls = _functional(cls)
+        return super().__new__(cls, *args, **kwargs)
 
     # Whether a step is in its second pass over the batch, as
     # `SharpnessAwareModel` makes it: nothing is recorded then.
@@ -191,6 +199,27 @@ class RecordingModel(EpochModel):
 
     def get_config(self):
         return {**super().get_config(), "num_samples": self.num_samples}
+
+
+@functools.cache
+def _functional(cls: type) -> type:
+    """The class, as one of models made of inputs and outputs.
+
+    Keras makes one of it by other bases for the class and all above it: no
+    class of this library could be a base of one with its own `call` then.
+    """
+    point = keras.Input((1,))
+    functional = type(keras.Model(point, point))
+    if issubclass(cls, functional):
+        return cls
+    kept = {name: getattr(cls, name) for name in ("__module__", "__doc__")}
+    made = type(cls)(cls.__name__, (cls, functional), kept)
+    made.__qualname__ = cls.__qualname__
+    package, found, name = keras.saving.get_registered_name(cls).partition(">")
+    if found:
+        # The name now means what `load_model` is to make.
+        keras.saving.register_keras_serializable(package, name)(made)
+    return made
 
 
 class _EpochEvents(keras.callbacks.Callback):

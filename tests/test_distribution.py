@@ -1,0 +1,107 @@
+"""Training on several devices and hosts gives what one device gives."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cases import BACKEND
+
+HERE = Path(__file__).parent
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+
+needs_tensorflow = pytest.mark.skipif(
+    BACKEND != "tensorflow", reason="strategies of TensorFlow"
+)
+
+
+@needs_tensorflow
+def test_replicas_train_every_model_as_one_device():
+    done = subprocess.run(
+        [sys.executable, HERE / "training_replicas.py", "2"],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert len(answer["models"]) == 9
+    for name, (difference, shown) in answer["models"].items():
+        # Weights, record, gammas, targets; then losses and accuracy.
+        assert difference < 1e-6, (name, difference)
+        assert max(shown.values()) < 1e-6, (name, shown)
+    for name, text in answer["refused"].items():
+        assert text == "refused", (name, text)
+    for name, (difference, shown) in answer["losses"].items():
+        assert difference < 1e-6, (name, difference)
+        assert shown < 1e-5, (name, shown)
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+@needs_tensorflow
+def test_workers_train_as_one_process(tmp_path):
+    script = HERE / "training_workers.py"
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    running = []
+    for rank in range(2):
+        task = {"type": "worker", "index": rank}
+        config = {"cluster": {"worker": addresses}, "task": task}
+        running.append(
+            subprocess.Popen(
+                [sys.executable, script, tmp_path / f"{rank}.npz"],
+                env={**ENVIRONMENT, "TF_CONFIG": json.dumps(config)},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    errors = [worker.communicate(timeout=500)[1] for worker in running]
+    for worker, text in zip(running, errors, strict=True):
+        assert worker.returncode == 0, text[-3000:]
+    subprocess.run(
+        [sys.executable, script, tmp_path / "alone.npz"],
+        env=ENVIRONMENT,
+        check=True,
+        capture_output=True,
+    )
+    alone = np.load(tmp_path / "alone.npz")
+    assert len({name.split("/")[0] for name in alone.files}) == 4
+    for rank in range(2):
+        worker = np.load(tmp_path / f"{rank}.npz")
+        assert worker["refused"]
+        for name in alone.files:
+            np.testing.assert_allclose(
+                worker[name], alone[name], rtol=0, atol=1e-6, err_msg=name
+            )
+
+
+@pytest.mark.portable
+@pytest.mark.skipif(BACKEND != "jax", reason="devices of JAX")
+def test_devices_of_jax_train_every_model_as_one():
+    flags = "--xla_force_host_platform_device_count=2"
+    done = subprocess.run(
+        [sys.executable, HERE / "training_devices.py"],
+        capture_output=True,
+        text=True,
+        env={**ENVIRONMENT, "XLA_FLAGS": flags},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer.pop("devices") == 2
+    assert len(answer) == 9
+    for name, (difference, shown) in answer.items():
+        assert difference < 1e-6, (name, difference)
+        assert max(shown.values()) < 1e-6, (name, shown)

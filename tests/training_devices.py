@@ -1,0 +1,28 @@
+"""Run by test_distribution.py: trainings over devices of JAX, and on one.
+
+XLA_FLAGS=--xla_force_host_platform_device_count=N \\
+    KERAS_BACKEND=jax python tests/training_devices.py
+"""
+
+import json
+
+import jax
+import keras
+from small_trainings import MODELS
+from small_trainings import largest_differences
+from small_trainings import trained
+
+
+def main():
+    one = [trained(name, uneven=False) for name in MODELS]
+    keras.distribution.set_distribution(keras.distribution.DataParallel())
+    many = [trained(name, uneven=False) for name in MODELS]
+    answer = {
+        name: largest_differences(a, b)
+        for name, a, b in zip(MODELS, one, many, strict=True)
+    }
+    print(json.dumps({"devices": jax.device_count(), **answer}))
+
+
+if __name__ == "__main__":
+    main()
