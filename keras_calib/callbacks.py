@@ -1,6 +1,7 @@
 """Training that goes on where it was killed."""
 
 import contextlib
+import inspect
 import json
 import os
 import random
@@ -50,7 +51,8 @@ class ResumableBackup(keras.callbacks.Callback):
             folder is made.
         callbacks: Callbacks whose state is saved too, such as
             `EarlyStopping` and `ReduceLROnPlateau`, which Keras resets when
-            training begins: their numbers and arrays.
+            training begins: their numbers and lists of arrays, but what
+            their constructor was given.
         every: After how many epochs it saves. Defaults to `1`.
         delete_at_end: Whether the file is deleted when training ends by
             itself. Defaults to `False`: then `fit` does nothing once all
@@ -203,9 +205,10 @@ def save_training_state(
     }
     states = []
     for i, callback in enumerate(callbacks):
-        values = {k: v for k, v in vars(callback).items() if _is_plain(v)}
+        own = _own_state(callback)
+        values = {k: v for k, v in own.items() if _is_plain(v)}
         states.append({k: _plain(v) for k, v in values.items()})
-        for name, value in vars(callback).items():
+        for name, value in own.items():
             for j, array in enumerate(_arrays(value)):
                 arrays[f"callback_{i}_{name}_{j}"] = _storable(array)
     kind, keys, *rest = np.random.get_state()
@@ -255,10 +258,6 @@ def load_training_state(
     with _opened(path) as arrays:
         state = _read_meta(path, arrays)
         stored = {name: arrays[name] for name in arrays.files}
-    optimizer = model.optimizer
-    if optimizer is not None and not optimizer.built:
-        with _scope(model):
-            optimizer.build(model.trainable_variables)
     variables = _variables(model)
     values = [
         stored[f"variable_{i}"]
@@ -285,20 +284,30 @@ def load_training_state(
 
 
 def _variables(model: keras.Model) -> list:
+    """Those of the model, and of its optimizer, which is built if need be."""
     optimizer = model.optimizer
-    own = [] if optimizer is None else list(optimizer.variables)
-    return [*model.variables, *own]
-
-
-def _scope(model: keras.Model) -> Any:
-    strategy = getattr(model, "distribute_strategy", None)
-    return contextlib.nullcontext() if strategy is None else strategy.scope()
+    if optimizer is None:
+        return list(model.variables)
+    if not optimizer.built:
+        strategy = getattr(model, "distribute_strategy", None)
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            optimizer.build(model.trainable_variables)
+    return [*model.variables, *optimizer.variables]
 
 
 def _storable(array: np.ndarray) -> np.ndarray:
     """As a type that the file format knows; exact."""
     array = np.asarray(array)
     return array if array.dtype.kind in "biuf" else array.astype("float32")
+
+
+def _own_state(callback: Any) -> dict:
+    """Attributes of a callback that are not arguments of its constructor.
+
+    Keras negates some of these when it begins to monitor.
+    """
+    given = inspect.signature(type(callback).__init__).parameters
+    return {k: v for k, v in vars(callback).items() if k not in given}
 
 
 def _is_plain(value: Any) -> bool:

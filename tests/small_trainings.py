@@ -55,7 +55,7 @@ MODELS = {
 }
 
 
-def network(name):
+def network(name, dropout=0.0):
     """A small model, the same each time, compiled and built."""
     cls, arguments, compiled = MODELS[name]
     keras.utils.set_random_seed(0)
@@ -63,6 +63,9 @@ def network(name):
     hidden = keras.layers.Dense(
         5, activation="tanh", kernel_regularizer=keras.regularizers.L2(0.01)
     )(inputs)
+    if dropout:
+        hidden = keras.layers.BatchNormalization()(hidden)
+        hidden = keras.layers.Dropout(dropout)(hidden)
     outputs = keras.layers.Dense(num_classes_of(name))(hidden)
     model = cls(inputs, outputs, **arguments)
     compiled = {

@@ -1,0 +1,74 @@
+"""Run by test_resume.py: a training that may be killed and taken up again.
+
+python tests/resumed_training.py FOLDER MODEL [SECONDS]
+
+With SECONDS it kills itself after so long, at whatever it does then; without,
+it trains to the end and writes all variables.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+from keras import ops
+from small_trainings import COUNT
+from small_trainings import data_of
+from small_trainings import network
+
+import keras_calib as kc
+
+EPOCHS = 40
+
+
+def main(folder, name, seconds=None):
+    keras.utils.set_random_seed(7)
+    x, y, labels, weight = data_of(name, COUNT)
+    model = network(name, dropout=0.3)
+    if (folder / "backup.npz").exists():
+        # What comes out must not depend on how a process begins.
+        for variable in model.variables:
+            if "float" in str(variable.dtype):
+                variable.assign(ops.zeros_like(variable))
+    batches = kc.EpochBatches(
+        x, y["label"], batch_size=32, sample_weight=weight, seed=3
+    )
+    plateau = keras.callbacks.ReduceLROnPlateau(
+        monitor="loss", patience=1, factor=0.7, min_delta=0.05
+    )
+    stop = keras.callbacks.EarlyStopping(
+        monitor="val_loss", patience=50, restore_best_weights=True
+    )
+    backup = kc.ResumableBackup(
+        folder / "backup.npz", callbacks=[plateau, stop]
+    )
+
+    def killed():
+        # Waits for the first epoch, so that there is something to lose.
+        while not (folder / "backup.npz").exists():
+            time.sleep(0.001)
+        time.sleep(float(seconds))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if seconds is not None:
+        threading.Thread(target=killed, daemon=True).start()
+    model.fit(
+        batches,
+        epochs=EPOCHS,
+        validation_data=(x, labels),
+        callbacks=[plateau, stop, backup],
+        verbose=0,
+    )
+    values = [ops.convert_to_numpy(v) for v in model.variables]
+    values += [ops.convert_to_numpy(v) for v in model.optimizer.variables]
+    losses = [logs["loss"] for logs in backup.epoch_logs]
+    rest = {"losses": losses, "wait": plateau.wait, "best": stop.best}
+    np.savez(folder / "end.npz", *values, **rest)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

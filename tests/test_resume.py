@@ -1,0 +1,168 @@
+"""Training that is killed goes on as if nothing had been."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from cases import BACKEND
+from cases import array
+from small_trainings import COUNT
+from small_trainings import data_of
+from small_trainings import network
+
+import keras_calib as kc
+from keras_calib import callbacks as module
+
+HERE = Path(__file__).parent
+
+pytestmark = pytest.mark.portable
+
+
+def run(folder, name, *seconds):
+    return subprocess.run(
+        [sys.executable, HERE / "resumed_training.py", folder, name, *seconds],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(HERE.parent)},
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["crl", "adafocal", "pruning"] if BACKEND == "tensorflow" else ["crl"],
+)
+def test_killed_at_three_points_it_ends_as_uninterrupted(name, tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    whole.mkdir()
+    broken.mkdir()
+    done = run(whole, name)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rng = np.random.default_rng()
+    finished = []
+    for _ in range(3):
+        # An epoch takes some hundredths of a second.
+        seconds = rng.uniform(0.02, 0.4)
+        killed = run(broken, name, f"{seconds:.3f}")
+        assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
+        finished.append(kc.finished_epochs(broken / "backup.npz"))
+    assert 0 < finished[0] <= finished[1] <= finished[2] < 40
+    done = run(broken, name)
+    assert done.returncode == 0, done.stderr[-3000:]
+    ends = [np.load(folder / "end.npz") for folder in (whole, broken)]
+    assert len(ends[0].files) > 10
+    for key in ends[0].files:
+        np.testing.assert_array_equal(ends[0][key], ends[1][key], err_msg=key)
+    assert len(ends[0]["losses"]) == 40
+
+
+class Killed(Exception):
+    """In place of a signal, between two operations of the file system."""
+
+
+@pytest.mark.parametrize("operation", ["write", "fsync", "replace", "unlink"])
+def test_a_kill_between_any_two_writes_leaves_a_whole_backup(
+    operation, tmp_path, monkeypatch
+):
+    path = tmp_path / "backup.npz"
+    model = network("crl")
+    kc.save_training_state(path, model, 1)
+    model.right_counts.assign(np.full(COUNT, 5.0))
+
+    def fails(*args, **kwargs):
+        raise Killed
+
+    target = {
+        "write": (np, "savez"),
+        "fsync": (module.os, "fsync"),
+        "replace": (module.os, "replace"),
+        "unlink": (Path, "unlink"),
+    }[operation]
+    with monkeypatch.context() as patched:
+        patched.setattr(*target, fails)
+        with pytest.raises(Killed):
+            kc.save_training_state(path, model, 2)
+    other = network("crl")
+    epochs = kc.load_training_state(path, other)["epochs"]
+    # Once the new file is in its place, it is the backup.
+    assert epochs == (2 if operation == "unlink" else 1)
+    expected = 5.0 if epochs == 2 else 0.0
+    np.testing.assert_array_equal(array(other.right_counts), expected)
+
+
+def test_half_a_file_of_a_killed_run_is_cleared_away(tmp_path):
+    x, y, _, _ = data_of("crl", COUNT)
+    left = tmp_path / ".backup.npz.123.tmp"
+    left.write_bytes(b"PK half of it")
+    backup = kc.ResumableBackup(tmp_path / "backup.npz")
+    network("crl").fit(x, y, epochs=1, verbose=0, callbacks=[backup])
+    assert os.listdir(tmp_path) == ["backup.npz"]
+    assert len(backup.epoch_logs) == 1
+
+
+def test_a_finished_run_is_not_trained_again_and_can_be_extended(tmp_path):
+    x, y, _, _ = data_of("crl", COUNT)
+    path = tmp_path / "deep" / "backup.npz"
+    model = network("crl")
+    model.fit(x, y, epochs=2, verbose=0, callbacks=[kc.ResumableBackup(path)])
+    again = network("crl")
+    backup = kc.ResumableBackup(path)
+    again.fit(x, y, epochs=2, verbose=0, callbacks=[backup])
+    for v, w in zip(model.variables, again.variables, strict=True):
+        np.testing.assert_array_equal(array(v), array(w))
+    again.fit(x, y, epochs=3, verbose=0, callbacks=[backup])
+    assert kc.finished_epochs(path) == 3
+    assert len(backup.epoch_logs) == 3
+    # Without the backup, `fit` begins where it is told to.
+    assert len(again.fit(x, y, epochs=1, verbose=0).epoch) == 1
+
+
+def test_a_backup_deleted_at_the_end_is_gone(tmp_path):
+    x, y, _, _ = data_of("crl", COUNT)
+    path = tmp_path / "backup.npz"
+    backup = kc.ResumableBackup(path, delete_at_end=True)
+    network("crl").fit(x, y, epochs=1, verbose=0, callbacks=backup)
+    assert not path.exists()
+
+
+def test_what_is_no_backup_of_this_model_is_refused(tmp_path):
+    path = tmp_path / "backup.npz"
+    kc.save_training_state(path, network("cape"), 1)
+    model = network("crl")
+    before = [array(v).copy() for v in model.variables]
+    with pytest.raises(ValueError, match="of this model and optimizer"):
+        kc.load_training_state(path, model)
+    for v, w in zip(before, model.variables, strict=True):
+        np.testing.assert_array_equal(v, array(w))
+    for content in (b"", b"not a file of arrays"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="must be a file of `Resumable"):
+            kc.finished_epochs(path)
+    np.savez(path, x=np.ones(3))
+    with pytest.raises(ValueError, match="must be a file of `Resumable"):
+        kc.finished_epochs(path)
+    with pytest.raises(ValueError, match="`every` must be >= 1"):
+        kc.ResumableBackup(path, every=0)
+
+
+def test_half_precision_comes_back_exactly(tmp_path):
+    path = tmp_path / "backup.npz"
+
+    def make():
+        layers = [keras.Input((3,)), keras.layers.Dense(2, dtype="bfloat16")]
+        model = keras.Sequential(layers)
+        model.compile("adam", "mse")
+        return model
+
+    model, other = make(), make()
+    kc.save_training_state(path, model, 1, logs=[{"loss": float("nan")}])
+    state = kc.load_training_state(path, other)
+    assert np.isnan(state["logs"][0]["loss"])
+    for v, w in zip(model.variables, other.variables, strict=True):
+        assert v.dtype == w.dtype
+        as_float = [array(keras.ops.cast(x, "float32")) for x in (v, w)]
+        np.testing.assert_array_equal(*as_float)
