@@ -1,0 +1,579 @@
+"""What models refuse, and how they meet the rest of Keras."""
+
+import keras
+import numpy as np
+import pytest
+from cases import BACKEND
+from cases import array
+from keras import ops
+from small_trainings import COUNT
+from small_trainings import MODELS
+from small_trainings import data_of
+from small_trainings import network
+
+import keras_calib as kc
+from keras_calib.models.sharpness import perturbations
+
+pytestmark = pytest.mark.portable
+
+CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+REMEMBER = [name for name, (_, a, _) in MODELS.items() if "num_samples" in a]
+JIT = {} if BACKEND == "jax" else {"jit_compile": False}
+
+
+def dense(cls, num_classes=3, **arguments):
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((6,))
+    outputs = keras.layers.Dense(num_classes)(inputs)
+    return cls(inputs, outputs, **arguments)
+
+
+# What cannot train.
+
+
+@pytest.mark.parametrize("name", REMEMBER)
+def test_labels_without_an_index_do_not_train(name):
+    x, y, labels, _ = data_of(name, COUNT)
+    with pytest.raises(ValueError, match='must be {"label": labels'):
+        network(name).fit(x, labels, verbose=0)
+    with pytest.raises(ValueError, match="index"):
+        network(name).fit(x, {"label": labels, "id": y["index"]}, verbose=0)
+
+
+@pytest.mark.parametrize("name", REMEMBER)
+def test_class_weights_are_refused_and_weights_of_samples_asked_for(name):
+    x, y, _, _ = data_of(name, COUNT)
+    with pytest.raises(ValueError, match="as `sample_weight`"):
+        network(name).fit(x, y, class_weight={0: 1.0, 1: 2.0}, verbose=0)
+
+
+@pytest.mark.parametrize("cls", [kc.AdaptiveFocalModel, kc.ScheduledFocalModel])
+def test_models_with_their_own_loss_take_no_other(cls):
+    x, y, labels, _ = data_of("sam", 32)
+    model = dense(cls, from_logits=True)
+    model.compile("sgd", loss=CROSS_ENTROPY)
+    with pytest.raises(ValueError, match="without `loss`"):
+        model.fit(x, labels, validation_data=(x, labels), verbose=0)
+
+
+def test_adafocal_needs_validation_data_without_weights():
+    x, y, labels, weight = data_of("adafocal", 32)
+    with pytest.raises(ValueError, match="`validation_data` must be given"):
+        network("adafocal").fit(x, labels, verbose=0)
+    with pytest.raises(ValueError, match="no sample weights"):
+        network("adafocal").update_gammas((x, labels, weight))
+    with pytest.raises(ValueError, match="have a sample"):
+        network("adafocal").update_gammas([])
+
+
+def test_cape_needs_two_classes_and_an_index():
+    x, y, labels, _ = data_of("cape", COUNT)
+    model = dense(kc.CaPEModel, num_samples=COUNT)
+    model.compile("sgd", loss=CROSS_ENTROPY)
+    with pytest.raises(ValueError, match="two classes"):
+        model.fit(x, y, verbose=0)
+    with pytest.raises(ValueError, match='must be {"label"'):
+        network("cape").update_targets((x, labels))
+
+
+def test_models_need_to_know_what_outputs_are():
+    x, y, _, _ = data_of("crl", 32)
+    model = dense(kc.CorrectnessRankingModel, num_samples=COUNT)
+    model.compile("sgd", loss=lambda labels, logits: ops.sum(logits, -1))
+    with pytest.raises(ValueError, match="`from_logits` must be True or"):
+        model.fit(x, y, verbose=0)
+
+
+def test_pixels_have_no_record():
+    inputs = keras.Input((2, 2, 3))
+    outputs = keras.layers.Dense(3)(inputs)
+    model = kc.CorrectnessRankingModel(inputs, outputs, num_samples=8)
+    model.compile("sgd", loss=CROSS_ENTROPY)
+    y = {"label": np.zeros((8, 2, 2), int), "index": np.arange(8)}
+    with pytest.raises(ValueError, match="not pixels"):
+        model.fit(np.zeros((8, 2, 2, 3)), y, verbose=0)
+
+
+@pytest.mark.parametrize(
+    "cls, arguments, message",
+    [
+        (kc.CorrectnessRankingModel, {"num_samples": 0}, "`num_samples`"),
+        (
+            kc.CorrectnessRankingModel,
+            {"num_samples": 4, "strength": -1.0},
+            "`strength` must be >= 0",
+        ),
+        (
+            kc.CorrectnessRankingModel,
+            {"num_samples": 4, "score": "energy"},
+            "`score` must be one of",
+        ),
+        (kc.SharpnessAwareModel, {"rho": 0.0}, "`rho` must be > 0"),
+        (kc.AdaptiveFocalModel, {"num_bins": 0}, "`num_bins` must be >= 1"),
+        (
+            kc.AdaptiveFocalModel,
+            {"limits": (2.0, -2.0)},
+            "`limits` must be > 2.0",
+        ),
+        (
+            kc.ScheduledFocalModel,
+            {"schedule": ((5, 1.0),)},
+            "`schedule` must be rows",
+        ),
+        (kc.CaPEModel, {"num_samples": 4, "every": 0}, "`every` must be >= 1"),
+        (
+            kc.ConfidencePruningModel,
+            {"num_samples": 4, "fraction": 1.0},
+            "`fraction` must be < 1",
+        ),
+        (
+            kc.ConfidencePruningModel,
+            {"num_samples": 4, "smoothing": 0.0},
+            "`smoothing` must be > 0",
+        ),
+    ],
+)
+def test_arguments_out_of_range_are_named(cls, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        dense(cls, **arguments)
+
+
+def test_acls_by_ranking_wants_its_factor():
+    loss = kc.ACLS(condition="ranking", from_logits=True)
+    with pytest.raises(ValueError, match="a factor per sample"):
+        loss(np.array([0, 1]), np.zeros((2, 3)))
+
+
+# How models are made.
+
+
+def test_functional_and_subclassed_models_go_together():
+    class Own(kc.CorrectnessRankingModel):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.layer = keras.layers.Dense(3)
+
+        def build(self, shape):
+            self.layer.build(shape)
+
+        def call(self, inputs):
+            return self.layer(inputs)
+
+    x, y, labels, _ = data_of("crl", COUNT)
+    losses = []
+    for model in (
+        dense(kc.CorrectnessRankingModel, num_samples=COUNT),
+        Own(num_samples=COUNT),
+        dense(kc.CorrectnessRankingModel, num_samples=COUNT),
+    ):
+        model.build((None, 6))
+        model.trainable_variables[0].assign(np.full((6, 3), 0.1))
+        model.compile("sgd", loss=CROSS_ENTROPY, metrics=["accuracy"], **JIT)
+        fitted = model.fit(x, y, epochs=2, shuffle=False, verbose=0).history
+        losses.append(fitted["loss"])
+        assert isinstance(model, kc.CorrectnessRankingModel)
+        assert model.view_counts.shape == (COUNT,)
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
+    np.testing.assert_allclose(losses[0], losses[2], rtol=1e-6)
+
+
+def test_several_inputs_and_named_ones_are_kept_by_a_file(tmp_path):
+    inputs = {
+        "a": keras.Input((2,), name="a"),
+        "b": keras.Input((3,), name="b"),
+    }
+    joined = keras.layers.Concatenate()([inputs["a"], inputs["b"]])
+    model = kc.SharpnessAwareModel(inputs, keras.layers.Dense(2)(joined))
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    x = {"a": np.ones((1, 2)), "b": np.ones((1, 3))}
+    np.testing.assert_array_equal(array(model(x)), array(again(x)))
+    assert again.rho == 0.05
+
+
+# Two passes.
+
+
+class Recorded(keras.layers.Layer):
+    """Counts its calls in training, as a moving average would move."""
+
+    def build(self, shape):
+        self.calls = self.add_weight(
+            shape=(), initializer="zeros", trainable=False
+        )
+
+    def call(self, x, training=False):
+        if training:
+            self.calls.assign_add(1.0)
+        return x
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_the_second_pass_moves_no_statistics(policy):
+    keras.config.set_dtype_policy(policy)
+    try:
+        inputs = keras.Input((6,))
+        counted = Recorded(dtype="float32")
+        hidden = counted(keras.layers.BatchNormalization()(inputs))
+        hidden = keras.layers.Dropout(0.5)(hidden)
+        outputs = keras.layers.Dense(3, dtype="float32")(hidden)
+        model = kc.SharpnessAwareModel(inputs, outputs, rho=0.5)
+        plain = keras.Model(inputs, outputs)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    x, _, labels, _ = data_of("sam", 32)
+    before = [array(w).copy() for w in model.get_weights()]
+    model.compile(keras.optimizers.SGD(0.1), loss=CROSS_ENTROPY, **JIT)
+    loss = model.train_on_batch(x, labels)
+    assert float(counted.calls) == 1
+    moved = [array(w).copy() for w in model.non_trainable_weights]
+    plain.set_weights(before)
+    plain.compile(keras.optimizers.SGD(0.1), loss=CROSS_ENTROPY, **JIT)
+    plain.train_on_batch(x, labels)
+    for v, w in zip(moved, plain.non_trainable_weights, strict=True):
+        np.testing.assert_allclose(v, array(w), rtol=1e-5)
+    assert np.isfinite(loss)
+
+
+def test_mixed_precision_takes_the_steps_of_float32():
+    x, _, labels, _ = data_of("sam", COUNT)
+    ends = []
+    for policy in ("float32", "mixed_float16"):
+        keras.config.set_dtype_policy(policy)
+        try:
+            model = dense(kc.SharpnessAwareModel, rho=0.5)
+        finally:
+            keras.config.set_dtype_policy("float32")
+        model.compile(keras.optimizers.SGD(0.1), loss=CROSS_ENTROPY, **JIT)
+        if policy != "float32":
+            scaled = "LossScaleOptimizer"
+            assert type(model.optimizer).__name__ == scaled
+        model.fit(x, labels, epochs=3, shuffle=False, verbose=0)
+        ends.append(array(model.trainable_variables[0]).copy())
+    np.testing.assert_allclose(ends[0], ends[1], atol=2e-3)
+    assert (
+        np.abs(
+            ends[0] - array(dense(kc.SharpnessAwareModel).get_weights()[0])
+        ).max()
+        > 0.02
+    )
+
+
+def test_a_gradient_without_an_end_skips_the_step_and_keeps_weights():
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = dense(kc.SharpnessAwareModel)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    model.compile(keras.optimizers.SGD(0.1), loss=CROSS_ENTROPY, **JIT)
+    before = array(model.trainable_variables[0]).copy()
+    x, _, labels, _ = data_of("sam", 32)
+    model.train_on_batch(x * 1e5, labels)
+    np.testing.assert_array_equal(array(model.trainable_variables[0]), before)
+    model.train_on_batch(x, labels)
+    assert np.isfinite(array(model.trainable_variables[0])).all()
+
+
+def test_clipping_is_of_the_second_gradient():
+    x, _, labels, _ = data_of("sam", 32)
+    model = dense(kc.SharpnessAwareModel, rho=1.0)
+    model.compile(
+        keras.optimizers.SGD(1.0, global_clipnorm=1e-3),
+        loss=CROSS_ENTROPY,
+        **JIT,
+    )
+    before = [array(v).copy() for v in model.trainable_variables]
+    model.train_on_batch(x, labels)
+    moved = [
+        array(v) - w
+        for v, w in zip(model.trainable_variables, before, strict=True)
+    ]
+    norm = np.sqrt(sum(np.square(m).sum() for m in moved))
+    np.testing.assert_allclose(norm, 1e-3, rtol=1e-3)
+
+
+def test_steps_have_the_length_rho_and_follow_the_gradient():
+    rng = np.random.default_rng(0)
+    weights = [rng.normal(size=(3, 2)), rng.normal(size=4)]
+    slopes = [rng.normal(size=(3, 2)), rng.normal(size=4)]
+    tensors = [
+        [ops.convert_to_tensor(x.astype("float32")) for x in part]
+        for part in (weights, slopes)
+    ]
+    plain = perturbations(*tensors, rho=0.3, adaptive=False)
+    length = np.sqrt(sum(np.square(array(e)).sum() for e in plain))
+    np.testing.assert_allclose(length, 0.3, rtol=1e-6)
+    adaptive = perturbations(*tensors, rho=0.3, adaptive=True)
+    norm = np.sqrt(
+        sum(
+            np.square(w * g).sum() for w, g in zip(weights, slopes, strict=True)
+        )
+    )
+    for e, w, g in zip(adaptive, weights, slopes, strict=True):
+        np.testing.assert_allclose(array(e), 0.3 * w * w * g / norm, rtol=1e-5)
+    with_none = perturbations(
+        [tensors[0][0], None], [tensors[1][0], None], rho=0.3, adaptive=False
+    )
+    assert with_none[1] is None
+
+
+# Between epochs.
+
+
+def test_a_schedule_sets_the_gamma_of_each_epoch():
+    seen = []
+    model = dense(
+        kc.ScheduledFocalModel,
+        schedule=((0, 5.0), (1, 3.0), (3, 1.0)),
+        from_logits=True,
+    )
+    model.compile("sgd", **JIT)
+    look = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: seen.append(float(model.gammas[0]))
+    )
+    x, _, labels, _ = data_of("sam", 32)
+    model.fit(x, labels, epochs=4, verbose=0, callbacks=look)
+    assert seen == [5.0, 3.0, 3.0, 1.0]
+    value = model.evaluate(x, labels, verbose=0)
+    loss = kc.FocalLoss(gamma=1.0, from_logits=True)
+    expected = float(loss(labels, model.predict(x, verbose=0)))
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+
+
+def test_gammas_are_those_of_the_validation_data_after_each_epoch():
+    x, _, labels, _ = data_of("adafocal", COUNT)
+    model = dense(kc.AdaptiveFocalModel, num_bins=5, from_logits=True)
+    model.compile("sgd", **JIT)
+    model.fit(x, labels, validation_data=(x, labels), epochs=1, verbose=0)
+    twin = dense(kc.AdaptiveFocalModel, num_bins=5, from_logits=True)
+    for v, w in zip(
+        twin.trainable_variables, model.trainable_variables, strict=True
+    ):
+        v.assign(w)
+    sums = twin.update_gammas((x, labels), batch_size=7)
+    np.testing.assert_allclose(array(model.gammas), array(twin.gammas), 1e-5)
+    np.testing.assert_allclose(array(model.edges), array(twin.edges), 1e-5)
+    # The least confidence is in no bin.
+    assert sums.weight.sum() == COUNT - 1
+    assert np.abs(array(model.gammas) - 1.0).max() > 1e-3
+
+
+def test_ignored_labels_of_validation_data_set_no_gamma():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(4, 5, 3)).astype("float32")
+    labels = rng.integers(3, size=(4, 5))
+    labels[0] = labels[:, 0] = 255
+    inputs = keras.Input((5, 3))
+    models = [
+        kc.AdaptiveFocalModel(
+            inputs,
+            keras.layers.Rescaling(1.0)(inputs),
+            num_bins=3,
+            from_logits=True,
+            ignore_class=255,
+        )
+        for _ in range(2)
+    ]
+    kept = labels != 255
+    alone = keras.Input((3,))
+    models[1] = kc.AdaptiveFocalModel(
+        alone, keras.layers.Rescaling(1.0)(alone), num_bins=3, from_logits=True
+    )
+    models[0].update_gammas((logits, labels), batch_size=1)
+    models[1].update_gammas((logits[kept], labels[kept]))
+    assert kept.sum() == 12
+    np.testing.assert_array_equal(
+        array(models[0].gammas), array(models[1].gammas)
+    )
+
+
+def test_cape_targets_are_taken_in_the_epochs_that_calibrate():
+    x, y, labels, _ = data_of("cape", COUNT)
+    seen = []
+    model = dense(kc.CaPEModel, 1, num_samples=COUNT, every=2)
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(1.0), loss=loss, **JIT)
+
+    def look(epoch, logs):
+        seen.append((float(model.calibrates), array(model.targets).copy()))
+
+    model.fit(
+        x,
+        y,
+        epochs=3,
+        verbose=0,
+        callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=look)],
+    )
+    assert [flag for flag, _ in seen] == [1.0, 0.0, 1.0]
+    np.testing.assert_array_equal(seen[0][1], seen[1][1])
+    assert np.abs(seen[2][1] - seen[1][1]).max() > 0.01
+    # Other samples than those trained on: a target for these alone.
+    model = dense(kc.CaPEModel, 1, num_samples=COUNT, every=2)
+    model.compile("sgd", loss=loss, **JIT)
+    some = {key: values[:40] for key, values in y.items()}
+    model.fit(x, y, epochs=1, verbose=0, calibration_data=(x[:40], some))
+    targets = array(model.targets)
+    assert (targets[:40] >= 0).all()
+    assert (targets[40:] == -1).all()
+
+
+def test_pruning_drops_the_least_confident_and_trains_as_without_them():
+    x, y, labels, _ = data_of("pruning", COUNT)
+    model = dense(
+        kc.ConfidencePruningModel, num_samples=COUNT, fraction=0.25, every=2
+    )
+    model.compile(keras.optimizers.SGD(0.1), loss=CROSS_ENTROPY, **JIT)
+    options = {"batch_size": COUNT, "shuffle": False, "verbose": 0}
+    model.fit(x, y, epochs=1, **options)
+    assert model.kept().all()
+    model.fit(x, y, initial_epoch=1, epochs=2, **options)
+    kept = model.kept()
+    assert kept.sum() == 72
+    confidence = array(model.confidence)
+    assert confidence[~kept].max() <= confidence[kept].min()
+    assert model.prune() == 54
+    assert model.prune() == 48, "half of all stay"
+    kept = model.kept()
+    plain = dense(keras.Model)
+    plain.set_weights([array(w) for w in model.trainable_variables])
+    plain.compile(keras.optimizers.SGD(0.1), loss=CROSS_ENTROPY, **JIT)
+    model.fit(x, y, epochs=1, **options)
+    plain.fit(x[kept], labels[kept], epochs=1, **options)
+    for v, w in zip(
+        model.trainable_variables, plain.trainable_variables, strict=True
+    ):
+        np.testing.assert_allclose(array(v), array(w), atol=1e-6)
+
+
+def test_the_average_of_confidence_moves_by_its_share():
+    inputs = keras.Input((2,))
+    model = kc.ConfidencePruningModel(
+        inputs, keras.layers.Rescaling(1.0)(inputs), num_samples=2
+    )
+    model.compile(loss=CROSS_ENTROPY)
+    confidence = []
+    for size in (0.0, 2.0, -1.0):
+        logits = np.array([[size, 0.0], [0.0, 0.0]], "float32")
+        y = {"label": np.zeros(2, int), "index": np.arange(2)}
+        model.compute_loss(None, y, ops.convert_to_tensor(logits), None)
+        confidence.append(1 / (1 + np.exp(-abs(size))))
+    expected = 0.7 * (0.7 * confidence[0] + 0.3 * confidence[1])
+    expected += 0.3 * confidence[2]
+    np.testing.assert_allclose(array(model.confidence), [expected, 0.5], 1e-6)
+
+
+# Data.
+
+
+def test_epoch_batches_show_all_once_in_an_order_of_seed_and_epoch():
+    x, labels = np.arange(10.0)[:, None], np.arange(10) % 3
+    orders = []
+    for seed, epoch in ((0, 0), (0, 1), (1, 0), (0, 0)):
+        batches = kc.EpochBatches(x, labels, batch_size=4, seed=seed)
+        batches.set_epoch(epoch)
+        assert len(batches) == 3
+        parts = [batches[i] for i in range(3)]
+        index = np.concatenate([y["index"] for _, y in parts])
+        shown = np.concatenate([x[:, 0] for x, _ in parts])
+        of_labels = np.concatenate([y["label"] for _, y in parts])
+        np.testing.assert_array_equal(shown, index)
+        np.testing.assert_array_equal(of_labels, labels[index])
+        assert sorted(index) == list(range(10))
+        orders.append(tuple(index))
+    assert orders[0] == orders[3]
+    assert len(set(orders)) == 3
+    plain = kc.EpochBatches(x, labels, batch_size=4, seed=None)
+    np.testing.assert_array_equal(plain[1][1]["index"], [4, 5, 6, 7])
+    assert (
+        len(kc.EpochBatches(x, labels, batch_size=4, drop_remainder=True)) == 2
+    )
+    weighted = kc.EpochBatches(x, labels, sample_weight=np.arange(10), seed=2)
+    *_, y, weight = weighted[0]
+    np.testing.assert_array_equal(weight, y["index"])
+
+
+def test_epoch_batches_count_epochs_in_a_plain_fit():
+    x, labels = np.zeros((10, 6), "float32"), np.zeros(10, int)
+    batches = kc.EpochBatches(x, {"label": labels}["label"], batch_size=5)
+    orders = []
+    look = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda e, logs: orders.append(
+            tuple(batches[0][1]["index"])
+        )
+    )
+    network("crl").fit(batches, epochs=3, verbose=0, callbacks=[look])
+    assert len(set(orders)) == 3
+    other = kc.EpochBatches(x, labels, batch_size=5)
+    for epoch in range(3):
+        other.set_epoch(epoch)
+        assert tuple(other[0][1]["index"]) == orders[epoch]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"batch_size": 0}, "`batch_size` must be >= 1"),
+        ({"seed": -1}, "`seed` must be >= 0"),
+        ({"sample_weight": np.ones(3)}, "the same length"),
+    ],
+)
+def test_epoch_batches_refuse(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        kc.EpochBatches(np.zeros((4, 2)), np.zeros(4), **arguments)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="data sets of TensorFlow")
+def test_kept_examples_are_read_anew_in_each_epoch():
+    import tensorflow as tf
+
+    x, y, _, _ = data_of("pruning", COUNT)
+    model = dense(
+        kc.ConfidencePruningModel, num_samples=COUNT, fraction=0.5, every=1
+    )
+    model.compile("sgd", loss=CROSS_ENTROPY, jit_compile=False)
+    examples = tf.data.Dataset.from_tensor_slices((x, y))
+    kept = model.kept_examples(examples)
+    assert len(list(kept)) == COUNT
+    fitted = model.fit(
+        examples.batch(32), epochs=1, validation_data=None, verbose=0
+    )
+    assert len(fitted.epoch) == 1
+    shown = {int(y["index"]) for _, y in kept}
+    assert shown == set(np.flatnonzero(model.kept()))
+    assert len(shown) == 48
+    with pytest.raises(ValueError, match="must have an index"):
+        model.kept_examples(tf.data.Dataset.range(3))
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="it is TensorFlow's")
+def test_workers_need_what_is_compiled_and_ends():
+    import tensorflow as tf
+
+    x, y, labels, _ = data_of("crl", COUNT)
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
+    with pytest.raises(ValueError, match="compiled and built"):
+        kc.fit_workers(dense(keras.Model), data, epochs=1)
+    with pytest.raises(ValueError, match="`steps_per_epoch` must be given"):
+        kc.fit_workers(network("crl"), data.repeat(), epochs=1, verbose=0)
+    model = network("crl")
+    fitted = kc.fit_workers(
+        model,
+        data.repeat(),
+        epochs=2,
+        steps_per_epoch=2,
+        validation_data=(x, labels),
+        verbose=0,
+    )
+    assert set(fitted.history) == {
+        "accuracy",
+        "loss",
+        "val_accuracy",
+        "val_loss",
+    }
+    assert float(ops.sum(model.view_counts)) == 4 * 32
+
+
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="it works there")
+def test_workers_are_of_tensorflow():
+    with pytest.raises(RuntimeError, match="TensorFlow backend"):
+        kc.fit_workers(network("crl"), [], epochs=1)
