@@ -28,9 +28,6 @@ from keras_calib.calibrators import MatrixScaling
 from keras_calib.calibrators import TemperatureScaling
 from keras_calib.calibrators import VectorScaling
 from keras_calib.callbacks import ResumableBackup
-from keras_calib.callbacks import finished_epochs
-from keras_calib.callbacks import load_training_state
-from keras_calib.callbacks import save_training_state
 from keras_calib.canonical import canonical_calibration_error
 from keras_calib.classwise import classwise_ece
 from keras_calib.confidence_gaps import mean_confidence
@@ -193,6 +190,9 @@ from keras_calib.smooth_error import smooth_ece
 from keras_calib.targets import cape_targets
 from keras_calib.targets import objectness_targets
 from keras_calib.targets import smooth_labels
+from keras_calib.training_state import finished_epochs
+from keras_calib.training_state import load_training_state
+from keras_calib.training_state import save_training_state
 from keras_calib.version import __version__
 
 __all__ = [

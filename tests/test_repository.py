@@ -77,6 +77,7 @@ FLOORS = {
     "callbacks": 3,
     "models": 3,
     "selection": 3,
+    "training_state": 3,
     "beam": 4,
     "exporting": 4,
     "monitoring": 4,
@@ -108,7 +109,7 @@ INSIDE_FUNCTIONS = {
     "tensorflow_datasets": {"data", "extras"},
     "tensorflow_probability": {"exporting", "models"},
     "tf2onnx": {"exporting"},
-    "torch": {"gradients", "models"},
+    "torch": {"gradients", "models", "training_state"},
 }
 VAGUE_NAMES = {"common", "helpers", "misc", "tools", "util", "utils"}
 

@@ -16,7 +16,7 @@ from small_trainings import data_of
 from small_trainings import network
 
 import keras_calib as kc
-from keras_calib import callbacks as module
+from keras_calib import training_state as module
 
 HERE = Path(__file__).parent
 
