@@ -12,7 +12,13 @@ from typing import Any
 from keras import backend
 from keras import ops
 
-__all__ = ["all_rows", "num_replicas", "own_rows", "sum_over_replicas"]
+__all__ = [
+    "all_rows",
+    "assign_sum",
+    "num_replicas",
+    "own_rows",
+    "sum_over_replicas",
+]
 
 
 def num_replicas() -> int:
@@ -71,6 +77,33 @@ def own_rows(rows: Any, count: Any) -> Any:
     start = ops.sum(ops.where(before, counts, ops.zeros_like(counts)))
     start, count = ops.cast(start, "int32"), ops.cast(count, "int32")
     return rows[start : start + count]
+
+
+def assign_sum(variable: Any, value: Any) -> None:
+    """Assigns to a variable that is a sum over replicas, without rounding.
+
+    Outside of a step TensorFlow gives each replica an equal share, which of
+    whole numbers leaves a rest. Here the first one gets all.
+
+    Args:
+        variable: A Keras variable with `aggregation="sum"`.
+        value: Tensor or array of its shape.
+    """
+    variable.assign(value)
+    if backend.backend() != "tensorflow" or num_replicas() > 1:
+        return
+    import tensorflow as tf
+
+    parts = getattr(variable, "_value", None)
+    if not isinstance(parts, tf.distribute.DistributedValues):
+        return
+    value = tf.convert_to_tensor(value, parts.dtype)
+    held = ops.convert_to_tensor(variable)
+    # In a stateless scope it holds what was assigned to it.
+    if tf.executing_eagerly() and not bool(tf.reduce_all(held == value)):
+        for part in parts.values:
+            part.assign(tf.zeros_like(value))
+        parts.values[0].assign(value)
 
 
 def _context() -> Any:

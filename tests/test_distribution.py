@@ -36,6 +36,7 @@ def test_replicas_train_every_model_as_one_device():
         assert max(shown.values()) < 1e-6, (name, shown)
     for name, text in answer["refused"].items():
         assert text == "refused", (name, text)
+    assert answer["outside"] == "exact"
     for name, (difference, shown) in answer["losses"].items():
         assert difference < 1e-6, (name, difference)
         assert shown < 1e-5, (name, shown)

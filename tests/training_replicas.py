@@ -96,6 +96,20 @@ def what_trains_wrongly():
     return found
 
 
+def updated(*mirrored):
+    """Whether metrics of a strategy are exact outside of its steps too."""
+    rng = np.random.default_rng(0)
+    alone = kc.ECE(from_logits=True)
+    for _ in range(3):
+        labels, logits = rng.integers(3, size=99), rng.normal(size=(99, 3))
+        mirrored[0].update_state(labels, logits)
+        alone.update_state(labels, logits)
+    mirrored[1].merge_state(mirrored[0])
+    sums = [metric.state_dict()["sums"] for metric in (alone, *mirrored)]
+    same = np.array_equal(sums[0], sums[1])
+    return "exact" if same and np.array_equal(sums[0], sums[2]) else sums
+
+
 def main(num_replicas):
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(
@@ -108,6 +122,8 @@ def main(num_replicas):
         many = [trained(name, uneven=True) for name in MODELS]
         mirrored = [fitted(name) for name in LOSSES]
         refused = what_trains_wrongly()
+        metrics = [kc.ECE(from_logits=True) for _ in range(2)]
+    outside = updated(*metrics)
     models = {
         name: largest_differences(a, b)
         for name, a, b in zip(MODELS, one, many, strict=True)
@@ -116,7 +132,12 @@ def main(num_replicas):
         name: [float(np.abs(a[i] - np.array(b[i])).max()) for i in range(2)]
         for name, a, b in zip(LOSSES, plain, mirrored, strict=True)
     }
-    answer = {"models": models, "losses": losses, "refused": refused}
+    answer = {
+        "models": models,
+        "losses": losses,
+        "refused": refused,
+        "outside": outside,
+    }
     print(json.dumps(answer, default=str))
 
 

@@ -19,6 +19,7 @@ from keras_calib.numerics import concrete
 from keras_calib.records import Records
 from keras_calib.records import blocks
 from keras_calib.records import observe
+from keras_calib.replicas import assign_sum
 
 __all__ = ["StreamingMetric"]
 
@@ -289,8 +290,8 @@ class StreamingMetric(keras.metrics.Metric):
         for records in parts:
             sums = exact_sums.add(sums, self.summary.summarise(records))
         # All is known before anything is stored.
-        self.flags.assign(self.flags + flags)
-        self.sums.assign(sums)
+        assign_sum(self.flags, self.flags + flags)
+        assign_sum(self.sums, sums)
 
     def _exact_sums(self) -> tuple[np.ndarray, bool]:
         """Sums and `whole` on the host, where formulas run in float64."""
@@ -363,9 +364,9 @@ class StreamingMetric(keras.metrics.Metric):
                 )
 
     def _assign(self, state: dict[str, Any]) -> None:
-        self.sums.assign(exact_sums.carried(np.asarray(state["sums"])))
+        assign_sum(self.sums, exact_sums.carried(np.asarray(state["sums"])))
         flags = np.minimum(np.asarray(state["flags"]), 2**31 - 1)
-        self.flags.assign(flags.astype("int32"))
+        assign_sum(self.flags, flags.astype("int32"))
 
     def _add_sums(self, name, shape):
         return self.add_variable(
