@@ -68,6 +68,7 @@ bench: .venv/dev
 	.venv/bin/python benchmarks/risk_guarantee.py \
 	  --out=benchmarks/results/risk_guarantee.md
 	.venv/bin/python benchmarks/pipeline.py --out=benchmarks/results/pipeline.md
+	.venv/bin/python benchmarks/training.py --out=benchmarks/results/training.md
 
 bench-peers: .venv-bench/dev
 	.venv-bench/bin/python benchmarks/metrics.py \

@@ -19,6 +19,7 @@ import keras
 import numpy as np
 from absl import app
 from absl import flags
+from networks import resnet20
 from reporting import machine
 from reporting import markdown_table
 from reporting import publish
@@ -71,29 +72,6 @@ def mlp() -> keras.Model:
             keras.layers.Dense(100),
         ]
     )
-
-
-def resnet20() -> keras.Model:
-    """He et al.: three stages of three blocks, 16 to 64 filters."""
-    inputs = keras.Input((32, 32, 3))
-
-    def convolution(x, filters, stride=1):
-        x = keras.layers.Conv2D(
-            filters, 3, stride, padding="same", use_bias=False
-        )(x)
-        return keras.layers.BatchNormalization()(x)
-
-    x = keras.layers.ReLU()(convolution(inputs, 16))
-    for stage, filters in enumerate((16, 32, 64)):
-        for block in range(3):
-            stride = 2 if stage > 0 and block == 0 else 1
-            y = keras.layers.ReLU()(convolution(x, filters, stride))
-            y = convolution(y, filters)
-            if stride == 2:
-                x = keras.layers.Conv2D(filters, 1, 2)(x)
-            x = keras.layers.ReLU()(keras.layers.Add()([x, y]))
-    x = keras.layers.GlobalAveragePooling2D()(x)
-    return keras.Model(inputs, keras.layers.Dense(100)(x))
 
 
 def passes(make_model, shape, settings, num_steps: int, jit: bool) -> dict:

@@ -56,6 +56,10 @@ class EpochModel(keras.Model):
     # `SharpnessAwareModel` makes it: nothing is recorded then.
     second_pass = False
 
+    def records(self) -> list:
+        """Variables that a second pass leaves as they are."""
+        return []
+
     def begin_training(self, arguments: dict) -> None:
         """Called by `fit` with its arguments, before anything is trained."""
 

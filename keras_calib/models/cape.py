@@ -19,6 +19,7 @@ from keras_calib.losses.smoothing import cross_entropy
 from keras_calib.model_outputs import reads_logits
 from keras_calib.models.base import RecordingModel
 from keras_calib.models.record import checked_index
+from keras_calib.models.record import read_at
 from keras_calib.models.record import unless_unknown
 from keras_calib.numerics import to_numpy
 from keras_calib.targets import cape_targets
@@ -111,6 +112,9 @@ class CaPEModel(RecordingModel):
         self._given: Callable = _nothing
         self._update: Callable = _nothing
 
+    def records(self) -> list:
+        return [*super().records(), self.targets]
+
     def update_targets(
         self, data: Any, batch_size: int = 32, steps: int | None = None
     ) -> None:
@@ -200,7 +204,7 @@ class CaPEModel(RecordingModel):
             )
         plain = self.plain_loss(x, labels, y_pred, sample_weight)
         index, known = checked_index(index, self.num_samples)
-        targets = ops.take(ops.convert_to_tensor(self.targets), index)
+        targets = read_at(self.targets, index)
         targets = ops.where(targets < 0, _second(labels, y_pred), targets)
         soft = ops.expand_dims(targets, -1)
         if num_classes == 2:

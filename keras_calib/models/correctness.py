@@ -1,5 +1,6 @@
 """Models that remember how often each training sample was right."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -19,6 +20,7 @@ from keras_calib.model_outputs import to_model_logits
 from keras_calib.models.base import RecordingModel
 from keras_calib.models.record import add_at
 from keras_calib.models.record import checked_index
+from keras_calib.models.record import read_at
 from keras_calib.models.record import unless_unknown
 from keras_calib.numerics import is_wrong
 from keras_calib.numerics import safe_divide
@@ -129,16 +131,20 @@ class CorrectnessRankingModel(RecordingModel):
 
         Of samples that were never seen it is 0.
         """
-        return to_numpy(self._correctness())
+        return to_numpy(self._correctness(ops.convert_to_tensor))
 
-    def _correctness(self) -> Any:
-        count = ops.convert_to_tensor(self.right_counts)
+    def _correctness(self, read: Callable) -> Any:
+        """The correctness of what `read` reads of the counts."""
+        count = read(self.right_counts)
         if self.normalization == "views":
-            return safe_divide(count, ops.convert_to_tensor(self.view_counts))
-        least = ops.min(count)
+            return safe_divide(count, read(self.view_counts))
+        least = ops.min(ops.convert_to_tensor(self.right_counts))
         most = ops.maximum(ops.convert_to_tensor(self.finished_epochs), 1.0)
         # As many epochs as the least count: all were always right.
         return ops.clip(safe_divide(count - least, most - least), 0.0, 1.0)
+
+    def records(self) -> list:
+        return [*super().records(), self.right_counts, self.view_counts]
 
     def end_epoch(self, epoch: int) -> None:
         super().end_epoch(epoch)
@@ -150,7 +156,8 @@ class CorrectnessRankingModel(RecordingModel):
         weight = ops.ones_like(logits[:, 0])
         if sample_weight is not None:
             weight = broadcast_weight(sample_weight, logits)
-        rows = [index, ops.take(self._correctness(), index), weight, wrong]
+        record = self._correctness(lambda counts: read_at(counts, index))
+        rows = [index, record, weight, wrong]
         index, record, weight, wrong = map(all_rows, rows)
         hinge = correctness_ranking(
             all_rows(logits),
@@ -184,11 +191,8 @@ class CorrectnessRankingModel(RecordingModel):
     def _remember(self, index, seen, wrong):
         """Counts the batch, the same on each replica."""
         right = seen * (1.0 - ops.cast(wrong, "float32"))
-        for counts, more in (
-            (self.right_counts, right),
-            (self.view_counts, seen),
-        ):
-            counts.assign(add_at(ops.convert_to_tensor(counts), index, more))
+        add_at(self.right_counts, index, right)
+        add_at(self.view_counts, index, seen)
 
     def _conditioned(self, x, labels, y_pred, sample_weight, hinge):
         """The compiled loss, told where confidences contradict the record."""

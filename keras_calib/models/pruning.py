@@ -15,6 +15,7 @@ from keras_calib.model_outputs import reads_logits
 from keras_calib.model_outputs import to_model_logits
 from keras_calib.models.base import RecordingModel
 from keras_calib.models.record import checked_index
+from keras_calib.models.record import read_at
 from keras_calib.models.record import set_at
 from keras_calib.models.record import unless_unknown
 from keras_calib.numerics import safe_divide
@@ -117,6 +118,9 @@ class ConfidencePruningModel(RecordingModel):
             name="keeps",
         )
 
+    def records(self) -> list:
+        return [*super().records(), self.confidence, self.keeps]
+
     def kept(self) -> np.ndarray:
         """Which samples still train, bool `(num_samples,)`."""
         return to_numpy(self.keeps) > 0
@@ -182,7 +186,7 @@ class ConfidencePruningModel(RecordingModel):
         weight = ops.ones_like(logits[..., 0])
         if sample_weight is not None:
             weight = broadcast_weight(sample_weight, logits)
-        kept = ops.take(ops.convert_to_tensor(self.keeps), index)
+        kept = read_at(self.keeps, index)
         if not self.second_pass:
             self._remember(index, known, weight, msp(logits))
         # A mean over all would count the pruned ones.
@@ -205,8 +209,7 @@ class ConfidencePruningModel(RecordingModel):
         """Moves the averages of the batch, the same on each replica."""
         seen = all_rows(ops.logical_and(known, weight > 0))
         index, confidence = all_rows(index), all_rows(confidence)
-        record = ops.convert_to_tensor(self.confidence)
-        before = ops.take(record, index)
+        before = read_at(self.confidence, index)
         moved = before + self.smoothing * (confidence - before)
         moved = ops.where(before < 0, confidence, moved)
-        self.confidence.assign(set_at(record, index, moved, seen))
+        set_at(self.confidence, index, moved, seen)

@@ -7,8 +7,9 @@ from keras import ops
 
 from keras_calib.checks import invalid
 from keras_calib.numerics import concrete
+from keras_calib.replicas import num_replicas
 
-__all__ = ["add_at", "checked_index", "set_at", "unless_unknown"]
+__all__ = ["add_at", "checked_index", "read_at", "set_at", "unless_unknown"]
 
 
 def checked_index(index: Any, num_samples: int) -> tuple[Any, Any]:
@@ -41,47 +42,85 @@ def checked_index(index: Any, num_samples: int) -> tuple[Any, Any]:
     return ops.where(known, index, ops.zeros_like(index)), known
 
 
-def add_at(record: Any, index: Any, values: Any) -> Any:
-    """The record with values added at some samples, each as often as it comes.
+def read_at(record: Any, index: Any) -> Any:
+    """The values of some samples.
 
     Args:
-        record: Float tensor `(num_samples,)`.
+        record: Float variable `(num_samples,)`.
         index: int32 `(batch,)`, in range.
-        values: `(batch,)`.
 
     Returns:
-        Tensor `(num_samples,)`.
+        Tensor `(batch,)`.
     """
-    values = ops.cast(values, record.dtype)
-    if backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        places = ops.expand_dims(index, -1)
-        return tf.tensor_scatter_nd_add(record, places, values)
-    if backend.backend() == "jax":
-        return record.at[index].add(values)
-    return record.index_add(0, index, values)
+    if _changes_in_place(record):
+        # Reading all of what is changed in place copies all of it.
+        return record.value.sparse_read(index)
+    return ops.take(ops.convert_to_tensor(record), index)
 
 
-def set_at(record: Any, index: Any, values: Any, chosen: Any) -> Any:
-    """The record with new values at the chosen samples.
-
-    Of samples that come more than once in a batch, the mean of their values.
+def add_at(record: Any, index: Any, values: Any) -> None:
+    """Adds values at some samples, each as often as it comes.
 
     Args:
-        record: Float tensor `(num_samples,)`.
+        record: Float variable `(num_samples,)`.
+        index: int32 `(batch,)`, in range.
+        values: `(batch,)`.
+    """
+    values = ops.cast(values, record.dtype)
+    if _changes_in_place(record):
+        import tensorflow as tf
+
+        record.value.scatter_add(tf.IndexedSlices(values, index))
+    else:
+        record.assign(_added(ops.convert_to_tensor(record), index, values))
+
+
+def set_at(record: Any, index: Any, values: Any, chosen: Any) -> None:
+    """Gives the chosen samples new values.
+
+    Samples that come more than once in a batch get the mean of their values.
+
+    Args:
+        record: Float variable `(num_samples,)`.
         index: int32 `(batch,)`, in range.
         values: `(batch,)`.
         chosen: bool `(batch,)`: where False, nothing changes.
-
-    Returns:
-        Tensor `(num_samples,)`.
     """
     chosen = ops.cast(chosen, record.dtype)
-    zeros = ops.zeros_like(record)
-    times = ops.take(add_at(zeros, index, chosen), index)
-    change = chosen * (ops.cast(values, record.dtype) - ops.take(record, index))
-    return add_at(record, index, change / ops.maximum(times, 1.0))
+    change = ops.cast(values, record.dtype) - read_at(record, index)
+    times = _sums_of_equals(index, chosen)
+    add_at(record, index, chosen * change / ops.maximum(times, 1.0))
+
+
+def _sums_of_equals(index: Any, values: Any) -> Any:
+    """For each of a batch, the sum over those of the same number."""
+    group = ops.searchsorted(ops.sort(index), index)
+    return ops.take(_added(ops.zeros_like(values), group, values), group)
+
+
+def _added(x: Any, index: Any, values: Any) -> Any:
+    if backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.tensor_scatter_nd_add(x, ops.expand_dims(index, -1), values)
+    if backend.backend() == "jax":
+        return x.at[index].add(values)
+    return x.index_add(0, index, values)
+
+
+def _changes_in_place(record: Any) -> bool:
+    """Whether a few values of a variable can change without the others.
+
+    On JAX compiled code does so by itself.
+    """
+    if backend.backend() != "tensorflow" or num_replicas() > 1:
+        return False
+    import tensorflow as tf
+
+    value = record.value
+    # A strategy of one replica mirrors it; a stateless scope has a tensor.
+    mirrored = isinstance(value, tf.distribute.DistributedValues)
+    return isinstance(value, tf.Variable) and not mirrored
 
 
 def unless_unknown(known: Any, loss: Any) -> Any:

@@ -148,7 +148,10 @@ class SharpnessAwareModel(EpochModel):
         gradients = [None if g is None else next(whole) for g in gradients]
         with _no_gradient():
             before = [_copy(w) for w in weights]
-            remembered = self.non_trainable_weights
+            records = {id(v) for v in self.records()}
+            remembered = [
+                v for v in self.non_trainable_weights if id(v) not in records
+            ]
             kept = [_copy(v) for v in remembered]
             steps = self._steps(before, gradients)
             for w, old, step in zip(weights, before, steps, strict=True):
