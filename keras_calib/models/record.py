@@ -116,11 +116,13 @@ def _changes_in_place(record: Any) -> bool:
     if backend.backend() != "tensorflow" or num_replicas() > 1:
         return False
     import tensorflow as tf
+    from keras.src.backend.common.stateless_scope import in_stateless_scope
 
     value = record.value
-    # A strategy of one replica mirrors it; a stateless scope has a tensor.
+    # A strategy of one replica mirrors it.
     mirrored = isinstance(value, tf.distribute.DistributedValues)
-    return isinstance(value, tf.Variable) and not mirrored
+    plain = isinstance(value, tf.Variable) and not mirrored
+    return plain and not in_stateless_scope()
 
 
 def unless_unknown(known: Any, loss: Any) -> Any:
