@@ -13,7 +13,7 @@ the record of 50,000 samples and with that of 1.3 million.
     python benchmarks/training.py --out=benchmarks/results/training.md
     KERAS_BACKEND=jax python benchmarks/training.py --rounds=5
 
-About eight minutes on 2 CPU cores. On JAX there are no replicas.
+About nine minutes on 2 CPU cores. On JAX there are no replicas.
 """
 
 import itertools
@@ -36,7 +36,7 @@ from reporting import publish
 
 import keras_calib as kc
 
-_ROUNDS = flags.DEFINE_integer("rounds", 25, "Turns; half under replicas.")
+_ROUNDS = flags.DEFINE_integer("rounds", 15, "Turns; half under replicas.")
 _RECORD_ROUNDS = flags.DEFINE_integer("record_rounds", 200, "Of the records.")
 _JIT = flags.DEFINE_bool("jit_compile", False, "XLA; always so on JAX.")
 _REPLICAS = flags.DEFINE_integer("replicas", 2, "Number of logical CPUs.")
