@@ -52,13 +52,16 @@ class EpochModel(keras.Model):
             cls = _functional(cls)
         return super().__new__(cls, *args, **kwargs)
 
-    # Whether a step is in its second pass over the batch, as
-    # `SharpnessAwareModel` makes it: nothing is recorded then.
-    second_pass = False
+    # Whether a step passes over its batch more than once, as that of
+    # `SharpnessAwareModel` does: it is recorded after the last pass.
+    postpones = False
 
     def records(self) -> list:
-        """Variables that a second pass leaves as they are."""
+        """Variables that only `remember_batch` changes in a step."""
         return []
+
+    def remember_batch(self, y: Any, y_pred: Any, sample_weight: Any) -> None:
+        """Records a training batch, where there is a record."""
 
     def begin_training(self, arguments: dict) -> None:
         """Called by `fit` with its arguments, before anything is trained."""
@@ -183,11 +186,23 @@ class RecordingModel(EpochModel):
             )
         if not training:
             return self.evaluated_loss(x, labels, y_pred, sample_weight)
-        return self.recorded_loss(x, labels, index, y_pred, sample_weight)
+        loss = self.recorded_loss(x, labels, index, y_pred, sample_weight)
+        if not self.postpones:
+            self.remember_batch(y, y_pred, sample_weight)
+        return loss
+
+    def remember_batch(self, y: Any, y_pred: Any, sample_weight: Any) -> None:
+        super().remember_batch(y, y_pred, sample_weight)
+        labels, index = split_index(y)
+        _, sample_weight = without_index(y, sample_weight)
+        self.remember(labels, index, ops.stop_gradient(y_pred), sample_weight)
 
     def recorded_loss(self, x, labels, index, y_pred, sample_weight):
-        """The loss of a training batch; updates what is remembered."""
+        """The loss of a training batch, from what is remembered."""
         raise NotImplementedError
+
+    def remember(self, labels, index, y_pred, sample_weight):
+        """Updates what is remembered, the same on each replica."""
 
     def plain_loss(self, x, labels, y_pred, sample_weight):
         """The loss that the model is compiled with, of a training batch."""

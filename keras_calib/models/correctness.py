@@ -30,7 +30,7 @@ from keras_calib.replicas import num_replicas
 from keras_calib.replicas import own_rows
 from keras_calib.weights import broadcast_weight
 
-__all__ = ["CorrectnessRankingModel", "classify"]
+__all__ = ["CorrectnessRankingModel", "classified", "weight_of_rows"]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -49,9 +49,10 @@ class CorrectnessRankingModel(RecordingModel):
     `ACLS(condition="ranking")`, is more than cross entropy.
 
     The correctness is read before the batch changes it, and judged by the
-    logits of the training step. A pair weighs as the lighter of its samples;
-    samples of weight 0 are not recorded. Under a distribution strategy
-    pairs and record are those of the batch of all replicas.
+    logits of the training step (of its first pass in one of several). A pair
+    weighs as the lighter of its samples; samples of weight 0 are not
+    recorded. Under a distribution strategy pairs and record are those of the
+    batch of all replicas.
 
     Args:
         *args: As in `keras.Model`: inputs and outputs, or nothing in a
@@ -151,23 +152,17 @@ class CorrectnessRankingModel(RecordingModel):
         self.finished_epochs.assign(epoch + 1.0)
 
     def recorded_loss(self, x, labels, index, y_pred, sample_weight):
-        logits, wrong = classify(self, labels, y_pred)
+        logits = classified(self, y_pred)
         index, known = checked_index(index, self.num_samples)
-        weight = ops.ones_like(logits[:, 0])
-        if sample_weight is not None:
-            weight = broadcast_weight(sample_weight, logits)
         record = self._correctness(lambda counts: read_at(counts, index))
-        rows = [index, record, weight, wrong]
-        index, record, weight, wrong = map(all_rows, rows)
+        record = all_rows(record)
+        weight = all_rows(weight_of_rows(sample_weight, logits))
         hinge = correctness_ranking(
             all_rows(logits),
             record,
             score=self.score,
             condition=self.condition,
         )
-        if not self.second_pass:
-            seen = ops.logical_and(weight > 0, all_rows(known))
-            self._remember(index, ops.cast(seen, "float32"), wrong)
         if self.role == "condition":
             loss = self._conditioned(x, labels, y_pred, sample_weight, hinge)
             return unless_unknown(known, loss)
@@ -178,6 +173,17 @@ class CorrectnessRankingModel(RecordingModel):
         loss = loss + self.strength * ranking / num_replicas()
         return unless_unknown(known, loss)
 
+    def remember(self, labels, index, y_pred, sample_weight):
+        labels, _ = read_labels(labels, y_pred)
+        logits = classified(self, y_pred)
+        wrong = is_wrong(logits, ops.cast(hard_labels(labels), "int32"))
+        index, known = checked_index(index, self.num_samples)
+        seen = ops.logical_and(weight_of_rows(sample_weight, logits) > 0, known)
+        index, seen, wrong = map(all_rows, (index, seen, wrong))
+        right = ops.logical_and(seen, ops.logical_not(wrong))
+        add_at(self.right_counts, index, right)
+        add_at(self.view_counts, index, seen)
+
     def get_config(self):
         return {
             **super().get_config(),
@@ -187,12 +193,6 @@ class CorrectnessRankingModel(RecordingModel):
             "role": self.role,
             "normalization": self.normalization,
         }
-
-    def _remember(self, index, seen, wrong):
-        """Counts the batch, the same on each replica."""
-        right = seen * (1.0 - ops.cast(wrong, "float32"))
-        add_at(self.right_counts, index, right)
-        add_at(self.view_counts, index, seen)
 
     def _conditioned(self, x, labels, y_pred, sample_weight, hinge):
         """The compiled loss, told where confidences contradict the record."""
@@ -210,21 +210,19 @@ class CorrectnessRankingModel(RecordingModel):
         return super().evaluated_loss(x, labels, y_pred, sample_weight)
 
 
-def classify(model: keras.Model, labels: Any, y_pred: Any) -> tuple[Any, Any]:
-    """Logits of a batch, and where they are wrong.
+def classified(model: keras.Model, y_pred: Any) -> Any:
+    """Logits of a batch of samples of one class each.
 
     Args:
         model: A model that is compiled with a loss that says what it takes.
-        labels: In any form that losses take.
         y_pred: What the model returns, `(batch, num_classes)` or
             `(batch, 1)`.
 
     Returns:
-        `(logits, wrong)`: float32 `(batch, num_classes)`, a constant of no
-        derivative, and bool `(batch,)`.
+        Logits `(batch, num_classes)`, float32.
 
     Raises:
-        ValueError: If there are more axes: each sample has one class here.
+        ValueError: If there are more axes: pixels have no record.
     """
     if len(y_pred.shape) != 2:
         raise ValueError(
@@ -234,7 +232,11 @@ def classify(model: keras.Model, labels: Any, y_pred: Any) -> tuple[Any, Any]:
                 **{"y_pred.shape": shape_of(y_pred)},
             )
         )
-    labels, _ = read_labels(labels, y_pred)
-    logits = to_model_logits(y_pred, reads_logits(model))
-    ids = ops.cast(hard_labels(labels), "int32")
-    return logits, is_wrong(ops.stop_gradient(logits), ids)
+    return to_model_logits(y_pred, reads_logits(model))
+
+
+def weight_of_rows(sample_weight: Any, logits: Any) -> Any:
+    """Weights `(batch,)`, 1 where none are given."""
+    if sample_weight is None:
+        return ops.ones_like(logits[:, 0])
+    return broadcast_weight(sample_weight, logits)

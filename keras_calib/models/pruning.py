@@ -11,9 +11,9 @@ from keras_calib.checks import check_at_least
 from keras_calib.checks import check_at_most
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
-from keras_calib.model_outputs import reads_logits
-from keras_calib.model_outputs import to_model_logits
 from keras_calib.models.base import RecordingModel
+from keras_calib.models.correctness import classified
+from keras_calib.models.correctness import weight_of_rows
 from keras_calib.models.record import checked_index
 from keras_calib.models.record import read_at
 from keras_calib.models.record import set_at
@@ -23,7 +23,6 @@ from keras_calib.numerics import to_numpy
 from keras_calib.replicas import all_rows
 from keras_calib.replicas import sum_over_replicas
 from keras_calib.scores import msp
-from keras_calib.weights import broadcast_weight
 
 __all__ = ["ConfidencePruningModel"]
 
@@ -182,19 +181,24 @@ class ConfidencePruningModel(RecordingModel):
 
     def recorded_loss(self, x, labels, index, y_pred, sample_weight):
         index, known = checked_index(index, self.num_samples)
-        logits = to_model_logits(y_pred, reads_logits(self))
-        weight = ops.ones_like(logits[..., 0])
-        if sample_weight is not None:
-            weight = broadcast_weight(sample_weight, logits)
+        weight = weight_of_rows(sample_weight, classified(self, y_pred))
         kept = read_at(self.keeps, index)
-        if not self.second_pass:
-            self._remember(index, known, weight, msp(logits))
         # A mean over all would count the pruned ones.
         count, total = sum_over_replicas(
             [ops.sum(kept), ops.sum(ops.ones_like(kept))]
         )
         weight = weight * kept * safe_divide(total, count)
         return unless_unknown(known, self.plain_loss(x, labels, y_pred, weight))
+
+    def remember(self, labels, index, y_pred, sample_weight):
+        logits = classified(self, y_pred)
+        index, known = checked_index(index, self.num_samples)
+        seen = ops.logical_and(weight_of_rows(sample_weight, logits) > 0, known)
+        index, seen, confidence = map(all_rows, (index, seen, msp(logits)))
+        before = read_at(self.confidence, index)
+        moved = before + self.smoothing * (confidence - before)
+        moved = ops.where(before < 0, confidence, moved)
+        set_at(self.confidence, index, moved, seen)
 
     def get_config(self):
         return {
@@ -204,12 +208,3 @@ class ConfidencePruningModel(RecordingModel):
             "every": self.every,
             "min_kept": self.min_kept,
         }
-
-    def _remember(self, index, known, weight, confidence):
-        """Moves the averages of the batch, the same on each replica."""
-        seen = all_rows(ops.logical_and(known, weight > 0))
-        index, confidence = all_rows(index), all_rows(confidence)
-        before = read_at(self.confidence, index)
-        moved = before + self.smoothing * (confidence - before)
-        moved = ops.where(before < 0, confidence, moved)
-        set_at(self.confidence, index, moved, seen)

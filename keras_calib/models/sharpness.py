@@ -112,9 +112,13 @@ class SharpnessAwareModel(EpochModel):
         self.adaptive = bool(adaptive)
 
     def train_step(self, *args):
-        if backend.backend() == "jax":
-            return self._functional_step(*args)
-        return self._imperative_step(*args)
+        self.postpones = True
+        try:
+            if backend.backend() == "jax":
+                return self._functional_step(*args)
+            return self._imperative_step(*args)
+        finally:
+            self.postpones = False
 
     def get_config(self):
         return {
@@ -127,14 +131,6 @@ class SharpnessAwareModel(EpochModel):
         return perturbations(
             weights, gradients, rho=self.rho, adaptive=self.adaptive
         )
-
-    def _again(self, run, *args):
-        """Runs a pass in which nothing is recorded."""
-        self.second_pass = True
-        try:
-            return run(*args)
-        finally:
-            self.second_pass = False
 
     def _imperative_step(self, data):
         """The step on TensorFlow and torch, which change variables."""
@@ -157,14 +153,15 @@ class SharpnessAwareModel(EpochModel):
             for w, old, step in zip(weights, before, steps, strict=True):
                 if step is not None:
                     w.assign(old + step)
-        _, _, gradients = self._again(self._gradients, *batch)
+        _, _, gradients = self._gradients(*batch)
         with _no_gradient():
             for v, old in zip(
                 [*weights, *remembered], [*before, *kept], strict=True
             ):
                 v.assign(old)
             self.optimizer.apply([_dense(g) for g in gradients], weights)
-        x, y, sample_weight = batch
+            x, y, sample_weight = batch
+            self.remember_batch(y, y_pred, sample_weight)
         return self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     def _gradients(self, x, y, sample_weight):
@@ -209,8 +206,8 @@ class SharpnessAwareModel(EpochModel):
         loss, y_pred, others, metrics_state = aux
         steps = self._steps(weights, gradients)
         moved = [w + s for w, s in zip(weights, steps, strict=True)]
-        (_, aux), gradients = self._again(
-            lambda: run(moved, others, metrics_state, *batch, **options)
+        (_, aux), gradients = run(
+            moved, others, metrics_state, *batch, **options
         )
         # Random numbers go on; what layers remember stays.
         remembered = {id(v) for v in self.non_trainable_weights}
@@ -220,6 +217,12 @@ class SharpnessAwareModel(EpochModel):
                 self.non_trainable_variables, others, aux[2], strict=True
             )
         ]
+        variables = self.non_trainable_variables
+        with keras.StatelessScope(
+            state_mapping=list(zip(variables, others, strict=True))
+        ) as scope:
+            self.remember_batch(y, y_pred, sample_weight)
+        others = [scope.get_current_value(v) for v in variables]
         weights, optimizer_state = self.optimizer.stateless_apply(
             optimizer_state, gradients, weights
         )
