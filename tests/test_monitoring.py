@@ -445,6 +445,26 @@ def test_only_a_loss_of_this_package_is_followed_unasked():
     assert len(got.counts) == 7
 
 
+@portable
+def test_a_loss_that_needs_a_record_is_not_followed():
+    inputs = keras.Input((4,))
+    model = kc.CorrectnessRankingModel(
+        inputs,
+        keras.layers.Dense(3)(inputs),
+        num_samples=len(X),
+        role="condition",
+        condition="ranking",
+    )
+    loss = kc.ACLS(margin=1.0, condition="ranking", from_logits=True)
+    jit = "auto" if BACKEND == "jax" else False
+    model.compile("sgd", loss=loss, jit_compile=jit)
+    logger = kc.CalibrationLogger((X, Y), metrics=["ece"])
+    batches = kc.EpochBatches(X, Y, batch_size=8)
+    model.fit(batches, callbacks=logger, verbose=0)
+    (entry,) = logger.logged
+    assert set(entry.values) == {"cal_ece"}
+
+
 # Prediction flips.
 
 

@@ -66,6 +66,8 @@ class PerSampleLoss(keras.losses.Loss):
     needs_hard_labels = False
     # Labels are pairs of class id and objectness.
     takes_objectness = False
+    # Labels bring a factor of the regulariser, which data sets do not have.
+    takes_factor = False
     # Means are over the batch of all replicas.
     spans_replicas = True
 

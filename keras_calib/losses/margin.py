@@ -356,8 +356,13 @@ class ACLS(PerSampleLoss):
             **kwargs,
         )
 
+    @property
+    def takes_factor(self) -> bool:
+        """Whether labels bring a factor per sample."""
+        return self.hyperparameters["condition"] == "ranking"
+
     def split_labels(self, y_true):
-        if self.hyperparameters["condition"] != "ranking":
+        if not self.takes_factor:
             return super().split_labels(y_true)
         shape = shape_of(y_true)
         if len(shape) < 2 or shape[-1] == 1:

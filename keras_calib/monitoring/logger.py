@@ -85,7 +85,7 @@ class CalibrationLogger(keras.callbacks.Callback):
         num_bins: Number of bins of the calibration errors and the diagram.
         loss: The loss whose regulariser is followed, as in
             `inactive_share`; None for the compiled one if it is of this
-            package.
+            package and labels are all it needs.
         histogram_bins: Number of bins of the regulariser's histogram.
         histogram_limits: Its lowest and highest edge, in nats; values beyond
             are clipped to them.
@@ -240,7 +240,8 @@ class CalibrationLogger(keras.callbacks.Callback):
         compiled = getattr(model, "loss", None)
         loss = self.loss
         if loss is None and isinstance(compiled, PerSampleLoss):
-            loss = compiled
+            # What a record of training says is not known of `data`.
+            loss = None if compiled.takes_factor else compiled
         told = compiled if isinstance(compiled, keras.losses.Loss) else loss
         axis = getattr(told, "axis", None)
         ignore_class = self.ignore_class
