@@ -5,18 +5,57 @@ from pathlib import Path
 import numpy as np
 from absl import app
 
-__all__ = ["load_digits", "load_tfds"]
+__all__ = ["few_and_noisy", "load_digits", "load_tfds"]
 
 
-def load_digits(seed=0):
-    """The handwritten digits of scikit-learn, split 3 : 1 : 2 at random."""
+def few_and_noisy(name, data_dir=None, *, download=False, count, noise):
+    """Data that are hard to learn: networks get far too sure of them.
+
+    Args:
+        name: "digits", or the name of a TFDS data set.
+        data_dir: TFDS folder.
+        download: As in `load_tfds`.
+        count: How many images there are to train on.
+        noise: Standard deviation of normal noise in all pixels.
+
+    Returns:
+        `(load, num_classes)`: a function of a seed, which draws the images
+        and the noise, that returns what `load_digits` does.
+    """
+    sets, num_classes = None, 10
+    if name != "digits":
+        sets, num_classes = load_tfds(name, data_dir, download=download)
+
+    def load(seed):
+        parts = sets or load_digits(seed, sizes=(count, 300))
+        random = np.random.default_rng(seed)
+        chosen = random.permutation(len(parts[0][1]))[:count]
+        few = tuple(values[chosen] for values in parts[0])
+        return [
+            (x + noise * random.standard_normal(x.shape, "float32"), y)
+            for x, y in (few, *parts[1:])
+        ]
+
+    return load, num_classes
+
+
+def load_digits(seed=0, sizes=(898, 300)):
+    """The 1,797 handwritten digits of scikit-learn, split at random.
+
+    Args:
+        seed: Of the split.
+        sizes: How many are for training and for tuning; the others are for
+            testing.
+
+    Returns:
+        Three pairs of images `(n, 64)` in [0, 1] and class ids `(n,)`.
+    """
     from sklearn.datasets import load_digits as load
 
     images, labels = load(return_X_y=True)
     images = (images / 16).astype("float32")
     order = np.random.default_rng(seed).permutation(len(labels))
-    cuts = [len(labels) // 2, len(labels) * 2 // 3]
-    parts = np.split(order, cuts)
+    parts = np.split(order, np.cumsum(sizes))
     return [(images[part], labels[part].astype("int32")) for part in parts]
 
 

@@ -1,5 +1,6 @@
 """The examples run as their commands say."""
 
+import csv
 import os
 import subprocess
 import sys
@@ -229,3 +230,59 @@ def test_labels_by_objectness_lower_the_confidence_in_context(tmp_path):
     hard, adaptive = rows["hard labels"][9], rows[methods[-1]][9]
     assert adaptive < 0.7 * hard
     assert (tmp_path / "crops.png").stat().st_size > 20_000
+
+
+def test_ways_to_train_are_compared_with_cross_entropy(tmp_path):
+    flags = ("--epochs=1", "--seeds=1", f"--workdir={tmp_path}")
+    done = subprocess.run(
+        [sys.executable, "examples/train_models.py", *flags],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    with open(tmp_path / "table.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["task"] for row in rows] == ["10 classes"] * 15 + [
+        "2 classes"
+    ] * 2
+    names = {row["method"] for row in rows}
+    assert len(names) == 16
+    assert {"CRL", "AdaFocal", "SAM", "ASAM", "MMCE", "CaPE"} <= names
+    for row in rows:
+        # One seed shows no difference.
+        assert [row[c] for c in ("ece", "accuracy", "verdict")] == ["-"] * 3
+        numbers = [float(row[c]) for c in list(row)[2:15]]
+        assert np.all(np.isfinite(numbers))
+        accuracy, error = float(row["accuracy mean"]), float(row["ECE mean"])
+        assert accuracy > 0.2
+        assert 0 < error < 0.8
+    text = (tmp_path / "table.txt").read_text(encoding="utf-8")
+    assert all(name in text for name in names)
+    assert (tmp_path / "ece.png").stat().st_size > 20_000
+    assert len(list((tmp_path / "backups").iterdir())) == len(rows)
+    assert len(list((tmp_path / "logs").iterdir())) == len(rows)
+
+
+def test_what_methods_do_beside_the_first_is_said_by_pairs(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    from paired_results import summarize
+
+    first = np.array([[0.8, 1, 0.10, 1, 1], [0.7, 1, 0.20, 1, 1]])
+    better, worse = first.copy(), first.copy()
+    better[:, 2] -= [0.050, 0.051]
+    worse[:, 0] -= [0.030, 0.031]
+    worse[:, 2] -= [0.050, 0.051]
+    noise = first + [[0, 0, 0.05, 0, 0], [0, 0, -0.04, 0, 0]]
+    methods = {
+        "first": first,
+        "beats": better,
+        "trades": worse,
+        "equals": noise,
+        "fails": 2 * first - better,
+    }
+    rows = summarize({"task": methods})
+    assert [row.verdict for row in rows] == ["-", *list(methods)[1:]]
+    assert rows[1].gap == pytest.approx(-0.0505)
+    assert rows[1].error == pytest.approx(0.0005)

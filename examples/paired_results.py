@@ -1,0 +1,189 @@
+"""Methods beside the first one, on the same seeds: tables and a picture."""
+
+import csv
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import stdtrit
+
+__all__ = ["Row", "draw", "summarize", "table", "write_csv"]
+
+_MEASURES = ("accuracy", "NLL", "ECE", "AECE", "AURC*1e3")
+_ACCURACY, _ECE = 0, 2
+# Okabe and Ito's palette: told apart by colour-blind readers.
+_COLORS = {
+    "beats": "#0072B2",
+    "trades": "#E69F00",
+    "fails": "#D55E00",
+    "equals": "#777777",
+    "-": "#000000",
+}
+_MEANINGS = {
+    "beats": "lower ECE, accuracy not lower",
+    "trades": "lower ECE, lower accuracy",
+    "fails": "higher ECE or lower accuracy alone",
+    "equals": "no difference that these seeds show",
+}
+
+
+class Row(NamedTuple):
+    """A method beside the first one of its task.
+
+    Attributes:
+        values: The measures `(seeds, 5)`.
+        gap: Mean difference of ECE, its own less that of the first one.
+        error: Standard error of `gap`; 0 of one seed.
+        ece: "lower", "equal" or "higher", by a t-test of pairs at 5 %; "-"
+            of the first method, and of one seed.
+        accuracy: The same of accuracies.
+        verdict: "beats", "trades", "fails" or "equals", as the legend of
+            the picture says; "-".
+    """
+
+    task: str
+    method: str
+    values: np.ndarray
+    gap: float
+    error: float
+    ece: str
+    accuracy: str
+    verdict: str
+
+
+def summarize(values):
+    """Rows of `{task: {method: (seeds, 5)}}`."""
+    rows = []
+    for task, methods in values.items():
+        first = np.array(next(iter(methods.values())))
+        for method, found in methods.items():
+            gaps = np.array(found) - first
+            error = _spread(gaps)[_ECE] / np.sqrt(len(gaps))
+            words = _compared(gaps[:, _ECE]), _compared(gaps[:, _ACCURACY])
+            rows.append(
+                Row(
+                    task,
+                    method,
+                    np.array(found),
+                    gaps[:, _ECE].mean(),
+                    error,
+                    *words,
+                    _verdict(*words),
+                )
+            )
+    return rows
+
+
+def table(rows):
+    """Text with means and standard deviations over seeds."""
+    width = max(len(row.method) for row in rows)
+    names = "".join(f"{name:>16}" for name in _MEASURES)
+    head = f"{names}{'ECE less CE':>17}  ECE     accuracy  beside CE"
+    lines, task = [], None
+    for row in rows:
+        if row.task != task:
+            task = row.task
+            lines += ["", f"{task:{width}}{head}"]
+        pairs = list(
+            zip(row.values.mean(axis=0), _spread(row.values), strict=True)
+        )
+        cells = [f"{mean:.4f} ±{std:.4f}" for mean, std in pairs[:-1]]
+        cells.append("{:.1f} ±{:.1f}".format(*pairs[-1]))
+        numbers = "".join(f"{cell:>16}" for cell in cells)
+        gap = f"{row.gap:+.4f} ±{row.error:.4f}"
+        words = f"{row.ece:8}{row.accuracy:10}{row.verdict}"
+        lines.append(f"{row.method:{width}}{numbers}{gap:>17}  {words}")
+    return "\n".join(lines[1:])
+
+
+def write_csv(rows, path):
+    """A line per method: what the table says, in all digits."""
+    columns = [f"{m} {kind}" for m in _MEASURES for kind in ("mean", "std")]
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        head = ["task", "method", "seeds"]
+        writer.writerow([*head, *columns, *Row._fields[3:]])
+        for row in rows:
+            pairs = zip(
+                row.values.mean(axis=0), _spread(row.values), strict=True
+            )
+            numbers = [float(x) for pair in pairs for x in pair]
+            head = [row.task, row.method, len(row.values)]
+            writer.writerow([*head, *numbers, *row[3:]])
+
+
+def draw(rows, path):
+    """ECE, and what it costs in accuracy: a dot per seed, a bar at the mean."""
+    import matplotlib.pyplot as plt
+
+    tasks = {}
+    for row in sorted(rows, key=lambda row: row.values[:, _ECE].mean()):
+        tasks.setdefault(row.task, []).append(row)
+    figure, grid = plt.subplots(
+        len(tasks),
+        2,
+        figsize=(9.5, 2.0 + 0.33 * len(rows)),
+        height_ratios=[len(part) + 0.4 for part in tasks.values()],
+        sharex="col",
+        squeeze=False,
+        layout="constrained",
+    )
+    for (left, right), part in zip(grid, tasks.values(), strict=True):
+        first = next(row.values for row in rows if row.task == part[0].task)
+        left.set_title(part[0].task, loc="left", fontsize=10, weight="bold")
+        left.axvline(first[:, _ECE].mean(), color="k", ls="--", lw=0.9)
+        right.axvline(0, color="k", ls="--", lw=0.9)
+        for place, row in enumerate(part):
+            lead = row.values[:, _ACCURACY] - first[:, _ACCURACY]
+            _draw_seeds(left, place, row.values[:, _ECE], row.verdict)
+            _draw_seeds(right, place, 100 * lead, row.verdict)
+        left.set_yticks(range(len(part)), [row.method for row in part])
+        right.set_yticks(range(len(part)), [])
+        for ax in (left, right):
+            ax.set_ylim(len(part) - 0.4, -0.6)
+            ax.grid(axis="x", alpha=0.3)
+            ax.spines[["top", "right"]].set_visible(False)
+    left.set_xlim(left=0)
+    left.set_xlabel("ECE, 15 bins (lower is better)")
+    right.set_xlabel("accuracy less that of cross entropy, in points")
+    figure.legend(
+        handles=[
+            plt.Line2D([], [], marker="o", ls="", color=_COLORS[v], label=text)
+            for v, text in _MEANINGS.items()
+            if any(row.verdict == v for row in rows)
+        ],
+        title="Beside cross entropy (dashed) on the same seeds:",
+        loc="outside upper center",
+        ncols=2,
+        frameon=False,
+    )
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _draw_seeds(ax, place, values, verdict):
+    color = _COLORS[verdict]
+    ax.scatter(values, [place] * len(values), color=color, alpha=0.5, s=22)
+    ax.plot([values.mean()] * 2, [place - 0.3, place + 0.3], color, lw=2.5)
+
+
+def _compared(gaps):
+    """What a t-test of paired differences says at 5 %."""
+    if len(gaps) == 1 or not gaps.any():
+        return "-"
+    limit = stdtrit(len(gaps) - 1, 0.975) * _spread(gaps) / np.sqrt(len(gaps))
+    if abs(gaps.mean()) <= limit:
+        return "equal"
+    return "lower" if gaps.mean() < 0 else "higher"
+
+
+def _verdict(ece, accuracy):
+    if ece == "lower":
+        return "trades" if accuracy == "lower" else "beats"
+    if ece == "higher" or accuracy == "lower":
+        return "fails"
+    return ece if ece == "-" else "equals"
+
+
+def _spread(values):
+    """Standard deviation over seeds; 0 of one."""
+    return np.std(values, axis=0, ddof=min(1, len(values) - 1))
