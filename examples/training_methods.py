@@ -45,18 +45,6 @@ class SharpCorrectnessRanking(
     """SAM, in whose steps the loss ranks confidences by correctness."""
 
 
-class LateCaPE(keras_calib.CaPEModel):
-    """CaPE that begins with a network trained for some epochs."""
-
-    def __init__(self, *args, first_epoch, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.first_epoch = first_epoch
-
-    def begin_epoch(self, epoch):
-        if epoch >= self.first_epoch:
-            super().begin_epoch(epoch)
-
-
 def confidence_beyond_margin(labels, logits, *, margin, strength):
     """CRL's pull where a margin says so, not a record: ACLS, table 6, row 2.
 
@@ -127,7 +115,7 @@ def methods_for_two_classes(num_samples, epochs):
     arguments = {"num_samples": num_samples, "first_epoch": epochs // 4}
     return {
         "cross entropy": Method(keras_calib.EpochModel, loss=_cross_entropy()),
-        "CaPE": Method(LateCaPE, arguments, _cross_entropy()),
+        "CaPE": Method(keras_calib.CaPEModel, arguments, _cross_entropy()),
     }
 
 

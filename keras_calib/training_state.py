@@ -145,15 +145,7 @@ def load_training_state(
         stored[f"variable_{i}"]
         for i in range(sum(name.startswith("variable_") for name in stored))
     ]
-    if [tuple(v.shape) for v in variables] != [v.shape for v in values]:
-        raise ValueError(
-            invalid(
-                "the backup must be of this model and optimizer",
-                path=str(path),
-                variables=len(variables),
-                saved=len(values),
-            )
-        )
+    _check_same(path, variables, values)
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
     version, internal, gauss = state["python_random"]
@@ -164,6 +156,27 @@ def load_training_state(
     for i, values in enumerate(state["callbacks"]):
         values.update(_saved_arrays(stored, f"callback_{i}_"))
     return state
+
+
+def _check_same(path: Path, variables: list, values: list) -> None:
+    """Raises unless values have the shapes of the variables."""
+    facts: dict = {}
+    if len(variables) != len(values):
+        facts = {"variables": len(variables), "saved": len(values)}
+    else:
+        for v, saved in zip(variables, values, strict=True):
+            if tuple(v.shape) != saved.shape:
+                facts = {"variable": v.path, "shape": tuple(v.shape)}
+                facts["saved"] = saved.shape
+                break
+    if facts:
+        raise ValueError(
+            invalid(
+                "the backup must be of this model and optimizer",
+                path=str(path),
+                **facts,
+            )
+        )
 
 
 def _variables(model: keras.Model) -> list:

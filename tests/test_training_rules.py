@@ -116,6 +116,11 @@ def test_pixels_have_no_record():
             "`limits` must be > 2.0",
         ),
         (
+            kc.AdaptiveFocalModel,
+            {"limits": (1.0, 2.0, 3.0)},
+            "`limits` must be two",
+        ),
+        (
             kc.ScheduledFocalModel,
             {"schedule": ((5, 1.0),)},
             "`schedule` must be rows",
@@ -136,6 +141,98 @@ def test_pixels_have_no_record():
 def test_arguments_out_of_range_are_named(cls, arguments, message):
     with pytest.raises(ValueError, match=message):
         dense(cls, **arguments)
+
+
+@pytest.mark.parametrize(
+    "loss", [keras.losses.CategoricalCrossentropy(), kc.ACLS(from_logits=True)]
+)
+def test_a_condition_needs_a_loss_that_takes_it(loss):
+    x, y, _, _ = data_of("crl", 32)
+    model = dense(
+        kc.CorrectnessRankingModel, 2, num_samples=32, role="condition"
+    )
+    assert model.condition == "ranking"
+    model.compile("sgd", loss=loss, **JIT)
+    y["label"] = np.eye(2)[y["label"] % 2]
+    with pytest.raises(ValueError, match='needs `ACLS\\(condition="rank'):
+        model.fit(x, y, verbose=0)
+    with pytest.raises(ValueError, match='needs `ACLS\\(condition="rank'):
+        model.evaluate(x, y["label"], verbose=0)
+
+
+def test_class_weights_with_an_index_are_refused_by_every_model():
+    x, _, labels, _ = data_of("sam", 32)
+    model = network("sam")
+    batches = kc.EpochBatches(x, labels)
+    with pytest.raises(ValueError, match="as `sample_weight`"):
+        model.fit(batches, class_weight={0: 2.0}, verbose=0)
+    losses = [
+        network("sam").fit(x, labels, verbose=0, shuffle=False, **option)
+        for option in ({}, {"class_weight": {0: 9.0}})
+    ]
+    losses = [fitted.history["loss"][0] for fitted in losses]
+    assert abs(losses[0] - losses[1]) > 0.1
+
+
+def test_too_few_samples_for_a_record_are_refused_before_training():
+    x, y, labels, _ = data_of("crl", COUNT)
+    model = dense(kc.CorrectnessRankingModel, num_samples=COUNT - 1)
+    model.compile("sgd", loss=CROSS_ENTROPY, **JIT)
+    for data in ((x, y), (kc.EpochBatches(x, labels),)):
+        with pytest.raises(ValueError, match="maximum=95, num_samples=95"):
+            model.fit(*data, verbose=0)
+
+
+def test_weights_of_float64_train():
+    x, y, labels, weight = data_of("crl", COUNT)
+    for name in ("crl", "pruning", "sam crl"):
+        batches = kc.EpochBatches(
+            x, labels, sample_weight=weight.astype("float64")
+        )
+        fitted = network(name).fit(batches, verbose=0)
+        assert np.isfinite(fitted.history["loss"]).all()
+
+
+def test_a_model_with_its_own_call_takes_two_passes_unbuilt():
+    class Own(kc.SharpnessAwareModel):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.layer = keras.layers.Dense(3)
+
+        def call(self, inputs):
+            return self.layer(inputs)
+
+    x, _, labels, _ = data_of("sam", COUNT)
+    model = Own(adaptive=True)
+    assert model.rho == 2.0
+    model.compile("sgd", loss=CROSS_ENTROPY, **JIT)
+    fitted = model.fit(x, labels, epochs=2, verbose=0)
+    assert np.isfinite(fitted.history["loss"]).all()
+
+
+def test_an_epoch_model_trains_plain_losses_on_an_index(tmp_path):
+    x, y, labels, _ = data_of("crl", COUNT)
+    model = dense(kc.EpochModel)
+    model.compile("sgd", loss=CROSS_ENTROPY, metrics=["accuracy"], **JIT)
+    model.fit(kc.EpochBatches(x, labels), verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(
+        again.evaluate(x, y, verbose=0), model.evaluate(x, labels, verbose=0)
+    )
+
+
+def test_cape_can_begin_late():
+    x, y, _, _ = data_of("cape", COUNT)
+    model = dense(kc.CaPEModel, 1, num_samples=COUNT, every=2, first_epoch=1)
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    model.compile("sgd", loss=loss, **JIT)
+    seen = []
+    look = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: seen.append(float(model.calibrates))
+    )
+    model.fit(x, y, epochs=4, verbose=0, callbacks=[look])
+    assert seen == [0.0, 1.0, 0.0, 1.0]
 
 
 def test_acls_by_ranking_wants_its_factor():
@@ -532,11 +629,12 @@ def test_epoch_batches_count_epochs_in_a_plain_fit():
         ({"batch_size": 0}, "`batch_size` must be >= 1"),
         ({"seed": -1}, "`seed` must be >= 0"),
         ({"sample_weight": np.ones(3)}, "the same length"),
+        ({"y": {"label": np.zeros(4)}}, "the index is added here"),
     ],
 )
 def test_epoch_batches_refuse(arguments, message):
     with pytest.raises(ValueError, match=message):
-        kc.EpochBatches(np.zeros((4, 2)), np.zeros(4), **arguments)
+        kc.EpochBatches(np.zeros((4, 2)), **{"y": np.zeros(4), **arguments})
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="data sets of TensorFlow")

@@ -60,6 +60,13 @@ class EpochBatches(keras.utils.PyDataset):
         check_integer("batch_size", batch_size, 1)
         if seed is not None:
             check_integer("seed", seed, 0)
+        if isinstance(y, dict):
+            raise ValueError(
+                invalid(
+                    "`y` must be labels: the index is added here",
+                    y=sorted(y),
+                )
+            )
         super().__init__()
         self._x = x if _is_structure(x) else np.asarray(x)
         self._y = np.asarray(y)
@@ -79,6 +86,11 @@ class EpochBatches(keras.utils.PyDataset):
                 invalid("arrays must have the same length", lengths=lengths)
             )
         self._order = self._of_epoch()
+
+    @property
+    def index(self) -> np.ndarray:
+        """The numbers of all samples, `(n,)`."""
+        return np.arange(len(self._y))
 
     def __len__(self):
         count = len(self._y) / self._size

@@ -173,8 +173,10 @@ class DCA(BatchCoupledLoss):
     """A loss plus the difference of mean confidence and accuracy.
 
     With `huber_delta` and `fidelity=FocalLoss(...)` it has the form of the
-    regulariser of Patra et al., without their pruning of the data; their
-    text was not at hand, so no constant here is from their paper.
+    regulariser of Patra et al., whose pruning `ConfidencePruningModel` does;
+    their text was not at hand, so no constant here is from their paper. The
+    slope of the term is then at most `strength` times `huber_delta`: with a
+    small one, `strength` must be large.
 
     Args:
         strength: Coefficient of the term, >= 0. Defaults to `1.0`.

@@ -124,6 +124,10 @@ class AdaptiveFocalModel(FocalBinsModel):
         check_number("gamma", gamma)
         check_above("rate", rate, 0.0)
         check_at_least("switch", switch, 0.0)
+        if len(limits) != 2:
+            raise ValueError(
+                invalid("`limits` must be two numbers", limits=limits)
+            )
         low, high = limits
         check_above("limits", high, low)
         super().__init__(

@@ -10,19 +10,28 @@ from keras import ops
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.inference import split_index
+from keras_calib.models.record import checked_index
 from keras_calib.models.refusals import refuse_scalar_loss
 from keras_calib.models.refusals import refuse_training
 from keras_calib.models.uneven import mean_of_the_whole
 from keras_calib.replicas import num_replicas
 
-__all__ = ["EpochModel", "RecordingModel", "without_index"]
+__all__ = [
+    "EpochModel",
+    "RecordingModel",
+    "without_index",
+]
 
 # The configuration of the layers of a functional model.
 _GRAPH = ("name", "trainable", "layers", "input_layers", "output_layers")
 
 
+@keras.saving.register_keras_serializable(package="keras_calib")
 class EpochModel(keras.Model):
-    """Abstract: a Keras model that does something between epochs.
+    """A Keras model that can do something between epochs.
+
+    By itself it trains as `keras.Model` does, also on labels with an index;
+    the models of this package, and of their users, derive from it.
 
     Made like any `keras.Model`: `Model(inputs, outputs, ...)`, or as the
     base of a class with its own `call`. Several of these classes can be
@@ -65,6 +74,15 @@ class EpochModel(keras.Model):
 
     def begin_training(self, arguments: dict) -> None:
         """Called by `fit` with its arguments, before anything is trained."""
+        if arguments.get("class_weight") is not None and _has_index(arguments):
+            raise ValueError(
+                invalid(
+                    "`class_weight` must be None where labels come with an "
+                    "index: give each sample the weight of its class, as "
+                    "`sample_weight`",
+                    class_weight=arguments["class_weight"],
+                )
+            )
 
     def begin_epoch(self, epoch: int) -> None:
         """Called before each epoch, from 0 upwards."""
@@ -161,15 +179,9 @@ class RecordingModel(EpochModel):
 
     def begin_training(self, arguments: dict) -> None:
         super().begin_training(arguments)
-        if arguments.get("class_weight") is not None:
-            raise ValueError(
-                invalid(
-                    "`class_weight` must be None where labels come with an "
-                    "index: give each sample the weight of its class, as "
-                    "`sample_weight`",
-                    class_weight=arguments["class_weight"],
-                )
-            )
+        index = _index_of(arguments)
+        if index is not None:
+            checked_index(index, self.num_samples)
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
@@ -256,6 +268,23 @@ class _EpochEvents(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self._told.end_epoch(epoch)
+
+
+def _has_index(arguments: dict) -> bool:
+    """Whether labels come with an index, as far as arguments of `fit` tell."""
+    data, y = arguments.get("x"), arguments.get("y")
+    spec = getattr(data, "element_spec", None)
+    if isinstance(spec, tuple) and len(spec) > 1:
+        y = spec[1]
+    return isinstance(y, dict) or hasattr(data, "set_epoch")
+
+
+def _index_of(arguments: dict) -> Any:
+    """The index of arrays among arguments of `fit`, None of other data."""
+    data, y = arguments.get("x"), arguments.get("y")
+    if hasattr(data, "set_epoch"):
+        return getattr(data, "index", None)
+    return split_index(y)[1] if isinstance(y, dict) else None
 
 
 def without_index(y: Any, sample_weight: Any) -> tuple[Any, Any]:

@@ -31,7 +31,7 @@ __all__ = ["CaPEModel"]
 class CaPEModel(RecordingModel):
     """Calibrated probability estimation (CaPE) for two classes.
 
-    In every `every`-th epoch, from the first on, the training data are
+    In every `every`-th epoch, from `first_epoch` on, the training data are
     predicted in inference mode, each sample's target becomes the share of
     similar predictions that came true (see `cape_targets`), and the epoch
     trains on cross entropy with these. The other epochs train on the
@@ -48,8 +48,10 @@ class CaPEModel(RecordingModel):
             `(batch, 1)`, or nothing in a subclass with its own `call`.
         num_samples: How many training samples there are; targets take 4
             bytes for each.
-        every: Which epochs train on targets: those with numbers 0, `every`,
-            2 `every` ... Defaults to `6`, as released.
+        every: Each how many epochs one trains on targets. Defaults to `6`,
+            as released.
+        first_epoch: Number of the first epoch that does, counted from 0.
+            Defaults to `0`.
         method: `"bins"` or `"kernel"`, see `cape_targets`.
         num_bins: As in `cape_targets`. Defaults to `10`.
         sigma: As in `cape_targets`. Defaults to `0.1`.
@@ -82,6 +84,7 @@ class CaPEModel(RecordingModel):
         *args: Any,
         num_samples: int,
         every: int = 6,
+        first_epoch: int = 0,
         method: str = "bins",
         num_bins: int = 10,
         sigma: float = 0.1,
@@ -89,12 +92,14 @@ class CaPEModel(RecordingModel):
         **kwargs: Any,
     ):
         check_integer("every", every, 1)
+        check_integer("first_epoch", first_epoch, 0)
         check_in("method", method, ("bins", "kernel"))
         check_integer("num_bins", num_bins, 1)
         check_above("sigma", sigma, 0.0)
         check_integer("window", window, 1)
         super().__init__(*args, num_samples=num_samples, **kwargs)
         self.every = every
+        self.first_epoch = first_epoch
         self.method = method
         self.num_bins = num_bins
         self.sigma = sigma
@@ -183,7 +188,8 @@ class CaPEModel(RecordingModel):
 
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)
-        calibrates = epoch % self.every == 0
+        since = epoch - self.first_epoch
+        calibrates = since >= 0 and since % self.every == 0
         if calibrates:
             self._update()
         self.calibrates.assign(float(calibrates))
@@ -220,6 +226,7 @@ class CaPEModel(RecordingModel):
         return {
             **super().get_config(),
             "every": self.every,
+            "first_epoch": self.first_epoch,
             "method": self.method,
             "num_bins": self.num_bins,
             "sigma": self.sigma,

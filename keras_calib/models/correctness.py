@@ -62,8 +62,10 @@ class CorrectnessRankingModel(RecordingModel):
             bytes for each.
         strength: Coefficient of the ranking term, >= 0. Defaults to `1.0`.
         score: The confidence: `"msp"`, `"neg_entropy"` or `"prob_margin"`.
-        condition: `"margin"`, as released, or `"ranking"`: no margin, active
-            only where confidences contradict the record.
+        condition: `"margin"`, pairs are to be apart by the difference of
+            their correctness, as released; or `"ranking"`, only where
+            confidences contradict the record. None for the first as a
+            penalty, the second as a condition.
         role: `"penalty"` or `"condition"`, see above.
         normalization: `"epochs"`, as released: (count - least count of all) /
             (finished epochs - least count of all), and 0 where that is 0 / 0;
@@ -101,15 +103,17 @@ class CorrectnessRankingModel(RecordingModel):
         num_samples: int,
         strength: float = 1.0,
         score: str = "msp",
-        condition: str = "margin",
+        condition: str | None = None,
         role: str = "penalty",
         normalization: str = "epochs",
         **kwargs: Any,
     ):
         check_at_least("strength", strength, 0.0)
         check_in("score", score, ("msp", "neg_entropy", "prob_margin"))
-        check_in("condition", condition, ("margin", "ranking"))
         check_in("role", role, ("penalty", "condition"))
+        if condition is None:
+            condition = "margin" if role == "penalty" else "ranking"
+        check_in("condition", condition, ("margin", "ranking"))
         check_in("normalization", normalization, ("epochs", "views"))
         super().__init__(*args, num_samples=num_samples, **kwargs)
         self.strength = strength
@@ -194,6 +198,21 @@ class CorrectnessRankingModel(RecordingModel):
             "normalization": self.normalization,
         }
 
+    def begin_training(self, arguments: dict) -> None:
+        super().begin_training(arguments)
+        self._check_loss()
+
+    def _check_loss(self):
+        takes = getattr(self.loss, "takes_factor", False)
+        if self.role == "condition" and not takes:
+            raise ValueError(
+                invalid(
+                    '`role` "condition" needs `ACLS(condition="ranking")` as '
+                    "the loss",
+                    loss=self.loss,
+                )
+            )
+
     def _conditioned(self, x, labels, y_pred, sample_weight, hinge):
         """The compiled loss, told where confidences contradict the record."""
         active = ops.cast(hinge > 0, "float32")
@@ -203,6 +222,7 @@ class CorrectnessRankingModel(RecordingModel):
         )
 
     def evaluated_loss(self, x, labels, y_pred, sample_weight):
+        self._check_loss()
         if self.role == "condition":
             # No record of other samples: cross entropy alone.
             zeros = ops.zeros_like(y_pred[..., 0])
@@ -239,4 +259,4 @@ def weight_of_rows(sample_weight: Any, logits: Any) -> Any:
     """Weights `(batch,)`, 1 where none are given."""
     if sample_weight is None:
         return ops.ones_like(logits[:, 0])
-    return broadcast_weight(sample_weight, logits)
+    return ops.cast(broadcast_weight(sample_weight, logits), "float32")

@@ -75,8 +75,8 @@ class SharpnessAwareModel(EpochModel):
     Args:
         *args: As in `keras.Model`: inputs and outputs, or nothing in a
             subclass with its own `call`.
-        rho: Radius of the neighbourhood, > 0. Defaults to `0.05`; 2.0 is
-            usual with `adaptive=True`.
+        rho: Radius of the neighbourhood, > 0; None for `0.05`, or for `2.0`
+            with `adaptive=True`, as in the released examples.
         adaptive: Whether the neighbourhood scales with the weights (ASAM).
             Defaults to `False`.
         **kwargs: As in `keras.Model`.
@@ -102,10 +102,12 @@ class SharpnessAwareModel(EpochModel):
     def __init__(
         self,
         *args: Any,
-        rho: float = 0.05,
+        rho: float | None = None,
         adaptive: bool = False,
         **kwargs: Any,
     ):
+        if rho is None:
+            rho = 2.0 if adaptive else 0.05
         check_above("rho", rho, 0.0)
         super().__init__(*args, **kwargs)
         self.rho = rho
@@ -135,8 +137,9 @@ class SharpnessAwareModel(EpochModel):
     def _imperative_step(self, data):
         """The step on TensorFlow and torch, which change variables."""
         batch = keras.utils.unpack_x_y_sample_weight(data)
-        weights = self.trainable_variables
         y_pred, loss, gradients = self._gradients(*batch)
+        # A model with its own `call` may have none before.
+        weights = self.trainable_variables
         self._track(loss, batch[0])
         gradients = [_dense(g) for g in gradients]
         present = [g for g in gradients if g is not None]
