@@ -49,6 +49,19 @@ class EpochModel(keras.Model):
         *args: As in `keras.Model`.
         **kwargs: As in `keras.Model`.
 
+    Example:
+
+    >>> import keras
+    >>> class Counting(EpochModel):
+    ...     count = 0
+    ...     def end_epoch(self, epoch):
+    ...         self.count = epoch + 1
+    >>> inputs = keras.Input((4,))
+    >>> model = Counting(inputs, keras.layers.Dense(3)(inputs))
+    >>> model.end_epoch(0)
+    >>> model.count
+    1
+
     Reference:
         Keras, customizing what happens in `fit`,
         https://keras.io/guides/custom_train_step_in_tensorflow/
