@@ -256,11 +256,18 @@ def test_functional_and_subclassed_models_go_together():
         def call(self, inputs):
             return self.layer(inputs)
 
+    class Graph(kc.CorrectnessRankingModel):
+        def __init__(self, width, classes):
+            inputs = keras.Input((width,))
+            outputs = keras.layers.Dense(classes)(inputs)
+            super().__init__(inputs, outputs, num_samples=COUNT)
+
     x, y, labels, _ = data_of("crl", COUNT)
     losses = []
     for model in (
         dense(kc.CorrectnessRankingModel, num_samples=COUNT),
         Own(num_samples=COUNT),
+        Graph(6, 3),
         dense(kc.CorrectnessRankingModel, num_samples=COUNT),
     ):
         model.build((None, 6))
@@ -272,6 +279,7 @@ def test_functional_and_subclassed_models_go_together():
         assert model.view_counts.shape == (COUNT,)
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
     np.testing.assert_allclose(losses[0], losses[2], rtol=1e-6)
+    np.testing.assert_allclose(losses[0], losses[3], rtol=1e-6)
 
 
 def test_several_inputs_and_named_ones_are_kept_by_a_file(tmp_path):

@@ -67,12 +67,15 @@ class EpochModel(keras.Model):
         https://keras.io/guides/custom_train_step_in_tensorflow/
     """
 
-    def __new__(cls, *args, **kwargs):
-        inputs = len(args) > 0 or "inputs" in kwargs
-        outputs = len(args) > 1 or "outputs" in kwargs
-        if inputs and outputs:
-            cls = _functional(cls)
-        return super().__new__(cls, *args, **kwargs)
+    def __init__(self, *args: Any, **kwargs: Any):
+        inputs = args[:1] or kwargs.get("inputs")
+        tensors = [
+            isinstance(x, keras.KerasTensor) for x in keras.tree.flatten(inputs)
+        ]
+        if any(tensors):
+            # Past Keras' hooks on attributes, which are not there yet.
+            object.__setattr__(self, "__class__", _functional(type(self)))
+        super().__init__(*args, **kwargs)
 
     # Whether a step passes over its batch more than once, as that of
     # `SharpnessAwareModel` does: it is recorded after the last pass.
