@@ -55,7 +55,7 @@ MODELS = {
 }
 
 
-def network(name, dropout=0.0):
+def network(name, dropout=0.0, run_eagerly=False):
     """A small model, the same each time, compiled and built."""
     cls, arguments, compiled = MODELS[name]
     keras.utils.set_random_seed(0)
@@ -75,7 +75,8 @@ def network(name, dropout=0.0):
     model.compile(
         optimizer=keras.optimizers.SGD(0.5, momentum=0.9),
         metrics=["accuracy"],
-        jit_compile="auto",
+        jit_compile=False if run_eagerly else "auto",
+        run_eagerly=run_eagerly,
         **compiled,
     )
     return model
@@ -96,9 +97,9 @@ def data_of(name, count):
     return x[:count], y, labels[:count], weight[:count]
 
 
-def trained(name, *, uneven):
+def trained(name, *, uneven, run_eagerly=False):
     """Values of all variables and the losses of two epochs."""
-    model = network(name)
+    model = network(name, run_eagerly=run_eagerly)
     # Batches of 32, or 32, 32 and 27, of which replicas get 14 and 13.
     x, y, labels, weight = data_of(name, COUNT - 5 if uneven else COUNT)
     fitted = model.fit(

@@ -36,7 +36,7 @@ LOSSES = {
 }
 
 
-def fitted(name):
+def fitted(name, run_eagerly=False):
     """A plain model with one of the losses: weights, and losses shown.
 
     Where labels can be ignored, all of one replica's are, and most of the
@@ -55,7 +55,12 @@ def fitted(name):
     model = keras.Sequential(
         [keras.Input((*x.shape[1:-1], 6)), keras.layers.Dense(3)]
     )
-    model.compile(keras.optimizers.SGD(0.5), loss, jit_compile=False)
+    model.compile(
+        keras.optimizers.SGD(0.5),
+        loss,
+        jit_compile=False,
+        run_eagerly=run_eagerly,
+    )
     options = {"epochs": 3, "shuffle": False, "verbose": 0}
     losses = model.fit(x, y, batch_size=32, **options).history["loss"]
     return np.concatenate([w.ravel() for w in model.get_weights()]), losses
@@ -115,8 +120,10 @@ def main(num_replicas):
     tf.config.set_logical_device_configuration(
         cpu, [tf.config.LogicalDeviceConfiguration()] * num_replicas
     )
-    one = [trained(name, uneven=True) for name in MODELS]
-    plain = [fitted(name) for name in LOSSES]
+    # One device needs no compiled steps, which take their time to make.
+    alone = {"uneven": True, "run_eagerly": True}
+    one = [trained(name, **alone) for name in MODELS]
+    plain = [fitted(name, run_eagerly=True) for name in LOSSES]
     names = [f"CPU:{i}" for i in range(num_replicas)]
     with tf.distribute.MirroredStrategy(names).scope():
         many = [trained(name, uneven=True) for name in MODELS]
