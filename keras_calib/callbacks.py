@@ -98,6 +98,8 @@ class ResumableBackup(keras.callbacks.Callback):
         self._pending = state
 
     def on_epoch_begin(self, epoch, logs=None):
+        # Keras has read it; another `fit` begins where it is told to.
+        self.model._initial_epoch = None
         if self._pending is None:
             return
         saved = self._pending["callbacks"]
@@ -127,7 +129,7 @@ class ResumableBackup(keras.callbacks.Callback):
             )
 
     def on_train_end(self, logs=None):
-        # Another call of `fit` begins where it is told to.
+        # All epochs were done before.
         self.model._initial_epoch = None
         strategy = getattr(self.model, "distribute_strategy", None)
         if self.delete_at_end and is_chief(strategy):

@@ -121,6 +121,22 @@ def test_a_finished_run_is_not_trained_again_and_can_be_extended(tmp_path):
     assert len(again.fit(x, y, epochs=1, verbose=0).epoch) == 1
 
 
+def test_an_interrupted_fit_leaves_no_first_epoch_behind(tmp_path):
+    x, y, _, _ = data_of("crl", COUNT)
+    path = tmp_path / "backup.npz"
+    model = network("crl")
+    backup = kc.ResumableBackup(path)
+    model.fit(x, y, epochs=2, verbose=0, callbacks=[backup])
+
+    def stop(batch, logs):
+        raise KeyboardInterrupt
+
+    stops = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(x, y, epochs=4, verbose=0, callbacks=[stops, backup])
+    assert model.fit(x, y, epochs=1, verbose=0).epoch == [0]
+
+
 def test_a_backup_deleted_at_the_end_is_gone(tmp_path):
     x, y, _, _ = data_of("crl", COUNT)
     path = tmp_path / "backup.npz"

@@ -222,6 +222,67 @@ def test_an_epoch_model_trains_plain_losses_on_an_index(tmp_path):
     )
 
 
+def test_cape_takes_no_targets_from_what_is_split_off():
+    x, y, _, _ = data_of("cape", COUNT)
+    with pytest.raises(ValueError, match="beside `validation_split`"):
+        network("cape").fit(x, y, validation_split=0.5, verbose=0)
+
+
+def test_epochs_count_on_from_fit_to_fit():
+    x, y, _, _ = data_of("crl", COUNT)
+    models = [network("crl") for _ in range(2)]
+    options = {"shuffle": False, "verbose": 0}
+    for _ in range(4):
+        models[0].fit(x, y, **options)
+    models[1].fit(x, y, epochs=4, **options)
+    assert float(models[0].finished_epochs) == 4
+    shares = [model.correctness() for model in models]
+    np.testing.assert_allclose(shares[0], shares[1])
+    assert len(np.unique(shares[0])) > 2
+
+
+def test_layers_that_do_not_train_stay_so_in_a_file(tmp_path):
+    x, y, _, _ = data_of("crl", COUNT)
+    model = network("crl")
+    model.layers[1].trainable = False
+    model.compile("adam", loss=CROSS_ENTROPY, **JIT)
+    model.fit(x, y, verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert len(again.trainable_variables) == len(model.trainable_variables)
+    assert len(again.trainable_variables) == 2
+
+
+def test_counts_go_on_beyond_256_under_half_precision():
+    keras.config.set_dtype_policy("bfloat16")
+    try:
+        models = [network(name) for name in ("crl", "pruning", "adafocal")]
+    finally:
+        keras.config.set_dtype_policy("float32")
+    for model in models:
+        own = [v for v in model.non_trainable_variables if v.shape != ()]
+        assert own
+        assert {str(v.dtype) for v in own} == {"float32"}
+
+
+def test_a_pruned_sum_is_that_of_the_others():
+    x, y, labels, _ = data_of("pruning", COUNT)
+    model = dense(kc.ConfidencePruningModel, num_samples=COUNT)
+    model.compile("sgd", kc.ACLS(from_logits=True, reduction="sum"), **JIT)
+    kept = np.arange(COUNT) % 2 == 0
+    model.keeps.assign(kept.astype("float32"))
+    logits = ops.convert_to_tensor(model.predict(x, verbose=0))
+    value = float(model.compute_loss(None, y, logits, None))
+    expected = float(model.loss(labels[kept], array(logits)[kept]))
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+
+
+def test_a_fidelity_that_needs_a_factor_is_refused():
+    ranking = kc.ACLS(condition="ranking", from_logits=True)
+    with pytest.raises(TypeError, match="must take plain labels"):
+        kc.DCA(fidelity=ranking, from_logits=True)
+
+
 def test_cape_can_begin_late():
     x, y, _, _ = data_of("cape", COUNT)
     model = dense(kc.CaPEModel, 1, num_samples=COUNT, every=2, first_epoch=1)

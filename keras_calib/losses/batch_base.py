@@ -126,7 +126,7 @@ class BatchCoupledLoss(PerSampleLoss):
                     fidelity=fidelity,
                 )
             )
-        if fidelity.takes_objectness:
+        if fidelity.takes_objectness or fidelity.takes_factor:
             raise TypeError(
                 invalid(
                     "`fidelity` must take plain labels", fidelity=fidelity.name

@@ -11,6 +11,7 @@ from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.inference import split_index
 from keras_calib.models.record import checked_index
+from keras_calib.models.refusals import refuse_class_weight
 from keras_calib.models.refusals import refuse_scalar_loss
 from keras_calib.models.refusals import refuse_training
 from keras_calib.models.uneven import mean_of_the_whole
@@ -90,15 +91,8 @@ class EpochModel(keras.Model):
 
     def begin_training(self, arguments: dict) -> None:
         """Called by `fit` with its arguments, before anything is trained."""
-        if arguments.get("class_weight") is not None and _has_index(arguments):
-            raise ValueError(
-                invalid(
-                    "`class_weight` must be None where labels come with an "
-                    "index: give each sample the weight of its class, as "
-                    "`sample_weight`",
-                    class_weight=arguments["class_weight"],
-                )
-            )
+        if _has_index(arguments):
+            refuse_class_weight(arguments)
 
     def begin_epoch(self, epoch: int) -> None:
         """Called before each epoch, from 0 upwards."""
@@ -162,7 +156,10 @@ class EpochModel(keras.Model):
         own = {key: config[key] for key in config if key not in _GRAPH}
         network = keras.Model.from_config(graph, custom_objects)
         model = cls(network.input, network.output, name=network.name, **own)
-        model.trainable = graph.get("trainable", True)
+        if not graph.get("trainable", True):
+            # Only then: it is set for all layers, also those that were not
+            # to be trained.
+            model.trainable = False
         return model
 
 
@@ -195,6 +192,7 @@ class RecordingModel(EpochModel):
 
     def begin_training(self, arguments: dict) -> None:
         super().begin_training(arguments)
+        refuse_class_weight(arguments)
         index = _index_of(arguments)
         if index is not None:
             checked_index(index, self.num_samples)

@@ -109,10 +109,15 @@ class CaPEModel(RecordingModel):
             shape=(num_samples,),
             initializer=keras.initializers.Constant(-1.0),
             trainable=False,
+            dtype="float32",
             name="targets",
         )
         self.calibrates = self.add_weight(
-            shape=(), initializer="zeros", trainable=False, name="calibrates"
+            shape=(),
+            initializer="zeros",
+            trainable=False,
+            dtype="float32",
+            name="calibrates",
         )
         self._given: Callable = _nothing
         self._update: Callable = _nothing
@@ -179,6 +184,14 @@ class CaPEModel(RecordingModel):
     def begin_training(self, arguments: dict) -> None:
         super().begin_training(arguments)
         data, steps = self._given(), None
+        if data is None and arguments.get("validation_split"):
+            raise ValueError(
+                invalid(
+                    "`calibration_data` must be given beside "
+                    "`validation_split`: the samples split off train nothing",
+                    validation_split=arguments["validation_split"],
+                )
+            )
         if data is None:
             data, steps = arguments.get("x"), arguments.get("steps_per_epoch")
             if arguments.get("y") is not None:

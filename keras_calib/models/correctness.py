@@ -124,7 +124,12 @@ class CorrectnessRankingModel(RecordingModel):
 
         def state(name, shape):
             return self.add_weight(
-                shape=shape, initializer="zeros", trainable=False, name=name
+                shape=shape,
+                initializer="zeros",
+                trainable=False,
+                # Half precision would not count beyond 256.
+                dtype="float32",
+                name=name,
             )
 
         self.right_counts = state("right_counts", (num_samples,))
@@ -153,7 +158,8 @@ class CorrectnessRankingModel(RecordingModel):
 
     def end_epoch(self, epoch: int) -> None:
         super().end_epoch(epoch)
-        self.finished_epochs.assign(epoch + 1.0)
+        # Not the number of the epoch: another `fit` counts from 0 again.
+        self.finished_epochs.assign_add(1.0)
 
     def recorded_loss(self, x, labels, index, y_pred, sample_weight):
         logits = classified(self, y_pred)

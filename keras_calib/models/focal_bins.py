@@ -45,6 +45,7 @@ class FocalBinsModel(EpochModel):
                 value, dtype=dtype
             ),
             trainable=False,
+            dtype="float32",
             name=name,
         )
 

@@ -26,6 +26,9 @@ from keras_calib.scores import msp
 
 __all__ = ["ConfidencePruningModel"]
 
+# Means over all of a batch, whatever their weights.
+_MEANS = ("mean", "sum_over_batch_size")
+
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class ConfidencePruningModel(RecordingModel):
@@ -108,12 +111,14 @@ class ConfidencePruningModel(RecordingModel):
             shape=(num_samples,),
             initializer=keras.initializers.Constant(-1.0),
             trainable=False,
+            dtype="float32",
             name="confidence",
         )
         self.keeps = self.add_weight(
             shape=(num_samples,),
             initializer="ones",
             trainable=False,
+            dtype="float32",
             name="keeps",
         )
 
@@ -187,7 +192,9 @@ class ConfidencePruningModel(RecordingModel):
         count, total = sum_over_replicas(
             [ops.sum(kept), ops.sum(ops.ones_like(kept))]
         )
-        weight = weight * kept * safe_divide(total, count)
+        if getattr(self.loss, "reduction", "mean") in _MEANS:
+            kept = kept * safe_divide(total, count)
+        weight = weight * kept
         return unless_unknown(known, self.plain_loss(x, labels, y_pred, weight))
 
     def remember(self, labels, index, y_pred, sample_weight):

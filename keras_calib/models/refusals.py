@@ -8,7 +8,24 @@ from keras import backend
 from keras_calib.checks import invalid
 from keras_calib.replicas import num_replicas
 
-__all__ = ["refuse_scalar_loss", "refuse_training"]
+__all__ = ["refuse_class_weight", "refuse_scalar_loss", "refuse_training"]
+
+
+def refuse_class_weight(arguments: dict) -> None:
+    """Raises if `fit` is given weights of classes.
+
+    Raises:
+        ValueError: If it is: Keras finds no class in labels with an index.
+    """
+    if arguments.get("class_weight") is not None:
+        raise ValueError(
+            invalid(
+                "`class_weight` must be None where labels come with an "
+                "index: give each sample the weight of its class, as "
+                "`sample_weight`",
+                class_weight=arguments["class_weight"],
+            )
+        )
 
 
 def refuse_training(model: keras.Model, arguments: dict) -> None:

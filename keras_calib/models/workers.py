@@ -127,6 +127,8 @@ def fit_workers(
             events.on_epoch_end(epoch, logs)
             if model.stop_training:
                 break
+        # Averages of weights, for optimizers that keep them.
+        model.optimizer.finalize_variable_values(model.trainable_weights)
         events.on_train_end(logs)
     finally:
         if plans:
