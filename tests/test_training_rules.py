@@ -222,6 +222,13 @@ def test_an_epoch_model_trains_plain_losses_on_an_index(tmp_path):
     )
 
 
+def test_data_in_the_order_of_the_epoch_are_read_whole():
+    x, _, labels, _ = data_of("crl", COUNT)
+    batches = kc.EpochBatches(x, labels)
+    with pytest.raises(ValueError, match="`steps_per_epoch` must be None"):
+        network("crl").fit(batches, steps_per_epoch=2, verbose=0)
+
+
 def test_cape_takes_no_targets_from_what_is_split_off():
     x, y, _, _ = data_of("cape", COUNT)
     with pytest.raises(ValueError, match="beside `validation_split`"):

@@ -110,6 +110,14 @@ class EpochModel(keras.Model):
         refuse_training(self, arguments)
         data = arguments.get("x")
         follows = hasattr(data, "set_epoch")
+        if follows and arguments.get("steps_per_epoch") is not None:
+            raise ValueError(
+                invalid(
+                    "`steps_per_epoch` must be None for data whose order is "
+                    "that of the epoch",
+                    steps_per_epoch=arguments["steps_per_epoch"],
+                )
+            )
         if follows or hasattr(data, "element_spec"):
             # A data set has its own order.
             arguments.setdefault("shuffle", False)

@@ -39,9 +39,10 @@ class CaPEModel(RecordingModel):
     entropy was stopped early.
 
     The training data given to `fit` are what is predicted; where they are
-    augmented or have no end, give `fit(..., calibration_data=...)`, the same
-    samples with their index. A sample that was not among them is trained on
-    its label.
+    augmented, have no end or can be read once only, give `fit(...,
+    calibration_data=...)`, the same samples with their index. A sample that
+    never was among them is trained on its label; one that is missing this
+    time keeps its last target. Sample weights do not enter the targets.
 
     Args:
         *args: As in `keras.Model`: inputs and outputs `(batch, 2)` or

@@ -68,7 +68,8 @@ class CorrectnessRankingModel(RecordingModel):
             penalty, the second as a condition.
         role: `"penalty"` or `"condition"`, see above.
         normalization: `"epochs"`, as released: (count - least count of all) /
-            (finished epochs - least count of all), and 0 where that is 0 / 0;
+            (finished epochs - least count of all), and 0 where that is 0 / 0,
+            with samples that were never seen among all;
             `"views"`, as in the paper: count / times seen.
         **kwargs: As in `keras.Model`.
 
