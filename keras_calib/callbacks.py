@@ -86,24 +86,31 @@ class ResumableBackup(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self.epoch_logs = []
+        self._pending = None
         for left in self.path.parent.glob(f".{self.path.name}.*.tmp"):
             left.unlink()
         state = load_training_state(self.path, self.model)
         if state is None:
             return
         self.epoch_logs = state["logs"]
+        first = state["epochs"]
+        if state["stopped"]:
+            # As the run that a callback ended: nothing is left to train.
+            first = max(first, self.params.get("epochs", first))
         # Where Keras' own callback puts it.
-        self.model._initial_epoch = state["epochs"]
-        # Other callbacks may yet reset themselves.
-        self._pending = state
+        self.model._initial_epoch = first
+        self._restore(state["callbacks"])
+        # Callbacks that come later may yet reset themselves.
+        self._pending = state["callbacks"]
 
     def on_epoch_begin(self, epoch, logs=None):
         # Keras has read it; another `fit` begins where it is told to.
         self.model._initial_epoch = None
-        if self._pending is None:
-            return
-        saved = self._pending["callbacks"]
-        self._pending = None
+        if self._pending is not None:
+            self._restore(self._pending)
+            self._pending = None
+
+    def _restore(self, saved: list) -> None:
         if len(saved) != len(self.callbacks):
             raise ValueError(
                 invalid(

@@ -96,6 +96,7 @@ def save_training_state(
     meta = {
         "version": _VERSION,
         "epochs": int(epochs),
+        "stopped": bool(getattr(model, "stop_training", False)),
         "logs": list(logs),
         "callbacks": states,
         "python_random": random.getstate(),
@@ -118,9 +119,9 @@ def load_training_state(
         model: A compiled and built model, made as the one that was saved.
 
     Returns:
-        A dict with `epochs`, how many are done, and `logs`, those of each;
-        and for `ResumableBackup` the state of `callbacks`. None if there is
-        no file.
+        A dict with `epochs`, how many are done, `logs`, those of each, and
+        `stopped`, whether a callback ended training with the last; and for
+        `ResumableBackup` the state of `callbacks`. None if there is no file.
 
     Raises:
         ValueError: If the file is not a backup, or of another model; then

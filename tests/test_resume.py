@@ -121,6 +121,38 @@ def test_a_finished_run_is_not_trained_again_and_can_be_extended(tmp_path):
     assert len(again.fit(x, y, epochs=1, verbose=0).epoch) == 1
 
 
+@pytest.mark.parametrize("patience, epochs", [(1, 2), (9, 3)])
+def test_a_run_that_ended_ends_again_with_its_best_weights(
+    patience, epochs, tmp_path
+):
+    x, y, _, _ = data_of("sam", COUNT)
+    path = tmp_path / "backup.npz"
+    ends = []
+    for _ in range(2):
+        # The loss falls: the first epoch is the best, and the next ones are
+        # no better.
+        stop = keras.callbacks.EarlyStopping(
+            monitor="loss",
+            mode="max",
+            patience=patience,
+            restore_best_weights=True,
+        )
+        backup = kc.ResumableBackup(path, callbacks=[stop])
+        model = network("sam")
+        options = {"batch_size": 32, "shuffle": False, "verbose": 0}
+        shown = model.fit(x, y, epochs=3, callbacks=[stop, backup], **options)
+        ends.append([array(v).copy() for v in model.trainable_variables])
+        assert kc.finished_epochs(path) == epochs
+    assert shown.epoch == []
+    alone = network("sam")
+    alone.fit(x, y, epochs=1, **options)
+    for first, again, best in zip(
+        *ends, alone.trainable_variables, strict=True
+    ):
+        np.testing.assert_array_equal(first, again)
+        np.testing.assert_array_equal(first, array(best))
+
+
 def test_an_interrupted_fit_leaves_no_first_epoch_behind(tmp_path):
     x, y, _, _ = data_of("crl", COUNT)
     path = tmp_path / "backup.npz"
