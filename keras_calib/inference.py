@@ -17,7 +17,9 @@ __all__ = [
     "Batch",
     "batches_of",
     "check_data",
+    "check_reread",
     "each_batch",
+    "has_end",
     "num_batches",
     "predict_batches",
     "split_index",
@@ -85,6 +87,32 @@ def check_data(
                 data=type(data).__name__,
             )
         )
+
+
+def check_reread(name: str, data: Any) -> None:
+    """Raises if a data set can be read once only.
+
+    Raises:
+        ValueError: If it is an iterator, such as a generator.
+    """
+    if isinstance(data, Iterator):
+        raise ValueError(
+            invalid(
+                f"`{name}` must be data that can be read again and again, "
+                "not an iterator",
+                **{name: type(data).__name__},
+            )
+        )
+
+
+def has_end(data: Any) -> bool:
+    """Whether a data set, or arrays, are known to end."""
+    if isinstance(data, tuple):
+        return True
+    try:
+        return num_batches(data, "") is not None
+    except ValueError:
+        return False
 
 
 def batches_of(

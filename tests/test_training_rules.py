@@ -28,6 +28,21 @@ def dense(cls, num_classes=3, **arguments):
     return cls(inputs, outputs, **arguments)
 
 
+class Batches(keras.utils.PyDataset):
+    """One batch, of inputs and labels, or weights too."""
+
+    def __init__(self, parts):
+        super().__init__()
+        x, _, labels, weight = data_of("adafocal", 32)
+        self.batch = (x, labels, weight)[:parts]
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, place):
+        return self.batch
+
+
 # What cannot train.
 
 
@@ -64,6 +79,27 @@ def test_adafocal_needs_validation_data_without_weights():
         network("adafocal").update_gammas((x, labels, weight))
     with pytest.raises(ValueError, match="have a sample"):
         network("adafocal").update_gammas([])
+    for data in ((x, labels, weight), [x, labels, weight], Batches(3)):
+        model = network("adafocal")
+        with pytest.raises(ValueError, match="no sample weights"):
+            model.fit(x, labels, validation_data=data, verbose=0)
+        assert int(model.optimizer.iterations) == 0
+    with pytest.raises(ValueError, match="again and again"):
+        network("adafocal").fit(
+            x, labels, validation_data=iter([(x, labels)]), verbose=0
+        )
+
+
+def test_adafocal_takes_validation_data_as_keras_does():
+    x, _, labels, _ = data_of("adafocal", 32)
+    gammas = []
+    for data in ((x, labels), [x, labels], Batches(2)):
+        model = network("adafocal")
+        model.fit(x, labels, validation_data=data, verbose=0, shuffle=False)
+        gammas.append(array(model.gammas))
+    assert np.any(gammas[0] != 1.0)
+    np.testing.assert_array_equal(gammas[0], gammas[1])
+    np.testing.assert_array_equal(gammas[0], gammas[2])
 
 
 def test_cape_needs_two_classes_and_an_index():
@@ -233,6 +269,43 @@ def test_cape_takes_no_targets_from_what_is_split_off():
     x, y, _, _ = data_of("cape", COUNT)
     with pytest.raises(ValueError, match="beside `validation_split`"):
         network("cape").fit(x, y, validation_split=0.5, verbose=0)
+
+
+def test_cape_sets_targets_of_all_and_needs_to_read_again():
+    x, y, _, _ = data_of("cape", COUNT)
+    model = network("cape")
+    model.fit(x, y, batch_size=32, steps_per_epoch=1, verbose=0)
+    assert np.all(array(model.targets) >= 0)
+    batches = [(x[i : i + 32], _part(y, i)) for i in range(0, COUNT, 32)]
+    with pytest.raises(ValueError, match="again and again"):
+        network("cape").fit((b for b in batches), verbose=0)
+    with pytest.raises(ValueError, match="again and again"):
+        network("cape").fit(x, y, calibration_data=iter(batches), verbose=0)
+    model = network("cape")
+    model.fit(
+        (batch for batch in batches),
+        steps_per_epoch=3,
+        calibration_data=(x, y),
+        shuffle=False,
+        verbose=0,
+    )
+    assert np.all(array(model.targets) >= 0)
+
+
+def _part(y, start):
+    return {key: value[start : start + 32] for key, value in y.items()}
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="data of TensorFlow")
+def test_cape_reads_as_many_batches_of_endless_data_as_an_epoch_has():
+    import tensorflow as tf
+
+    x, y, _, _ = data_of("cape", COUNT)
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
+    for given, count in ((data, COUNT), (data.repeat(), 64)):
+        model = network("cape")
+        model.fit(given, steps_per_epoch=2, verbose=0)
+        assert np.sum(array(model.targets) >= 0) == count
 
 
 def test_epochs_count_on_from_fit_to_fit():
@@ -762,6 +835,50 @@ def test_workers_need_what_is_compiled_and_ends():
         "val_loss",
     }
     assert float(ops.sum(model.view_counts)) == 4 * 32
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="it is TensorFlow's")
+def test_training_by_workers_stops_within_an_epoch_and_shows_the_loss():
+    import tensorflow as tf
+
+    class Stop(keras.callbacks.Callback):
+        seen = []
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.seen.append(logs["loss"])
+            self.model.stop_training = batch == 1
+
+    x, _, labels, _ = data_of("sam", COUNT)
+    data = tf.data.Dataset.from_tensor_slices((x, labels)).batch(32)
+    model = network("sam")
+    model.compile(
+        "sgd",
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=[ByClass()],
+    )
+    stop = Stop()
+    fitted = kc.fit_workers(
+        model, data, epochs=5, callbacks=[stop], verbose=0
+    ).history
+    assert int(model.optimizer.iterations) == 2
+    assert len(fitted["loss"]) == 1
+    assert stop.seen[-1] == pytest.approx(fitted["loss"][0], rel=1e-6)
+    assert fitted["by_class"][0].shape == (3,)
+
+
+class ByClass(keras.metrics.Metric):
+    """How often each class came: a metric of several values."""
+
+    def __init__(self):
+        super().__init__(name="by_class")
+        self.counts = self.add_weight(shape=(3,), initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        labels = ops.cast(ops.reshape(y_true, (-1,)), "int32")
+        self.counts.assign_add(ops.sum(ops.one_hot(labels, 3), axis=0))
+
+    def result(self):
+        return self.counts
 
 
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="it works there")

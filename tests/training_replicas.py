@@ -66,6 +66,34 @@ def fitted(name, run_eagerly=False):
     return np.concatenate([w.ravel() for w in model.get_weights()]), losses
 
 
+def two_outputs(losses):
+    """A model of two outputs: weights, and losses shown."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(45, 6)).astype("float32")
+    y = {"kind": rng.integers(3, size=45), "half": rng.integers(2, size=45)}
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((6,))
+    outputs = {
+        name: keras.layers.Dense(count, name=name)(inputs)
+        for name, count in (("kind", 3), ("half", 2))
+    }
+    model = kc.EpochModel(inputs, outputs)
+    model.compile(keras.optimizers.SGD(0.5), losses, jit_compile=False)
+    options = {"epochs": 3, "shuffle": False, "verbose": 0}
+    losses = model.fit(x, y, batch_size=32, **options).history["loss"]
+    return np.concatenate([w.ravel() for w in model.get_weights()]), losses
+
+
+def of_two(loss):
+    """Losses of the two outputs."""
+    config = loss.get_config()
+    return {name: type(loss).from_config(config) for name in ("kind", "half")}
+
+
+KERAS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+TWO = {"two of keras_calib": LOSSES["mmce"], "two of Keras": KERAS}
+
+
 def what_trains_wrongly():
     """Names of trainings that must be refused, and whether they are."""
     x, y, labels, _ = data_of("crl", 32)
@@ -98,6 +126,12 @@ def what_trains_wrongly():
         except ValueError as error:
             # Of this library, not of TensorFlow.
             found[name] = "refused" if "Received: " in str(error) else error
+    for name, half in (("scalar of two", scalar), ("mixed", LOSSES["mmce"])):
+        try:
+            two_outputs({"kind": KERAS, "half": half})
+            found[name] = "trained"
+        except ValueError as error:
+            found[name] = "refused" if "Received: " in str(error) else error
     return found
 
 
@@ -124,10 +158,12 @@ def main(num_replicas):
     alone = {"uneven": True, "run_eagerly": True}
     one = [trained(name, **alone) for name in MODELS]
     plain = [fitted(name, run_eagerly=True) for name in LOSSES]
+    plain += [two_outputs(of_two(loss)) for loss in TWO.values()]
     names = [f"CPU:{i}" for i in range(num_replicas)]
     with tf.distribute.MirroredStrategy(names).scope():
         many = [trained(name, uneven=True) for name in MODELS]
         mirrored = [fitted(name) for name in LOSSES]
+        mirrored += [two_outputs(of_two(loss)) for loss in TWO.values()]
         refused = what_trains_wrongly()
         metrics = [kc.ECE(from_logits=True) for _ in range(2)]
     outside = updated(*metrics)
@@ -137,7 +173,7 @@ def main(num_replicas):
     }
     losses = {
         name: [float(np.abs(a[i] - np.array(b[i])).max()) for i in range(2)]
-        for name, a, b in zip(LOSSES, plain, mirrored, strict=True)
+        for name, a, b in zip([*LOSSES, *TWO], plain, mirrored, strict=True)
     }
     answer = {
         "models": models,

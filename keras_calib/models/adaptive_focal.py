@@ -14,6 +14,7 @@ from keras_calib.checks import check_integer
 from keras_calib.checks import check_number
 from keras_calib.checks import invalid
 from keras_calib.equal_mass import interpolated_bins
+from keras_calib.inference import check_reread
 from keras_calib.inference import predict_batches
 from keras_calib.models.focal_bins import FocalBinsModel
 from keras_calib.numerics import to_numpy
@@ -86,7 +87,7 @@ class AdaptiveFocalModel(FocalBinsModel):
     Raises:
         ValueError: If an argument is out of range, the model is compiled
             with a loss, or `fit` is given no `validation_data`, or such
-            with weights.
+            with weights or that can be read once only.
 
     Example:
 
@@ -165,14 +166,7 @@ class AdaptiveFocalModel(FocalBinsModel):
         confidence, correct = [], []
         batches = predict_batches(self, data, batch_size, steps=steps)
         for batch in batches:
-            if batch.sample_weight is not None:
-                raise ValueError(
-                    invalid(
-                        "`validation_data` must have no sample weights: bins "
-                        "of equal mass count samples",
-                        sample_weight=type(batch.sample_weight).__name__,
-                    )
-                )
+            _check_no_weight(batch.sample_weight)
             outputs = np.moveaxis(batch.outputs, self.axis, -1)
             labels = to_numpy(batch.labels)
             if self.ignore_class is not None and np.all(
@@ -216,6 +210,11 @@ class AdaptiveFocalModel(FocalBinsModel):
                     validation_split=arguments.get("validation_split", 0.0),
                 )
             )
+        if isinstance(data, list):
+            # As Keras takes it: arrays.
+            data = tuple(data)
+        check_reread("validation_data", data)
+        _check_unweighted(data)
         size = arguments.get("validation_batch_size")
         size = size or arguments.get("batch_size") or 32
         steps = arguments.get("validation_steps")
@@ -243,6 +242,31 @@ class AdaptiveFocalModel(FocalBinsModel):
             "switch": self.switch,
             "limits": self.limits,
         }
+
+
+def _check_unweighted(data: Any) -> None:
+    """Raises if validation data have weights, as far as they tell."""
+    first = data
+    if hasattr(data, "element_spec"):
+        first = data.element_spec
+    elif isinstance(data, keras.utils.PyDataset):
+        first = data[0]
+    if not isinstance(first, tuple):
+        return
+    weight = keras.utils.unpack_x_y_sample_weight(first)[2]
+    if getattr(weight, "value_type", None) is not type(None):
+        _check_no_weight(weight)
+
+
+def _check_no_weight(sample_weight: Any) -> None:
+    if sample_weight is not None:
+        raise ValueError(
+            invalid(
+                "`validation_data` must have no sample weights: bins of equal "
+                "mass count samples",
+                sample_weight=type(sample_weight).__name__,
+            )
+        )
 
 
 def _nothing() -> None:

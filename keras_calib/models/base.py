@@ -140,11 +140,16 @@ class EpochModel(keras.Model):
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
         labels, sample_weight = without_index(y, sample_weight)
-        refuse_scalar_loss(self.loss, labels, y_pred)
+        refuse_scalar_loss(self, labels, y_pred)
         loss = super().compute_loss(
             x, labels, y_pred, sample_weight, training=training
         )
         return mean_of_the_whole(loss, self.loss, y_pred, sample_weight)
+
+    def __reduce__(self):
+        # By a class that pickle finds by its name: a functional model's own
+        # is made when it is needed.
+        return (keras.Model._unpickle_model, super().__reduce__()[1])
 
     def added_losses(self) -> Any:
         """What layers add to the loss, such as regularizers."""

@@ -12,6 +12,8 @@ from keras_calib.checks import check_in
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
+from keras_calib.inference import check_reread
+from keras_calib.inference import has_end
 from keras_calib.inference import predict_batches
 from keras_calib.inputs import read_labels
 from keras_calib.losses import PerSampleLoss
@@ -38,9 +40,10 @@ class CaPEModel(RecordingModel):
     compiled loss. Meant to begin with a network whose training on cross
     entropy was stopped early.
 
-    The training data given to `fit` are what is predicted; where they are
-    augmented, have no end or can be read once only, give `fit(...,
-    calibration_data=...)`, the same samples with their index. A sample that
+    The training data given to `fit` are what is predicted, of those without
+    an end as many batches as an epoch has; where they are augmented, have no
+    end or can be read once only, give `fit(..., calibration_data=...)`, the
+    same samples with their index. A sample that
     never was among them is trained on its label; one that is missing this
     time keeps its last target. Sample weights do not enter the targets.
 
@@ -61,7 +64,7 @@ class CaPEModel(RecordingModel):
 
     Raises:
         ValueError: If an argument is out of range, there are not two
-            classes, or data have no index.
+            classes, or data have no index or can be read once only.
 
     Example:
 
@@ -180,7 +183,10 @@ class CaPEModel(RecordingModel):
         """
         # In a function, as Keras looks into attributes.
         self._given = lambda: calibration_data
-        return super().fit(*args, **kwargs)
+        try:
+            return super().fit(*args, **kwargs)
+        finally:
+            self._given = _nothing
 
     def begin_training(self, arguments: dict) -> None:
         super().begin_training(arguments)
@@ -194,9 +200,12 @@ class CaPEModel(RecordingModel):
                 )
             )
         if data is None:
-            data, steps = arguments.get("x"), arguments.get("steps_per_epoch")
+            data = arguments.get("x")
             if arguments.get("y") is not None:
                 data = (data, arguments["y"])
+            elif not has_end(data):
+                steps = arguments.get("steps_per_epoch")
+        check_reread("calibration_data", data)
         size = arguments.get("batch_size") or 32
         self._update = lambda: self.update_targets(data, size, steps)
 
@@ -210,8 +219,8 @@ class CaPEModel(RecordingModel):
 
     def end_training(self) -> None:
         super().end_training()
-        # They hold the training data.
-        self._given = self._update = _nothing
+        # It holds the training data.
+        self._update = _nothing
 
     def recorded_loss(self, x, labels, index, y_pred, sample_weight):
         num_classes = y_pred.shape[-1]

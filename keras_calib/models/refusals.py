@@ -84,20 +84,29 @@ def refuse_training(model: keras.Model, arguments: dict) -> None:
         )
 
 
-def refuse_scalar_loss(loss: Any, labels: Any, y_pred: Any) -> None:
+def refuse_scalar_loss(model: keras.Model, labels: Any, y_pred: Any) -> None:
     """Raises if a loss gives one value for the batch, under replicas.
 
     Keras averages values of samples over the replicas, and adds up the value
     of a whole batch as often as there are replicas.
 
+    Args:
+        model: A compiled model.
+        labels: As its losses take them, one or one per output.
+        y_pred: One output, or a list or dict of them.
+
     Raises:
         ValueError: If it does.
     """
-    if num_replicas() == 1 or not callable(loss):
+    if num_replicas() == 1:
         return
-    call = loss.call if isinstance(loss, keras.losses.Loss) else loss
-    reduction = getattr(loss, "reduction", "mean")
-    if reduction not in (None, "none") and call(labels, y_pred).shape == ():
+    for loss, y, outputs in _each_loss(model, labels, y_pred):
+        if not callable(loss):
+            continue
+        call = loss.call if isinstance(loss, keras.losses.Loss) else loss
+        reduction = getattr(loss, "reduction", "mean")
+        if reduction in (None, "none") or call(y, outputs).shape != ():
+            continue
         raise ValueError(
             invalid(
                 "`loss` must give one value per sample under several "
@@ -106,6 +115,29 @@ def refuse_scalar_loss(loss: Any, labels: Any, y_pred: Any) -> None:
                 loss=getattr(loss, "name", loss),
             )
         )
+
+
+def _each_loss(model, labels, y_pred):
+    """`(loss, labels, outputs)` of each output, as Keras pairs them."""
+    loss, names = model.loss, getattr(model, "output_names", None)
+
+    def by_name(values):
+        is_list = isinstance(values, list | tuple)
+        if is_list and names and len(values) == len(names):
+            return dict(zip(names, values, strict=True))
+        return values
+
+    if isinstance(loss, dict):
+        labels, y_pred = by_name(labels), by_name(y_pred)
+        if isinstance(labels, dict) and isinstance(y_pred, dict):
+            shared = [key for key in loss if key in labels and key in y_pred]
+            return [(loss[key], labels[key], y_pred[key]) for key in shared]
+    outputs = keras.tree.flatten(y_pred)
+    truths = keras.tree.flatten(labels)
+    losses = list(loss) if isinstance(loss, list | tuple) else None
+    losses = losses or [loss] * len(outputs)
+    # What does not fit is Keras' to complain of.
+    return list(zip(losses, truths, outputs, strict=False))
 
 
 def _batch_size(arguments: dict) -> int | None:

@@ -46,7 +46,7 @@ def perturbations(
         if g is not None:
             scaled = ops.abs(w) * g if adaptive else g
             squares.append(ops.sum(ops.square(ops.cast(scaled, "float32"))))
-    norm = ops.sqrt(ops.sum(ops.stack(squares)))
+    norm = ops.sqrt(ops.sum(ops.stack(squares))) if squares else 0.0
     scale = rho / (norm + _EPSILON)
 
     def step(w, g):
@@ -114,6 +114,9 @@ class SharpnessAwareModel(EpochModel):
         self.adaptive = bool(adaptive)
 
     def train_step(self, *args):
+        if not self.trainable_variables:
+            # As Keras does, which warns of it.
+            return super().train_step(*args)
         self.postpones = True
         try:
             if backend.backend() == "jax":
@@ -151,6 +154,7 @@ class SharpnessAwareModel(EpochModel):
             remembered = [
                 v for v in self.non_trainable_weights if id(v) not in records
             ]
+            remembered += self._metrics_of_a_pass()
             kept = [_copy(v) for v in remembered]
             steps = self._steps(before, gradients)
             for w, old, step in zip(weights, before, steps, strict=True):
@@ -166,6 +170,19 @@ class SharpnessAwareModel(EpochModel):
             x, y, sample_weight = batch
             self.remember_batch(y, y_pred, sample_weight)
         return self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+
+    def _metrics_of_a_pass(self):
+        """Variables of the metrics that a pass itself updates.
+
+        Those are of layers, and of the parts of a loss of several.
+        """
+        others = (self._loss_tracker, self._compile_metrics)
+        return [
+            variable
+            for metric in self.metrics
+            if not any(metric is other for other in others)
+            for variable in metric.variables
+        ]
 
     def _gradients(self, x, y, sample_weight):
         """Predictions, loss, and its scaled gradients at the weights."""

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.models.base import EpochModel
+from keras_calib.numerics import to_numpy
 
 __all__ = ["fit_workers", "is_chief"]
 
@@ -41,7 +43,9 @@ def fit_workers(
             Data without an end are read on from epoch to epoch.
         validation_data: A `tf.data.Dataset` of batches of all workers, or
             arrays, or None. Evaluated after each epoch.
-        callbacks: Callbacks as for `fit`. Of `ResumableBackup` the first
+        callbacks: Callbacks as for `fit`; what they see of a step is the
+            loss of the epoch so far, and their `model.stop_training` must
+            be the same on all workers. Of `ResumableBackup` the first
             worker writes, and all read the same file.
         verbose: 1 for a progress bar of the first worker, 2 for a line per
             epoch, 0 for silence.
@@ -81,11 +85,11 @@ def fit_workers(
     with strategy.scope():
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
-    train = _Batches(strategy, data, steps_per_epoch, model.train_step)
+    train = _Batches(model, data, steps_per_epoch, model.train_step)
     validate = None
     if validation_data is not None:
         validate = _Batches(
-            strategy, _as_dataset(validation_data), None, model.test_step
+            model, _as_dataset(validation_data), None, model.test_step
         )
     events = keras.callbacks.CallbackList(
         keras.tree.flatten(callbacks),
@@ -111,15 +115,19 @@ def fit_workers(
                 model.begin_epoch(epoch)
             events.on_epoch_begin(epoch)
             model.reset_metrics()
-            train.run(events.on_train_batch_begin, events.on_train_batch_end)
-            logs = _numbers(model)
+            train.run(
+                events.on_train_batch_begin,
+                events.on_train_batch_end,
+                lambda: model.stop_training,
+            )
+            logs = _results(model)
             if validate is not None:
                 model.reset_metrics()
                 events.on_test_begin()
                 validate.run(
                     events.on_test_batch_begin, events.on_test_batch_end
                 )
-                values = _numbers(model)
+                values = _results(model)
                 events.on_test_end(values)
                 logs |= {f"val_{name}": x for name, x in values.items()}
             if plans:
@@ -153,10 +161,16 @@ class _Batches:
     """The batches of an epoch, and what is done with each."""
 
     def __init__(
-        self, strategy: Any, data: Any, steps: int | None, step: Callable
+        self,
+        model: keras.Model,
+        data: Any,
+        steps: int | None,
+        step: Callable,
     ):
         import tensorflow as tf
 
+        strategy = model.distribute_strategy
+        loss = next(m for m in model.metrics if m.name == "loss")
         if callable(data):
             self._batches = strategy.distribute_datasets_from_function(data)
         else:
@@ -181,11 +195,25 @@ class _Batches:
         @tf.function
         def run_step(batch):
             strategy.run(step, args=(batch,))
+            # Of all workers: what it is told to must do the same on each.
+            return loss.result()
 
         self._run_step = run_step
 
-    def run(self, before: Callable, after: Callable) -> None:
-        """One epoch, with callbacks before and after each step."""
+    def run(
+        self,
+        before: Callable,
+        after: Callable,
+        stops: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """One epoch, with callbacks before and after each step.
+
+        Args:
+            before: Called with the number of the step.
+            after: Called with it and the loss, of all replicas and steps of
+                the epoch up to it.
+            stops: Asked after each step whether it was the last.
+        """
         if self._steps is None or self._iterator is None:
             self._iterator = iter(self._batches)
         place = 0
@@ -197,9 +225,10 @@ class _Batches:
                 self._iterator = iter(self._batches)
                 continue
             before(place)
-            self._run_step(batch)
-            after(place)
+            after(place, {"loss": self._run_step(batch)})
             place += 1
+            if stops():
+                return
 
 
 def _as_dataset(data: Any) -> Any:
@@ -211,7 +240,10 @@ def _as_dataset(data: Any) -> Any:
     return tf.data.Dataset.from_tensor_slices(tuple(data)).batch(32)
 
 
-def _numbers(model: keras.Model) -> dict:
-    """What the metrics have seen on all workers."""
+def _results(model: keras.Model) -> dict:
+    """What the metrics have seen on all workers, as `fit` tells it."""
     values = model.get_metrics_result()
-    return {name: float(value) for name, value in values.items()}
+    return {
+        name: float(value) if np.ndim(value) == 0 else to_numpy(value)
+        for name, value in values.items()
+    }
