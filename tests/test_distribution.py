@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cases import BACKEND
+from cases import LOSSES
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent)}
@@ -34,6 +35,9 @@ def test_replicas_train_every_model_as_one_device():
         # Weights, record, gammas, targets; then losses and accuracy.
         assert difference < 1e-6, (name, difference)
         assert max(shown.values()) < 1e-6, (name, shown)
+    assert set(answer["gradients"]) == {case.name for case in LOSSES}
+    for name, difference in answer["gradients"].items():
+        assert difference < 1e-6, (name, difference)
     for name, text in answer["refused"].items():
         assert text == "refused", (name, text)
     assert answer["outside"] == "exact"

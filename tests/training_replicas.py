@@ -9,6 +9,7 @@ import sys
 import keras
 import numpy as np
 import tensorflow as tf
+from cases import LOSSES as CASES
 from small_trainings import MODELS
 from small_trainings import data_of
 from small_trainings import largest_differences
@@ -94,6 +95,47 @@ KERAS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 TWO = {"two of keras_calib": LOSSES["mmce"], "two of Keras": KERAS}
 
 
+def gradients(sizes):
+    """Loss and gradient of every loss, on a batch in parts of these sizes.
+
+    They are what `fit` adds up: the optimizer those of the replicas.
+    """
+    strategy = tf.distribute.get_strategy()
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(27, 6)).astype("float32")
+    ids = rng.integers(3, size=27)
+    weight = rng.uniform(size=27).astype("float32")
+    kernel = tf.constant(rng.normal(size=(6, 3)), "float32")
+    ends = np.cumsum(sizes)
+
+    def shared_out(values):
+        parts = np.split(np.asarray(values), ends[:-1])
+        parts = [tf.constant(part) for part in parts]
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: parts[context.replica_id_in_sync_group]
+        )
+
+    found = {}
+    for case in CASES:
+        loss = case.make()
+
+        def step(x, y, weight, loss=loss):
+            with tf.GradientTape() as tape:
+                tape.watch(kernel)
+                value = loss(y, x @ kernel, weight)
+            return value, tape.gradient(value, kernel)
+
+        @tf.function
+        def run(*batch, step=step):
+            parts = strategy.run(step, args=batch)
+            return [strategy.reduce("SUM", part, axis=None) for part in parts]
+
+        batch = (x, case.labels(ids), weight)
+        value, gradient = run(*map(shared_out, batch))
+        found[case.name] = np.append(gradient.numpy().ravel(), value.numpy())
+    return found
+
+
 def what_trains_wrongly():
     """Names of trainings that must be refused, and whether they are."""
     x, y, labels, _ = data_of("crl", 32)
@@ -155,15 +197,16 @@ def main(num_replicas):
         cpu, [tf.config.LogicalDeviceConfiguration()] * num_replicas
     )
     # One device needs no compiled steps, which take their time to make.
-    alone = {"uneven": True, "run_eagerly": True}
-    one = [trained(name, **alone) for name in MODELS]
+    one = [trained(name, uneven=True, run_eagerly=True) for name in MODELS]
     plain = [fitted(name, run_eagerly=True) for name in LOSSES]
+    alone = gradients([27])
     plain += [two_outputs(of_two(loss)) for loss in TWO.values()]
     names = [f"CPU:{i}" for i in range(num_replicas)]
     with tf.distribute.MirroredStrategy(names).scope():
         many = [trained(name, uneven=True) for name in MODELS]
         mirrored = [fitted(name) for name in LOSSES]
         mirrored += [two_outputs(of_two(loss)) for loss in TWO.values()]
+        parts = gradients([14, 13])
         refused = what_trains_wrongly()
         metrics = [kc.ECE(from_logits=True) for _ in range(2)]
     outside = updated(*metrics)
@@ -175,7 +218,11 @@ def main(num_replicas):
         name: [float(np.abs(a[i] - np.array(b[i])).max()) for i in range(2)]
         for name, a, b in zip([*LOSSES, *TWO], plain, mirrored, strict=True)
     }
+    differences = {
+        name: float(np.abs(alone[name] - parts[name]).max()) for name in alone
+    }
     answer = {
+        "gradients": differences,
         "models": models,
         "losses": losses,
         "refused": refused,
