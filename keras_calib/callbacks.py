@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from keras_calib.callback_lists import neighbours
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.models.workers import is_chief
@@ -31,9 +32,12 @@ class ResumableBackup(keras.callbacks.Callback):
     would see, the data must know the epoch too: `training_pipeline` and
     `shuffled_epochs` take `first_epoch=finished_epochs(path)`, and
     `EpochBatches`, which takes arrays on all backends. Arrays that `fit`
-    itself shuffles are in a new order.
+    itself shuffles are in a new order. Random numbers that layers draw
+    without a `keras.random.SeedGenerator` of their own are new too.
 
-    Put it last in the list of callbacks.
+    Put it last in the list of callbacks. Where one of them stops training
+    within an epoch, as `TerminateOnNaN` does, that epoch is not finished:
+    the backup stays as it was before, and training goes on from there.
 
     Args:
         path: The file, which may be there from an interrupted run. Its
@@ -42,14 +46,15 @@ class ResumableBackup(keras.callbacks.Callback):
             `EarlyStopping` and `ReduceLROnPlateau`, which Keras resets when
             training begins: their numbers and lists of arrays, but what
             their constructor was given.
-        every: After how many epochs it saves. Defaults to `1`.
+        every: After how many epochs it saves; and after the last.
+            Defaults to `1`.
         delete_at_end: Whether the file is deleted when training ends by
             itself. Defaults to `False`: then `fit` does nothing once all
             epochs are done.
 
     Raises:
         ValueError: When training begins, if the backup is of another model
-            or optimizer.
+            or optimizer, or one of `callbacks` does not stand before it.
 
     Example:
 
@@ -82,13 +87,19 @@ class ResumableBackup(keras.callbacks.Callback):
         self.every = every
         self.delete_at_end = delete_at_end
         self.epoch_logs: list[dict] = []
-        self._pending: dict | None = None
+        self._pending: list | None = None
+        # Steps of this epoch, and whether the last one stopped training.
+        self._steps = 0
+        self._stopped = False
 
     def on_train_begin(self, logs=None):
+        self._check_order()
         self.epoch_logs = []
         self._pending = None
-        for left in self.path.parent.glob(f".{self.path.name}.*.tmp"):
-            left.unlink()
+        self._steps, self._stopped = 0, False
+        if self._writes():
+            for left in self.path.parent.glob(f".{self.path.name}.*.tmp"):
+                left.unlink(missing_ok=True)
         state = load_training_state(self.path, self.model)
         if state is None:
             return
@@ -110,6 +121,33 @@ class ResumableBackup(keras.callbacks.Callback):
             self._restore(self._pending)
             self._pending = None
 
+    def on_train_batch_end(self, batch, logs=None):
+        self._steps = batch + 1
+        self._stopped = self.model.stop_training
+
+    def _writes(self) -> bool:
+        """Whether this process writes the file."""
+        return is_chief(getattr(self.model, "distribute_strategy", None))
+
+    def _is_broken_off(self) -> bool:
+        """Whether training was stopped before the end of the epoch."""
+        steps = (self.params or {}).get("steps")
+        if steps is None:
+            return self._stopped
+        return self.model.stop_training and self._steps < steps
+
+    def _check_order(self) -> None:
+        before, after = neighbours(self)
+        for callback in self.callbacks if before or after else ():
+            if not any(callback is x for x in before):
+                raise ValueError(
+                    invalid(
+                        "`callbacks` must stand before the backup among those "
+                        "of `fit`: it saves them as the epoch leaves them",
+                        callback=type(callback).__name__,
+                    )
+                )
+
     def _restore(self, saved: list) -> None:
         if len(saved) != len(self.callbacks):
             raise ValueError(
@@ -123,21 +161,26 @@ class ResumableBackup(keras.callbacks.Callback):
             vars(callback).update(values)
 
     def on_epoch_end(self, epoch, logs=None):
+        if self._is_broken_off():
+            return
         numbers = {k: plain_number(v) for k, v in (logs or {}).items()}
         self.epoch_logs.append(numbers)
-        strategy = getattr(self.model, "distribute_strategy", None)
-        if (epoch + 1) % self.every == 0 and is_chief(strategy):
+        last = (self.params or {}).get("epochs") == epoch + 1
+        due = (epoch + 1) % self.every == 0 or last or self.model.stop_training
+        if due and self._writes():
             save_training_state(
                 self.path,
                 self.model,
                 epoch + 1,
                 logs=self.epoch_logs,
                 callbacks=self.callbacks,
+                # Of a stop within the epoch more may yet come.
+                stopped=self.model.stop_training and not self._stopped,
             )
 
     def on_train_end(self, logs=None):
         # All epochs were done before.
         self.model._initial_epoch = None
-        strategy = getattr(self.model, "distribute_strategy", None)
-        if self.delete_at_end and is_chief(strategy):
+        ended = not self._is_broken_off()
+        if self.delete_at_end and ended and self._writes():
             self.path.unlink(missing_ok=True)

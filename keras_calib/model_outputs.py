@@ -65,12 +65,15 @@ def reads_logits(model: keras.Model, from_logits: bool | None = None) -> bool:
     if isinstance(says, bool):
         return says
     loss = getattr(model, "loss", None)
+    if isinstance(loss, list | tuple | dict) and len(loss) == 1:
+        (loss,) = keras.tree.flatten(loss)
     known = _of_loss(loss)
     if known is None:
         raise ValueError(
             invalid(
                 "`from_logits` must be True or False unless the model is "
-                "compiled with a loss that says so",
+                "compiled with a loss that says so, or has a bool attribute "
+                "`returns_logits`",
                 from_logits=from_logits,
                 loss=loss,
             )
@@ -126,10 +129,10 @@ def _is_binary(loss: Any) -> bool:
 def _of_loss(loss: Any) -> bool | None:
     if isinstance(loss, keras.losses.Loss):
         known = loss.get_config().get("from_logits")
-    elif isinstance(loss, str):
-        # Compiled by name, it is called with its defaults.
+    elif isinstance(loss, str) or inspect.isfunction(loss):
+        # Keras calls it with its defaults.
         parameters = inspect.signature(keras.losses.get(loss)).parameters
         known = getattr(parameters.get("from_logits"), "default", None)
     else:
         known = None
-    return None if known is None else bool(known)
+    return None if known in (None, inspect.Parameter.empty) else bool(known)

@@ -5,6 +5,8 @@ import inspect
 import json
 import os
 import random
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,7 @@ def save_training_state(
     *,
     logs: Any = (),
     callbacks: Any = (),
+    stopped: bool = False,
 ) -> Path:
     """Writes all that training needs to go on, in one operation.
 
@@ -70,6 +73,8 @@ def save_training_state(
         epochs: How many epochs are done.
         logs: The logs of each, as dicts of numbers.
         callbacks: Callbacks whose state is saved too.
+        stopped: Whether a callback ended training with the last epoch, so
+            that there is nothing left to train.
 
     Returns:
         The path.
@@ -96,7 +101,8 @@ def save_training_state(
     meta = {
         "version": _VERSION,
         "epochs": int(epochs),
-        "stopped": bool(getattr(model, "stop_training", False)),
+        "stopped": bool(stopped),
+        "optimizer": _optimizer_names(model),
         "logs": list(logs),
         "callbacks": states,
         "python_random": random.getstate(),
@@ -147,6 +153,9 @@ def load_training_state(
         for i in range(sum(name.startswith("variable_") for name in stored))
     ]
     _check_same(path, variables, values)
+    names = _optimizer_names(model)
+    if state.get("optimizer", names) != names:
+        raise _of_another(path, optimizer=names, saved=state["optimizer"])
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
     version, internal, gauss = state["python_random"]
@@ -171,13 +180,21 @@ def _check_same(path: Path, variables: list, values: list) -> None:
                 facts["saved"] = saved.shape
                 break
     if facts:
-        raise ValueError(
-            invalid(
-                "the backup must be of this model and optimizer",
-                path=str(path),
-                **facts,
-            )
-        )
+        raise _of_another(path, **facts)
+
+
+def _of_another(path: Path, **facts: Any) -> ValueError:
+    rule = "the backup must be of this model and optimizer"
+    return ValueError(invalid(rule, path=str(path), **facts))
+
+
+def _optimizer_names(model: keras.Model) -> list[str]:
+    """Classes of the optimizer, and of what it wraps: shapes are alike."""
+    names, optimizer = [], model.optimizer
+    while optimizer is not None:
+        names.append(type(optimizer).__name__)
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+    return names
 
 
 def _variables(model: keras.Model) -> list:
@@ -281,14 +298,20 @@ def _write_whole(path: Path, arrays: dict) -> None:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Any:
-    try:
-        arrays = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise _not_a_backup(path) from error
-    if not isinstance(arrays, np.lib.npyio.NpzFile):
-        raise _not_a_backup(path)
-    with arrays:
-        yield arrays
+    # Not by its path: numpy would leave a damaged file open.
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(open(path, "rb"))
+            arrays = np.load(file, allow_pickle=False)
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            raise _not_a_backup(path) from error
+        if not isinstance(arrays, np.lib.npyio.NpzFile):
+            raise _not_a_backup(path)
+        stack.enter_context(arrays)
+        try:
+            yield arrays
+        except (EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise _not_a_backup(path) from error
 
 
 def _read_meta(path: Path, arrays: Any) -> dict:

@@ -153,6 +153,92 @@ def test_a_run_that_ended_ends_again_with_its_best_weights(
         np.testing.assert_array_equal(first, array(best))
 
 
+class StopsAt(keras.callbacks.Callback):
+    """Stops training after some steps, as when time is up."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.left = steps
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        self.model.stop_training = self.left == 0
+
+
+@pytest.mark.parametrize("steps", [7, 8, 9])
+def test_an_epoch_that_was_broken_off_is_trained_again(steps, tmp_path):
+    # Of three steps each: the third is broken off, but for its last step.
+    x, _, labels, _ = data_of("crl", COUNT)
+    path = tmp_path / "backup.npz"
+    ends = []
+    for runs in ([StopsAt(steps), None], [None]):
+        for stops in runs:
+            model = network("crl")
+            backup = kc.ResumableBackup(path)
+            model.fit(
+                kc.EpochBatches(x, labels, batch_size=32),
+                epochs=5,
+                callbacks=[backup] if stops is None else [stops, backup],
+                verbose=0,
+            )
+            if stops:
+                assert kc.finished_epochs(path) == (3 if steps == 9 else 2)
+                assert len(backup.epoch_logs) == kc.finished_epochs(path)
+        ends.append([array(v).copy() for v in model.variables])
+        path.unlink()
+    for broken, whole in zip(*ends, strict=True):
+        np.testing.assert_array_equal(broken, whole)
+
+
+def test_the_last_epoch_is_saved_whatever_the_interval(tmp_path):
+    x, y, _, _ = data_of("crl", COUNT)
+    path = tmp_path / "backup.npz"
+    for epochs in (5, 5):
+        backup = kc.ResumableBackup(path, every=3)
+        shown = network("crl").fit(
+            x, y, epochs=epochs, verbose=0, callbacks=[backup]
+        )
+        assert kc.finished_epochs(path) == 5
+    assert shown.epoch == []
+
+
+def test_callbacks_stand_before_their_backup(tmp_path):
+    x, y, _, _ = data_of("crl", COUNT)
+    path = tmp_path / "backup.npz"
+    stop = keras.callbacks.EarlyStopping("loss")
+    backup = kc.ResumableBackup(path, callbacks=[stop])
+    for callbacks in ([backup, stop], [backup]):
+        with pytest.raises(ValueError, match="must stand before the backup"):
+            network("crl").fit(x, y, verbose=0, callbacks=callbacks)
+    network("crl").fit(x, y, verbose=0, callbacks=[stop, backup])
+
+
+def test_a_backup_of_another_optimizer_is_refused(tmp_path):
+    # Each has one value per weight: a momentum, or a mean of squares.
+    path = tmp_path / "backup.npz"
+    kc.save_training_state(path, network("sam"), 1)
+    model = network("sam")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.RMSprop(0.5), loss=loss)
+    with pytest.raises(ValueError, match="of this model and optimizer"):
+        kc.load_training_state(path, model)
+
+
+def test_a_part_of_a_backup_is_refused(tmp_path):
+    path = tmp_path / "backup.npz"
+    kc.save_training_state(path, network("crl"), 1)
+    content = path.read_bytes()
+    for part in (content[: len(content) // 2], content[:-30]):
+        path.write_bytes(part)
+        with pytest.raises(ValueError, match="must be a file of `Resumable"):
+            kc.finished_epochs(path)
+    # Whole, but for some bytes within.
+    middle = len(content) // 2
+    path.write_bytes(content[:middle] + b"?" * 64 + content[middle + 64 :])
+    with pytest.raises(ValueError, match="must be a file of `Resumable"):
+        kc.load_training_state(path, network("crl"))
+
+
 def test_an_interrupted_fit_leaves_no_first_epoch_behind(tmp_path):
     x, y, _, _ = data_of("crl", COUNT)
     path = tmp_path / "backup.npz"

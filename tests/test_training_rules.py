@@ -31,10 +31,10 @@ def dense(cls, num_classes=3, **arguments):
 class Batches(keras.utils.PyDataset):
     """One batch, of inputs and labels, or weights too."""
 
-    def __init__(self, parts):
+    def __init__(self, parts=2, y=None):
         super().__init__()
         x, _, labels, weight = data_of("adafocal", 32)
-        self.batch = (x, labels, weight)[:parts]
+        self.batch = (x, labels if y is None else y, weight)[:parts]
 
     def __len__(self):
         return 1
@@ -210,6 +210,80 @@ def test_class_weights_with_an_index_are_refused_by_every_model():
     assert abs(losses[0] - losses[1]) > 0.1
 
 
+def test_class_weights_are_refused_step_by_step_and_of_any_data():
+    x, y, labels, _ = data_of("sam", 32)
+    with pytest.raises(ValueError, match="as `sample_weight`"):
+        network("sam").train_on_batch(x, y, class_weight={0: 2.0})
+    with pytest.raises(ValueError, match="as `sample_weight`"):
+        network("sam").fit(Batches(y=y), class_weight={0: 2.0}, verbose=0)
+    plain = network("sam").train_on_batch(x, labels)
+    weighed = network("sam").train_on_batch(x, labels, class_weight={0: 9.0})
+    assert abs(plain[0] - weighed[0]) > 0.1
+
+
+def test_models_that_remember_do_not_combine():
+    class Two(kc.ConfidencePruningModel, kc.CorrectnessRankingModel):
+        pass
+
+    with pytest.raises(TypeError, match="one class that remembers samples"):
+        dense(Two, num_samples=COUNT)
+
+    class Own(kc.CorrectnessRankingModel):
+        def recorded_loss(self, *args):
+            return 2.0 * super().recorded_loss(*args)
+
+    assert dense(Own, num_samples=COUNT).num_samples == COUNT
+
+
+@pytest.mark.parametrize("name", ["crl", "pruning", "adafocal"])
+def test_models_with_a_loss_of_one_output_take_no_two(name):
+    cls, arguments, compiled = MODELS[name]
+    inputs = keras.Input((6,))
+    outputs = [keras.layers.Dense(3)(inputs) for _ in range(2)]
+    model = cls(inputs, outputs, **arguments)
+    model.compile("sgd", **compiled, **JIT)
+    x, y, labels, _ = data_of(name, COUNT)
+    with pytest.raises(ValueError, match="must have one output"):
+        model.fit(x, y, validation_data=(x, labels), verbose=0)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        keras.losses.sparse_categorical_crossentropy,
+        "sparse_categorical_crossentropy",
+        [keras.losses.SparseCategoricalCrossentropy()],
+    ],
+)
+def test_losses_given_in_other_ways_say_what_they_take(loss):
+    x, y, _, _ = data_of("crl", COUNT)
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((6,))
+    outputs = keras.layers.Dense(3, activation="softmax")(inputs)
+    losses = []
+    for given in (loss, keras.losses.SparseCategoricalCrossentropy()):
+        model = kc.CorrectnessRankingModel(inputs, outputs, num_samples=COUNT)
+        model.compile(keras.optimizers.SGD(0.0), loss=given, **JIT)
+        losses.append(model.evaluate(x, y["label"], verbose=0))
+        fitted = model.fit(x, y, epochs=2, shuffle=False, verbose=0)
+        losses.append(fitted.history["loss"][-1])
+    np.testing.assert_allclose(losses[:2], losses[2:], rtol=1e-6)
+
+
+def test_a_sample_of_weight_0_is_no_condition_for_its_neighbour():
+    _, y, _, _ = data_of("crl acls", 3)
+    weight = np.array([1.0, 0.0, 1.0])
+    values = []
+    for logit in (0.0, 5.0):
+        model = network("crl acls")
+        model.right_counts.assign(np.arange(COUNT) % 5)
+        model.finished_epochs.assign(4.0)
+        logits = np.eye(3, dtype="float32") * [[2.0], [logit], [1.0]]
+        logits = ops.convert_to_tensor(logits)
+        values.append(float(model.compute_loss(None, y, logits, weight)))
+    assert values[0] == values[1]
+
+
 def test_too_few_samples_for_a_record_are_refused_before_training():
     x, y, labels, _ = data_of("crl", COUNT)
     model = dense(kc.CorrectnessRankingModel, num_samples=COUNT - 1)
@@ -263,6 +337,8 @@ def test_data_in_the_order_of_the_epoch_are_read_whole():
     batches = kc.EpochBatches(x, labels)
     with pytest.raises(ValueError, match="`steps_per_epoch` must be None"):
         network("crl").fit(batches, steps_per_epoch=2, verbose=0)
+    with pytest.raises(ValueError, match="`shuffle` must be False"):
+        network("crl").fit(batches, shuffle=True, verbose=0)
 
 
 def test_cape_takes_no_targets_from_what_is_split_off():
@@ -755,21 +831,47 @@ def test_epoch_batches_show_all_once_in_an_order_of_seed_and_epoch():
     np.testing.assert_array_equal(weight, y["index"])
 
 
-def test_epoch_batches_count_epochs_in_a_plain_fit():
+class OwnLoss(keras.Model):
+    """Not of this library: nothing tells the data what epoch it is."""
+
+    def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
+        return ops.mean(ops.square(y_pred))
+
+
+class Shown(kc.EpochBatches):
+    """Remembers the first numbers of each pass."""
+
+    def __getitem__(self, place):
+        batch = super().__getitem__(place)
+        if place == 0:
+            self.firsts.append(tuple(batch[1]["index"]))
+        return batch
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_epoch_batches_count_epochs_told_or_not(told):
     x, labels = np.zeros((10, 6), "float32"), np.zeros(10, int)
-    batches = kc.EpochBatches(x, {"label": labels}["label"], batch_size=5)
-    orders = []
-    look = keras.callbacks.LambdaCallback(
-        on_epoch_begin=lambda e, logs: orders.append(
-            tuple(batches[0][1]["index"])
+    batches = Shown(x, labels, batch_size=5)
+    batches.firsts = []
+    model = network("crl") if told else dense(OwnLoss)
+    model.compile("sgd", loss=CROSS_ENTROPY, **JIT)
+    # The second `fit` goes on where nothing tells it the epoch.
+    for epochs in (3, 2):
+        orders = []
+        look = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: batches.firsts.clear(),
+            on_epoch_end=lambda epoch, logs, orders=orders: orders.append(
+                batches.firsts[0]
+            ),
         )
-    )
-    network("crl").fit(batches, epochs=3, verbose=0, callbacks=[look])
-    assert len(set(orders)) == 3
-    other = kc.EpochBatches(x, labels, batch_size=5)
-    for epoch in range(3):
-        other.set_epoch(epoch)
-        assert tuple(other[0][1]["index"]) == orders[epoch]
+        model.fit(
+            batches, epochs=epochs, shuffle=False, verbose=0, callbacks=[look]
+        )
+        first = 3 if epochs == 2 and not told else 0
+        for epoch, order in enumerate(orders, first):
+            random = np.random.default_rng((0, epoch)).permutation(10)
+            assert order == tuple(random[:5])
+        assert len(orders) == epochs
 
 
 @pytest.mark.parametrize(
@@ -803,6 +905,10 @@ def test_kept_examples_are_read_anew_in_each_epoch():
     )
     assert len(fitted.epoch) == 1
     shown = {int(y["index"]) for _, y in kept}
+    before = set(shown)
+    model.keeps.assign(np.arange(COUNT) < 5)
+    assert {int(y["index"]) for _, y in kept} == set(range(5))
+    model.keeps.assign(np.isin(np.arange(COUNT), list(before)))
     assert shown == set(np.flatnonzero(model.kept()))
     assert len(shown) == 48
     with pytest.raises(ValueError, match="must have an index"):
@@ -819,6 +925,13 @@ def test_workers_need_what_is_compiled_and_ends():
         kc.fit_workers(dense(keras.Model), data, epochs=1)
     with pytest.raises(ValueError, match="`steps_per_epoch` must be given"):
         kc.fit_workers(network("crl"), data.repeat(), epochs=1, verbose=0)
+    batches = kc.EpochBatches(x, labels)
+    with pytest.raises(TypeError, match="`data` must be a `tf.data.Dataset`"):
+        kc.fit_workers(network("crl"), batches, epochs=1, verbose=0)
+    with pytest.raises(TypeError, match="`validation_data` must be a `tf"):
+        kc.fit_workers(
+            network("crl"), data, epochs=1, validation_data=batches, verbose=0
+        )
     model = network("crl")
     fitted = kc.fit_workers(
         model,

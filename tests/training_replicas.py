@@ -148,12 +148,20 @@ def what_trains_wrongly():
             from_logits=True, ignore_class=255
         )
 
+    accumulates = keras.optimizers.SGD(gradient_accumulation_steps=2)
+    batches = tf.data.Dataset.from_tensor_slices((x, labels)).batch(31)
     tries = {
         "scalar loss": ({"loss": scalar}, {}),
         "ignore_class of Keras": ({"loss": ignores()}, {}),
         "uneven first batch": ({}, {"batch_size": 31}),
         "steps_per_execution": ({"steps_per_execution": 2}, {}),
         "jit_compile": ({"jit_compile": True}, {}),
+        "accumulation": ({"optimizer": accumulates}, {}),
+        "uneven data set": ({}, {"x": batches, "y": None}),
+        "uneven epoch": (
+            {},
+            {"x": kc.EpochBatches(x, labels, batch_size=31), "y": None},
+        ),
     }
     found = {}
     for name, (compiled, arguments) in tries.items():
@@ -162,12 +170,18 @@ def what_trains_wrongly():
             **{"optimizer": "sgd", "loss": "mse", "jit_compile": False}
             | compiled
         )
+        arguments = {"x": x, "y": labels, "verbose": 0} | arguments
         try:
-            model.fit(x, labels, verbose=0, **arguments)
+            model.fit(**arguments)
             found[name] = "trained"
         except ValueError as error:
             # Of this library, not of TensorFlow.
             found[name] = "refused" if "Received: " in str(error) else error
+    try:
+        network("crl").train_on_batch(x, y)
+        found["train_on_batch"] = "trained"
+    except ValueError as error:
+        found["train_on_batch"] = "refused" if "`fit`" in str(error) else error
     for name, half in (("scalar of two", scalar), ("mixed", LOSSES["mmce"])):
         try:
             two_outputs({"kind": KERAS, "half": half})

@@ -20,7 +20,7 @@ class EpochBatches(keras.utils.PyDataset):
     tells it the epoch. To another model's `fit` give `shuffle=False`, or
     Keras shuffles the batches once more, and the callback
     `LambdaCallback(on_epoch_begin=lambda epoch, logs:
-    batches.set_epoch(epoch))`; without it, epochs are counted from 0.
+    batches.set_epoch(epoch))`; without it, whole passes are counted from 0.
 
     Args:
         x: Inputs `(n, ...)`, an array or a structure of arrays.
@@ -76,6 +76,8 @@ class EpochBatches(keras.utils.PyDataset):
         self._seed = seed
         self._epoch = 0
         self._told = False
+        # Batches of a pass that has begun, None outside of any.
+        self._shown: int | None = None
         self._size = batch_size
         self._drop = drop_remainder
         parts = [*keras.tree.flatten(self._x), self._y]
@@ -97,6 +99,8 @@ class EpochBatches(keras.utils.PyDataset):
         return int(np.floor(count) if self._drop else np.ceil(count))
 
     def __getitem__(self, place):
+        if self._shown is not None:
+            self._shown += 1
         index = self._order[place * self._size : (place + 1) * self._size]
         x = keras.tree.map_structure(lambda part: part[index], self._x)
         y = {"label": self._y[index], "index": index}
@@ -109,9 +113,15 @@ class EpochBatches(keras.utils.PyDataset):
         self._epoch = epoch
         self._order = self._of_epoch()
 
+    def on_epoch_begin(self):
+        """Called by Keras before each epoch."""
+        self._shown = 0
+
     def on_epoch_end(self):
-        """Called by Keras after each epoch, and before the first."""
-        if not self._told:
+        """Called by Keras after each epoch, and after a look at the data."""
+        whole = self._shown is not None and self._shown >= len(self)
+        self._shown = None
+        if whole and not self._told:
             self._epoch += 1
             self._order = self._of_epoch()
 

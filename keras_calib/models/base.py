@@ -7,21 +7,15 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
-from keras_calib.inference import split_index
-from keras_calib.models.record import checked_index
 from keras_calib.models.refusals import refuse_class_weight
 from keras_calib.models.refusals import refuse_scalar_loss
 from keras_calib.models.refusals import refuse_training
+from keras_calib.models.refusals import refuse_uneven_parts
 from keras_calib.models.uneven import mean_of_the_whole
 from keras_calib.replicas import num_replicas
 
-__all__ = [
-    "EpochModel",
-    "RecordingModel",
-    "without_index",
-]
+__all__ = ["EpochModel", "without_index"]
 
 # The configuration of the layers of a functional model.
 _GRAPH = ("name", "trainable", "layers", "input_layers", "output_layers")
@@ -36,7 +30,8 @@ class EpochModel(keras.Model):
 
     Made like any `keras.Model`: `Model(inputs, outputs, ...)`, or as the
     base of a class with its own `call`. Several of these classes can be
-    combined, as in `class Both(SharpnessAwareModel, CorrectnessRankingModel)`.
+    combined, as in `class Both(SharpnessAwareModel, CorrectnessRankingModel)`,
+    but not two that remember samples.
 
     `fit` calls `begin_training(arguments)` once, then `begin_epoch(epoch)`
     and `end_epoch(epoch)`, before the callbacks of the user see them: what
@@ -91,7 +86,7 @@ class EpochModel(keras.Model):
 
     def begin_training(self, arguments: dict) -> None:
         """Called by `fit` with its arguments, before anything is trained."""
-        if _has_index(arguments):
+        if arguments.get("class_weight") is not None and _has_index(arguments):
             refuse_class_weight(arguments)
 
     def begin_epoch(self, epoch: int) -> None:
@@ -118,6 +113,14 @@ class EpochModel(keras.Model):
                     steps_per_epoch=arguments["steps_per_epoch"],
                 )
             )
+        if follows and arguments.get("shuffle"):
+            raise ValueError(
+                invalid(
+                    "`shuffle` must be False, or left out, for data whose "
+                    "order is that of the epoch",
+                    shuffle=arguments["shuffle"],
+                )
+            )
         if follows or hasattr(data, "element_spec"):
             # A data set has its own order.
             arguments.setdefault("shuffle", False)
@@ -130,11 +133,32 @@ class EpochModel(keras.Model):
             arguments["callbacks"] = [events, *given]
         try:
             self.begin_training(arguments)
-            return super().fit(**arguments)
+            with refuse_uneven_parts():
+                return super().fit(**arguments)
         finally:
             self.end_training()
             if isinstance(callbacks, keras.callbacks.CallbackList):
                 callbacks.callbacks.remove(events)
+
+    def evaluate(self, *args, **kwargs):
+        """As `keras.Model.evaluate`."""
+        with refuse_uneven_parts():
+            return super().evaluate(*args, **kwargs)
+
+    def train_on_batch(
+        self,
+        x,
+        y=None,
+        sample_weight=None,
+        class_weight=None,
+        return_dict=False,
+    ):
+        """As `keras.Model.train_on_batch`."""
+        if isinstance(y, dict):
+            refuse_class_weight({"class_weight": class_weight})
+        return super().train_on_batch(
+            x, y, sample_weight, class_weight, return_dict
+        )
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
@@ -174,89 +198,6 @@ class EpochModel(keras.Model):
             # to be trained.
             model.trainable = False
         return model
-
-
-class RecordingModel(EpochModel):
-    """Abstract: a model that remembers something of each training sample.
-
-    In training `y` is `{"label": labels, "index": numbers}`, with numbers in
-    [0, num_samples) that stay with their samples; `with_index` makes it of a
-    data set. Metrics and losses are given the labels alone. In evaluation
-    plain labels do too. A number out of range makes the loss NaN.
-
-    Args:
-        *args: As in `keras.Model`.
-        num_samples: How many training samples there are.
-        **kwargs: As in `keras.Model`.
-
-    Raises:
-        ValueError: In training, if `y` has no index, or `class_weight` is
-            given: weights go with their samples, as `sample_weight`.
-
-    Reference:
-        Moon et al., Confidence-Aware Learning for Deep Neural Networks, ICML
-        2020, section 3.3, https://arxiv.org/abs/2007.01458
-    """
-
-    def __init__(self, *args: Any, num_samples: int, **kwargs: Any):
-        check_integer("num_samples", num_samples, 1)
-        super().__init__(*args, **kwargs)
-        self.num_samples = num_samples
-
-    def begin_training(self, arguments: dict) -> None:
-        super().begin_training(arguments)
-        refuse_class_weight(arguments)
-        index = _index_of(arguments)
-        if index is not None:
-            checked_index(index, self.num_samples)
-
-    def compute_loss(
-        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
-    ):
-        labels, index = split_index(y)
-        _, sample_weight = without_index(y, sample_weight)
-        if training and index is None:
-            raise ValueError(
-                invalid(
-                    '`y` must be {"label": labels, "index": numbers of the '
-                    "samples} in training",
-                    y=type(y).__name__,
-                )
-            )
-        if not training:
-            return self.evaluated_loss(x, labels, y_pred, sample_weight)
-        loss = self.recorded_loss(x, labels, index, y_pred, sample_weight)
-        if not self.postpones:
-            self.remember_batch(y, y_pred, sample_weight)
-        return loss
-
-    def remember_batch(self, y: Any, y_pred: Any, sample_weight: Any) -> None:
-        super().remember_batch(y, y_pred, sample_weight)
-        labels, index = split_index(y)
-        _, sample_weight = without_index(y, sample_weight)
-        self.remember(labels, index, ops.stop_gradient(y_pred), sample_weight)
-
-    def recorded_loss(self, x, labels, index, y_pred, sample_weight):
-        """The loss of a training batch, from what is remembered."""
-        raise NotImplementedError
-
-    def remember(self, labels, index, y_pred, sample_weight):
-        """Updates what is remembered, the same on each replica."""
-
-    def plain_loss(self, x, labels, y_pred, sample_weight):
-        """The loss that the model is compiled with, of a training batch."""
-        return super().compute_loss(
-            x, labels, y_pred, sample_weight, training=True
-        )
-
-    def evaluated_loss(self, x, labels, y_pred, sample_weight):
-        """The loss of a batch that is not trained on."""
-        return super().compute_loss(
-            x, labels, y_pred, sample_weight, training=False
-        )
-
-    def get_config(self):
-        return {**super().get_config(), "num_samples": self.num_samples}
 
 
 @functools.cache
@@ -301,17 +242,11 @@ def _has_index(arguments: dict) -> bool:
     """Whether labels come with an index, as far as arguments of `fit` tell."""
     data, y = arguments.get("x"), arguments.get("y")
     spec = getattr(data, "element_spec", None)
+    if isinstance(data, keras.utils.PyDataset):
+        spec = data[0]
     if isinstance(spec, tuple) and len(spec) > 1:
         y = spec[1]
     return isinstance(y, dict) or hasattr(data, "set_epoch")
-
-
-def _index_of(arguments: dict) -> Any:
-    """The index of arrays among arguments of `fit`, None of other data."""
-    data, y = arguments.get("x"), arguments.get("y")
-    if hasattr(data, "set_epoch"):
-        return getattr(data, "index", None)
-    return split_index(y)[1] if isinstance(y, dict) else None
 
 
 def without_index(y: Any, sample_weight: Any) -> tuple[Any, Any]:

@@ -19,10 +19,10 @@ from keras_calib.inputs import read_labels
 from keras_calib.losses import PerSampleLoss
 from keras_calib.losses.smoothing import cross_entropy
 from keras_calib.model_outputs import reads_logits
-from keras_calib.models.base import RecordingModel
 from keras_calib.models.record import checked_index
 from keras_calib.models.record import read_at
 from keras_calib.models.record import unless_unknown
+from keras_calib.models.recording import RecordingModel
 from keras_calib.numerics import to_numpy
 from keras_calib.targets import cape_targets
 

@@ -17,11 +17,11 @@ from keras_calib.losses import correctness_ranking
 from keras_calib.losses.margin import with_factor
 from keras_calib.model_outputs import reads_logits
 from keras_calib.model_outputs import to_model_logits
-from keras_calib.models.base import RecordingModel
 from keras_calib.models.record import add_at
 from keras_calib.models.record import checked_index
 from keras_calib.models.record import read_at
 from keras_calib.models.record import unless_unknown
+from keras_calib.models.recording import RecordingModel
 from keras_calib.numerics import is_wrong
 from keras_calib.numerics import safe_divide
 from keras_calib.numerics import to_numpy
@@ -50,9 +50,9 @@ class CorrectnessRankingModel(RecordingModel):
 
     The correctness is read before the batch changes it, and judged by the
     logits of the training step (of its first pass in one of several). A pair
-    weighs as the lighter of its samples; samples of weight 0 are not
-    recorded. Under a distribution strategy pairs and record are those of the
-    batch of all replicas.
+    weighs as the lighter of its samples, and is no condition if that is 0;
+    samples of weight 0 are not recorded. Under a distribution strategy pairs
+    and record are those of the batch of all replicas.
 
     Args:
         *args: As in `keras.Model`: inputs and outputs, or nothing in a
@@ -69,7 +69,8 @@ class CorrectnessRankingModel(RecordingModel):
         role: `"penalty"` or `"condition"`, see above.
         normalization: `"epochs"`, as released: (count - least count of all) /
             (finished epochs - least count of all), and 0 where that is 0 / 0,
-            with samples that were never seen among all;
+            with samples that were never seen among all, so that it is for
+            epochs that show each sample once;
             `"views"`, as in the paper: count / times seen.
         **kwargs: As in `keras.Model`.
 
@@ -174,11 +175,12 @@ class CorrectnessRankingModel(RecordingModel):
             score=self.score,
             condition=self.condition,
         )
+        pair = ops.minimum(weight, ops.roll(weight, -1, axis=0))
         if self.role == "condition":
-            loss = self._conditioned(x, labels, y_pred, sample_weight, hinge)
+            active = ops.logical_and(hinge > 0, pair > 0)
+            loss = self._conditioned(x, labels, y_pred, sample_weight, active)
             return unless_unknown(known, loss)
         loss = self.plain_loss(x, labels, y_pred, sample_weight)
-        pair = ops.minimum(weight, ops.roll(weight, -1, axis=0))
         ranking = ops.mean(pair * hinge)
         # Keras adds up what the replicas return.
         loss = loss + self.strength * ranking / num_replicas()
@@ -220,10 +222,9 @@ class CorrectnessRankingModel(RecordingModel):
                 )
             )
 
-    def _conditioned(self, x, labels, y_pred, sample_weight, hinge):
+    def _conditioned(self, x, labels, y_pred, sample_weight, active):
         """The compiled loss, told where confidences contradict the record."""
-        active = ops.cast(hinge > 0, "float32")
-        active = own_rows(active, ops.shape(y_pred)[0])
+        active = own_rows(ops.cast(active, "float32"), ops.shape(y_pred)[0])
         return self.plain_loss(
             x, with_factor(labels, y_pred, active), y_pred, sample_weight
         )

@@ -10,6 +10,7 @@ from keras_calib.losses import PerSampleLoss
 from keras_calib.losses import adaptive_focal
 from keras_calib.models.base import EpochModel
 from keras_calib.models.base import without_index
+from keras_calib.models.refusals import refuse_several_outputs
 
 __all__ = ["FocalBinsModel"]
 
@@ -62,6 +63,7 @@ class FocalBinsModel(EpochModel):
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
         self._check_no_loss()
+        refuse_several_outputs(y_pred)
         labels, sample_weight = without_index(y, sample_weight)
         loss = _FocalOfBins(
             adaptive_focal,

@@ -11,13 +11,13 @@ from keras_calib.checks import check_at_least
 from keras_calib.checks import check_at_most
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
-from keras_calib.models.base import RecordingModel
 from keras_calib.models.correctness import classified
 from keras_calib.models.correctness import weight_of_rows
 from keras_calib.models.record import checked_index
 from keras_calib.models.record import read_at
 from keras_calib.models.record import set_at
 from keras_calib.models.record import unless_unknown
+from keras_calib.models.recording import RecordingModel
 from keras_calib.numerics import safe_divide
 from keras_calib.numerics import to_numpy
 from keras_calib.replicas import all_rows
@@ -149,7 +149,8 @@ class ConfidencePruningModel(RecordingModel):
     def kept_examples(self, dataset: Any) -> Any:
         """The examples of a data set that still train.
 
-        Each pass over the data asks anew.
+        Each pass over the data asks anew, as it begins. Keras warns that data
+        ran out in an epoch that is shorter than the one before.
 
         Args:
             dataset: A `tf.data.Dataset` of single examples with an index, as
@@ -170,14 +171,17 @@ class ConfidencePruningModel(RecordingModel):
                 invalid("examples must have an index", element_spec=spec)
             )
 
-        def keeps(*example):
-            labels = example[1] if len(example) > 1 else example[0]
-            kept = tf.numpy_function(
-                lambda index: self.kept()[index], [labels["index"]], tf.bool
-            )
-            return tf.ensure_shape(kept, ())
+        def of_a_pass(_):
+            kept = tf.numpy_function(self.kept, [], tf.bool)
+            kept = tf.ensure_shape(kept, (self.num_samples,))
 
-        return dataset.filter(keeps)
+            def keeps(*example):
+                labels = example[1] if len(example) > 1 else example[0]
+                return kept[labels["index"]]
+
+            return dataset.filter(keeps)
+
+        return tf.data.Dataset.range(1).flat_map(of_a_pass)
 
     def end_epoch(self, epoch: int) -> None:
         super().end_epoch(epoch)

@@ -1,14 +1,23 @@
 """What would train wrongly, or end in an error that says nothing."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 from keras import backend
 
 from keras_calib.checks import invalid
+from keras_calib.checks import shape_of
 from keras_calib.replicas import num_replicas
 
-__all__ = ["refuse_class_weight", "refuse_scalar_loss", "refuse_training"]
+__all__ = [
+    "refuse_class_weight",
+    "refuse_scalar_loss",
+    "refuse_several_outputs",
+    "refuse_training",
+    "refuse_uneven_parts",
+]
 
 
 def refuse_class_weight(arguments: dict) -> None:
@@ -35,8 +44,8 @@ def refuse_training(model: keras.Model, arguments: dict) -> None:
         RuntimeError: Under a strategy of several workers, for which `fit`
             fails in Keras 3.
         ValueError: Under several replicas: if several steps make one
-            execution, batches do not divide evenly, or XLA is asked for on
-            CPUs.
+            execution or one update, batches do not divide evenly, or XLA is
+            asked for on CPUs.
     """
     if backend.backend() != "tensorflow":
         return
@@ -64,6 +73,17 @@ def refuse_training(model: keras.Model, arguments: dict) -> None:
                 num_replicas=replicas,
             )
         )
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    steps = getattr(optimizer, "gradient_accumulation_steps", None)
+    if steps:
+        raise ValueError(
+            invalid(
+                "`gradient_accumulation_steps` must be None under several "
+                "replicas",
+                gradient_accumulation_steps=steps,
+                num_replicas=replicas,
+            )
+        )
     on_cpu = any("CPU" in d for d in strategy.extended.worker_devices)
     if on_cpu and model.jit_compile:
         raise ValueError(
@@ -82,6 +102,46 @@ def refuse_training(model: keras.Model, arguments: dict) -> None:
                 num_replicas=replicas,
             )
         )
+
+
+def refuse_several_outputs(y_pred: Any) -> None:
+    """Raises unless predictions are one tensor.
+
+    Raises:
+        ValueError: If they are not.
+    """
+    if not hasattr(y_pred, "shape"):
+        raise ValueError(
+            invalid(
+                "the model must have one output: its loss is of one",
+                y_pred=keras.tree.map_structure(shape_of, y_pred),
+            )
+        )
+
+
+@contextlib.contextmanager
+def refuse_uneven_parts() -> Iterator[None]:
+    """Says what is wrong with batches that devices cannot share evenly.
+
+    Raises:
+        ValueError: If that is what Keras or JAX fails at: under a strategy
+            Keras takes the mean of the parts of the first batch, to learn
+            its shape; JAX lays out arrays in equal parts.
+    """
+    try:
+        yield
+    except Exception as error:
+        # TensorFlow's InvalidArgumentError, JAX' IndivisibleError.
+        if "AddN of type AddN must have the same size" in str(error):
+            rule = "the first batch must divide evenly among the replicas"
+        elif type(error).__name__ == "IndivisibleError":
+            rule = (
+                "each batch must divide evenly among the devices: choose "
+                "another batch size, or leave the remainder out"
+            )
+        else:
+            raise
+        raise ValueError(invalid(rule, error=str(error)[:300])) from error
 
 
 def refuse_scalar_loss(model: keras.Model, labels: Any, y_pred: Any) -> None:

@@ -55,6 +55,7 @@ def fit_workers(
 
     Raises:
         RuntimeError: If the backend is not TensorFlow.
+        TypeError: If data are of another kind.
         ValueError: If the model is not compiled and built, or the data have
             no end and `steps_per_epoch` is None.
 
@@ -171,6 +172,14 @@ class _Batches:
 
         strategy = model.distribute_strategy
         loss = next(m for m in model.metrics if m.name == "loss")
+        if not callable(data) and not hasattr(data, "element_spec"):
+            raise TypeError(
+                invalid(
+                    "`data` must be a `tf.data.Dataset`, or a function that "
+                    "returns one",
+                    data=type(data).__name__,
+                )
+            )
         if callable(data):
             self._batches = strategy.distribute_datasets_from_function(data)
         else:
@@ -237,6 +246,13 @@ def _as_dataset(data: Any) -> Any:
 
     if hasattr(data, "element_spec"):
         return data
+    if not isinstance(data, tuple | list):
+        raise TypeError(
+            invalid(
+                "`validation_data` must be a `tf.data.Dataset` or arrays",
+                validation_data=type(data).__name__,
+            )
+        )
     return tf.data.Dataset.from_tensor_slices(tuple(data)).batch(32)
 
 

@@ -1,6 +1,5 @@
 """The callback that follows calibration from epoch to epoch."""
 
-import inspect
 import os
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from typing import Any
 
 import keras
 
+from keras_calib.callback_lists import neighbours
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.inference import check_data
@@ -80,7 +80,8 @@ class CalibrationLogger(keras.callbacks.Callback):
         ignore_class: Class id that does not count; None as the compiled
             loss says.
         batch_size: Size of the batches of arrays.
-        every: Log each `every`-th epoch, and the last. Epochs between have
+        every: Log each `every`-th epoch, and the last of `epochs`, or that
+            at which a callback before this one stops. Epochs between have
             no values in `logs`, as with `validation_freq` of `fit`.
         num_bins: Number of bins of the calibration errors and the diagram.
         loss: The loss whose regulariser is followed, as in
@@ -297,7 +298,7 @@ class CalibrationLogger(keras.callbacks.Callback):
         return {self.prefix + name: value for name, value in values.items()}
 
     def _check_order(self, names: list[str]) -> None:
-        for callback in self._callbacks_before():
+        for callback in neighbours(self)[0]:
             if getattr(callback, "monitor", None) in names:
                 raise ValueError(
                     invalid(
@@ -307,19 +308,3 @@ class CalibrationLogger(keras.callbacks.Callback):
                         monitor=callback.monitor,
                     )
                 )
-
-    def _callbacks_before(self) -> list[keras.callbacks.Callback]:
-        """Those of one `fit` that stand before this one in its list.
-
-        Keras shows a callback nothing of the others, so they are looked for
-        where the list calls.
-        """
-        frame = inspect.currentframe()
-        while frame is not None:
-            caller = frame.f_locals.get("self")
-            if isinstance(caller, keras.callbacks.CallbackList):
-                places = [x is self for x in caller.callbacks]
-                if True in places:
-                    return caller.callbacks[: places.index(True)]
-            frame = frame.f_back
-        return []
