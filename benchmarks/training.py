@@ -79,7 +79,9 @@ WAYS = {
     "CaPE": Way(kc.CaPEModel, RECORD, cross_entropy, None, 2),
     "pruning": Way(kc.ConfidencePruningModel, RECORD, cross_entropy),
     "MMCE": Way(loss=with_logits(kc.MMCE), target=1.1),
-    "MMCE weighted": Way(loss=with_logits(kc.MMCE, weighted=True), target=1.1),
+    "MMCE weighted": Way(
+        loss=with_logits(kc.MMCE, variant="weighted"), target=1.1
+    ),
     "MDCA": Way(loss=with_logits(kc.MDCA), target=1.1),
     "DCA": Way(loss=with_logits(kc.DCA)),
     "SAM": Way(kc.SharpnessAwareModel, {}, cross_entropy, 2.05),

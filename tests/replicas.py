@@ -1,4 +1,6 @@
-"""Run by test_metrics.py: raw sums and losses under N replicas and under one.
+"""Run by test_metrics.py: raw sums under N replicas and under one.
+
+Losses are in training_replicas.py.
 
 python tests/replicas.py NUM_REPLICAS
 """
@@ -10,7 +12,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 from cases import KINDS
-from cases import LOSSES
 from cases import METRICS
 
 import keras_calib as kc
@@ -26,7 +27,7 @@ def model():
 
 
 def evaluated(x, y):
-    """Every metric, a model evaluated with few, and with losses in turn."""
+    """Every metric, and a model evaluated with few."""
     network = model()
     metrics = [
         kc.ECE(from_logits=True),
@@ -34,30 +35,15 @@ def evaluated(x, y):
             ["ece", "nll"], prefix="a_", from_logits=True, refresh_every=2
         ),
     ]
-    network.compile(loss=LOSSES[0].make(), metrics=metrics, jit_compile=False)
+    network.compile(metrics=metrics, jit_compile=False)
     network.evaluate(x, y, batch_size=32, verbose=0)
     metrics += updated(x[:, :3], y)
-    losses = {}
-    coupled = [case for case in LOSSES if case.batch_coupled]
-    for case in LOSSES[::5] + coupled:
-        labels = case.labels(y)
-        network = model()
-        network.compile(
-            optimizer=keras.optimizers.SGD(0.5),
-            loss=case.make(),
-            jit_compile=False,
-        )
-        data = (x[:32], labels[:32])
-        if not case.batch_coupled:
-            # The others in training_replicas.py.
-            network.fit(*data, batch_size=32, epochs=2, verbose=0)
-        losses[case.name] = network.evaluate(*data, batch_size=32, verbose=0)
     sums = [integers(metric.sums) for metric in metrics]
     values = [
         [float(x) for x in keras.tree.flatten(metric.result())]
         for metric in metrics
     ]
-    return sums, values, losses
+    return sums, values
 
 
 def updated(logits, labels):
@@ -90,10 +76,10 @@ def main(num_replicas):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(128, 6)).astype("float32")
     y = rng.integers(3, size=128)
-    one, values, losses = evaluated(x, y)
+    one, values = evaluated(x, y)
     names = [f"CPU:{i}" for i in range(num_replicas)]
     with tf.distribute.MirroredStrategy(names).scope():
-        many, same, mirrored = evaluated(x, y)
+        many, same = evaluated(x, y)
     equal = {}
     exact = {case.name for case in CASES if case.has_exact_sums}
     for name, a, b, v, w in zip(NAMES, one, many, values, same, strict=True):
@@ -107,8 +93,7 @@ def main(num_replicas):
             room = 2**30 * 1e-5 * np.maximum(1.0, a[differ].astype(float))
             equal[name] &= bool((abs(a - b)[differ] <= room).all())
         equal[name] = bool(equal[name])
-    pairs = {name: (losses[name], mirrored[name]) for name in losses}
-    print(json.dumps({"equal": equal, "losses": pairs}))
+    print(json.dumps({"equal": equal}))
 
 
 if __name__ == "__main__":

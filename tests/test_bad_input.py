@@ -21,6 +21,7 @@ from keras_calib import FLSD
 from keras_calib import MDCA
 from keras_calib import MMCE
 from keras_calib import NLL
+from keras_calib import AdaptiveLabelSmoothing
 from keras_calib import BatchCoupledLoss
 from keras_calib import BrierLoss
 from keras_calib import ConfidencePenalty
@@ -246,6 +247,13 @@ HYPERPARAMETERS = [
 @each(HYPERPARAMETERS)
 def test_bad_hyperparameter_is_refused(case):
     refused(case)
+
+
+@pytest.mark.parametrize("cls", [*LOSSES, AdaptiveLabelSmoothing])
+def test_an_argument_that_a_loss_does_not_have_is_refused(cls):
+    with pytest.raises(TypeError, match="`strenght` must be an argument of"):
+        cls(strenght=2.0)
+    assert cls.from_config(cls().get_config()).get_config()
 
 
 # Labels, predictions and weights.

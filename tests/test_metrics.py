@@ -800,8 +800,6 @@ def test_replicas_hold_the_same_sums_as_one_device(num_replicas):
     cases = METRICS if num_replicas == 4 else KINDS
     assert {case.name for case in cases} < set(answer["equal"])
     assert all(answer["equal"].values()), answer
-    for one, many in answer["losses"].values():
-        assert abs(one - many) <= 1e-6 * abs(one), answer
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="devices of JAX")

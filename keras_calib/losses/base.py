@@ -1,5 +1,6 @@
 """The base of every loss that is a sum over samples."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_calib.checks import class_axis
+from keras_calib.checks import invalid
 from keras_calib.inputs import check_reading
 from keras_calib.inputs import possible_labels
 from keras_calib.inputs import read_labels
@@ -54,6 +56,7 @@ class PerSampleLoss(keras.losses.Loss):
         **hyperparameters: Keyword arguments of `fn`.
 
     Raises:
+        TypeError: If `fn` has no argument of the name of a hyperparameter.
         ValueError: On call, if shapes do not fit, and in eager use if class
             ids are out of range or label rows do not sum to 1.
 
@@ -83,6 +86,7 @@ class PerSampleLoss(keras.losses.Loss):
         dtype: Any = None,
         **hyperparameters: Any,
     ):
+        _check_hyperparameters(fn, hyperparameters)
         check_reading(axis, ignore_class)
         dtype = keras.dtype_policies.get(dtype or keras.config.floatx())
         is_double = dtype.compute_dtype == "float64"
@@ -225,3 +229,20 @@ def settle(losses: Any, valid: Any, possible: Any) -> Any:
     if valid is not None:
         losses = ops.where(valid, losses, ops.zeros_like(losses))
     return losses
+
+
+def _check_hyperparameters(fn: Callable, hyperparameters: dict) -> None:
+    """Raises if a function has no such keyword arguments."""
+    parameters = inspect.signature(fn).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    known = {p.name for p in parameters}
+    unknown = sorted(set(hyperparameters) - known)
+    if unknown:
+        raise TypeError(
+            invalid(
+                f"{', '.join(f'`{name}`' for name in unknown)} must be an "
+                f"argument of {getattr(fn, '__name__', fn)}",
+                **{name: hyperparameters[name] for name in unknown},
+            )
+        )

@@ -44,7 +44,8 @@ class BatchCoupledLoss(PerSampleLoss):
             and `dtype` of `PerSampleLoss`.
 
     Raises:
-        TypeError: If `fidelity` is not a `PerSampleLoss`.
+        TypeError: If `fidelity` is not a `PerSampleLoss`, or an argument is
+            not known.
         ValueError: If `strength` is negative or `fidelity` reads labels and
             predictions in another way.
 
@@ -64,11 +65,10 @@ class BatchCoupledLoss(PerSampleLoss):
         **kwargs: Any,
     ):
         check_at_least("strength", strength, 0.0)
-        super().__init__(statistic, **kwargs)
+        super().__init__(statistic, **kwargs, **(hyperparameters or {}))
         self._check_fidelity(fidelity)
         self.strength = strength
         self.fidelity = fidelity
-        self.hyperparameters = hyperparameters or {}
         if fidelity is not None and fidelity.needs_hard_labels:
             self.needs_hard_labels = True
 

@@ -141,7 +141,8 @@ class CorrectnessRankingModel(RecordingModel):
     def correctness(self) -> np.ndarray:
         """How often each sample was right so far `(num_samples,)`, in [0, 1].
 
-        Of samples that were never seen it is 0.
+        Of samples that were never seen it is 0. To be asked between epochs:
+        within one, Keras' variables hold nothing on JAX.
         """
         return to_numpy(self._correctness(ops.convert_to_tensor))
 
