@@ -171,7 +171,8 @@ class _Batches:
         import tensorflow as tf
 
         strategy = model.distribute_strategy
-        loss = next(m for m in model.metrics if m.name == "loss")
+        # A step of the user's own may have none.
+        shown = [m for m in model.metrics if m.name == "loss"]
         if not callable(data) and not hasattr(data, "element_spec"):
             raise TypeError(
                 invalid(
@@ -205,7 +206,7 @@ class _Batches:
         def run_step(batch):
             strategy.run(step, args=(batch,))
             # Of all workers: what it is told to must do the same on each.
-            return loss.result()
+            return {m.name: m.result() for m in shown}
 
         self._run_step = run_step
 
@@ -234,7 +235,7 @@ class _Batches:
                 self._iterator = iter(self._batches)
                 continue
             before(place)
-            after(place, {"loss": self._run_step(batch)})
+            after(place, self._run_step(batch))
             place += 1
             if stops():
                 return
