@@ -9,8 +9,9 @@ scikit-learn, of which cross entropy makes it far too sure (accuracy 0.793, ECE
 the second on as many images of a TensorFlow data set. Six ways have a lower
 ECE at the accuracy of cross entropy, down to 0.047 (ACLS with the condition
 of CRL), two at a lower accuracy, six do not; CaPE has 0.114, its cross entropy
-0.142, no difference that three seeds show. Four minutes on 2 cores; after a kill, add --resume. Table, picture,
-and a log and a backup of each training are written to --workdir.
+0.142, no difference that three seeds show. Four minutes on 2 cores; after a
+kill, add --resume. Table, picture, and a log and a backup of each training
+are written to --workdir.
 """
 
 import contextlib

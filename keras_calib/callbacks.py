@@ -36,8 +36,9 @@ class ResumableBackup(keras.callbacks.Callback):
     without a `keras.random.SeedGenerator` of their own are new too.
 
     Put it last in the list of callbacks. Where one of them stops training
-    within an epoch, as `TerminateOnNaN` does, that epoch is not finished:
-    the backup stays as it was before, and training goes on from there.
+    within an epoch, as `TerminateOnNaN` does, be it in the last step, that
+    epoch is not finished: the backup stays as it was before, and training
+    goes on from there.
 
     Args:
         path: The file, which may be there from an interrupted run. Its
@@ -53,8 +54,9 @@ class ResumableBackup(keras.callbacks.Callback):
             epochs are done.
 
     Raises:
-        ValueError: When training begins, if the backup is of another model
-            or optimizer, or one of `callbacks` does not stand before it.
+        ValueError: When training begins, if the model is not built, the
+            backup is of another model or optimizer, or one of `callbacks`
+            does not stand before it.
 
     Example:
 
@@ -88,15 +90,19 @@ class ResumableBackup(keras.callbacks.Callback):
         self.delete_at_end = delete_at_end
         self.epoch_logs: list[dict] = []
         self._pending: list | None = None
-        # Steps of this epoch, and whether the last one stopped training.
-        self._steps = 0
-        self._stopped = False
+        # Whether training was stopped within an epoch.
+        self._broken_off = False
 
     def on_train_begin(self, logs=None):
         self._check_order()
         self.epoch_logs = []
         self._pending = None
-        self._steps, self._stopped = 0, False
+        self._broken_off = False
+        if not self.model.built:
+            # Also where there is no file yet, rather than after a crash.
+            raise ValueError(
+                invalid("`model` must be built before training", built=False)
+            )
         if self._writes():
             for left in self.path.parent.glob(f".{self.path.name}.*.tmp"):
                 left.unlink(missing_ok=True)
@@ -122,19 +128,12 @@ class ResumableBackup(keras.callbacks.Callback):
             self._pending = None
 
     def on_train_batch_end(self, batch, logs=None):
-        self._steps = batch + 1
-        self._stopped = self.model.stop_training
+        # Not `self.model`, which on JAX would copy all of its state.
+        self._broken_off = self._model.stop_training
 
     def _writes(self) -> bool:
         """Whether this process writes the file."""
         return is_chief(getattr(self.model, "distribute_strategy", None))
-
-    def _is_broken_off(self) -> bool:
-        """Whether training was stopped before the end of the epoch."""
-        steps = (self.params or {}).get("steps")
-        if steps is None:
-            return self._stopped
-        return self.model.stop_training and self._steps < steps
 
     def _check_order(self) -> None:
         before, after = neighbours(self)
@@ -161,7 +160,7 @@ class ResumableBackup(keras.callbacks.Callback):
             vars(callback).update(values)
 
     def on_epoch_end(self, epoch, logs=None):
-        if self._is_broken_off():
+        if self._broken_off:
             return
         numbers = {k: plain_number(v) for k, v in (logs or {}).items()}
         self.epoch_logs.append(numbers)
@@ -174,13 +173,11 @@ class ResumableBackup(keras.callbacks.Callback):
                 epoch + 1,
                 logs=self.epoch_logs,
                 callbacks=self.callbacks,
-                # Of a stop within the epoch more may yet come.
-                stopped=self.model.stop_training and not self._stopped,
+                stopped=self.model.stop_training,
             )
 
     def on_train_end(self, logs=None):
         # All epochs were done before.
         self.model._initial_epoch = None
-        ended = not self._is_broken_off()
-        if self.delete_at_end and ended and self._writes():
+        if self.delete_at_end and not self._broken_off and self._writes():
             self.path.unlink(missing_ok=True)

@@ -112,6 +112,7 @@ def has_end(data: Any) -> bool:
     try:
         return num_batches(data, "") is not None
     except ValueError:
+        # It has none.
         return False
 
 
@@ -230,7 +231,11 @@ def num_batches(dataset: Iterable, rule: str) -> int | None:
         # TensorFlow's word for no end.
         endless = count == -1
     else:
-        count = len(dataset) if hasattr(dataset, "__len__") else None
+        try:
+            count = len(dataset)
+        except TypeError:
+            # Also of a loader whose data have no length.
+            count = None
     if endless:
         raise ValueError(invalid(rule, data=type(dataset).__name__))
     return None if count is None or count < 0 else count

@@ -262,7 +262,8 @@ def plain_number(value: Any) -> Any:
 def _arrays(value: Any) -> list:
     """Arrays in a list, such as the best weights; else none."""
     is_list = isinstance(value, list)
-    if is_list and all(isinstance(x, np.ndarray) for x in value):
+    # TensorFlow gives a weight of no axis as a number of NumPy.
+    if is_list and all(isinstance(x, np.ndarray | np.generic) for x in value):
         return value
     return []
 

@@ -14,6 +14,7 @@ CROSS_ENTROPY = {
 }
 
 
+@keras.saving.register_keras_serializable(package="tests")
 class Both(kc.SharpnessAwareModel, kc.CorrectnessRankingModel):
     pass
 

@@ -38,6 +38,9 @@ def test_replicas_train_every_model_as_one_device():
     assert set(answer["gradients"]) == {case.name for case in LOSSES}
     for name, difference in answer["gradients"].items():
         assert difference < 1e-6, (name, difference)
+    assert len(answer["workers"]) == 2
+    for name, difference in answer["workers"].items():
+        assert difference < 1e-6, (name, difference)
     for name, text in answer["refused"].items():
         assert text == "refused", (name, text)
     assert answer["outside"] == "exact"

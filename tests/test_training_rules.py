@@ -951,6 +951,27 @@ def test_workers_need_what_is_compiled_and_ends():
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="it is TensorFlow's")
+def test_workers_give_cape_its_data():
+    import tensorflow as tf
+
+    x, y, _, _ = data_of("cape", COUNT)
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
+    options = {"epochs": 1, "steps_per_epoch": 2, "verbose": 0}
+    for given, calibration, count in (
+        (data.repeat(), None, 64),
+        (data.repeat(), [x, y], COUNT),
+        (lambda context: data, (x, y), COUNT),
+    ):
+        model = network("cape")
+        kc.fit_workers(model, given, calibration_data=calibration, **options)
+        assert np.sum(array(model.targets) >= 0) == count
+    with pytest.raises(ValueError, match="`calibration_data` must be given"):
+        kc.fit_workers(network("cape"), lambda context: data, **options)
+    with pytest.raises(ValueError, match="None but for `CaPEModel`"):
+        kc.fit_workers(network("crl"), data, calibration_data=(x, y), **options)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="it is TensorFlow's")
 def test_training_by_workers_stops_within_an_epoch_and_shows_the_loss():
     import tensorflow as tf
 

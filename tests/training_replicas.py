@@ -20,13 +20,11 @@ import keras_calib as kc
 
 LOSSES = {
     "mmce": kc.MMCE(from_logits=True),
-    "mmce weighted": kc.MMCE(variant="weighted", from_logits=True),
     "mdca": kc.MDCA(
         fidelity=kc.FocalLoss(ignore_class=255, from_logits=True),
         ignore_class=255,
         from_logits=True,
     ),
-    "dca": kc.DCA(from_logits=True, ignore_class=255),
     "acls": kc.ACLS(margin=0.1, from_logits=True, ignore_class=255),
     "acls mean": kc.ACLS(
         margin=0.1,
@@ -83,6 +81,17 @@ def two_outputs(losses):
     options = {"epochs": 3, "shuffle": False, "verbose": 0}
     losses = model.fit(x, y, batch_size=32, **options).history["loss"]
     return np.concatenate([w.ravel() for w in model.get_weights()]), losses
+
+
+def by_workers(name):
+    """Weights of one of the models after `fit_workers`, with any strategy."""
+    x, y, labels, weight = data_of(name, 91)
+    batches = tf.data.Dataset.from_tensor_slices((x, y, weight)).batch(32)
+    model = network(name)
+    kc.fit_workers(
+        model, batches, epochs=2, validation_data=(x, labels), verbose=0
+    )
+    return [keras.ops.convert_to_numpy(v).tolist() for v in model.variables]
 
 
 def of_two(loss):
@@ -221,6 +230,7 @@ def main(num_replicas):
         mirrored = [fitted(name) for name in LOSSES]
         mirrored += [two_outputs(of_two(loss)) for loss in TWO.values()]
         parts = gradients([14, 13])
+        shared = {name: by_workers(name) for name in ("crl", "sam")}
         refused = what_trains_wrongly()
         metrics = [kc.ECE(from_logits=True) for _ in range(2)]
     outside = updated(*metrics)
@@ -235,7 +245,14 @@ def main(num_replicas):
     differences = {
         name: float(np.abs(alone[name] - parts[name]).max()) for name in alone
     }
+    workers = {
+        name: largest_differences(
+            (many[list(MODELS).index(name)][0], {}), (values, {})
+        )[0]
+        for name, values in shared.items()
+    }
     answer = {
+        "workers": workers,
         "gradients": differences,
         "models": models,
         "losses": losses,

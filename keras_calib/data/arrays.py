@@ -76,8 +76,10 @@ class EpochBatches(keras.utils.PyDataset):
         self._seed = seed
         self._epoch = 0
         self._told = False
-        # Batches of a pass that has begun, None outside of any.
+        # Batches of a pass that has begun, None outside of any, and whether
+        # a pass has ended, if only a look at the data.
         self._shown: int | None = None
+        self._looked = False
         self._size = batch_size
         self._drop = drop_remainder
         parts = [*keras.tree.flatten(self._x), self._y]
@@ -120,7 +122,8 @@ class EpochBatches(keras.utils.PyDataset):
     def on_epoch_end(self):
         """Called by Keras after each epoch, and after a look at the data."""
         whole = self._shown is not None and self._shown >= len(self)
-        self._shown = None
+        whole = whole and self._looked
+        self._shown, self._looked = None, True
         if whole and not self._told:
             self._epoch += 1
             self._order = self._of_epoch()

@@ -20,7 +20,7 @@ from keras_calib.replicas import num_replicas
 from keras_calib.replicas import sum_over_replicas
 from keras_calib.weights import broadcast_weight
 
-__all__ = ["PerSampleLoss", "settle"]
+__all__ = ["PerSampleLoss", "check_hyperparameters", "settle"]
 
 
 class PerSampleLoss(keras.losses.Loss):
@@ -86,7 +86,7 @@ class PerSampleLoss(keras.losses.Loss):
         dtype: Any = None,
         **hyperparameters: Any,
     ):
-        _check_hyperparameters(fn, hyperparameters)
+        check_hyperparameters(fn, hyperparameters)
         check_reading(axis, ignore_class)
         dtype = keras.dtype_policies.get(dtype or keras.config.floatx())
         is_double = dtype.compute_dtype == "float64"
@@ -231,8 +231,12 @@ def settle(losses: Any, valid: Any, possible: Any) -> Any:
     return losses
 
 
-def _check_hyperparameters(fn: Callable, hyperparameters: dict) -> None:
-    """Raises if a function has no such keyword arguments."""
+def check_hyperparameters(fn: Callable, hyperparameters: dict) -> None:
+    """Raises if a function has no such keyword arguments.
+
+    Raises:
+        TypeError: If it has not.
+    """
     parameters = inspect.signature(fn).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return

@@ -9,6 +9,7 @@ from keras import ops
 from keras_calib.checks import check_at_least
 from keras_calib.checks import invalid
 from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.base import check_hyperparameters
 from keras_calib.losses.base import settle
 from keras_calib.losses.smoothing import cross_entropy
 from keras_calib.replicas import all_rows
@@ -65,7 +66,9 @@ class BatchCoupledLoss(PerSampleLoss):
         **kwargs: Any,
     ):
         check_at_least("strength", strength, 0.0)
-        super().__init__(statistic, **kwargs, **(hyperparameters or {}))
+        super().__init__(statistic, **kwargs)
+        check_hyperparameters(statistic, hyperparameters or {})
+        self.hyperparameters |= hyperparameters or {}
         self._check_fidelity(fidelity)
         self.strength = strength
         self.fidelity = fidelity

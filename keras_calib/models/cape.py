@@ -191,6 +191,11 @@ class CaPEModel(RecordingModel):
     def begin_training(self, arguments: dict) -> None:
         super().begin_training(arguments)
         data, steps = self._given(), None
+        if data is None:
+            data = arguments.get("calibration_data")
+        if isinstance(data, list) and not isinstance(data[0], tuple):
+            # Arrays, not batches.
+            data = tuple(data)
         if data is None and arguments.get("validation_split"):
             raise ValueError(
                 invalid(
@@ -205,6 +210,14 @@ class CaPEModel(RecordingModel):
                 data = (data, arguments["y"])
             elif not has_end(data):
                 steps = arguments.get("steps_per_epoch")
+        if callable(data):
+            raise ValueError(
+                invalid(
+                    "`calibration_data` must be given beside data that a "
+                    "function makes",
+                    calibration_data=None,
+                )
+            )
         check_reread("calibration_data", data)
         size = arguments.get("batch_size") or 32
         self._update = lambda: self.update_targets(data, size, steps)

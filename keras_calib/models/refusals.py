@@ -12,6 +12,7 @@ from keras_calib.checks import shape_of
 from keras_calib.replicas import num_replicas
 
 __all__ = [
+    "refuse_accumulation",
     "refuse_class_weight",
     "refuse_scalar_loss",
     "refuse_several_outputs",
@@ -73,17 +74,7 @@ def refuse_training(model: keras.Model, arguments: dict) -> None:
                 num_replicas=replicas,
             )
         )
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    steps = getattr(optimizer, "gradient_accumulation_steps", None)
-    if steps:
-        raise ValueError(
-            invalid(
-                "`gradient_accumulation_steps` must be None under several "
-                "replicas",
-                gradient_accumulation_steps=steps,
-                num_replicas=replicas,
-            )
-        )
+    refuse_accumulation(model)
     on_cpu = any("CPU" in d for d in strategy.extended.worker_devices)
     if on_cpu and model.jit_compile:
         raise ValueError(
@@ -99,6 +90,26 @@ def refuse_training(model: keras.Model, arguments: dict) -> None:
             invalid(
                 "the first batch must divide evenly among the replicas",
                 batch_size=size,
+                num_replicas=replicas,
+            )
+        )
+
+
+def refuse_accumulation(model: keras.Model) -> None:
+    """Raises if gradients of several steps make one update, under replicas.
+
+    Raises:
+        ValueError: If so: Keras' optimizers fail at it.
+    """
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    steps = getattr(optimizer, "gradient_accumulation_steps", None)
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    if steps and replicas > 1:
+        raise ValueError(
+            invalid(
+                "`gradient_accumulation_steps` must be None under several "
+                "replicas",
+                gradient_accumulation_steps=steps,
                 num_replicas=replicas,
             )
         )

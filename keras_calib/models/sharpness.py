@@ -114,7 +114,7 @@ class SharpnessAwareModel(EpochModel):
         self.adaptive = bool(adaptive)
 
     def train_step(self, *args):
-        if not self.trainable_variables:
+        if self.built and not self.trainable_variables:
             # As Keras does, which warns of it.
             return super().train_step(*args)
         self.postpones = True

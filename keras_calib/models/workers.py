@@ -9,6 +9,8 @@ import numpy as np
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.models.base import EpochModel
+from keras_calib.models.cape import CaPEModel
+from keras_calib.models.refusals import refuse_accumulation
 from keras_calib.numerics import to_numpy
 
 __all__ = ["fit_workers", "is_chief"]
@@ -22,6 +24,7 @@ def fit_workers(
     initial_epoch: int = 0,
     steps_per_epoch: int | None = None,
     validation_data: Any = None,
+    calibration_data: Any = None,
     callbacks: Any = (),
     verbose: int = 1,
 ) -> keras.callbacks.History:
@@ -43,6 +46,8 @@ def fit_workers(
             Data without an end are read on from epoch to epoch.
         validation_data: A `tf.data.Dataset` of batches of all workers, or
             arrays, or None. Evaluated after each epoch.
+        calibration_data: What the targets of `CaPEModel` come from, as in its
+            `fit`, in the same order on each worker; None for `data`.
         callbacks: Callbacks as for `fit`; what they see of a step is the
             loss of the epoch so far, and their `model.stop_training` must
             be the same on all workers. Of `ResumableBackup` the first
@@ -82,11 +87,20 @@ def fit_workers(
                 built=model.built,
             )
         )
+    if calibration_data is not None and not isinstance(model, CaPEModel):
+        raise ValueError(
+            invalid(
+                "`calibration_data` must be None but for `CaPEModel`",
+                model=type(model).__name__,
+            )
+        )
+    refuse_accumulation(model)
     strategy = model.distribute_strategy
     with strategy.scope():
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
     train = _Batches(model, data, steps_per_epoch, model.train_step)
+    train.build(model)
     validate = None
     if validation_data is not None:
         validate = _Batches(
@@ -101,7 +115,12 @@ def fit_workers(
         steps=steps_per_epoch,
         model=model,
     )
-    arguments = {"x": data, "validation_data": validation_data}
+    arguments = {
+        "x": data,
+        "steps_per_epoch": steps_per_epoch,
+        "validation_data": validation_data,
+        "calibration_data": calibration_data,
+    }
     plans = isinstance(model, EpochModel)
     model.stop_training = False
     logs: dict = {}
@@ -202,13 +221,24 @@ class _Batches:
         self._steps = steps
         self._iterator: Any = None
 
-        @tf.function
+        @tf.function(autograph=False)
         def run_step(batch):
             strategy.run(step, args=(batch,))
             # Of all workers: what it is told to must do the same on each.
             return {m.name: m.result() for m in shown}
 
         self._run_step = run_step
+
+    def build(self, model: keras.Model) -> None:
+        """Makes the variables of loss and metrics, before a step would."""
+        strategy = model.distribute_strategy
+        batch = keras.tree.map_structure(
+            lambda part: strategy.experimental_local_results(part)[0],
+            next(iter(self._batches)),
+        )
+        with strategy.scope():
+            # As `fit` does.
+            model._symbolic_build(data_batch=batch)
 
     def run(
         self,
