@@ -589,7 +589,7 @@ def test_data_without_end_or_for_one_time_are_refused_at_once():
 
     with pytest.raises(ValueError, match="must have an end"):
         logger(Endless())
-    with pytest.raises(ValueError, match="readable anew each epoch"):
+    with pytest.raises(ValueError, match="read again and again"):
         logger(iter([(X, Y)]))
     log = logger([])
     log.set_model(network())

@@ -193,7 +193,7 @@ class CaPEModel(RecordingModel):
         data, steps = self._given(), None
         if data is None:
             data = arguments.get("calibration_data")
-        if isinstance(data, list) and not isinstance(data[0], tuple):
+        if isinstance(data, list) and data and hasattr(data[0], "shape"):
             # Arrays, not batches.
             data = tuple(data)
         if data is None and arguments.get("validation_split"):

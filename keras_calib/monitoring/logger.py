@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from keras_calib.callback_lists import neighbours
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.inference import check_data
+from keras_calib.inference import check_reread
 from keras_calib.inputs import check_reading
 from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import ECE
@@ -158,13 +158,7 @@ class CalibrationLogger(keras.callbacks.Callback):
     ):
         super().__init__()
         check_data(data, batch_size)
-        if isinstance(data, Iterator):
-            raise ValueError(
-                invalid(
-                    "`data` must be readable anew each epoch",
-                    data=type(data).__name__,
-                )
-            )
+        check_reread("data", data)
         check_integer("every", every, 1)
         check_reading(-1, ignore_class)
         self.data = data
