@@ -35,7 +35,8 @@ def evaluated(x, y):
             ["ece", "nll"], prefix="a_", from_logits=True, refresh_every=2
         ),
     ]
-    network.compile(metrics=metrics, jit_compile=False)
+    loss = kc.MbLS(from_logits=True)
+    network.compile(loss=loss, metrics=metrics, jit_compile=False)
     network.evaluate(x, y, batch_size=32, verbose=0)
     metrics += updated(x[:, :3], y)
     sums = [integers(metric.sums) for metric in metrics]
