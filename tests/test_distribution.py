@@ -109,6 +109,7 @@ def test_devices_of_jax_train_every_model_as_one():
     assert done.returncode == 0, done.stderr[-3000:]
     answer = json.loads(done.stdout.splitlines()[-1])
     assert answer.pop("devices") == 2
+    assert answer.pop("validation") == 1
     assert "each batch must divide evenly" in answer.pop("uneven")
     assert len(answer) == 9
     for name, (difference, shown) in answer.items():

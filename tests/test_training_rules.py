@@ -926,6 +926,8 @@ def test_workers_need_what_is_compiled_and_ends():
         kc.fit_workers(dense(keras.Model), data, epochs=1)
     with pytest.raises(ValueError, match="`steps_per_epoch` must be given"):
         kc.fit_workers(network("crl"), data.repeat(), epochs=1, verbose=0)
+    with pytest.raises(ValueError, match="`data` must have a batch"):
+        kc.fit_workers(network("crl"), data.take(0), epochs=1, verbose=0)
     batches = kc.EpochBatches(x, labels)
     with pytest.raises(TypeError, match="`data` must be a `tf.data.Dataset`"):
         kc.fit_workers(network("crl"), batches, epochs=1, verbose=0)

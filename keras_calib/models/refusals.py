@@ -142,6 +142,9 @@ def refuse_uneven_parts() -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if type(error) is ValueError:
+            # Said already: `fit` evaluates too.
+            raise
         # TensorFlow's InvalidArgumentError, JAX' IndivisibleError.
         if "AddN of type AddN must have the same size" in str(error):
             rule = "the first batch must divide evenly among the replicas"

@@ -61,8 +61,8 @@ def fit_workers(
     Raises:
         RuntimeError: If the backend is not TensorFlow.
         TypeError: If data are of another kind.
-        ValueError: If the model is not compiled and built, or the data have
-            no end and `steps_per_epoch` is None.
+        ValueError: If the model is not compiled and built, the data have no
+            batch, or no end and `steps_per_epoch` is None.
 
     Reference:
         TensorFlow, multi-worker training with a custom training loop,
@@ -232,9 +232,11 @@ class _Batches:
     def build(self, model: keras.Model) -> None:
         """Makes the variables of loss and metrics, before a step would."""
         strategy = model.distribute_strategy
+        first = next(iter(self._batches), None)
+        if first is None:
+            raise ValueError(invalid("`data` must have a batch", batches=0))
         batch = keras.tree.map_structure(
-            lambda part: strategy.experimental_local_results(part)[0],
-            next(iter(self._batches)),
+            lambda part: strategy.experimental_local_results(part)[0], first
         )
         with strategy.scope():
             # As `fit` does.
