@@ -1,0 +1,26 @@
+"""A network of dense layers."""
+
+import keras
+
+__all__ = ["dense"]
+
+
+def dense(input_shape, num_classes, *, width=1024, depth=2):
+    """Dense layers with ReLUs on flattened inputs.
+
+    Args:
+        input_shape: Of one input.
+        num_classes: Number of logits.
+        width: Units of each hidden layer.
+        depth: Hidden layers.
+
+    Reference:
+        Lienen, Hüllermeier, From Label Smoothing to Label Relaxation, AAAI
+        2021, https://ojs.aaai.org/index.php/AAAI/article/view/17041
+    """
+    inputs = keras.Input(input_shape)
+    x = keras.layers.Flatten()(inputs)
+    for _ in range(depth):
+        x = keras.layers.Dense(width, activation="relu")(x)
+    logits = keras.layers.Dense(num_classes, dtype="float32")(x)
+    return keras.Model(inputs, logits)
