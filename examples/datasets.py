@@ -5,7 +5,13 @@ from pathlib import Path
 import numpy as np
 from absl import app
 
-__all__ = ["few_and_noisy", "load_digits", "load_tfds"]
+__all__ = [
+    "few_and_noisy",
+    "load_digits",
+    "load_tfds",
+    "tfds_arrays",
+    "tfds_builder",
+]
 
 
 def few_and_noisy(name, data_dir=None, *, download=False, count, noise):
@@ -66,20 +72,8 @@ def load_tfds(name, data_dir=None, *, download=False):
         `(sets, num_classes)`: three pairs of images `(n, pixels)` in [0, 1]
         and class ids `(n,)`, for training, tuning and testing.
     """
-    import tensorflow_datasets as tfds
-
-    builder = _builder(tfds, name, data_dir)
-    ready = Path(builder.data_path).exists()
-    if not ready and data_dir is not None and not download:
-        raise app.UsageError(
-            "`--data_dir` must hold the prepared data set; add --download to "
-            "fetch it into that folder, or leave --data_dir out. "
-            f"Received: --data={name}, --data_dir={data_dir}"
-        )
-    if not ready:
-        builder.download_and_prepare()
-    train = _arrays(tfds, builder, "train")
-    test = _arrays(tfds, builder, "test")
+    builder = tfds_builder(name, data_dir, download=download)
+    train, test = (_flat(tfds_arrays(builder, s)) for s in ("train", "test"))
     count = len(train[1]) * 5 // 6
     sets = [
         tuple(values[:count] for values in train),
@@ -89,20 +83,44 @@ def load_tfds(name, data_dir=None, *, download=False):
     return sets, builder.info.features["label"].num_classes
 
 
-def _builder(tfds, name, data_dir):
+def tfds_builder(name, data_dir=None, *, download=False):
+    """The builder of a TFDS data set that is prepared, if need be here.
+
+    Raises:
+        app.UsageError: If there is no such data set, or it is not in
+            `data_dir` and `download` is False.
+    """
+    import tensorflow_datasets as tfds
+
     try:
-        return tfds.builder(name, data_dir=data_dir)
+        builder = tfds.builder(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError as error:
         raise app.UsageError(
             "`--data` must be 'digits' or the name of a TFDS image data set "
             f"with class labels. Received: --data={name}, "
             f"--data_dir={data_dir}"
         ) from error
+    ready = Path(builder.data_path).exists()
+    if not ready and data_dir is not None and not download:
+        raise app.UsageError(
+            "`--data_dir` must hold the prepared data set; add --download to "
+            "fetch it into that folder, or leave --data_dir out. "
+            f"Received: --data={name}, --data_dir={data_dir}"
+        )
+    if not ready:
+        builder.download_and_prepare()
+    return builder
 
 
-def _arrays(tfds, builder, split):
+def tfds_arrays(builder, split):
+    """Images `(n, height, width, channels)` and class ids `(n,)`."""
+    import tensorflow_datasets as tfds
+
     data = builder.as_dataset(split=split, batch_size=-1, shuffle_files=False)
     data = tfds.as_numpy(data)
-    images, labels = data["image"], data["label"]
-    images = images.reshape(len(images), -1).astype("float32") / 255
-    return images, labels.astype("int32")
+    return data["image"], data["label"].astype("int32")
+
+
+def _flat(part):
+    images, labels = part
+    return images.reshape(len(images), -1).astype("float32") / 255, labels

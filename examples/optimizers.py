@@ -2,7 +2,7 @@
 
 import keras
 
-__all__ = ["CoupledSGD", "build_optimizer", "learning_rate"]
+__all__ = ["CoupledSGD", "TimeDecay", "build_optimizer", "learning_rate"]
 
 
 @keras.saving.register_keras_serializable(package="examples")
@@ -33,13 +33,21 @@ class CoupledSGD(keras.optimizers.SGD):
         self.coupled_decay = coupled_decay
         self.backbone_rate = backbone_rate
 
+    def build(self, variables):
+        """Called by Keras with the variables that are trained."""
+        super().build(variables)
+        self._rates = [
+            self.backbone_rate if "backbone" in variable.path else 1.0
+            for variable in variables
+        ]
+
     def update_step(self, gradient, variable, learning_rate):
         """One variable's share of a step."""
         if self.coupled_decay:
             decay = keras.ops.cast(self.coupled_decay, variable.dtype)
             gradient = gradient + decay * variable
-        if "backbone" in variable.path:
-            learning_rate = learning_rate * self.backbone_rate
+        # On TensorFlow it is a variable without a path.
+        learning_rate *= self._rates[self._get_variable_index(variable)]
         super().update_step(gradient, variable, learning_rate)
 
     def get_config(self):
@@ -48,6 +56,34 @@ class CoupledSGD(keras.optimizers.SGD):
             "coupled_decay": self.coupled_decay,
             "backbone_rate": self.backbone_rate,
         }
+
+
+@keras.saving.register_keras_serializable(package="examples")
+class TimeDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """A rate, or schedule, divided by 1 + `decay` step."""
+
+    def __init__(self, rate, decay):
+        super().__init__()
+        self.rate = rate
+        self.decay = decay
+
+    def __call__(self, step):
+        rate = self.rate(step) if callable(self.rate) else self.rate
+        return rate / (1.0 + self.decay * keras.ops.cast(step, "float32"))
+
+    def get_config(self):
+        rate = self.rate
+        if callable(rate):
+            rate = keras.saving.serialize_keras_object(rate)
+        return {"rate": rate, "decay": self.decay}
+
+    @classmethod
+    def from_config(cls, config):
+        """As of all Keras objects."""
+        rate = config["rate"]
+        if isinstance(rate, dict):
+            rate = keras.saving.deserialize_keras_object(rate)
+        return cls(rate, config["decay"])
 
 
 def learning_rate(setup, steps_per_epoch):
@@ -60,6 +96,11 @@ def learning_rate(setup, steps_per_epoch):
     Returns:
         A number, or a `keras.optimizers.schedules.LearningRateSchedule`.
     """
+    rate = _schedule(setup, steps_per_epoch)
+    return TimeDecay(rate, setup.time_decay) if setup.time_decay else rate
+
+
+def _schedule(setup, steps_per_epoch):
     steps = setup.epochs * steps_per_epoch
     warmup = setup.warmup_epochs * steps_per_epoch
     rate = setup.learning_rate

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from absl import flags
 
-__all__ = ["Method", "Options", "Setup", "define", "read"]
+__all__ = ["Method", "Options", "Setup", "check_task", "define", "read"]
 
 
 class Setup(NamedTuple):
@@ -25,10 +25,14 @@ class Setup(NamedTuple):
     data: str
     test_split: str | None
     validation: float
+    validation_of: str
+    extra_annotations: bool
     stratified: bool
     net: str
     weights: str | None
-    dropout: float
+    dropout: float | None
+    train_vectors: bool
+    pool_stride: int
     output_stride: int
     image_size: list[int]
     resize: int | None
@@ -37,6 +41,7 @@ class Setup(NamedTuple):
     jitter: float
     normalize: str
     objects: str | None
+    alone: bool
     sequence_length: int
     batch_size: int
     epochs: int
@@ -51,6 +56,7 @@ class Setup(NamedTuple):
     decay_factor: float
     warmup_epochs: int
     power: float
+    time_decay: float
     backbone_rate: float
     clip_norm: float | None
     sam_rho: float
@@ -101,6 +107,7 @@ class Options(NamedTuple):
     strategy: str
     precision: str
     steps_per_epoch: int | None
+    jit: bool
     resume: bool
     tensorboard: bool
     export: bool
@@ -178,6 +185,16 @@ def _define_data(values):
         lower_bound=0.0,
         **put,
     )
+    flags.DEFINE_enum(
+        "validation_of",
+        "train",
+        ["train", "test"],
+        "Of which part of the data validation data are held out.",
+        **put,
+    )
+    flags.DEFINE_bool(
+        "extra_annotations", False, "Train on VOC's trainaug.txt.", **put
+    )
     flags.DEFINE_bool("stratified", False, "As many of each class.", **put)
     flags.DEFINE_list(
         "image_size", [], "Height and width, or one number.", **put
@@ -197,10 +214,10 @@ def _define_data(values):
     flags.DEFINE_enum(
         "normalize",
         "standard",
-        ["unit", "standard", "imagenet"],
-        "unit: pixels in [0, 1]; standard: less the mean, by the standard "
-        "deviation of each channel of the training data; imagenet: those of "
-        "ImageNet.",
+        ["unit", "centered", "standard", "imagenet"],
+        "unit: pixels in [0, 1]; centered: less the mean training image; "
+        "standard: less the mean, by the standard deviation of each channel of "
+        "the training data; imagenet: those of ImageNet.",
         **put,
     )
     flags.DEFINE_enum(
@@ -209,6 +226,9 @@ def _define_data(values):
         ["boxes", "mask"],
         "What adaptive label smoothing measures objects by.",
         **put,
+    )
+    flags.DEFINE_bool(
+        "alone", False, "Each object by itself, the others painted over.", **put
     )
     flags.DEFINE_integer("sequence_length", 1000, "Tokens of a text.", **put)
     flags.DEFINE_integer(
@@ -228,7 +248,13 @@ def _define_network(values):
     flags.DEFINE_enum(
         "weights", None, ["imagenet"], "Where training begins.", **put
     )
-    flags.DEFINE_float("dropout", 0.0, "Of networks that have it.", **put)
+    flags.DEFINE_float(
+        "dropout", None, "Of networks that have it; theirs if none.", **put
+    )
+    flags.DEFINE_bool(
+        "train_vectors", False, "Train the vectors of words too.", **put
+    )
+    flags.DEFINE_integer("pool_stride", 1, "Of gpcn's poolings.", **put)
     flags.DEFINE_integer("output_stride", 16, "Of segmenters.", **put)
 
 
@@ -260,6 +286,12 @@ def _define_optimizer(values):
     flags.DEFINE_float("decay_factor", 0.1, "What a step multiplies by.", **put)
     flags.DEFINE_integer("warmup_epochs", 0, "Linear, from zero.", **put)
     flags.DEFINE_float("power", 0.9, "Of the poly schedule.", **put)
+    flags.DEFINE_float(
+        "time_decay",
+        0.0,
+        "d of a rate that is divided by 1 + d step, as `decay` of Keras 2 was.",
+        **put,
+    )
     flags.DEFINE_float(
         "backbone_rate", 1.0, "Multiplies the rate of the backbone.", **put
     )
@@ -316,8 +348,27 @@ def _define_options(values):
     flags.DEFINE_integer(
         "steps_per_epoch", None, "Fewer steps, for a trial.", **put
     )
+    flags.DEFINE_bool("jit", False, "Compile steps by XLA.", **put)
     flags.DEFINE_bool("resume", False, "Go on from --workdir.", **put)
     flags.DEFINE_bool("tensorboard", False, "Write event files.", **put)
     flags.DEFINE_bool("export", True, "Write a SavedModel.", **put)
     flags.DEFINE_string("workdir", "work/runs", "For results.", **put)
     flags.DEFINE_integer("verbose", 2, "As of fit.", **put)
+
+
+def check_task(setup, task):
+    """Raises unless this script is the one for the set-up.
+
+    Raises:
+        flags.Error: If it is not.
+    """
+    if setup.task != task:
+        script = {
+            "classification": "train_classifier.py",
+            "segmentation": "train_segmentation.py",
+            "text": "train_text.py",
+        }[setup.task]
+        raise flags.Error(
+            f"`--task` must be {task} for this script; the set-up is one of "
+            f"{script}. Received: --task={setup.task}, --setup={setup.setup}"
+        )

@@ -832,6 +832,31 @@ def test_epoch_batches_show_all_once_in_an_order_of_seed_and_epoch():
     np.testing.assert_array_equal(weight, y["index"])
 
 
+def test_augmented_batches_depend_on_seed_epoch_and_place_alone():
+    x, labels = np.zeros((6, 1)), np.arange(6)
+
+    def noisy(x, y, random):
+        return x + random.normal(size=x.shape), 10 * y
+
+    def shown(seed, epoch):
+        batches = kc.EpochBatches(
+            x, labels, batch_size=3, seed=seed, augment=noisy
+        )
+        batches.set_epoch(epoch)
+        # The second before the first: nothing depends on what was read.
+        second, first = batches[1], batches[0]
+        for _, y in (first, second):
+            np.testing.assert_array_equal(y["label"], 10 * y["index"])
+        return np.concatenate([first[0], second[0]])[:, 0]
+
+    first = shown(0, 0)
+    assert len(set(first)) == 6
+    np.testing.assert_array_equal(shown(0, 0), first)
+    for seed, epoch in ((1, 0), (0, 1)):
+        assert not set(shown(seed, epoch)) & set(first)
+    assert len(set(shown(None, 0))) == 6
+
+
 class OwnLoss(keras.Model):
     """Not of this library: nothing tells the data what epoch it is."""
 

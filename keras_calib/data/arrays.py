@@ -1,5 +1,6 @@
 """Arrays as batches with an index, in an order that a seed and epoch fix."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -31,6 +32,11 @@ class EpochBatches(keras.utils.PyDataset):
             Defaults to `0`.
         drop_remainder: Whether a last batch that is smaller is left out.
             Defaults to `False`.
+        augment: A function of inputs and labels of a batch and a
+            `numpy.random.Generator`, which returns inputs and labels of as
+            many samples: random crops, mixed images with soft labels. What
+            the generator draws depends on seed, epoch and place of the batch
+            alone. None, the default, shows samples as they are.
 
     Raises:
         ValueError: If arrays have different lengths, or a number is out of
@@ -56,6 +62,7 @@ class EpochBatches(keras.utils.PyDataset):
         sample_weight: Any = None,
         seed: int | None = 0,
         drop_remainder: bool = False,
+        augment: Callable[..., tuple[Any, Any]] | None = None,
     ):
         check_integer("batch_size", batch_size, 1)
         if seed is not None:
@@ -82,6 +89,7 @@ class EpochBatches(keras.utils.PyDataset):
         self._looked = False
         self._size = batch_size
         self._drop = drop_remainder
+        self._augment = augment
         parts = [*keras.tree.flatten(self._x), self._y]
         parts += [] if self._weight is None else [self._weight]
         lengths = [len(part) for part in parts]
@@ -105,7 +113,11 @@ class EpochBatches(keras.utils.PyDataset):
             self._shown += 1
         index = self._order[place * self._size : (place + 1) * self._size]
         x = keras.tree.map_structure(lambda part: part[index], self._x)
-        y = {"label": self._y[index], "index": index}
+        labels = self._y[index]
+        if self._augment is not None:
+            draws = (self._seed or 0, self._epoch, place)
+            x, labels = self._augment(x, labels, np.random.default_rng(draws))
+        y = {"label": labels, "index": index}
         return (x, y) if self._weight is None else (x, y, self._weight[index])
 
     def set_epoch(self, epoch: int) -> None:

@@ -1,0 +1,89 @@
+r"""Repairs trained networks: calibrators beside one another.
+
+    python examples/calibrate.py work/runs/cifar10_resnet20/cross_entropy/seed0
+    python examples/calibrate.py RUN --save=TemperatureScaling
+
+fits each calibrator on the run's predictions for its validation data and
+measures it on those for its test data, or on --part=imagenet_v2 that
+evaluate.py made. Written into the run's folder: calibrators.csv, and with
+--save a SavedModel that answers calibrated, under serving_calibrated.
+"""
+
+import csv
+from pathlib import Path
+
+import keras
+from absl import app
+from absl import flags
+from run_results import find_runs
+from run_results import measures
+from run_results import read_predictions
+
+import keras_calib
+
+_NAMES = (
+    "TemperatureScaling",
+    "VectorScaling",
+    "MatrixScaling",
+    "DirichletCalibration",
+    "EnsembleTemperatureScaling",
+    "HistogramBinning",
+    "IsotonicCalibration",
+    "BetaCalibration",
+)
+_CALIBRATORS = flags.DEFINE_multi_enum(
+    "calibrator", _NAMES[:2] + _NAMES[4:], _NAMES, "Which."
+)
+_PART = flags.DEFINE_string("part", "test", "Predictions to measure on.")
+_SAVE = flags.DEFINE_enum("save", None, _NAMES, "Which to export.")
+_SHOWN = ("accuracy", "nll", "brier", "ece", "aece", "aurc")
+
+
+def fitted(name, folder):
+    """A calibrator, fitted on a run's validation data."""
+    labels, logits = read_predictions(folder, "validation")
+    return getattr(keras_calib, name)().fit(labels, logits)
+
+
+def repair(folder, names, part):
+    """Rows of measures on a part, before and after each calibrator."""
+    labels, logits = read_predictions(folder, part)
+    rows = [{"calibrator": "none", **measures(labels, logits)}]
+    for name in names:
+        calibrator = fitted(name, folder)
+        repaired = keras.ops.convert_to_numpy(calibrator(logits))
+        rows.append({"calibrator": name, **measures(labels, repaired)})
+    return rows
+
+
+def main(argv):
+    folders = find_runs(argv[1:])
+    if not folders:
+        raise app.UsageError(
+            f"Name the folders of runs, with results.csv. Received: {argv[1:]}"
+        )
+    for folder in folders:
+        rows = repair(folder, _CALIBRATORS.value, _PART.value)
+        path = folder / "calibrators.csv"
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+        print(f"\n{folder}\n{'':28}" + "".join(f"{n:>10}" for n in _SHOWN))
+        for row in rows:
+            numbers = "".join(f"{row[name]:10.4f}" for name in _SHOWN)
+            print(f"{row['calibrator']:28}{numbers}")
+        if _SAVE.value is not None:
+            save(folder, _SAVE.value)
+
+
+def save(folder, name):
+    """Exports a run's model with a calibrator inside."""
+    target = Path(folder) / "serving_calibrated"
+    model = keras.saving.load_model(folder / "model.keras")
+    keras_calib.export(model, target, fitted(name, folder), from_logits=True)
+    print(f"Served from {target}")
+
+
+if __name__ == "__main__":
+    app.run(main)

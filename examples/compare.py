@@ -1,0 +1,80 @@
+r"""One table of many runs, beside what was published.
+
+    python examples/compare.py work/runs
+    python examples/compare.py work/runs --measures=ece_ts,aurc_norm
+
+prints for each set-up means and standard deviations over seeds, with the
+published numbers in brackets; a t-test of pairs against --baseline on the same
+seeds; and the mean ranks of the methods over the set-ups. Written to --out:
+table.md, runs.csv with all rows, and ece.png.
+"""
+
+from pathlib import Path
+
+import matplotlib as mpl
+from absl import app
+from absl import flags
+from comparisons import grouped
+from comparisons import markdown
+from comparisons import paired_values
+from comparisons import ranks
+from comparisons import read_published
+from comparisons import write_rows
+from paired_results import draw
+from paired_results import summarize
+from paired_results import table
+
+_MEASURES = flags.DEFINE_list(
+    "measures", ["accuracy", "nll", "ece", "aece", "aurc"], "Columns."
+)
+_BASELINE = flags.DEFINE_string(
+    "baseline", "cross_entropy", "Method the others are compared with."
+)
+_OUT = flags.DEFINE_string("out", "work/comparison", "Folder for results.")
+_PUBLISHED = flags.DEFINE_string(
+    "published",
+    str(Path(__file__).parent / "recipes" / "published.csv"),
+    "Table of published numbers.",
+)
+
+
+def main(argv):
+    mpl.use("Agg")
+    setups = grouped(argv[1:] or ["work/runs"])
+    if not setups:
+        raise app.UsageError(
+            "The folders must hold finished runs, with results.csv. "
+            f"Received: {argv[1:]}"
+        )
+    out = Path(_OUT.value)
+    out.mkdir(parents=True, exist_ok=True)
+    parts, values = [], {}
+    for setup, methods in setups.items():
+        published = {}
+        if Path(_PUBLISHED.value).is_file():
+            published = read_published(_PUBLISHED.value, setup)
+        text = markdown(methods, _MEASURES.value, published)
+        parts.append(f"## {setup}\n\n{text}")
+        if _BASELINE.value in methods:
+            values[setup] = paired_values(methods, _BASELINE.value)
+    if values:
+        rows = summarize(values)
+        parts.append(f"## Beside {_BASELINE.value}\n\n```\n{table(rows)}\n```")
+        draw(rows, out / "ece.png")
+    if len(setups) > 1:
+        lines = [
+            f"{name:32}" + "".join(f"{rank:10.2f}" for rank in row)
+            for name, row in ranks(setups, _MEASURES.value).items()
+        ]
+        head = " " * 32 + "".join(f"{name:>10}" for name in _MEASURES.value)
+        text = "\n".join([head, *lines])
+        parts.append(f"## Mean ranks\n\n```\n{text}\n```")
+    write_rows(setups, out / "runs.csv")
+    text = "\n\n".join(parts) + "\n"
+    (out / "table.md").write_text(text, encoding="utf-8")
+    print(text)
+    print(f"Written to {out}")
+
+
+if __name__ == "__main__":
+    app.run(main)

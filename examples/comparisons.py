@@ -1,0 +1,149 @@
+"""Many runs in one table: means over seeds, what was published, ranks."""
+
+import csv
+import math
+
+import numpy as np
+from run_results import find_runs
+from run_results import read_row
+from scipy.stats import rankdata
+
+__all__ = [
+    "grouped",
+    "markdown",
+    "paired_values",
+    "read_published",
+    "ranks",
+    "write_rows",
+]
+
+# Of which more is better.
+_RISING = ("accuracy", "miou", "coverage_at_1", "coverage_at_5")
+# What `paired_results` takes, and the unit.
+_PAIRED = (("accuracy", 1), ("nll", 1), ("ece", 1), ("aece", 1), ("aurc", 1000))
+
+
+def grouped(folders):
+    """Rows of runs, `{set-up: {method: {seed: row}}}`, without grids."""
+    found = {}
+    for folder in find_runs(folders):
+        row = read_row(folder)
+        tuned = row.get("tuned", "")
+        if tuned == "grid":
+            continue
+        name = row["method"] + (f" ({tuned})" if tuned else "")
+        if "held_out" in folder.parent.name:
+            name += " held out"
+        methods = found.setdefault(row["setup"], {})
+        methods.setdefault(name, {})[row["seed"]] = row
+    return found
+
+
+def markdown(methods, measures, published):
+    """A table of one set-up: a row per method.
+
+    Args:
+        methods: `{method: {seed: row}}`.
+        measures: Names of columns of the rows.
+        published: `{(method, measure): text}`.
+    """
+    lines = [
+        "| method | seeds | " + " | ".join(measures) + " |",
+        "|---|---|" + "---|" * len(measures),
+    ]
+    for method, seeds in methods.items():
+        rows = [row for row in seeds.values() if not row["diverged"]]
+        count = f"{len(rows)}"
+        if len(rows) < len(seeds):
+            count += f" ({len(seeds) - len(rows)} diverged)"
+        cells = []
+        for measure in measures:
+            values = [row[measure] for row in rows if measure in row]
+            printed = published.get((method, measure))
+            cells.append(_cell(values) + (f" [{printed}]" if printed else ""))
+        lines.append(f"| {method} | {count} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def paired_values(methods, baseline):
+    """`{method: (seeds, 5)}` for `paired_results`, the baseline first.
+
+    Only seeds that the baseline and the method both have; methods without
+    are left out.
+    """
+    values = {}
+    own = {s: r for s, r in methods[baseline].items() if not r["diverged"]}
+    names = [baseline, *(name for name in methods if name != baseline)]
+    for name in names:
+        rows = {s: r for s, r in methods[name].items() if not r["diverged"]}
+        if sorted(rows) == sorted(own):
+            values[name] = [
+                [unit * rows[seed][measure] for measure, unit in _PAIRED]
+                for seed in sorted(own)
+            ]
+    return values
+
+
+def ranks(setups, measures):
+    """Mean rank of each method over set-ups, 1 the best, ties averaged.
+
+    Args:
+        setups: As of `grouped`.
+        measures: Names of columns of the rows.
+
+    Returns:
+        `{method: [mean rank by each measure]}` of the methods that all
+        set-ups have.
+    """
+    names = set.intersection(*(set(methods) for methods in setups.values()))
+    names = [name for name in next(iter(setups.values())) if name in names]
+    table = np.zeros((len(names), len(measures)))
+    for methods in setups.values():
+        for column, measure in enumerate(measures):
+            means = [
+                np.mean([row[measure] for row in methods[name].values()])
+                for name in names
+            ]
+            sign = -1.0 if measure.startswith(_RISING) else 1.0
+            # As printed: methods that tables show as equal have equal ranks.
+            table[:, column] += rankdata(sign * np.round(means, 4))
+    table /= len(setups)
+    return {name: list(row) for name, row in zip(names, table, strict=True)}
+
+
+def read_published(path, setup):
+    """`{(method, measure): text}` of the published numbers of a set-up."""
+    found = {}
+    with open(path, newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["setup"] != setup:
+                continue
+            tuned = f" ({row['tuned']})" if row["tuned"] else ""
+            spread = f" ± {row['std']}" if row["std"] else ""
+            key = row["loss"] + tuned, row["measure"]
+            found.setdefault(key, row["value"] + spread)
+    return found
+
+
+def write_rows(setups, path):
+    """All rows of all runs, as CSV."""
+    rows = [
+        row
+        for methods in setups.values()
+        for seeds in methods.values()
+        for row in seeds.values()
+    ]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _cell(values):
+    if not values:
+        return "-"
+    mean = np.mean(values)
+    if len(values) == 1 or not math.isfinite(mean):
+        return f"{mean:.4f}"
+    return f"{mean:.4f} ± {np.std(values, ddof=1):.4f}"

@@ -1,0 +1,83 @@
+"""From the flags of a method to the loss and the class that trains."""
+
+import keras
+
+import keras_calib
+
+__all__ = ["build_loss", "build_model", "label_kind", "remembers"]
+
+# Models whose loss is their own.
+_OWN_LOSS = ("AdaptiveFocalModel", "ScheduledFocalModel")
+_WITH_MARGIN = ("ACLS", "MbLS")
+
+
+def build_loss(method, setup):
+    """The loss of a method on logits, or None where the model has its own."""
+    if method.train_model in _OWN_LOSS:
+        return None
+    if method.loss == "CrossEntropy":
+        if label_kind(method) == "soft":
+            return keras.losses.CategoricalCrossentropy(from_logits=True)
+        return keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, ignore_class=setup.ignore_class
+        )
+    common = {"from_logits": True, "ignore_class": setup.ignore_class}
+    options = dict(method.loss_option)
+    if method.loss in _WITH_MARGIN:
+        options.setdefault("margin", setup.margin)
+    if method.fidelity is not None:
+        fidelity = _class(method.fidelity, "fidelity")
+        options["fidelity"] = fidelity(**method.fidelity_option, **common)
+    return _class(method.loss, "loss")(**options, **common)
+
+
+def build_model(method, setup, num_samples, inputs, outputs):
+    """A model of the class that the method trains with.
+
+    Args:
+        method: A `Method`.
+        setup: A `Setup`; with `sam_rho` the class takes SAM's steps too.
+        num_samples: Size of the training data, for those that remember it.
+        inputs: Of the network.
+        outputs: Its logits.
+    """
+    kind, arguments = keras_calib.EpochModel, dict(method.model_option)
+    if method.train_model is not None:
+        kind = _class(method.train_model, "train_model")
+    if remembers(method):
+        arguments["num_samples"] = num_samples
+    if method.train_model in _OWN_LOSS:
+        arguments["from_logits"] = True
+    if setup.sam_rho:
+        arguments["rho"] = setup.sam_rho
+        sharp = keras_calib.SharpnessAwareModel
+        if kind is keras_calib.EpochModel:
+            kind = sharp
+        elif kind is not sharp:
+            kind = type(f"Sharp{kind.__name__}", (sharp, kind), {})
+    return kind(inputs, outputs, **arguments)
+
+
+def label_kind(method):
+    """`"ids"`, `"soft"` or `"pairs"`: what the loss takes."""
+    if method.loss == "AdaptiveLabelSmoothing":
+        return "pairs"
+    return "soft" if method.mix or method.context_share else "ids"
+
+
+def remembers(method):
+    """Whether the model keeps a number for each training sample."""
+    if method.train_model is None:
+        return False
+    kinds = (keras_calib.RecordingModel, keras_calib.CaPEModel)
+    return issubclass(_class(method.train_model, "train_model"), kinds)
+
+
+def _class(name, flag):
+    found = getattr(keras_calib, name, None)
+    if not isinstance(found, type):
+        raise ValueError(
+            f"`--{flag}` must be the name of a class of keras_calib. "
+            f"Received: --{flag}={name}"
+        )
+    return found

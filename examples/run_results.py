@@ -1,0 +1,237 @@
+"""What is kept of a training: predictions, a row of measures, the flags."""
+
+import csv
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+
+import keras_calib
+
+__all__ = [
+    "PixelMeter",
+    "find_runs",
+    "measures",
+    "predict",
+    "read_predictions",
+    "read_row",
+    "repaired",
+    "run_folder",
+    "save_predictions",
+    "write_row",
+]
+
+_ROW, _PREDICTIONS = "results.csv", "{}_predictions.npz"
+_RENAMED = {
+    "mean_confidence": "confidence",
+    "coverage_at_risk": "coverage_at_1",
+}
+
+
+def run_folder(workdir, setup, method, seed):
+    """Where the files of a run lie."""
+    return Path(workdir) / setup.setup / method.method / f"seed{seed}"
+
+
+class PixelMeter:
+    """Measures of all labelled pixels of a data set, in one pass.
+
+    Args:
+        num_classes: Number of classes.
+        void: Class id of pixels that do not count.
+    """
+
+    def __init__(self, num_classes, void):
+        self._classes, self._void = num_classes, void
+        self._counts = np.zeros((num_classes, num_classes), int)
+        names = ["accuracy", "nll", "brier", "ece", "aece", "mce", "aurc"]
+        options = {"from_logits": True, "ignore_class": void}
+        self._meters = [
+            keras_calib.CalibrationMetrics(
+                [*names, "mean_confidence", "coverage_at_risk"],
+                risk=0.01,
+                **options,
+            ),
+            keras_calib.CoverageAtRisk(0.05, **options),
+        ]
+
+    def update(self, labels, logits):
+        """Counts one batch: `(batch, height, width)`, and its logits."""
+        for meter in self._meters:
+            meter.update_state(labels, logits)
+        valid = labels != self._void
+        pairs = np.argmax(logits, axis=-1)[valid], labels[valid]
+        places = np.ravel_multi_index(pairs, self._counts.shape)
+        found = np.bincount(places, minlength=self._counts.size)
+        self._counts += found.reshape(self._counts.shape)
+
+    def row(self):
+        """Measures by name; `miou` is of the classes that occur."""
+        table, coverage = (meter.result() for meter in self._meters)
+        row = {name: float(value) for name, value in table.items()}
+        right = np.diag(self._counts)
+        union = self._counts.sum(0) + self._counts.sum(1) - right
+        return {
+            "miou": float(np.mean(right[union > 0] / union[union > 0])),
+            **{k: v for k, v in row.items() if k not in _RENAMED},
+            **{new: row[old] for old, new in _RENAMED.items()},
+            "coverage_at_5": float(coverage),
+        }
+
+
+def predict(
+    model, data, *, pixels_per_image=None, ignore_class=None, meter=None
+):
+    """Labels and float32 logits of a data set.
+
+    Args:
+        model: With logits as its output.
+        data: Batches of inputs and labels, in their order.
+        pixels_per_image: Of dense outputs, how many labelled pixels are
+            kept of each image, drawn at random, the same in each run.
+        ignore_class: Class id of pixels that are not labelled.
+        meter: A `PixelMeter` that is shown all, or None.
+
+    Returns:
+        Class ids `(n,)` and logits `(n, num_classes)`.
+    """
+    random = np.random.default_rng(0)
+    kept = []
+    for x, y in _pairs(data):
+        labels = np.asarray(y)
+        logits = np.asarray(model.predict_on_batch(x), "float32")
+        if meter is not None:
+            meter.update(labels, logits)
+        if logits.ndim > 2:
+            for image, truth in zip(logits, labels, strict=True):
+                truth = truth.reshape(image.shape[:-1])
+                places = np.flatnonzero(truth != ignore_class)
+                if pixels_per_image and len(places) > pixels_per_image:
+                    places = random.choice(
+                        places, pixels_per_image, replace=False
+                    )
+                kept.append(
+                    (
+                        truth.reshape(-1)[places],
+                        image.reshape(-1, image.shape[-1])[places],
+                    )
+                )
+        else:
+            kept.append((labels, logits))
+    labels, logits = (
+        np.concatenate(column) for column in zip(*kept, strict=True)
+    )
+    return labels.astype("int32"), logits
+
+
+def measures(labels, logits, score="msp"):
+    """Measures of one model on one data set, by name; fractions."""
+    exact = {"from_logits": True}
+    ranked = {"score": score, **exact}
+    return {
+        "accuracy": float(np.mean(np.argmax(logits, axis=-1) == labels)),
+        "nll": keras_calib.nll(labels, logits, **exact),
+        "brier": keras_calib.brier_score(labels, logits, **exact),
+        "ece": keras_calib.ece(labels, logits, **exact),
+        "ece10": keras_calib.ece(labels, logits, num_bins=10, **exact),
+        "aece": keras_calib.adaptive_ece(labels, logits, **exact),
+        "aece10": keras_calib.adaptive_ece(
+            labels, logits, num_bins=10, **exact
+        ),
+        "mce": keras_calib.mce(labels, logits, **exact),
+        "confidence": keras_calib.mean_confidence(labels, logits, **exact),
+        **_ranking(labels, logits, **ranked),
+    }
+
+
+def repaired(validation, test):
+    """Measures on test data of what validation data repaired.
+
+    Temperature by likelihood (`_ts`) and by ECE on the papers' grid
+    (`_ts_ece`), and logit normalisation (`_norm`), which changes the ranking
+    alone.
+    """
+    labels, logits = test
+    found = {}
+    for suffix, objective in (("_ts", "nll"), ("_ts_ece", "ece")):
+        scaling = keras_calib.TemperatureScaling(objective=objective)
+        scaling.fit(*validation)
+        found[f"temperature{suffix}"] = scaling.temperature
+        scaled = keras.ops.convert_to_numpy(scaling(logits))
+        found |= {
+            f"{name}{suffix}": function(labels, scaled, from_logits=True)
+            for name, function in (
+                ("nll", keras_calib.nll),
+                ("ece", keras_calib.ece),
+                ("aece", keras_calib.adaptive_ece),
+                ("aurc", keras_calib.aurc),
+            )
+        }
+    normalization = keras_calib.LogitNormalization().fit(*validation)
+    found["p_norm"] = normalization.p
+    ranking = _ranking(labels, logits, score=normalization, from_logits=True)
+    return found | {f"{name}_norm": value for name, value in ranking.items()}
+
+
+def _ranking(labels, logits, **options):
+    return {
+        "aurc": keras_calib.aurc(labels, logits, **options),
+        **{
+            f"coverage_at_{round(100 * risk)}": keras_calib.coverage_at_risk(
+                labels, logits, risk, **options
+            )
+            for risk in (0.01, 0.05)
+        },
+    }
+
+
+def save_predictions(folder, part, labels, logits):
+    """Writes the predictions on one part of the data."""
+    np.savez(folder / _PREDICTIONS.format(part), labels=labels, logits=logits)
+
+
+def read_predictions(folder, part):
+    """Labels and logits that `save_predictions` wrote."""
+    with np.load(Path(folder) / _PREDICTIONS.format(part)) as arrays:
+        return arrays["labels"], arrays["logits"]
+
+
+def write_row(folder, row):
+    """Writes the run's row, as CSV."""
+    with open(folder / _ROW, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(row))
+        writer.writeheader()
+        writer.writerow(row)
+
+
+def read_row(folder):
+    """The run's row; numbers where it has numbers."""
+    with open(Path(folder) / _ROW, newline="", encoding="utf-8") as file:
+        (row,) = csv.DictReader(file)
+    return {name: _value(text) for name, text in row.items()}
+
+
+def find_runs(folders):
+    """Folders of the finished runs in some folders, sorted."""
+    found = {
+        path.parent for folder in folders for path in Path(folder).rglob(_ROW)
+    }
+    return sorted(found)
+
+
+def _value(text):
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return float("nan") if text == "nan" else text
+
+
+def _pairs(data):
+    """Inputs and labels of each batch, without the index."""
+    for place in range(len(data)) if hasattr(data, "index") else ():
+        x, y = data[place]
+        yield x, y["label"]
+    if not hasattr(data, "index"):
+        for x, y in data:
+            yield x, y["label"] if isinstance(y, dict) else y

@@ -1,0 +1,206 @@
+"""One training, from its flags to its row of results."""
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+
+import keras
+import numpy as np
+from optimizers import build_optimizer
+from recipe_losses import build_loss
+from recipe_losses import build_model
+from recipe_losses import label_kind
+from run_results import measures
+from run_results import predict
+from run_results import repaired
+from run_results import run_folder
+from run_results import save_predictions
+from run_results import write_row
+
+import keras_calib
+
+__all__ = ["Task", "run"]
+
+
+class Task(NamedTuple):
+    """Data and network of a set-up.
+
+    Attributes:
+        train: A function of the number of epochs that are done, which
+            returns the batches to train on.
+        calibration: The training data as they are, for CaPE; or None.
+        validation: Batches, or None.
+        test: Batches.
+        steps: Steps of an epoch.
+        num_samples: Samples of an epoch.
+        network: A function without arguments: inputs and logits.
+        meter: A function without arguments: what is shown all predictions
+            on test data; None keeps them all instead.
+    """
+
+    train: Callable[[int], Any]
+    calibration: Any
+    validation: Any
+    test: Any
+    steps: int
+    num_samples: int
+    network: Callable[[], tuple]
+    meter: Callable[[], Any] | None = None
+
+
+def run(task, setup, method, options, folder=None):
+    """Trains, predicts, measures and writes it all.
+
+    Args:
+        task: A `Task`.
+        setup: A `Setup`.
+        method: A `Method`.
+        options: `Options`.
+        folder: Where to write; by default a folder of `options.workdir`.
+
+    Returns:
+        The row: names of the run, measures on test data, and those after
+        repair with the validation data, where there are any.
+    """
+    folder = folder or run_folder(options.workdir, setup, method, options.seed)
+    if not options.resume:
+        shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    keras.utils.set_random_seed(options.seed)
+    keras.config.set_dtype_policy(options.precision)
+    with _scope(options.strategy):
+        model = build_model(method, setup, task.num_samples, *task.network())
+        kind = label_kind(method)
+        model.compile(
+            build_optimizer(setup, task.steps),
+            build_loss(method, setup),
+            metrics=_metrics(kind, setup),
+            jit_compile=options.jit or "auto",
+        )
+    seconds = time.monotonic()
+    epochs = _fit(model, task, setup, options, folder)
+    seconds = time.monotonic() - seconds
+    row = {
+        "setup": setup.setup,
+        "method": method.method,
+        "options": _shown(method),
+        "seed": options.seed,
+        "epochs": epochs,
+        "seconds": round(seconds, 1),
+    }
+    row |= _measured(model, task, setup, folder)
+    if options.export:
+        plain = keras.Model(model.inputs, model.outputs)
+        plain.save(folder / "model.keras")
+        if keras.backend.backend() == "tensorflow":
+            shutil.rmtree(folder / "serving", ignore_errors=True)
+            keras_calib.export(plain, folder / "serving", from_logits=True)
+    write_row(folder, row)
+    return row
+
+
+def _scope(strategy):
+    if strategy == "none":
+        return contextlib.nullcontext()
+    import tensorflow as tf
+
+    if not hasattr(_scope, "mirrored"):
+        # A process has one.
+        _scope.mirrored = tf.distribute.MirroredStrategy()
+    return _scope.mirrored.scope()
+
+
+def _metrics(kind, setup):
+    if kind == "pairs":
+        return [keras_calib.Accuracy(from_logits=True, objectness=True)]
+    if setup.ignore_class is not None:
+        ignored = {"ignore_class": setup.ignore_class}
+        return [keras_calib.Accuracy(from_logits=True, **ignored)]
+    return ["accuracy"]
+
+
+def _fit(model, task, setup, options, folder):
+    """Trains; how many epochs were done."""
+    backup = folder / "backup.npz"
+    callbacks = [keras.callbacks.TerminateOnNaN()]
+    data = {}
+    if task.validation is not None:
+        callbacks.append(
+            keras_calib.CalibrationLogger(
+                task.validation,
+                every=max(1, setup.epochs // 25),
+                from_logits=True,
+                ignore_class=setup.ignore_class,
+                csv_path=folder / "log.csv",
+                log_dir=folder / "tensorboard" if options.tensorboard else None,
+            )
+        )
+        if isinstance(model, keras_calib.AdaptiveFocalModel):
+            data["validation_data"] = task.validation
+    elif options.tensorboard:
+        callbacks.append(keras.callbacks.TensorBoard(folder / "tensorboard"))
+    remembered = []
+    if setup.keep == "best":
+        remembered.append(
+            keras.callbacks.ModelCheckpoint(
+                folder / "best.weights.h5",
+                monitor="cal_accuracy",
+                mode="max",
+                save_best_only=True,
+                save_weights_only=True,
+            )
+        )
+    last = keras_calib.ResumableBackup(backup, callbacks=remembered)
+    if isinstance(model, keras_calib.CaPEModel):
+        data["calibration_data"] = task.calibration
+    batches = task.train(keras_calib.finished_epochs(backup))
+    if not hasattr(batches, "set_epoch"):
+        data["steps_per_epoch"] = task.steps
+    model.fit(
+        batches,
+        epochs=setup.epochs,
+        callbacks=[*callbacks, *remembered, last],
+        verbose=options.verbose,
+        **data,
+    )
+    done = keras_calib.finished_epochs(backup)
+    if setup.keep == "best":
+        model.load_weights(folder / "best.weights.h5")
+    return done
+
+
+def _measured(model, task, setup, folder):
+    """Measures of the trained model; writes its predictions."""
+    found = {}
+    meter = task.meter and task.meter()
+    for part in ("validation", "test"):
+        data = getattr(task, part)
+        if data is not None:
+            found[part] = predict(
+                model,
+                data,
+                pixels_per_image=setup.pixels_per_image,
+                ignore_class=setup.ignore_class,
+                meter=meter if part == "test" else None,
+            )
+            save_predictions(folder, part, *found[part])
+    row = {"diverged": not np.isfinite(found["test"][1]).all()}
+    if row["diverged"]:
+        return row
+    row |= measures(*found["test"])
+    if "validation" in found:
+        row |= repaired(found["validation"], found["test"])
+    return row if meter is None else row | meter.row()
+
+
+def _shown(method):
+    """The options of a method, as one text."""
+    parts = {
+        **method.loss_option,
+        **{f"fidelity.{k}": v for k, v in method.fidelity_option.items()},
+        **{f"model.{k}": v for k, v in method.model_option.items()},
+    }
+    return " ".join(f"{name}={value}" for name, value in parts.items())

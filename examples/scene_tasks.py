@@ -1,0 +1,63 @@
+"""From the flags of a set-up of scenes to its data and network."""
+
+from functools import partial
+
+import keras
+import numpy as np
+from image_tasks import normalizer
+from nets.catalogue import SEGMENTERS
+from run_results import PixelMeter
+from runs import Task
+from scene_sets import evaluation_batches
+from scene_sets import training_batches
+
+__all__ = ["scene_task"]
+
+
+def scene_task(scenes, setup, options):
+    """The task of images and masks.
+
+    Args:
+        scenes: `Scenes`.
+        setup: A `Setup`.
+        options: `Options`.
+    """
+    mean, deviation = (
+        np.asarray(part, "float32") for part in normalizer(setup, None)
+    )
+    # Images of different sizes do not go into one batch.
+    sizes = scenes.test.element_spec["image"].shape[:2]
+    batch_size = 1 if None in sizes else 8
+
+    def network():
+        inputs = keras.Input((None, None, 3))
+        scaled = keras.layers.Normalization(
+            mean=mean, variance=deviation**2, dtype="float32"
+        )(inputs)
+        build = SEGMENTERS[setup.net]
+        net = build(
+            (None, None, 3),
+            len(scenes.names),
+            weights=setup.weights,
+            output_stride=setup.output_stride,
+        )
+        return inputs, net(scaled)
+
+    evaluated = {
+        part: data and evaluation_batches(data, batch_size)
+        for part, data in (
+            ("validation", scenes.validation),
+            ("test", scenes.test),
+        )
+    }
+    return Task(
+        train=lambda done: training_batches(
+            scenes, setup, seed=options.seed, first_epoch=done
+        ),
+        calibration=None,
+        steps=options.steps_per_epoch or scenes.count // setup.batch_size,
+        num_samples=scenes.count,
+        network=network,
+        meter=partial(PixelMeter, len(scenes.names), scenes.void),
+        **evaluated,
+    )

@@ -1,0 +1,126 @@
+"""What `sweep.py` changes from run to run, and a run that is made once."""
+
+import ast
+
+import keras
+import numpy as np
+from absl import app
+from image_sets import load_images
+from image_sets import resampled
+from image_sets import split
+from image_tasks import array_task
+from large_images import is_large
+from run_results import read_row
+from run_results import write_row
+from runs import run
+from text_sets import load_texts
+from text_tasks import text_task
+
+__all__ = [
+    "apply_cell",
+    "chosen",
+    "make_task",
+    "parse_axis",
+    "read_sets",
+    "run_once",
+    "shortened",
+]
+
+
+def parse_axis(text):
+    """Name and values of `name=value,value`."""
+    name, sign, values = text.partition("=")
+    if not sign or not values:
+        raise app.UsageError(
+            f"`--grid` must be name=value,value,... Received: --grid={text}"
+        )
+    return name, [ast.literal_eval(value) for value in values.split(",")]
+
+
+def apply_cell(cell, setup, method):
+    """Set-up and method with the values of a cell of the grid.
+
+    Args:
+        cell: Name to value: a field of the set-up, or `loss_option.alpha`,
+            `fidelity_option.gamma`, `model_option.every`.
+        setup: A `Setup`.
+        method: A `Method`.
+    """
+    for name, value in cell.items():
+        field, _, option = name.partition(".")
+        if option and field in (
+            "loss_option",
+            "fidelity_option",
+            "model_option",
+        ):
+            options = {**getattr(method, field), option: value}
+            method = method._replace(**{field: options})
+        elif field in setup._fields and not option:
+            setup = setup._replace(**{field: value})
+        else:
+            raise app.UsageError(
+                "`--grid` must name a flag of the set-up, or an argument as "
+                f"loss_option.alpha. Received: --grid={name}"
+            )
+    return setup, method
+
+
+def shortened(setup, share):
+    """The set-up with a share of its epochs, and steps where they then are."""
+    if share == 1.0:
+        return setup
+    return setup._replace(
+        epochs=max(1, round(share * setup.epochs)),
+        decay_epochs=[max(1, round(share * e)) for e in setup.decay_epochs],
+    )
+
+
+def chosen(rows, names, measure):
+    """The cell with the best mean of a measure over its seeds."""
+    cells = {}
+    for row in rows:
+        values = cells.setdefault(tuple(row[name] for name in names), [])
+        values.append(float("nan") if row["diverged"] else row[measure])
+    sign = 1.0 if measure == "accuracy" else -1.0
+    means = {cell: sign * np.mean(values) for cell, values in cells.items()}
+    finite = {cell: mean for cell, mean in means.items() if np.isfinite(mean)}
+    if not finite:
+        raise RuntimeError(f"Training diverged in all cells: {list(cells)}")
+    return dict(zip(names, max(finite, key=finite.get), strict=True))
+
+
+def read_sets(setup, options):
+    """The data of a set-up, in memory."""
+    if setup.task == "text":
+        return load_texts(options.data_dir, length=setup.sequence_length)
+    if setup.task != "classification" or is_large(setup, options):
+        raise app.UsageError(
+            "`--data` must be texts, or images that fit into memory, to be "
+            f"split anew. Received: --data={setup.data}"
+        )
+    return load_images(setup, options)
+
+
+def make_task(sets, setup, method, options, resample):
+    """The task of one seed."""
+    if resample:
+        sets = resampled(sets, options.seed)
+    sets = split(
+        sets,
+        setup.validation,
+        stratified=setup.stratified,
+        seed=options.seed,
+    )
+    if setup.task == "text":
+        return text_task(sets, setup, options)
+    return array_task(sets, setup, method, options)
+
+
+def run_once(task, setup, method, options, folder, *, tuned=""):
+    """A run, or the row of one that was made before."""
+    if options.resume and (folder / "results.csv").is_file():
+        return read_row(folder)
+    keras.backend.clear_session()
+    row = {**run(task, setup, method, options, folder), "tuned": tuned}
+    write_row(folder, row)
+    return row

@@ -1,0 +1,45 @@
+r"""Trains a network that gives each pixel a class by a recipe.
+
+    python examples/train_segmentation.py --data_dir=DIR \
+        --flagfile=examples/recipes/setups/camvid_deeplabv3plus_small.flags \
+        --flagfile=examples/recipes/losses/acls.flags
+
+Measures are of all labelled pixels of the test images; predictions of
+--pixels_per_image of each are kept, and what is repaired is measured on them.
+What is written is what train_classifier.py writes, and confidence.png: images,
+classes, and where the network is sure and wrong.
+"""
+
+from functools import partial
+
+import keras
+import recipe_flags
+from absl import app
+from absl import logging
+from run_results import run_folder
+from runs import run
+from scene_pictures import draw_confidence
+from scene_sets import load_scenes
+from scene_tasks import scene_task
+
+recipe_flags.define()
+
+
+def main(_):
+    logging.set_verbosity(logging.ERROR)
+    setup, method, options = recipe_flags.read()
+    recipe_flags.check_task(setup, "segmentation")
+    scenes = load_scenes(setup, options)
+    setup = setup._replace(ignore_class=scenes.void)
+    row = run(scene_task(scenes, setup, options), setup, method, options)
+    for name, value in row.items():
+        print(f"{name:20}{value}")
+    folder = run_folder(options.workdir, setup, method, options.seed)
+    draw = partial(draw_confidence, scenes.test.take(4), scenes.void)
+    if options.export:
+        draw(keras.saving.load_model(folder / "model.keras"), folder)
+    print(folder)
+
+
+if __name__ == "__main__":
+    app.run(main)
