@@ -57,14 +57,16 @@ def main(argv):
         parts.append(f"## {setup}\n\n{text}")
         if _BASELINE.value in methods:
             values[setup] = paired_values(methods, _BASELINE.value)
+    values = {setup: found for setup, found in values.items() if found}
     if values:
         rows = summarize(values)
         parts.append(f"## Beside {_BASELINE.value}\n\n```\n{table(rows)}\n```")
         draw(rows, out / "ece.png")
-    if len(setups) > 1:
+    found = ranks(setups, _MEASURES.value)
+    if len(setups) > 1 and found:
         lines = [
             f"{name:32}" + "".join(f"{rank:10.2f}" for rank in row)
-            for name, row in ranks(setups, _MEASURES.value).items()
+            for name, row in found.items()
         ]
         head = " " * 32 + "".join(f"{name:>10}" for name in _MEASURES.value)
         text = "\n".join([head, *lines])

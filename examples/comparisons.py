@@ -19,6 +19,10 @@ __all__ = [
 
 # Of which more is better.
 _RISING = ("accuracy", "miou", "coverage_at_1", "coverage_at_5")
+# On what papers measure, the test data of a recipe first.
+_OWN = ("test", "validation", "V1")
+# Runs beside which the numbers of a published name stand too.
+_SAME = {"acls": ("acls_released",)}
 # What `paired_results` takes, and the unit.
 _PAIRED = (("accuracy", 1), ("nll", 1), ("ece", 1), ("aece", 1), ("aurc", 1000))
 
@@ -76,7 +80,7 @@ def paired_values(methods, baseline):
     names = [baseline, *(name for name in methods if name != baseline)]
     for name in names:
         rows = {s: r for s, r in methods[name].items() if not r["diverged"]}
-        if sorted(rows) == sorted(own):
+        if own and sorted(rows) == sorted(own):
             values[name] = [
                 [unit * rows[seed][measure] for measure, unit in _PAIRED]
                 for seed in sorted(own)
@@ -112,16 +116,22 @@ def ranks(setups, measures):
 
 
 def read_published(path, setup):
-    """`{(method, measure): text}` of the published numbers of a set-up."""
+    """`{(method, measure): text}` of the published numbers of a set-up.
+
+    Those on the set-up's own test data; of ACLS, beside both of its forms.
+    """
     found = {}
     with open(path, newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["setup"] != setup:
+        rows = [row for row in csv.DictReader(file) if row["setup"] == setup]
+    for where in _OWN:
+        for row in rows:
+            if row["on"] != where:
                 continue
             tuned = f" ({row['tuned']})" if row["tuned"] else ""
             spread = f" ± {row['std']}" if row["std"] else ""
-            key = row["loss"] + tuned, row["measure"]
-            found.setdefault(key, row["value"] + spread)
+            for name in (row["loss"], *_SAME.get(row["loss"], ())):
+                key = name + tuned, row["measure"]
+                found.setdefault(key, row["value"] + spread)
     return found
 
 

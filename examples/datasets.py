@@ -116,9 +116,10 @@ def tfds_arrays(builder, split):
     """Images `(n, height, width, channels)` and class ids `(n,)`."""
     import tensorflow_datasets as tfds
 
-    data = builder.as_dataset(split=split, batch_size=-1, shuffle_files=False)
-    data = tfds.as_numpy(data)
-    return data["image"], data["label"].astype("int32")
+    data = builder.as_dataset(split=split, batch_size=1000, shuffle_files=False)
+    parts = [(part["image"], part["label"]) for part in tfds.as_numpy(data)]
+    images, labels = (np.concatenate(x) for x in zip(*parts, strict=True))
+    return images, labels.astype("int32")
 
 
 def _flat(part):

@@ -48,8 +48,7 @@ def load_images(setup, options):
     if name == "tiny_imagenet":
         return _tiny_imagenet(options.data_dir)
     builder = tfds_builder(name, options.data_dir, download=options.download)
-    splits = builder.info.splits
-    test = setup.test_split or ("test" if "test" in splits else "validation")
+    test = setup.test_split or "test"
     parts = [*tfds_arrays(builder, "train"), *tfds_arrays(builder, test)]
     classes = builder.info.features["label"].num_classes
     return _sets(*parts)._replace(num_classes=classes)

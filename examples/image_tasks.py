@@ -4,6 +4,7 @@ from functools import partial
 
 import keras
 import numpy as np
+from absl import app
 from image_sets import batches
 from image_sets import load_images
 from image_sets import split
@@ -45,12 +46,19 @@ def array_task(sets, setup, method, options):
         method: A `Method`.
         options: `Options`.
     """
+    kind = label_kind(method)
+    if kind == "pairs" or method.context_share:
+        raise app.UsageError(
+            "`--objects` must say what objects are marked by for a method "
+            "that looks at them. "
+            f"Received: --setup={setup.setup}, --method={method.method}"
+        )
     images, labels = sets.train
     if options.steps_per_epoch:
         count = options.steps_per_epoch * setup.batch_size
         images, labels = images[:count], labels[:count]
     mix = None
-    if label_kind(method) == "soft":
+    if kind == "soft":
         mix = partial(_mixed, method, sets.num_classes)
     shown = batches(
         (images, labels),
@@ -95,9 +103,16 @@ def network(setup, shape, num_classes, statistics):
     scaled = keras.layers.Normalization(
         axis, mean=mean, variance=deviation**2, dtype="float32"
     )(inputs)
-    options = {}
-    if setup.dropout is not None:
-        options["dropout"] = setup.dropout
+    shape = (
+        (*(setup.image_size * 2)[:2], shape[-1]) if setup.image_size else shape
+    )
+    if tuple(shape) != tuple(scaled.shape[1:]):
+        scaled = keras.layers.Resizing(*shape[:2], dtype="float32")(scaled)
+    options = {
+        name: getattr(setup, name)
+        for name in ("dropout", "weights")
+        if getattr(setup, name) is not None
+    }
     return inputs, NETS[setup.net](shape, num_classes, **options)(scaled)
 
 

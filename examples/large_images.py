@@ -11,7 +11,7 @@ from recipe_losses import remembers
 
 import keras_calib
 
-__all__ = ["is_large", "large_parts"]
+__all__ = ["evaluation_batches", "is_large", "large_parts", "split_names"]
 
 _TARGETS = {"ids": "ids", "soft": "one_hot", "pairs": "pairs"}
 
@@ -39,8 +39,6 @@ def large_parts(setup, method, options):
         shape of the images, number of classes.
     """
     builder = _builder(setup, options)
-    held = setup.validation
-    cut = f"{round(100 * held)}%" if held < 1 else f"{int(held)}"
     read = partial(
         keras_calib.from_tfds,
         builder,
@@ -48,19 +46,24 @@ def large_parts(setup, method, options):
         objects=setup.objects,
         without_boxes="keep" if setup.objects is None else "drop",
     )
-    train = read(f"train[{cut}:]" if held else "train")
+    splits = split_names(setup, builder)
+    train = read(splits["train"])
     names = train.class_names
     tests = {
-        "validation": read(f"train[:{cut}]") if held else None,
-        "test": read(setup.test_split or _test_split(builder)),
+        part: splits[part] and read(splits[part])
+        for part in ("validation", "test")
     }
     if setup.alone:
         fill = keras_calib.pixel_mean(train, max_examples=2000)
-        train = keras_calib.object_examples(train, fill=fill)
+        alone = partial(keras_calib.object_examples, fill=fill)
+        if "label" not in train.element_spec:
+            # Only objects have classes, in test data too.
+            tests = {part: data and alone(data) for part, data in tests.items()}
+        train = alone(train)
     if remembers(method):
         train = keras_calib.with_index(train)
     size = setup.image_size or [224]
-    fraction = size[0] / setup.resize if setup.resize else 0.875
+    fraction = _fraction(setup)
     # A crop of a fixed share is what cutting it from a resized image gives.
     least = setup.scale if setup.augment == "resized_crop" else fraction**2
     crops = {"scale": (least, max(least, 1.0))}
@@ -86,15 +89,7 @@ def large_parts(setup, method, options):
         **crops,
     )
     evaluated = {
-        part: None
-        if data is None
-        else keras_calib.validation_pipeline(
-            data,
-            size if len(size) == 2 else size[0],
-            batch,
-            len(names),
-            fraction=fraction,
-        )
+        part: data and evaluation_batches(data, setup, len(names))
         for part, data in tests.items()
     }
     parts = {
@@ -107,12 +102,57 @@ def large_parts(setup, method, options):
     return parts, (*(size * 2)[:2], 3), len(names)
 
 
+def split_names(setup, builder):
+    """Which parts of a TFDS data set are for what, by TFDS' names.
+
+    Args:
+        setup: A `Setup`.
+        builder: Of the data set.
+
+    Returns:
+        Names for `train`, `validation`, which may be None, and `test`. With
+        `--validation=0` a part that the data set itself holds out for
+        validation is taken, if there is one beside the test data.
+    """
+    have = builder.info.splits
+    test = setup.test_split or ("test" if "test" in have else "validation")
+    held = setup.validation
+    if not held:
+        own = [name for name in ("val", "validation") if name in have]
+        own = [name for name in own if name != test]
+        return {
+            "train": "train",
+            "validation": (own or [None])[0],
+            "test": test,
+        }
+    cut = f"{round(100 * held)}%" if held < 1 else f"{int(held)}"
+    if setup.validation_of == "test":
+        parts = {"validation": f"{test}[:{cut}]", "test": f"{test}[{cut}:]"}
+        return {"train": "train", **parts}
+    parts = {"train": f"train[{cut}:]", "validation": f"train[:{cut}]"}
+    return {**parts, "test": test}
+
+
+def evaluation_batches(data, setup, num_classes):
+    """The middle of each image of some examples, in batches with class ids."""
+    size = setup.image_size or [224]
+    return keras_calib.validation_pipeline(
+        data,
+        size if len(size) == 2 else size[0],
+        setup.batch_size,
+        num_classes,
+        fraction=_fraction(setup),
+    )
+
+
+def _fraction(setup):
+    """Share of the side of an image that a crop of it has."""
+    side = (setup.image_size or [224])[0]
+    return side / setup.resize if setup.resize else 0.875
+
+
 def _builder(setup, options):
     return tfds_builder(setup.data, options.data_dir, download=options.download)
-
-
-def _test_split(builder):
-    return "test" if "test" in builder.info.splits else "validation"
 
 
 def _count(examples):

@@ -23,6 +23,8 @@ __all__ = [
 ]
 
 _ROW, _PREDICTIONS = "results.csv", "{}_predictions.npz"
+# What Python writes, and JSON does not read.
+_WORDS = {"True": True, "False": False, "nan": float("nan")}
 _RENAMED = {
     "mean_confidence": "confidence",
     "coverage_at_risk": "coverage_at_1",
@@ -197,9 +199,9 @@ def read_predictions(folder, part):
         return arrays["labels"], arrays["logits"]
 
 
-def write_row(folder, row):
-    """Writes the run's row, as CSV."""
-    with open(folder / _ROW, "w", newline="", encoding="utf-8") as file:
+def write_row(folder, row, name=_ROW):
+    """Writes a row of the run, as CSV."""
+    with open(folder / name, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(row))
         writer.writeheader()
         writer.writerow(row)
@@ -224,7 +226,7 @@ def _value(text):
     try:
         return json.loads(text)
     except json.JSONDecodeError:
-        return float("nan") if text == "nan" else text
+        return _WORDS.get(text, text)
 
 
 def _pairs(data):

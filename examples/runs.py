@@ -22,7 +22,7 @@ from run_results import write_row
 
 import keras_calib
 
-__all__ = ["Task", "run"]
+__all__ = ["Task", "build", "run"]
 
 
 class Task(NamedTuple):
@@ -69,17 +69,7 @@ def run(task, setup, method, options, folder=None):
     if not options.resume:
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
-    keras.utils.set_random_seed(options.seed)
-    keras.config.set_dtype_policy(options.precision)
-    with _scope(options.strategy):
-        model = build_model(method, setup, task.num_samples, *task.network())
-        kind = label_kind(method)
-        model.compile(
-            build_optimizer(setup, task.steps),
-            build_loss(method, setup),
-            metrics=_metrics(kind, setup),
-            jit_compile=options.jit or "auto",
-        )
+    model = build(task, setup, method, options)
     seconds = time.monotonic()
     epochs = _fit(model, task, setup, options, folder)
     seconds = time.monotonic() - seconds
@@ -100,6 +90,21 @@ def run(task, setup, method, options, folder=None):
             keras_calib.export(plain, folder / "serving", from_logits=True)
     write_row(folder, row)
     return row
+
+
+def build(task, setup, method, options):
+    """The compiled model of a run."""
+    keras.utils.set_random_seed(options.seed)
+    keras.config.set_dtype_policy(options.precision)
+    with _scope(options.strategy):
+        model = build_model(method, setup, task.num_samples, *task.network())
+        model.compile(
+            build_optimizer(setup, task.steps),
+            build_loss(method, setup),
+            metrics=_metrics(label_kind(method), setup),
+            jit_compile=options.jit or "auto",
+        )
+    return model
 
 
 def _scope(strategy):
@@ -154,7 +159,7 @@ def _fit(model, task, setup, options, folder):
             )
         )
     last = keras_calib.ResumableBackup(backup, callbacks=remembered)
-    if isinstance(model, keras_calib.CaPEModel):
+    if isinstance(model, keras_calib.CaPEModel) and task.calibration:
         data["calibration_data"] = task.calibration
     batches = task.train(keras_calib.finished_epochs(backup))
     if not hasattr(batches, "set_epoch"):

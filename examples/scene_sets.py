@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 from absl import app
 from datasets import tfds_builder
+from large_images import split_names
 
 import keras_calib
 
@@ -66,7 +67,7 @@ def load_scenes(setup, options):
     names, void, ids = _CAMVID.split(), 11, None
     if setup.data.startswith("cityscapes"):
         names, void, ids = _CITYSCAPES.split(), 255, _CITYSCAPES_IDS
-    parts = _splits(setup, builder)
+    parts = split_names(setup, builder)
     sets = {
         part: where and builder.as_dataset(split=where, shuffle_files=False)
         for part, where in parts.items()
@@ -163,33 +164,10 @@ def _buffer_size(data):
     return max(64, 2**29 // (4 * (height or 500) * (width or 500)))
 
 
-def _splits(setup, builder):
-    """Which parts of the data set are for what."""
-    have = builder.info.splits
-    test = setup.test_split or ("test" if "test" in have else "validation")
-    held = setup.validation
-    if not held:
-        # One that the data set itself holds out, if there is one.
-        own = [name for name in ("val", "validation") if name in have]
-        own = [name for name in own if name != test]
-        return {"train": "train", "validation": own and own[0], "test": test}
-    cut = f"{round(100 * held)}%" if held < 1 else f"{int(held)}"
-    if setup.validation_of == "test":
-        return {
-            "train": "train",
-            "validation": f"{test}[:{cut}]",
-            "test": f"{test}[{cut}:]",
-        }
-    return {
-        "train": f"train[{cut}:]",
-        "validation": f"train[:{cut}]",
-        "test": test,
-    }
-
-
 def _example(example, ids, void):
-    masks = [name for name in example if "mask" in name or name == "labels"]
-    images = [name for name in example if name.startswith("image")]
+    # What TFDS calls them differs.
+    masks = [name for name in example if name.startswith("segmentation")]
+    images = [name for name in example if name in ("image", "image_left")]
     mask = tf.cast(example[masks[0]], "int32")
     if ids is not None:
         table = np.full(256, void, "int32")

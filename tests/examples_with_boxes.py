@@ -2,8 +2,16 @@
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_datasets as tfds
 
-__all__ = ["jpeg", "make_examples", "smooth_image", "squares"]
+__all__ = [
+    "coherent",
+    "jpeg",
+    "make_examples",
+    "smooth_image",
+    "squares",
+    "write_voc",
+]
 
 
 def smooth_image(rng, height, width):
@@ -60,3 +68,80 @@ def make_examples(rows):
             yield row
 
     return tf.data.Dataset.from_generator(generate, output_signature=spec)
+
+
+def coherent(picture, counts=(2, 0, 1)):
+    """An `as_dataset` whose boxes are boxes, and as many as their labels.
+
+    Args:
+        picture: Each image, resized where the data set has images of one
+            size.
+        counts: How many boxes each row has.
+    """
+    rng = np.random.default_rng(1)
+    size = picture.shape[:2]
+
+    def rows(builder):
+        for place, count in enumerate(counts):
+            row = {"image": picture, "label": place % 3}
+            corners = np.sort(rng.uniform(size=(count, 2, 2)), axis=1)
+            row["sequence"] = corners.reshape(count, 4)
+            row["mask"] = (np.indices(size).sum(0) < 20 + place)[..., None]
+            row["file"] = f"{builder.name}_{place}.jpg"
+            yield row
+
+    def fill(feature, path, row):
+        kinds = tfds.features
+        if isinstance(feature, kinds.FeaturesDict):
+            return {k: fill(f, (*path, k), row) for k, f in feature.items()}
+        if isinstance(feature, kinds.Sequence):
+            return fill(feature.feature, path, {**row, "many": True})
+        many = row.get("many", False)
+        count = len(row["sequence"])
+        if isinstance(feature, kinds.BBoxFeature):
+            box = row["sequence"] if many else np.array([0.1, 0.2, 0.6, 0.9])
+            return box.astype("float32")
+        if isinstance(feature, kinds.Image):
+            height, width, channels = feature.shape
+            values = row["mask"] if channels == 1 else row["image"]
+            if height is not None and width is not None:
+                values = np.resize(values, feature.shape)
+            return values.astype("uint8")
+        if isinstance(feature, kinds.Text):
+            return row["file"]
+        number = row["label"]
+        dtype = feature.np_dtype
+        return np.full(count if many else (), number, dtype)
+
+    def as_dataset(builder, split, **_):
+        spec = builder.info.features.get_tensor_spec()
+        made = [fill(builder.info.features, (), r) for r in rows(builder)]
+        if len(set(counts)) == 1:
+            stacked = tf.nest.map_structure(lambda *x: np.stack(x), *made)
+            return tf.data.Dataset.from_tensor_slices(stacked)
+        return tf.data.Dataset.from_generator(
+            lambda: made, output_signature=spec
+        )
+
+    return as_dataset
+
+
+def write_voc(path, objects, size=(30, 40)):
+    """A Pascal VOC file.
+
+    Args:
+        path: The file; its folder is made.
+        objects: Names and boxes, left, top, right, bottom.
+        size: Height and width of the image.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    marks = "".join(
+        f"<object><name>{name}</name><bndbox><xmin>{box[0]}</xmin>"
+        f"<ymin>{box[1]}</ymin><xmax>{box[2]}</xmax><ymax>{box[3]}</ymax>"
+        "</bndbox></object>"
+        for name, box in objects
+    )
+    path.write_text(
+        f"<annotation><size><width>{size[1]}</width>"
+        f"<height>{size[0]}</height><depth>3</depth></size>{marks}</annotation>"
+    )

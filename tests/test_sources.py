@@ -15,8 +15,10 @@ if BACKEND != "tensorflow":
     pytest.skip("pipelines are TensorFlow's", allow_module_level=True)
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from examples_with_boxes import coherent
 from examples_with_boxes import jpeg
 from examples_with_boxes import smooth_image
+from examples_with_boxes import write_voc
 
 CORNERS = ("ymin", "xmin", "ymax", "xmax")
 SIZE = (30, 40)
@@ -39,49 +41,6 @@ OBJECTS = {
     "stanford_dogs": ("objects", ()),
     "open_images_v4": ("bobjects", ("label", "source")),
 }
-
-
-def coherent(picture, counts=(2, 0, 1)):
-    """An `as_dataset` whose boxes are boxes, and as many as their labels."""
-    rng = np.random.default_rng(1)
-
-    def rows(builder):
-        for place, count in enumerate(counts):
-            row = {"image": picture, "label": place % 3}
-            corners = np.sort(rng.uniform(size=(count, 2, 2)), axis=1)
-            row["sequence"] = corners.reshape(count, 4)
-            row["mask"] = (np.indices(SIZE).sum(0) < 20 + place)[..., None]
-            row["file"] = f"{builder.name}_{place}.jpg"
-            yield row
-
-    def fill(feature, path, row):
-        kinds = tfds.features
-        if isinstance(feature, kinds.FeaturesDict):
-            return {k: fill(f, (*path, k), row) for k, f in feature.items()}
-        if isinstance(feature, kinds.Sequence):
-            return fill(feature.feature, path, {**row, "many": True})
-        many = row.get("many", False)
-        count = len(row["sequence"])
-        if isinstance(feature, kinds.BBoxFeature):
-            box = row["sequence"] if many else np.array([0.1, 0.2, 0.6, 0.9])
-            return box.astype("float32")
-        if isinstance(feature, kinds.Image):
-            is_mask = feature.shape[-1] == 1
-            return row["mask"].astype("uint8") if is_mask else row["image"]
-        if isinstance(feature, kinds.Text):
-            return row["file"]
-        number = row["label"]
-        dtype = feature.np_dtype
-        return np.full(count if many else (), number, dtype)
-
-    def as_dataset(builder, split, decoders=None, read_config=None, **_):
-        spec = builder.info.features.get_tensor_spec()
-        made = [fill(builder.info.features, (), r) for r in rows(builder)]
-        return tf.data.Dataset.from_generator(
-            lambda: made, output_signature=spec
-        )
-
-    return as_dataset
 
 
 def read(name, picture, **options):
@@ -407,20 +366,6 @@ def test_broken_images_are_named_or_skipped_and_counted(tmp_path, picture):
 
 BOX = (4, 3, 36, 27)
 SHARES = [3 / 30, 4 / 40, 27 / 30, 36 / 40]
-
-
-def write_voc(path, objects, size=SIZE):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    marks = "".join(
-        f"<object><name>{name}</name><bndbox><xmin>{box[0]}</xmin>"
-        f"<ymin>{box[1]}</ymin><xmax>{box[2]}</xmax><ymax>{box[3]}</ymax>"
-        "</bndbox></object>"
-        for name, box in objects
-    )
-    path.write_text(
-        f"<annotation><size><width>{size[1]}</width>"
-        f"<height>{size[0]}</height><depth>3</depth></size>{marks}</annotation>"
-    )
 
 
 @pytest.fixture

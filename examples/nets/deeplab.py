@@ -47,7 +47,13 @@ class ResizeLike(keras.layers.Layer):
     def call(self, x, like):
         """`(batch, height, width, channels)`, with the sizes of `like`."""
         size = ops.shape(like)[1:3]
-        x = ops.image.resize(x, size, data_format="channels_last")
+        if all(isinstance(side, int) for side in size):
+            x = ops.image.resize(x, size, data_format="channels_last")
+        else:
+            # Keras compares sizes with 0, which a graph does not know.
+            import tensorflow as tf
+
+            x = tf.image.resize(x, size)
         return ops.cast(x, self.compute_dtype)
 
     def compute_output_shape(self, x_shape, like_shape):

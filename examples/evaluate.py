@@ -1,0 +1,82 @@
+r"""A trained network on other data than it was tested on.
+
+    python examples/evaluate.py work/runs/imagenet_resnet50_lssc \
+        --flagfile=examples/recipes/setups/imagenet_resnet50_lssc.flags \
+        --data_dir=DIR --on=imagenet_v2 --on=imagenet_sketch
+    python examples/evaluate.py work/runs/fashion_mnist_dense --on=notmnist.npz
+
+predicts each set of --on with each run's model: a TFDS data set of the same
+classes, or an .npz file with test_images and test_labels. Of images of other
+classes add --foreign: each answer is wrong then. Written into the run's folder:
+predictions, and the measures as evaluation_NAME.csv.
+"""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import recipe_flags
+from absl import app
+from absl import flags
+from absl import logging
+from image_sets import batches
+from large_images import evaluation_batches
+from run_results import find_runs
+from run_results import measures
+from run_results import predict
+from run_results import save_predictions
+from run_results import write_row
+
+import keras_calib
+
+recipe_flags.define()
+_ON = flags.DEFINE_multi_string("on", None, "Data to predict.", required=True)
+_FOREIGN = flags.DEFINE_bool("foreign", False, "None of the classes are known.")
+
+
+def load(name, setup, options, num_classes):
+    """Batches of the test data called `name`."""
+    if not name.endswith(".npz"):
+        data = keras_calib.from_tfds(
+            name,
+            "test",
+            data_dir=options.data_dir,
+            download=options.download,
+            without_boxes="keep",
+        )
+        return evaluation_batches(data, setup, num_classes)
+    with np.load(name) as arrays:
+        images, labels = arrays["test_images"], arrays["test_labels"]
+    images = images if images.ndim == 4 else images[..., None]
+    return batches((images, labels.astype("int32")), 256)
+
+
+def main(argv):
+    logging.set_verbosity(logging.ERROR)
+    setup, _, options = recipe_flags.read()
+    folders = find_runs(argv[1:])
+    if not folders:
+        raise app.UsageError(
+            "Name the folders of runs, with results.csv and model.keras. "
+            f"Received: {argv[1:]}"
+        )
+    for folder in folders:
+        model = keras.saving.load_model(folder / "model.keras", compile=False)
+        for name in _ON.value:
+            data = load(name, setup, options, model.output_shape[-1])
+            labels, logits = predict(model, data)
+            part = Path(name).stem.replace("/", "_")
+            if _FOREIGN.value:
+                labels = np.full_like(labels, -1)
+            save_predictions(folder, part, labels, logits)
+            if _FOREIGN.value:
+                confidence = keras_calib.msp(logits)
+                row = {"confidence": float(keras.ops.mean(confidence))}
+            else:
+                row = measures(labels, logits)
+            write_row(folder, row, f"evaluation_{part}.csv")
+            print(folder, part, row)
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,90 @@
+r"""A few epochs with another loss, beginning from a trained network.
+
+    python examples/fine_tune.py \
+        --begin_with=work/runs/cifar10_resnet20_cpu/cross_entropy/seed0 \
+        --flagfile=examples/recipes/setups/cifar10_resnet20_cpu.flags \
+        --flagfile=examples/recipes/losses/acls.flags --data_dir=DIR \
+        --epochs=3 --learning_rate=0.01 --schedule=cosine
+
+trains the last layer alone for --head_epochs, then all layers for --epochs.
+Papers name retraining as the price of their losses: this is what a part of it
+buys. Written as train_classifier.py writes, in folders METHOD_tuned_head and
+METHOD_tuned.
+"""
+
+from pathlib import Path
+
+import keras
+import recipe_flags
+from absl import app
+from absl import flags
+from absl import logging
+from image_tasks import image_task
+from run_results import run_folder
+from runs import run
+
+recipe_flags.define()
+_BEGIN = flags.DEFINE_string(
+    "begin_with", None, "Folder of a run, with model.keras.", required=True
+)
+_HEAD_EPOCHS = flags.DEFINE_integer("head_epochs", 1, "Of the last layer.")
+
+
+def fine_tune(model, task, setup, method, options, head_epochs):
+    """Trains the head, then the whole; a row of results of each.
+
+    Args:
+        model: A trained functional model; its variables change.
+        task: The `Task` whose data are trained on.
+        setup: A `Setup`, of the second part.
+        method: A `Method`.
+        options: `Options`.
+        head_epochs: Epochs of the first part; the rate stays the same.
+    """
+    task = task._replace(network=lambda: (model.inputs[0], model.outputs[0]))
+    rows = []
+    layers = [layer for layer in _layers(model) if layer.weights]
+    parts = [("tuned", setup, True)]
+    if head_epochs:
+        head = setup._replace(epochs=head_epochs, schedule="constant")
+        parts.insert(0, ("tuned_head", head, False))
+    for name, part, whole in parts:
+        for layer in layers:
+            layer.trainable = whole
+        layers[-1].trainable = True
+        named = method._replace(method=f"{method.method}_{name}")
+        folder = run_folder(options.workdir, setup, named, options.seed)
+        rows.append(run(task, part, named, options, folder))
+    return rows
+
+
+def _layers(model):
+    """The layers of a model and of those inside it, in their order."""
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            yield from _layers(layer)
+        else:
+            yield layer
+
+
+def main(_):
+    logging.set_verbosity(logging.ERROR)
+    setup, method, options = recipe_flags.read()
+    recipe_flags.check_task(setup, "classification")
+    path = Path(_BEGIN.value) / "model.keras"
+    if not path.is_file():
+        raise app.UsageError(
+            "`--begin_with` must be the folder of a run with model.keras. "
+            f"Received: --begin_with={_BEGIN.value}"
+        )
+    model = keras.saving.load_model(path, compile=False)
+    task = image_task(setup, method, options)
+    for row in fine_tune(
+        model, task, setup, method, options, _HEAD_EPOCHS.value
+    ):
+        for name, value in row.items():
+            print(f"{name:20}{value}")
+
+
+if __name__ == "__main__":
+    app.run(main)

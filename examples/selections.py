@@ -1,0 +1,136 @@
+"""What rejecting does for trained networks: tables, curves, guarantees."""
+
+import keras
+import numpy as np
+from run_results import read_predictions
+from run_results import read_row
+
+import keras_calib
+
+__all__ = [
+    "accepted_errors",
+    "curves_of",
+    "guarantee",
+    "imbalance",
+    "selection_row",
+]
+
+_RISKS = (0.01, 0.05)
+
+
+def selection_row(folder, part="test"):
+    """Area and coverages of a run, by softmax and by normalised logits.
+
+    The order of the norm is chosen on the run's validation predictions.
+    """
+    labels, logits = read_predictions(folder, part)
+    validation = read_predictions(folder, "validation")
+    normalization = keras_calib.LogitNormalization().fit(*validation)
+    row = {"p": normalization.p}
+    for name, score in (("msp", "msp"), ("norm", normalization)):
+        options = {"score": score, "from_logits": True}
+        row[f"aurc_{name}"] = keras_calib.aurc(labels, logits, **options)
+        for risk in _RISKS:
+            row[f"coverage_at_{risk:g}_{name}"] = keras_calib.coverage_at_risk(
+                labels, logits, risk, **options
+            )
+    return row
+
+
+def guarantee(folder, risk, delta, part="test"):
+    """What a threshold with a guarantee accepts, and at what risk.
+
+    Returns:
+        Coverage and risk on `part` of a selector that was fitted on the
+        run's validation predictions.
+    """
+    labels, logits = read_predictions(folder, part)
+    selector = keras_calib.SelectiveClassifier()
+    selector.fit(
+        *read_predictions(folder, "validation"), risk=risk, delta=delta
+    )
+    accepted = keras.ops.convert_to_numpy(selector(logits)["accept"])
+    wrong = np.argmax(logits, axis=-1) != labels
+    count = max(1, int(accepted.sum()))
+    return float(accepted.mean()), float(wrong[accepted].sum() / count)
+
+
+def accepted_errors(folder, other, coverage=0.1):
+    """Errors among the surest, by where they are from.
+
+    Args:
+        folder: Of a run.
+        other: Name of predictions on data that are mixed with the test data.
+        coverage: Share of both that is accepted.
+
+    Returns:
+        Shares of the accepted that are errors on the test data, and on the
+        other data.
+    """
+    parts = [read_predictions(folder, part) for part in ("test", other)]
+    labels, logits = (
+        np.concatenate(column) for column in zip(*parts, strict=True)
+    )
+    foreign = np.repeat([False, True], [len(part[0]) for part in parts])
+    surest = np.argsort(-_log_odds(logits), kind="stable")
+    accepted = surest[: round(coverage * len(labels))]
+    wrong = np.argmax(logits[accepted], axis=-1) != labels[accepted]
+    origin = foreign[accepted]
+    return float(np.mean(wrong & ~origin)), float(np.mean(wrong & origin))
+
+
+def imbalance(folder, votes, alpha, num_bins=10, part="test"):
+    """How label smoothing pulls at the largest logit, by chance of error.
+
+    With the votes as true probabilities, equation 16: alpha times (1 -
+    P_error) - alpha / K, where P_error is the share of votes against the
+    predicted class.
+
+    Args:
+        folder: Of a run on CIFAR-10.
+        votes: Shares of votes `(10000, 10)`, in the order of the test data.
+        alpha: Of label smoothing.
+        num_bins: Of the softmax probability, of equal mass.
+        part: Predictions to take.
+
+    Returns:
+        A row per bin: mean softmax probability; of predictions that most
+        people share, and of those that they do not: how many, mean pull, mean
+        largest centred logit.
+    """
+    _, logits = read_predictions(folder, part)
+    predicted = np.argmax(logits, axis=-1)
+    error = 1.0 - votes[np.arange(len(votes)), predicted]
+    pull = alpha * (1.0 - error) - alpha / votes.shape[1]
+    centred = logits - logits.mean(axis=-1, keepdims=True)
+    order = np.argsort(_log_odds(logits), kind="stable")
+    confidence = keras.ops.convert_to_numpy(keras_calib.msp(logits))
+    rows = []
+    for chunk in np.array_split(order, num_bins):
+        shared = error[chunk] < 0.5
+        row = {"confidence": float(confidence[chunk].mean())}
+        for name, own in (("shared", chunk[shared]), ("other", chunk[~shared])):
+            largest = centred[own].max(axis=-1)
+            row[f"{name}_count"] = len(own)
+            row[f"{name}_pull"] = float(pull[own].mean()) if len(own) else None
+            row[f"{name}_logit"] = float(largest.mean()) if len(own) else None
+        rows.append(row)
+    return rows
+
+
+def curves_of(folders, part="test"):
+    """Labels, and `{name: logits}` of the runs that predict the same data."""
+    found = {}
+    labels = None
+    for folder in folders:
+        row = read_row(folder)
+        labels, logits = read_predictions(folder, part)
+        options = f" {row['options']}" if row["options"] else ""
+        found[f"{row['method']}{options}"] = logits
+    return labels, found
+
+
+def _log_odds(logits):
+    """Of the predicted class; exact where its probability is nearly 1."""
+    scores = keras_calib.SelectiveClassifier(threshold=0.0).score_of(logits)
+    return keras.ops.convert_to_numpy(scores)

@@ -1,0 +1,435 @@
+"""Every recipe trains: a step of each set-up, a step of each loss."""
+
+import functools
+import importlib
+import json
+import lzma
+import sys
+import types
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from cases import BACKEND
+
+if BACKEND != "tensorflow":
+    pytest.skip("the examples train with TensorFlow", allow_module_level=True)
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from absl import flags
+from examples_with_boxes import coherent
+from examples_with_boxes import smooth_image
+from examples_with_boxes import write_voc
+from PIL import Image
+
+ROOT = Path(__file__).parents[1]
+RECIPES = ROOT / "examples" / "recipes"
+SETUPS = sorted(path.stem for path in (RECIPES / "setups").glob("*.flags"))
+LOSSES = sorted(path.stem for path in (RECIPES / "losses").glob("*.flags"))
+SIZE = (90, 120)
+NUM_IMAGES = 8
+
+
+@pytest.fixture(scope="module", autouse=True)
+def examples():
+    """The modules of the examples, by name."""
+    sys.path.insert(0, str(ROOT / "examples"))
+    yield importlib.import_module
+    sys.path.remove(str(ROOT / "examples"))
+
+
+@pytest.fixture(scope="module")
+def parse(examples):
+    """Set-up, method and options of two recipes and more flags."""
+    recipe_flags = examples("recipe_flags")
+
+    def parsed(setup, loss="cross_entropy", *more):
+        values = flags.FlagValues()
+        recipe_flags.define(values)
+        files = (RECIPES / "setups" / setup, RECIPES / "losses" / loss)
+        values(["", *(f"--flagfile={path}.flags" for path in files), *more])
+        return recipe_flags.read(values)
+
+    return parsed
+
+
+@pytest.fixture(scope="module")
+def picture():
+    return smooth_image(np.random.default_rng(0), *SIZE)
+
+
+@pytest.fixture(scope="module")
+def data_sets(tmp_path_factory, picture):
+    """A folder with a little of each data set that TFDS does not know."""
+    folder = tmp_path_factory.mktemp("data")
+    random = np.random.default_rng(0)
+    lines = [
+        json.dumps(
+            {
+                "split": "train" if place % 3 else "test",
+                "label": "ab"[place % 2],
+                "text": " ".join(random.choice(list("uvwxyz"), 30)),
+            }
+        )
+        for place in range(24)
+    ]
+    with lzma.open(folder / "20news_bydate.jsonl.xz", "wt") as file:
+        file.write("\n".join(lines))
+    _write_segmentation(folder, picture)
+    _write_tiny_imagenet(folder, picture)
+    for place in range(NUM_IMAGES):
+        builder = tfds.builder("imagenet2012")
+        names = builder.info.features["label"].names
+        write_voc(
+            folder / "boxes" / f"imagenet2012_{place}.xml",
+            [(names[place % 3], (4, 3, 60, 70))],
+            SIZE,
+        )
+    return folder
+
+
+def _write_segmentation(folder, picture):
+    """VOC's, with images of two sizes."""
+    names = [f"image_{place}" for place in range(NUM_IMAGES)]
+    for part in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
+        (folder / part).mkdir(parents=True)
+    for place, name in enumerate(names):
+        image = picture[: 60 + 10 * (place % 2)]
+        mask = np.full(image.shape[:2], place % 21, "uint8")
+        mask[:5] = 255
+        Image.fromarray(image).save(folder / "JPEGImages" / f"{name}.jpg")
+        path = folder / "SegmentationClass" / f"{name}.png"
+        Image.fromarray(mask, mode="P").save(path)
+    for part in ("train", "trainaug", "val"):
+        path = folder / "ImageSets" / "Segmentation" / f"{part}.txt"
+        path.write_text("\n".join(names))
+
+
+def _write_tiny_imagenet(folder, picture):
+    image = Image.fromarray(picture[:64, :64])
+    rows = []
+    for place in range(NUM_IMAGES):
+        name = f"n{place % 2}"
+        path = folder / "train" / name / "images" / f"{name}_{place}.JPEG"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.save(path)
+        rows.append(f"val_{place}.JPEG\t{name}\t0\t0\t62\t57")
+    (folder / "val" / "images").mkdir(parents=True)
+    for place in range(NUM_IMAGES):
+        image.save(folder / "val" / "images" / f"val_{place}.JPEG")
+    (folder / "val" / "val_annotations.txt").write_text("\n".join(rows))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nets_are_built_once(examples):
+    """Networks of one kind and size share their weights here."""
+    catalogue = examples("nets.catalogue")
+    patch = pytest.MonkeyPatch()
+    for nets in (catalogue.NETS, catalogue.SEGMENTERS):
+        for name, build in nets.items():
+            if name != "gpcn":
+                patch.setitem(nets, name, functools.cache(build))
+    yield
+    patch.undo()
+
+
+@pytest.fixture
+def mocked(monkeypatch, examples, picture):
+    """TFDS with images of this test, and CamVid, which it does not know."""
+    known = examples("datasets").tfds_builder
+
+    def camvid_rows(**_):
+        image = np.resize(picture, (180, 240, 3))
+        mask = np.arange(180 * 240).reshape(180, 240, 1) % 12
+        rows = {"image": [image] * 4, "segmentation_mask": [mask] * 4}
+        return tf.data.Dataset.from_tensor_slices(rows)
+
+    def builder(name, *args, **options):
+        if name != "camvid":
+            return known(name, *args, **options)
+        info = types.SimpleNamespace(splits=("train", "val", "test"))
+        return types.SimpleNamespace(info=info, as_dataset=camvid_rows)
+
+    for module in ("image_sets", "large_images", "scene_sets"):
+        monkeypatch.setattr(examples(module), "tfds_builder", builder)
+    # Masks here have the values 0 and 1.
+    ids = tuple(range(19))
+    monkeypatch.setattr(examples("scene_sets"), "_CITYSCAPES_IDS", ids)
+    counts = (1,) * NUM_IMAGES
+    with tfds.testing.mock_data(as_dataset_fn=coherent(picture, counts)):
+        yield
+
+
+def task_of(examples, setup, method, options):
+    if setup.task == "segmentation":
+        scenes = examples("scene_sets").load_scenes(setup, options)
+        setup = setup._replace(ignore_class=scenes.void)
+        return setup, examples("scene_tasks").scene_task(scenes, setup, options)
+    if setup.task == "text":
+        sets = examples("text_sets").load_texts(
+            options.data_dir, length=setup.sequence_length
+        )
+        sets = examples("image_sets").split(sets, setup.validation)
+        return setup, examples("text_tasks").text_task(sets, setup, options)
+    task = examples("image_tasks").image_task(setup, method, options)
+    return setup, task
+
+
+def one_step(examples, setup, method, options, task):
+    """Loss of one step, weights before and after it."""
+    model = examples("runs").build(task, setup, method, options)
+    # Once only: tracing would take longer than the step.
+    model.run_eagerly = True
+    before = [v.numpy() for v in model.trainable_variables]
+    batches = task.train(0)
+    steps = None if hasattr(batches, "set_epoch") else 1
+    history = model.fit(batches, steps_per_epoch=steps, verbose=0)
+    after = [v.numpy() for v in model.trainable_variables]
+    return history.history["loss"][0], before, after
+
+
+# Of a set-up, what is too large for a test: its steps, its images where the
+# network takes any, weights from the network. All else is as published.
+def smaller(setup):
+    side = 72 if (setup.image_size or [0])[0] >= 224 else None
+    return setup._replace(
+        batch_size=2,
+        validation=min(setup.validation, 0.25),
+        weights=None,
+        image_size=[side] * len(setup.image_size) if side else setup.image_size,
+        resize=side and 80,
+        sequence_length=min(setup.sequence_length, 40),
+    )
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_every_setup_takes_a_step(name, parse, examples, mocked, data_sets):
+    setup, method, options = parse(
+        name,
+        "cross_entropy",
+        f"--data_dir={data_sets}",
+        f"--annotations={data_sets / 'boxes'}",
+        "--steps_per_epoch=1",
+    )
+    if not setup.data.startswith(("tiny", "voc2012", "newsgroups")):
+        options = options._replace(data_dir=None)
+    if setup.objects is None or setup.data != "imagenet2012":
+        options = options._replace(annotations=None)
+    setup, task = task_of(examples, smaller(setup), method, options)
+    assert task.steps == 1
+    loss, before, after = one_step(examples, setup, method, options, task)
+    assert 0 < loss < 50
+    assert all(np.isfinite(weights).all() for weights in after)
+    changed = [
+        not np.array_equal(a, b) for a, b in zip(before, after, strict=True)
+    ]
+    # Warm-ups begin at a rate of zero.
+    assert np.mean(changed) > 0.5 or setup.warmup_epochs
+
+
+@pytest.fixture
+def few_digits(monkeypatch, examples):
+    """Twenty steps' worth of digits, of which 40 are to test on."""
+    sets = examples("image_sets").load_images(
+        types.SimpleNamespace(data="digits"), None
+    )
+    (x, y), (test_x, test_y) = sets.train, sets.test
+
+    def few(num_classes=10):
+        train, test = y[:400] < num_classes, test_y[:80] < num_classes
+        return sets._replace(
+            train=(x[:400][train], y[:400][train]),
+            test=(test_x[:80][test], test_y[:80][test]),
+            num_classes=num_classes,
+        )
+
+    runs = examples("runs")
+    build = runs.build
+
+    def eager(*args):
+        model = build(*args)
+        # Of so few steps, tracing would take most of the time.
+        model.run_eagerly = True
+        return model
+
+    monkeypatch.setattr(runs, "build", eager)
+    return few
+
+
+@pytest.mark.parametrize(
+    "name", [loss for loss in LOSSES if not loss.startswith("adaptive")]
+)
+def test_every_loss_trains_and_is_measured(
+    name, parse, examples, few_digits, tmp_path
+):
+    setup, method, options = parse(
+        "digits_dense",
+        name,
+        "--batch_size=16",
+        "--epochs=2",
+        "--noexport",
+        "--verbose=0",
+        "--validation=0.25",
+        "--steps_per_epoch=2",
+        f"--workdir={tmp_path}",
+    )
+    sets = few_digits(2 if name == "cape" else 10)
+    sets = examples("image_sets").split(sets, setup.validation)
+    task = examples("image_tasks").array_task(sets, setup, method, options)
+    row = examples("runs").run(task, setup, method, options)
+    assert row["method"] == name
+    assert row["epochs"] == 2
+    assert not row["diverged"]
+    assert 0 <= row["ece"] <= 1
+    assert row["nll_ts"] > 0
+    (folder,) = tmp_path.glob("digits_dense/*/seed0")
+    names = {path.name for path in folder.iterdir()}
+    assert {"log.csv", "results.csv", "test_predictions.npz"} <= names
+    assert examples("run_results").read_row(folder) == pytest.approx(row)
+
+
+def test_fine_tuning_trains_the_head_then_the_whole(
+    parse, examples, few_digits, tmp_path
+):
+    setup, method, options = parse(
+        "digits_dense",
+        "acls",
+        "--batch_size=16",
+        "--epochs=1",
+        "--learning_rate=0.01",
+        "--noexport",
+        "--verbose=0",
+        f"--workdir={tmp_path}",
+    )
+    sets = examples("image_sets").split(few_digits(), 0.25)
+    task = examples("image_tasks").array_task(sets, setup, method, options)
+    model = keras.Model(*task.network())
+    weights = [[v.numpy() for v in model.trainable_variables]]
+    runs = examples("runs")
+    train = runs.run
+
+    def followed(*args):
+        row = train(*args)
+        weights.append([v.numpy() for v in model.variables])
+        return row
+
+    fine_tune = examples("fine_tune")
+    patch = pytest.MonkeyPatch()
+    patch.setattr(fine_tune, "run", followed)
+    rows = fine_tune.fine_tune(model, task, setup, method, options, 1)
+    patch.undo()
+    names = [row["method"] for row in rows]
+    assert names == ["acls_tuned_head", "acls_tuned"]
+    counted = model.trainable_variables
+    assert len(counted) == len(weights[0])
+    places = [[v is w for w in model.variables].index(True) for v in counted]
+    moved = [
+        [
+            not np.array_equal(before, after)
+            for before, after in zip(old, new, strict=True)
+        ]
+        for old, new in (
+            (weights[0], [weights[1][p] for p in places]),
+            ([weights[1][p] for p in places], [weights[2][p] for p in places]),
+        )
+    ]
+    assert moved[0] == [False] * (len(counted) - 2) + [True, True]
+    assert all(moved[1])
+
+
+@pytest.mark.parametrize(
+    "name", [loss for loss in LOSSES if loss.startswith("adaptive")]
+)
+def test_losses_of_objects_take_a_step(
+    name, parse, examples, mocked, data_sets
+):
+    setup, method, options = parse(
+        "imagenet_boxes_resnet50",
+        name,
+        f"--annotations={data_sets / 'boxes'}",
+        "--steps_per_epoch=1",
+    )
+    setup = smaller(setup)._replace(net="small_resnet")
+    task = examples("image_tasks").image_task(setup, method, options)
+    loss, before, after = one_step(examples, setup, method, options, task)
+    assert 0 < loss < 50
+    assert not np.array_equal(before[0], after[0])
+
+
+# Scenes.
+
+
+def scenes_of(examples, images, masks, void=255):
+    data = tf.data.Dataset.from_tensor_slices({"image": images, "mask": masks})
+    return examples("scene_sets").Scenes(
+        data, None, data, ["a", "b"], void, len(images)
+    )
+
+
+def marked_scenes(examples, count=5, size=(40, 60)):
+    """Images whose pixels say what their mask says."""
+    masks = np.random.default_rng(0).integers(0, 2, (count, *size, 1))
+    masks = np.kron(masks[:, ::10, ::10], np.ones((1, 10, 10, 1), int))
+    images = np.repeat(100 * masks, 3, axis=-1).astype("uint8")
+    return scenes_of(examples, images, masks.astype("int32"))
+
+
+@pytest.mark.parametrize("augment", ["crop", "crop_flip", "resized_crop"])
+def test_masks_go_the_way_of_their_images(augment, parse, examples):
+    setup, *_ = parse(
+        "camvid_deeplabv3plus_small",
+        "cross_entropy",
+        f"--augment={augment}",
+        "--image_size=50,50",
+        "--batch_size=5",
+        "--jitter=0",
+    )
+    scenes = marked_scenes(examples)
+    batches = examples("scene_sets").training_batches(scenes, setup, seed=0)
+    for images, masks in batches.take(3):
+        assert images.shape == (5, 50, 50, 3) and masks.shape == (5, 50, 50)
+        images, masks = images.numpy(), masks.numpy()
+        void = masks == 255
+        # Images of 40 x 60 are filled up to the height of a crop.
+        assert (augment == "resized_crop") != bool(void.any())
+        np.testing.assert_array_equal(images[void], 127.5)
+        sure = ~void & ((images[..., 0] < 1) | (images[..., 0] > 99))
+        assert sure.mean() > 0.6
+        expected = images[sure][:, 0] > 50
+        # Of a pixel on an edge, mask and image may be rounded apart.
+        assert np.mean(masks[sure] == expected) > 0.99
+
+
+def test_resumed_scenes_are_those_of_the_run_without_a_break(parse, examples):
+    setup, *_ = parse(
+        "camvid_deeplabv3plus_small", "cross_entropy", "--image_size=20,20"
+    )
+    setup = setup._replace(batch_size=2)
+    scenes = marked_scenes(examples)
+    training_batches = examples("scene_sets").training_batches
+
+    def shown(first_epoch, skip, take):
+        data = training_batches(scenes, setup, seed=3, first_epoch=first_epoch)
+        return [x.numpy() for x, _ in data.skip(skip).take(take)]
+
+    # Two steps an epoch: an image is left over, and begins the next one.
+    whole = shown(0, 6, 2)
+    np.testing.assert_array_equal(shown(3, 0, 2), whole)
+    assert not np.array_equal(shown(2, 0, 2), whole)
+
+
+def test_ids_of_cityscapes_become_those_of_its_classes(examples):
+    scene_sets = examples("scene_sets")
+    mask = np.array([[[7], [33], [0], [11]]], "uint8")
+    example = scene_sets._example(
+        {
+            "image_id": "a",
+            "image_left": np.zeros((1, 4, 3), "uint8"),
+            "segmentation_label": mask,
+        },
+        scene_sets._CITYSCAPES_IDS,
+        255,
+    )
+    assert example["mask"].numpy().ravel().tolist() == [0, 18, 255, 2]
+    assert example["image"].shape == (1, 4, 3)

@@ -1,0 +1,403 @@
+"""What recipes are made with: optimizers, splits, sweeps, tables."""
+
+import csv
+import importlib
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from cases import BACKEND
+from scipy.special import log_softmax
+
+import keras_calib
+
+if BACKEND != "tensorflow":
+    pytest.skip("the examples train with TensorFlow", allow_module_level=True)
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def examples():
+    """The modules of the examples, by name."""
+    sys.path.insert(0, str(ROOT / "examples"))
+    yield importlib.import_module
+    sys.path.remove(str(ROOT / "examples"))
+
+
+def setup_of(**fields):
+    """A set-up with the fields that schedules and optimizers read."""
+    plain = {
+        "optimizer": "sgd",
+        "learning_rate": 0.1,
+        "momentum": 0.9,
+        "nesterov": False,
+        "coupled_decay": 0.0,
+        "weight_decay": 0.0,
+        "backbone_rate": 1.0,
+        "clip_norm": None,
+        "schedule": "constant",
+        "epochs": 10,
+        "decay_epochs": [],
+        "decay_factor": 0.1,
+        "warmup_epochs": 0,
+        "power": 0.9,
+        "time_decay": 0.0,
+    }
+    return types.SimpleNamespace(**{**plain, **fields})
+
+
+# Optimizers.
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_coupled_decay_is_that_of_torch(examples, nesterov):
+    setup = setup_of(coupled_decay=0.05, nesterov=nesterov)
+    optimizer = examples("optimizers").build_optimizer(setup, 1)
+    weight = keras.Variable([1.0, -2.0])
+    expected, velocity = np.array([1.0, -2.0]), np.zeros(2)
+    optimizer.build([weight])
+    for step in range(4):
+        gradient = np.array([0.3, step - 1.0])
+        optimizer.apply([keras.ops.convert_to_tensor(gradient, "float32")])
+        # torch.optim.SGD's documentation.
+        decayed = gradient + 0.05 * expected
+        velocity = 0.9 * velocity + decayed
+        move = decayed + 0.9 * velocity if nesterov else velocity
+        expected = expected - 0.1 * move
+        np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-5)
+
+
+def test_backbones_learn_at_a_rate_of_their_own(examples):
+    setup = setup_of(backbone_rate=0.1, momentum=0.0)
+    optimizer = examples("optimizers").build_optimizer(setup, 1)
+    inputs = keras.Input((2,))
+    x = keras.layers.Dense(1, use_bias=False, name="backbone_a")(inputs)
+    outputs = keras.layers.Dense(1, use_bias=False)(x)
+    model = keras.Model(inputs, outputs)
+    optimizer.build(model.trainable_variables)
+    before = [v.numpy() for v in model.trainable_variables]
+    ones = [keras.ops.ones_like(v) for v in model.trainable_variables]
+    optimizer.apply(ones)
+    moves = [
+        np.unique(np.round(old - new.numpy(), 6))
+        for old, new in zip(before, model.trainable_variables, strict=True)
+    ]
+    np.testing.assert_allclose(np.ravel(moves), [0.01, 0.1], rtol=1e-4)
+
+
+def test_schedules_are_those_of_the_papers(examples):
+    learning_rate = examples("optimizers").learning_rate
+
+    def rates(steps, per_epoch=10, **fields):
+        schedule = learning_rate(setup_of(**fields), per_epoch)
+        return [float(schedule(step)) for step in steps]
+
+    steps = rates([0, 29, 30, 69, 70], schedule="steps", decay_epochs=[3, 7])
+    np.testing.assert_allclose(steps, [0.1, 0.1, 0.01, 0.01, 0.001], rtol=1e-5)
+    poly = rates([0, 50, 99], schedule="poly")
+    expected = [0.1 * (1 - step / 100) ** 0.9 for step in (0, 50, 99)]
+    np.testing.assert_allclose(poly, expected, rtol=1e-4)
+    cosine = rates([0, 50, 100], schedule="cosine")
+    np.testing.assert_allclose(cosine, [0.1, 0.05, 0.0], atol=1e-6)
+    warm = rates([0, 10, 20, 60], schedule="cosine", warmup_epochs=2)
+    np.testing.assert_allclose(warm, [0.0, 0.05, 0.1, 0.05], atol=1e-6)
+    slower = rates([0, 50], time_decay=0.02)
+    np.testing.assert_allclose(slower, [0.1, 0.05], rtol=1e-6)
+    assert learning_rate(setup_of(), 10) == 0.1
+    with pytest.raises(ValueError, match="`--warmup_epochs` must be 0"):
+        learning_rate(setup_of(warmup_epochs=1), 10)
+
+
+def test_options_of_sgd_are_refused_elsewhere(examples):
+    build = examples("optimizers").build_optimizer
+    assert isinstance(
+        build(setup_of(optimizer="adam"), 1), keras.optimizers.Adam
+    )
+    adamw = build(setup_of(optimizer="adamw", weight_decay=0.3), 1)
+    assert adamw.weight_decay == 0.3
+    with pytest.raises(ValueError, match="`--coupled_decay` must be 0"):
+        build(setup_of(optimizer="adam", coupled_decay=0.1), 1)
+
+
+def test_schedules_and_optimizers_are_saved(examples):
+    setup = setup_of(schedule="poly", time_decay=0.1, coupled_decay=0.2)
+    optimizer = examples("optimizers").build_optimizer(setup, 10)
+    config = keras.optimizers.serialize(optimizer)
+    copy = keras.optimizers.deserialize(config)
+    assert copy.coupled_decay == 0.2
+    rate = copy._learning_rate
+    np.testing.assert_allclose(rate(10), 0.1 * 0.9**0.9 / 2, rtol=1e-5)
+
+
+# Data.
+
+
+def sets_of(examples, count=60, num_classes=3):
+    x = np.arange(count)[:, None, None, None] * np.ones((1, 4, 4, 1))
+    y = np.arange(count) % num_classes
+    part = (x.astype("uint8"), y)
+    test = (part[0][:20] + 100, y[:20])
+    return examples("image_sets").ImageSets(part, None, test, num_classes)
+
+
+@pytest.mark.parametrize("share, count", [(0.25, 15), (12, 12), (0, 0)])
+@pytest.mark.parametrize("stratified", [False, True])
+def test_a_split_shares_out_the_training_data(
+    examples, share, count, stratified
+):
+    sets = sets_of(examples)
+    split = examples("image_sets").split
+    parts = split(sets, share, stratified=stratified, seed=1)
+    if not count:
+        assert parts.validation is None
+        return
+    held = parts.validation[0][:, 0, 0, 0]
+    kept = parts.train[0][:, 0, 0, 0]
+    assert len(held) == count
+    assert sorted([*held, *kept]) == list(range(60))
+    # Each image keeps its class.
+    np.testing.assert_array_equal(parts.train[1], kept % 3)
+    if stratified:
+        assert np.bincount(parts.validation[1]).tolist() == [count // 3] * 3
+    again = split(sets, share, stratified=stratified, seed=1)
+    np.testing.assert_array_equal(again.validation[0], parts.validation[0])
+    other = split(sets, share, stratified=stratified, seed=2)
+    assert not np.array_equal(other.validation[0], parts.validation[0])
+
+
+def test_resampled_data_are_the_same_data(examples):
+    sets = sets_of(examples)
+    found = examples("image_sets").resampled(sets, 3)
+    assert len(found.train[1]) == 60 and len(found.test[1]) == 20
+    values = [x[:, 0, 0, 0] for x, _ in (found.train, found.test)]
+    expected = [x[:, 0, 0, 0] for x, _ in (sets.train, sets.test)]
+    assert sorted(np.concatenate(values)) == sorted(np.concatenate(expected))
+    assert set(values[1]) & set(expected[0])
+
+
+@pytest.mark.parametrize(
+    "augment, reach",
+    [("none", 0), ("crop", 4), ("crop_flip", 4), ("shift", 2)],
+)
+def test_images_are_moved_within_reach(examples, augment, reach):
+    side = 20
+    image = np.zeros((side, side, 1), "uint8")
+    image[10, 6] = 200
+    count = 64
+    part = np.repeat(image[None], count, axis=0), np.arange(count)
+    batches = examples("image_sets").batches(
+        part, count, augment=augment, seed=0
+    )
+    images, y = batches[0]
+    assert images.dtype == "float32" and images.shape == part[0].shape
+    np.testing.assert_array_equal(y["label"], y["index"])
+    rows, columns = np.nonzero(images[..., 0].max(0))
+    assert rows.min() == 10 - reach and rows.max() == 10 + reach
+    sides = {6} if "flip" not in augment else {6, side - 1 - 6}
+    places = {c + r for c in sides for r in range(-reach, reach + 1)}
+    assert set(columns) <= places
+    assert {min(places), max(places)} <= set(columns)
+    plain = examples("image_sets").batches(part, count)
+    np.testing.assert_array_equal(plain[0][0], part[0])
+
+
+def test_words_get_numbers_by_their_frequency(examples, tmp_path):
+    text_sets = examples("text_sets")
+    np.savez(
+        tmp_path / "vectors.npz",
+        words=np.array(["b", "zebra"]),
+        vectors=np.array([[1.0, 2.0], [3.0, 4.0]]),
+    )
+    matrix = text_sets.read_vectors(str(tmp_path / "vectors.npz"), ["a", "b"])
+    assert matrix.shape == (4, 2)
+    np.testing.assert_array_equal(matrix[[0, 3]], [[0, 0], [1, 2]])
+    (tmp_path / "glove.txt").write_text("a 5 6\nb 7 8\n")
+    matrix = text_sets.read_vectors(str(tmp_path / "glove.txt"), ["a", "b"])
+    np.testing.assert_array_equal(matrix[2:], [[5, 6], [7, 8]])
+
+
+# Sweeps.
+
+
+def test_the_best_cell_has_the_best_mean(examples):
+    chosen = examples("sweep_tasks").chosen
+    rows = [
+        {"alpha": 0.1, "accuracy": 0.9, "ece": 0.10, "diverged": False},
+        {"alpha": 0.1, "accuracy": 0.8, "ece": 0.02, "diverged": False},
+        {"alpha": 0.2, "accuracy": 0.8, "ece": 0.03, "diverged": False},
+        {"alpha": 0.2, "accuracy": 0.8, "ece": 0.03, "diverged": False},
+        {"alpha": 0.3, "accuracy": 1.0, "ece": 0.00, "diverged": False},
+        {"alpha": 0.3, "diverged": True},
+    ]
+    assert chosen(rows, ["alpha"], "accuracy") == {"alpha": 0.1}
+    assert chosen(rows, ["alpha"], "ece") == {"alpha": 0.2}
+    with pytest.raises(RuntimeError, match="diverged in all cells"):
+        chosen(rows[-1:], ["alpha"], "ece")
+
+
+def test_a_sweep_chooses_trains_and_is_compared(tmp_path):
+    def script(name, *arguments):
+        done = subprocess.run(
+            [sys.executable, f"examples/{name}.py", *arguments],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    common = [
+        "--epochs=2",
+        "--steps_per_epoch=2",
+        "--seeds=1",
+        "--verbose=0",
+        "--noexport",
+        "--resample",
+        "--setup=few",
+        f"--workdir={tmp_path}/runs",
+    ]
+    script(
+        "sweep",
+        *common,
+        "--method=focal",
+        "--loss=FocalLoss",
+        "--grid=loss_option.gamma=1,5",
+        "--tune_epochs=0.5",
+    )
+    with open(tmp_path / "runs" / "few" / "focal_grid.csv") as file:
+        grid = list(csv.DictReader(file))
+    assert [row["loss_option.gamma"] for row in grid] == ["1", "5"]
+    assert {row["epochs"] for row in grid} == {"1"}
+    out = script("compare", f"{tmp_path}/runs", f"--out={tmp_path}/out")
+    for name in ("focal (accuracy)", "focal (ece)"):
+        assert f"| {name} | 1 |" in out
+    with open(tmp_path / "out" / "runs.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["tuned"] for row in rows} == {"accuracy", "ece"}
+    assert {row["epochs"] for row in rows} == {"2"}
+
+
+# Tables.
+
+
+def fake_runs(examples, folder, shifts):
+    """Runs of two seeds with predictions of known accuracy."""
+    run_results = examples("run_results")
+    for method, shift in shifts.items():
+        for seed in range(2):
+            random = np.random.default_rng(seed)
+            labels = random.integers(4, size=300)
+            logits = random.normal(size=(300, 4)).astype("float32")
+            logits[np.arange(300), labels] += shift
+            run = folder / "fake" / method / f"seed{seed}"
+            run.mkdir(parents=True)
+            for part in ("validation", "test"):
+                run_results.save_predictions(run, part, labels, logits)
+            row = {
+                "setup": "fake",
+                "method": method,
+                "options": "",
+                "seed": seed,
+                "diverged": False,
+                "tuned": "",
+                **run_results.measures(labels, logits),
+            }
+            run_results.write_row(run, row)
+    return run_results.find_runs([folder])
+
+
+def test_measures_are_those_of_the_predictions(examples, tmp_path):
+    folder = fake_runs(examples, tmp_path, {"a": 2.0})[0]
+    row = examples("run_results").read_row(folder)
+    labels, logits = examples("run_results").read_predictions(folder, "test")
+    expected = -log_softmax(logits.astype(float), axis=-1)
+    expected = expected[np.arange(300), labels].mean()
+    assert row["nll"] == pytest.approx(expected, rel=1e-6)
+    assert row["accuracy"] == np.mean(logits.argmax(-1) == labels)
+    assert row["diverged"] is False
+
+
+def test_tables_hold_means_ranks_and_published_numbers(examples, tmp_path):
+    comparisons = examples("comparisons")
+    fake_runs(examples, tmp_path, {"cross_entropy": 1.0, "acls_released": 3.0})
+    published = tmp_path / "published.csv"
+    published.write_text(
+        "setup,loss,on,tuned,measure,value,std,source\n"
+        "fake,acls,V2,,ece,0.5,,x\n"
+        "fake,acls,test,,ece,0.0112,,x\n"
+        "fake,cross_entropy,test,,ece,0.05,0.01,x\n"
+        "other,acls,test,,ece,0.9,,x\n"
+    )
+    setups = comparisons.grouped([tmp_path])
+    found = comparisons.read_published(published, "fake")
+    text = comparisons.markdown(setups["fake"], ["accuracy", "ece"], found)
+    lines = text.splitlines()
+    assert "[0.0112]" in lines[2] and lines[2].startswith("| acls_released")
+    assert "[0.05 ± 0.01]" in lines[3]
+    rows = setups["fake"]["cross_entropy"]
+    mean = np.mean([row["ece"] for row in rows.values()])
+    assert f"{mean:.4f} ±" in lines[3]
+    ranks = comparisons.ranks(setups, ["accuracy", "aurc"])
+    assert ranks == {"acls_released": [1.0, 1.0], "cross_entropy": [2.0, 2.0]}
+    values = comparisons.paired_values(setups["fake"], "cross_entropy")
+    assert list(values) == ["cross_entropy", "acls_released"]
+    assert np.shape(values["acls_released"]) == (2, 5)
+
+
+def test_rejection_is_measured_on_what_was_predicted(examples, tmp_path):
+    selections = examples("selections")
+    folder = fake_runs(examples, tmp_path, {"a": 2.0})[0]
+    labels, logits = examples("run_results").read_predictions(folder, "test")
+    row = selections.selection_row(folder)
+    assert row["aurc_norm"] <= row["aurc_msp"]
+    assert row["aurc_msp"] == keras_calib.aurc(labels, logits, from_logits=True)
+    coverage, risk = selections.guarantee(folder, 0.3, 0.05)
+    assert 0 < coverage <= 1 and 0 <= risk < 0.3
+    # Others that are all wrong, and surer than any of the test data.
+    foreign = np.zeros((300, 4), "float32")
+    foreign[:30, 0] = 100.0
+    examples("run_results").save_predictions(
+        folder, "other", np.full(300, -1), foreign
+    )
+    own, other = selections.accepted_errors(folder, "other", coverage=0.1)
+    # Half of the 60 surest are those 30.
+    assert other == 0.5 and own <= 0.1
+
+
+def test_the_pull_of_label_smoothing_is_equation_16(examples, tmp_path):
+    folder = fake_runs(examples, tmp_path, {"a": 2.0})[0]
+    _, logits = examples("run_results").read_predictions(folder, "test")
+    votes = np.zeros((300, 4))
+    predicted = logits.argmax(-1)
+    votes[np.arange(300), predicted] = np.where(np.arange(300) % 2, 0.9, 0.2)
+    votes[np.arange(300), (predicted + 1) % 4] = 1 - votes.max(-1)
+    rows = examples("selections").imbalance(folder, votes, 0.1, num_bins=3)
+    assert sum(row["shared_count"] for row in rows) == 150
+    for row in rows:
+        assert row["shared_pull"] == pytest.approx(0.1 * 0.9 - 0.1 / 4)
+        assert row["other_pull"] == pytest.approx(0.1 * 0.2 - 0.1 / 4)
+    confidences = [row["confidence"] for row in rows]
+    assert confidences == sorted(confidences)
+
+
+def test_calibrators_are_fitted_on_validation_predictions(examples, tmp_path):
+    folder = fake_runs(examples, tmp_path, {"a": 2.0})[0]
+    labels, logits = examples("run_results").read_predictions(folder, "test")
+    # Twice too sure where it is measured.
+    examples("run_results").save_predictions(
+        folder, "validation", labels, 2 * logits
+    )
+    rows = examples("calibrate").repair(folder, ["TemperatureScaling"], "test")
+    scaling = keras_calib.TemperatureScaling().fit(labels, 2 * logits)
+    expected = keras_calib.nll(
+        labels, logits / scaling.temperature, from_logits=True
+    )
+    assert [row["calibrator"] for row in rows] == ["none", "TemperatureScaling"]
+    assert rows[1]["nll"] == pytest.approx(expected, rel=1e-5)
