@@ -403,3 +403,37 @@ def test_catalogue_has_no_name_twice():
 def test_what_cannot_be_built_is_refused(name, shape, options, message):
     with pytest.raises(ValueError, match=message):
         build(name, shape, 5, **options)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="an operation of TensorFlow"
+)
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_the_fused_normalization_is_that_of_keras(policy):
+    import tensorflow as tf
+    from nets.fused import FusedBatchNormalization
+
+    rng = np.random.default_rng(0)
+    x = tf.constant(rng.normal(3.0, 2.0, (4, 5, 6, 3)), "float32")
+    upstream = tf.constant(rng.normal(size=x.shape), "float32")
+    found = []
+    for kind in (keras.layers.BatchNormalization, FusedBatchNormalization):
+        layer = kind(momentum=0.9, epsilon=1e-5, dtype=policy)
+        layer.build(x.shape)
+        layer.gamma.assign([0.5, 1.0, 2.0])
+        layer.beta.assign([1.0, 0.0, -1.0])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.cast(layer(x, training=True), "float32")
+            loss = tf.reduce_sum(y * upstream)
+        variables = [v.value for v in layer.trainable_variables]
+        gradients = tape.gradient(loss, [x, *variables])
+        state = (layer.moving_mean, layer.moving_variance)
+        inference = layer(x, training=False)
+        found.append([y, *gradients, *state, inference])
+    tolerance = 2e-5 if policy == "float32" else 5e-2
+    for plain, fused in zip(*found, strict=True):
+        plain, fused = (
+            ops.convert_to_numpy(ops.cast(v, "float32")) for v in (plain, fused)
+        )
+        np.testing.assert_allclose(fused, plain, tolerance, tolerance)

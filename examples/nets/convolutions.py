@@ -2,6 +2,8 @@
 
 import keras
 
+from nets.fused import FusedBatchNormalization
+
 __all__ = ["convolution", "normalization"]
 
 
@@ -61,7 +63,5 @@ def normalization(x, *, active=True, name=None):
         Ioffe, Szegedy, Batch Normalization, ICML 2015,
         https://arxiv.org/abs/1502.03167
     """
-    x = keras.layers.BatchNormalization(momentum=0.9, epsilon=1e-5, name=name)(
-        x
-    )
+    x = FusedBatchNormalization(momentum=0.9, epsilon=1e-5, name=name)(x)
     return keras.layers.ReLU()(x) if active else x
