@@ -16,6 +16,7 @@ import keras
 from absl import app
 from absl import flags
 from run_results import find_runs
+from run_results import load_network
 from run_results import measures
 from run_results import read_predictions
 
@@ -80,7 +81,7 @@ def main(argv):
 def save(folder, name):
     """Exports a run's model with a calibrator inside."""
     target = Path(folder) / "serving_calibrated"
-    model = keras.saving.load_model(folder / "model.keras")
+    model = load_network(folder)
     keras_calib.export(model, target, fitted(name, folder), from_logits=True)
     print(f"Served from {target}")
 

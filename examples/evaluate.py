@@ -22,6 +22,7 @@ from absl import logging
 from image_sets import batches
 from large_images import evaluation_batches
 from run_results import find_runs
+from run_results import load_network
 from run_results import measures
 from run_results import predict
 from run_results import save_predictions
@@ -61,7 +62,7 @@ def main(argv):
             f"Received: {argv[1:]}"
         )
     for folder in folders:
-        model = keras.saving.load_model(folder / "model.keras", compile=False)
+        model = load_network(folder)
         for name in _ON.value:
             data = load(name, setup, options, model.output_shape[-1])
             labels, logits = predict(model, data)

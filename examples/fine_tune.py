@@ -12,14 +12,13 @@ buys. Written as train_classifier.py writes, in folders METHOD_tuned_head and
 METHOD_tuned.
 """
 
-from pathlib import Path
-
 import keras
 import recipe_flags
 from absl import app
 from absl import flags
 from absl import logging
 from image_tasks import image_task
+from run_results import load_network
 from run_results import run_folder
 from runs import run
 
@@ -71,13 +70,7 @@ def main(_):
     logging.set_verbosity(logging.ERROR)
     setup, method, options = recipe_flags.read()
     recipe_flags.check_task(setup, "classification")
-    path = Path(_BEGIN.value) / "model.keras"
-    if not path.is_file():
-        raise app.UsageError(
-            "`--begin_with` must be the folder of a run with model.keras. "
-            f"Received: --begin_with={_BEGIN.value}"
-        )
-    model = keras.saving.load_model(path, compile=False)
+    model = load_network(_BEGIN.value)
     task = image_task(setup, method, options)
     for row in fine_tune(
         model, task, setup, method, options, _HEAD_EPOCHS.value

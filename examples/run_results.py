@@ -1,6 +1,7 @@
 """What is kept of a training: predictions, a row of measures, the flags."""
 
 import csv
+import importlib
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import keras_calib
 __all__ = [
     "PixelMeter",
     "find_runs",
+    "load_network",
     "measures",
     "predict",
     "read_predictions",
@@ -212,6 +214,23 @@ def read_row(folder):
     with open(Path(folder) / _ROW, newline="", encoding="utf-8") as file:
         (row,) = csv.DictReader(file)
     return {name: _value(text) for name, text in row.items()}
+
+
+def load_network(folder):
+    """A run's network, a plain Keras model of pixels to logits.
+
+    Raises:
+        ValueError: If the run did not write one.
+    """
+    # Keras knows the layers of its own once they are imported.
+    importlib.import_module("nets.catalogue")
+    path = Path(folder) / "model.keras"
+    if not path.is_file():
+        raise ValueError(
+            "`folder` must be that of a run with model.keras, made without "
+            f"--noexport. Received: folder={folder}"
+        )
+    return keras.saving.load_model(path, compile=False)
 
 
 def find_runs(folders):

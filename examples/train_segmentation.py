@@ -10,12 +10,10 @@ What is written is what train_classifier.py writes, and confidence.png: images,
 classes, and where the network is sure and wrong.
 """
 
-from functools import partial
-
-import keras
 import recipe_flags
 from absl import app
 from absl import logging
+from run_results import load_network
 from run_results import run_folder
 from runs import run
 from scene_pictures import draw_confidence
@@ -35,9 +33,11 @@ def main(_):
     for name, value in row.items():
         print(f"{name:20}{value}")
     folder = run_folder(options.workdir, setup, method, options.seed)
-    draw = partial(draw_confidence, scenes.test.take(4), scenes.void)
     if options.export:
-        draw(keras.saving.load_model(folder / "model.keras"), folder)
+        model = load_network(folder)
+        shown = scenes.test.take(4)
+        picture = folder / "confidence.png"
+        draw_confidence(shown, scenes.names, scenes.void, model, picture)
     print(folder)
 
 
