@@ -1,6 +1,6 @@
 r"""Repairs trained networks: calibrators beside one another.
 
-    python examples/calibrate.py work/runs/cifar10_resnet20/cross_entropy/seed0
+    python examples/calibrate.py work/runs/cifar10_resnet50/cross_entropy/seed0
     python examples/calibrate.py RUN --save=TemperatureScaling
 
 fits each calibrator on the run's predictions for its validation data and
@@ -19,6 +19,7 @@ from run_results import find_runs
 from run_results import load_network
 from run_results import measures
 from run_results import read_predictions
+from run_results import read_row
 
 import keras_calib
 
@@ -58,10 +59,16 @@ def repair(folder, names, part):
 
 
 def main(argv):
-    folders = find_runs(argv[1:])
+    folders = [
+        folder
+        for folder in find_runs(argv[1:])
+        if (folder / "validation_predictions.npz").is_file()
+        and not read_row(folder)["diverged"]
+    ]
     if not folders:
         raise app.UsageError(
-            f"Name the folders of runs, with results.csv. Received: {argv[1:]}"
+            "Name folders of runs that did not diverge, with predictions on "
+            f"validation data. Received: {argv[1:]}"
         )
     for folder in folders:
         rows = repair(folder, _CALIBRATORS.value, _PART.value)

@@ -23,6 +23,7 @@ _RISING = ("accuracy", "miou", "coverage_at_1", "coverage_at_5")
 _OWN = ("test", "validation", "V1")
 # Runs beside which the numbers of a published name stand too.
 _SAME = {"acls": ("acls_released",)}
+_COLUMNS = {"mean_confidence": "confidence"}
 # What `paired_results` takes, and the unit.
 _PAIRED = (("accuracy", 1), ("nll", 1), ("ece", 1), ("aece", 1), ("aurc", 1000))
 
@@ -72,20 +73,29 @@ def markdown(methods, measures, published):
 def paired_values(methods, baseline):
     """`{method: (seeds, 5)}` for `paired_results`, the baseline first.
 
-    Only seeds that the baseline and the method both have; methods without
-    are left out.
+    Only seeds that the baseline and all methods have; methods without any
+    of the seeds of the baseline are left out.
     """
-    values = {}
-    own = {s: r for s, r in methods[baseline].items() if not r["diverged"]}
-    names = [baseline, *(name for name in methods if name != baseline)]
-    for name in names:
-        rows = {s: r for s, r in methods[name].items() if not r["diverged"]}
-        if own and sorted(rows) == sorted(own):
-            values[name] = [
-                [unit * rows[seed][measure] for measure, unit in _PAIRED]
-                for seed in sorted(own)
-            ]
-    return values
+    finite = {
+        name: {s: row for s, row in seeds.items() if not row["diverged"]}
+        for name, seeds in methods.items()
+    }
+    own = finite.pop(baseline)
+    finite = {
+        name: rows for name, rows in finite.items() if set(rows) & set(own)
+    }
+    finite = {baseline: own, **finite}
+    shared = set.intersection(*(set(rows) for rows in finite.values()))
+    seeds = sorted(shared)
+    if not seeds:
+        return {}
+    return {
+        name: [
+            [unit * rows[seed][measure] for measure, unit in _PAIRED]
+            for seed in seeds
+        ]
+        for name, rows in finite.items()
+    }
 
 
 def ranks(setups, measures):
@@ -97,9 +107,18 @@ def ranks(setups, measures):
 
     Returns:
         `{method: [mean rank by each measure]}` of the methods that all
-        set-ups have.
+        set-ups have, with these measures in all runs.
     """
-    names = set.intersection(*(set(methods) for methods in setups.values()))
+    names = set.intersection(
+        *(
+            {
+                name
+                for name, rows in methods.items()
+                if all(set(measures) <= set(row) for row in rows.values())
+            }
+            for methods in setups.values()
+        )
+    )
     names = [name for name in next(iter(setups.values())) if name in names]
     table = np.zeros((len(names), len(measures)))
     for methods in setups.values():
@@ -130,7 +149,13 @@ def read_published(path, setup):
             tuned = f" ({row['tuned']})" if row["tuned"] else ""
             spread = f" ± {row['std']}" if row["std"] else ""
             for name in (row["loss"], *_SAME.get(row["loss"], ())):
-                key = name + tuned, row["measure"]
+                measure = _COLUMNS.get(row["measure"], row["measure"])
+                key = name + tuned, measure
+                found.setdefault(key, row["value"] + spread)
+            # What a temperature does is in columns of the run itself.
+            name, sign, _ = row["loss"].partition("+temperature")
+            if sign and row["measure"] in ("ece", "aece"):
+                key = name + tuned, f"{row['measure']}_ts_ece"
                 found.setdefault(key, row["value"] + spread)
     return found
 

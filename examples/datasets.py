@@ -1,5 +1,6 @@
 """The data of the examples: flat arrays for training, tuning and testing."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -113,13 +114,28 @@ def tfds_builder(name, data_dir=None, *, download=False):
 
 
 def tfds_arrays(builder, split):
-    """Images `(n, height, width, channels)` and class ids `(n,)`."""
+    """Images `(n, height, width, channels)` and class ids `(n,)`.
+
+    Rows with an `id` that ends in a number, as those of CIFAR have, are in
+    the order of these numbers: that of the files before TFDS shuffled them.
+    """
     import tensorflow_datasets as tfds
 
     data = builder.as_dataset(split=split, batch_size=1000, shuffle_files=False)
-    parts = [(part["image"], part["label"]) for part in tfds.as_numpy(data)]
-    images, labels = (np.concatenate(x) for x in zip(*parts, strict=True))
-    return images, labels.astype("int32")
+    parts = list(tfds.as_numpy(data))
+    images, labels = (
+        np.concatenate([part[name] for part in parts])
+        for name in ("image", "label")
+    )
+    labels = labels.astype("int32")
+    if "id" not in parts[0]:
+        return images, labels
+    names = np.concatenate([part["id"] for part in parts])
+    numbers = [re.search(rb"\d+$", name) for name in names]
+    if None in numbers:
+        return images, labels
+    order = np.argsort([int(n[0]) for n in numbers], kind="stable")
+    return images[order], labels[order]
 
 
 def _flat(part):

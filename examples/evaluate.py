@@ -35,8 +35,8 @@ _ON = flags.DEFINE_multi_string("on", None, "Data to predict.", required=True)
 _FOREIGN = flags.DEFINE_bool("foreign", False, "None of the classes are known.")
 
 
-def load(name, setup, options, num_classes):
-    """Batches of the test data called `name`."""
+def load(name, setup, options, model):
+    """Batches of the test data called `name`, as a model takes them."""
     if not name.endswith(".npz"):
         data = keras_calib.from_tfds(
             name,
@@ -45,16 +45,23 @@ def load(name, setup, options, num_classes):
             download=options.download,
             without_boxes="keep",
         )
-        return evaluation_batches(data, setup, num_classes)
+        setup = setup._replace(image_size=list(model.input_shape[1:3]))
+        return evaluation_batches(data, setup, model.output_shape[-1])
     with np.load(name) as arrays:
         images, labels = arrays["test_images"], arrays["test_labels"]
     images = images if images.ndim == 4 else images[..., None]
-    return batches((images, labels.astype("int32")), 256)
+    return batches((images, np.ravel(labels).astype("int32")), 256)
 
 
 def main(argv):
     logging.set_verbosity(logging.ERROR)
     setup, _, options = recipe_flags.read()
+    taken = {"test", "validation"} & {Path(name).stem for name in _ON.value}
+    if taken:
+        raise app.UsageError(
+            "`--on` must have another name than the run's own data. "
+            f"Received: --on={sorted(taken)}"
+        )
     folders = find_runs(argv[1:])
     if not folders:
         raise app.UsageError(
@@ -64,7 +71,7 @@ def main(argv):
     for folder in folders:
         model = load_network(folder)
         for name in _ON.value:
-            data = load(name, setup, options, model.output_shape[-1])
+            data = load(name, setup, options, model)
             labels, logits = predict(model, data)
             part = Path(name).stem.replace("/", "_")
             if _FOREIGN.value:

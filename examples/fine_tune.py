@@ -19,6 +19,7 @@ from absl import flags
 from absl import logging
 from image_tasks import image_task
 from run_results import load_network
+from run_results import read_row
 from run_results import run_folder
 from runs import run
 
@@ -45,7 +46,9 @@ def fine_tune(model, task, setup, method, options, head_epochs):
     layers = [layer for layer in _layers(model) if layer.weights]
     parts = [("tuned", setup, True)]
     if head_epochs:
-        head = setup._replace(epochs=head_epochs, schedule="constant")
+        head = setup._replace(
+            epochs=head_epochs, schedule="constant", warmup_epochs=0
+        )
         parts.insert(0, ("tuned_head", head, False))
     for name, part, whole in parts:
         for layer in layers:
@@ -71,6 +74,15 @@ def main(_):
     setup, method, options = recipe_flags.read()
     recipe_flags.check_task(setup, "classification")
     model = load_network(_BEGIN.value)
+    begun = read_row(_BEGIN.value)
+    if begun["seed"] != options.seed or begun.get("resampled"):
+        # Its training data would be among those it is tested on.
+        raise app.UsageError(
+            "`--seed` must be that of the run in `--begin_with`, on data that "
+            "were not drawn anew. "
+            f"Received: --seed={options.seed}, a run with "
+            f"seed={begun['seed']}, resampled={begun.get('resampled', False)}"
+        )
     task = image_task(setup, method, options)
     for row in fine_tune(
         model, task, setup, method, options, _HEAD_EPOCHS.value

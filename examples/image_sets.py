@@ -42,6 +42,10 @@ def load_images(setup, options):
     if name == "digits":
         return _digits()
     if name.endswith(".npz"):
+        if not Path(name).is_file():
+            raise app.UsageError(
+                f"`--data` must be a file that exists. Received: --data={name}"
+            )
         with np.load(name) as arrays:
             found = [arrays[part] for part in _PARTS]
         return _sets(*found)

@@ -54,6 +54,16 @@ def array_task(sets, setup, method, options):
             f"Received: --setup={setup.setup}, --method={method.method}"
         )
     images, labels = sets.train
+    if setup.validation_of == "test":
+        raise app.UsageError(
+            "`--validation_of` must be train for images in memory. "
+            f"Received: --validation_of=test, --data={setup.data}"
+        )
+    if setup.batch_size > len(labels):
+        raise app.UsageError(
+            "`--batch_size` must not be above the number of training images. "
+            f"Received: --batch_size={setup.batch_size}, {len(labels)} images"
+        )
     if options.steps_per_epoch:
         count = options.steps_per_epoch * setup.batch_size
         images, labels = images[:count], labels[:count]
@@ -113,6 +123,11 @@ def network(setup, shape, num_classes, statistics):
         for name in ("dropout", "weights")
         if getattr(setup, name) is not None
     }
+    if setup.net not in NETS:
+        raise app.UsageError(
+            f"`--net` must be one of {sorted(NETS)}. Received: "
+            f"--net={setup.net}"
+        )
     return inputs, NETS[setup.net](shape, num_classes, **options)(scaled)
 
 

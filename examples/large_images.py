@@ -64,6 +64,8 @@ def large_parts(setup, method, options):
         train = keras_calib.with_index(train)
     size = setup.image_size or [224]
     fraction = _fraction(setup)
+    if setup.augment != "resized_crop" and setup.resize:
+        train = train.map(partial(_resized, setup.resize))
     # A crop of a fixed share is what cutting it from a resized image gives.
     least = setup.scale if setup.augment == "resized_crop" else fraction**2
     crops = {"scale": (least, max(least, 1.0))}
@@ -148,7 +150,20 @@ def evaluation_batches(data, setup, num_classes):
 def _fraction(setup):
     """Share of the side of an image that a crop of it has."""
     side = (setup.image_size or [224])[0]
-    return side / setup.resize if setup.resize else 0.875
+    if setup.resize:
+        return side / setup.resize
+    # Of images that are as small as their crops, all is shown.
+    return 0.875 if side > 64 else 1.0
+
+
+def _resized(side, example):
+    """The image as a square; boxes are shares of it."""
+    import tensorflow as tf
+
+    image = example["image"]
+    if image.dtype == tf.string:
+        image = tf.io.decode_image(image, channels=3, expand_animations=False)
+    return {**example, "image": tf.image.resize(image, (side, side))}
 
 
 def _builder(setup, options):

@@ -134,6 +134,13 @@ def build_optimizer(setup, steps_per_epoch):
     """The optimizer of a set-up, with its schedule."""
     rate = learning_rate(setup, steps_per_epoch)
     clip = {"global_clipnorm": setup.clip_norm}
+    if setup.weight_decay and setup.optimizer != "adamw":
+        raise ValueError(
+            "`--weight_decay` must be 0 for an optimizer that is not AdamW; "
+            "SGD has --coupled_decay. "
+            f"Received: --weight_decay={setup.weight_decay}, "
+            f"--optimizer={setup.optimizer}"
+        )
     if setup.optimizer == "sgd":
         return CoupledSGD(
             rate,

@@ -11,7 +11,15 @@ from typing import NamedTuple
 
 from absl import flags
 
-__all__ = ["Method", "Options", "Setup", "check_task", "define", "read"]
+__all__ = [
+    "Method",
+    "Options",
+    "Setup",
+    "check_task",
+    "define",
+    "literal",
+    "read",
+]
 
 
 class Setup(NamedTuple):
@@ -136,6 +144,11 @@ def read(values=flags.FLAGS):
         for name in kind._fields
     }
     for name in ("image_size", "decay_epochs"):
+        if not all(number.isdigit() for number in found[name]):
+            raise flags.IllegalFlagValueError(
+                f"`--{name}` must be whole numbers with commas between. "
+                f"Received: --{name}={','.join(found[name])}"
+            )
         found[name] = [int(number) for number in found[name]]
     for name in ("loss_option", "fidelity_option", "model_option"):
         found[name] = dict(_option(name, text) for text in found[name])
@@ -151,10 +164,15 @@ def _option(flag, text):
         raise flags.IllegalFlagValueError(
             f"`--{flag}` must be name=value. Received: --{flag}={text}"
         )
+    return name, literal(value)
+
+
+def literal(text):
+    """A number, tuple or other Python value; else the text itself."""
     try:
-        return name, ast.literal_eval(value)
+        return ast.literal_eval(text)
     except (SyntaxError, ValueError):
-        return name, value
+        return text
 
 
 def _define_data(values):

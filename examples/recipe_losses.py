@@ -48,6 +48,7 @@ def build_model(method, setup, num_samples, inputs, outputs):
         arguments["num_samples"] = num_samples
     if method.train_model in _OWN_LOSS:
         arguments["from_logits"] = True
+        arguments["ignore_class"] = setup.ignore_class
     if setup.sam_rho:
         arguments["rho"] = setup.sam_rho
         sharp = keras_calib.SharpnessAwareModel

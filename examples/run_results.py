@@ -12,6 +12,7 @@ import keras_calib
 
 __all__ = [
     "PixelMeter",
+    "check_flags",
     "find_runs",
     "load_network",
     "measures",
@@ -24,9 +25,14 @@ __all__ = [
     "write_row",
 ]
 
-_ROW, _PREDICTIONS = "results.csv", "{}_predictions.npz"
+_ROW, _FLAGS, _PREDICTIONS = (
+    "results.csv",
+    "flags.json",
+    "{}_predictions.npz",
+)
 # What Python writes, and JSON does not read.
-_WORDS = {"True": True, "False": False, "nan": float("nan")}
+_WORDS = {"True": True, "False": False}
+_WORDS |= {text: float(text) for text in ("nan", "inf", "-inf")}
 _RENAMED = {
     "mean_confidence": "confidence",
     "coverage_at_risk": "coverage_at_1",
@@ -130,7 +136,21 @@ def predict(
 
 
 def measures(labels, logits, score="msp"):
-    """Measures of one model on one data set, by name; fractions."""
+    """Measures of one model on one data set, by name; fractions.
+
+    Args:
+        labels: Class ids `(n,)`.
+        logits: Shape `(n, num_classes)`.
+        score: What ranks, as in `keras_calib.aurc`.
+
+    Raises:
+        ValueError: If shapes do not fit.
+    """
+    if labels.shape != logits.shape[:-1]:
+        raise ValueError(
+            "`labels` must be a class id for each row of `logits`. Received: "
+            f"labels.shape={labels.shape}, logits.shape={logits.shape}"
+        )
     exact = {"from_logits": True}
     ranked = {"score": score, **exact}
     return {
@@ -233,6 +253,38 @@ def load_network(folder):
     return keras.saving.load_model(path, compile=False)
 
 
+def check_flags(folder, setup, method, options):
+    """Writes the flags of a run into its folder, or compares them.
+
+    Raises:
+        ValueError: If the folder holds a run of other flags: it is neither
+            replaced nor gone on with.
+    """
+    flags = {**setup._asdict(), **method._asdict()}
+    flags |= {
+        name: getattr(options, name)
+        for name in ("seed", "precision", "steps_per_epoch", "vectors")
+    }
+    flags = json.loads(json.dumps(flags))
+    path = Path(folder) / _FLAGS
+    if path.is_file():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        names = sorted({*before, *flags})
+        other = {
+            name: (before.get(name), flags.get(name))
+            for name in names
+            if before.get(name) != flags.get(name)
+        }
+        if other:
+            raise ValueError(
+                "A run must have the flags of the run in its folder; choose "
+                "another --method or --workdir, or delete the folder. "
+                f"Received: folder={folder}, (before, now)={other}"
+            )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(flags, indent=1) + "\n", encoding="utf-8")
+
+
 def find_runs(folders):
     """Folders of the finished runs in some folders, sorted."""
     found = {
@@ -250,9 +302,8 @@ def _value(text):
 
 def _pairs(data):
     """Inputs and labels of each batch, without the index."""
-    for place in range(len(data)) if hasattr(data, "index") else ():
-        x, y = data[place]
-        yield x, y["label"]
-    if not hasattr(data, "index"):
-        for x, y in data:
-            yield x, y["label"] if isinstance(y, dict) else y
+    batches = data
+    if hasattr(data, "set_epoch"):
+        batches = (data[place] for place in range(len(data)))
+    for x, y in batches:
+        yield x, y["label"] if isinstance(y, dict) else y

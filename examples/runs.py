@@ -13,6 +13,7 @@ from optimizers import build_optimizer
 from recipe_losses import build_loss
 from recipe_losses import build_model
 from recipe_losses import label_kind
+from run_results import check_flags
 from run_results import measures
 from run_results import predict
 from run_results import repaired
@@ -22,7 +23,10 @@ from run_results import write_row
 
 import keras_calib
 
-__all__ = ["Task", "build", "run"]
+__all__ = ["Task", "build", "needs_validation", "run"]
+
+# Models that look at validation data after each epoch.
+_FOLLOWING = ("AdaptiveFocalModel",)
 
 
 class Task(NamedTuple):
@@ -51,7 +55,7 @@ class Task(NamedTuple):
     meter: Callable[[], Any] | None = None
 
 
-def run(task, setup, method, options, folder=None):
+def run(task, setup, method, options, folder=None, **extra):
     """Trains, predicts, measures and writes it all.
 
     Args:
@@ -60,15 +64,27 @@ def run(task, setup, method, options, folder=None):
         method: A `Method`.
         options: `Options`.
         folder: Where to write; by default a folder of `options.workdir`.
+        **extra: More columns of the row.
 
     Returns:
         The row: names of the run, measures on test data, and those after
         repair with the validation data, where there are any.
+
+    Raises:
+        ValueError: If the folder holds a run of other flags, or validation
+            data are needed and there are none.
     """
     folder = folder or run_folder(options.workdir, setup, method, options.seed)
+    if needs_validation(setup, method) and task.validation is None:
+        raise ValueError(
+            "There must be validation data to keep the best epoch, and for "
+            f"AdaFocal. Received: --keep={setup.keep}, "
+            f"--method={method.method}, --validation={setup.validation}"
+        )
+    check_flags(folder, setup, method, options)
     if not options.resume:
-        shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder)
+        check_flags(folder, setup, method, options)
     model = build(task, setup, method, options)
     seconds = time.monotonic()
     epochs = _fit(model, task, setup, options, folder)
@@ -80,6 +96,7 @@ def run(task, setup, method, options, folder=None):
         "seed": options.seed,
         "epochs": epochs,
         "seconds": round(seconds, 1),
+        **extra,
     }
     row |= _measured(model, task, setup, folder)
     if options.export:
@@ -90,6 +107,11 @@ def run(task, setup, method, options, folder=None):
             keras_calib.export(plain, folder / "serving", from_logits=True)
     write_row(folder, row)
     return row
+
+
+def needs_validation(setup, method):
+    """Whether training looks at validation data after each epoch."""
+    return setup.keep == "best" or method.train_model in _FOLLOWING
 
 
 def build(task, setup, method, options):
@@ -130,23 +152,6 @@ def _metrics(kind, setup):
 def _fit(model, task, setup, options, folder):
     """Trains; how many epochs were done."""
     backup = folder / "backup.npz"
-    callbacks = [keras.callbacks.TerminateOnNaN()]
-    data = {}
-    if task.validation is not None:
-        callbacks.append(
-            keras_calib.CalibrationLogger(
-                task.validation,
-                every=max(1, setup.epochs // 25),
-                from_logits=True,
-                ignore_class=setup.ignore_class,
-                csv_path=folder / "log.csv",
-                log_dir=folder / "tensorboard" if options.tensorboard else None,
-            )
-        )
-        if isinstance(model, keras_calib.AdaptiveFocalModel):
-            data["validation_data"] = task.validation
-    elif options.tensorboard:
-        callbacks.append(keras.callbacks.TensorBoard(folder / "tensorboard"))
     remembered = []
     if setup.keep == "best":
         remembered.append(
@@ -158,6 +163,24 @@ def _fit(model, task, setup, options, folder):
                 save_weights_only=True,
             )
         )
+    callbacks = [keras.callbacks.TerminateOnNaN()]
+    data = {}
+    if task.validation is not None:
+        callbacks.append(
+            keras_calib.CalibrationLogger(
+                task.validation,
+                # A checkpoint must see each epoch.
+                every=1 if remembered else max(1, setup.epochs // 25),
+                from_logits=True,
+                ignore_class=setup.ignore_class,
+                csv_path=folder / "log.csv",
+                log_dir=folder / "tensorboard" if options.tensorboard else None,
+            )
+        )
+        if isinstance(model, keras_calib.AdaptiveFocalModel):
+            data["validation_data"] = task.validation
+    elif options.tensorboard:
+        callbacks.append(keras.callbacks.TensorBoard(folder / "tensorboard"))
     last = keras_calib.ResumableBackup(backup, callbacks=remembered)
     if isinstance(model, keras_calib.CaPEModel) and task.calibration:
         data["calibration_data"] = task.calibration

@@ -88,7 +88,7 @@ def training_batches(scenes, setup, *, seed, first_epoch=0):
     where need be beyond the border; with none, the images must be of the
     size.
     """
-    size = setup.image_size
+    size = (setup.image_size * 2)[:2]
     flip = setup.augment in ("crop_flip", "shift_flip", "resized_crop")
 
     def crop(place, example):

@@ -4,8 +4,11 @@ from functools import partial
 
 import keras
 import numpy as np
+from absl import app
 from image_tasks import normalizer
 from nets.catalogue import SEGMENTERS
+from recipe_losses import label_kind
+from recipe_losses import remembers
 from run_results import PixelMeter
 from runs import Task
 from scene_sets import evaluation_batches
@@ -14,14 +17,29 @@ from scene_sets import training_batches
 __all__ = ["scene_task"]
 
 
-def scene_task(scenes, setup, options):
+def scene_task(scenes, setup, method, options):
     """The task of images and masks.
 
     Args:
         scenes: `Scenes`.
         setup: A `Setup`.
+        method: A `Method`.
         options: `Options`.
+
+    Raises:
+        app.UsageError: If the method is not for pixels, or there is no such
+            network.
     """
+    if label_kind(method) != "ids" or remembers(method):
+        raise app.UsageError(
+            "`--method` must not mix images, remember samples or look at "
+            f"objects, to be trained on pixels. Received: {method.method}"
+        )
+    if setup.net not in SEGMENTERS:
+        raise app.UsageError(
+            f"`--net` must be one of {sorted(SEGMENTERS)}. "
+            f"Received: --net={setup.net}"
+        )
     mean, deviation = (
         np.asarray(part, "float32") for part in normalizer(setup, None)
     )

@@ -18,15 +18,16 @@ import csv
 from pathlib import Path
 
 import matplotlib as mpl
-import numpy as np
 from absl import app
 from absl import flags
 from run_results import find_runs
+from run_results import read_predictions
 from run_results import read_row
 from selections import accepted_errors
 from selections import curves_of
 from selections import guarantee
 from selections import imbalance
+from selections import read_votes
 from selections import selection_row
 
 import keras_calib
@@ -70,19 +71,20 @@ def main(argv):
         folder
         for folder in find_runs(argv[1:])
         if (folder / "validation_predictions.npz").is_file()
+        and not read_row(folder)["diverged"]
     ]
     if not folders:
         raise app.UsageError(
-            "Name the folders of runs with predictions on validation data. "
+            "Name folders of runs that did not diverge, with predictions on "
+            "validation data. "
             f"Received: {argv[1:]}"
         )
     out = Path(_OUT.value)
     out.mkdir(parents=True, exist_ok=True)
     write([select(folder) for folder in folders], out / "selection.csv")
     if _VOTES.value is not None:
-        with np.load(_VOTES.value) as arrays:
-            counts = arrays["counts"]
-        votes = counts / counts.sum(axis=1, keepdims=True)
+        labels, _ = read_predictions(folders[0], "test")
+        votes = read_votes(_VOTES.value, labels)
         rows = [
             {"method": read_row(folder)["method"], "run": folder.name, **row}
             for folder in folders

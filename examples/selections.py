@@ -12,6 +12,7 @@ __all__ = [
     "curves_of",
     "guarantee",
     "imbalance",
+    "read_votes",
     "selection_row",
 ]
 
@@ -88,7 +89,8 @@ def imbalance(folder, votes, alpha, num_bins=10, part="test"):
 
     Args:
         folder: Of a run on CIFAR-10.
-        votes: Shares of votes `(10000, 10)`, in the order of the test data.
+        votes: Shares of votes `(n, num_classes)`, in the order of the
+            predictions.
         alpha: Of label smoothing.
         num_bins: Of the softmax probability, of equal mass.
         part: Predictions to take.
@@ -118,13 +120,32 @@ def imbalance(folder, votes, alpha, num_bins=10, part="test"):
     return rows
 
 
+def read_votes(path, labels):
+    """Shares of votes of CIFAR-10H, an .npz file with counts and labels.
+
+    Raises:
+        ValueError: If its images are not those of the labels.
+    """
+    with np.load(path) as arrays:
+        counts, truth = arrays["counts"], arrays["labels"]
+    if not np.array_equal(truth, labels):
+        raise ValueError(
+            "`--votes` must be on the images of the runs, in their order. "
+            f"Received: --votes={path} of {len(truth)} images, predictions of "
+            f"{len(labels)}; labels differ"
+        )
+    return counts / counts.sum(axis=1, keepdims=True)
+
+
 def curves_of(folders, part="test"):
-    """Labels, and `{name: logits}` of the runs that predict the same data."""
+    """Labels, and `{name: logits}` of the runs on the data of the first."""
     found = {}
-    labels = None
+    labels, _ = read_predictions(folders[0], part)
     for folder in folders:
         row = read_row(folder)
-        labels, logits = read_predictions(folder, part)
+        own, logits = read_predictions(folder, part)
+        if not np.array_equal(own, labels):
+            continue
         options = f" {row['options']}" if row["options"] else ""
         found[f"{row['method']}{options}"] = logits
     return labels, found

@@ -8,8 +8,10 @@ r"""Chooses hyperparameters on held-out data, then trains anew with them.
 is Label Relaxation's protocol: each value of the grid is trained on what
 --validation leaves and judged on the rest, by accuracy and by ECE; the best by
 each is trained on all training data, for each seed on data drawn anew from
-training and test data. --hold_out keeps a share back from that, to fit a
-temperature on. Without a grid, the seeds alone. The grid is written to
+training and test data: of other seeds than the first, test data were among
+those that hyperparameters were chosen on, as in the paper. --hold_out keeps a
+share back from the end, to fit a temperature on. Without a grid, the seeds
+alone, by default with the validation data of the set-up. The grid is written to
 grid.csv (a value with which training diverged is shown as such), runs as
 train_classifier.py writes them; compare.py makes one table of many. After a
 kill, add --resume: runs that are done are not trained again.
@@ -28,6 +30,7 @@ from absl import logging
 from run_results import find_runs
 from run_results import read_row
 from run_results import write_row
+from runs import needs_validation
 from sweep_tasks import apply_cell
 from sweep_tasks import chosen
 from sweep_tasks import make_task
@@ -46,7 +49,10 @@ _TUNE_SEEDS = flags.DEFINE_integer("tune_seeds", 1, "Of each grid value.")
 _SEEDS = flags.DEFINE_integer("seeds", 3, "Of the chosen values.")
 _RESAMPLE = flags.DEFINE_bool("resample", False, "New splits for each seed.")
 _HOLD_OUT = flags.DEFINE_float(
-    "hold_out", 0.0, "Of the training data at the end, for a temperature."
+    "hold_out",
+    None,
+    "Validation data of the training at the end; by default none after a grid, "
+    "else those of the set-up.",
 )
 
 
@@ -63,8 +69,10 @@ def tune(sets, setup, method, options, folder):
             task = make_task(
                 sets, setup_, method_, options_, resample=_RESAMPLE.value
             )
-            task = task._replace(test=task.validation, validation=None)
-            title = "_".join(f"{name}_{v:g}" for name, v in cell.items())
+            task = task._replace(test=task.validation)
+            if not needs_validation(setup_, method_):
+                task = task._replace(validation=None)
+            title = "_".join(f"{name}_{v}" for name, v in cell.items())
             row = run_once(
                 task,
                 setup_,
@@ -80,12 +88,19 @@ def tune(sets, setup, method, options, folder):
 
 def train(sets, setup, method, options, folder, tuned):
     """Trains the chosen values for each seed."""
-    setup = setup._replace(validation=_HOLD_OUT.value)
+    if _HOLD_OUT.value is not None or _GRID.value:
+        setup = setup._replace(validation=_HOLD_OUT.value or 0.0)
     for seed in range(_SEEDS.value):
         options_ = options._replace(seed=seed, export=options.export)
         task = make_task(sets, setup, method, options_, _RESAMPLE.value)
         row = run_once(
-            task, setup, method, options_, folder / f"seed{seed}", tuned=tuned
+            task,
+            setup,
+            method,
+            options_,
+            folder / f"seed{seed}",
+            tuned=tuned,
+            resampled=_RESAMPLE.value,
         )
         print({"seed": seed, "accuracy": row.get("accuracy"), **_ece(row)})
         keras.backend.clear_session()
@@ -120,7 +135,8 @@ def main(_):
             setup_, method_ = apply_cell(cell, setup, method)
             train(sets, setup_, method_, options, folder, measure)
         else:
-            shutil.copytree(same, folder, dirs_exist_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(same, folder)
             for run in find_runs([folder]):
                 write_row(run, {**read_row(run), "tuned": measure})
 

@@ -1,7 +1,5 @@
 """What `sweep.py` changes from run to run, and a run that is made once."""
 
-import ast
-
 import keras
 import numpy as np
 from absl import app
@@ -10,8 +8,9 @@ from image_sets import resampled
 from image_sets import split
 from image_tasks import array_task
 from large_images import is_large
+from recipe_flags import literal
+from run_results import check_flags
 from run_results import read_row
-from run_results import write_row
 from runs import run
 from text_sets import load_texts
 from text_tasks import text_task
@@ -34,7 +33,7 @@ def parse_axis(text):
         raise app.UsageError(
             f"`--grid` must be name=value,value,... Received: --grid={text}"
         )
-    return name, [ast.literal_eval(value) for value in values.split(",")]
+    return name, [literal(value) for value in values.split(",")]
 
 
 def apply_cell(cell, setup, method):
@@ -71,6 +70,7 @@ def shortened(setup, share):
         return setup
     return setup._replace(
         epochs=max(1, round(share * setup.epochs)),
+        warmup_epochs=round(share * setup.warmup_epochs),
         decay_epochs=[max(1, round(share * e)) for e in setup.decay_epochs],
     )
 
@@ -116,11 +116,10 @@ def make_task(sets, setup, method, options, resample):
     return array_task(sets, setup, method, options)
 
 
-def run_once(task, setup, method, options, folder, *, tuned=""):
-    """A run, or the row of one that was made before."""
+def run_once(task, setup, method, options, folder, **extra):
+    """A run, or the row of one that was made before with these flags."""
     if options.resume and (folder / "results.csv").is_file():
+        check_flags(folder, setup, method, options)
         return read_row(folder)
     keras.backend.clear_session()
-    row = {**run(task, setup, method, options, folder), "tuned": tuned}
-    write_row(folder, row)
-    return row
+    return run(task, setup, method, options, folder, **extra)

@@ -29,7 +29,9 @@ def main(_):
     recipe_flags.check_task(setup, "segmentation")
     scenes = load_scenes(setup, options)
     setup = setup._replace(ignore_class=scenes.void)
-    row = run(scene_task(scenes, setup, options), setup, method, options)
+    row = run(
+        scene_task(scenes, setup, method, options), setup, method, options
+    )
     for name, value in row.items():
         print(f"{name:20}{value}")
     folder = run_folder(options.workdir, setup, method, options.seed)

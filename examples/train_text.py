@@ -1,7 +1,7 @@
 r"""Trains a classifier of texts by a recipe: a set-up and a loss.
 
     python examples/train_text.py --data_dir=DIR --vectors=glove.6B.100d.txt \
-        --flagfile=examples/recipes/setups/newsgroups20_gpcn.flags \
+        --flagfile=examples/recipes/setups/newsgroups20.flags \
         --flagfile=examples/recipes/losses/mbls.flags
 
 trains a global pooling convolutional network on 20 Newsgroups, as MbLS does.

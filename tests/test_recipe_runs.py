@@ -1,7 +1,9 @@
 """Every recipe trains: a step of each set-up, a step of each loss."""
 
+import csv
 import functools
 import importlib
+import inspect
 import json
 import lzma
 import sys
@@ -17,6 +19,7 @@ if BACKEND != "tensorflow":
     pytest.skip("the examples train with TensorFlow", allow_module_level=True)
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from absl import app
 from absl import flags
 from examples_with_boxes import coherent
 from examples_with_boxes import smooth_image
@@ -173,11 +176,30 @@ def mocked(monkeypatch, examples, picture):
         yield
 
 
+@pytest.mark.parametrize("name", SETUPS)
+def test_networks_take_the_options_of_their_setups(name, parse, examples):
+    setup, *_ = parse(name)
+    catalogue = examples("nets.catalogue")
+    build = {**catalogue.NETS, **catalogue.SEGMENTERS}[setup.net]
+    while isinstance(build, functools.partial):
+        # What a rule chooses by the image's size is passed on.
+        inner = [x for x in build.args if callable(x)]
+        build = inner[0] if inner else build.func
+    if build.__name__ == "_vit":
+        build = examples("nets.vit").vit_s16
+    known = inspect.signature(build).parameters
+    for option in ("dropout", "weights"):
+        assert getattr(setup, option) is None or option in known
+    segments = setup.task == "segmentation"
+    assert (setup.net in catalogue.SEGMENTERS) == segments
+
+
 def task_of(examples, setup, method, options):
     if setup.task == "segmentation":
         scenes = examples("scene_sets").load_scenes(setup, options)
         setup = setup._replace(ignore_class=scenes.void)
-        return setup, examples("scene_tasks").scene_task(scenes, setup, options)
+        scene_task = examples("scene_tasks").scene_task
+        return setup, scene_task(scenes, setup, method, options)
     if setup.task == "text":
         sets = examples("text_sets").load_texts(
             options.data_dir, length=setup.sequence_length
@@ -202,13 +224,15 @@ def one_step(examples, setup, method, options, task):
 
 
 # Of a set-up, what is too large for a test: its steps, its images where the
-# network takes any, weights from the network. All else is as published.
+# network takes any, weights to fetch; and a warm-up, whose first rate is zero.
+# All else is as published.
 def smaller(setup):
     side = 72 if (setup.image_size or [0])[0] >= 224 else None
     return setup._replace(
         batch_size=2,
         validation=min(setup.validation, 0.25),
         weights=None,
+        warmup_epochs=0,
         image_size=[side] * len(setup.image_size) if side else setup.image_size,
         resize=side and 80,
         sequence_length=min(setup.sequence_length, 40),
@@ -236,8 +260,7 @@ def test_every_setup_takes_a_step(name, parse, examples, mocked, data_sets):
     changed = [
         not np.array_equal(a, b) for a, b in zip(before, after, strict=True)
     ]
-    # Warm-ups begin at a rate of zero.
-    assert np.mean(changed) > 0.5 or setup.warmup_epochs
+    assert np.mean(changed) > 0.5
 
 
 @pytest.fixture
@@ -267,6 +290,24 @@ def few_digits(monkeypatch, examples):
 
     monkeypatch.setattr(runs, "build", eager)
     return few
+
+
+@pytest.mark.parametrize("name", ["focal_schedule_531", "acls", "adafocal"])
+def test_losses_ignore_void_pixels(name, parse, examples):
+    setup, method, _ = parse("camvid_deeplabv3plus_small", name)
+    setup = setup._replace(ignore_class=2)
+    inputs = keras.Input((None, None, 3))
+    outputs = keras.layers.Conv2D(2, 1)(inputs)
+    losses = examples("recipe_losses")
+    model = losses.build_model(method, setup, 4, inputs, outputs)
+    model.compile("sgd", losses.build_loss(method, setup))
+    random = np.random.default_rng(0)
+    x = random.normal(size=(2, 4, 5, 3)).astype("float32")
+    y = random.integers(3, size=(2, 4, 5))
+    data = {"validation_data": (x, y)} if name == "adafocal" else {}
+    history = model.fit(x, y, verbose=0, **data)
+    assert np.isfinite(history.history["loss"][0])
+    assert 0 < history.history["loss"][0] < 10
 
 
 @pytest.mark.parametrize(
@@ -299,6 +340,58 @@ def test_every_loss_trains_and_is_measured(
     names = {path.name for path in folder.iterdir()}
     assert {"log.csv", "results.csv", "test_predictions.npz"} <= names
     assert examples("run_results").read_row(folder) == pytest.approx(row)
+
+
+def test_the_best_epoch_is_kept(parse, examples, few_digits, tmp_path):
+    setup, method, options = parse(
+        "digits_dense",
+        "cross_entropy",
+        "--batch_size=16",
+        "--epochs=52",
+        "--learning_rate=0.5",
+        "--keep=best",
+        "--validation=0.25",
+        "--steps_per_epoch=1",
+        "--noexport",
+        "--verbose=0",
+        f"--workdir={tmp_path}",
+    )
+    sets = examples("image_sets").split(few_digits(), 0.25)
+    task = examples("image_tasks").array_task(sets, setup, method, options)
+    task = task._replace(test=task.validation)
+    row = examples("runs").run(task, setup, method, options)
+    folder = examples("run_results").find_runs([tmp_path])[0]
+    with open(folder / "log.csv", newline="") as file:
+        logged = [float(e["cal_accuracy"]) for e in csv.DictReader(file)]
+    assert len(logged) == 52
+    assert row["accuracy"] == pytest.approx(max(logged))
+    assert logged[-1] < max(logged)
+
+
+def test_a_run_of_other_flags_is_kept(parse, examples, few_digits, tmp_path):
+    common = [
+        "--batch_size=16",
+        "--epochs=1",
+        "--steps_per_epoch=1",
+        "--noexport",
+        "--verbose=0",
+        f"--workdir={tmp_path}",
+    ]
+    sets = examples("image_sets").split(few_digits(), 0.25)
+
+    def train(*more):
+        recipe = parse("digits_dense", "cross_entropy", *common, *more)
+        task = examples("image_tasks").array_task(sets, *recipe)
+        return examples("runs").run(task, *recipe)
+
+    first = train()
+    for resume in ("--resume", "--noresume"):
+        with pytest.raises(ValueError, match="learning_rate.*0.3"):
+            train("--learning_rate=0.3", resume)
+    (folder,) = examples("run_results").find_runs([tmp_path])
+    assert examples("run_results").read_row(folder)["nll"] == first["nll"]
+    # The same flags train anew, to the same numbers.
+    assert train()["nll"] == pytest.approx(first["nll"], rel=1e-5)
 
 
 def test_fine_tuning_trains_the_head_then_the_whole(
@@ -429,6 +522,13 @@ def test_resumed_scenes_are_those_of_the_run_without_a_break(parse, examples):
     whole = shown(0, 6, 2)
     np.testing.assert_array_equal(shown(3, 0, 2), whole)
     assert not np.array_equal(shown(2, 0, 2), whole)
+
+
+@pytest.mark.parametrize("name", ["crl", "cutmix"])
+def test_methods_of_whole_images_are_refused_for_pixels(name, parse, examples):
+    recipe = parse("camvid_deeplabv3plus_small", name)
+    with pytest.raises(app.UsageError, match="`--method` must not mix"):
+        examples("scene_tasks").scene_task(marked_scenes(examples), *recipe)
 
 
 def test_ids_of_cityscapes_become_those_of_its_classes(examples):

@@ -121,6 +121,8 @@ def test_options_of_sgd_are_refused_elsewhere(examples):
     )
     adamw = build(setup_of(optimizer="adamw", weight_decay=0.3), 1)
     assert adamw.weight_decay == 0.3
+    with pytest.raises(ValueError, match="`--weight_decay` must be 0"):
+        build(setup_of(weight_decay=0.3), 1)
     with pytest.raises(ValueError, match="`--coupled_decay` must be 0"):
         build(setup_of(optimizer="adam", coupled_decay=0.1), 1)
 
@@ -351,12 +353,46 @@ def test_tables_hold_means_ranks_and_published_numbers(examples, tmp_path):
     assert np.shape(values["acls_released"]) == (2, 5)
 
 
+def test_votes_of_other_images_are_refused(examples, tmp_path):
+    path = tmp_path / "votes.npz"
+    counts = np.array([[9, 1], [2, 6]])
+    np.savez(path, counts=counts, labels=np.array([0, 1]))
+    read_votes = examples("selections").read_votes
+    shares = read_votes(path, np.array([0, 1]))
+    np.testing.assert_allclose(shares, [[0.9, 0.1], [0.25, 0.75]])
+    with pytest.raises(ValueError, match="`--votes` must be on the images"):
+        read_votes(path, np.array([1, 0]))
+
+
+def test_diverged_runs_are_counted_and_left_out(examples, tmp_path):
+    comparisons = examples("comparisons")
+    shifts = {"cross_entropy": 1.0, "acls": 2.0, "crl": 2.0}
+    fake_runs(examples, tmp_path, shifts)
+    run_results = examples("run_results")
+    for method, seed in (("acls", 1), ("crl", 0), ("crl", 1)):
+        folder = tmp_path / "fake" / method / f"seed{seed}"
+        row = run_results.read_row(folder)
+        kept = ("setup", "method", "options", "seed", "tuned")
+        row = {name: row[name] for name in kept}
+        run_results.write_row(folder, {**row, "diverged": True})
+    setups = comparisons.grouped([tmp_path])
+    text = comparisons.markdown(setups["fake"], ["ece"], {})
+    assert "| acls | 1 (1 diverged) |" in text
+    assert "| crl | 0 (2 diverged) | - |" in text
+    values = comparisons.paired_values(setups["fake"], "cross_entropy")
+    assert {name: len(rows) for name, rows in values.items()} == {
+        "cross_entropy": 1,
+        "acls": 1,
+    }
+    ranks = comparisons.ranks({**setups, "other": setups["fake"]}, ["ece"])
+    assert list(ranks) == ["cross_entropy"]
+
+
 def test_rejection_is_measured_on_what_was_predicted(examples, tmp_path):
     selections = examples("selections")
     folder = fake_runs(examples, tmp_path, {"a": 2.0})[0]
     labels, logits = examples("run_results").read_predictions(folder, "test")
     row = selections.selection_row(folder)
-    assert row["aurc_norm"] <= row["aurc_msp"]
     assert row["aurc_msp"] == keras_calib.aurc(labels, logits, from_logits=True)
     coverage, risk = selections.guarantee(folder, 0.3, 0.05)
     assert 0 < coverage <= 1 and 0 <= risk < 0.3
@@ -401,3 +437,61 @@ def test_calibrators_are_fitted_on_validation_predictions(examples, tmp_path):
     )
     assert [row["calibrator"] for row in rows] == ["none", "TemperatureScaling"]
     assert rows[1]["nll"] == pytest.approx(expected, rel=1e-5)
+
+
+class FixedSegmenter:
+    """Answers with the logits that its images hold."""
+
+    def predict_on_batch(self, x):
+        return np.asarray(x)
+
+
+def test_all_pixels_are_measured_and_some_are_kept(examples):
+    run_results = examples("run_results")
+    random = np.random.default_rng(0)
+    logits = random.normal(size=(5, 8, 9, 4)).astype("float32")
+    labels = random.integers(4, size=(5, 8, 9))
+    labels[:, :2] = 255
+    logits[labels == 1, 1] += 2.0
+    data = [(logits[:3], labels[:3]), (logits[3:], labels[3:])]
+    meter = run_results.PixelMeter(4, 255)
+    kept = run_results.predict(
+        FixedSegmenter(),
+        data,
+        pixels_per_image=20,
+        ignore_class=255,
+        meter=meter,
+    )
+    assert len(kept[0]) == 5 * 20 and kept[1].shape == (100, 4)
+    assert set(kept[0]) == {0, 1, 2, 3}
+    # Labels and logits of the same pixels.
+    rows = {
+        tuple(row): label
+        for row, label in zip(
+            logits.reshape(-1, 4), labels.ravel(), strict=True
+        )
+    }
+    assert [rows[tuple(row)] for row in kept[1]] == kept[0].tolist()
+    again = run_results.predict(
+        FixedSegmenter(), data, pixels_per_image=20, ignore_class=255
+    )
+    np.testing.assert_array_equal(again[1], kept[1])
+    row = meter.row()
+    valid = labels != 255
+    exact = {"from_logits": True}
+    assert row["ece"] == pytest.approx(
+        keras_calib.ece(labels[valid], logits[valid], **exact), rel=1e-5
+    )
+    assert row["nll"] == pytest.approx(
+        keras_calib.nll(labels[valid], logits[valid], **exact), rel=1e-5
+    )
+    predicted, truth = logits.argmax(-1)[valid], labels[valid]
+    shares = [
+        np.sum((predicted == k) & (truth == k))
+        / np.sum((predicted == k) | (truth == k))
+        for k in range(4)
+    ]
+    assert row["miou"] == pytest.approx(np.mean(shares))
+    assert row["accuracy"] == pytest.approx(np.mean(predicted == truth))
+    every = run_results.predict(FixedSegmenter(), data, ignore_class=255)
+    assert len(every[0]) == valid.sum()

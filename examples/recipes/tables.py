@@ -47,8 +47,9 @@ python examples/train_classifier.py --data_dir=DIR \\
 
 `--task` in a set-up says which script it is for: `train_classifier.py`,
 `train_segmentation.py` or `train_text.py`. Adaptive label smoothing needs a
-set-up with `--objects`, AdaFocal one with validation data, CaPE two classes.
-A third file of `sweeps/` is a grid of hyperparameters for `sweep.py`.
+set-up with `--objects`, AdaFocal one with validation data, CaPE two classes;
+methods that mix images or remember samples (CRL, `acls_ranking`, CaPE,
+pruning) are not for pixels. A third file of `sweeps/` is a grid of hyperparameters for `sweep.py`.
 
 Comments in the files say from where each number is: paper and section, the
 released code, or this project, where neither says it. Three things hold for

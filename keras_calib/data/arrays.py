@@ -115,7 +115,8 @@ class EpochBatches(keras.utils.PyDataset):
         x = keras.tree.map_structure(lambda part: part[index], self._x)
         labels = self._y[index]
         if self._augment is not None:
-            draws = (self._seed or 0, self._epoch, place)
+            # Not the stream that the order was drawn from.
+            draws = (self._seed or 0, self._epoch, place, 1)
             x, labels = self._augment(x, labels, np.random.default_rng(draws))
         y = {"label": labels, "index": index}
         return (x, y) if self._weight is None else (x, y, self._weight[index])
