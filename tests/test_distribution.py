@@ -99,7 +99,8 @@ def test_workers_train_as_one_process(tmp_path):
 @pytest.mark.portable
 @pytest.mark.skipif(BACKEND != "jax", reason="devices of JAX")
 def test_devices_of_jax_train_every_model_as_one():
-    flags = "--xla_force_host_platform_device_count=2"
+    flags = os.environ.get("XLA_FLAGS", "")
+    flags += " --xla_force_host_platform_device_count=2"
     done = subprocess.run(
         [sys.executable, HERE / "training_devices.py"],
         capture_output=True,

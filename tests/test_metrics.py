@@ -806,7 +806,8 @@ def test_replicas_hold_the_same_sums_as_one_device(num_replicas):
 @pytest.mark.parametrize("num_devices", [2, 4])
 def test_devices_hold_the_same_sums_as_one(num_devices):
     # Their number is fixed when JAX starts.
-    flags = f"--xla_force_host_platform_device_count={num_devices}"
+    flags = os.environ.get("XLA_FLAGS", "")
+    flags += f" --xla_force_host_platform_device_count={num_devices}"
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("data_parallel.py")],
         capture_output=True,
