@@ -1,16 +1,20 @@
-"""Run by test_resume.py: a training that may be killed and taken up again.
+"""Run by test_resume.py: trainings that may be killed and taken up again.
 
-python tests/resumed_training.py FOLDER MODEL [SECONDS]
+python tests/resumed_training.py '[[FOLDER, MODEL, SECONDS], ...]'
 
-With SECONDS it kills itself after so long, at whatever it does then; without,
-it trains to the end and writes all variables.
+With SECONDS one kills itself after so long, at whatever it does then; with
+null, it trains to the end and writes all variables. Each is a process of its
+own, forked off once all is imported, which takes longer than to train. What
+is printed is a list of exit statuses and finished epochs.
 """
 
+import json
 import os
 import signal
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 
 import keras
@@ -25,7 +29,7 @@ import keras_calib as kc
 EPOCHS = 40
 
 
-def main(folder, name, seconds=None):
+def train(folder, name, seconds):
     keras.utils.set_random_seed(7)
     x, y, labels, weight = data_of(name, COUNT)
     model = network(name, dropout=0.3)
@@ -51,7 +55,7 @@ def main(folder, name, seconds=None):
         # Waits for the first epoch, so that there is something to lose.
         while not (folder / "backup.npz").exists():
             time.sleep(0.001)
-        time.sleep(float(seconds))
+        time.sleep(seconds)
         os.kill(os.getpid(), signal.SIGKILL)
 
     if seconds is not None:
@@ -70,5 +74,20 @@ def main(folder, name, seconds=None):
     np.savez(folder / "end.npz", *values, **rest)
 
 
+def forked(folder, name, seconds):
+    """Exit status of a process that trains, and what its backup holds."""
+    child = os.fork()
+    if child == 0:
+        try:
+            train(folder, name, seconds)
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return status, kc.finished_epochs(folder / "backup.npz")
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    runs = json.loads(sys.argv[1])
+    print(json.dumps([forked(Path(run[0]), *run[1:]) for run in runs]))

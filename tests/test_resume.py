@@ -1,5 +1,6 @@
 """Training that is killed goes on as if nothing had been."""
 
+import json
 import os
 import signal
 import subprocess
@@ -23,37 +24,55 @@ HERE = Path(__file__).parent
 pytestmark = pytest.mark.portable
 
 
-def run(folder, name, *seconds):
-    return subprocess.run(
-        [sys.executable, HERE / "resumed_training.py", folder, name, *seconds],
+def run(trainings):
+    """Exit status and finished epochs of each, after one start of Python."""
+    done = subprocess.run(
+        [sys.executable, HERE / "resumed_training.py", json.dumps(trainings)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(HERE.parent)},
     )
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["crl", "adafocal", "pruning"] if BACKEND == "tensorflow" else ["crl"],
-)
-def test_killed_at_three_points_it_ends_as_uninterrupted(name, tmp_path):
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    whole.mkdir()
-    broken.mkdir()
-    done = run(whole, name)
     assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    return found, done.stderr[-3000:]
+
+
+NAMES = ["crl", "adafocal", "pruning"] if BACKEND == "tensorflow" else ["crl"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """By name: whole and broken run's folders, and what the kills left."""
     rng = np.random.default_rng()
-    finished = []
-    for _ in range(3):
+    folders = {name: tmp_path_factory.mktemp(name) for name in NAMES}
+    first, last = [], []
+    for name, folder in folders.items():
+        whole, broken = str(folder / "whole"), str(folder / "broken")
+        os.mkdir(whole)
+        os.mkdir(broken)
+        first.append((whole, name, None))
         # An epoch takes some hundredths of a second.
-        seconds = rng.uniform(0.02, 0.4)
-        killed = run(broken, name, f"{seconds:.3f}")
-        assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
-        finished.append(kc.finished_epochs(broken / "backup.npz"))
+        first += [(broken, name, rng.uniform(0.02, 0.4)) for _ in range(3)]
+        last.append((broken, name, None))
+    killed, errors = run(first)
+    # In an interpreter that has seen none of the others.
+    ended, more = run(last)
+    return {
+        name: (folder, killed[4 * i : 4 * i + 4], ended[i], errors + more)
+        for i, (name, folder) in enumerate(folders.items())
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_killed_at_three_points_it_ends_as_uninterrupted(name, trained):
+    folder, (whole, *killed), broken, errors = trained[name]
+    for status, epochs in (whole, broken):
+        assert (status, epochs) == (0, 40), errors
+    for status, _ in killed:
+        assert status == -signal.SIGKILL, errors
+    finished = [epochs for _, epochs in killed]
     assert 0 < finished[0] <= finished[1] <= finished[2] < 40
-    done = run(broken, name)
-    assert done.returncode == 0, done.stderr[-3000:]
-    ends = [np.load(folder / "end.npz") for folder in (whole, broken)]
+    ends = [np.load(folder / kind / "end.npz") for kind in ("whole", "broken")]
     assert len(ends[0].files) > 10
     for key in ends[0].files:
         np.testing.assert_array_equal(ends[0][key], ends[1][key], err_msg=key)
