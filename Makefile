@@ -6,11 +6,11 @@ PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 SETUP = setup.cfg pyproject.toml
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-# The JAX tests mostly compile: thousands of small programs, each run a few
-# times. These flags save code generation, not XLA's rewriting of programs.
+# Tests mostly compile: thousands of small programs, each run a few times.
+# These flags save code generation, not XLA's rewriting of programs.
 # `make test-jax XLA_FLAGS=` tests code as users' programs get it, and helps
 # where a newer XLA no longer knows a flag.
-test-jax: export XLA_FLAGS ?= --xla_backend_optimization_level=0 \
+test test-jax: export XLA_FLAGS ?= --xla_backend_optimization_level=0 \
   --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false
 test-jax: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 
