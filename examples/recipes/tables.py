@@ -49,7 +49,8 @@ python examples/train_classifier.py --data_dir=DIR \\
 `train_segmentation.py` or `train_text.py`. Adaptive label smoothing needs a
 set-up with `--objects`, AdaFocal one with validation data, CaPE two classes;
 methods that mix images or remember samples (CRL, `acls_ranking`, CaPE,
-pruning) are not for pixels. A third file of `sweeps/` is a grid of hyperparameters for `sweep.py`.
+pruning) are not for pixels. A third file of `sweeps/` is a grid of
+hyperparameters for `sweep.py`.
 
 Comments in the files say from where each number is: paper and section, the
 released code, or this project, where neither says it. Three things hold for
