@@ -152,20 +152,25 @@ def read_published(path, setup):
                 measure = _COLUMNS.get(row["measure"], row["measure"])
                 key = name + tuned, measure
                 found.setdefault(key, row["value"] + spread)
-            # What a temperature does is in columns of the run itself.
+            # What a temperature does is in columns of the run itself; the
+            # accuracy that it goes with is that of the run that held data out.
             name, sign, _ = row["loss"].partition("+temperature")
-            if sign and row["measure"] in ("ece", "aece"):
-                key = name + tuned, f"{row['measure']}_ts_ece"
-                found.setdefault(key, row["value"] + spread)
+            if sign:
+                measure = row["measure"]
+                column = (
+                    measure if measure == "accuracy" else f"{measure}_ts_ece"
+                )
+                for own in (name, f"{name} held out"):
+                    found.setdefault((own, column), row["value"] + spread)
     return found
 
 
 def write_rows(setups, path):
     """All rows of all runs, as CSV."""
     rows = [
-        row
+        {"name": name, **row}
         for methods in setups.values()
-        for seeds in methods.values()
+        for name, seeds in methods.items()
         for row in seeds.values()
     ]
     columns = list(dict.fromkeys(name for row in rows for name in row))

@@ -336,9 +336,11 @@ def test_tables_hold_means_ranks_and_published_numbers(examples, tmp_path):
         "fake,acls,test,,ece,0.0112,,x\n"
         "fake,cross_entropy,test,,ece,0.05,0.01,x\n"
         "other,acls,test,,ece,0.9,,x\n"
+        "fake,cross_entropy+temperature,test,ece,ece,0.003,,x\n"
     )
     setups = comparisons.grouped([tmp_path])
     found = comparisons.read_published(published, "fake")
+    assert found["cross_entropy held out", "ece_ts_ece"] == "0.003"
     text = comparisons.markdown(setups["fake"], ["accuracy", "ece"], found)
     lines = text.splitlines()
     assert "[0.0112]" in lines[2] and lines[2].startswith("| acls_released")
