@@ -49,14 +49,17 @@ def large_parts(setup, method, options):
     splits = split_names(setup, builder)
     train = read(splits["train"])
     names = train.class_names
+    labelled = "label" in train.element_spec
+    # Of the test data all images count, also those without a box.
+    whole = {"objects": None, "annotations": None, "without_boxes": "keep"}
     tests = {
-        part: splits[part] and read(splits[part])
+        part: splits[part] and read(splits[part], **(whole if labelled else {}))
         for part in ("validation", "test")
     }
     if setup.alone:
         fill = keras_calib.pixel_mean(train, max_examples=2000)
         alone = partial(keras_calib.object_examples, fill=fill)
-        if "label" not in train.element_spec:
+        if not labelled:
             # Only objects have classes, in test data too.
             tests = {part: data and alone(data) for part, data in tests.items()}
         train = alone(train)

@@ -235,7 +235,8 @@ def _define_data(values):
         ["unit", "centered", "standard", "imagenet"],
         "unit: pixels in [0, 1]; centered: less the mean training image; "
         "standard: less the mean, by the standard deviation of each channel of "
-        "the training data; imagenet: those of ImageNet.",
+        "the training data; imagenet: those of ImageNet, as of all images that "
+        "are not in memory.",
         **put,
     )
     flags.DEFINE_enum(

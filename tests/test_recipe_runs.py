@@ -443,6 +443,21 @@ def test_fine_tuning_trains_the_head_then_the_whole(
     assert all(moved[1])
 
 
+def test_test_images_without_a_box_count(parse, examples, mocked, tmp_path):
+    name = tfds.builder("imagenet2012").info.features["label"].names[0]
+    write_voc(tmp_path / "imagenet2012_0.xml", [(name, (4, 3, 60, 70))], SIZE)
+    setup, method, options = parse(
+        "imagenet_boxes_resnet50",
+        "cross_entropy",
+        f"--annotations={tmp_path}",
+        "--batch_size=1",
+    )
+    setup = smaller(setup)._replace(batch_size=1)
+    task = examples("image_tasks").image_task(setup, method, options)
+    assert task.steps == 1
+    assert sum(len(labels) for _, labels in task.test) == NUM_IMAGES
+
+
 @pytest.mark.parametrize(
     "name", [loss for loss in LOSSES if loss.startswith("adaptive")]
 )
