@@ -18,11 +18,9 @@ kill, add --resume: runs that are done are not trained again.
 """
 
 import csv
-import itertools
 import shutil
 from pathlib import Path
 
-import keras
 import recipe_flags
 from absl import app
 from absl import flags
@@ -30,14 +28,13 @@ from absl import logging
 from run_results import find_runs
 from run_results import read_row
 from run_results import write_row
-from runs import needs_validation
+from sweep_tasks import Protocol
 from sweep_tasks import apply_cell
 from sweep_tasks import chosen
-from sweep_tasks import make_task
 from sweep_tasks import parse_axis
 from sweep_tasks import read_sets
-from sweep_tasks import run_once
-from sweep_tasks import shortened
+from sweep_tasks import train
+from sweep_tasks import tune
 
 recipe_flags.define()
 _GRID = flags.DEFINE_multi_string(
@@ -56,89 +53,44 @@ _HOLD_OUT = flags.DEFINE_float(
 )
 
 
-def tune(sets, setup, method, options, folder):
-    """Trains each cell of the grid; rows of measures on validation data."""
-    axes = [parse_axis(text) for text in _GRID.value]
-    short = shortened(setup, _TUNE_EPOCHS.value)
-    rows = []
-    for values in itertools.product(*(values for _, values in axes)):
-        cell = dict(zip((name for name, _ in axes), values, strict=True))
-        for seed in range(_TUNE_SEEDS.value):
-            setup_, method_ = apply_cell(cell, short, method)
-            options_ = options._replace(seed=seed, export=False)
-            task = make_task(
-                sets, setup_, method_, options_, resample=_RESAMPLE.value
-            )
-            task = task._replace(test=task.validation)
-            if not needs_validation(setup_, method_):
-                task = task._replace(validation=None)
-            title = "_".join(f"{name}_{v}" for name, v in cell.items())
-            row = run_once(
-                task,
-                setup_,
-                method_,
-                options_,
-                folder / title / f"seed{seed}",
-                tuned="grid",
-            )
-            rows.append({**cell, **row})
-            print({**cell, "accuracy": row.get("accuracy"), **_ece(row)})
-    return rows
-
-
-def train(sets, setup, method, options, folder, tuned):
-    """Trains the chosen values for each seed."""
-    if _HOLD_OUT.value is not None or _GRID.value:
-        setup = setup._replace(validation=_HOLD_OUT.value or 0.0)
-    for seed in range(_SEEDS.value):
-        options_ = options._replace(seed=seed, export=options.export)
-        task = make_task(sets, setup, method, options_, _RESAMPLE.value)
-        row = run_once(
-            task,
-            setup,
-            method,
-            options_,
-            folder / f"seed{seed}",
-            tuned=tuned,
-            resampled=_RESAMPLE.value,
-        )
-        print({"seed": seed, "accuracy": row.get("accuracy"), **_ece(row)})
-        keras.backend.clear_session()
-
-
-def _ece(row):
-    return {name: row[name] for name in ("ece", "diverged") if name in row}
-
-
 def main(_):
     logging.set_verbosity(logging.ERROR)
     setup, method, options = recipe_flags.read()
+    protocol = Protocol(
+        axes=dict(parse_axis(text) for text in _GRID.value),
+        tune_epochs=_TUNE_EPOCHS.value,
+        tune_seeds=_TUNE_SEEDS.value,
+        seeds=_SEEDS.value,
+        resample=_RESAMPLE.value,
+        hold_out=_HOLD_OUT.value,
+    )
     sets = read_sets(setup, options)
     root = Path(options.workdir) / setup.setup
-    name = method.method + ("_held_out" if _HOLD_OUT.value else "")
-    if not _GRID.value:
-        train(sets, setup, method, options, root / name, "")
+    name = method.method + ("_held_out" if protocol.hold_out else "")
+    if not protocol.axes:
+        train(sets, setup, method, options, root / name, protocol)
         return
-    rows = tune(sets, setup, method, options, root / f"{name}_grid")
+    folder = root / f"{name}_grid"
+    rows = tune(sets, setup, method, options, folder, protocol)
+    columns = dict.fromkeys(column for row in rows for column in row)
     with open(root / f"{name}_grid.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), extrasaction="ignore")
+        writer = csv.DictWriter(file, list(columns), restval="")
         writer.writeheader()
         writer.writerows(rows)
-    names = [parse_axis(text)[0] for text in _GRID.value]
     trained = {}
     for measure in _TUNE_FOR.value:
-        cell = chosen(rows, names, measure)
+        cell = chosen(rows, list(protocol.axes), measure)
         print(f"\nbest by {measure}: {cell}")
         folder = root / f"{name}_{measure}"
         same = trained.setdefault(tuple(cell.values()), folder)
         if same == folder:
-            setup_, method_ = apply_cell(cell, setup, method)
-            train(sets, setup_, method_, options, folder, measure)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
-            shutil.copytree(same, folder)
-            for run in find_runs([folder]):
-                write_row(run, {**read_row(run), "tuned": measure})
+            recipe = apply_cell(cell, setup, method)
+            train(sets, *recipe, options, folder, protocol, measure)
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(same, folder)
+        for run in find_runs([folder]):
+            write_row(run, {**read_row(run), "tuned": measure})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""What `sweep.py` changes from run to run, and a run that is made once."""
+"""The parts of `sweep.py`: a grid, the best of it, and training anew."""
+
+import itertools
+from typing import Any
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -11,19 +15,84 @@ from large_images import is_large
 from recipe_flags import literal
 from run_results import check_flags
 from run_results import read_row
+from runs import needs_validation
 from runs import run
 from text_sets import load_texts
 from text_tasks import text_task
 
 __all__ = [
+    "Protocol",
     "apply_cell",
     "chosen",
-    "make_task",
     "parse_axis",
     "read_sets",
-    "run_once",
-    "shortened",
+    "train",
+    "tune",
 ]
+
+
+class Protocol(NamedTuple):
+    """What is repeated; the flags of `sweep.py`.
+
+    Attributes:
+        axes: Names of the grid and their values.
+        tune_epochs: Share of the epochs that cells are trained for.
+        tune_seeds: Seeds of each cell.
+        seeds: Seeds of what was chosen.
+        resample: Whether each seed draws training and test data anew.
+        hold_out: Validation data at the end, or None.
+    """
+
+    axes: dict[str, list[Any]]
+    tune_epochs: float
+    tune_seeds: int
+    seeds: int
+    resample: bool
+    hold_out: float | None
+
+
+def tune(sets, setup, method, options, folder, protocol):
+    """Trains each cell of the grid; rows of measures on validation data."""
+    if not setup.validation:
+        raise app.UsageError(
+            "`--validation` must hold data out to choose by. "
+            f"Received: --validation={setup.validation}"
+        )
+    short = _shortened(setup, protocol.tune_epochs)
+    rows = []
+    for values in itertools.product(*protocol.axes.values()):
+        cell = dict(zip(protocol.axes, values, strict=True))
+        recipe = apply_cell(cell, short, method)
+        title = "_".join(f"{name}_{value}" for name, value in cell.items())
+        for seed in range(protocol.tune_seeds):
+            own = options._replace(seed=seed, export=False)
+            task = _task(sets, *recipe, own, protocol.resample)
+            task = task._replace(test=task.validation)
+            if not needs_validation(*recipe):
+                task = task._replace(validation=None)
+            place = folder / title / f"seed{seed}"
+            row = _run_once(task, *recipe, own, place, tuned="grid")
+            rows.append({**cell, **row})
+            print({**cell, **_shown(row)})
+    return rows
+
+
+def train(sets, setup, method, options, folder, protocol, tuned=""):
+    """Trains the chosen values for each seed."""
+    if protocol.hold_out is not None or protocol.axes:
+        setup = setup._replace(validation=protocol.hold_out or 0.0)
+    for seed in range(protocol.seeds):
+        own = options._replace(seed=seed)
+        row = _run_once(
+            _task(sets, setup, method, own, protocol.resample),
+            setup,
+            method,
+            own,
+            folder / f"seed{seed}",
+            tuned=tuned,
+            resampled=protocol.resample,
+        )
+        print(_shown(row))
 
 
 def parse_axis(text):
@@ -64,7 +133,7 @@ def apply_cell(cell, setup, method):
     return setup, method
 
 
-def shortened(setup, share):
+def _shortened(setup, share):
     """The set-up with a share of its epochs, and steps where they then are."""
     if share == 1.0:
         return setup
@@ -101,7 +170,7 @@ def read_sets(setup, options):
     return load_images(setup, options)
 
 
-def make_task(sets, setup, method, options, resample):
+def _task(sets, setup, method, options, resample):
     """The task of one seed."""
     if resample:
         sets = resampled(sets, options.seed)
@@ -116,10 +185,15 @@ def make_task(sets, setup, method, options, resample):
     return array_task(sets, setup, method, options)
 
 
-def run_once(task, setup, method, options, folder, **extra):
+def _run_once(task, setup, method, options, folder, **extra):
     """A run, or the row of one that was made before with these flags."""
     if options.resume and (folder / "results.csv").is_file():
         check_flags(folder, setup, method, options)
         return read_row(folder)
     keras.backend.clear_session()
     return run(task, setup, method, options, folder, **extra)
+
+
+def _shown(row):
+    names = ("seed", "accuracy", "ece", "diverged")
+    return {name: row[name] for name in names if name in row}
