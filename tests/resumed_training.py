@@ -58,13 +58,19 @@ def train(folder, name, seconds):
         time.sleep(seconds)
         os.kill(os.getpid(), signal.SIGKILL)
 
+    callbacks = [plateau, stop, backup]
     if seconds is not None:
+        # Else a fast machine is done before it is killed.
+        pause = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: time.sleep(0.02)
+        )
+        callbacks = [pause, *callbacks]
         threading.Thread(target=killed, daemon=True).start()
     model.fit(
         batches,
         epochs=EPOCHS,
         validation_data=(x, labels),
-        callbacks=[plateau, stop, backup],
+        callbacks=callbacks,
         verbose=0,
     )
     values = [ops.convert_to_numpy(v) for v in model.variables]

@@ -51,8 +51,8 @@ def trained(tmp_path_factory):
         os.mkdir(whole)
         os.mkdir(broken)
         first.append((whole, name, None))
-        # An epoch takes some hundredths of a second.
-        first += [(broken, name, rng.uniform(0.02, 0.4)) for _ in range(3)]
+        # Three times, of 40 epochs of at least 0.02 seconds.
+        first += [(broken, name, rng.uniform(0.02, 0.25)) for _ in range(3)]
         last.append((broken, name, None))
     killed, errors = run(first)
     # In an interpreter that has seen none of the others.
