@@ -15,11 +15,10 @@ from pathlib import Path
 import keras
 from absl import app
 from absl import flags
-from run_results import find_runs
 from run_results import load_network
 from run_results import measures
 from run_results import read_predictions
-from run_results import read_row
+from run_results import repairable_runs
 
 import keras_calib
 
@@ -59,17 +58,7 @@ def repair(folder, names, part):
 
 
 def main(argv):
-    folders = [
-        folder
-        for folder in find_runs(argv[1:])
-        if (folder / "validation_predictions.npz").is_file()
-        and not read_row(folder)["diverged"]
-    ]
-    if not folders:
-        raise app.UsageError(
-            "Name folders of runs that did not diverge, with predictions on "
-            f"validation data. Received: {argv[1:]}"
-        )
+    folders = repairable_runs(argv[1:])
     for folder in folders:
         rows = repair(folder, _CALIBRATORS.value, _PART.value)
         path = folder / "calibrators.csv"

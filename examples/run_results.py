@@ -7,6 +7,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
+from absl import app
 
 import keras_calib
 
@@ -19,6 +20,7 @@ __all__ = [
     "predict",
     "read_predictions",
     "read_row",
+    "repairable_runs",
     "repaired",
     "run_folder",
     "save_predictions",
@@ -291,6 +293,27 @@ def find_runs(folders):
         path.parent for folder in folders for path in Path(folder).rglob(_ROW)
     }
     return sorted(found)
+
+
+def repairable_runs(folders):
+    """Folders of the runs in some folders that can be repaired.
+
+    Raises:
+        app.UsageError: If there is none that has predictions on validation
+            data and did not diverge.
+    """
+    found = [
+        folder
+        for folder in find_runs(folders)
+        if (folder / _PREDICTIONS.format("validation")).is_file()
+        and not read_row(folder)["diverged"]
+    ]
+    if not found:
+        raise app.UsageError(
+            "Name folders of runs that did not diverge, with predictions on "
+            f"validation data. Received: {folders}"
+        )
+    return found
 
 
 def _value(text):

@@ -20,9 +20,9 @@ from pathlib import Path
 import matplotlib as mpl
 from absl import app
 from absl import flags
-from run_results import find_runs
 from run_results import read_predictions
 from run_results import read_row
+from run_results import repairable_runs
 from selections import accepted_errors
 from selections import curves_of
 from selections import guarantee
@@ -67,18 +67,7 @@ def write(rows, path):
 
 def main(argv):
     mpl.use("Agg")
-    folders = [
-        folder
-        for folder in find_runs(argv[1:])
-        if (folder / "validation_predictions.npz").is_file()
-        and not read_row(folder)["diverged"]
-    ]
-    if not folders:
-        raise app.UsageError(
-            "Name folders of runs that did not diverge, with predictions on "
-            "validation data. "
-            f"Received: {argv[1:]}"
-        )
+    folders = repairable_runs(argv[1:])
     out = Path(_OUT.value)
     out.mkdir(parents=True, exist_ok=True)
     write([select(folder) for folder in folders], out / "selection.csv")
