@@ -124,7 +124,9 @@ class Options(NamedTuple):
 
 
 def define(values=flags.FLAGS):
-    """Defines all flags of a recipe."""
+    """Defines all flags of a recipe, once for all scripts of a process."""
+    if "setup" in values:
+        return
     _define_data(values)
     _define_network(values)
     _define_optimizer(values)

@@ -221,7 +221,12 @@ def _measured(model, task, setup, folder):
     row |= measures(*found["test"])
     if "validation" in found:
         row |= repaired(found["validation"], found["test"])
-    return row if meter is None else row | meter.row()
+    if meter is None:
+        return row
+    # The others are of the pixels that were kept.
+    for name in ("ece10", "aece10"):
+        del row[name]
+    return row | meter.row()
 
 
 def _shown(method):

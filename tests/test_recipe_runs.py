@@ -443,6 +443,37 @@ def test_fine_tuning_trains_the_head_then_the_whole(
     assert all(moved[1])
 
 
+@pytest.mark.parametrize("name", ["imagenet_v2", "imagenet_sketch"])
+def test_other_images_come_as_the_network_takes_them(
+    name, parse, examples, mocked
+):
+    setup, _, options = parse("imagenet_resnet50_lssc")
+    model = keras.Sequential(
+        [
+            keras.Input((40, 40, 3)),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(1000),
+        ]
+    )
+    data = examples("evaluate").load(name, setup, options, model)
+    labels, logits = examples("run_results").predict(model, data)
+    assert logits.shape == (NUM_IMAGES, 1000)
+    assert labels.tolist() == [place % 3 for place in range(NUM_IMAGES)]
+
+
+def test_other_images_of_files_may_have_labels_in_a_column(
+    parse, examples, tmp_path
+):
+    path = tmp_path / "others.npz"
+    images = np.zeros((5, 8, 8), "uint8")
+    np.savez(path, test_images=images, test_labels=np.arange(5)[:, None])
+    setup, _, options = parse("digits_dense")
+    data = examples("evaluate").load(str(path), setup, options, None)
+    x, y = data[0]
+    assert x.shape == (5, 8, 8, 1)
+    assert y["label"].tolist() == list(range(5))
+
+
 def test_test_images_without_a_box_count(parse, examples, mocked, tmp_path):
     name = tfds.builder("imagenet2012").info.features["label"].names[0]
     write_voc(tmp_path / "imagenet2012_0.xml", [(name, (4, 3, 60, 70))], SIZE)

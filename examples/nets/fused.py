@@ -11,9 +11,8 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
     """Keras' layer, which on TensorFlow trains by the fused operation.
 
     Keras builds means, variances and the rest of many operations, each of
-    which reads or writes all of the images: of a ResNet-20 on a CPU they
-    take as long as its convolutions. Values are those of Keras' layer, but
-    for rounding. Elsewhere, and in inference, this is that layer.
+    which reads or writes all of the images. Values are those of Keras'
+    layer, but for rounding. Elsewhere, and in inference, this is that layer.
 
     Args:
         **kwargs: As in `keras.layers.BatchNormalization`, with `axis=-1`.
