@@ -1,5 +1,6 @@
 """Where the tests find reference values and real data."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -17,6 +18,18 @@ settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
 
 _DATA_VARIABLE = "KERAS_CALIB_DATA"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def old_objects_are_not_searched():
+    """Whatever a module leaves in caches is no garbage of the next ones.
+
+    The graphs of thousands of tests are millions of objects, among which each
+    full collection would look again.
+    """
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
