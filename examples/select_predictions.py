@@ -7,11 +7,12 @@ prints for each run AURC and the coverage at 1 % and 5 % risk, by softmax
 probability and by normalised logits, whose order is chosen on the run's
 validation predictions; and what a threshold accepts, at what risk, that was
 chosen there such that the risk is above --risk with probability --delta at
-most. With --mixed_with, predictions that evaluate.py made: which share of the
-surest 10 % of both are errors, by origin. With --votes, CIFAR-10H: how label
-smoothing pulls at logits by the chance of error. Written to --out:
-selection.csv and risk_coverage.png of the first seed. (A module called select
-would hide Python's own.)
+most (for pixels, which are not independent, without this guarantee). With
+--mixed_with, predictions that evaluate.py made: which share of the surest 10 %
+of both are errors, by origin. With --votes, CIFAR-10H: how label smoothing
+pulls at logits by the chance of error. Written to --out: selection.csv and
+risk_coverage.png of the first seed. (A module called select would hide
+Python's own.)
 """
 
 import csv
@@ -46,8 +47,8 @@ def select(folder):
     names = ("setup", "method", "options", "seed", "accuracy")
     found = {name: row[name] for name in names}
     found |= selection_row(folder)
-    coverage, risk = guarantee(folder, _RISK.value, _DELTA.value)
-    found |= {"guaranteed_coverage": coverage, "guaranteed_risk": risk}
+    delta, coverage, risk = guarantee(folder, _RISK.value, _DELTA.value)
+    found |= {"delta": delta, "chosen_coverage": coverage, "chosen_risk": risk}
     if _MIXED.value is not None:
         own, other = accepted_errors(folder, _MIXED.value)
         found |= {"errors_own": own, "errors_other": other}

@@ -42,9 +42,13 @@ def guarantee(folder, risk, delta, part="test"):
     """What a threshold with a guarantee accepts, and at what risk.
 
     Returns:
-        Coverage and risk on `part` of a selector that was fitted on the
-        run's validation predictions.
+        `delta`, coverage and risk on `part` of a selector that was fitted on
+        the run's validation predictions. `delta` is None for pixels: those of
+        one image are not independent, so that nothing can be guaranteed and
+        the risk is that of the validation predictions alone.
     """
+    if "miou" in read_row(folder):
+        delta = None
     labels, logits = read_predictions(folder, part)
     selector = keras_calib.SelectiveClassifier()
     selector.fit(
@@ -53,7 +57,7 @@ def guarantee(folder, risk, delta, part="test"):
     accepted = keras.ops.convert_to_numpy(selector(logits)["accept"])
     wrong = np.argmax(logits, axis=-1) != labels
     count = max(1, int(accepted.sum()))
-    return float(accepted.mean()), float(wrong[accepted].sum() / count)
+    return delta, float(accepted.mean()), float(wrong[accepted].sum() / count)
 
 
 def accepted_errors(folder, other, coverage=0.1):

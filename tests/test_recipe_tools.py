@@ -396,8 +396,13 @@ def test_rejection_is_measured_on_what_was_predicted(examples, tmp_path):
     labels, logits = examples("run_results").read_predictions(folder, "test")
     row = selections.selection_row(folder)
     assert row["aurc_msp"] == keras_calib.aurc(labels, logits, from_logits=True)
-    coverage, risk = selections.guarantee(folder, 0.3, 0.05)
-    assert 0 < coverage <= 1 and 0 <= risk < 0.3
+    delta, coverage, risk = selections.guarantee(folder, 0.1, 0.05)
+    assert delta == 0.05 and 0 < coverage < 1 and 0 <= risk < 0.1
+    # Pixels are not independent: more are accepted, with no guarantee.
+    found = examples("run_results").read_row(folder)
+    examples("run_results").write_row(folder, found | {"miou": 0.5})
+    delta, more, _ = selections.guarantee(folder, 0.1, 0.05)
+    assert delta is None and more > coverage
     # Others that are all wrong, and surer than any of the test data.
     foreign = np.zeros((300, 4), "float32")
     foreign[:30, 0] = 100.0
