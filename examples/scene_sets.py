@@ -1,5 +1,6 @@
 """Images with a class id for each pixel, cropped and batched."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 from typing import NamedTuple
@@ -197,7 +198,7 @@ def _window(example, size, key, void):
 
 
 def _voc(setup, options):
-    """VOC's folder: lists, JPEGImages, SegmentationClass."""
+    """VOC's folder: lists, JPEGImages, SegmentationClass and, for SBD, -Aug."""
     from PIL import Image
 
     folder = Path(options.data_dir or "VOCdevkit/VOC2012")
@@ -206,15 +207,22 @@ def _voc(setup, options):
     files = {"train": "trainaug", "validation": None, "test": "val"}
     if not setup.extra_annotations:
         files["train"] = "train"
+    # SBD's masks are often laid beside VOC's own, which some of them replace.
+    extra = folder / "SegmentationClassAug"
+    masks = dict.fromkeys(files, folder / "SegmentationClass")
+    if setup.extra_annotations and extra.is_dir():
+        masks["train"] = extra
 
-    def read(name):
+    def read(masks, name):
         name = name.decode()
         image = Image.open(folder / "JPEGImages" / f"{name}.jpg")
-        mask = Image.open(folder / "SegmentationClass" / f"{name}.png")
+        mask = Image.open(masks / f"{name}.png")
         return np.array(image, "uint8"), np.array(mask, "int32")[..., None]
 
-    def decoded(name):
-        image, mask = tf.numpy_function(read, [name], ("uint8", "int32"))
+    def decoded(masks, name):
+        image, mask = tf.numpy_function(
+            partial(read, masks), [name], ("uint8", "int32")
+        )
         image.set_shape((None, None, 3))
         mask.set_shape((None, None, 1))
         return {"image": image, "mask": mask}
@@ -230,6 +238,8 @@ def _voc(setup, options):
             )
         names = path.read_text().split() if name else None
         data = names and tf.data.Dataset.from_tensor_slices(names)
-        sets[part] = data and data.map(decoded, tf.data.AUTOTUNE)
+        sets[part] = data and data.map(
+            partial(decoded, masks[part]), tf.data.AUTOTUNE
+        )
     count = int(sets["train"].cardinality())
     return Scenes(**sets, names=_VOC.split(), void=255, count=count)

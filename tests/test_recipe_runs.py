@@ -102,11 +102,17 @@ def _write_segmentation(folder, picture):
         mask = np.full(image.shape[:2], place % 21, "uint8")
         mask[:5] = 255
         Image.fromarray(image).save(folder / "JPEGImages" / f"{name}.jpg")
-        path = folder / "SegmentationClass" / f"{name}.png"
-        Image.fromarray(mask, mode="P").save(path)
+        _write_mask(mask, folder / "SegmentationClass" / f"{name}.png")
     for part in ("train", "trainaug", "val"):
         path = folder / "ImageSets" / "Segmentation" / f"{part}.txt"
         path.write_text("\n".join(names))
+
+
+def _write_mask(mask, path):
+    image = Image.fromarray(mask, mode="P")
+    # Without one for all 256 it would be written with fewer bits.
+    image.putpalette(list(range(256)) * 3)
+    image.save(path)
 
 
 def _write_tiny_imagenet(folder, picture):
@@ -568,6 +574,30 @@ def test_resumed_scenes_are_those_of_the_run_without_a_break(parse, examples):
     whole = shown(0, 6, 2)
     np.testing.assert_array_equal(shown(3, 0, 2), whole)
     assert not np.array_equal(shown(2, 0, 2), whole)
+
+
+def test_masks_of_sbd_are_taken_where_they_lie_beside_those_of_voc(
+    parse, examples, picture, tmp_path
+):
+    _write_segmentation(tmp_path, picture)
+    beside = tmp_path / "SegmentationClassAug"
+    beside.mkdir()
+    for place in range(NUM_IMAGES):
+        mask = np.full((60, 120), 20, "uint8")
+        _write_mask(mask, beside / f"image_{place}.png")
+
+    def first_classes(name):
+        setup, _, options = parse(name)
+        options = options._replace(data_dir=str(tmp_path))
+        scenes = examples("scene_sets").load_scenes(setup, options)
+        parts = scenes.train, scenes.test
+        return [
+            np.unique(next(iter(part.as_numpy_iterator()))["mask"]).tolist()
+            for part in parts
+        ]
+
+    assert first_classes("voc_deeplabv3_acls") == [[20], [0, 255]]
+    assert first_classes("voc_deeplabv3_mbls") == [[0, 255], [0, 255]]
 
 
 @pytest.mark.parametrize("name", ["crl", "cutmix"])
