@@ -4,9 +4,9 @@ r"""One table of many runs, beside what was published.
     python examples/compare.py work/runs --measures=ece_ts,aurc_norm
 
 prints for each set-up means and standard deviations over seeds, with the
-published numbers in brackets; a t-test of pairs against --baseline on the same
-seeds; and the mean ranks of the methods over the set-ups. Written to --out:
-table.md, runs.csv with all rows, and ece.png.
+published numbers in brackets; differences to --baseline on the same seeds, with
+a t-test of pairs; and the mean ranks of the methods over the set-ups. Written
+to --out: table.md, runs.csv with all rows, and ece.png.
 """
 
 from pathlib import Path
@@ -14,6 +14,7 @@ from pathlib import Path
 import matplotlib as mpl
 from absl import app
 from absl import flags
+from comparisons import differences
 from comparisons import grouped
 from comparisons import markdown
 from comparisons import paired_values
@@ -22,7 +23,6 @@ from comparisons import read_published
 from comparisons import write_rows
 from paired_results import draw
 from paired_results import summarize
-from paired_results import table
 
 _MEASURES = flags.DEFINE_list(
     "measures", ["accuracy", "nll", "ece", "aece", "aurc"], "Columns."
@@ -56,12 +56,12 @@ def main(argv):
         text = markdown(methods, _MEASURES.value, published)
         parts.append(f"## {setup}\n\n{text}")
         if _BASELINE.value in methods:
+            text = differences(methods, _MEASURES.value, _BASELINE.value)
+            parts.append(f"Less {_BASELINE.value}, same seeds:\n\n{text}")
             values[setup] = paired_values(methods, _BASELINE.value)
     values = {setup: found for setup, found in values.items() if found}
     if values:
-        rows = summarize(values)
-        parts.append(f"## Beside {_BASELINE.value}\n\n```\n{table(rows)}\n```")
-        draw(rows, out / "ece.png")
+        draw(summarize(values), out / "ece.png")
     found = ranks(setups, _MEASURES.value)
     if len(setups) > 1 and found:
         lines = [

@@ -7,8 +7,10 @@ import numpy as np
 from run_results import find_runs
 from run_results import read_row
 from scipy.stats import rankdata
+from scipy.stats import ttest_rel
 
 __all__ = [
+    "differences",
     "grouped",
     "markdown",
     "paired_values",
@@ -67,6 +69,46 @@ def markdown(methods, measures, published):
             printed = published.get((method, measure))
             cells.append(_cell(values) + (f" [{printed}]" if printed else ""))
         lines.append(f"| {method} | {count} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def differences(methods, measures, baseline):
+    """A table of mean differences to a method on the same seeds.
+
+    Args:
+        methods: `{method: {seed: row}}`.
+        measures: Names of columns of the rows.
+        baseline: Name of a method.
+
+    Returns:
+        Markdown. Each cell has the mean difference, p of a t-test of pairs,
+        two-sided, and a star where p < 0.05; of one seed, the difference.
+        Seeds with which either diverged are left out.
+    """
+    lines = [
+        "| method | pairs | " + " | ".join(measures) + " |",
+        "|---|---|" + "---|" * len(measures),
+    ]
+    for method, rows in methods.items():
+        if method == baseline:
+            continue
+        pairs = [
+            (row, methods[baseline][seed])
+            for seed, row in rows.items()
+            if seed in methods[baseline]
+        ]
+        pairs = [p for p in pairs if not (p[0]["diverged"] or p[1]["diverged"])]
+        cells = [
+            _difference(
+                [
+                    [row[measure] for row in pair]
+                    for pair in pairs
+                    if all(measure in row for row in pair)
+                ]
+            )
+            for measure in measures
+        ]
+        lines.append(f"| {method} | {len(pairs)} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -187,3 +229,15 @@ def _cell(values):
     if len(values) == 1 or not math.isfinite(mean):
         return f"{mean:.4f}"
     return f"{mean:.4f} ± {np.std(values, ddof=1):.4f}"
+
+
+def _difference(pairs):
+    if not pairs:
+        return "-"
+    gaps = np.subtract(*np.transpose(pairs))
+    text = f"{gaps.mean():+.4f}"
+    if len(gaps) == 1:
+        return text
+    # Equal differences have no spread to compare with.
+    p = ttest_rel(*np.transpose(pairs)).pvalue if np.ptp(gaps) else math.nan
+    return f"{text} (p = {p:.3f})" + ("*" if p < 0.05 else "")

@@ -45,15 +45,19 @@ def guarantee(folder, risk, delta, part="test"):
         `delta`, coverage and risk on `part` of a selector that was fitted on
         the run's validation predictions. `delta` is None for pixels: those of
         one image are not independent, so that nothing can be guaranteed and
-        the risk is that of the validation predictions alone.
+        the risk is that of the validation predictions alone. Where no
+        threshold reaches the risk, nothing is accepted: coverage 0, risk None.
     """
     if "miou" in read_row(folder):
         delta = None
     labels, logits = read_predictions(folder, part)
     selector = keras_calib.SelectiveClassifier()
-    selector.fit(
-        *read_predictions(folder, "validation"), risk=risk, delta=delta
-    )
+    validation = read_predictions(folder, "validation")
+    try:
+        selector.fit(*validation, risk=risk, delta=delta)
+    except ValueError as error:
+        print(f"{folder}: {error}")
+        return delta, 0.0, None
     accepted = keras.ops.convert_to_numpy(selector(logits)["accept"])
     wrong = np.argmax(logits, axis=-1) != labels
     count = max(1, int(accepted.sum()))

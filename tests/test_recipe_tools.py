@@ -353,6 +353,19 @@ def test_tables_hold_means_ranks_and_published_numbers(examples, tmp_path):
     values = comparisons.paired_values(setups["fake"], "cross_entropy")
     assert list(values) == ["cross_entropy", "acls_released"]
     assert np.shape(values["acls_released"]) == (2, 5)
+    lines = comparisons.differences(
+        setups["fake"], ["ece", "missing"], "cross_entropy"
+    ).splitlines()
+    first, second = (
+        np.array([setups["fake"][name][seed]["ece"] for seed in range(2)])
+        for name in ("acls_released", "cross_entropy")
+    )
+    # Student's distribution with one degree of freedom is Cauchy's.
+    gaps = first - second
+    t = gaps.mean() / (np.ptp(gaps) / 2)
+    p = 1 - 2 / np.pi * np.arctan(abs(t))
+    cell = f"{gaps.mean():+.4f} (p = {p:.3f})" + "*" * (p < 0.05)
+    assert lines[2:] == [f"| acls_released | 2 | {cell} | - |"]
 
 
 def test_votes_of_other_images_are_refused(examples, tmp_path):
@@ -381,6 +394,12 @@ def test_diverged_runs_are_counted_and_left_out(examples, tmp_path):
     text = comparisons.markdown(setups["fake"], ["ece"], {})
     assert "| acls | 1 (1 diverged) |" in text
     assert "| crl | 0 (2 diverged) | - |" in text
+    text = comparisons.differences(setups["fake"], ["ece"], "cross_entropy")
+    rows = [
+        setups["fake"][name][0]["ece"] for name in ("acls", "cross_entropy")
+    ]
+    assert f"| acls | 1 | {rows[0] - rows[1]:+.4f} |" in text
+    assert "| crl | 0 | - |" in text
     values = comparisons.paired_values(setups["fake"], "cross_entropy")
     assert {name: len(rows) for name, rows in values.items()} == {
         "cross_entropy": 1,
@@ -390,7 +409,9 @@ def test_diverged_runs_are_counted_and_left_out(examples, tmp_path):
     assert list(ranks) == ["cross_entropy"]
 
 
-def test_rejection_is_measured_on_what_was_predicted(examples, tmp_path):
+def test_rejection_is_measured_on_what_was_predicted(
+    examples, tmp_path, capsys
+):
     selections = examples("selections")
     folder = fake_runs(examples, tmp_path, {"a": 2.0})[0]
     labels, logits = examples("run_results").read_predictions(folder, "test")
@@ -403,6 +424,9 @@ def test_rejection_is_measured_on_what_was_predicted(examples, tmp_path):
     examples("run_results").write_row(folder, found | {"miou": 0.5})
     delta, more, _ = selections.guarantee(folder, 0.1, 0.05)
     assert delta is None and more > coverage
+    examples("run_results").write_row(folder, found)
+    assert selections.guarantee(folder, 1e-4, 0.05) == (0.05, 0.0, None)
+    assert "No threshold is certified" in capsys.readouterr().out
     # Others that are all wrong, and surer than any of the test data.
     foreign = np.zeros((300, 4), "float32")
     foreign[:30, 0] = 100.0
