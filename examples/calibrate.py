@@ -5,8 +5,9 @@ r"""Repairs trained networks: calibrators beside one another.
 
 fits each calibrator on the run's predictions for its validation data and
 measures it on those for its test data, or on --part=imagenet_v2 that
-evaluate.py made. Written into the run's folder: calibrators.csv, and with
---save a SavedModel that answers calibrated, under serving_calibrated.
+evaluate.py made. Written into the run's folder: calibrators.csv (of another
+part calibrators_imagenet_v2.csv), and with --save a SavedModel that answers
+calibrated, under serving_calibrated.
 """
 
 import csv
@@ -61,7 +62,8 @@ def main(argv):
     folders = repairable_runs(argv[1:])
     for folder in folders:
         rows = repair(folder, _CALIBRATORS.value, _PART.value)
-        path = folder / "calibrators.csv"
+        suffix = "" if _PART.value == "test" else f"_{_PART.value}"
+        path = folder / f"calibrators{suffix}.csv"
         with open(path, "w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()

@@ -14,6 +14,7 @@ from pathlib import Path
 import matplotlib as mpl
 from absl import app
 from absl import flags
+from comparisons import blocks
 from comparisons import differences
 from comparisons import grouped
 from comparisons import markdown
@@ -30,12 +31,22 @@ _MEASURES = flags.DEFINE_list(
 _BASELINE = flags.DEFINE_string(
     "baseline", "cross_entropy", "Method the others are compared with."
 )
+_TIES = flags.DEFINE_enum(
+    "ties",
+    "average",
+    ["average", "lowest"],
+    "Ranks of equal methods: their mean; or the best of them, of means rounded "
+    "to three digits, as in Label Relaxation.",
+)
 _OUT = flags.DEFINE_string("out", "work/comparison", "Folder for results.")
 _PUBLISHED = flags.DEFINE_string(
     "published",
     str(Path(__file__).parent / "recipes" / "published.csv"),
     "Table of published numbers.",
 )
+
+# To `ranks`.
+_ROUNDED = {"average": {}, "lowest": {"ties": "min", "digits": 3}}
 
 
 def main(argv):
@@ -62,15 +73,15 @@ def main(argv):
     values = {setup: found for setup, found in values.items() if found}
     if values:
         draw(summarize(values), out / "ece.png")
-    found = ranks(setups, _MEASURES.value)
-    if len(setups) > 1 and found:
-        lines = [
-            f"{name:32}" + "".join(f"{rank:10.2f}" for rank in row)
-            for name, row in found.items()
-        ]
-        head = " " * 32 + "".join(f"{name:>10}" for name in _MEASURES.value)
-        text = "\n".join([head, *lines])
-        parts.append(f"## Mean ranks\n\n```\n{text}\n```")
+    for tuned, block in blocks(setups).items() if len(setups) > 1 else ():
+        found = ranks(block, _MEASURES.value, **_ROUNDED[_TIES.value])
+        head = "| method | " + " | ".join(_MEASURES.value) + " |"
+        lines = [head, "|---|" + "---|" * len(_MEASURES.value)]
+        for name, row in found.items():
+            cells = " | ".join(f"{rank:.2f}" for rank in row)
+            lines.append(f"| {name} | {cells} |")
+        title = "## Mean ranks" + (f", tuned by {tuned}" if tuned else "")
+        parts.append("\n".join([title, "", *lines]))
     write_rows(setups, out / "runs.csv")
     text = "\n\n".join(parts) + "\n"
     (out / "table.md").write_text(text, encoding="utf-8")

@@ -4,12 +4,15 @@ import csv
 import math
 
 import numpy as np
+from absl import app
 from run_results import find_runs
 from run_results import read_row
+from run_results import rises
 from scipy.stats import rankdata
 from scipy.stats import ttest_rel
 
 __all__ = [
+    "blocks",
     "differences",
     "grouped",
     "markdown",
@@ -19,8 +22,6 @@ __all__ = [
     "write_rows",
 ]
 
-# Of which more is better.
-_RISING = ("accuracy", "miou", "coverage_at_1", "coverage_at_5")
 # On what papers measure, the test data of a recipe first.
 _OWN = ("test", "validation", "V1")
 # Runs beside which the numbers of a published name stand too.
@@ -31,19 +32,42 @@ _PAIRED = (("accuracy", 1), ("nll", 1), ("ece", 1), ("aece", 1), ("aurc", 1000))
 
 
 def grouped(folders):
-    """Rows of runs, `{set-up: {method: {seed: row}}}`, without grids."""
-    found = {}
+    """Rows of runs, `{set-up: {method: {seed: row}}}`, without grids.
+
+    Names of methods that ran with several options have these in brackets.
+
+    Raises:
+        app.UsageError: If runs cannot stand in one table: two of one name and
+            seed, or some on official and others on resampled data.
+    """
+    found, options, folder_of, drawn = {}, {}, {}, {}
     for folder in find_runs(folders):
         row = read_row(folder)
         tuned = row.get("tuned", "")
         if tuned == "grid":
             continue
+        setup = row["setup"]
         name = row["method"] + (f" ({tuned})" if tuned else "")
         if "held_out" in folder.parent.name:
             name += " held out"
-        methods = found.setdefault(row["setup"], {})
-        methods.setdefault(name, {})[row["seed"]] = row
-    return found
+        key = setup, name, row["options"]
+        options.setdefault(key[:2], set()).add(row["options"])
+        first = drawn.setdefault(setup, (bool(row.get("resampled")), folder))
+        other = folder_of.setdefault((*key, row["seed"]), folder)
+        if other != folder or first[0] != bool(row.get("resampled")):
+            raise app.UsageError(
+                "Runs of one table must differ in method, options or seed, and "
+                "all or none of a set-up be on resampled data. "
+                f"Received: {other if other != folder else first[1]}, {folder}"
+            )
+        found.setdefault(setup, {}).setdefault(key, {})[row["seed"]] = row
+    return {
+        setup: {
+            name + (f" [{own}]" if len(options[setup, name]) > 1 else ""): rows
+            for (_, name, own), rows in methods.items()
+        }
+        for setup, methods in found.items()
+    }
 
 
 def markdown(methods, measures, published):
@@ -115,37 +139,33 @@ def differences(methods, measures, baseline):
 def paired_values(methods, baseline):
     """`{method: (seeds, 5)}` for `paired_results`, the baseline first.
 
-    Only seeds that the baseline and all methods have; methods without any
-    of the seeds of the baseline are left out.
+    A row for each seed of the baseline, NaN where a method has no such run;
+    methods without any are left out.
     """
     finite = {
         name: {s: row for s, row in seeds.items() if not row["diverged"]}
         for name, seeds in methods.items()
     }
     own = finite.pop(baseline)
-    finite = {
-        name: rows for name, rows in finite.items() if set(rows) & set(own)
-    }
-    finite = {baseline: own, **finite}
-    shared = set.intersection(*(set(rows) for rows in finite.values()))
-    seeds = sorted(shared)
-    if not seeds:
-        return {}
+    missing = dict.fromkeys((name for name, _ in _PAIRED), math.nan)
     return {
         name: [
-            [unit * rows[seed][measure] for measure, unit in _PAIRED]
-            for seed in seeds
+            [unit * rows.get(seed, missing)[name] for name, unit in _PAIRED]
+            for seed in sorted(own)
         ]
-        for name, rows in finite.items()
+        for name, rows in {baseline: own, **finite}.items()
+        if set(rows) & set(own)
     }
 
 
-def ranks(setups, measures):
-    """Mean rank of each method over set-ups, 1 the best, ties averaged.
+def ranks(setups, measures, *, ties="average", digits=4):
+    """Mean rank of each method over set-ups, 1 the best.
 
     Args:
         setups: As of `grouped`.
         measures: Names of columns of the rows.
+        ties: What equal methods get: "average", or "min", the best rank.
+        digits: Means that are equal when rounded so are ties.
 
     Returns:
         `{method: [mean rank by each measure]}` of the methods that all
@@ -169,11 +189,60 @@ def ranks(setups, measures):
                 np.mean([row[measure] for row in methods[name].values()])
                 for name in names
             ]
-            sign = -1.0 if measure.startswith(_RISING) else 1.0
-            # As printed: methods that tables show as equal have equal ranks.
-            table[:, column] += rankdata(sign * np.round(means, 4))
+            sign = -1.0 if rises(measure) else 1.0
+            table[:, column] += rankdata(sign * np.round(means, digits), ties)
     table /= len(setups)
     return {name: list(row) for name, row in zip(names, table, strict=True)}
+
+
+def blocks(setups):
+    """What is ranked together: what was tuned by one measure, or not at all.
+
+    Of runs that held data out, what a temperature by ECE makes of them stands
+    among what was tuned by ECE, in the place of the same method without.
+
+    Args:
+        setups: As of `grouped`.
+
+    Returns:
+        `{measure: setups}`; the measure is "" if nothing was tuned.
+    """
+    marks = {
+        name.partition(" (")[2].rstrip(")")
+        for methods in setups.values()
+        for name in methods
+        if name.endswith(")")
+    }
+    found = {}
+    for tuned in sorted(marks) or [""]:
+        for setup, methods in setups.items():
+            own = {
+                name.removesuffix(f" ({tuned})"): rows
+                for name, rows in methods.items()
+                if name.endswith(f" ({tuned})")
+                or not name.endswith((")", " held out"))
+            }
+            for name, rows in methods.items():
+                base, sign, _ = name.partition(" held out")
+                if sign and tuned == "ece":
+                    own.pop(base, None)
+                    own[f"{base}+temperature"] = _scaled(rows)
+            found.setdefault(tuned, {})[setup] = own
+    return found
+
+
+def _scaled(rows):
+    """Rows with the measures after the temperature by ECE."""
+    end = "_ts_ece"
+    return {
+        seed: row
+        | {
+            name.removesuffix(end): x
+            for name, x in row.items()
+            if name.endswith(end)
+        }
+        for seed, row in rows.items()
+    }
 
 
 def read_published(path, setup):

@@ -3,12 +3,14 @@ r"""A trained network on other data than it was tested on.
     python examples/evaluate.py work/runs/imagenet_resnet50_lssc \
         --flagfile=examples/recipes/setups/imagenet_resnet50_lssc.flags \
         --data_dir=DIR --on=imagenet_v2 --on=imagenet_sketch
-    python examples/evaluate.py work/runs/fashion_mnist_dense --on=notmnist.npz
+    python examples/evaluate.py work/runs/fashion_mnist_dense \
+        --on=notmnist.npz --foreign
 
 predicts each set of --on with each run's model: a TFDS data set of the same
-classes, or an .npz file with test_images and test_labels. Of images of other
-classes add --foreign: each answer is wrong then. Written into the run's folder:
-predictions, and the measures as evaluation_NAME.csv.
+classes, or an .npz file with test_images and test_labels; of images of other
+classes, --foreign: each answer is wrong then. Written into the run's folder:
+predictions, and the measures as evaluation_NAME.csv. Runs that diverged, and
+cells of grids, are left out.
 """
 
 from pathlib import Path
@@ -21,11 +23,11 @@ from absl import flags
 from absl import logging
 from image_sets import batches
 from large_images import evaluation_batches
-from run_results import find_runs
 from run_results import load_network
 from run_results import measures
 from run_results import predict
 from run_results import save_predictions
+from run_results import usable_runs
 from run_results import write_row
 
 import keras_calib
@@ -46,7 +48,10 @@ def load(name, setup, options, model):
             without_boxes="keep",
         )
         setup = setup._replace(image_size=list(model.input_shape[1:3]))
-        return evaluation_batches(data, setup, model.output_shape[-1])
+        found = evaluation_batches(data, setup, model.output_shape[-1])
+        # Read in colour, grey images have three equal channels.
+        channels = model.input_shape[-1]
+        return found.map(lambda x, *rest: (x[..., :channels], *rest))
     with np.load(name) as arrays:
         images, labels = arrays["test_images"], arrays["test_labels"]
     images = images if images.ndim == 4 else images[..., None]
@@ -62,13 +67,7 @@ def main(argv):
             "`--on` must have another name than the run's own data. "
             f"Received: --on={sorted(taken)}"
         )
-    folders = find_runs(argv[1:])
-    if not folders:
-        raise app.UsageError(
-            "Name the folders of runs, with results.csv and model.keras. "
-            f"Received: {argv[1:]}"
-        )
-    for folder in folders:
+    for folder in usable_runs(argv[1:], "model.keras"):
         model = load_network(folder)
         for name in _ON.value:
             data = load(name, setup, options, model)

@@ -19,9 +19,11 @@ from absl import flags
 from absl import logging
 from image_tasks import image_task
 from run_results import load_network
+from run_results import read_flags
 from run_results import read_row
 from run_results import run_folder
 from runs import run
+from runs import scope
 
 recipe_flags.define()
 _BEGIN = flags.DEFINE_string(
@@ -30,7 +32,7 @@ _BEGIN = flags.DEFINE_string(
 _HEAD_EPOCHS = flags.DEFINE_integer("head_epochs", 1, "Of the last layer.")
 
 
-def fine_tune(model, task, setup, method, options, head_epochs):
+def fine_tune(model, task, setup, method, options, head_epochs, **extra):
     """Trains the head, then the whole; a row of results of each.
 
     Args:
@@ -40,7 +42,9 @@ def fine_tune(model, task, setup, method, options, head_epochs):
         method: A `Method`.
         options: `Options`.
         head_epochs: Epochs of the first part; the rate stays the same.
+        **extra: More columns of the rows, and what makes them other runs.
     """
+    extra["head_epochs"] = head_epochs
     task = task._replace(network=lambda: (model.inputs[0], model.outputs[0]))
     rows = []
     layers = [layer for layer in _layers(model) if layer.weights]
@@ -56,7 +60,7 @@ def fine_tune(model, task, setup, method, options, head_epochs):
         layers[-1].trainable = True
         named = method._replace(method=f"{method.method}_{name}")
         folder = run_folder(options.workdir, setup, named, options.seed)
-        rows.append(run(task, part, named, options, folder))
+        rows.append(run(task, part, named, options, folder, **extra))
     return rows
 
 
@@ -73,7 +77,8 @@ def main(_):
     logging.set_verbosity(logging.ERROR)
     setup, method, options = recipe_flags.read()
     recipe_flags.check_task(setup, "classification")
-    model = load_network(_BEGIN.value)
+    with scope(options.strategy):
+        model = load_network(_BEGIN.value)
     begun = read_row(_BEGIN.value)
     if begun["seed"] != options.seed or begun.get("resampled"):
         # Its training data would be among those it is tested on.
@@ -83,9 +88,26 @@ def main(_):
             f"Received: --seed={options.seed}, a run with "
             f"seed={begun['seed']}, resampled={begun.get('resampled', False)}"
         )
+    before = read_flags(_BEGIN.value)
+    other = {
+        name: (before[name], getattr(setup, name))
+        for name in ("data", "validation", "validation_of", "stratified")
+        if name in before and before[name] != getattr(setup, name)
+    }
+    if other:
+        raise app.UsageError(
+            "The set-up must hold out what the run in `--begin_with` held "
+            f"out. Received: (there, here)={other}"
+        )
     task = image_task(setup, method, options)
     for row in fine_tune(
-        model, task, setup, method, options, _HEAD_EPOCHS.value
+        model,
+        task,
+        setup,
+        method,
+        options,
+        _HEAD_EPOCHS.value,
+        begin_with=_BEGIN.value,
     ):
         for name, value in row.items():
             print(f"{name:20}{value}")

@@ -51,19 +51,21 @@ class Row(NamedTuple):
 
 
 def summarize(values):
-    """Rows of `{task: {method: (seeds, 5)}}`."""
+    """Rows of `{task: {method: (seeds, 5)}}`; without seeds that are NaN."""
     rows = []
     for task, methods in values.items():
         first = np.array(next(iter(methods.values())))
         for method, found in methods.items():
-            gaps = np.array(found) - first
+            made = np.isfinite(found).all(axis=1)
+            found = np.array(found)[made]
+            gaps = found - first[made]
             error = _spread(gaps)[_ECE] / np.sqrt(len(gaps))
             words = _compared(gaps[:, _ECE]), _compared(gaps[:, _ACCURACY])
             rows.append(
                 Row(
                     task,
                     method,
-                    np.array(found),
+                    found,
                     gaps[:, _ECE].mean(),
                     error,
                     *words,
@@ -115,6 +117,7 @@ def draw(rows, path):
     """ECE, and what it costs in accuracy: a dot per seed, a bar at the mean."""
     import matplotlib.pyplot as plt
 
+    baseline = rows[0].method.replace("_", " ")
     tasks = {}
     for row in sorted(rows, key=lambda row: row.values[:, _ECE].mean()):
         tasks.setdefault(row.task, []).append(row)
@@ -144,14 +147,14 @@ def draw(rows, path):
             ax.spines[["top", "right"]].set_visible(False)
     left.set_xlim(left=0)
     left.set_xlabel("ECE, 15 bins (lower is better)")
-    right.set_xlabel("accuracy less that of cross entropy, in points")
+    right.set_xlabel(f"accuracy less that of {baseline}, in points")
     figure.legend(
         handles=[
             plt.Line2D([], [], marker="o", ls="", color=_COLORS[v], label=text)
             for v, text in _MEANINGS.items()
             if any(row.verdict == v for row in rows)
         ],
-        title="Beside cross entropy (dashed) on the same seeds:",
+        title=f"Beside {baseline} (dashed) on the same seeds:",
         loc="outside upper center",
         ncols=2,
         frameon=False,

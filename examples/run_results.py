@@ -2,7 +2,9 @@
 
 import csv
 import importlib
+import io
 import json
+import os
 from pathlib import Path
 
 import keras
@@ -18,12 +20,15 @@ __all__ = [
     "load_network",
     "measures",
     "predict",
+    "read_flags",
     "read_predictions",
     "read_row",
     "repairable_runs",
     "repaired",
+    "rises",
     "run_folder",
     "save_predictions",
+    "usable_runs",
     "write_row",
 ]
 
@@ -35,6 +40,8 @@ _ROW, _FLAGS, _PREDICTIONS = (
 # What Python writes, and JSON does not read.
 _WORDS = {"True": True, "False": False}
 _WORDS |= {text: float(text) for text in ("nan", "inf", "-inf")}
+# Of which more is better.
+_RISING = ("accuracy", "miou", "coverage_at_")
 _RENAMED = {
     "mean_confidence": "confidence",
     "coverage_at_risk": "coverage_at_1",
@@ -46,15 +53,24 @@ def run_folder(workdir, setup, method, seed):
     return Path(workdir) / setup.setup / method.method / f"seed{seed}"
 
 
+def rises(measure):
+    """Whether more of a measure is better."""
+    return measure.startswith(_RISING)
+
+
 class PixelMeter:
     """Measures of all labelled pixels of a data set, in one pass.
 
     Args:
         num_classes: Number of classes.
         void: Class id of pixels that do not count.
+
+    Attributes:
+        finite: Whether all logits were; else nothing more is counted.
     """
 
     def __init__(self, num_classes, void):
+        self.finite = True
         self._classes, self._void = num_classes, void
         self._counts = np.zeros((num_classes, num_classes), int)
         names = ["accuracy", "nll", "brier", "ece", "aece", "mce", "aurc"]
@@ -70,6 +86,9 @@ class PixelMeter:
 
     def update(self, labels, logits):
         """Counts one batch: `(batch, height, width)`, and its logits."""
+        self.finite = self.finite and bool(np.isfinite(logits).all())
+        if not self.finite:
+            return
         for meter in self._meters:
             meter.update_state(labels, logits)
         valid = labels != self._void
@@ -224,11 +243,12 @@ def read_predictions(folder, part):
 
 
 def write_row(folder, row, name=_ROW):
-    """Writes a row of the run, as CSV."""
-    with open(folder / name, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(row))
-        writer.writeheader()
-        writer.writerow(row)
+    """Writes a row of the run, as CSV; whole, or not at all."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(row))
+    writer.writeheader()
+    writer.writerow(row)
+    _write_whole(folder / name, text.getvalue())
 
 
 def read_row(folder):
@@ -255,8 +275,23 @@ def load_network(folder):
     return keras.saving.load_model(path, compile=False)
 
 
-def check_flags(folder, setup, method, options):
+def read_flags(folder):
+    """The flags of a run, by name; empty if none were written."""
+    path = Path(folder) / _FLAGS
+    if not path.is_file():
+        return {}
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def check_flags(folder, setup, method, options, **extra):
     """Writes the flags of a run into its folder, or compares them.
+
+    Args:
+        folder: Of the run.
+        setup: A `Setup`.
+        method: A `Method`.
+        options: `Options`.
+        **extra: What else makes it another run; not given if False.
 
     Raises:
         ValueError: If the folder holds a run of other flags: it is neither
@@ -267,10 +302,11 @@ def check_flags(folder, setup, method, options):
         name: getattr(options, name)
         for name in ("seed", "precision", "steps_per_epoch", "vectors")
     }
+    flags |= {name: value for name, value in extra.items() if value}
     flags = json.loads(json.dumps(flags))
     path = Path(folder) / _FLAGS
-    if path.is_file():
-        before = json.loads(path.read_text(encoding="utf-8"))
+    before = read_flags(folder)
+    if before:
         names = sorted({*before, *flags})
         other = {
             name: (before.get(name), flags.get(name))
@@ -284,7 +320,7 @@ def check_flags(folder, setup, method, options):
                 f"Received: folder={folder}, (before, now)={other}"
             )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(flags, indent=1) + "\n", encoding="utf-8")
+    _write_whole(path, json.dumps(flags, indent=1) + "\n")
 
 
 def find_runs(folders):
@@ -302,18 +338,40 @@ def repairable_runs(folders):
         app.UsageError: If there is none that has predictions on validation
             data and did not diverge.
     """
+    return usable_runs(folders, _PREDICTIONS.format("validation"))
+
+
+def usable_runs(folders, name):
+    """Folders of the runs in some folders that wrote a file.
+
+    Without those that diverged, and without the cells of grids, whose test
+    data are validation data.
+
+    Raises:
+        app.UsageError: If there is none.
+    """
+    rows = {
+        folder: read_row(folder)
+        for folder in find_runs(folders)
+        if (folder / name).is_file()
+    }
     found = [
         folder
-        for folder in find_runs(folders)
-        if (folder / _PREDICTIONS.format("validation")).is_file()
-        and not read_row(folder)["diverged"]
+        for folder, row in rows.items()
+        if not row["diverged"] and row.get("tuned") != "grid"
     ]
     if not found:
         raise app.UsageError(
-            "Name folders of runs that did not diverge, with predictions on "
-            f"validation data. Received: {folders}"
+            f"Name folders of runs that did not diverge, with {name}. "
+            f"Received: {folders}"
         )
     return found
+
+
+def _write_whole(path, text):
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text, encoding="utf-8", newline="")
+    os.replace(part, path)
 
 
 def _value(text):

@@ -23,7 +23,7 @@ from run_results import write_row
 
 import keras_calib
 
-__all__ = ["Task", "build", "needs_validation", "run"]
+__all__ = ["Task", "build", "follows", "needs_validation", "run", "scope"]
 
 # Models that look at validation data after each epoch.
 _FOLLOWING = ("AdaptiveFocalModel",)
@@ -64,7 +64,8 @@ def run(task, setup, method, options, folder=None, **extra):
         method: A `Method`.
         options: `Options`.
         folder: Where to write; by default a folder of `options.workdir`.
-        **extra: More columns of the row.
+        **extra: More columns of the row; but for `tuned` they make it
+            another run.
 
     Returns:
         The row: names of the run, measures on test data, and those after
@@ -81,10 +82,11 @@ def run(task, setup, method, options, folder=None, **extra):
             f"AdaFocal. Received: --keep={setup.keep}, "
             f"--method={method.method}, --validation={setup.validation}"
         )
-    check_flags(folder, setup, method, options)
+    flags = {name: x for name, x in extra.items() if name != "tuned"}
+    check_flags(folder, setup, method, options, **flags)
     if not options.resume:
         shutil.rmtree(folder)
-        check_flags(folder, setup, method, options)
+        check_flags(folder, setup, method, options, **flags)
     model = build(task, setup, method, options)
     seconds = time.monotonic()
     epochs = _fit(model, task, setup, options, folder)
@@ -111,14 +113,19 @@ def run(task, setup, method, options, folder=None, **extra):
 
 def needs_validation(setup, method):
     """Whether training looks at validation data after each epoch."""
-    return setup.keep == "best" or method.train_model in _FOLLOWING
+    return setup.keep == "best" or follows(method.train_model)
+
+
+def follows(train_model):
+    """Whether a way to train looks at validation data after each epoch."""
+    return train_model in _FOLLOWING
 
 
 def build(task, setup, method, options):
     """The compiled model of a run."""
     keras.utils.set_random_seed(options.seed)
     keras.config.set_dtype_policy(options.precision)
-    with _scope(options.strategy):
+    with scope(options.strategy):
         model = build_model(method, setup, task.num_samples, *task.network())
         model.compile(
             build_optimizer(setup, task.steps),
@@ -129,15 +136,16 @@ def build(task, setup, method, options):
     return model
 
 
-def _scope(strategy):
+def scope(strategy):
+    """Where the variables of a model are made, by the flag's name."""
     if strategy == "none":
         return contextlib.nullcontext()
     import tensorflow as tf
 
-    if not hasattr(_scope, "mirrored"):
+    if not hasattr(scope, "mirrored"):
         # A process has one.
-        _scope.mirrored = tf.distribute.MirroredStrategy()
-    return _scope.mirrored.scope()
+        scope.mirrored = tf.distribute.MirroredStrategy()
+    return scope.mirrored.scope()
 
 
 def _metrics(kind, setup):
@@ -215,7 +223,8 @@ def _measured(model, task, setup, folder):
                 meter=meter if part == "test" else None,
             )
             save_predictions(folder, part, *found[part])
-    row = {"diverged": not np.isfinite(found["test"][1]).all()}
+    finite = np.isfinite(found["test"][1]).all()
+    row = {"diverged": not (finite and (meter is None or meter.finite))}
     if row["diverged"]:
         return row
     row |= measures(*found["test"])

@@ -81,8 +81,10 @@ def load_scenes(setup, options):
     return Scenes(**sets, names=names, void=void, count=count)
 
 
-def training_batches(scenes, setup, *, seed, first_epoch=0):
+def training_batches(scenes, setup, *, seed, first_epoch=0, steps=None):
     """Random crops `(batch, height, width, 3)` and their class ids, no end.
+
+    `steps` are those of an epoch, by default as many as there are batches.
 
     `--augment=resized_crop` takes windows of the share `--scale` to 1 of the
     image and resizes them; `crop` and `crop_flip` cut, without resizing,
@@ -125,7 +127,7 @@ def training_batches(scenes, setup, *, seed, first_epoch=0):
         return images, batch["mask"][..., 0]
 
     # Batches go over the ends of epochs: how many images are shown of which.
-    shown = first_epoch * (scenes.count // setup.batch_size)
+    shown = first_epoch * (steps or scenes.count // setup.batch_size)
     epoch, within = divmod(shown * setup.batch_size, scenes.count)
     shuffled = keras_calib.shuffled_epochs(
         scenes.train,

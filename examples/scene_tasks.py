@@ -70,7 +70,11 @@ def scene_task(scenes, setup, method, options):
     }
     return Task(
         train=lambda done: training_batches(
-            scenes, setup, seed=options.seed, first_epoch=done
+            scenes,
+            setup,
+            seed=options.seed,
+            first_epoch=done,
+            steps=options.steps_per_epoch,
         ),
         calibration=None,
         steps=options.steps_per_epoch or scenes.count // setup.batch_size,

@@ -7,7 +7,8 @@ prints for each run AURC and the coverage at 1 % and 5 % risk, by softmax
 probability and by normalised logits, whose order is chosen on the run's
 validation predictions; and what a threshold accepts, at what risk, that was
 chosen there such that the risk is above --risk with probability --delta at
-most (for pixels, which are not independent, without this guarantee). With
+most (for pixels, which are not independent, and where training looked at these
+data, without this guarantee). With
 --mixed_with, predictions that evaluate.py made: which share of the surest 10 %
 of both are errors, by origin. With --votes, CIFAR-10H: how label smoothing
 pulls at logits by the chance of error. Written to --out: selection.csv and
@@ -50,8 +51,8 @@ def select(folder):
     delta, coverage, risk = guarantee(folder, _RISK.value, _DELTA.value)
     found |= {"delta": delta, "chosen_coverage": coverage, "chosen_risk": risk}
     if _MIXED.value is not None:
-        own, other = accepted_errors(folder, _MIXED.value)
-        found |= {"errors_own": own, "errors_other": other}
+        own, other, foreign = accepted_errors(folder, _MIXED.value)
+        found |= {"errors_own": own, "errors_other": other, "foreign": foreign}
     return found
 
 
@@ -73,13 +74,17 @@ def main(argv):
     out.mkdir(parents=True, exist_ok=True)
     write([select(folder) for folder in folders], out / "selection.csv")
     if _VOTES.value is not None:
-        labels, _ = read_predictions(folders[0], "test")
-        votes = read_votes(_VOTES.value, labels)
-        rows = [
-            {"method": read_row(folder)["method"], "run": folder.name, **row}
-            for folder in folders
-            for row in imbalance(folder, votes, _ALPHA.value)
-        ]
+        rows = []
+        for folder in folders:
+            labels, _ = read_predictions(folder, "test")
+            votes = read_votes(_VOTES.value, labels)
+            row = read_row(folder)
+            names = {name: row[name] for name in ("setup", "method", "options")}
+            names |= {"run": folder.name, "alpha": _ALPHA.value}
+            rows += [
+                {**names, **bin_row}
+                for bin_row in imbalance(folder, votes, _ALPHA.value)
+            ]
         write(rows, out / "imbalance.csv")
     first = [folder for folder in folders if folder.name == "seed0"]
     labels, logits = curves_of(first or folders[:1])

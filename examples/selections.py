@@ -2,8 +2,10 @@
 
 import keras
 import numpy as np
+from run_results import read_flags
 from run_results import read_predictions
 from run_results import read_row
+from runs import follows
 
 import keras_calib
 
@@ -43,12 +45,15 @@ def guarantee(folder, risk, delta, part="test"):
 
     Returns:
         `delta`, coverage and risk on `part` of a selector that was fitted on
-        the run's validation predictions. `delta` is None for pixels: those of
-        one image are not independent, so that nothing can be guaranteed and
-        the risk is that of the validation predictions alone. Where no
+        the run's validation predictions. `delta` is None where nothing can be
+        guaranteed, and the risk is that of the validation predictions alone:
+        for pixels, since those of one image are not independent, and where
+        training looked at the validation data, to choose the epoch. Where no
         threshold reaches the risk, nothing is accepted: coverage 0, risk None.
     """
-    if "miou" in read_row(folder):
+    flags = read_flags(folder)
+    looked = flags.get("keep") == "best" or follows(flags.get("train_model"))
+    if "miou" in read_row(folder) or looked:
         delta = None
     labels, logits = read_predictions(folder, part)
     selector = keras_calib.SelectiveClassifier()
@@ -74,7 +79,8 @@ def accepted_errors(folder, other, coverage=0.1):
 
     Returns:
         Shares of the accepted that are errors on the test data, and on the
-        other data.
+        other data, all of which are if evaluate.py was told --foreign; whether
+        it was.
     """
     parts = [read_predictions(folder, part) for part in ("test", other)]
     labels, logits = (
@@ -85,7 +91,8 @@ def accepted_errors(folder, other, coverage=0.1):
     accepted = surest[: round(coverage * len(labels))]
     wrong = np.argmax(logits[accepted], axis=-1) != labels[accepted]
     origin = foreign[accepted]
-    return float(np.mean(wrong & ~origin)), float(np.mean(wrong & origin))
+    shares = float(np.mean(wrong & ~origin)), float(np.mean(wrong & origin))
+    return *shares, bool((parts[1][0] == -1).all())
 
 
 def imbalance(folder, votes, alpha, num_bins=10, part="test"):
@@ -155,8 +162,17 @@ def curves_of(folders, part="test"):
         if not np.array_equal(own, labels):
             continue
         options = f" {row['options']}" if row["options"] else ""
-        found[f"{row['method']}{options}"] = logits
-    return labels, found
+        found[row["setup"], f"{row['method']}{options}", folder] = logits
+    return labels, _named(found)
+
+
+def _named(found):
+    """With keys as short as they can be to differ."""
+    for parts in (slice(1, 2), slice(0, 2), slice(0, 3)):
+        names = [" ".join(map(str, key[parts])) for key in found]
+        if len(set(names)) == len(names):
+            break
+    return dict(zip(names, found.values(), strict=True))
 
 
 def _log_odds(logits):

@@ -21,11 +21,13 @@ import csv
 import shutil
 from pathlib import Path
 
+import numpy as np
 import recipe_flags
 from absl import app
 from absl import flags
 from absl import logging
 from run_results import find_runs
+from run_results import measures
 from run_results import read_row
 from run_results import write_row
 from sweep_tasks import Protocol
@@ -48,8 +50,8 @@ _RESAMPLE = flags.DEFINE_bool("resample", False, "New splits for each seed.")
 _HOLD_OUT = flags.DEFINE_float(
     "hold_out",
     None,
-    "Validation data of the training at the end; by default none after a grid, "
-    "else those of the set-up.",
+    "Validation data of the training at the end; by default none after a grid "
+    "(but where they choose the epoch), else those of the set-up.",
 )
 
 
@@ -67,13 +69,20 @@ def main(_):
     sets = read_sets(setup, options)
     root = Path(options.workdir) / setup.setup
     name = method.method + ("_held_out" if protocol.hold_out else "")
+    known = measures(np.arange(2), np.eye(2, dtype="float32"))
+    unknown = set(_TUNE_FOR.value) - set(known)
+    if unknown:
+        raise app.UsageError(
+            f"`--tune_for` must be some of {', '.join(known)}. "
+            f"Received: {', '.join(sorted(unknown))}"
+        )
     if not protocol.axes:
         train(sets, setup, method, options, root / name, protocol)
         return
-    folder = root / f"{name}_grid"
+    folder = root / f"{method.method}_grid"
     rows = tune(sets, setup, method, options, folder, protocol)
     columns = dict.fromkeys(column for row in rows for column in row)
-    with open(root / f"{name}_grid.csv", "w", newline="") as file:
+    with open(root / f"{method.method}_grid.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, list(columns), restval="")
         writer.writeheader()
         writer.writerows(rows)

@@ -15,6 +15,7 @@ from large_images import is_large
 from recipe_flags import literal
 from run_results import check_flags
 from run_results import read_row
+from run_results import rises
 from runs import needs_validation
 from runs import run
 from text_sets import load_texts
@@ -40,7 +41,8 @@ class Protocol(NamedTuple):
         tune_seeds: Seeds of each cell.
         seeds: Seeds of what was chosen.
         resample: Whether each seed draws training and test data anew.
-        hold_out: Validation data at the end, or None.
+        hold_out: Validation data at the end, or None: after a grid none but
+            where training looks at them, else those of the set-up.
     """
 
     axes: dict[str, list[Any]]
@@ -53,16 +55,21 @@ class Protocol(NamedTuple):
 
 def tune(sets, setup, method, options, folder, protocol):
     """Trains each cell of the grid; rows of measures on validation data."""
+    if protocol.hold_out == 0 and needs_validation(setup, method):
+        raise app.UsageError(
+            "`--hold_out` must leave validation data to keep the best epoch, "
+            "and for AdaFocal. Received: --hold_out=0"
+        )
     if not setup.validation:
         raise app.UsageError(
             "`--validation` must hold data out to choose by. "
             f"Received: --validation={setup.validation}"
         )
-    short = _shortened(setup, protocol.tune_epochs)
     rows = []
     for values in itertools.product(*protocol.axes.values()):
         cell = dict(zip(protocol.axes, values, strict=True))
-        recipe = apply_cell(cell, short, method)
+        own_setup, own_method = apply_cell(cell, setup, method)
+        recipe = _shortened(own_setup, protocol.tune_epochs), own_method
         title = "_".join(f"{name}_{value}" for name, value in cell.items())
         for seed in range(protocol.tune_seeds):
             own = options._replace(seed=seed, export=False)
@@ -71,7 +78,14 @@ def tune(sets, setup, method, options, folder, protocol):
             if not needs_validation(*recipe):
                 task = task._replace(validation=None)
             place = folder / title / f"seed{seed}"
-            row = _run_once(task, *recipe, own, place, tuned="grid")
+            row = _run_once(
+                task,
+                *recipe,
+                own,
+                place,
+                tuned="grid",
+                resampled=protocol.resample,
+            )
             rows.append({**cell, **row})
             print({**cell, **_shown(row)})
     return rows
@@ -79,8 +93,10 @@ def tune(sets, setup, method, options, folder, protocol):
 
 def train(sets, setup, method, options, folder, protocol, tuned=""):
     """Trains the chosen values for each seed."""
-    if protocol.hold_out is not None or protocol.axes:
-        setup = setup._replace(validation=protocol.hold_out or 0.0)
+    if protocol.hold_out is not None:
+        setup = setup._replace(validation=protocol.hold_out)
+    elif protocol.axes and not needs_validation(setup, method):
+        setup = setup._replace(validation=0.0)
     for seed in range(protocol.seeds):
         own = options._replace(seed=seed)
         row = _run_once(
@@ -102,6 +118,8 @@ def parse_axis(text):
         raise app.UsageError(
             f"`--grid` must be name=value,value,... Received: --grid={text}"
         )
+    if "(" in values:
+        return name, list(literal(f"({values},)"))
     return name, [literal(value) for value in values.split(",")]
 
 
@@ -150,7 +168,7 @@ def chosen(rows, names, measure):
     for row in rows:
         values = cells.setdefault(tuple(row[name] for name in names), [])
         values.append(float("nan") if row["diverged"] else row[measure])
-    sign = 1.0 if measure == "accuracy" else -1.0
+    sign = 1.0 if rises(measure) else -1.0
     means = {cell: sign * np.mean(values) for cell, values in cells.items()}
     finite = {cell: mean for cell, mean in means.items() if np.isfinite(mean)}
     if not finite:
@@ -188,7 +206,8 @@ def _task(sets, setup, method, options, resample):
 def _run_once(task, setup, method, options, folder, **extra):
     """A run, or the row of one that was made before with these flags."""
     if options.resume and (folder / "results.csv").is_file():
-        check_flags(folder, setup, method, options)
+        resampled = extra["resampled"]
+        check_flags(folder, setup, method, options, resampled=resampled)
         return read_row(folder)
     keras.backend.clear_session()
     return run(task, setup, method, options, folder, **extra)

@@ -420,16 +420,19 @@ def test_fine_tuning_trains_the_head_then_the_whole(
     runs = examples("runs")
     train = runs.run
 
-    def followed(*args):
-        row = train(*args)
+    def followed(*args, **extra):
+        row = train(*args, **extra)
         weights.append([v.numpy() for v in model.variables])
         return row
 
     fine_tune = examples("fine_tune")
     patch = pytest.MonkeyPatch()
     patch.setattr(fine_tune, "run", followed)
-    rows = fine_tune.fine_tune(model, task, setup, method, options, 1)
+    rows = fine_tune.fine_tune(
+        model, task, setup, method, options, 1, begin_with="some"
+    )
     patch.undo()
+    assert {row["begin_with"] for row in rows} == {"some"}
     names = [row["method"] for row in rows]
     assert names == ["acls_tuned_head", "acls_tuned"]
     counted = model.trainable_variables
@@ -447,16 +450,23 @@ def test_fine_tuning_trains_the_head_then_the_whole(
     ]
     assert moved[0] == [False] * (len(counted) - 2) + [True, True]
     assert all(moved[1])
+    # Another beginning is another run.
+    other = {"begin_with": "other"}
+    with pytest.raises(ValueError, match="'begin_with'"):
+        fine_tune.fine_tune(model, task, setup, method, options, 1, **other)
 
 
-@pytest.mark.parametrize("name", ["imagenet_v2", "imagenet_sketch"])
+@pytest.mark.parametrize(
+    "name, channels",
+    [("imagenet_v2", 3), ("imagenet_sketch", 3), ("imagenet_v2", 1)],
+)
 def test_other_images_come_as_the_network_takes_them(
-    name, parse, examples, mocked
+    name, channels, parse, examples, mocked
 ):
     setup, _, options = parse("imagenet_resnet50_lssc")
     model = keras.Sequential(
         [
-            keras.Input((40, 40, 3)),
+            keras.Input((40, 40, channels)),
             keras.layers.GlobalAveragePooling2D(),
             keras.layers.Dense(1000),
         ]

@@ -11,6 +11,8 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from absl import app
+from absl import flags
 from cases import BACKEND
 from scipy.special import log_softmax
 
@@ -241,6 +243,18 @@ def test_the_best_cell_has_the_best_mean(examples):
     assert chosen(rows, ["alpha"], "ece") == {"alpha": 0.2}
     with pytest.raises(RuntimeError, match="diverged in all cells"):
         chosen(rows[-1:], ["alpha"], "ece")
+    rows = [
+        {"alpha": alpha, "coverage_at_1": alpha, "diverged": False}
+        for alpha in (0.1, 0.2)
+    ]
+    assert chosen(rows, ["alpha"], "coverage_at_1") == {"alpha": 0.2}
+
+
+def test_an_axis_may_have_tuples(examples):
+    parse_axis = examples("sweep_tasks").parse_axis
+    assert parse_axis("margin=6,8") == ("margin", [6, 8])
+    name, values = parse_axis("loss_option.gammas=((0.2,5.0),(1,3)),((1,2),)")
+    assert values == [((0.2, 5.0), (1, 3)), ((1, 2),)]
 
 
 def test_a_sweep_chooses_trains_and_is_compared(tmp_path):
@@ -284,6 +298,60 @@ def test_a_sweep_chooses_trains_and_is_compared(tmp_path):
         rows = list(csv.DictReader(file))
     assert {row["tuned"] for row in rows} == {"accuracy", "ece"}
     assert {row["epochs"] for row in rows} == {"2"}
+
+
+@pytest.fixture
+def sweep(examples, monkeypatch):
+    """A protocol of one cell, a set-up of digits, and the runs it asks for."""
+    sweep_tasks = examples("sweep_tasks")
+    recipe_flags = examples("recipe_flags")
+    values = flags.FlagValues()
+    recipe_flags.define(values)
+    values(["", "--data=digits", "--keep=best", "--validation=100"])
+    setup, method, options = recipe_flags.read(values)
+    protocol = sweep_tasks.Protocol(
+        axes={"margin": [6], "epochs": [8]},
+        tune_epochs=0.5,
+        tune_seeds=1,
+        seeds=1,
+        resample=True,
+        hold_out=None,
+    )
+    made = []
+
+    def run_once(task, setup, method, options, folder, **extra):
+        made.append((task, setup, extra))
+        return {"seed": options.seed}
+
+    monkeypatch.setattr(sweep_tasks, "_run_once", run_once)
+    sets = sweep_tasks.read_sets(setup, options)
+    return (sets, setup, method, options), protocol, made
+
+
+def test_after_a_grid_the_best_epoch_is_still_chosen(examples, sweep, tmp_path):
+    sweep_tasks = examples("sweep_tasks")
+    arguments, protocol, made = sweep
+    sweep_tasks.tune(*arguments, tmp_path, protocol)
+    sweep_tasks.train(*arguments, tmp_path, protocol, "ece")
+    sets, setup, *rest = arguments
+    last = setup._replace(keep="last")
+    sweep_tasks.train(sets, last, *rest, tmp_path, protocol, "ece")
+    assert made[0][1].epochs == 4
+    assert [task.validation is None for task, *_ in made] == [0, 0, 1]
+    assert all(extra["resampled"] for *_, extra in made)
+    none = protocol._replace(hold_out=0.0)
+    with pytest.raises(app.UsageError, match="`--hold_out` must leave"):
+        sweep_tasks.tune(*arguments, tmp_path, none)
+
+
+def test_other_data_or_beginnings_make_another_run(examples, sweep, tmp_path):
+    check_flags = examples("run_results").check_flags
+    _, *recipe = sweep[0]
+    check_flags(tmp_path, *recipe, resampled=False)
+    check_flags(tmp_path, *recipe)
+    for extra in ({"resampled": True}, {"begin_with": "other"}):
+        with pytest.raises(ValueError, match=f"'{[*extra][0]}'"):
+            check_flags(tmp_path, *recipe, **extra)
 
 
 # Tables.
@@ -364,8 +432,93 @@ def test_tables_hold_means_ranks_and_published_numbers(examples, tmp_path):
     gaps = first - second
     t = gaps.mean() / (np.ptp(gaps) / 2)
     p = 1 - 2 / np.pi * np.arctan(abs(t))
-    cell = f"{gaps.mean():+.4f} (p = {p:.3f})" + "*" * (p < 0.05)
+    cell = f"{gaps.mean():+.4f} (p = {p:.3f})" + "*" * int(p < 0.05)
     assert lines[2:] == [f"| acls_released | 2 | {cell} | - |"]
+
+
+def test_runs_of_one_name_are_told_apart_or_refused(examples, tmp_path):
+    grouped = examples("comparisons").grouped
+    run_results = examples("run_results")
+    folders = fake_runs(examples, tmp_path / "a", {"acls": 2.0})
+    others = fake_runs(examples, tmp_path / "b", {"acls": 3.0})
+    with pytest.raises(app.UsageError, match="must differ in method"):
+        grouped([tmp_path])
+    for folder in others:
+        row = run_results.read_row(folder)
+        run_results.write_row(folder, row | {"options": "lambda1=0.0"})
+    found = grouped([tmp_path])["fake"]
+    assert {name: len(rows) for name, rows in found.items()} == {
+        "acls []": 2,
+        "acls [lambda1=0.0]": 2,
+    }
+    row = run_results.read_row(folders[0])
+    run_results.write_row(folders[0], row | {"resampled": True})
+    with pytest.raises(app.UsageError, match="all or none"):
+        grouped([tmp_path / "a"])
+    # Cells of grids and runs that diverged are no networks to use.
+    run_results.write_row(folders[0], row | {"tuned": "grid"})
+    assert run_results.repairable_runs([tmp_path / "a"]) == folders[1:]
+    run_results.write_row(folders[1], row | {"diverged": True})
+    with pytest.raises(app.UsageError, match="with validation_pred"):
+        run_results.repairable_runs([tmp_path / "a"])
+
+
+def test_ranks_are_of_what_was_tuned_by_one_measure(examples):
+    comparisons = examples("comparisons")
+
+    def rows(ece, scaled=0.0):
+        return {0: {"ece": ece, "ece_ts_ece": scaled}}
+
+    methods = {
+        "cross_entropy": rows(0.1),
+        "cross_entropy held out": rows(0.3, 0.02),
+        "focal (accuracy)": rows(0.1004),
+        "focal (ece)": rows(0.03),
+        "crl (accuracy)": rows(0.2),
+        "crl (ece)": rows(0.04),
+    }
+    setups = {"a": methods, "b": methods}
+    found = comparisons.blocks(setups)
+    assert list(found) == ["accuracy", "ece"]
+    options = {"ties": "min", "digits": 3}
+    assert comparisons.ranks(found["accuracy"], ["ece"], **options) == {
+        "cross_entropy": [1.0],
+        "focal": [1.0],
+        "crl": [3.0],
+    }
+    assert comparisons.ranks(found["ece"], ["ece"]) == {
+        "focal": [2.0],
+        "crl": [3.0],
+        "cross_entropy+temperature": [1.0],
+    }
+
+
+def test_pixels_of_a_diverged_network_are_not_counted(examples):
+    meter = examples("run_results").PixelMeter(3, 255)
+    logits = np.zeros((1, 2, 2, 3), "float32")
+    meter.update(np.zeros((1, 2, 2), "int32"), logits)
+    assert meter.finite
+    logits[0, 0, 0, 0] = np.nan
+    meter.update(np.zeros((1, 2, 2), "int32"), logits)
+    assert not meter.finite
+
+
+def test_curves_of_equal_names_are_all_drawn(examples, tmp_path):
+    folders = fake_runs(examples, tmp_path, {"acls": 2.0, "crl": 2.0})
+    write_row = examples("run_results").write_row
+    row = examples("run_results").read_row(folders[0])
+    labels, _ = examples("run_results").read_predictions(folders[0], "test")
+    for folder, setup in zip(
+        folders[1:], ("fake", "wide", "wide"), strict=True
+    ):
+        write_row(folder, row | {"setup": setup})
+        examples("run_results").save_predictions(
+            folder, "test", labels, np.zeros((300, 4), "float32")
+        )
+    _, found = examples("selections").curves_of([folders[0], folders[2]])
+    assert list(found) == ["fake acls", "wide acls"]
+    _, found = examples("selections").curves_of(folders)
+    assert len(found) == 4
 
 
 def test_votes_of_other_images_are_refused(examples, tmp_path):
@@ -401,8 +554,10 @@ def test_diverged_runs_are_counted_and_left_out(examples, tmp_path):
     assert f"| acls | 1 | {rows[0] - rows[1]:+.4f} |" in text
     assert "| crl | 0 | - |" in text
     values = comparisons.paired_values(setups["fake"], "cross_entropy")
-    assert {name: len(rows) for name, rows in values.items()} == {
-        "cross_entropy": 1,
+    # A hole of one method takes nothing from the others.
+    rows = examples("paired_results").summarize({"fake": values})
+    assert {row.method: len(row.values) for row in rows} == {
+        "cross_entropy": 2,
         "acls": 1,
     }
     ranks = comparisons.ranks({**setups, "other": setups["fake"]}, ["ece"])
@@ -425,6 +580,10 @@ def test_rejection_is_measured_on_what_was_predicted(
     delta, more, _ = selections.guarantee(folder, 0.1, 0.05)
     assert delta is None and more > coverage
     examples("run_results").write_row(folder, found)
+    # Nor where the epoch was chosen on these data.
+    (folder / "flags.json").write_text('{"keep": "best"}')
+    assert selections.guarantee(folder, 0.1, 0.05)[:2] == (None, more)
+    (folder / "flags.json").unlink()
     assert selections.guarantee(folder, 1e-4, 0.05) == (0.05, 0.0, None)
     assert "No threshold is certified" in capsys.readouterr().out
     # Others that are all wrong, and surer than any of the test data.
@@ -433,9 +592,9 @@ def test_rejection_is_measured_on_what_was_predicted(
     examples("run_results").save_predictions(
         folder, "other", np.full(300, -1), foreign
     )
-    own, other = selections.accepted_errors(folder, "other", coverage=0.1)
+    own, other, unknown = selections.accepted_errors(folder, "other", 0.1)
     # Half of the 60 surest are those 30.
-    assert other == 0.5 and own <= 0.1
+    assert unknown and other == 0.5 and own <= 0.1
 
 
 def test_the_pull_of_label_smoothing_is_equation_16(examples, tmp_path):
