@@ -28,6 +28,7 @@ from absl import flags
 from absl import logging
 from run_results import find_runs
 from run_results import measures
+from run_results import read_flags
 from run_results import read_row
 from run_results import write_row
 from sweep_tasks import Protocol
@@ -96,6 +97,13 @@ def main(_):
             recipe = apply_cell(cell, setup, method)
             train(sets, *recipe, options, folder, protocol, measure)
             continue
+        for run in find_runs([folder]):
+            if read_flags(run) != read_flags(same / run.name):
+                raise app.UsageError(
+                    "Runs must have the flags of those that they replace; "
+                    "choose another --workdir, or delete the folder. "
+                    f"Received: {run}"
+                )
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(same, folder)
         for run in find_runs([folder]):
