@@ -8,12 +8,11 @@ probability and by normalised logits, whose order is chosen on the run's
 validation predictions; and what a threshold accepts, at what risk, that was
 chosen there such that the risk is above --risk with probability --delta at
 most (for pixels, which are not independent, and where training looked at these
-data, without this guarantee). With
---mixed_with, predictions that evaluate.py made: which share of the surest 10 %
-of both are errors, by origin. With --votes, CIFAR-10H: how label smoothing
-pulls at logits by the chance of error. Written to --out: selection.csv and
-risk_coverage.png of the first seed. (A module called select would hide
-Python's own.)
+data, without this guarantee). With --mixed_with, predictions that evaluate.py
+made: which share of the surest 10 % of both are errors, by origin. With
+--votes, CIFAR-10H: how label smoothing pulls at logits by the chance of error.
+Written to --out: selection.csv and risk_coverage.png of the first seed. (A
+module called select would hide Python's own.)
 """
 
 import csv
