@@ -5,11 +5,11 @@ import math
 
 import numpy as np
 from absl import app
+from paired_results import p_of_pairs
 from run_results import find_runs
 from run_results import read_row
 from run_results import rises
 from scipy.stats import rankdata
-from scipy.stats import ttest_rel
 
 __all__ = [
     "blocks",
@@ -307,6 +307,5 @@ def _difference(pairs):
     text = f"{gaps.mean():+.4f}"
     if len(gaps) == 1:
         return text
-    # Equal differences have no spread to compare with.
-    p = ttest_rel(*np.transpose(pairs)).pvalue if np.ptp(gaps) else math.nan
+    p = p_of_pairs(gaps)
     return f"{text} (p = {p:.3f})" + ("*" if p < 0.05 else "")

@@ -4,9 +4,9 @@ import csv
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.stats import ttest_1samp
 
-__all__ = ["Row", "draw", "summarize", "table", "write_csv"]
+__all__ = ["Row", "draw", "p_of_pairs", "summarize", "table", "write_csv"]
 
 _MEASURES = ("accuracy", "NLL", "ECE", "AECE", "AURC*1e3")
 _ACCURACY, _ECE = 0, 2
@@ -169,12 +169,18 @@ def _draw_seeds(ax, place, values, verdict):
     ax.plot([values.mean()] * 2, [place - 0.3, place + 0.3], color, lw=2.5)
 
 
+def p_of_pairs(gaps):
+    """Of a two-sided t-test of two and more paired differences."""
+    if not np.ptp(gaps):
+        return 0.0 if np.any(gaps) else 1.0
+    return float(ttest_1samp(gaps, 0.0).pvalue)
+
+
 def _compared(gaps):
     """What a t-test of paired differences says at 5 %."""
     if len(gaps) == 1 or not gaps.any():
         return "-"
-    limit = stdtrit(len(gaps) - 1, 0.975) * _spread(gaps) / np.sqrt(len(gaps))
-    if abs(gaps.mean()) <= limit:
+    if p_of_pairs(gaps) >= 0.05:
         return "equal"
     return "lower" if gaps.mean() < 0 else "higher"
 
