@@ -2,6 +2,10 @@
 PYTHON ?= python3
 # Files or options for `make test`; all tests if empty.
 TESTS =
+# Processes that test at a time, a file of tests each.
+WORKERS ?= 2
+PYTEST = -m pytest --numprocesses=$(WORKERS) --dist=loadfile \
+  --no-loadscope-reorder
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 SETUP = setup.cfg pyproject.toml
 export TF_CPP_MIN_LOG_LEVEL ?= 3
@@ -31,7 +35,7 @@ demo: .venv/demo
 	.venv/bin/python examples/quickstart.py
 
 test: .venv/dev
-	KERAS_BACKEND=tensorflow .venv/bin/python -m pytest $(TESTS)
+	KERAS_BACKEND=tensorflow .venv/bin/python $(PYTEST) $(TESTS)
 
 test-backends: test-jax test-torch
 
@@ -40,10 +44,10 @@ test-jax: .venv-jax/dev
 	@# may be on another kind of processor.
 	cache=$$(mktemp -d); trap 'rm -rf "$$cache"' EXIT; \
 	  KERAS_BACKEND=jax JAX_COMPILATION_CACHE_DIR=$$cache \
-	  .venv-jax/bin/python -m pytest -m portable
+	  .venv-jax/bin/python $(PYTEST) -m portable
 
 test-torch: .venv-torch/dev
-	KERAS_BACKEND=torch .venv-torch/bin/python -m pytest -m portable
+	KERAS_BACKEND=torch .venv-torch/bin/python $(PYTEST) -m portable
 
 lint: .venv/dev
 	.venv/bin/ruff check .

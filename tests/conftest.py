@@ -8,6 +8,11 @@ from pathlib import Path
 # wait for each other: beside another busy process its tests take five times
 # the processor time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# JAX writes an entry of its cache in place: another process would read half.
+if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] += "/" + os.environ.get(
+        "PYTEST_XDIST_WORKER", "one"
+    )
 
 import numpy as np
 import pytest
