@@ -58,21 +58,30 @@ def load(name, setup, options, model):
     return batches((images, np.ravel(labels).astype("int32")), 256)
 
 
+def parts_of(names):
+    """What predictions on each set of --on are called."""
+    parts = [
+        Path(name).stem if name.endswith(".npz") else name.replace("/", "_")
+        for name in names
+    ]
+    if len({"test", "validation", *parts}) < 2 + len(parts):
+        raise app.UsageError(
+            "`--on` must have other names than the run's own data, and "
+            f"different ones. Received: --on={names}, of which the results "
+            f"are called {parts}"
+        )
+    return parts
+
+
 def main(argv):
     logging.set_verbosity(logging.ERROR)
     setup, _, options = recipe_flags.read()
-    taken = {"test", "validation"} & {Path(name).stem for name in _ON.value}
-    if taken:
-        raise app.UsageError(
-            "`--on` must have another name than the run's own data. "
-            f"Received: --on={sorted(taken)}"
-        )
+    parts = parts_of(_ON.value)
     for folder in usable_runs(argv[1:], "model.keras"):
         model = load_network(folder)
-        for name in _ON.value:
+        for name, part in zip(_ON.value, parts, strict=True):
             data = load(name, setup, options, model)
             labels, logits = predict(model, data)
-            part = Path(name).stem.replace("/", "_")
             if _FOREIGN.value:
                 labels = np.full_like(labels, -1)
             save_predictions(folder, part, labels, logits)

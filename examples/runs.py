@@ -1,8 +1,8 @@
 """One training, from its flags to its row of results."""
 
 import contextlib
+import datetime
 import shutil
-import time
 from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
@@ -88,9 +88,7 @@ def run(task, setup, method, options, folder=None, **extra):
         shutil.rmtree(folder)
         check_flags(folder, setup, method, options, **flags)
     model = build(task, setup, method, options)
-    seconds = time.monotonic()
-    epochs = _fit(model, task, setup, options, folder)
-    seconds = time.monotonic() - seconds
+    epochs, seconds = _fit(model, task, setup, options, folder)
     row = {
         "setup": setup.setup,
         "method": method.method,
@@ -158,9 +156,10 @@ def _metrics(kind, setup):
 
 
 def _fit(model, task, setup, options, folder):
-    """Trains; how many epochs were done."""
+    """Trains; how many epochs were done, and their seconds."""
     backup = folder / "backup.npz"
-    remembered = []
+    clock = _Clock()
+    remembered = [clock]
     if setup.keep == "best":
         remembered.append(
             keras.callbacks.ModelCheckpoint(
@@ -178,7 +177,7 @@ def _fit(model, task, setup, options, folder):
             keras_calib.CalibrationLogger(
                 task.validation,
                 # A checkpoint must see each epoch.
-                every=1 if remembered else max(1, setup.epochs // 25),
+                every=1 if setup.keep == "best" else max(1, setup.epochs // 25),
                 from_logits=True,
                 ignore_class=setup.ignore_class,
                 csv_path=folder / "log.csv",
@@ -205,7 +204,24 @@ def _fit(model, task, setup, options, folder):
     done = keras_calib.finished_epochs(backup)
     if setup.keep == "best":
         model.load_weights(folder / "best.weights.h5")
-    return done
+    return done, clock.seconds
+
+
+class _Clock(keras.callbacks.Callback):
+    """Seconds of the epochs, also of those before a kill."""
+
+    def __init__(self):
+        super().__init__()
+        self.seconds = 0.0
+        # No number, which the backup would remember.
+        self._began = None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._began = datetime.datetime.now()
+
+    def on_epoch_end(self, epoch, logs=None):
+        passed = datetime.datetime.now() - self._began
+        self.seconds += passed.total_seconds()
 
 
 def _measured(model, task, setup, folder):

@@ -26,6 +26,8 @@ from examples_with_boxes import smooth_image
 from examples_with_boxes import write_voc
 from PIL import Image
 
+import keras_calib
+
 ROOT = Path(__file__).parents[1]
 RECIPES = ROOT / "examples" / "recipes"
 SETUPS = sorted(path.stem for path in (RECIPES / "setups").glob("*.flags"))
@@ -400,6 +402,43 @@ def test_a_run_of_other_flags_is_kept(parse, examples, few_digits, tmp_path):
     assert train()["nll"] == pytest.approx(first["nll"], rel=1e-5)
 
 
+def test_a_killed_run_goes_on_to_the_same_end(
+    parse, examples, few_digits, tmp_path, monkeypatch
+):
+    sets = examples("image_sets").split(few_digits(), 0.25)
+
+    def train(folder, *more):
+        recipe = parse(
+            "digits_dense",
+            "cross_entropy",
+            "--batch_size=16",
+            "--epochs=2",
+            "--noexport",
+            "--verbose=0",
+            f"--workdir={tmp_path / folder}",
+            *more,
+        )
+        task = examples("image_tasks").array_task(sets, *recipe)
+        return examples("runs").run(task, *recipe)
+
+    whole = train("whole")
+    saved = keras_calib.ResumableBackup.on_epoch_end
+
+    def killed(self, epoch, logs=None):
+        saved(self, epoch, logs)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keras_calib.ResumableBackup, "on_epoch_end", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train("killed")
+    rows = [train("killed", "--resume") for _ in range(2)]
+    assert rows[0]["nll"] == pytest.approx(whole["nll"], rel=1e-5)
+    # Of both epochs, also where none is left to train.
+    assert rows[0]["seconds"] > 0
+    assert rows[1] == rows[0]
+
+
 def test_fine_tuning_trains_the_head_then_the_whole(
     parse, examples, few_digits, tmp_path
 ):
@@ -488,6 +527,21 @@ def test_other_images_of_files_may_have_labels_in_a_column(
     x, y = data[0]
     assert x.shape == (5, 8, 8, 1)
     assert y["label"].tolist() == list(range(5))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["validation.npz"],
+        ["a/same.npz", "b/same.npz"],
+        ["imagenet_v2/top", "imagenet_v2_top"],
+    ],
+)
+def test_sets_of_one_name_are_not_evaluated_over_each_other(names, examples):
+    with pytest.raises(app.UsageError, match="different ones"):
+        examples("evaluate").parts_of(names)
+    names = ["imagenet_v2/top", "imagenet_v2/threshold", "DIR/top.npz"]
+    assert len(set(examples("evaluate").parts_of(names))) == 3
 
 
 def test_test_images_without_a_box_count(parse, examples, mocked, tmp_path):
