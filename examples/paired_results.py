@@ -31,6 +31,7 @@ class Row(NamedTuple):
 
     Attributes:
         values: The measures `(seeds, 5)`.
+        leads: Accuracies less those of the first one on the same seeds.
         gap: Mean difference of ECE, its own less that of the first one.
         error: Standard error of `gap`; 0 of one seed.
         ece: "lower", "equal" or "higher", by a t-test of pairs at 5 %; "-"
@@ -43,6 +44,7 @@ class Row(NamedTuple):
     task: str
     method: str
     values: np.ndarray
+    leads: np.ndarray
     gap: float
     error: float
     ece: str
@@ -66,6 +68,7 @@ def summarize(values):
                     task,
                     method,
                     found,
+                    gaps[:, _ACCURACY],
                     gaps[:, _ECE].mean(),
                     error,
                     *words,
@@ -103,14 +106,14 @@ def write_csv(rows, path):
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         head = ["task", "method", "seeds"]
-        writer.writerow([*head, *columns, *Row._fields[3:]])
+        writer.writerow([*head, *columns, *Row._fields[4:]])
         for row in rows:
             pairs = zip(
                 row.values.mean(axis=0), _spread(row.values), strict=True
             )
             numbers = [float(x) for pair in pairs for x in pair]
             head = [row.task, row.method, len(row.values)]
-            writer.writerow([*head, *numbers, *row[3:]])
+            writer.writerow([*head, *numbers, *row[4:]])
 
 
 def draw(rows, path):
@@ -136,9 +139,8 @@ def draw(rows, path):
         left.axvline(first[:, _ECE].mean(), color="k", ls="--", lw=0.9)
         right.axvline(0, color="k", ls="--", lw=0.9)
         for place, row in enumerate(part):
-            lead = row.values[:, _ACCURACY] - first[:, _ACCURACY]
             _draw_seeds(left, place, row.values[:, _ECE], row.verdict)
-            _draw_seeds(right, place, 100 * lead, row.verdict)
+            _draw_seeds(right, place, 100 * row.leads, row.verdict)
         left.set_yticks(range(len(part)), [row.method for row in part])
         right.set_yticks(range(len(part)), [])
         for ax in (left, right):

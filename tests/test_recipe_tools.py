@@ -560,6 +560,11 @@ def test_diverged_runs_are_counted_and_left_out(examples, tmp_path):
         "cross_entropy": 2,
         "acls": 1,
     }
+    by_name = {row.method: row for row in rows}
+    kept = setups["fake"]
+    lead = kept["acls"][0]["accuracy"] - kept["cross_entropy"][0]["accuracy"]
+    np.testing.assert_allclose(by_name["acls"].leads, [lead])
+    examples("paired_results").draw(rows, tmp_path / "ece.png")
     ranks = comparisons.ranks({**setups, "other": setups["fake"]}, ["ece"])
     assert list(ranks) == ["cross_entropy"]
 
