@@ -50,8 +50,7 @@ def select(folder):
     delta, coverage, risk = guarantee(folder, _RISK.value, _DELTA.value)
     found |= {"delta": delta, "chosen_coverage": coverage, "chosen_risk": risk}
     if _MIXED.value is not None:
-        own, other, foreign = accepted_errors(folder, _MIXED.value)
-        found |= {"errors_own": own, "errors_other": other, "foreign": foreign}
+        found |= accepted_errors(folder, _MIXED.value)
     return found
 
 

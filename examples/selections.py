@@ -27,8 +27,7 @@ def selection_row(folder, part="test"):
     The order of the norm is chosen on the run's validation predictions.
     """
     labels, logits = read_predictions(folder, part)
-    validation = read_predictions(folder, "validation")
-    normalization = keras_calib.LogitNormalization().fit(*validation)
+    normalization = _normalization(folder)
     row = {"p": normalization.p}
     for name, score in (("msp", "msp"), ("norm", normalization)):
         options = {"score": score, "from_logits": True}
@@ -78,21 +77,28 @@ def accepted_errors(folder, other, coverage=0.1):
         coverage: Share of both that is accepted.
 
     Returns:
-        Shares of the accepted that are errors on the test data, and on the
-        other data, all of which are if evaluate.py was told --foreign; whether
-        it was.
+        A row: shares of the accepted that are errors on the test data, and on
+        the other data, all of which are if evaluate.py was told --foreign, by
+        softmax and by normalised logits; whether it was.
     """
     parts = [read_predictions(folder, part) for part in ("test", other)]
     labels, logits = (
         np.concatenate(column) for column in zip(*parts, strict=True)
     )
     foreign = np.repeat([False, True], [len(part[0]) for part in parts])
-    surest = np.argsort(-_log_odds(logits), kind="stable")
-    accepted = surest[: round(coverage * len(labels))]
-    wrong = np.argmax(logits[accepted], axis=-1) != labels[accepted]
-    origin = foreign[accepted]
-    shares = float(np.mean(wrong & ~origin)), float(np.mean(wrong & origin))
-    return *shares, bool((parts[1][0] == -1).all())
+    wrong = np.argmax(logits, axis=-1) != labels
+    normalization = _normalization(folder)
+    row = {}
+    for name, scores in (
+        ("msp", _log_odds(logits)),
+        ("norm", keras.ops.convert_to_numpy(normalization(logits))),
+    ):
+        surest = np.argsort(-scores, kind="stable")
+        accepted = surest[: round(coverage * len(labels))]
+        for origin, part in (("own", ~foreign), ("other", foreign)):
+            errors = (wrong & part)[accepted]
+            row[f"errors_{origin}_{name}"] = float(errors.mean())
+    return {**row, "foreign": bool((parts[1][0] == -1).all())}
 
 
 def imbalance(folder, votes, alpha, num_bins=10, part="test"):
@@ -173,6 +179,12 @@ def _named(found):
         if len(set(names)) == len(names):
             break
     return dict(zip(names, found.values(), strict=True))
+
+
+def _normalization(folder):
+    """Its order chosen on the validation predictions."""
+    validation = read_predictions(folder, "validation")
+    return keras_calib.LogitNormalization().fit(*validation)
 
 
 def _log_odds(logits):

@@ -597,9 +597,12 @@ def test_rejection_is_measured_on_what_was_predicted(
     examples("run_results").save_predictions(
         folder, "other", np.full(300, -1), foreign
     )
-    own, other, unknown = selections.accepted_errors(folder, "other", 0.1)
+    found = selections.accepted_errors(folder, "other", 0.1)
     # Half of the 60 surest are those 30.
-    assert unknown and other == 0.5 and own <= 0.1
+    assert found.pop("foreign")
+    for name in ("msp", "norm"):
+        assert found[f"errors_other_{name}"] == 0.5
+        assert found[f"errors_own_{name}"] <= 0.1
 
 
 def test_the_pull_of_label_smoothing_is_equation_16(examples, tmp_path):
