@@ -4,10 +4,12 @@ import gc
 import os
 from pathlib import Path
 
-# Before a library reads it. On arrays this small the threads of torch mostly
-# wait for each other: beside another busy process its tests take five times
-# the processor time.
+# Before a library reads them. On arrays this small threads mostly wait for
+# each other: beside another busy process the tests of torch take five times
+# the processor time, training in TensorFlow takes a tenth more.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 # JAX writes an entry of its cache in place: another process would read half.
 if "JAX_COMPILATION_CACHE_DIR" in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] += "/" + os.environ.get(
