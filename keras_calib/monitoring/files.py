@@ -15,7 +15,7 @@ from keras_calib.checks import invalid
 from keras_calib.extras import tensorflow as tf
 from keras_calib.monitoring.measuring import LoggedEpoch
 from keras_calib.plots import ReliabilityDisplay
-from keras_calib.plots import figure_and_canvas
+from keras_calib.plots.figures import figure_and_canvas
 
 __all__ = ["EpochFiles", "EpochTable", "EventFile"]
 
