@@ -2,11 +2,13 @@ r"""One table of many runs, beside what was published.
 
     python examples/compare.py work/runs
     python examples/compare.py work/runs --measures=ece_ts,aurc_norm
+    python examples/compare.py benchmarks/results/runs/label_relaxation.csv
 
 prints for each set-up means and standard deviations over seeds, with the
 published numbers in brackets; differences to --baseline on the same seeds, with
 a t-test of pairs; and the mean ranks of the methods over the set-ups. Written
-to --out: table.md, runs.csv with all rows, and ece.png.
+to --out: table.md, runs.csv with all rows, and ece.png. A runs.csv stands for
+the runs that it was made of, beside folders of other runs.
 """
 
 from pathlib import Path
@@ -54,7 +56,8 @@ def main(argv):
     setups = grouped(argv[1:] or ["work/runs"])
     if not setups:
         raise app.UsageError(
-            "The folders must hold finished runs, with results.csv. "
+            "The folders must hold finished runs, with results.csv, or be "
+            "such files of rows as this script writes. "
             f"Received: {argv[1:]}"
         )
     out = Path(_OUT.value)

@@ -2,12 +2,14 @@
 
 import csv
 import math
+from pathlib import Path
 
 import numpy as np
 from absl import app
 from paired_results import p_of_pairs
 from run_results import find_runs
 from run_results import read_row
+from run_results import read_rows
 from run_results import rises
 from scipy.stats import rankdata
 
@@ -34,6 +36,8 @@ _PAIRED = (("accuracy", 1), ("nll", 1), ("ece", 1), ("aece", 1), ("aurc", 1000))
 def grouped(folders):
     """Rows of runs, `{set-up: {method: {seed: row}}}`, without grids.
 
+    Of folders of runs, and of files that `write_rows` wrote.
+
     Names of methods that ran with several options have these in brackets.
 
     Raises:
@@ -41,15 +45,8 @@ def grouped(folders):
             seed, or some on official and others on resampled data.
     """
     found, options, folder_of, drawn = {}, {}, {}, {}
-    for folder in find_runs(folders):
-        row = read_row(folder)
-        tuned = row.get("tuned", "")
-        if tuned == "grid":
-            continue
+    for folder, name, row in _runs(folders):
         setup = row["setup"]
-        name = row["method"] + (f" ({tuned})" if tuned else "")
-        if "held_out" in folder.parent.name:
-            name += " held out"
         key = setup, name, row["options"]
         options.setdefault(key[:2], set()).add(row["options"])
         first = drawn.setdefault(setup, (bool(row.get("resampled")), folder))
@@ -289,6 +286,26 @@ def write_rows(setups, path):
         writer = csv.DictWriter(file, columns, restval="")
         writer.writeheader()
         writer.writerows(rows)
+
+
+def _runs(places):
+    """Where it is, name of its method, and row, of each run."""
+    tables = [Path(x) for x in places if Path(x).suffix == ".csv"]
+    for folder in find_runs(x for x in places if Path(x) not in tables):
+        row = read_row(folder)
+        tuned = row.get("tuned", "")
+        if tuned == "grid":
+            continue
+        name = row["method"] + (f" ({tuned})" if tuned else "")
+        if "held_out" in folder.parent.name:
+            name += " held out"
+        yield folder, name, row
+    for table in tables:
+        for number, row in enumerate(read_rows(table), 2):
+            name = row.pop("name").removesuffix(f" [{row['options']}]")
+            # What a run did not have is empty.
+            known = {k: v for k, v in row.items() if v != "" or k == "options"}
+            yield f"{table}, line {number}", name, known
 
 
 def _cell(values):

@@ -23,6 +23,7 @@ __all__ = [
     "read_flags",
     "read_predictions",
     "read_row",
+    "read_rows",
     "repairable_runs",
     "repaired",
     "rises",
@@ -253,9 +254,17 @@ def write_row(folder, row, name=_ROW):
 
 def read_row(folder):
     """The run's row; numbers where it has numbers."""
-    with open(Path(folder) / _ROW, newline="", encoding="utf-8") as file:
-        (row,) = csv.DictReader(file)
-    return {name: _value(text) for name, text in row.items()}
+    (row,) = read_rows(Path(folder) / _ROW)
+    return row
+
+
+def read_rows(path):
+    """The rows of a CSV file; numbers where it has numbers."""
+    with open(path, newline="", encoding="utf-8") as file:
+        return [
+            {name: _value(text) for name, text in row.items()}
+            for row in csv.DictReader(file)
+        ]
 
 
 def load_network(folder):

@@ -436,6 +436,39 @@ def test_tables_hold_means_ranks_and_published_numbers(examples, tmp_path):
     assert lines[2:] == [f"| acls_released | 2 | {cell} | - |"]
 
 
+def test_a_table_of_rows_stands_for_its_runs(examples, tmp_path):
+    comparisons = examples("comparisons")
+    run_results = examples("run_results")
+    folder = tmp_path / "runs"
+    fake_runs(examples, folder, {"cross_entropy": 3.0, "acls": 1.5})
+    several = fake_runs(examples, tmp_path / "several", {"mbls": 2.0})
+    row = run_results.read_row(several[1])
+    run_results.write_row(several[1], row | {"options": "strength=0.2"})
+    both = [folder, tmp_path / "several"]
+    setups = comparisons.grouped(both)
+    table = tmp_path / "runs.csv"
+    comparisons.write_rows(setups, table)
+    again = comparisons.grouped([str(table)])
+
+    def filled(setups):
+        return {
+            (setup, name, seed): {k: v for k, v in row.items() if v != ""}
+            for setup, methods in setups.items()
+            for name, rows in methods.items()
+            for seed, row in rows.items()
+        }
+
+    assert filled(again) == filled(setups)
+    assert {"mbls []", "mbls [strength=0.2]"} < set(again["fake"])
+    # With other runs beside it, but not with its own.
+    part = tmp_path / "part.csv"
+    comparisons.write_rows(comparisons.grouped([folder]), part)
+    beside = comparisons.grouped([part, tmp_path / "several"])
+    assert filled(beside) == filled(setups)
+    with pytest.raises(app.UsageError, match="must differ in method"):
+        comparisons.grouped([part, folder])
+
+
 def test_runs_of_one_name_are_told_apart_or_refused(examples, tmp_path):
     grouped = examples("comparisons").grouped
     run_results = examples("run_results")
