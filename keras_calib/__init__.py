@@ -5,10 +5,12 @@ repairs, judges and serves a model after training. Everything public is
 importable from here; the submodules are the table of contents.
 """
 
+from keras_calib.activation_maps import class_activation_maps
 from keras_calib.analysis import EffectiveLabels
 from keras_calib.analysis import RegularizerHistogram
 from keras_calib.analysis import effective_labels
 from keras_calib.analysis import inactive_share
+from keras_calib.analysis import per_sample_losses
 from keras_calib.analysis import prediction_flips
 from keras_calib.analysis import regularizer_histogram
 from keras_calib.bin_errors import Decomposition
@@ -159,11 +161,25 @@ from keras_calib.models import SharpnessAwareModel
 from keras_calib.models import fit_workers
 from keras_calib.monitoring import CalibrationLogger
 from keras_calib.monitoring import LoggedEpoch
+from keras_calib.plots import ClassActivationDisplay
+from keras_calib.plots import ClasswiseReliabilityDisplay
+from keras_calib.plots import ConfidenceDisplay
+from keras_calib.plots import EffectiveLabelsDisplay
+from keras_calib.plots import LossCurveDisplay
+from keras_calib.plots import MaxLogitDisplay
+from keras_calib.plots import NormalizedLogitDisplay
+from keras_calib.plots import RegularizerDisplay
 from keras_calib.plots import ReliabilityDisplay
 from keras_calib.plots import RiskCoverageDisplay
+from keras_calib.plots import SegmentationDisplay
+from keras_calib.plots import SmoothingProfileDisplay
+from keras_calib.plots import SortedLogitsDisplay
 from keras_calib.proper_scores import brier_score
 from keras_calib.proper_scores import calibration_decomposition
 from keras_calib.proper_scores import nll
+from keras_calib.reporting import Report
+from keras_calib.reporting import report
+from keras_calib.reporting import report_of_predictions
 from keras_calib.risk_coverage import RiskCoverageCurve
 from keras_calib.risk_coverage import augrc
 from keras_calib.risk_coverage import aurc
@@ -216,9 +232,12 @@ __all__ = [
     "CalibrationTest",
     "Calibrator",
     "ChosenThreshold",
+    "ClassActivationDisplay",
     "ClassMap",
     "ClasswiseECE",
+    "ClasswiseReliabilityDisplay",
     "Comparison",
+    "ConfidenceDisplay",
     "ConfidencePenalty",
     "ConfidencePruningModel",
     "CorrectnessRankingModel",
@@ -233,6 +252,7 @@ __all__ = [
     "EAURC",
     "ECE",
     "EffectiveLabels",
+    "EffectiveLabelsDisplay",
     "EnsembleTemperatureScaling",
     "EpochBatches",
     "EpochModel",
@@ -247,15 +267,18 @@ __all__ = [
     "LabelSmoothing",
     "LoggedEpoch",
     "LogitNormalization",
+    "LossCurveDisplay",
     "MCE",
     "MDCA",
     "MMCE",
     "MatrixScaling",
+    "MaxLogitDisplay",
     "MbLS",
     "MeanConfidence",
     "MonteCarloDropout",
     "NLL",
     "NormalizedAURC",
+    "NormalizedLogitDisplay",
     "ObjectnessDeviation",
     "Overconfidence",
     "OverconfidenceError",
@@ -263,16 +286,21 @@ __all__ = [
     "PerSampleLoss",
     "RMSCE",
     "RecordingModel",
+    "RegularizerDisplay",
     "RegularizerHistogram",
     "ReliabilityDisplay",
+    "Report",
     "ResumableBackup",
     "RiskAtCoverage",
     "RiskCoverageCurve",
     "RiskCoverageDisplay",
     "ScheduledFocalModel",
+    "SegmentationDisplay",
     "SelectiveClassifier",
     "SharpnessAwareModel",
     "SmoothECE",
+    "SmoothingProfileDisplay",
+    "SortedLogitsDisplay",
     "StreamingMetric",
     "Tally",
     "TemperatureScaling",
@@ -300,6 +328,7 @@ __all__ = [
     "cape_targets",
     "center_crop",
     "choose_threshold",
+    "class_activation_maps",
     "class_map",
     "classwise_ece",
     "clip_boxes",
@@ -364,11 +393,14 @@ __all__ = [
     "overconfidence_error",
     "p_norm",
     "per_image",
+    "per_sample_losses",
     "pixel_mean",
     "prediction_flips",
     "prob_margin",
     "random_resized_crop",
     "regularizer_histogram",
+    "report",
+    "report_of_predictions",
     "resize_boxes",
     "ricap",
     "risk_at_coverage",

@@ -31,6 +31,7 @@ __all__ = [
     "effective_labels",
     "flipped_share",
     "inactive_share",
+    "per_sample_losses",
     "prediction_flips",
     "regularizer_histogram",
 ]
@@ -239,6 +240,42 @@ def regularizer_histogram(
     clipped = np.clip(values[~np.isnan(values)], low, high)
     counts, edges = np.histogram(clipped, bins=num_bins, range=(low, high))
     return RegularizerHistogram(counts, edges, int(inactive.sum()))
+
+
+def per_sample_losses(
+    loss: keras.losses.Loss | Callable, labels: Any, logits: Any
+) -> Any:
+    """What a loss makes of each sample, before reduction and weights.
+
+    Args:
+        loss: As in `effective_labels`.
+        labels: Labels in any form that the loss takes, such as class ids
+            `(...)`.
+        logits: Logits `(..., num_classes)`, at least two classes; classes
+            on the `axis` of the loss, if it has one.
+
+    Returns:
+        Losses `(...)` in nats, a float tensor; 0 where a label is ignored.
+
+    Raises:
+        ValueError: If shapes do not fit.
+
+    Example:
+
+    >>> import keras_calib
+    >>> loss = keras_calib.FocalLoss(gamma=2.0, from_logits=True)
+    >>> losses = keras_calib.per_sample_losses(loss, [0], [[0.0, 0.0]])
+    >>> round(float(losses[0]), 4)  # 0.5^2 log 2
+    0.1733
+
+    Reference:
+        keras.losses.Loss.call, https://keras.io/api/losses/
+    """
+    logits, axis, hard, valid = _read(loss, labels, logits)
+    losses = _per_sample(loss, labels, hard, axis)(logits)
+    if valid is None:
+        return losses
+    return ops.where(valid, losses, ops.zeros_like(losses))
 
 
 def prediction_flips(before: Any, after: Any) -> float:

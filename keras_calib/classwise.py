@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,10 +18,28 @@ from keras_calib.inputs import Predictions
 from keras_calib.inputs import read_arrays
 from keras_calib.numerics import logsumexp
 
-__all__ = ["classwise_ece"]
+__all__ = ["ClasswiseBins", "classwise_bins", "classwise_ece"]
 
 # Probabilities worked on at once: temporaries stay below 50 MB.
 _BLOCK = 2**19
+
+
+class ClasswiseBins(NamedTuple):
+    """What the bins of every class hold, arrays `(num_classes, num_bins)`.
+
+    Attributes:
+        weight: Weight of the samples whose p_k is in the bin.
+        probability: Weighted sum of p_k.
+        positive: Weight of those that are of the class.
+        residual: `probability - positive`, subtracted before rounding.
+        total: Weight of all samples.
+    """
+
+    weight: np.ndarray
+    probability: np.ndarray
+    positive: np.ndarray
+    residual: np.ndarray
+    total: float
 
 
 def classwise_ece(
@@ -110,9 +129,10 @@ def classwise_ece(
     total = 0.0
     for first, p in _by_class(read, num_classes):
         if edges == "width":
-            total += _width_error(
-                p, first, ids, weight, num_bins, threshold, closed
-            )
+            kept = p >= threshold
+            index = _width_index(p, kept, num_bins, closed)
+            residual = _residual(p, first, ids, weight) * kept
+            total += np.abs(_binned(index, residual, num_bins)).sum()
             continue
         for k, p_k in enumerate(p, start=first):
             y_k = ids == k
@@ -125,6 +145,42 @@ def classwise_ece(
                     p_k[keep], (p_k - y_k)[keep], num_bins, weight=w
                 )
     return float(total / (num_classes * weight.sum()))
+
+
+def classwise_bins(
+    labels: Any,
+    probs: Any,
+    *,
+    num_bins: int = 15,
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+) -> ClasswiseBins:
+    """Sums over the bins (lo, hi] of each class, as `classwise_ece` has them.
+
+    The mean over the classes of sum_b |residual_b| / total is the classwise
+    ECE; arguments are its own.
+    """
+    check_integer("num_bins", num_bins, 1)
+    read = read_arrays(
+        labels,
+        probs,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    ids = hard_labels(read.labels)
+    weight = np.ones(len(ids)) if read.weight is None else read.weight
+    blocks = []
+    for first, p in _by_class(read, read.outputs.shape[-1]):
+        kept = np.ones(p.shape, bool)
+        index = _width_index(p, kept, num_bins, "right")
+        residual = _residual(p, first, ids, weight) * kept
+        kept = kept * weight
+        sums = [_binned(index, x, num_bins) for x in (kept, p * kept, residual)]
+        blocks.append((*sums[:2], sums[1] - sums[2], sums[2]))
+    sums = [np.concatenate(x) for x in zip(*blocks, strict=True)]
+    return ClasswiseBins(*sums, float(weight.sum()))
 
 
 def _by_class(
@@ -152,31 +208,38 @@ def _by_class(
         yield first, np.clip(p, 0.0, 1.0, out=p)
 
 
-def _width_error(
-    p: np.ndarray,
-    first: int,
-    ids: np.ndarray,
-    weight: np.ndarray,
-    num_bins: int,
-    threshold: float,
-    closed: str,
-) -> float:
-    """Sum of |weight (p - y)| over the bins of some classes `(block, n)`."""
-    kept = p >= threshold
+def _width_index(
+    p: np.ndarray, kept: np.ndarray, num_bins: int, closed: str
+) -> np.ndarray:
+    """Bin of each probability of some classes `(block, n)`, class by class.
+
+    Those of 0 that lie in no bin are taken out of `kept`.
+    """
     if closed == "right":
         kept &= p > 0
-    classes = np.arange(len(p))[:, None]
     index = bin_index(p, num_bins, closed)
-    index += num_bins * classes
+    index += num_bins * np.arange(len(p))[:, None]
+    return index
+
+
+def _residual(
+    p: np.ndarray, first: int, ids: np.ndarray, weight: np.ndarray
+) -> np.ndarray:
+    """weight (p - y) of some classes `(block, n)`."""
+    classes = np.arange(len(p))[:, None]
     residual = p - (ids == first + classes)
     residual *= weight
-    residual *= kept
+    return residual
+
+
+def _binned(index: np.ndarray, values: np.ndarray, num_bins: int) -> np.ndarray:
+    """Sums of the bins of some classes, `(block, num_bins)`."""
     sums = np.bincount(
         index.reshape(-1),
-        weights=residual.reshape(-1),
-        minlength=num_bins * len(p),
+        weights=values.reshape(-1),
+        minlength=num_bins * len(index),
     )
-    return np.abs(sums).sum()
+    return sums.reshape(len(index), num_bins)
 
 
 def _rank_error(

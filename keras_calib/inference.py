@@ -21,6 +21,7 @@ __all__ = [
     "each_batch",
     "has_end",
     "num_batches",
+    "predict_batch",
     "predict_batches",
     "split_index",
 ]
@@ -171,18 +172,30 @@ def predict_batches(
         ValueError: As `batches_of`.
     """
     for batch in batches_of(data, batch_size, steps):
-        outputs = model.predict_on_batch(batch.inputs)
-        if isinstance(outputs, dict | list | tuple):
-            raise TypeError(
-                invalid(
-                    "the model must have one output",
-                    outputs=keras.tree.map_structure(shape_of, outputs),
-                )
+        yield predict_batch(model, batch)
+
+
+def predict_batch(model: keras.Model, batch: Batch) -> Batch:
+    """A batch with what a model predicts in inference mode.
+
+    Raises:
+        TypeError: If the model has several outputs.
+    """
+    outputs = model.predict_on_batch(batch.inputs)
+    if isinstance(outputs, list | tuple) and len(outputs) == 1:
+        # Of keras.Model(model.inputs, model.outputs), once it was loaded.
+        outputs = outputs[0]
+    if isinstance(outputs, dict | list | tuple):
+        raise TypeError(
+            invalid(
+                "the model must have one output",
+                outputs=keras.tree.map_structure(shape_of, outputs),
             )
-        outputs = to_numpy(outputs)
-        # Under a strategy each replica has predicted the whole batch.
-        count = len(keras.tree.flatten(batch.inputs)[0])
-        yield batch._replace(outputs=outputs[:count])
+        )
+    outputs = to_numpy(outputs)
+    # Under a strategy each replica has predicted the whole batch.
+    count = len(keras.tree.flatten(batch.inputs)[0])
+    return batch._replace(outputs=outputs[:count])
 
 
 def _cut(arrays: tuple, size: int) -> Iterator[tuple]:

@@ -1,5 +1,6 @@
 """Displays hold the right arrays and draw them."""
 
+import keras
 import matplotlib as mpl
 import numpy as np
 import pytest
@@ -100,3 +101,102 @@ def test_clopper_pearson_ends_where_the_tail_is_two_and_a_half_percent():
     np.testing.assert_allclose(binom.sf(2, 10, low[1]), 0.025, rtol=1e-9)
     np.testing.assert_allclose(binom.cdf(3, 10, high[1]), 0.025, rtol=1e-9)
     assert [v.item() for v in kc.clopper_pearson(0, 0)] == [0.0, 1.0]
+
+
+def softmax_model(num_classes):
+    inputs = keras.Input((num_classes,))
+    return keras.Model(inputs, keras.layers.Activation("linear")(inputs))
+
+
+def test_displays_of_a_model_are_those_of_its_predictions(goldens):
+    labels, probs = data(goldens)
+    logits = np.log(np.maximum(probs, 1e-30)).astype("float32")
+    model = softmax_model(logits.shape[-1])
+    options = {"from_logits": True, "batch_size": 100}
+    display = kc.ReliabilityDisplay.from_model(
+        model, (logits, labels), **options
+    )
+    assert abs(display.ece - kc.ece(labels, logits, from_logits=True)) < 1e-6
+    curves = kc.RiskCoverageDisplay.from_model(
+        {"a": model, "b": model}, [(logits, labels)], **options
+    )
+    exact = kc.aurc(labels, logits, from_logits=True)
+    for name in ("a", "b"):
+        assert abs(curves.values[name] - exact) < 1e-5
+    with pytest.raises(ValueError, match="`data` must be data that can be"):
+        kc.RiskCoverageDisplay.from_model(
+            {"a": model, "b": model}, iter([(logits, labels)]), **options
+        )
+
+
+def test_zoom_shows_the_bins_from_there_on(goldens):
+    display = kc.ReliabilityDisplay.from_predictions(*data(goldens), zoom=0.8)
+    display.plot()
+    low, high = display.zoom_ax_.get_xlim()
+    assert 0.79 < low < 0.8 and 1.0 < high < 1.01
+    inside = display.sums.mean_confidence >= 0.8
+    shown = display.zoom_ax_.get_ylim()
+    assert shown[0] <= display.sums.accuracy[inside].min()
+    assert len(display.zoom_ax_.patches) == (display.sums.weight > 0).sum()
+    with pytest.raises(ValueError, match="`zoom` must be in"):
+        kc.ReliabilityDisplay.from_predictions(*data(goldens), zoom=1.0)
+
+
+def test_band_is_the_exact_interval_of_the_accepted(goldens):
+    labels, probs = data(goldens)
+    display = kc.RiskCoverageDisplay.from_predictions(
+        labels, {"net": probs}, band=True
+    )
+    low, high = display.bands["net"]
+    curve = display.curves["net"]
+    for i in (0, len(low) // 2, len(low) - 1):
+        accepted = round(curve.coverage[i] * len(labels))
+        wrong = round(curve.risk[i] * accepted)
+        # Either tail beyond the interval has 2.5 %.
+        np.testing.assert_allclose(
+            binom.cdf(wrong, accepted, high[i]), 0.025, rtol=1e-6
+        )
+        if wrong:
+            np.testing.assert_allclose(
+                binom.sf(wrong - 1, accepted, low[i]), 0.025, rtol=1e-6
+            )
+    metric = kc.CalibrationMetrics(["aurc"])
+    metric.update_state(labels, probs)
+    streamed = kc.RiskCoverageDisplay.from_metric(metric, band=True)
+    assert streamed.counts == {"model": len(labels)}
+    weights = np.full(len(labels), 0.5)
+    with pytest.raises(ValueError, match="`band` must be False"):
+        kc.RiskCoverageDisplay.from_predictions(
+            labels, probs, sample_weight=weights, band=True
+        )
+    metric.update_state(labels, probs, sample_weight=weights)
+    for one in (metric, kc.AURC()):
+        with pytest.raises(ValueError, match="`band` needs"):
+            kc.RiskCoverageDisplay.from_metric(one, band=True)
+
+
+def test_operating_points_are_marked_where_they_are(goldens):
+    labels, probs = data(goldens)
+    logits = np.log(np.maximum(probs, 1e-30)).astype("float32")
+    selector = kc.SelectiveClassifier().fit(labels, logits, coverage=0.5)
+    point = selector.chosen._replace(certified_risk=0.2)
+    display = kc.RiskCoverageDisplay.from_predictions(
+        labels, probs, points={"half": point}
+    ).plot()
+    *_, limit, mark = display.ax_.lines
+    assert mark.get_xydata().tolist() == [[point.coverage, point.risk]]
+    assert limit.get_ydata().tolist() == [0.2, 0.2]
+    assert "half" in mark.get_label() and "0.2" in mark.get_label()
+    assert display.ax_.get_ylim()[1] > 0.2
+
+
+def test_files_are_drawn_without_pyplot(goldens):
+    display = kc.ReliabilityDisplay.from_predictions(*data(goldens), name="a<b")
+    before = mpl.pyplot.get_fignums() if hasattr(mpl, "pyplot") else []
+    svg, png = display.to_svg(), display.to_png(dpi=50)
+    assert svg == display.to_svg()
+    assert "accuracy" in svg and "a&lt;b" in svg and "<text" in svg
+    assert png.startswith(b"\x89PNG")
+    after = mpl.pyplot.get_fignums() if hasattr(mpl, "pyplot") else []
+    assert before == after and not hasattr(display, "ax_")
+    assert mpl.rcParams["svg.fonttype"] == "path"

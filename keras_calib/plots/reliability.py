@@ -2,29 +2,23 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_calib.bin_errors import calibration_error
 from keras_calib.bins import BinSums
-from keras_calib.calibration_error import equal_width_bins
 from keras_calib.checks import invalid
 from keras_calib.intervals import clopper_pearson
-from keras_calib.metrics.calibration import ECE
-from keras_calib.metrics.calibration import BinnedMetric
-from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.numerics import safe_divide
+from keras_calib.plots.binned import BinnedDisplay
 from keras_calib.plots.figures import BLUE
 from keras_calib.plots.figures import GREY
 from keras_calib.plots.figures import ORANGE
-from keras_calib.plots.figures import Display
 from keras_calib.plots.figures import titled
-from keras_calib.plots.models import seen
 
 __all__ = ["ReliabilityDisplay"]
 
 
-class ReliabilityDisplay(Display):
+class ReliabilityDisplay(BinnedDisplay):
     """Reliability diagram: accuracy against confidence, with counts.
 
     Bars reach from the accuracy of a bin to its mean confidence. Each
@@ -62,97 +56,13 @@ class ReliabilityDisplay(Display):
     ):
         if zoom is not None and not 0.0 < zoom < 1.0:
             raise ValueError(invalid("`zoom` must be in (0, 1)", zoom=zoom))
-        self.sums = sums
-        self.name = name
+        super().__init__(sums, name=name)
         self.zoom = zoom
         self.ece = float(calibration_error(sums))
-        self.accuracy = float(
-            safe_divide(sums.correct.sum(), sums.weight.sum())
-        )
 
-    @classmethod
-    def from_predictions(
-        cls,
-        labels: Any,
-        probs: Any,
-        *,
-        num_bins: int = 15,
-        from_logits: bool = False,
-        sample_weight: Any = None,
-        ignore_class: int | None = None,
-        name: str | None = None,
-        zoom: float | None = None,
-    ) -> "ReliabilityDisplay":
-        """From a whole data set; arguments as in `ece` and of the class."""
-        sums = equal_width_bins(
-            labels,
-            probs,
-            num_bins=num_bins,
-            from_logits=from_logits,
-            sample_weight=sample_weight,
-            ignore_class=ignore_class,
-        )
-        return cls(sums, name=name, zoom=zoom)
-
-    @classmethod
-    def from_model(
-        cls,
-        model: keras.Model,
-        data: Any,
-        *,
-        num_bins: int = 15,
-        from_logits: bool = False,
-        ignore_class: int | None = None,
-        batch_size: int = 32,
-        steps: int | None = None,
-        name: str | None = None,
-        zoom: float | None = None,
-    ) -> "ReliabilityDisplay":
-        """From what a model predicts, read once in fixed memory.
-
-        Args:
-            model: A Keras model with one output.
-            data: A tuple of arrays `(x, y)` or `(x, y, sample_weight)`, or
-                batches of them, such as a `tf.data.Dataset`.
-            num_bins: Number of bins.
-            from_logits: Whether the model returns logits.
-            ignore_class: Class id that does not count.
-            batch_size: Size of the batches of arrays.
-            steps: How many batches, at most; None for all.
-            name: Name of the model, for the title.
-            zoom: As in the class.
-        """
-        metric = ECE(
-            num_bins, from_logits=from_logits, ignore_class=ignore_class
-        )
-        metric = seen(metric, model, data, batch_size, steps)
-        return cls.from_metric(metric, name=name, zoom=zoom)
-
-    @classmethod
-    def from_metric(
-        cls,
-        metric: Any,
-        *,
-        name: str | None = None,
-        zoom: float | None = None,
-    ) -> "ReliabilityDisplay":
-        """From a metric with equal-width bins that has seen data.
-
-        Args:
-            metric: `ECE` or another error over its bins, or
-                `CalibrationMetrics`.
-            name: Name of the model, for the title.
-            zoom: As in the class.
-        """
-        if not isinstance(metric, BinnedMetric | CalibrationMetrics):
-            raise TypeError(
-                invalid(
-                    "`metric` must be `ECE`, another metric of equal-width "
-                    "bins, or `CalibrationMetrics`",
-                    metric=type(metric).__name__,
-                )
-            )
-        return cls(metric.bins(), name=name, zoom=zoom)
+    @property
+    def _is_overconfident(self) -> bool:
+        return self.sums.residual.sum() > 0
 
     def _axes(self, figure: Any) -> list:
         return list(figure.subplots(2, 1, height_ratios=(4, 1), sharex=True))
@@ -169,8 +79,9 @@ class ReliabilityDisplay(Display):
             ),
         )
         # Over the corner that even an overconfident model leaves emptiest.
+        in_its_way = self.zoom is not None and not self._is_overconfident
         ax.legend(
-            loc="upper left" if self.zoom else "lower right",
+            loc="upper left" if in_its_way else "lower right",
             framealpha=0.9,
             fontsize="small",
         )
@@ -220,7 +131,8 @@ class ReliabilityDisplay(Display):
         )
 
     def _inset(self, ax: Any) -> None:
-        self.zoom_ax_ = ax.inset_axes((0.56, 0.09, 0.4, 0.4))
+        place = (0.1, 0.56) if self._is_overconfident else (0.56, 0.09)
+        self.zoom_ax_ = ax.inset_axes((*place, 0.4, 0.4))
         self._bars(self.zoom_ax_, labelled=False)
         inside = self.sums.weight > 0
         inside &= self.sums.mean_confidence >= self.zoom

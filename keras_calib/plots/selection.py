@@ -2,17 +2,26 @@
 
 from typing import Any
 
+import numpy as np
+
 from keras_calib.checks import invalid
+from keras_calib.inference import check_reread
+from keras_calib.intervals import clopper_pearson
 from keras_calib.metrics.histogram_metric import HistogramMetric
 from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.plots.figures import COLORS
 from keras_calib.plots.figures import DASHES
 from keras_calib.plots.figures import Display
+from keras_calib.plots.models import seen
 from keras_calib.risk_coverage import RiskCoverageCurve
 from keras_calib.risk_coverage import aurc
 from keras_calib.risk_coverage import risk_coverage_curve
+from keras_calib.selection import ChosenThreshold
+from keras_calib.top_label import top_label
 
 __all__ = ["RiskCoverageDisplay"]
+
+_MARKERS = ("o", "s", "^", "D", "v")
 
 
 class RiskCoverageDisplay(Display):
@@ -21,6 +30,12 @@ class RiskCoverageDisplay(Display):
     Args:
         curves: Name of each model to its curve.
         values: Name of each model to its AURC.
+        counts: Name of each model to the number of its samples, for those
+            whose risk gets a band: the exact binomial 95 % interval at each
+            coverage, of which one point may be picked in advance. Equal
+            weights only.
+        points: Names of operating points to their `ChosenThreshold`. A risk
+            that is certified is a line that ends at the point.
 
     Example:
 
@@ -36,10 +51,25 @@ class RiskCoverageDisplay(Display):
     """
 
     def __init__(
-        self, curves: dict[str, RiskCoverageCurve], values: dict[str, float]
+        self,
+        curves: dict[str, RiskCoverageCurve],
+        values: dict[str, float],
+        *,
+        counts: dict[str, int] | None = None,
+        points: dict[str, ChosenThreshold] | None = None,
     ):
         self.curves = curves
         self.values = values
+        self.counts = counts or {}
+        self.points = points or {}
+
+    @property
+    def bands(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Lower and upper ends of the risk, by the names in `counts`."""
+        return {
+            name: _band(self.curves[name], count)
+            for name, count in self.counts.items()
+        }
 
     @classmethod
     def from_predictions(
@@ -50,6 +80,8 @@ class RiskCoverageDisplay(Display):
         from_logits: bool = False,
         sample_weight: Any = None,
         ignore_class: int | None = None,
+        band: bool = False,
+        points: dict[str, ChosenThreshold] | None = None,
     ) -> "RiskCoverageDisplay":
         """From a whole data set; arguments as in `aurc`.
 
@@ -60,7 +92,20 @@ class RiskCoverageDisplay(Display):
             from_logits: Whether `probs` are logits.
             sample_weight: As in `aurc`.
             ignore_class: Class id that does not count.
+            band: Whether curves get a band; without `sample_weight` only.
+            points: As in the class.
+
+        Raises:
+            ValueError: If a band is asked for with weights.
         """
+        if band and sample_weight is not None:
+            raise ValueError(
+                invalid(
+                    "`band` must be False with `sample_weight`: the interval "
+                    "is of a number of samples",
+                    band=band,
+                )
+            )
         models = probs if isinstance(probs, dict) else {"model": probs}
         options = {
             "from_logits": from_logits,
@@ -75,16 +120,79 @@ class RiskCoverageDisplay(Display):
             name: aurc(labels, outputs, **options)
             for name, outputs in models.items()
         }
-        return cls(curves, values)
+        counts = {}
+        if band:
+            counts = {
+                name: len(top_label(labels, outputs, **options).correct)
+                for name, outputs in models.items()
+            }
+        return cls(curves, values, counts=counts, points=points)
 
     @classmethod
-    def from_metric(cls, metrics: Any) -> "RiskCoverageDisplay":
+    def from_model(
+        cls,
+        models: Any,
+        data: Any,
+        *,
+        from_logits: bool = False,
+        ignore_class: int | None = None,
+        batch_size: int = 32,
+        steps: int | None = None,
+        band: bool = False,
+        points: dict[str, ChosenThreshold] | None = None,
+    ) -> "RiskCoverageDisplay":
+        """From what models predict, in fixed memory.
+
+        Args:
+            models: A Keras model with one output, or a dict of them by name.
+            data: A tuple of arrays `(x, y)` or `(x, y, sample_weight)`, or
+                batches of them, such as a `tf.data.Dataset`; read once for
+                each model.
+            from_logits: Whether the models return logits.
+            ignore_class: Class id that does not count.
+            batch_size: Size of the batches of arrays.
+            steps: How many batches, at most; None for all.
+            band: As in `from_metric`.
+            points: As in the class.
+        """
+        models = models if isinstance(models, dict) else {"model": models}
+        if len(models) > 1:
+            check_reread("data", data)
+        metrics = {
+            name: seen(
+                CalibrationMetrics(
+                    ["aurc"], from_logits=from_logits, ignore_class=ignore_class
+                ),
+                model,
+                data,
+                batch_size,
+                steps,
+            )
+            for name, model in models.items()
+        }
+        return cls.from_metric(metrics, band=band, points=points)
+
+    @classmethod
+    def from_metric(
+        cls,
+        metrics: Any,
+        *,
+        band: bool = False,
+        points: dict[str, ChosenThreshold] | None = None,
+    ) -> "RiskCoverageDisplay":
         """From selection metrics that have seen data.
 
         Args:
             metrics: A metric of a ranking, such as `AURC`, or
                 `CalibrationMetrics`; or a dict of them by the name of the
                 model.
+            band: Whether curves get a band; of `CalibrationMetrics` with
+                equal weights only.
+            points: As in the class.
+
+        Raises:
+            TypeError: If a metric is another one.
+            ValueError: If a band is asked for that cannot be had.
         """
         if not isinstance(metrics, dict):
             metrics = {"model": metrics}
@@ -97,13 +205,18 @@ class RiskCoverageDisplay(Display):
                         metric=type(metric).__name__,
                     )
                 )
+        counts = {}
+        if band:
+            counts = {name: _count(metric) for name, metric in metrics.items()}
         return cls(
             {name: metric.curve() for name, metric in metrics.items()},
             {name: metric.aurc() for name, metric in metrics.items()},
+            counts=counts,
+            points=points,
         )
 
     def _draw(self, ax: Any) -> None:
-        highest = 0.0
+        highest, bands = 0.0, self.bands
         for i, (name, curve) in enumerate(self.curves.items()):
             ax.plot(
                 curve.coverage,
@@ -114,10 +227,24 @@ class RiskCoverageDisplay(Display):
                 label=f"{name} (AURC {1000 * self.values[name]:.2f}e-3)",
             )
             # The first few samples swing between 0 and 1.
-            settled = curve.risk[
-                curve.coverage >= min(0.05, curve.coverage[-1])
-            ]
-            highest = max(highest, float(settled.max()))
+            settled = curve.coverage >= min(0.05, curve.coverage[-1])
+            highest = max(highest, float(curve.risk[settled].max()))
+            if name in bands:
+                low, high = bands[name]
+                ax.fill_between(
+                    curve.coverage,
+                    low,
+                    high,
+                    color=COLORS[i % len(COLORS)],
+                    alpha=0.2,
+                    linewidth=0,
+                    label="95 % interval" if i == 0 else None,
+                )
+                highest = max(highest, float(high[-1]))
+        for i, (name, point) in enumerate(self.points.items()):
+            self._mark(ax, name, point, _MARKERS[i % len(_MARKERS)])
+            limit = point.certified_risk or 0.0
+            highest = max(highest, point.risk, limit)
         ax.set(
             xlim=(0, 1),
             ylim=(0, max(1.1 * highest, 1e-3)),
@@ -125,4 +252,49 @@ class RiskCoverageDisplay(Display):
             ylabel="risk (error rate of the accepted)",
             title="Risk against coverage",
         )
-        ax.legend(loc="upper left", frameon=False, fontsize="small")
+        ax.legend(loc="upper left", framealpha=0.9, fontsize="small")
+
+    def _mark(
+        self, ax: Any, name: str, point: ChosenThreshold, marker: str
+    ) -> None:
+        label = f"{name}: coverage {point.coverage:.3f}, risk {point.risk:.4f}"
+        if point.certified_risk is not None:
+            label += f", certified {point.certified_risk:.4g}"
+            ax.plot(
+                [0.0, point.coverage],
+                [point.certified_risk] * 2,
+                color="black",
+                linestyle=":",
+                linewidth=1,
+            )
+        ax.plot(
+            point.coverage,
+            point.risk,
+            color="black",
+            marker=marker,
+            linestyle="none",
+            label=label,
+        )
+
+
+def _count(metric: Any) -> int:
+    if isinstance(metric, CalibrationMetrics):
+        sums = metric.bins()
+        count = sums.weight.sum()
+        if count == sums.squared_weight.sum():
+            return int(count)
+    raise ValueError(
+        invalid(
+            "`band` needs `CalibrationMetrics` that saw samples of weight 1",
+            metric=type(metric).__name__,
+        )
+    )
+
+
+def _band(
+    curve: RiskCoverageCurve, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    accepted = curve.coverage * count
+    return clopper_pearson(
+        np.minimum(curve.risk * accepted, accepted), accepted
+    )

@@ -1,0 +1,8 @@
+"""The command line: `python -m keras_calib report --help`."""
+
+import sys
+
+from keras_calib.commands import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,342 @@
+"""What the logits themselves say, and their normalisation."""
+
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from keras_calib.bins import hard_labels
+from keras_calib.checks import check_at_least
+from keras_calib.checks import check_integer
+from keras_calib.checks import invalid
+from keras_calib.inputs import read_arrays
+from keras_calib.numerics import is_wrong
+from keras_calib.numerics import top1
+from keras_calib.plots.figures import BLUE
+from keras_calib.plots.figures import COLORS
+from keras_calib.plots.figures import DASHES
+from keras_calib.plots.figures import ORANGE
+from keras_calib.plots.figures import Display
+from keras_calib.plots.figures import titled
+from keras_calib.plots.models import predicted
+from keras_calib.plots.windows import draw_windows
+from keras_calib.plots.windows import slide
+from keras_calib.scores import p_norm
+
+__all__ = ["MaxLogitDisplay", "NormalizedLogitDisplay", "SortedLogitsDisplay"]
+
+
+class _Outcomes(NamedTuple):
+    """Logits `(n, num_classes)`, confidence `(n,)`, and where it is wrong."""
+
+    logits: np.ndarray
+    confidence: np.ndarray
+    wrong: np.ndarray
+
+
+class _LogitDisplay(Display):
+    """Keeps what was read of logits."""
+
+    def __init__(
+        self,
+        labels: Any,
+        logits: Any,
+        *,
+        ignore_class: int | None = None,
+        name: str | None = None,
+    ):
+        read = read_arrays(
+            labels,
+            logits,
+            from_logits=True,
+            ignore_class=ignore_class,
+            name="logits",
+        )
+        outputs = read.outputs.astype("float64")
+        self.outcomes = _Outcomes(
+            outputs,
+            top1(outputs, from_logits=True).confidence,
+            np.asarray(is_wrong(outputs, hard_labels(read.labels)), bool),
+        )
+        self.name = name
+
+    @classmethod
+    def from_predictions(
+        cls, labels: Any, logits: Any, **options: Any
+    ) -> "_LogitDisplay":
+        """From a whole data set.
+
+        Args:
+            labels: Class ids `(n, ...)` or one-hot or soft labels.
+            logits: Logits `(n, ..., num_classes)`.
+            **options: Of the class, such as `name`.
+        """
+        return cls(labels, logits, **options)
+
+    @classmethod
+    def from_model(
+        cls,
+        model: keras.Model,
+        data: Any,
+        *,
+        batch_size: int = 32,
+        steps: int | None = None,
+        **options: Any,
+    ) -> "_LogitDisplay":
+        """From the logits of a model, which must fit in memory.
+
+        Args:
+            model: A Keras model that returns logits.
+            data: A tuple of arrays `(x, y)`, or batches of them, such as a
+                `tf.data.Dataset`. Weights do not count.
+            batch_size: Size of the batches of arrays.
+            steps: How many batches, at most; None for all.
+            **options: Of the class, such as `name`.
+        """
+        found = predicted(model, data, batch_size, steps)
+        return cls(found.labels, found.outputs, **options)
+
+
+class MaxLogitDisplay(_LogitDisplay):
+    """Largest logit against confidence, of correct and wrong predictions.
+
+    Means and standard deviations in a sliding window. Where the lines are
+    apart, the largest logit says more than the confidence does: with label
+    smoothing that of wrong predictions is larger at equal confidence.
+
+    Args:
+        labels: Class ids `(n, ...)` or one-hot or soft labels.
+        logits: Logits `(n, ..., num_classes)`, at least two classes.
+        width: Width of the window, in (0, 1]. Defaults to `0.05`.
+        ignore_class: Class id that does not count.
+        name: Name of the model, for the title.
+
+    Raises:
+        ValueError: If shapes do not fit or `width` is out of range.
+
+    Example:
+
+    >>> display = MaxLogitDisplay([0, 1], [[2.0, 0.0], [3.0, 0.0]])
+    >>> display.max_logit.tolist()
+    [2.0, 3.0]
+
+    Reference:
+        Xia et al., Towards Understanding Why Label Smoothing Degrades
+        Selective Classification and How to Fix It, ICLR 2025, figure 9,
+        https://arxiv.org/abs/2403.14715
+    """
+
+    def __init__(
+        self,
+        labels: Any,
+        logits: Any,
+        *,
+        width: float = 0.05,
+        ignore_class: int | None = None,
+        name: str | None = None,
+    ):
+        if not 0.0 < width <= 1.0:
+            raise ValueError(invalid("`width` must be in (0, 1]", width=width))
+        super().__init__(labels, logits, ignore_class=ignore_class, name=name)
+        self.width = width
+        self.max_logit = self.outcomes.logits.max(-1)
+        centers = np.linspace(0.0, 1.0, 201)
+        wrong = self.outcomes.wrong
+        self.correct, self.wrong = (
+            slide(
+                self.outcomes.confidence[rows],
+                self.max_logit[rows],
+                centers,
+                width,
+            )
+            for rows in (~wrong, wrong)
+        )
+
+    def _draw(self, ax: Any) -> None:
+        draw_windows(ax, self.correct, BLUE, "-", "correct")
+        draw_windows(ax, self.wrong, ORANGE, "--", "wrong")
+        ax.set(
+            xlim=(0, 1),
+            xlabel="confidence (probability of the predicted class)",
+            ylabel="largest logit",
+            title=titled(self.name, "Largest logit, mean ± deviation"),
+        )
+        ax.legend(loc="upper left", framealpha=0.9, fontsize="small")
+
+
+class NormalizedLogitDisplay(_LogitDisplay):
+    """Normalised against plain largest logit, at equal confidence.
+
+    A line for each range of the confidence, with standard deviations. A line
+    that falls takes from those whose logit is large for their confidence:
+    this repairs the ranking of networks trained with label smoothing.
+
+    Args:
+        labels: Class ids `(n, ...)` or one-hot or soft labels.
+        logits: Logits `(n, ..., num_classes)`, at least two classes.
+        p: Order of the norm, >= 0, as in `p_norm`. Defaults to `4`.
+        center: Whether the mean of the logits is taken off first, as in
+            `p_norm`.
+        edges: Ends of the ranges of the confidence, ascending in [0, 1].
+        ignore_class: Class id that does not count.
+        name: Name of the model, for the title.
+
+    Raises:
+        ValueError: If shapes do not fit, or `edges` do not ascend.
+
+    Example:
+
+    >>> display = NormalizedLogitDisplay([0, 1], [[2.0, 0.0], [3.0, 0.0]])
+    >>> [round(float(x), 4) for x in display.normalized]
+    [0.8409, 0.8409]
+
+    Reference:
+        Xia et al., Towards Understanding Why Label Smoothing Degrades
+        Selective Classification and How to Fix It, ICLR 2025, figure 19,
+        https://arxiv.org/abs/2403.14715
+    """
+
+    def __init__(
+        self,
+        labels: Any,
+        logits: Any,
+        *,
+        p: float = 4.0,
+        center: bool = True,
+        edges: Sequence[float] = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
+        ignore_class: int | None = None,
+        name: str | None = None,
+    ):
+        ends = np.asarray(edges, "float64")
+        inside = ends.ndim == 1 and len(ends) > 1
+        inside = inside and ends[0] >= 0.0 and ends[-1] <= 1.0
+        if not inside or not (np.diff(ends) > 0).all():
+            raise ValueError(
+                invalid("`edges` must ascend in [0, 1]", edges=edges)
+            )
+        super().__init__(labels, logits, ignore_class=ignore_class, name=name)
+        self.p = p
+        self.edges = ends
+        self.max_logit = self.outcomes.logits.max(-1)
+        self.normalized = p_norm(self.outcomes.logits, p=p, center=center)
+        self.lines = {}
+        for low, high in zip(ends, ends[1:], strict=False):
+            rows = self.outcomes.confidence > low
+            rows &= self.outcomes.confidence <= high
+            x = self.max_logit[rows]
+            # Nine in ten: the others are too thin for a mean.
+            first, last = np.quantile(x, (0.05, 0.95)) if x.size else (0, 0)
+            self.lines[float(low), float(high)] = slide(
+                x,
+                self.normalized[rows],
+                np.linspace(first, last, 41),
+                max(last - first, 1e-9) / 8,
+            )
+
+    def _draw(self, ax: Any) -> None:
+        for i, ((low, high), line) in enumerate(self.lines.items()):
+            draw_windows(
+                ax,
+                line,
+                COLORS[i % len(COLORS)],
+                DASHES[i % len(DASHES)],
+                f"{low:g} to {high:g}",
+            )
+        ax.set(
+            xlabel="largest logit",
+            ylabel=f"largest logit over the {self.p:g}-norm",
+            title=titled(self.name, "Normalised logit, mean ± deviation"),
+        )
+        ax.legend(title="confidence", framealpha=0.9, fontsize="small")
+
+
+class SortedLogitsDisplay(_LogitDisplay):
+    """Logits in order, plain, to a power and as exponentials.
+
+    Means and standard deviations of the k-th largest logit, of correct and
+    wrong predictions. Powers and exponentials tell how many logits a norm
+    and the softmax look at.
+
+    Args:
+        labels: Class ids `(n, ...)` or one-hot or soft labels.
+        logits: Logits `(n, ..., num_classes)`, at least two classes.
+        p: Power, >= 0. Defaults to `5`.
+        top: How many of the largest are drawn, at most. Defaults to `20`.
+        ignore_class: Class id that does not count.
+        name: Name of the model, for the title.
+
+    Raises:
+        ValueError: If shapes do not fit or a number is out of range.
+
+    Example:
+
+    >>> display = SortedLogitsDisplay([0, 1], [[2.0, 0.0], [1.0, 3.0]])
+    >>> display.sorted.tolist()
+    [[2.0, 0.0], [3.0, 1.0]]
+
+    Reference:
+        Xia et al., Towards Understanding Why Label Smoothing Degrades
+        Selective Classification and How to Fix It, ICLR 2025, figure 18,
+        https://arxiv.org/abs/2403.14715
+    """
+
+    _size = (10.0, 3.6)
+
+    def __init__(
+        self,
+        labels: Any,
+        logits: Any,
+        *,
+        p: float = 5.0,
+        top: int = 20,
+        ignore_class: int | None = None,
+        name: str | None = None,
+    ):
+        check_at_least("p", p, 0.0)
+        check_integer("top", top, 1)
+        super().__init__(labels, logits, ignore_class=ignore_class, name=name)
+        self.p = p
+        self.sorted = -np.sort(-self.outcomes.logits, axis=-1)[:, :top]
+
+    def values(self) -> dict[str, np.ndarray]:
+        """Sorted logits, their powers and exponentials, `(n, top)`."""
+        powers = np.sign(self.sorted) * np.abs(self.sorted) ** self.p
+        return {
+            "logit": self.sorted,
+            f"logit to the power {self.p:g}": powers,
+            "exponential of the logit": np.exp(self.sorted),
+        }
+
+    def _axes(self, figure: Any) -> list:
+        return list(figure.subplots(1, 3))
+
+    def _draw(self, *axes: Any) -> None:
+        values = self.values()
+        if len(axes) != len(values):
+            raise ValueError(invalid("`ax` must be three axes", ax=len(axes)))
+        places = np.arange(1, self.sorted.shape[-1] + 1)
+        wrong = self.outcomes.wrong
+        for ax, (what, array) in zip(axes, values.items(), strict=True):
+            for rows, color, marker, label in (
+                (~wrong, BLUE, "o", "correct"),
+                (wrong, ORANGE, "s", "wrong"),
+            ):
+                if not rows.any():
+                    continue
+                ax.errorbar(
+                    places + (0.15 if label == "wrong" else -0.15),
+                    array[rows].mean(0),
+                    yerr=array[rows].std(0),
+                    color=color,
+                    marker=marker,
+                    markersize=3,
+                    linewidth=1,
+                    capsize=2,
+                    label=label,
+                )
+            ax.set(xlabel="rank of the logit", ylabel=what)
+            ax.xaxis.get_major_locator().set_params(integer=True)
+        axes[1].set_title(titled(self.name, "Sorted logits, mean ± deviation"))
+        axes[0].legend(framealpha=0.9, fontsize="small")

@@ -1,0 +1,301 @@
+"""One image of a segmentation: where the model is sure, and where wrong."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_calib.bins import hard_labels
+from keras_calib.checks import invalid
+from keras_calib.inference import Batch
+from keras_calib.inference import predict_batch
+from keras_calib.inputs import read_arrays
+from keras_calib.numerics import is_wrong
+from keras_calib.numerics import to_numpy
+from keras_calib.numerics import top1
+from keras_calib.plots.figures import ORANGE
+from keras_calib.plots.figures import Display
+from keras_calib.plots.figures import titled
+from keras_calib.plots.pictures import as_picture
+from keras_calib.plots.pictures import show
+from keras_calib.plots.reliability import ReliabilityDisplay
+
+__all__ = ["SegmentationDisplay"]
+
+# Three shades of grey, if printed so.
+_RIGHT, _WRONG, _IGNORED = "#FFFFFF", ORANGE, "#CCCCCC"
+
+
+class SegmentationDisplay(Display):
+    """Confidence, errors and reliability of the pixels of one image.
+
+    Side by side: the image; the confidence; right, wrong and ignored pixels;
+    the wrong pixels by their rank; and the reliability diagram of the pixels
+    that count. Its intervals take pixels for independent, which neighbours
+    are not: they are too short.
+
+    The rank of a pixel is the share of counted pixels that are surer, of
+    which those that are as sure, with itself, count half: 0 for the surest,
+    1 for the least sure, 0.5 on average. A score that finds errors gives the
+    wrong pixels ranks near 1; those near 0 are the ones it misses.
+
+    Args:
+        confidence: Probability of the predicted class `(h, w)`.
+        wrong: Where the prediction is wrong, bool `(h, w)`, False where
+            pixels do not count.
+        ignored: Which pixels do not count, bool `(h, w)`.
+        rank: Of the wrong pixels `(h, w)`, NaN elsewhere.
+        reliability: Of the pixels that count.
+        image: `(h, w)` or `(h, w, channels)` of 1 or 3 channels, or None.
+        name: Name of the model, for the title.
+
+    Example:
+
+    >>> probs = [[[0.9, 0.1], [0.8, 0.2]], [[0.7, 0.3], [0.6, 0.4]]]
+    >>> display = SegmentationDisplay.from_predictions([[0, 0], [1, 0]], probs)
+    >>> display.wrong.sum(), display.rank[1, 0]
+    (np.int64(1), np.float64(0.625))
+
+    Reference:
+        Liu et al., The Devil is in the Margin: Margin-based Label Smoothing
+        for Network Calibration, CVPR 2022, figure 3 of the appendix
+        (confidence map and reliability diagram of an image),
+        https://arxiv.org/abs/2111.15430
+    """
+
+    def __init__(
+        self,
+        confidence: np.ndarray,
+        wrong: np.ndarray,
+        ignored: np.ndarray,
+        rank: np.ndarray,
+        reliability: ReliabilityDisplay,
+        *,
+        image: np.ndarray | None = None,
+        name: str | None = None,
+    ):
+        if image is not None:
+            image = as_picture("image", image)
+            if image.shape[:2] != confidence.shape:
+                raise ValueError(
+                    invalid(
+                        "`image` must have the height and width of the "
+                        "predictions",
+                        **{
+                            "image.shape": image.shape,
+                            "predictions": confidence.shape,
+                        },
+                    )
+                )
+        self.image = image
+        self.confidence = confidence
+        self.wrong = wrong
+        self.ignored = ignored
+        self.rank = rank
+        self.reliability = reliability
+        self.name = name
+        height, width = confidence.shape
+        side = min(max(3.0 * height / width, 2.0), 6.0)
+        self._size = 3.0 * self._num_maps + 3.6, max(side + 1.2, 4.0)
+
+    @classmethod
+    def from_predictions(
+        cls,
+        labels: Any,
+        probs: Any,
+        image: Any = None,
+        *,
+        num_bins: int = 15,
+        from_logits: bool = False,
+        ignore_class: int | None = None,
+        name: str | None = None,
+    ) -> "SegmentationDisplay":
+        """From the predictions of one image.
+
+        Args:
+            labels: Class ids `(h, w)` or `(h, w, 1)`, or one-hot or soft
+                labels `(h, w, num_classes)`.
+            probs: Probabilities `(h, w, num_classes)`, or `(h, w, 1)` for
+                the second of two classes.
+            image: As in the class.
+            num_bins: Number of bins of the reliability diagram.
+            from_logits: Whether `probs` are logits.
+            ignore_class: Class id that does not count.
+            name: Name of the model, for the title.
+
+        Raises:
+            ValueError: If shapes do not fit or no pixel counts.
+        """
+        probs = to_numpy(probs)
+        if probs.ndim != 3:
+            raise ValueError(
+                invalid(
+                    "`probs` must have shape (height, width, num_classes), of "
+                    "one image",
+                    **{"probs.shape": probs.shape},
+                )
+            )
+        reading = {"from_logits": from_logits, "ignore_class": ignore_class}
+        read = read_arrays(labels, probs, drop=False, **reading)
+        top = top1(read.outputs, from_logits=from_logits)
+        score = top.log_odds if from_logits else top.confidence
+        counted = np.ones(score.shape, "bool")
+        if read.valid is not None:
+            counted = read.valid
+        wrong = counted & is_wrong(read.outputs, hard_labels(read.labels))
+        rank = np.full(score.shape, np.nan)
+        rank[counted] = _uncertainty_rank(score[counted])
+        rank[~wrong] = np.nan
+        maps = (top.confidence, wrong, ~counted, rank)
+        return cls(
+            *(x.reshape(probs.shape[:2]) for x in maps),
+            ReliabilityDisplay.from_predictions(
+                labels, probs, num_bins=num_bins, **reading
+            ),
+            image=image,
+            name=name,
+        )
+
+    @classmethod
+    def from_model(
+        cls,
+        model: keras.Model,
+        image: Any,
+        labels: Any,
+        *,
+        num_bins: int = 15,
+        from_logits: bool = False,
+        ignore_class: int | None = None,
+        name: str | None = None,
+    ) -> "SegmentationDisplay":
+        """From what a model predicts for one image.
+
+        Args:
+            model: A Keras model with one output
+                `(batch, h, w, num_classes)`.
+            image: As the model takes it, `(h, w, channels)`.
+            labels: As in `from_predictions`.
+            num_bins: Number of bins of the reliability diagram.
+            from_logits: Whether the model returns logits.
+            ignore_class: Class id that does not count.
+            name: Name of the model, for the title.
+
+        Raises:
+            ValueError: If shapes do not fit or no pixel counts.
+        """
+        image = to_numpy(image)
+        batch = predict_batch(model, Batch(image[None], None, None, None))
+        return cls.from_predictions(
+            labels,
+            batch.outputs[0],
+            image,
+            num_bins=num_bins,
+            from_logits=from_logits,
+            ignore_class=ignore_class,
+            name=name,
+        )
+
+    @property
+    def _num_maps(self) -> int:
+        return 3 if self.image is None else 4
+
+    def _axes(self, figure: Any) -> list:
+        ratios = (*[3.0] * self._num_maps, 3.6)
+        grid = figure.add_gridspec(1, len(ratios), width_ratios=ratios)
+        axes = [figure.add_subplot(grid[0, i]) for i in range(self._num_maps)]
+        below = grid[0, -1].subgridspec(2, 1, height_ratios=(4, 1), hspace=0.0)
+        bars = figure.add_subplot(below[0])
+        return [*axes, bars, figure.add_subplot(below[1], sharex=bars)]
+
+    def _draw(self, *axes: Any) -> None:
+        maps, bars = axes[: self._num_maps], axes[self._num_maps :]
+        if len(bars) not in (1, 2):
+            raise ValueError(
+                invalid(
+                    f"`ax` must be {self._num_maps + 1} or "
+                    f"{self._num_maps + 2} axes",
+                    ax=len(axes),
+                )
+            )
+        *first, confidence, errors, ranks = maps
+        for ax in first:
+            show(ax, self.image, cmap="gray", vmin=0.0, vmax=1.0)
+            ax.set_title("image")
+        shown = show(
+            confidence, self.confidence, cmap="viridis", vmin=0.0, vmax=1.0
+        )
+        confidence.set_title("confidence")
+        _bar(confidence, shown, "probability of the predicted class")
+        maps[0].set_title(titled(self.name, maps[0].get_title()))
+        self._draw_errors(errors)
+        self._draw_ranks(ranks)
+        self._draw_reliability(bars)
+
+    def _draw_reliability(self, axes: Sequence) -> None:
+        display = copy.copy(self.reliability).plot(axes)
+        display.ax_.set_title(
+            f"ECE {display.ece:.4f}, accuracy {display.accuracy:.4f}",
+            fontsize="medium",
+        )
+        axes[-1].set_xlabel("confidence")
+        if display.counts_ax_ is not None:
+            # Lower than in a figure of its own: fewer ticks.
+            most = max(display.sums.weight.max(), 1.0)
+            axes[-1].set_yticks([0.0, 10.0 ** np.floor(np.log10(most))])
+            axes[-1].set_ylabel("pixels")
+            axes[0].tick_params(labelbottom=False)
+
+    def _draw_errors(self, ax: Any) -> None:
+        from matplotlib.colors import ListedColormap
+        from matplotlib.patches import Patch
+
+        shades = {"right": _RIGHT, "wrong": _WRONG, "ignored": _IGNORED}
+        kinds = np.where(self.ignored, 2, self.wrong.astype("int64"))
+        show(ax, kinds, cmap=ListedColormap([*shades.values()]), vmin=0, vmax=2)
+        ax.set_title(f"errors: {self.wrong.sum()} pixels")
+        if not self.ignored.any():
+            del shades["ignored"]
+        ax.legend(
+            handles=[
+                Patch(facecolor=color, edgecolor="black", label=kind)
+                for kind, color in shades.items()
+            ],
+            loc="upper center",
+            bbox_to_anchor=(0.5, 0.0),
+            ncols=len(shades),
+            frameon=False,
+            handlelength=1.0,
+            columnspacing=1.0,
+        )
+
+    def _draw_ranks(self, ax: Any) -> None:
+        import matplotlib as mpl
+
+        shades = mpl.colors.ListedColormap([_RIGHT, _IGNORED])
+        show(ax, self.ignored, cmap=shades, vmin=0, vmax=1)
+        # Darker than both, also where it is palest.
+        shades = mpl.colormaps["copper"](np.linspace(0.0, 0.75, 256))
+        shades = mpl.colors.ListedColormap(shades)
+        shown = show(ax, self.rank, cmap=shades, vmin=0.0, vmax=1.0)
+        title = "wrong pixels by rank"
+        if self.wrong.any():
+            title += f": mean {np.nanmean(self.rank):.2f}"
+        ax.set_title(title)
+        _bar(ax, shown, "share of pixels that are surer")
+
+
+def _uncertainty_rank(score: np.ndarray) -> np.ndarray:
+    """Share of surer samples, those as sure counted half."""
+    _, group, counts = np.unique(score, return_inverse=True, return_counts=True)
+    return (1.0 - (np.cumsum(counts) - 0.5 * counts) / len(score))[group]
+
+
+def _bar(ax: Any, shown: Any, label: str) -> None:
+    # Below the map, not out of its place: maps stay side by side.
+    height, width = shown.get_array().shape
+    share = 0.05 * width / height
+    below = ax.inset_axes((0.0, -1.8 * share, 1.0, share))
+    bar = ax.figure.colorbar(shown, cax=below, orientation="horizontal")
+    bar.set_label(label)

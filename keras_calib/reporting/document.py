@@ -1,0 +1,137 @@
+"""The report as a file and as numbers."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from keras_calib.reporting.gathering import Gathering
+from keras_calib.reporting.gathering import Options
+from keras_calib.reporting.verdicts import verdict
+
+__all__ = ["Report", "facts_of", "results_of"]
+
+
+class Report:
+    """A page about the confidence of one or several models.
+
+    Made by `report` and `report_of_predictions`. Notebooks show it.
+
+    Args:
+        html: The page: one file that needs nothing else.
+        results: `{model: {...}}` of what the page says: `verdict`,
+            `overconfidence` (mean confidence less accuracy), `metrics` and
+            `calibrated_metrics` by name, and `selection`. Each estimate is
+            `{"value", "low", "high"}` with its 95 % interval.
+
+    Example:
+
+    >>> import keras_calib
+    >>> page = keras_calib.report_of_predictions(
+    ...     [0, 1, 1], [[0.9, 0.1]] * 3, verbose=0)
+    >>> round(page.results["model"]["overconfidence"]["value"], 4)
+    0.5667
+
+    Reference:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        https://arxiv.org/abs/1706.04599
+    """
+
+    def __init__(self, html: str, results: dict[str, Any]):
+        self.html = html
+        self.results = results
+
+    def save(self, path: Any) -> Path:
+        """Writes the page, whole or not at all.
+
+        Args:
+            path: Of the file; its folder is made if it is not there.
+
+        Returns:
+            The path.
+        """
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
+        try:
+            with open(handle, "w", encoding="utf-8") as file:
+                file.write(self.html)
+            # As any new file, not for the owner alone.
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(name, 0o666 & ~mask)
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        return path
+
+    def _repr_html_(self) -> str:
+        uri = self.html.replace("&", "&amp;").replace('"', "&quot;")
+        return (
+            f'<iframe srcdoc="{uri}" sandbox="allow-scripts" '
+            'style="width:100%;height:800px;border:0"></iframe>'
+        )
+
+
+def facts_of(gatherings: list[Gathering], options: Options) -> dict[str, Any]:
+    """How a report was made, by name."""
+    facts = {
+        "Models give": "logits" if options.from_logits else "probabilities",
+        "Bins": options.num_bins,
+    }
+    if options.ignore_class is not None:
+        facts["Ignored class"] = options.ignore_class
+    for gathering in gatherings:
+        for what in ("calibrator", "selector"):
+            part = getattr(gathering, what)
+            if part is not None:
+                key = what.capitalize()
+                if len(gatherings) > 1:
+                    key += f" of {gathering.name}"
+                facts[key] = _described(part)
+    return facts
+
+
+def results_of(gathering: Gathering) -> dict[str, Any]:
+    """What the page says of a model, in numbers."""
+    accepted = gathering.accepted()
+    stages = {"metrics": gathering.before}
+    if gathering.after is not None:
+        stages["calibrated_metrics"] = gathering.after
+    return {
+        "num_samples": gathering.num_samples,
+        "verdict": verdict(gathering),
+        "overconfidence": gathering.before.gap()._asdict(),
+        **{
+            key: {
+                name: found._asdict()
+                for name, found in stage.estimates().items()
+            }
+            for key, stage in stages.items()
+        },
+        "selection": None
+        if accepted is None
+        else {
+            "total": accepted.total,
+            "coverage": accepted.coverage,
+            "risk": accepted.risk._asdict(),
+        },
+    }
+
+
+def _described(part: Any) -> str:
+    """Class of a calibrator or selector, with what was fitted."""
+    text = type(part).__name__
+    temperature = getattr(part, "temperature", None)
+    if temperature is not None:
+        text += f", temperature {float(temperature):.4g}"
+    chosen = getattr(part, "chosen", None)
+    if chosen is not None:
+        text += f", score from {chosen.threshold:.6g}"
+        if chosen.certified_risk is not None:
+            text += (
+                f", risk {chosen.certified_risk:.4g} with delta "
+                f"{chosen.delta:.4g} from {chosen.num_samples:,} samples"
+            )
+    return text

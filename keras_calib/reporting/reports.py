@@ -1,0 +1,222 @@
+"""Reports of models and of predictions."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_calib.checks import invalid
+from keras_calib.inference import batches_of
+from keras_calib.inference import check_data
+from keras_calib.inference import num_batches
+from keras_calib.inference import predict_batch
+from keras_calib.numerics import to_numpy
+from keras_calib.reporting.document import Report
+from keras_calib.reporting.making import BLOCK
+from keras_calib.reporting.making import Making
+from keras_calib.reporting.making import Progress
+
+__all__ = ["report", "report_of_predictions"]
+
+
+def report(
+    models: Any,
+    data: Any,
+    *,
+    calibrator: Any = None,
+    selector: Any = None,
+    from_logits: bool = False,
+    ignore_class: int | None = None,
+    class_names: Sequence[str] | None = None,
+    num_bins: int = 15,
+    num_mistakes: int = 12,
+    batch_size: int = 32,
+    steps: int | None = None,
+    title: str = "Calibration report",
+    verbose: int = 1,
+) -> Report:
+    """A page that says how far the confidence of models can be trusted.
+
+    The data are read once, whatever the number of models, in memory that
+    does not grow with them.
+
+    Args:
+        models: A Keras model with one output of classes, or a dict of them
+            by name.
+        data: Test data, which chose nothing: a tuple of arrays `(x, y)` or
+            `(x, y, sample_weight)`, or batches of them, such as a
+            `tf.data.Dataset`.
+        calibrator: Fitted calibrator of the model's logits, or a dict of
+            them by the name of the model; by default that of the selector,
+            if it has one. It gets log-probabilities of models that return
+            probabilities.
+        selector: Fitted `SelectiveClassifier`, or a dict of them.
+        from_logits: Whether the models return logits. Defaults to `False`.
+        ignore_class: Class id that does not count.
+        class_names: Names of the classes, in the order of their ids.
+        num_bins: Number of bins of the calibration errors.
+        num_mistakes: How many of the surest mistakes to show, with the
+            images if the inputs are images.
+        batch_size: Size of the batches of arrays.
+        steps: How many batches, at most; None for all.
+        title: Of the page.
+        verbose: 1 for a progress bar, 0 for none.
+
+    Returns:
+        `Report`; `save(path)` writes it.
+
+    Raises:
+        ImportError: If Jinja2 or matplotlib is not installed.
+        RuntimeError: If a calibrator or selector is not fitted.
+        TypeError: If a model has several outputs.
+        ValueError: If shapes or names do not fit, or there are no data.
+
+    Example:
+
+    >>> import keras
+    >>> import keras_calib
+    >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Softmax()])
+    >>> data = [[2, 0, 0, 0], [0, 0, 2, 0]], [0, 1]
+    >>> page = keras_calib.report(model, data, verbose=0)
+    >>> page.results["model"]["verdict"]["headline"]
+    'Neither over- nor underconfident on average'
+
+    Reference:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        https://arxiv.org/abs/1706.04599
+    """
+    models = models if isinstance(models, dict) else {"model": models}
+    data = _as_arrays(data)
+    check_data(data, batch_size, steps)
+    making = Making(
+        list(models),
+        calibrator=calibrator,
+        selector=selector,
+        from_logits=from_logits,
+        ignore_class=ignore_class,
+        class_names=class_names,
+        num_bins=num_bins,
+        num_mistakes=num_mistakes,
+        title=title,
+    )
+    if isinstance(data, tuple):
+        total = -(-len(keras.tree.flatten(data[0])[0]) // batch_size)
+    else:
+        total = (
+            num_batches(data, "data must have an end") if not steps else None
+        )
+    if steps is not None:
+        total = steps if total is None else min(steps, total)
+    progress = Progress(total, verbose)
+    for batch in batches_of(data, batch_size, steps):
+        making.add(
+            batch.labels,
+            [predict_batch(model, batch).outputs for model in models.values()],
+            batch.sample_weight,
+            batch.inputs if hasattr(batch.inputs, "shape") else None,
+        )
+        progress.step()
+    progress.end()
+    return making.report()
+
+
+def report_of_predictions(
+    labels: Any,
+    probs: Any,
+    *,
+    calibrator: Any = None,
+    selector: Any = None,
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+    class_names: Sequence[str] | None = None,
+    inputs: Any = None,
+    num_bins: int = 15,
+    num_mistakes: int = 12,
+    title: str = "Calibration report",
+    verbose: int = 1,
+) -> Report:
+    """The same page of predictions that any framework has made.
+
+    Args:
+        labels: Class ids `(n, ...)` or one-hot or soft labels
+            `(n, ..., num_classes)`.
+        probs: Probabilities `(n, ..., num_classes)`, or `(n, ..., 1)` for
+            the second of two classes; or a dict of them by the name of the
+            model.
+        calibrator: As in `report`.
+        selector: As in `report`.
+        from_logits: Whether `probs` are logits.
+        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+        ignore_class: As in `report`.
+        class_names: As in `report`.
+        inputs: Images `(n, height, width, channels)` or texts `(n,)` to show
+            the surest mistakes with, or None.
+        num_bins: As in `report`.
+        num_mistakes: As in `report`.
+        title: As in `report`.
+        verbose: As in `report`.
+
+    Returns:
+        `Report`; `save(path)` writes it.
+
+    Raises:
+        ImportError: If Jinja2 or matplotlib is not installed.
+        RuntimeError: If a calibrator or selector is not fitted.
+        ValueError: If shapes or names do not fit, or there are no data.
+
+    Reference:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        https://arxiv.org/abs/1706.04599
+    """
+    outputs = probs if isinstance(probs, dict) else {"model": probs}
+    outputs = {name: to_numpy(array) for name, array in outputs.items()}
+    labels = to_numpy(labels)
+    columns = {"labels": labels, **outputs}
+    if sample_weight is not None:
+        columns["sample_weight"] = sample_weight = to_numpy(sample_weight)
+    if inputs is not None:
+        columns["inputs"] = inputs = np.asarray(inputs)
+    lengths = {name: len(array) for name, array in columns.items()}
+    if len(set(lengths.values())) > 1 or not len(labels):
+        raise ValueError(
+            invalid(
+                "`labels`, `probs`, `sample_weight` and `inputs` must have "
+                "the same length, at least 1",
+                **lengths,
+            )
+        )
+    making = Making(
+        list(outputs),
+        calibrator=calibrator,
+        selector=selector,
+        from_logits=from_logits,
+        ignore_class=ignore_class,
+        class_names=class_names,
+        num_bins=num_bins,
+        num_mistakes=num_mistakes,
+        title=title,
+    )
+    largest = max(array[0].size for array in outputs.values())
+    rows = max(1, BLOCK // max(1, largest))
+    starts = range(0, len(labels), rows)
+    progress = Progress(len(starts), verbose)
+    for start in starts:
+        part = slice(start, start + rows)
+        making.add(
+            labels[part],
+            [array[part] for array in outputs.values()],
+            None if sample_weight is None else sample_weight[part],
+            None if inputs is None else inputs[part],
+        )
+        progress.step()
+    progress.end()
+    return making.report()
+
+
+def _as_arrays(data: Any) -> Any:
+    """Lists in a tuple of arrays as arrays."""
+    if not isinstance(data, tuple):
+        return data
+    return tuple(np.asarray(x) if isinstance(x, list) else x for x in data)

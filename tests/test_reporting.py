@@ -1,0 +1,566 @@
+"""The report says what the metrics say, and shows no more than it was given."""
+
+import base64
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import keras
+import numpy as np
+import pytest
+
+import keras_calib as kc
+from keras_calib.commands import main
+from keras_calib.intervals import binomial_upper_bound
+from keras_calib.prediction_files import Rows
+from keras_calib.prediction_files import open_predictions
+
+pytestmark = pytest.mark.portable
+
+
+def predictions(count=600, num_classes=4, scale=3.0, seed=0):
+    """Labels drawn from probabilities that the logits overstate."""
+    rng = np.random.default_rng(seed)
+    true = rng.normal(size=(count, num_classes)) * 1.5
+    probs = np.exp(true) / np.exp(true).sum(-1, keepdims=True)
+    labels = np.array([rng.choice(num_classes, p=p) for p in probs])
+    return labels, (scale * true).astype("float32")
+
+
+def softmax(logits):
+    z = np.exp(logits - logits.max(-1, keepdims=True))
+    return z / z.sum(-1, keepdims=True)
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the text outside of scripts."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.text, self._silent = [], "", False
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._silent = tag in ("script", "style")
+
+    def handle_endtag(self, tag):
+        self._silent = False
+
+    def handle_data(self, data):
+        if not self._silent:
+            self.text += data
+
+    def all(self, tag):
+        return [attrs for name, attrs in self.tags if name == tag]
+
+
+def slider(page):
+    boxes = [a for a in page.all("div") if a.get("class") == "slider"]
+    return [json.loads(box["data-steps"]) for box in boxes]
+
+
+@pytest.fixture(scope="module")
+def made():
+    labels, logits = predictions()
+    return kc.report_of_predictions(labels, logits, from_logits=True, verbose=0)
+
+
+def test_report_has_the_values_of_the_exact_functions(made):
+    labels, logits = predictions()
+    found = made.results["model"]
+    metrics = found["metrics"]
+    exact = {
+        "ece": kc.ece(labels, logits, from_logits=True),
+        "nll": kc.nll(labels, logits, from_logits=True),
+        "accuracy": np.mean(logits.argmax(-1) == labels),
+    }
+    for name, value in exact.items():
+        assert abs(metrics[name]["value"] - value) < 1e-5, name
+        assert metrics[name]["low"] <= value <= metrics[name]["high"]
+    streamed = kc.AURC(from_logits=True)
+    streamed.update_state(labels, logits)
+    assert abs(metrics["aurc"]["value"] - float(streamed.result())) < 1e-6
+    confidence = softmax(logits.astype("float64")).max(-1)
+    gaps = confidence - (logits.argmax(-1) == labels)
+    gap = found["overconfidence"]
+    assert abs(gap["value"] - gaps.mean()) < 1e-6
+    error = 1.96 * gaps.std() / np.sqrt(len(gaps))
+    assert abs(gap["low"] - (gaps.mean() - error)) < 0.1 * error
+    assert found["num_samples"] == len(labels)
+    text = Page(made.html).text
+    assert f"{metrics['ece']['value']:.4f}" in text
+    assert f"{metrics['aurc']['value']:.4f}" in text
+
+
+@pytest.mark.parametrize(
+    ("scale", "headline"),
+    [
+        (3.0, "Overconfident"),
+        (0.4, "Underconfident"),
+        (1.0, "Neither over- nor underconfident on average"),
+    ],
+)
+def test_verdict_names_the_side(scale, headline):
+    labels, logits = predictions(2000, scale=scale)
+    made = kc.report_of_predictions(labels, logits, from_logits=True, verbose=0)
+    assert made.results["model"]["verdict"]["headline"] == headline
+    assert headline in Page(made.html).text
+
+
+def test_calibrated_column_is_of_the_calibrator():
+    labels, logits = predictions()
+    calibrator = kc.TemperatureScaling().fit(*predictions(seed=1))
+    made = kc.report_of_predictions(
+        labels, logits, from_logits=True, calibrator=calibrator, verbose=0
+    )
+    found = made.results["model"]
+    after = kc.ece(labels, np.asarray(calibrator(logits)), from_logits=True)
+    assert abs(found["calibrated_metrics"]["ece"]["value"] - after) < 1e-5
+    assert after < found["metrics"]["ece"]["value"]
+    page = Page(made.html)
+    assert "After calibration" in page.text
+    assert f"temperature {float(calibrator.temperature):.4g}" in page.text
+    # Of probabilities too, whose logarithms are logits.
+    again = kc.report_of_predictions(
+        labels, softmax(logits), calibrator=calibrator, verbose=0
+    )
+    other = again.results["model"]["calibrated_metrics"]["ece"]["value"]
+    assert abs(other - after) < 1e-4
+
+
+def test_selector_is_judged_on_the_data():
+    labels, logits = predictions(3000)
+    held_out = predictions(3000, seed=1)
+    selector = kc.SelectiveClassifier().fit(*held_out, risk=0.2, delta=0.05)
+    made = kc.report_of_predictions(
+        labels, logits, from_logits=True, selector=selector, verbose=0
+    )
+    accept = np.asarray(selector(logits)["accept"])
+    wrong = logits.argmax(-1) != labels
+    found = made.results["model"]["selection"]
+    assert abs(found["coverage"] - accept.mean()) < 1e-12
+    assert abs(found["risk"]["value"] - wrong[accept].mean()) < 1e-12
+    low, high = kc.clopper_pearson(wrong[accept].sum(), accept.sum())
+    np.testing.assert_allclose(
+        [found["risk"]["low"], found["risk"]["high"]], [low, high], rtol=1e-9
+    )
+    text = Page(made.html).text
+    assert "certified for a risk of at most 20.00 %" in text
+    assert "speak against" not in text
+    # Data of another kind break what was promised.
+    made = kc.report_of_predictions(
+        (labels + 1) % 4, logits, from_logits=True, selector=selector, verbose=0
+    )
+    assert "speak against" in Page(made.html).text
+
+
+def test_slider_rows_are_points_of_the_curve(made):
+    labels, logits = predictions()
+    (rows,) = slider(Page(made.html))
+    metric = kc.CalibrationMetrics(["aurc"], from_logits=True)
+    metric.update_state(labels, logits)
+    curve = metric.curve()
+    exact = kc.risk_coverage_curve(labels, logits, from_logits=True)
+    confidence = softmax(logits.astype("float64")).max(-1)
+    wrong = logits.argmax(-1) != labels
+    assert rows[0]["risk"] == 0.0
+    assert abs(rows[-1]["risk"] - wrong.mean()) < 1e-9
+    for row in rows:
+        risk, coverage = row["risk"] + 1e-12, row.get("coverage", 0.0)
+        best = max([0.0, *curve.coverage[curve.risk <= risk]])
+        assert abs(coverage - best) < 1e-12
+        # Samples that share a cell are accepted together.
+        assert coverage <= max([0.0, *exact.coverage[exact.risk <= risk]])
+        if "threshold" not in row:
+            continue
+        accepted = confidence >= row["threshold"] - 1e-6
+        assert abs(accepted.mean() - row["coverage"]) < 0.004
+        assert row["observed"] <= row["risk"] + 1e-12
+        bound = binomial_upper_bound(
+            row["observed"] * row["coverage"] * len(labels),
+            row["coverage"] * len(labels),
+        )
+        assert abs(row["bound"] - bound) < 1e-9
+
+
+def test_report_is_one_file_that_asks_for_nothing(made):
+    page = Page(made.html)
+    policy = next(a for a in page.all("meta") if "http-equiv" in a)
+    assert policy["content"].startswith("default-src 'none'")
+    for tag, attrs in page.tags:
+        for name in ("src", "href", "action", "srcset", "data", "poster"):
+            assert attrs.get(name, "data:").startswith("data:"), tag
+    css = re.search(r"<style>(.*?)</style>", made.html, re.DOTALL)[1]
+    assert "url(" not in css and "@import" not in css
+    pictures = [a for a in page.all("img") if "svg" in a["src"]]
+    assert len(pictures) == 3
+    for picture in pictures:
+        assert picture["alt"]
+        svg = base64.b64decode(picture["src"].split(",")[1]).decode()
+        assert "</svg>" in svg and "<script" not in svg
+
+
+def test_what_users_write_is_escaped():
+    labels, logits = predictions(200)
+    evil = "<script>alert('x')</script>\"&amp;"
+    made = kc.report_of_predictions(
+        labels,
+        {evil: logits},
+        from_logits=True,
+        class_names=[f"{evil}{i}" for i in range(4)],
+        inputs=np.array([evil] * 200),
+        title=evil,
+        verbose=0,
+    )
+    page = Page(made.html)
+    assert len(page.all("script")) == 1
+    assert evil in page.text
+    assert list(made.results) == [evil]
+    assert (
+        "alert"
+        not in re.search(r"<script>(.*?)</script>", made.html, re.DOTALL)[1]
+    )
+
+
+def test_surest_mistakes_are_the_surest(made):
+    labels, logits = predictions(300)
+    images = np.zeros((300, 8, 8, 1), "uint8")
+    images[:, 0, 0, 0] = np.arange(300) % 256
+    report = kc.report_of_predictions(
+        labels,
+        logits,
+        from_logits=True,
+        inputs=images,
+        num_mistakes=5,
+        class_names=["a", "b", "c", "d"],
+        verbose=0,
+    )
+    confidence = softmax(logits.astype("float64")).max(-1)
+    wrong = np.flatnonzero(logits.argmax(-1) != labels)
+    surest = wrong[np.argsort(-confidence[wrong])][:5]
+    shown = re.findall(r"sample (\d+)<", report.html)
+    assert [int(i) for i in shown] == surest.tolist()
+    pictures = [a for a in Page(report.html).all("img") if "png" in a["src"]]
+    assert len(pictures) == 5
+    png = base64.b64decode(pictures[0]["src"].split(",")[1])
+    assert png.startswith(b"\x89PNG")
+    none = kc.report_of_predictions(
+        labels, logits, from_logits=True, num_mistakes=0, verbose=0
+    )
+    assert "surest mistakes" not in Page(none.html).text
+
+
+def small_model():
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((6, 6, 1))
+    x = keras.layers.Flatten()(inputs)
+    return keras.Model(inputs, keras.layers.Dense(3)(x))
+
+
+def test_report_of_models_reads_the_data_once():
+    model, other = small_model(), small_model()
+    rng = np.random.default_rng(0)
+    x = rng.random((70, 6, 6, 1)).astype("float32")
+    y = rng.integers(0, 3, 70)
+    reads = []
+
+    def batches():
+        reads.append(1)
+        for start in range(0, 70, 32):
+            yield x[start : start + 32], y[start : start + 32]
+
+    made = kc.report(
+        {"one": model, "two": other},
+        batches(),
+        from_logits=True,
+        steps=3,
+        verbose=0,
+    )
+    assert len(reads) == 1
+    logits = model.predict(x, verbose=0)
+    for name in ("one", "two"):
+        assert made.results[name]["num_samples"] == 70
+    ece = kc.ece(y, logits, from_logits=True)
+    assert abs(made.results["one"]["metrics"]["ece"]["value"] - ece) < 1e-5
+    assert "All models" in Page(made.html).text
+    assert len(slider(Page(made.html))) == 2
+    whole = kc.report(model, (x, y), from_logits=True, verbose=0)
+    again = kc.report_of_predictions(y, logits, from_logits=True, verbose=0)
+    one, two = (r.results["model"]["metrics"] for r in (whole, again))
+    assert abs(one["aurc"]["value"] - two["aurc"]["value"]) < 1e-6
+
+
+def test_pixels_and_weights_count_as_in_metrics():
+    labels, logits = predictions(240)
+    labels[:50] = 9
+    rows, outputs = labels.reshape(4, 60), logits.reshape(4, 60, 4)
+    made = kc.report_of_predictions(
+        rows, outputs, from_logits=True, ignore_class=9, verbose=0
+    )
+    kept = labels != 9
+    exact = kc.ece(labels[kept], logits[kept], from_logits=True)
+    assert abs(made.results["model"]["metrics"]["ece"]["value"] - exact) < 1e-5
+    labels = np.where(kept, labels, 0)
+    weighted = kc.report_of_predictions(
+        labels,
+        logits,
+        from_logits=True,
+        sample_weight=kept.astype("float32"),
+        verbose=0,
+    )
+    other = weighted.results["model"]["metrics"]["ece"]["value"]
+    assert abs(other - exact) < 1e-5
+    one = made.results["model"]["overconfidence"]["value"]
+    other = weighted.results["model"]["overconfidence"]["value"]
+    assert abs(one - other) < 1e-9
+
+
+def test_batches_in_which_nothing_counts_are_left_out():
+    labels, logits = predictions(64)
+    made = kc.report(
+        keras.Sequential([keras.Input((4,)), keras.layers.Activation(None)]),
+        [(logits[:32], np.full(32, 9)), (logits[32:], labels[32:])],
+        from_logits=True,
+        ignore_class=9,
+        verbose=0,
+    )
+    exact = kc.ece(labels[32:], logits[32:], from_logits=True)
+    ece = made.results["model"]["metrics"]["ece"]["value"]
+    assert abs(ece - exact) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "match"),
+    [
+        ({"labels": [0, 1]}, ValueError, "the same length"),
+        ({"class_names": ["ab", "c"]}, ValueError, "a name for each class"),
+        ({"class_names": "abcd"}, TypeError, "`class_names`"),
+        (
+            {"calibrator": kc.TemperatureScaling()},
+            RuntimeError,
+            "must be fitted",
+        ),
+        ({"selector": {"b": None}}, ValueError, "models that are there"),
+        ({"num_mistakes": -1}, ValueError, "`num_mistakes`"),
+        ({"num_bins": 0}, ValueError, "`num_bins`"),
+        ({"from_logits": False}, ValueError, "probabilities"),
+        ({"ignore_class": 0.5}, TypeError, "`ignore_class`"),
+    ],
+)
+def test_bad_arguments_are_refused(changes, error, match):
+    labels, logits = predictions(50)
+    given = {
+        "labels": labels,
+        "probs": logits,
+        "from_logits": True,
+        "verbose": 0,
+        **changes,
+    }
+    with pytest.raises(error, match=match):
+        kc.report_of_predictions(**given)
+
+
+def test_calibrators_of_several_models_need_their_names():
+    labels, logits = predictions(50)
+    calibrator = kc.TemperatureScaling().fit(labels, logits)
+    models = {"a": logits, "b": logits / 2}
+    options = {"from_logits": True, "verbose": 0}
+    with pytest.raises(ValueError, match="must be a dict by their names"):
+        kc.report_of_predictions(
+            labels, models, calibrator=calibrator, **options
+        )
+    made = kc.report_of_predictions(
+        labels, models, calibrator={"b": calibrator}, **options
+    )
+    assert "calibrated_metrics" not in made.results["a"]
+    assert "calibrated_metrics" in made.results["b"]
+
+
+def test_save_leaves_a_whole_file_or_the_old_one(made, tmp_path):
+    path = made.save(tmp_path / "new" / "report.html")
+    assert path.read_text(encoding="utf-8") == made.html
+    assert [p.name for p in path.parent.iterdir()] == ["report.html"]
+    broken = kc.Report(None, {})
+    with pytest.raises(TypeError):
+        broken.save(path)
+    assert path.read_text(encoding="utf-8") == made.html
+    assert [p.name for p in path.parent.iterdir()] == ["report.html"]
+
+
+# Files of predictions, and the command.
+
+
+def write(path, labels, **arrays):
+    """The same predictions in each format."""
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    if path.suffix == ".npz":
+        np.savez(path, labels=labels, **arrays)
+        return path
+    ((name, values),) = arrays.items()
+    if path.name.startswith("lists"):
+        columns = {"label": labels, name: list(values)}
+    else:
+        columns = {
+            f"{name.rstrip('s')}_{k}": values[:, k]
+            for k in reversed(range(values.shape[-1]))
+        }
+        columns["label"] = labels
+    table = pa.table(columns)
+    if path.suffix == ".csv":
+        pa.csv.write_csv(table, path)
+    else:
+        pa.parquet.write_table(table, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a.npz", "a.csv", "a.parquet", "lists.parquet"],
+)
+@pytest.mark.parametrize("kind", ["logits", "probs"])
+def test_files_of_predictions_are_read_alike(tmp_path, name, kind):
+    labels, logits = predictions(40, 12)
+    values = logits if kind == "logits" else softmax(logits)
+    file = open_predictions(write(tmp_path / name, labels, **{kind: values}))
+    assert file.from_logits == (kind == "logits")
+    assert file.num_rows in (40, None)
+    parts = list(file.batches(16))
+    assert [len(part.labels) for part in parts] == [16, 16, 8]
+    for rows in (
+        file.read(),
+        Rows(
+            *map(
+                np.concatenate, zip(*[part[:2] for part in parts], strict=True)
+            ),
+            None,
+        ),
+    ):
+        np.testing.assert_array_equal(rows.labels, labels)
+        np.testing.assert_allclose(rows.outputs, values, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "match"),
+    [
+        ("gap.csv", "label,prob_0,prob_2\n0,0.5,0.5\n", "`prob_0` to `prob_1`"),
+        ("text.csv", "label,prob_0,prob_1\ncat,0.5,0.5\n", "column `label`"),
+        ("none.csv", "label,prob_0,prob_1\n1,,0.5\n", "column `prob_0`"),
+        ("odd.csv", "label,prob_0,prob_1\n1,a,0.5\n", "readable .csv"),
+        ("both.csv", "label,prob_0,logit_0\n1,0,1\n", "must have `label`"),
+        ("bare.csv", "class,prob_0\n1,1\n", "must have `label`"),
+        ("empty.csv", "label,prob_0,prob_1\n", "must have samples"),
+        ("broken.parquet", "PAR1 no", "readable .parquet"),
+        ("broken.npz", "PK no", "plain arrays"),
+        ("other.pkl", "", "must end in"),
+    ],
+)
+def test_bad_files_are_named_with_what_is_wrong(tmp_path, name, text, match):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=match):
+        open_predictions(tmp_path / name).read()
+
+
+def test_bad_arrays_in_files_are_refused(tmp_path):
+    labels, logits = predictions(10)
+    # Reading this would run what it holds.
+    pickled = np.array([{"a": 1}] * 10, dtype=object)
+    path = write(tmp_path / "pickled.npz", labels, logits=pickled)
+    with pytest.raises(ValueError, match="plain arrays"):
+        open_predictions(path)
+    path = write(tmp_path / "a.npz", labels, logits=logits, probs=logits)
+    with pytest.raises(ValueError, match="either `logits` or `probs`"):
+        open_predictions(path)
+    path = write(tmp_path / "b.npz", labels[:9], logits=logits)
+    with pytest.raises(ValueError, match="one length"):
+        open_predictions(path)
+    with pytest.raises(FileNotFoundError, match="must be a file"):
+        open_predictions(tmp_path / "absent.npz")
+
+
+def test_command_writes_what_the_function_makes(tmp_path, capsys):
+    parts = {name: predictions(2000, seed=i) for i, name in enumerate("tcs")}
+    files = {
+        name: write(tmp_path / f"{name}.npz", labels, logits=logits)
+        for name, (labels, logits) in parts.items()
+    }
+    out = tmp_path / "report.html"
+    code = main(
+        [
+            "report",
+            f"--predictions={files['t']}",
+            f"--calibration={files['c']}",
+            f"--selection={files['s']}",
+            "--risk=0.2",
+            f"--out={out}",
+            "--quiet",
+        ]
+    )
+    assert code == 0
+    assert capsys.readouterr().out.strip() == str(out)
+    text = Page(out.read_text(encoding="utf-8")).text
+    ece = kc.ece(*parts["t"], from_logits=True)
+    assert f"ECE {ece:.4f}" in text
+    assert "certified for a risk of at most 20.00 %" in text
+    assert "After calibration" in text
+
+
+def test_command_compares_files_of_the_same_labels(tmp_path, capsys):
+    labels, logits = predictions(50)
+    one = write(tmp_path / "one.parquet", labels, logits=logits)
+    two = write(tmp_path / "two.csv", labels, logits=logits / 2)
+    out = tmp_path / "report.html"
+    given = ["report", f"--out={out}", "--quiet", f"--predictions={one}"]
+    assert main([*given, f"--predictions={two}"]) == 0
+    text = Page(out.read_text(encoding="utf-8")).text
+    for scale in (1, 2):
+        ece = kc.ece(labels, logits / scale, from_logits=True)
+        assert f"ECE {ece:.4f}" in text
+    capsys.readouterr()
+    for count in (49, 50):
+        others = np.roll(labels, 1)[:count]
+        other = write(tmp_path / "o.npz", others, logits=logits[:count])
+        assert main([*given, f"--predictions={other}"]) == 1
+        assert "same labels" in capsys.readouterr().err
+
+
+def test_command_tells_faults_by_exit_codes(tmp_path, capsys):
+    labels, logits = predictions(50)
+    file = write(tmp_path / "t.npz", labels, probs=logits)
+    out = tmp_path / "report.html"
+    assert main(["report", f"--predictions={file}", f"--out={out}"]) == 1
+    assert "error:" in capsys.readouterr().err
+    assert not out.exists()
+    with pytest.raises(SystemExit) as stop:
+        main(["report", f"--predictions={file}", f"--out={out}", "--risk=0.1"])
+    assert stop.value.code == 2
+    with pytest.raises(SystemExit) as stop:
+        main(["report"])
+    assert stop.value.code == 2
+
+
+def test_help_is_had_from_a_shell():
+    run = subprocess.run(
+        [sys.executable, "-m", "keras_calib", "report", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    for word in ("parquet", "--calibration", "exit codes", "logit_0"):
+        assert word in run.stdout
+
+
+def test_risk_steps_say_where_no_threshold_is_strict_enough():
+    # The surest prediction is wrong.
+    labels, logits = [1, 0, 0], [[9.0, 0.0], [1.0, 0.0], [0.5, 0.0]]
+    made = kc.report_of_predictions(labels, logits, from_logits=True, verbose=0)
+    (rows,) = slider(Page(made.html))
+    assert "threshold" not in rows[0]
+    assert rows[-1]["coverage"] == 1.0
+    assert len(rows) == 201
