@@ -10,6 +10,8 @@ from html.parser import HTMLParser
 import keras
 import numpy as np
 import pytest
+from noisy_predictions import noisy_predictions
+from noisy_predictions import softmax
 
 import keras_calib as kc
 from keras_calib.commands import main
@@ -18,20 +20,6 @@ from keras_calib.prediction_files import Rows
 from keras_calib.prediction_files import open_predictions
 
 pytestmark = pytest.mark.portable
-
-
-def predictions(count=600, num_classes=4, scale=3.0, seed=0):
-    """Labels drawn from probabilities that the logits overstate."""
-    rng = np.random.default_rng(seed)
-    true = rng.normal(size=(count, num_classes)) * 1.5
-    probs = np.exp(true) / np.exp(true).sum(-1, keepdims=True)
-    labels = np.array([rng.choice(num_classes, p=p) for p in probs])
-    return labels, (scale * true).astype("float32")
-
-
-def softmax(logits):
-    z = np.exp(logits - logits.max(-1, keepdims=True))
-    return z / z.sum(-1, keepdims=True)
 
 
 class Page(HTMLParser):
@@ -64,12 +52,12 @@ def slider(page):
 
 @pytest.fixture(scope="module")
 def made():
-    labels, logits = predictions()
+    labels, logits = noisy_predictions()
     return kc.report_of_predictions(labels, logits, from_logits=True, verbose=0)
 
 
 def test_report_has_the_values_of_the_exact_functions(made):
-    labels, logits = predictions()
+    labels, logits = noisy_predictions()
     found = made.results["model"]
     metrics = found["metrics"]
     exact = {
@@ -104,15 +92,15 @@ def test_report_has_the_values_of_the_exact_functions(made):
     ],
 )
 def test_verdict_names_the_side(scale, headline):
-    labels, logits = predictions(2000, scale=scale)
+    labels, logits = noisy_predictions(2000, scale=scale)
     made = kc.report_of_predictions(labels, logits, from_logits=True, verbose=0)
     assert made.results["model"]["verdict"]["headline"] == headline
     assert headline in Page(made.html).text
 
 
 def test_calibrated_column_is_of_the_calibrator():
-    labels, logits = predictions()
-    calibrator = kc.TemperatureScaling().fit(*predictions(seed=1))
+    labels, logits = noisy_predictions()
+    calibrator = kc.TemperatureScaling().fit(*noisy_predictions(seed=1))
     made = kc.report_of_predictions(
         labels, logits, from_logits=True, calibrator=calibrator, verbose=0
     )
@@ -132,8 +120,8 @@ def test_calibrated_column_is_of_the_calibrator():
 
 
 def test_selector_is_judged_on_the_data():
-    labels, logits = predictions(3000)
-    held_out = predictions(3000, seed=1)
+    labels, logits = noisy_predictions(3000)
+    held_out = noisy_predictions(3000, seed=1)
     selector = kc.SelectiveClassifier().fit(*held_out, risk=0.2, delta=0.05)
     made = kc.report_of_predictions(
         labels, logits, from_logits=True, selector=selector, verbose=0
@@ -158,7 +146,7 @@ def test_selector_is_judged_on_the_data():
 
 
 def test_slider_rows_are_points_of_the_curve(made):
-    labels, logits = predictions()
+    labels, logits = noisy_predictions()
     (rows,) = slider(Page(made.html))
     metric = kc.CalibrationMetrics(["aurc"], from_logits=True)
     metric.update_state(labels, logits)
@@ -204,7 +192,7 @@ def test_report_is_one_file_that_asks_for_nothing(made):
 
 
 def test_what_users_write_is_escaped():
-    labels, logits = predictions(200)
+    labels, logits = noisy_predictions(200)
     evil = "<script>alert('x')</script>\"&amp;"
     made = kc.report_of_predictions(
         labels,
@@ -226,7 +214,7 @@ def test_what_users_write_is_escaped():
 
 
 def test_surest_mistakes_are_the_surest(made):
-    labels, logits = predictions(300)
+    labels, logits = noisy_predictions(300)
     images = np.zeros((300, 8, 8, 1), "uint8")
     images[:, 0, 0, 0] = np.arange(300) % 256
     report = kc.report_of_predictions(
@@ -294,7 +282,7 @@ def test_report_of_models_reads_the_data_once():
 
 
 def test_pixels_and_weights_count_as_in_metrics():
-    labels, logits = predictions(240)
+    labels, logits = noisy_predictions(240)
     labels[:50] = 9
     rows, outputs = labels.reshape(4, 60), logits.reshape(4, 60, 4)
     made = kc.report_of_predictions(
@@ -319,7 +307,7 @@ def test_pixels_and_weights_count_as_in_metrics():
 
 
 def test_batches_in_which_nothing_counts_are_left_out():
-    labels, logits = predictions(64)
+    labels, logits = noisy_predictions(64)
     made = kc.report(
         keras.Sequential([keras.Input((4,)), keras.layers.Activation(None)]),
         [(logits[:32], np.full(32, 9)), (logits[32:], labels[32:])],
@@ -351,7 +339,7 @@ def test_batches_in_which_nothing_counts_are_left_out():
     ],
 )
 def test_bad_arguments_are_refused(changes, error, match):
-    labels, logits = predictions(50)
+    labels, logits = noisy_predictions(50)
     given = {
         "labels": labels,
         "probs": logits,
@@ -364,7 +352,7 @@ def test_bad_arguments_are_refused(changes, error, match):
 
 
 def test_calibrators_of_several_models_need_their_names():
-    labels, logits = predictions(50)
+    labels, logits = noisy_predictions(50)
     calibrator = kc.TemperatureScaling().fit(labels, logits)
     models = {"a": logits, "b": logits / 2}
     options = {"from_logits": True, "verbose": 0}
@@ -425,7 +413,7 @@ def write(path, labels, **arrays):
 )
 @pytest.mark.parametrize("kind", ["logits", "probs"])
 def test_files_of_predictions_are_read_alike(tmp_path, name, kind):
-    labels, logits = predictions(40, 12)
+    labels, logits = noisy_predictions(40, 12)
     values = logits if kind == "logits" else softmax(logits)
     file = open_predictions(write(tmp_path / name, labels, **{kind: values}))
     assert file.from_logits == (kind == "logits")
@@ -467,7 +455,7 @@ def test_bad_files_are_named_with_what_is_wrong(tmp_path, name, text, match):
 
 
 def test_bad_arrays_in_files_are_refused(tmp_path):
-    labels, logits = predictions(10)
+    labels, logits = noisy_predictions(10)
     # Reading this would run what it holds.
     pickled = np.array([{"a": 1}] * 10, dtype=object)
     path = write(tmp_path / "pickled.npz", labels, logits=pickled)
@@ -484,7 +472,9 @@ def test_bad_arrays_in_files_are_refused(tmp_path):
 
 
 def test_command_writes_what_the_function_makes(tmp_path, capsys):
-    parts = {name: predictions(2000, seed=i) for i, name in enumerate("tcs")}
+    parts = {
+        name: noisy_predictions(2000, seed=i) for i, name in enumerate("tcs")
+    }
     files = {
         name: write(tmp_path / f"{name}.npz", labels, logits=logits)
         for name, (labels, logits) in parts.items()
@@ -511,7 +501,7 @@ def test_command_writes_what_the_function_makes(tmp_path, capsys):
 
 
 def test_command_compares_files_of_the_same_labels(tmp_path, capsys):
-    labels, logits = predictions(50)
+    labels, logits = noisy_predictions(50)
     one = write(tmp_path / "one.parquet", labels, logits=logits)
     two = write(tmp_path / "two.csv", labels, logits=logits / 2)
     out = tmp_path / "report.html"
@@ -530,7 +520,7 @@ def test_command_compares_files_of_the_same_labels(tmp_path, capsys):
 
 
 def test_command_tells_faults_by_exit_codes(tmp_path, capsys):
-    labels, logits = predictions(50)
+    labels, logits = noisy_predictions(50)
     file = write(tmp_path / "t.npz", labels, probs=logits)
     out = tmp_path / "report.html"
     assert main(["report", f"--predictions={file}", f"--out={out}"]) == 1

@@ -337,6 +337,8 @@ class SortedLogitsDisplay(_LogitDisplay):
                     label=label,
                 )
             ax.set(xlabel="rank of the logit", ylabel=what)
+            if what.startswith("exponential"):
+                ax.set_yscale("log", nonpositive="clip")
             ax.xaxis.get_major_locator().set_params(integer=True)
         axes[1].set_title(titled(self.name, "Sorted logits, mean ± deviation"))
         axes[0].legend(framealpha=0.9, fontsize="small")
