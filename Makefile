@@ -18,7 +18,7 @@ test test-jax: export XLA_FLAGS ?= --xla_backend_optimization_level=0 \
   --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false
 test-jax: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 
-.PHONY: demo test test-backends test-jax test-torch lint format bench \
+.PHONY: demo test test-backends test-jax test-torch lint format docs bench \
   bench-peers clean help
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo "make test           all tests, on the TensorFlow backend"
 	@echo "make test-backends  reference values and laws on JAX and on torch"
 	@echo "make lint           ruff"
+	@echo "make docs           the documentation, into build/site"
 	@echo "make bench          the benchmarks; tables in benchmarks/results"
 	@echo "make bench-peers    metrics and calibrators beside other libraries, more"
 	@echo "                    than half an hour"
@@ -56,6 +57,9 @@ lint: .venv/dev
 format: .venv/dev
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
+
+docs: .venv/dev
+	.venv/bin/python -m mkdocs build --strict
 
 bench: .venv/dev
 	.venv/bin/python benchmarks/losses.py --out=benchmarks/results/losses.md

@@ -18,6 +18,7 @@ __all__ = [
     "batches_of",
     "check_data",
     "check_reread",
+    "cut_arrays",
     "each_batch",
     "has_end",
     "num_batches",
@@ -139,7 +140,7 @@ def batches_of(
     """
     check_data(data, batch_size, steps)
     is_arrays = isinstance(data, tuple)
-    batches = _cut(data, batch_size) if is_arrays else each_batch(data)
+    batches = cut_arrays(data, batch_size) if is_arrays else each_batch(data)
     for batch in itertools.islice(batches, steps):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         labels, index = split_index(y)
@@ -198,7 +199,8 @@ def predict_batch(model: keras.Model, batch: Batch) -> Batch:
     return batch._replace(outputs=outputs[:count])
 
 
-def _cut(arrays: tuple, size: int) -> Iterator[tuple]:
+def cut_arrays(arrays: tuple, size: int) -> Iterator[tuple]:
+    """Arrays `(x, y)` or `(x, y, sample_weight)` as batches."""
     for start in range(0, _length_of(arrays), size):
         part = slice(start, start + size)
         yield keras.tree.map_structure(

@@ -127,33 +127,6 @@ def test_a_prepared_tfds_data_set_is_read_split_and_scaled(
         np.testing.assert_array_equal(part[1], np.arange(12)[rows] % 3)
 
 
-@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed:UserWarning")
-def test_the_code_of_the_readme_runs(tmp_path, monkeypatch):
-    import keras
-    import matplotlib as mpl
-    import tensorflow as tf
-
-    mpl.use("Agg")
-    monkeypatch.chdir(tmp_path)
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    code = text.split("```python\n")[1].split("```")[0]
-    rng = np.random.default_rng(0)
-    labels = rng.integers(3, size=60)
-    images = np.eye(3)[labels] + rng.normal(size=(60, 3))
-    pairs = tf.data.Dataset.from_tensor_slices((images, labels)).batch(20)
-    names = {"train": pairs, "val": pairs}
-    for part in ("cal", "test"):
-        names |= {f"{part}_images": images, f"{part}_labels": labels}
-    # Enough, and easy enough, for a guarantee.
-    many = np.arange(600) % 3
-    names |= {"sel_images": 20 * np.eye(3)[many], "sel_labels": many}
-    # Logits that know something from the start: a temperature exists.
-    layer = keras.layers.Dense(3, kernel_initializer="identity")
-    layers = [keras.Input((3,)), layer]
-    exec(code, {**names, "model": keras.Sequential(layers)})
-    assert (tmp_path / "serving" / "1" / "saved_model.pb").exists()
-
-
 def test_rejection_is_measured_with_and_without_smoothing():
     done = subprocess.run(
         [

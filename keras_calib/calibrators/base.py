@@ -138,7 +138,7 @@ class Calibrator(keras.layers.Layer):
                 or `(batch, ..., 1)`.
             dataset: Batches `(x, y)` or `(x, y, sample_weight)` as for
                 `model.fit`: a `tf.data.Dataset`, a `keras.utils.PyDataset`,
-                a generator or any iterable.
+                a generator or any iterable; or a tuple of arrays.
             from_logits: Whether the model returns logits; None takes it from
                 the loss that the model was compiled with.
             ignore_class: Class id that does not count, such as 255.

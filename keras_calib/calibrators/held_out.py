@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
+from keras_calib.inference import cut_arrays
 from keras_calib.inference import each_batch
 from keras_calib.inference import num_batches
 from keras_calib.model_outputs import reads_logits
@@ -19,6 +20,9 @@ from keras_calib.numerics import to_numpy
 from keras_calib.pixels import sample_pixels
 
 __all__ = ["predicted_batches"]
+
+# Size of the batches that arrays are cut into, as in Keras.
+_BATCH = 32
 
 
 def predicted_batches(
@@ -36,7 +40,8 @@ def predicted_batches(
 
     Args:
         model: A Keras model with one output.
-        dataset: Batches `(x, y)` or `(x, y, sample_weight)`.
+        dataset: Batches `(x, y)` or `(x, y, sample_weight)`, or a tuple of
+            such arrays.
         from_logits: Whether the model returns logits, or None.
         ignore_class: Class id that does not count, or None.
         pixels_per_image: How many pixels of each image to keep, or None.
@@ -52,6 +57,10 @@ def predicted_batches(
         check_integer("steps", steps, 1)
     if pixels_per_image is not None:
         check_integer("pixels_per_image", pixels_per_image, 1)
+    if isinstance(dataset, tuple) and not all(
+        isinstance(part, tuple) for part in dataset
+    ):
+        dataset = list(cut_arrays(dataset, _BATCH))
     total = steps
     if total is None:
         total = num_batches(

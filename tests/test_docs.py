@@ -1,0 +1,131 @@
+"""The documentation is whole: built without a warning, every name explained."""
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+from urllib.parse import urlsplit
+
+import pytest
+
+import keras_calib
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Html(HTMLParser):
+    """Addresses by attribute of a tag, and the names of places."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.addresses, self.places = [], set()
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        for key, value in attrs:
+            if key in ("src", "href") and value:
+                self.addresses.append((tag, dict(attrs).get("rel"), value))
+            if key in ("id", "name") and value:
+                self.places.add(value)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    run = subprocess.run(
+        [
+            *(sys.executable, "-m", "mkdocs", "build", "--strict"),
+            *("--config-file", ROOT / "mkdocs.yml", "--site-dir", folder),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+    assert "WARNING -" not in run.stderr
+    pages = {p.relative_to(folder): Html(p) for p in folder.rglob("*.html")}
+    return folder, pages
+
+
+def test_every_public_name_is_in_the_reference(site):
+    _, pages = site
+    places = {
+        place
+        for path, page in pages.items()
+        if path.parts[0] == "reference"
+        for place in page.places
+    }
+    names = {n for n in keras_calib.__all__ if not n.startswith("__")}
+    assert names <= places
+
+
+def test_every_loss_and_model_has_a_page_of_its_own(site, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs" / "hooks")
+    import method_pages
+
+    _, pages = site
+    places = {
+        place
+        for path, page in pages.items()
+        if path.parts[0] == "methods"
+        for place in page.places
+    }
+    assert method_pages.exported_methods() <= places
+    told = "\n".join(method_pages.method_pages().values())
+    # Rows of the tables of cost and of effect are found by their names.
+    for words in (
+        "| ACLS reference zero |",
+        "| CRL |",
+        "| MbLS | 0.6121",
+        "`-(1 - p_y)^gamma log p_y`",
+    ):
+        assert words in told
+
+
+def test_pages_fetch_nothing_from_elsewhere(site):
+    _, pages = site
+    for path, page in pages.items():
+        for tag, rel, address in page.addresses:
+            fetched = tag in ("script", "img", "iframe", "source") or (
+                tag == "link" and rel not in ("canonical", "next", "prev")
+            )
+            if fetched:
+                assert not urlsplit(address).netloc, f"{path}: {address}"
+
+
+def test_links_lead_to_places_that_are_there(site):
+    folder, pages = site
+    for path, page in pages.items():
+        if path.name == "404.html":
+            continue
+        for _, _, address in page.addresses:
+            parts = urlsplit(address)
+            if (
+                parts.netloc
+                or parts.scheme
+                or not (parts.path or parts.fragment)
+            ):
+                continue
+            target = (folder / path).parent / unquote(parts.path)
+            target = (folder / path if not parts.path else target).resolve()
+            if target.is_dir():
+                target = target / "index.html"
+            assert target.is_file(), f"{path}: {address}"
+            inside = pages.get(target.relative_to(folder.resolve()))
+            if parts.fragment and inside is not None:
+                place = unquote(parts.fragment)
+                assert place in inside.places, f"{path}: {address}"
+
+
+def test_docs_and_readme_link_to_files_that_exist():
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        text = page.read_text(encoding="utf-8")
+        for address in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+            if urlsplit(address).scheme:
+                continue
+            generated = address.startswith(("methods/", "reference/"))
+            assert generated or (page.parent / address).exists(), (
+                f"{page.name}: {address}"
+            )

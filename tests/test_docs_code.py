@@ -1,0 +1,74 @@
+"""The code in README and documentation runs as it stands."""
+
+import re
+import shlex
+from pathlib import Path
+
+import keras
+import matplotlib as mpl
+import pytest
+from docs_preludes import PRELUDES
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(
+    r"(?:<!-- not run: (?P<reason>[^>]+) -->\s*)?"
+    r"^```(?P<kind>python|sh)\n(?P<code>.*?)^```",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def blocks(page, kind):
+    text = page.read_text(encoding="utf-8")
+    found = [m for m in BLOCK.finditer(text) if m["kind"] == kind]
+    return [m["code"] for m in found if not m["reason"]]
+
+
+def name(page):
+    return str(page.relative_to(ROOT))
+
+
+def test_every_prelude_has_its_page():
+    with_code = {name(page) for page in PAGES if blocks(page, "python")}
+    assert set(PRELUDES) <= with_code
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if blocks(p, "python")], ids=name
+)
+def test_python_code_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mpl.use("Agg")
+    space = {"__name__": "page"}
+    exec(compile(PRELUDES.get(name(page), ""), "prelude", "exec"), space)
+    for number, code in enumerate(blocks(page, "python"), 1):
+        # What is shown is how, not how long.
+        code = re.sub(r"\bepochs=\d+", "epochs=2", code)
+        exec(compile(code, f"{name(page)}, block {number}", "exec"), space)
+    keras.backend.clear_session()
+
+
+def commands():
+    for page in PAGES:
+        for code in blocks(page, "sh"):
+            for line in code.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True)
+                if words:
+                    yield pytest.param(
+                        words, id=f"{name(page)}: {' '.join(words[:3])}"
+                    )
+
+
+@pytest.mark.parametrize("words", list(commands()))
+def test_commands_name_files_and_targets_that_exist(words):
+    files = [w for w in words if re.fullmatch(r"(examples|benchmarks)/.*", w)]
+    files += [w.partition("=")[2] for w in words if w.startswith("--flagfile=")]
+    for file in files:
+        assert (ROOT / file).is_file(), file
+    if words[0] == "make":
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        targets = [w for w in words[1:] if "=" not in w]
+        for target in targets:
+            assert re.search(rf"^{target}\b.*:", makefile, re.MULTILINE)
+    if words[:2] == ["python", "-m"]:
+        assert (ROOT / words[2] / "__main__.py").is_file() or words[2] == "venv"
