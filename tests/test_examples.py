@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,54 @@ def quickstart(*flags):
         text=True,
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
     )
+
+
+def guide(name):
+    done = subprocess.run(
+        [sys.executable, f"examples/guide_{name}.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
+
+
+def numbers(lines, name):
+    """Those behind `name` in the first line that begins with it."""
+    line = next(line for line in lines if line.startswith(name))
+    return [float(v) for v in re.findall(r"[-+]?\d+\.?\d*", line[len(name) :])]
+
+
+def test_guide_to_training_shows_what_it_says():
+    lines = guide("calibrated_training")
+    logged = [line.split() for line in lines[1:9]]
+    confidence = [float(line[2]) for line in logged]
+    assert [int(line[0]) for line in logged] == list(range(5, 41, 5))
+    assert confidence[-1] > confidence[0]
+    _, nll, ece, temperature, repaired_nll, repaired_ece, _ = numbers(
+        lines, "cross entropy     "
+    )
+    assert temperature > 1.5
+    assert repaired_nll < nll
+    assert repaired_ece < ece
+    for name in ("label smoothing", "label relaxation", "focal"):
+        assert numbers(lines, f"{name:18}")[2] < ece
+        low, high = numbers(lines, f"cross entropy less {name}")
+        assert low < high
+    asked = numbers(lines, "label smoothing [")
+    assert asked[0] == asked[1] < 1
+
+
+def test_guide_to_rejection_keeps_its_promise():
+    lines = guide("rejecting")
+    broken, _, coverage = numbers(lines, "delta None  ")
+    promised, _, promised_coverage = numbers(lines, "delta 0.1  ")
+    assert broken > 50
+    assert promised <= 30
+    assert 0.3 < promised_coverage < coverage
+    assert any(line.startswith("accept [") for line in lines)
 
 
 def test_quickstart_trains_draws_and_serves(tmp_path):

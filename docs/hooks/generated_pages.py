@@ -12,6 +12,7 @@ from mkdocs.structure.files import File
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from guide_pages import guide_pages  # noqa: E402
 from method_pages import ROOT  # noqa: E402
 from method_pages import method_pages  # noqa: E402
 from reference_pages import reference_pages  # noqa: E402
@@ -23,6 +24,7 @@ _OWN_LINK = re.compile(r"\[(`[^`]+`|[^\[\]]+)\]\((?!https?:)[^)]*\)")
 def on_config(config):
     """Adds the generated pages to the navigation."""
     config.nav += [
+        {"Guides as scripts": _listed(guide_pages())},
         {"Methods": _listed(method_pages())},
         {"Reference": _listed(reference_pages())},
     ]
@@ -31,7 +33,7 @@ def on_config(config):
 
 def on_files(files, config):
     """Adds the generated pages, and what pages link to outside of docs."""
-    pages = {**method_pages(), **reference_pages()}
+    pages = {**guide_pages(), **method_pages(), **reference_pages()}
     for address, text in pages.items():
         files.append(File.generated(config, address, content=text))
     linked = {"benchmarks/results/losses.md", "benchmarks/results/training.md"}
