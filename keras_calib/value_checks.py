@@ -19,6 +19,7 @@ __all__ = [
     "PROBABILITY_TOLERANCE",
     "SUM_TOLERANCE",
     "check_ids",
+    "check_no_probabilities",
     "check_objectness",
     "check_one_hot",
     "check_probabilities",
@@ -146,6 +147,26 @@ def check_probabilities(probs: Any, name: str) -> None:
                 "`from_logits=True` for logits",
                 minimum=bounds[0],
                 maximum=bounds[1],
+            )
+        )
+
+
+def check_no_probabilities(logits: np.ndarray, name: str) -> None:
+    """Logits must not be rows of probabilities.
+
+    A few rows tell: no network returns logits that sum to 1. What a fit made
+    of probabilities would look like any other.
+    """
+    rows = logits.reshape(-1, logits.shape[-1])[:100].astype("float64")
+    if len(rows) < 2 or not (rows.min() >= 0 and rows.max() <= 1):
+        return
+    far = np.abs(rows.sum(axis=-1) - 1.0).max()
+    if far <= SUM_TOLERANCE and (rows % 1 > 0).any():
+        raise ValueError(
+            invalid(
+                f"`{name}` must be logits; pass the logs of probabilities, "
+                "or model and data to `fit_on`, which takes either",
+                **{f"{name}[0]": np.round(rows[0], 4).tolist()[:10]},
             )
         )
 

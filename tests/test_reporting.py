@@ -281,6 +281,25 @@ def test_report_of_models_reads_the_data_once():
     assert abs(one["aurc"]["value"] - two["aurc"]["value"]) < 1e-6
 
 
+def test_report_asks_the_models_what_they_return():
+    labels, logits = noisy_predictions(120)
+    loss = keras.losses.SparseCategoricalCrossentropy
+    models = {}
+    for name, activation in (("logits", "linear"), ("probs", "softmax")):
+        layers = [keras.Input((4,)), keras.layers.Activation(activation)]
+        models[name] = keras.Sequential(layers)
+        models[name].compile(loss=loss(from_logits=name == "logits"))
+        made = kc.report(models[name], (logits, labels), verbose=0)
+        exact = kc.ece(labels, logits, from_logits=True)
+        ece = made.results["model"]["metrics"]["ece"]["value"]
+        assert abs(ece - exact) < 1e-5
+    with pytest.raises(ValueError, match="logits=True, probs=False"):
+        kc.report(models, (logits, labels), verbose=0)
+    silent = keras.Sequential([keras.Input((4,)), keras.layers.Softmax()])
+    with pytest.raises(ValueError, match="from_logits"):
+        kc.report(silent, (logits, labels), verbose=0)
+
+
 def test_pixels_and_weights_count_as_in_metrics():
     labels, logits = noisy_predictions(240)
     labels[:50] = 9

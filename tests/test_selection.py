@@ -752,3 +752,91 @@ def test_a_known_threshold_needs_no_fit():
 def test_the_data_of_the_other_laws_give_a_threshold():
     labels, logits = sample()
     kc.SelectiveClassifier().fit(labels, logits, coverage=0.5)
+
+
+# Fits on a model.
+
+
+def of_model(activation=None):
+    """A model that returns its inputs, or a softmax of them."""
+    layers = [keras.Input((4,)), keras.layers.Activation(activation)]
+    model = keras.Sequential(layers)
+    loss = keras.losses.SparseCategoricalCrossentropy
+    model.compile(loss=loss(from_logits=activation != "softmax"))
+    return model
+
+
+@pytest.mark.parametrize("activation", ["linear", "softmax"])
+def test_fit_on_chooses_as_fit_does_on_logits(activation):
+    labels, logits = noisy(n=500)
+    target = {"risk": 0.05, "delta": 0.1, "tune_fraction": 0.3}
+    expected = kc.SelectiveClassifier(calibrator=kc.TemperatureScaling())
+    expected.fit(labels, logits, **target)
+    for data in ((logits, labels), batches(logits, labels)):
+        found = kc.SelectiveClassifier(calibrator=kc.TemperatureScaling())
+        assert (
+            found.fit_on(of_model(activation), data, verbose=0, **target)
+            is found
+        )
+        np.testing.assert_allclose(
+            found.threshold, expected.threshold, rtol=1e-4
+        )
+        assert found.chosen.coverage == expected.chosen.coverage
+
+
+def batches(logits, labels, *more):
+    return [
+        tuple(x[i : i + 90] for x in (logits, labels, *more))
+        for i in range(0, len(labels), 90)
+    ]
+
+
+def test_fit_on_takes_weights_steps_and_ignored_classes():
+    labels, logits = noisy(n=500)
+    labels[::5] = 255
+    weight = np.random.default_rng(1).random(500)
+    expected = kc.SelectiveClassifier().fit(
+        labels[:180],
+        logits[:180],
+        coverage=0.5,
+        sample_weight=weight[:180],
+        ignore_class=255,
+    )
+    found = kc.SelectiveClassifier().fit_on(
+        of_model("linear"),
+        batches(logits, labels, weight),
+        coverage=0.5,
+        ignore_class=255,
+        steps=2,
+        verbose=0,
+    )
+    assert found.chosen == expected.chosen
+
+
+def test_fit_on_refuses_no_batch_and_models_that_do_not_say():
+    with pytest.raises(ValueError, match="dataset"):
+        kc.SelectiveClassifier().fit_on(of_model("linear"), [], risk=0.1)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Softmax()])
+    with pytest.raises(ValueError, match="from_logits"):
+        kc.SelectiveClassifier().fit_on(model, noisy()[::-1], risk=0.1)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_fits_refuse_probabilities(dtype):
+    labels, logits = noisy()
+    probs = softmax(logits).astype(dtype)
+    for fit in (
+        lambda: kc.SelectiveClassifier().fit(labels, probs, risk=0.1),
+        lambda: kc.TemperatureScaling().fit(labels, probs),
+        lambda: kc.IsotonicCalibration().fit([(labels, probs)]),
+    ):
+        with pytest.raises(ValueError, match="must be logits"):
+            fit()
+    for right in (np.log(probs + 1e-4), probs - 0.25, 2.0 * probs, logits):
+        kc.TemperatureScaling().fit(labels, right)
+
+
+def test_whole_logits_that_sum_to_one_are_logits():
+    labels = np.array([0, 1, 0, 1] * 50)
+    logits = one_hot(np.array([0, 1, 1, 1] * 50), 2).astype("float32")
+    kc.SelectiveClassifier().fit(labels, logits, coverage=0.5)

@@ -19,7 +19,7 @@ from keras_calib.model_outputs import to_model_logits
 from keras_calib.numerics import to_numpy
 from keras_calib.pixels import sample_pixels
 
-__all__ = ["predicted_batches"]
+__all__ = ["predicted_arrays", "predicted_batches"]
 
 # Size of the batches that arrays are cut into, as in Keras.
 _BATCH = 32
@@ -94,6 +94,49 @@ def predicted_batches(
         bar.update(done, finalize=True)
 
     return run()
+
+
+def predicted_arrays(
+    model: keras.Model,
+    dataset: Iterable,
+    *,
+    from_logits: bool | None,
+    steps: int | None,
+    verbose: str | int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Labels, logits and weights of a data set, in arrays.
+
+    Args:
+        model: As in `predicted_batches`.
+        dataset: As in `predicted_batches`.
+        from_logits: As in `predicted_batches`.
+        steps: As in `predicted_batches`.
+        verbose: As in `predicted_batches`.
+
+    Returns:
+        Labels `(n, ...)`, logits `(n, ..., num_classes)`; weights, or None.
+
+    Raises:
+        ValueError: If there is no batch.
+    """
+    batches = predicted_batches(
+        model,
+        dataset,
+        from_logits=from_logits,
+        ignore_class=None,
+        pixels_per_image=None,
+        seed=0,
+        steps=steps,
+        verbose=verbose,
+    )
+    columns = [
+        np.concatenate([to_numpy(part) for part in parts])
+        for parts in zip(*batches, strict=True)
+    ]
+    if not columns:
+        raise ValueError(invalid("`dataset` must have a batch", n=0))
+    weight = columns[2] if len(columns) == 3 else None
+    return columns[0], columns[1], weight
 
 
 def _logits(model: keras.Model, x: Any, from_logits: bool) -> np.ndarray:

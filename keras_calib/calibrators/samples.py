@@ -22,6 +22,7 @@ from threadpoolctl import ThreadpoolController
 from keras_calib.checks import invalid
 from keras_calib.inputs import read_arrays
 from keras_calib.numerics import to_numpy
+from keras_calib.value_checks import check_no_probabilities
 
 __all__ = ["Samples", "one_core_a_product", "read_batches", "read_samples"]
 
@@ -222,8 +223,8 @@ def read_samples(
         Samples.
 
     Raises:
-        ValueError: If shapes do not fit, there is no sample, or a logit is
-            not finite.
+        ValueError: If shapes do not fit, there is no sample, a logit is not
+            finite, or these are probabilities.
     """
     read = read_arrays(
         labels,
@@ -236,6 +237,7 @@ def read_samples(
     )
     if read.outputs.min() == -np.inf:
         raise ValueError(invalid("`logits` must be finite", minimum=-np.inf))
+    check_no_probabilities(read.outputs, "logits")
     return Samples(read.labels, read.outputs, read.weight, read.valid)
 
 

@@ -11,6 +11,7 @@ from keras_calib.inference import batches_of
 from keras_calib.inference import check_data
 from keras_calib.inference import num_batches
 from keras_calib.inference import predict_batch
+from keras_calib.model_outputs import reads_logits
 from keras_calib.numerics import to_numpy
 from keras_calib.reporting.document import Report
 from keras_calib.reporting.making import BLOCK
@@ -26,7 +27,7 @@ def report(
     *,
     calibrator: Any = None,
     selector: Any = None,
-    from_logits: bool = False,
+    from_logits: bool | None = None,
     ignore_class: int | None = None,
     class_names: Sequence[str] | None = None,
     num_bins: int = 15,
@@ -52,7 +53,8 @@ def report(
             if it has one. It gets log-probabilities of models that return
             probabilities.
         selector: Fitted `SelectiveClassifier`, or a dict of them.
-        from_logits: Whether the models return logits. Defaults to `False`.
+        from_logits: Whether the models return logits; None takes it from
+            the losses that they were compiled with.
         ignore_class: Class id that does not count.
         class_names: Names of the classes, in the order of their ids.
         num_bins: Number of bins of the calibration errors.
@@ -70,7 +72,8 @@ def report(
         ImportError: If Jinja2 or matplotlib is not installed.
         RuntimeError: If a calibrator or selector is not fitted.
         TypeError: If a model has several outputs.
-        ValueError: If shapes or names do not fit, or there are no data.
+        ValueError: If shapes or names do not fit, there are no data, or it
+            is not known what the models return.
 
     Example:
 
@@ -78,7 +81,7 @@ def report(
     >>> import keras_calib
     >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Softmax()])
     >>> data = [[2, 0, 0, 0], [0, 0, 2, 0]], [0, 1]
-    >>> page = keras_calib.report(model, data, verbose=0)
+    >>> page = keras_calib.report(model, data, from_logits=False, verbose=0)
     >>> page.results["model"]["verdict"]["headline"]
     'Neither over- nor underconfident on average'
 
@@ -87,13 +90,18 @@ def report(
         https://arxiv.org/abs/1706.04599
     """
     models = models if isinstance(models, dict) else {"model": models}
+    returned = {n: reads_logits(m, from_logits) for n, m in models.items()}
+    if len(set(returned.values())) > 1:
+        raise ValueError(
+            invalid("`models` must all return logits or none", **returned)
+        )
     data = _as_arrays(data)
     check_data(data, batch_size, steps)
     making = Making(
         list(models),
         calibrator=calibrator,
         selector=selector,
-        from_logits=from_logits,
+        from_logits=any(returned.values()),
         ignore_class=ignore_class,
         class_names=class_names,
         num_bins=num_bins,

@@ -1,18 +1,18 @@
 """A classifier that may abstain."""
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_calib.calibrators import Calibrator
+from keras_calib.calibrators.held_out import predicted_arrays
 from keras_calib.checks import check_number
 from keras_calib.checks import class_axis
 from keras_calib.checks import invalid
-from keras_calib.inputs import Predictions
 from keras_calib.inputs import read_predictions
 from keras_calib.numerics import at_least_float32
 from keras_calib.numerics import to_numpy
@@ -21,18 +21,14 @@ from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.candidates import check_units
 from keras_calib.selection.scoring import apply_score
-from keras_calib.selection.scoring import area
-from keras_calib.selection.scoring import calibrate
-from keras_calib.selection.scoring import scored
 from keras_calib.selection.thresholds import ChosenThreshold
 from keras_calib.selection.thresholds import Target
 from keras_calib.selection.thresholds import ThresholdTable
 from keras_calib.selection.thresholds import choose
 from keras_calib.selection.thresholds import table_of
-from keras_calib.selection.tuning import check_lengths
+from keras_calib.selection.tuning import HeldOut
 from keras_calib.selection.tuning import check_nothing_to_tune
-from keras_calib.selection.tuning import split_rows
-from keras_calib.selection.tuning import unfitted
+from keras_calib.selection.tuning import tuned
 
 __all__ = ["SelectiveClassifier"]
 
@@ -209,47 +205,57 @@ class SelectiveClassifier(keras.layers.Layer):
         if tune_fraction is None:
             check_nothing_to_tune(self.calibrator, self._functions, delta)
         weight = None if sample_weight is None else to_numpy(sample_weight)
-        tune = rest = slice(None)
-        if tune_fraction is not None:
-            check_lengths(logits, labels=labels, sample_weight=weight)
-            tune, rest = split_rows(len(logits), tune_fraction, seed)
-
-        def rows(part: Any) -> tuple:
-            return (
-                labels[part],
-                logits[part],
-                None if weight is None else weight[part],
-            )
-
-        def read(part: Any) -> Predictions:
-            return calibrate(
-                *rows(part),
-                calibrator=self.calibrator,
-                ignore_class=ignore_class,
-            )
-
-        fitted = []
-        try:
-            for part in unfitted([self.calibrator]):
-                part.fit(*rows(tune), ignore_class=ignore_class)
-                fitted.append(part)
-            place = 0
-            if len(self._scores) > 1 or unfitted(self._functions):
-                data = read(tune)
-                for part in unfitted(self._functions):
-                    part.fit(data.labels, data.outputs, data.weight)
-                    fitted.append(part)
-                areas = [area(scored(data, f)) for f in self._functions]
-                place = int(np.argmin(areas))
-            top = scored(read(rest), self._functions[place])
+        held_out = HeldOut(labels, logits, weight, ignore_class)
+        with tuned(
+            held_out, self.calibrator, self._functions, tune_fraction, seed
+        ) as (top, place):
             found = candidates(top.score, top.correct, top.weight, delta)
             self._take(found, target, place)
-        except BaseException:
-            # As before, so that other rows may fit them next time.
-            for part in fitted:
-                part._fitted = False
-            raise
         return self
+
+    def fit_on(
+        self,
+        model: keras.Model,
+        dataset: Iterable,
+        *,
+        from_logits: bool | None = None,
+        ignore_class: int | None = None,
+        steps: int | None = None,
+        verbose: str | int = "auto",
+        **target: Any,
+    ) -> "SelectiveClassifier":
+        """Runs a model over held-out data, fits on its logits, returns self.
+
+        Args:
+            model: A Keras model with one output `(batch, ..., num_classes)`
+                or `(batch, ..., 1)`.
+            dataset: Batches `(x, y)` or `(x, y, sample_weight)`, or a tuple
+                of arrays, as in `Calibrator.fit_on`.
+            from_logits: As in `Calibrator.fit_on`.
+            ignore_class: Class id that does not count.
+            steps: Number of batches to use; None uses all.
+            verbose: As in `Calibrator.fit_on`.
+            **target: `risk`, `coverage`, `delta`, `method`, `tune_fraction`
+                and `seed` of `fit`.
+
+        Raises:
+            ValueError: As `fit` and `Calibrator.fit_on`.
+            RuntimeError: As `fit`.
+        """
+        labels, logits, weight = predicted_arrays(
+            model,
+            dataset,
+            from_logits=from_logits,
+            steps=steps,
+            verbose=verbose,
+        )
+        return self.fit(
+            labels,
+            logits,
+            sample_weight=weight,
+            ignore_class=ignore_class,
+            **target,
+        )
 
     def fit_scores(
         self,
