@@ -164,8 +164,9 @@ def check_no_probabilities(logits: np.ndarray, name: str) -> None:
     if far <= SUM_TOLERANCE and (rows % 1 > 0).any():
         raise ValueError(
             invalid(
-                f"`{name}` must be logits; pass the logs of probabilities, "
-                "or model and data to `fit_on`, which takes either",
+                f"`{name}` must be logits, not probabilities: pass their logs; "
+                "`fit_on` and `export` take these of a model that returns "
+                "probabilities",
                 **{f"{name}[0]": np.round(rows[0], 4).tolist()[:10]},
             )
         )

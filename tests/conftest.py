@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from pathlib import Path
 
 # Before a library reads them. On arrays this small threads mostly wait for
@@ -37,6 +38,14 @@ def old_objects_are_not_searched():
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def figures_are_closed():
+    """pyplot keeps all until they are closed, and warns when there are 20."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 @pytest.fixture(scope="session")

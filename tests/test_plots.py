@@ -129,6 +129,31 @@ def test_displays_of_a_model_are_those_of_its_predictions(goldens):
         )
 
 
+def test_displays_ask_the_model_what_it_returns(goldens):
+    labels, probs = data(goldens)
+    logits = np.log(np.maximum(probs, 1e-30)).astype("float32")
+    loss = keras.losses.SparseCategoricalCrossentropy
+    logit_model = softmax_model(logits.shape[-1])
+    inputs = keras.Input((logits.shape[-1],))
+    prob_model = keras.Model(inputs, keras.layers.Softmax()(inputs))
+    with pytest.raises(ValueError, match="from_logits"):
+        kc.ReliabilityDisplay.from_model(prob_model, (logits, labels))
+    for model, from_logits in ((logit_model, True), (prob_model, False)):
+        model.compile(loss=loss(from_logits=from_logits))
+        found = kc.ReliabilityDisplay.from_model(model, (logits, labels))
+        assert abs(found.ece - kc.ece(labels, probs)) < 1e-6
+        classes = kc.ClasswiseReliabilityDisplay.from_model(
+            model, (logits, labels)
+        )
+        exact = kc.ClasswiseReliabilityDisplay.from_predictions(labels, probs)
+        np.testing.assert_allclose(
+            classes.bins.probability, exact.bins.probability, atol=1e-4
+        )
+    both = {"logits": logit_model, "probs": prob_model}
+    curves = kc.RiskCoverageDisplay.from_model(both, [(logits, labels)])
+    assert abs(curves.values["logits"] - curves.values["probs"]) < 1e-6
+
+
 def test_zoom_shows_the_bins_from_there_on(goldens):
     display = kc.ReliabilityDisplay.from_predictions(*data(goldens), zoom=0.8)
     display.plot()

@@ -226,3 +226,14 @@ def test_displays_draw_a_model_that_is_never_wrong():
         ),
     ):
         assert display.to_png(dpi=40).startswith(b"\x89PNG")
+
+
+def test_logit_displays_refuse_probabilities():
+    labels, logits = noisy_predictions()
+    for cls in (
+        kc.MaxLogitDisplay,
+        kc.NormalizedLogitDisplay,
+        kc.SortedLogitsDisplay,
+    ):
+        with pytest.raises(ValueError, match="not probabilities"):
+            cls.from_predictions(labels, softmax(logits))

@@ -160,6 +160,12 @@ def test_model_and_predictions_give_the_same_display():
     np.testing.assert_allclose(one.confidence, other.confidence, rtol=1e-5)
     np.testing.assert_array_equal(one.wrong, other.wrong)
     np.testing.assert_allclose(one.image, image / 255.0)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(loss=loss)
+    asked = kc.SegmentationDisplay.from_model(
+        model, image, labels, ignore_class=IGNORED
+    )
+    np.testing.assert_array_equal(asked.confidence, one.confidence)
 
 
 def test_panels_show_the_arrays():

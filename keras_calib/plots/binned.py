@@ -10,6 +10,7 @@ from keras_calib.checks import invalid
 from keras_calib.metrics.calibration import ECE
 from keras_calib.metrics.calibration import BinnedMetric
 from keras_calib.metrics.table import CalibrationMetrics
+from keras_calib.model_outputs import reads_logits
 from keras_calib.numerics import safe_divide
 from keras_calib.plots.figures import Display
 from keras_calib.plots.models import seen
@@ -67,7 +68,7 @@ class BinnedDisplay(Display):
         data: Any,
         *,
         num_bins: int = 15,
-        from_logits: bool = False,
+        from_logits: bool | None = None,
         ignore_class: int | None = None,
         batch_size: int = 32,
         steps: int | None = None,
@@ -80,14 +81,17 @@ class BinnedDisplay(Display):
             data: A tuple of arrays `(x, y)` or `(x, y, sample_weight)`, or
                 batches of them, such as a `tf.data.Dataset`.
             num_bins: Number of bins of equal width.
-            from_logits: Whether the model returns logits.
+            from_logits: Whether the model returns logits; None takes it from
+                the loss that the model was compiled with.
             ignore_class: Class id that does not count.
             batch_size: Size of the batches of arrays.
             steps: How many batches, at most; None for all.
             **options: Of the class, such as `name`.
         """
         metric = ECE(
-            num_bins, from_logits=from_logits, ignore_class=ignore_class
+            num_bins,
+            from_logits=reads_logits(model, from_logits),
+            ignore_class=ignore_class,
         )
         metric = seen(metric, model, data, batch_size, steps)
         return cls.from_metric(metric, **options)

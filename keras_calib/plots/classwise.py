@@ -10,6 +10,7 @@ from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.classwise import ClasswiseBins
 from keras_calib.classwise import classwise_bins
+from keras_calib.model_outputs import reads_logits
 from keras_calib.numerics import safe_divide
 from keras_calib.plots.figures import BLUE
 from keras_calib.plots.figures import GREY
@@ -134,7 +135,7 @@ class ClasswiseReliabilityDisplay(Display):
         data: Any,
         *,
         num_bins: int = 10,
-        from_logits: bool = False,
+        from_logits: bool | None = None,
         ignore_class: int | None = None,
         batch_size: int = 32,
         steps: int | None = None,
@@ -147,12 +148,14 @@ class ClasswiseReliabilityDisplay(Display):
             data: A tuple of arrays `(x, y)` or `(x, y, sample_weight)`, or
                 batches of them, such as a `tf.data.Dataset`.
             num_bins: Number of bins of each class.
-            from_logits: Whether the model returns logits.
+            from_logits: Whether the model returns logits; None takes it from
+                the loss that the model was compiled with.
             ignore_class: Class id that does not count.
             batch_size: Size of the batches of arrays.
             steps: How many batches, at most; None for all.
             **options: Of the class, such as `class_names`.
         """
+        from_logits = reads_logits(model, from_logits)
         found = predicted(model, data, batch_size, steps)
         return cls.from_predictions(
             found.labels,

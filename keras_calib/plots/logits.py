@@ -24,6 +24,7 @@ from keras_calib.plots.models import predicted
 from keras_calib.plots.windows import draw_windows
 from keras_calib.plots.windows import slide
 from keras_calib.scores import p_norm
+from keras_calib.value_checks import check_no_probabilities
 
 __all__ = ["MaxLogitDisplay", "NormalizedLogitDisplay", "SortedLogitsDisplay"]
 
@@ -54,6 +55,7 @@ class _LogitDisplay(Display):
             ignore_class=ignore_class,
             name="logits",
         )
+        check_no_probabilities(read.outputs, "logits")
         outputs = read.outputs.astype("float64")
         self.outcomes = _Outcomes(
             outputs,

@@ -12,6 +12,7 @@ from keras_calib.checks import invalid
 from keras_calib.inference import Batch
 from keras_calib.inference import predict_batch
 from keras_calib.inputs import read_arrays
+from keras_calib.model_outputs import reads_logits
 from keras_calib.numerics import is_wrong
 from keras_calib.numerics import to_numpy
 from keras_calib.numerics import top1
@@ -166,7 +167,7 @@ class SegmentationDisplay(Display):
         labels: Any,
         *,
         num_bins: int = 15,
-        from_logits: bool = False,
+        from_logits: bool | None = None,
         ignore_class: int | None = None,
         name: str | None = None,
     ) -> "SegmentationDisplay":
@@ -178,13 +179,15 @@ class SegmentationDisplay(Display):
             image: As the model takes it, `(h, w, channels)`.
             labels: As in `from_predictions`.
             num_bins: Number of bins of the reliability diagram.
-            from_logits: Whether the model returns logits.
+            from_logits: Whether the model returns logits; None takes it from
+                the loss that the model was compiled with.
             ignore_class: Class id that does not count.
             name: Name of the model, for the title.
 
         Raises:
             ValueError: If shapes do not fit or no pixel counts.
         """
+        from_logits = reads_logits(model, from_logits)
         image = to_numpy(image)
         batch = predict_batch(model, Batch(image[None], None, None, None))
         return cls.from_predictions(

@@ -9,6 +9,7 @@ from keras_calib.inference import check_reread
 from keras_calib.intervals import clopper_pearson
 from keras_calib.metrics.histogram_metric import HistogramMetric
 from keras_calib.metrics.table import CalibrationMetrics
+from keras_calib.model_outputs import reads_logits
 from keras_calib.plots.figures import COLORS
 from keras_calib.plots.figures import DASHES
 from keras_calib.plots.figures import Display
@@ -134,7 +135,7 @@ class RiskCoverageDisplay(Display):
         models: Any,
         data: Any,
         *,
-        from_logits: bool = False,
+        from_logits: bool | None = None,
         ignore_class: int | None = None,
         batch_size: int = 32,
         steps: int | None = None,
@@ -148,7 +149,8 @@ class RiskCoverageDisplay(Display):
             data: A tuple of arrays `(x, y)` or `(x, y, sample_weight)`, or
                 batches of them, such as a `tf.data.Dataset`; read once for
                 each model.
-            from_logits: Whether the models return logits.
+            from_logits: Whether the models return logits; None takes it
+                from the losses that they were compiled with.
             ignore_class: Class id that does not count.
             batch_size: Size of the batches of arrays.
             steps: How many batches, at most; None for all.
@@ -161,7 +163,9 @@ class RiskCoverageDisplay(Display):
         metrics = {
             name: seen(
                 CalibrationMetrics(
-                    ["aurc"], from_logits=from_logits, ignore_class=ignore_class
+                    ["aurc"],
+                    from_logits=reads_logits(model, from_logits),
+                    ignore_class=ignore_class,
                 ),
                 model,
                 data,
