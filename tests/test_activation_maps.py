@@ -32,9 +32,16 @@ def convolution(**options):
     )
 
 
+def known(model):
+    """With the same weights on every backend."""
+    rng = np.random.default_rng(3)
+    model.set_weights([rng.normal(size=w.shape) / 2 for w in model.weights])
+    return model
+
+
 def pooled(activation=None, num_outputs=CLASSES):
     """conv, global average pooling, dense: where CAM is defined."""
-    return keras.Sequential(
+    model = keras.Sequential(
         [
             keras.Input((SIDE, SIDE, 3)),
             convolution(name="conv"),
@@ -42,11 +49,12 @@ def pooled(activation=None, num_outputs=CLASSES):
             layers.Dense(num_outputs, activation, name="head"),
         ]
     )
+    return known(model)
 
 
 def flattened():
     """A gradient that differs from place to place."""
-    return keras.Sequential(
+    model = keras.Sequential(
         [
             keras.Input((SIDE, SIDE, 3)),
             convolution(name="conv", strides=2),
@@ -54,6 +62,7 @@ def flattened():
             layers.Dense(CLASSES, name="head"),
         ]
     )
+    return known(model)
 
 
 def features_of(model, images):
