@@ -85,6 +85,13 @@ scenes = (pixels, np.argmax(pixels + noise, axis=-1))
 logits = 9.0 * x[:, :3]
 labels = logits.argmax(-1)
 temperature = keras_calib.TemperatureScaling().fit(x[:, :3].argmax(-1) // 2, x)
+images = x
+model = keras.Sequential(
+    [keras.Input((4,)), keras.layers.Lambda(lambda x: 9.0 * x[:, :3])]
+)
+model.compile(
+    "sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+)
 """,
     "docs/serving.md": _DATA
     + """

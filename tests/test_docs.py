@@ -125,7 +125,9 @@ def test_docs_and_readme_link_to_files_that_exist():
         for address in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
             if urlsplit(address).scheme:
                 continue
-            generated = address.startswith(("methods/", "reference/"))
+            generated = address.startswith(
+                ("guides/", "methods/", "reference/")
+            )
             assert generated or (page.parent / address).exists(), (
                 f"{page.name}: {address}"
             )
