@@ -9,13 +9,13 @@ from scipy.stats import binom
 import keras_calib as kc
 
 mpl.use("Agg")
-pytestmark = pytest.mark.portable
 
 
 def data(goldens):
     return goldens["in/m_over/labels"], goldens["in/m_over/probs"]
 
 
+@pytest.mark.portable
 def test_reliability_display_agrees_with_ece_and_its_metric(goldens):
     labels, probs = data(goldens)
     display = kc.ReliabilityDisplay.from_predictions(labels, probs)
@@ -108,6 +108,7 @@ def softmax_model(num_classes):
     return keras.Model(inputs, keras.layers.Activation("linear")(inputs))
 
 
+@pytest.mark.portable
 def test_displays_of_a_model_are_those_of_its_predictions(goldens):
     labels, probs = data(goldens)
     logits = np.log(np.maximum(probs, 1e-30)).astype("float32")

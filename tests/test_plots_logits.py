@@ -12,9 +12,9 @@ from keras_calib.classwise import classwise_bins
 from keras_calib.plots.windows import slide
 
 mpl.use("Agg")
-pytestmark = pytest.mark.portable
 
 
+@pytest.mark.portable
 def test_confidence_display_counts_correct_and_wrong_apart():
     labels, logits = noisy_predictions(400, num_classes=5)
     display = kc.ConfidenceDisplay.from_predictions(
@@ -60,6 +60,7 @@ def test_confidence_display_is_the_same_from_metric_and_model():
         kc.ConfidenceDisplay.from_metric(kc.AURC())
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize("from_logits", [True, False])
 @pytest.mark.parametrize("weighted", [True, False])
 def test_classwise_errors_average_to_classwise_ece(from_logits, weighted):
@@ -137,6 +138,7 @@ def test_windows_are_means_and_deviations_of_what_is_inside():
     assert np.isnan(none.mean).all() and not none.count.any()
 
 
+@pytest.mark.portable
 def test_max_logit_display_parts_correct_and_wrong():
     labels, logits = noisy_predictions(4000, num_classes=5)
     display = kc.MaxLogitDisplay(labels, logits, width=0.1)
@@ -201,6 +203,7 @@ def test_sorted_logits_display_sorts_and_raises():
         kc.SortedLogitsDisplay(labels, logits, top=0)
 
 
+@pytest.mark.portable
 def test_displays_of_logits_read_models_and_ignored_classes():
     labels, logits = noisy_predictions(60, num_classes=5)
     labels = labels.astype("int64")

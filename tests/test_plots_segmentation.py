@@ -16,7 +16,6 @@ import keras_calib as kc
 from keras_calib.plots.pictures import as_picture
 
 mpl.use("Agg")
-pytestmark = pytest.mark.portable
 
 SHAPE, CLASSES, IGNORED = (9, 12), 4, 255
 
@@ -98,6 +97,7 @@ def test_the_mean_rank_of_errors_is_the_auroc_of_failures():
     assert abs(np.nanmean(display.rank) - mean) < 1e-9
 
 
+@pytest.mark.portable
 def test_logits_and_probabilities_give_the_same_display():
     labels, logits = scene()
     one = display_of(labels, softmax(logits))
@@ -141,6 +141,7 @@ def test_labels_of_every_form_are_read():
     np.testing.assert_allclose(binary.confidence, np.maximum(sure, 1 - sure))
 
 
+@pytest.mark.portable
 def test_model_and_predictions_give_the_same_display():
     keras.utils.set_random_seed(0)
     model = keras.Sequential(
@@ -342,6 +343,7 @@ def images_and_boxes():
     return images, boxes
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize("activation", [None, "softmax"])
 def test_a_model_gives_maps_and_confidences(activation):
     model = classifier(activation)

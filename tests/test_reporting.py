@@ -19,8 +19,6 @@ from keras_calib.intervals import binomial_upper_bound
 from keras_calib.prediction_files import Rows
 from keras_calib.prediction_files import open_predictions
 
-pytestmark = pytest.mark.portable
-
 
 class Page(HTMLParser):
     """Tags with their attributes, and the text outside of scripts."""
@@ -56,6 +54,7 @@ def made():
     return kc.report_of_predictions(labels, logits, from_logits=True, verbose=0)
 
 
+@pytest.mark.portable
 def test_report_has_the_values_of_the_exact_functions(made):
     labels, logits = noisy_predictions()
     found = made.results["model"]
@@ -98,6 +97,7 @@ def test_verdict_names_the_side(scale, headline):
     assert headline in Page(made.html).text
 
 
+@pytest.mark.portable
 def test_calibrated_column_is_of_the_calibrator():
     labels, logits = noisy_predictions()
     calibrator = kc.TemperatureScaling().fit(*noisy_predictions(seed=1))
@@ -119,6 +119,7 @@ def test_calibrated_column_is_of_the_calibrator():
     assert abs(other - after) < 1e-4
 
 
+@pytest.mark.portable
 def test_selector_is_judged_on_the_data():
     labels, logits = noisy_predictions(3000)
     held_out = noisy_predictions(3000, seed=1)
@@ -281,6 +282,7 @@ def test_report_of_models_reads_the_data_once():
     assert abs(one["aurc"]["value"] - two["aurc"]["value"]) < 1e-6
 
 
+@pytest.mark.portable
 def test_report_asks_the_models_what_they_return():
     labels, logits = noisy_predictions(120)
     loss = keras.losses.SparseCategoricalCrossentropy
@@ -300,6 +302,7 @@ def test_report_asks_the_models_what_they_return():
         kc.report(silent, (logits, labels), verbose=0)
 
 
+@pytest.mark.portable
 def test_pixels_and_weights_count_as_in_metrics():
     labels, logits = noisy_predictions(240)
     labels[:50] = 9
