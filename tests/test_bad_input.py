@@ -532,6 +532,8 @@ def test_bad_data_is_refused(case):
 def test_good_data_is_taken(name):
     # Some predictions are wrong: a temperature needs that.
     labels, predictions = np.array([0, 1, 0, 0]), np.tile(PROBS, (2, 1))
+    if name == "TemperatureScaling":
+        predictions = np.log(predictions)
     ALL[name](labels, predictions, sample_weight=np.ones(4))
 
 
