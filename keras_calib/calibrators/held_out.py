@@ -117,7 +117,7 @@ def predicted_arrays(
         Labels `(n, ...)`, logits `(n, ..., num_classes)`; weights, or None.
 
     Raises:
-        ValueError: If there is no batch.
+        ValueError: If there is no batch, or some have weights and some not.
     """
     batches = predicted_batches(
         model,
@@ -129,12 +129,21 @@ def predicted_arrays(
         steps=steps,
         verbose=verbose,
     )
+    batches = list(batches)
+    sizes = sorted({len(batch) for batch in batches})
+    if len(sizes) != 1:
+        raise ValueError(
+            invalid(
+                "`dataset` must have batches, of which all have weights or "
+                "none has",
+                batches=len(batches),
+                **{"arrays in a batch": sizes},
+            )
+        )
     columns = [
         np.concatenate([to_numpy(part) for part in parts])
         for parts in zip(*batches, strict=True)
     ]
-    if not columns:
-        raise ValueError(invalid("`dataset` must have a batch", n=0))
     weight = columns[2] if len(columns) == 3 else None
     return columns[0], columns[1], weight
 

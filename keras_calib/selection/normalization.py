@@ -13,6 +13,7 @@ from keras_calib.numerics import top1
 from keras_calib.scores import p_norm
 from keras_calib.selection.scoring import area
 from keras_calib.top_label import top_label
+from keras_calib.value_checks import check_no_probabilities
 
 __all__ = ["LogitNormalization"]
 
@@ -111,8 +112,8 @@ class LogitNormalization(keras.layers.Layer):
             ignore_class: Class id that does not count, such as 255.
 
         Raises:
-            ValueError: If shapes do not fit, there is no sample, or a logit
-                is not finite.
+            ValueError: If shapes do not fit, there is no sample, a logit is
+                not finite, or these are probabilities.
         """
         read = read_arrays(
             labels,
@@ -126,6 +127,7 @@ class LogitNormalization(keras.layers.Layer):
             raise ValueError(
                 invalid("`logits` must be finite", minimum=-np.inf)
             )
+        check_no_probabilities(read.outputs, "logits")
 
         # Normalised logits tie in float32.
         outputs = read.outputs.astype("float64", copy=False)
