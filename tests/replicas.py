@@ -53,7 +53,7 @@ def updated(logits, labels):
     metrics = [case.make(3, from_logits=True) for case in CASES]
     data = tf.data.Dataset.from_tensor_slices((labels, logits)).batch(32)
 
-    @tf.function
+    @tf.function(autograph=False)
     def update(batch):
         for metric in metrics:
             strategy.run(metric.update_state, args=batch)

@@ -556,7 +556,9 @@ def compiled_update(metric):
     if BACKEND == "tensorflow":
         import tensorflow as tf
 
-        return tf.function(metric.update_state, reduce_retracing=True)
+        return tf.function(
+            metric.update_state, autograph=False, reduce_retracing=True
+        )
     return metric.update_state
 
 
@@ -585,7 +587,7 @@ def result_compiled(metric):
     if BACKEND == "tensorflow":
         import tensorflow as tf
 
-        return tf.function(metric.result, jit_compile=True)()
+        return tf.function(metric.result, autograph=False, jit_compile=True)()
     import jax
 
     variables = [variable.value for variable in metric.variables]

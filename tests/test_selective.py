@@ -477,7 +477,7 @@ def compiled(function):
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        return tf.function(function, jit_compile=True)
+        return tf.function(function, jit_compile=True, autograph=False)
     if keras.backend.backend() == "jax":
         import jax
 

@@ -134,7 +134,7 @@ def gradients(sizes):
                 value = loss(y, x @ kernel, weight)
             return value, tape.gradient(value, kernel)
 
-        @tf.function
+        @tf.function(autograph=False)
         def run(*batch, step=step):
             parts = strategy.run(step, args=batch)
             return [strategy.reduce("SUM", part, axis=None) for part in parts]
