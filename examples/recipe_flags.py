@@ -6,10 +6,12 @@ hyperparameters (`recipes/losses/acls.flags`); any two combine.
 """
 
 import ast
+import sys
 from typing import Any
 from typing import NamedTuple
 
 from absl import flags
+from flag_order import check_flag_order
 
 __all__ = [
     "Method",
@@ -138,8 +140,11 @@ def read(values=flags.FLAGS):
     """`(setup, method, options)` of parsed flags.
 
     Raises:
+        app.UsageError: If a flag file changes a flag before it.
         flags.IllegalFlagValueError: If an option is not `name=value`.
     """
+    if values is flags.FLAGS:
+        check_flag_order(sys.argv, define, read)
     found = {
         name: values[name].value
         for kind in (Setup, Method, Options)

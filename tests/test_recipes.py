@@ -4,12 +4,14 @@ import ast
 import importlib
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import keras
 import pytest
+from absl import app
 from absl import flags
 
 import keras_calib
@@ -280,6 +282,65 @@ def test_grid_is_of_arguments_that_a_loss_has(path, parse):
             for value in values:
                 options = {**other.loss_option, option: value}
                 getattr(keras_calib, other.loss)(**options, from_logits=True)
+
+
+# The order of flags and files.
+
+MARGIN, STRENGTH = "--margin=4", "--loss_option=strength=0.3"
+
+
+@pytest.fixture
+def check_order(examples, recipe_flags, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    check = examples("flag_order").check_flag_order
+    return lambda argv: check(argv, recipe_flags.define, recipe_flags.read)
+
+
+@pytest.fixture(scope="module")
+def files():
+    setup, loss = RECIPES / "setups/cifar10_resnet50.flags", "losses/mbls.flags"
+    return [f"--flagfile={setup}", "--flagfile", str(RECIPES / loss)]
+
+
+@pytest.mark.parametrize("flag", [MARGIN, STRENGTH])
+def test_flag_that_a_later_file_changes_is_refused(check_order, files, flag):
+    name, _, value = flag.partition("=")
+    check_order(["train_classifier.py", *files, flag])
+    with pytest.raises(app.UsageError, match=f"`{name}` must come after"):
+        check_order(["train_classifier.py", flag, *files])
+    with pytest.raises(app.UsageError, match=f"`{name}` must come after"):
+        check_order(["train_classifier.py", files[0], flag, *files])
+
+
+def test_flag_that_no_later_file_changes_may_stand_anywhere(check_order, files):
+    check_order(["train_classifier.py", "--seed=3", *files])
+    # The file of the loss has no margin.
+    check_order(["train_classifier.py", files[0], MARGIN, *files[1:]])
+    check_order(["train_classifier.py", "--margin=6", *files])
+
+
+def test_script_refuses_a_flag_that_a_later_file_changes(files):
+    done = subprocess.run(
+        [sys.executable, "examples/train_classifier.py", MARGIN, *files],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "Received: --margin=4.0 before a flag file" in done.stderr
+
+
+def test_commands_of_the_pages_have_their_flags_in_order(check_order):
+    pages = [ROOT / "README.md", RECIPES / "README.md"]
+    pages += sorted((ROOT / "docs").glob("**/*.md"))
+    commands = []
+    for page in pages:
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S):
+            commands += [x for x in block.splitlines() if "--flagfile" in x]
+    assert len(commands) > 5
+    for command in commands:
+        check_order(shlex.split(command)[1:])
 
 
 # What the papers print.
