@@ -159,17 +159,8 @@ def _fit(model, task, setup, options, folder):
     """Trains; how many epochs were done, and their seconds."""
     backup = folder / "backup.npz"
     clock = _Clock()
-    remembered = [clock]
-    if setup.keep == "best":
-        remembered.append(
-            keras.callbacks.ModelCheckpoint(
-                folder / "best.weights.h5",
-                monitor="cal_accuracy",
-                mode="max",
-                save_best_only=True,
-                save_weights_only=True,
-            )
-        )
+    best = _Best()
+    remembered = [clock, *([best] if setup.keep == "best" else [])]
     callbacks = [keras.callbacks.TerminateOnNaN()]
     data = {}
     if task.validation is not None:
@@ -202,9 +193,25 @@ def _fit(model, task, setup, options, folder):
         **data,
     )
     done = keras_calib.finished_epochs(backup)
-    if setup.keep == "best":
-        model.load_weights(folder / "best.weights.h5")
+    if best.weights is not None:
+        model.set_weights(best.weights)
     return done, clock.seconds
+
+
+class _Best(keras.callbacks.Callback):
+    """The weights with the best accuracy on held-out data."""
+
+    def __init__(self):
+        super().__init__()
+        # The backup remembers both: no file of their own that a kill could
+        # leave half written.
+        self.accuracy = -1.0
+        self.weights = None
+
+    def on_epoch_end(self, epoch, logs=None):
+        if logs["cal_accuracy"] > self.accuracy:
+            self.accuracy = logs["cal_accuracy"]
+            self.weights = self.model.get_weights()
 
 
 class _Clock(keras.callbacks.Callback):

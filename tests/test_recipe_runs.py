@@ -402,8 +402,13 @@ def test_a_run_of_other_flags_is_kept(parse, examples, few_digits, tmp_path):
     assert train()["nll"] == pytest.approx(first["nll"], rel=1e-5)
 
 
+# The second epoch of the best makes it worse.
+WORSE = ["--schedule=steps", "--decay_epochs=1", "--decay_factor=20"]
+
+
+@pytest.mark.parametrize("flags", [[], ["--keep=best", *WORSE]])
 def test_a_killed_run_goes_on_to_the_same_end(
-    parse, examples, few_digits, tmp_path, monkeypatch
+    parse, examples, few_digits, tmp_path, monkeypatch, flags
 ):
     sets = examples("image_sets").split(few_digits(), 0.25)
 
@@ -416,12 +421,20 @@ def test_a_killed_run_goes_on_to_the_same_end(
             "--noexport",
             "--verbose=0",
             f"--workdir={tmp_path / folder}",
+            *flags,
             *more,
         )
         task = examples("image_tasks").array_task(sets, *recipe)
         return examples("runs").run(task, *recipe)
 
     whole = train("whole")
+    if flags:
+        folder = examples("run_results").find_runs([tmp_path])[0]
+        with open(folder / "log.csv", newline="") as file:
+            first, second = (
+                float(e["cal_accuracy"]) for e in csv.DictReader(file)
+            )
+        assert second < first
     saved = keras_calib.ResumableBackup.on_epoch_end
 
     def killed(self, epoch, logs=None):
