@@ -402,7 +402,7 @@ def test_a_run_of_other_flags_is_kept(parse, examples, few_digits, tmp_path):
     assert train()["nll"] == pytest.approx(first["nll"], rel=1e-5)
 
 
-# The second epoch of the best makes it worse.
+# With these the second epoch is worse than the first.
 WORSE = ["--schedule=steps", "--decay_epochs=1", "--decay_factor=20"]
 
 
