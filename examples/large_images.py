@@ -5,6 +5,7 @@ Adaptive label smoothing reads its boxes and masks here too.
 
 from functools import partial
 
+from absl import app
 from datasets import tfds_builder
 from recipe_losses import label_kind
 from recipe_losses import remembers
@@ -117,8 +118,18 @@ def split_names(setup, builder):
     Returns:
         Names for `train`, `validation`, which may be None, and `test`. With
         `--validation=0` a part that the data set itself holds out for
-        validation is taken, if there is one beside the test data.
+        validation is taken, if there is one beside the test data. Names are
+        of rows in the order of the data set, the same for each seed.
+
+    Raises:
+        app.UsageError: With `--stratified`, which would need all labels.
     """
+    if setup.stratified:
+        raise app.UsageError(
+            "`--stratified` must be off for data that are read from disk, "
+            "of which validation data are the first. "
+            f"Received: --data={setup.data}, --stratified"
+        )
     have = builder.info.splits
     test = setup.test_split or ("test" if "test" in have else "validation")
     held = setup.validation

@@ -4,7 +4,13 @@ import keras
 
 import keras_calib
 
-__all__ = ["build_loss", "build_model", "label_kind", "remembers"]
+__all__ = [
+    "build_loss",
+    "build_model",
+    "label_kind",
+    "option_text",
+    "remembers",
+]
 
 # Models whose loss is their own.
 _OWN_LOSS = ("AdaptiveFocalModel", "ScheduledFocalModel")
@@ -22,13 +28,21 @@ def build_loss(method, setup):
             from_logits=True, ignore_class=setup.ignore_class
         )
     common = {"from_logits": True, "ignore_class": setup.ignore_class}
-    options = dict(method.loss_option)
-    if method.loss in _WITH_MARGIN:
-        options.setdefault("margin", setup.margin)
+    options = _loss_options(method, setup)
     if method.fidelity is not None:
         fidelity = _class(method.fidelity, "fidelity")
         options["fidelity"] = fidelity(**method.fidelity_option, **common)
     return _class(method.loss, "loss")(**options, **common)
+
+
+def option_text(method, setup):
+    """What a method is trained with, as one text; a margin of a set-up too."""
+    parts = {
+        **_loss_options(method, setup),
+        **{f"fidelity.{k}": v for k, v in method.fidelity_option.items()},
+        **{f"model.{k}": v for k, v in method.model_option.items()},
+    }
+    return " ".join(f"{name}={value}" for name, value in parts.items())
 
 
 def build_model(method, setup, num_samples, inputs, outputs):
@@ -82,3 +96,10 @@ def _class(name, flag):
             f"Received: --{flag}={name}"
         )
     return found
+
+
+def _loss_options(method, setup):
+    options = dict(method.loss_option)
+    if method.loss in _WITH_MARGIN:
+        options.setdefault("margin", setup.margin)
+    return options

@@ -13,6 +13,7 @@ from optimizers import build_optimizer
 from recipe_losses import build_loss
 from recipe_losses import build_model
 from recipe_losses import label_kind
+from recipe_losses import option_text
 from run_results import check_flags
 from run_results import measures
 from run_results import predict
@@ -92,7 +93,7 @@ def run(task, setup, method, options, folder=None, **extra):
     row = {
         "setup": setup.setup,
         "method": method.method,
-        "options": _shown(method),
+        "options": option_text(method, setup),
         "seed": options.seed,
         "epochs": epochs,
         "seconds": round(seconds, 1),
@@ -259,13 +260,3 @@ def _measured(model, task, setup, folder):
     for name in ("ece10", "aece10"):
         del row[name]
     return row | meter.row()
-
-
-def _shown(method):
-    """The options of a method, as one text."""
-    parts = {
-        **method.loss_option,
-        **{f"fidelity.{k}": v for k, v in method.fidelity_option.items()},
-        **{f"model.{k}": v for k, v in method.model_option.items()},
-    }
-    return " ".join(f"{name}={value}" for name, value in parts.items())

@@ -18,7 +18,6 @@ kill, add --resume: runs that are done are not trained again.
 """
 
 import csv
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -26,14 +25,11 @@ import recipe_flags
 from absl import app
 from absl import flags
 from absl import logging
-from run_results import find_runs
 from run_results import measures
-from run_results import read_flags
-from run_results import read_row
-from run_results import write_row
 from sweep_tasks import Protocol
 from sweep_tasks import apply_cell
 from sweep_tasks import chosen
+from sweep_tasks import copy_runs
 from sweep_tasks import parse_axis
 from sweep_tasks import read_sets
 from sweep_tasks import train
@@ -93,21 +89,11 @@ def main(_):
         print(f"\nbest by {measure}: {cell}")
         folder = root / f"{name}_{measure}"
         same = trained.setdefault(tuple(cell.values()), folder)
-        if same == folder:
-            recipe = apply_cell(cell, setup, method)
-            train(sets, *recipe, options, folder, protocol, measure)
+        if same != folder:
+            copy_runs(same, folder, measure)
             continue
-        for run in find_runs([folder]):
-            if read_flags(run) != read_flags(same / run.name):
-                raise app.UsageError(
-                    "Runs must have the flags of those that they replace; "
-                    "choose another --workdir, or delete the folder. "
-                    f"Received: {run}"
-                )
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(same, folder)
-        for run in find_runs([folder]):
-            write_row(run, {**read_row(run), "tuned": measure})
+        recipe = apply_cell(cell, setup, method)
+        train(sets, *recipe, options, folder, protocol, measure)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The parts of `sweep.py`: a grid, the best of it, and training anew."""
 
 import itertools
+import shutil
 from typing import Any
 from typing import NamedTuple
 
@@ -14,8 +15,11 @@ from image_tasks import array_task
 from large_images import is_large
 from recipe_flags import literal
 from run_results import check_flags
+from run_results import find_runs
+from run_results import read_flags
 from run_results import read_row
 from run_results import rises
+from run_results import write_row
 from runs import needs_validation
 from runs import run
 from text_sets import load_texts
@@ -25,6 +29,7 @@ __all__ = [
     "Protocol",
     "apply_cell",
     "chosen",
+    "copy_runs",
     "parse_axis",
     "read_sets",
     "train",
@@ -109,6 +114,32 @@ def train(sets, setup, method, options, folder, protocol, tuned=""):
             resampled=protocol.resample,
         )
         print(_shown(row))
+
+
+def copy_runs(source, folder, measure):
+    """Runs that are the best by another measure too, whole or not at all.
+
+    Args:
+        source: Folder of the runs.
+        folder: Of the copies; runs of the same flags in it are replaced.
+        measure: By which they are the best too, for the rows of the copies.
+
+    Raises:
+        app.UsageError: If `folder` holds a run of other flags.
+    """
+    for old in find_runs([folder]):
+        if read_flags(old) != read_flags(source / old.name):
+            raise app.UsageError(
+                "Runs must have the flags of those that they replace; choose "
+                f"another --workdir, or delete the folder. Received: {old}"
+            )
+    part = folder.with_name(f"{folder.name}_part")
+    shutil.rmtree(part, ignore_errors=True)
+    shutil.copytree(source, part)
+    for copy in find_runs([part]):
+        write_row(copy, {**read_row(copy), "tuned": measure})
+    shutil.rmtree(folder, ignore_errors=True)
+    part.rename(folder)
 
 
 def parse_axis(text):

@@ -226,6 +226,44 @@ def test_words_get_numbers_by_their_frequency(examples, tmp_path):
     np.testing.assert_array_equal(matrix[2:], [[5, 6], [7, 8]])
 
 
+def test_parts_read_from_disk_are_not_stratified(examples):
+    split_names = examples("large_images").split_names
+    fields = {
+        "data": "imagenet2012",
+        "test_split": None,
+        "validation": 10000.0,
+        "validation_of": "train",
+    }
+    setup = types.SimpleNamespace(**fields, stratified=False)
+    info = types.SimpleNamespace(splits={"train": 1, "validation": 1})
+    builder = types.SimpleNamespace(info=info)
+    assert split_names(setup, builder) == {
+        "train": "train[10000:]",
+        "validation": "train[:10000]",
+        "test": "validation",
+    }
+    setup.stratified = True
+    with pytest.raises(app.UsageError, match="`--stratified` must be off"):
+        split_names(setup, builder)
+
+
+# Options.
+
+
+def test_the_margin_of_a_set_up_is_an_option(examples):
+    values = flags.FlagValues()
+    recipe_flags = examples("recipe_flags")
+    recipe_flags.define(values)
+    option_text = examples("recipe_losses").option_text
+    values(["", "--margin=0"])
+    setup, method, _ = recipe_flags.read(values)
+    assert option_text(method._replace(loss="CrossEntropy"), setup) == ""
+    mbls = method._replace(loss="MbLS", loss_option={"strength": 0.1})
+    assert option_text(mbls, setup) == "strength=0.1 margin=0.0"
+    acls = method._replace(loss="ACLS", loss_option={"margin": 6})
+    assert option_text(acls, setup) == "margin=6"
+
+
 # Sweeps.
 
 
@@ -352,6 +390,35 @@ def test_other_data_or_beginnings_make_another_run(examples, sweep, tmp_path):
     for extra in ({"resampled": True}, {"begin_with": "other"}):
         with pytest.raises(ValueError, match=f"'{[*extra][0]}'"):
             check_flags(tmp_path, *recipe, **extra)
+
+
+def test_copies_of_runs_are_whole_or_not_there(examples, monkeypatch, tmp_path):
+    sweep_tasks = examples("sweep_tasks")
+    run_results = examples("run_results")
+    first, *_ = fake_runs(examples, tmp_path, {"acls_accuracy": 2.0})
+    copies = tmp_path / "fake" / "acls_ece"
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep_tasks, "write_row", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sweep_tasks.copy_runs(first.parent, copies, "ece")
+    assert not copies.exists()
+    for _ in range(2):
+        sweep_tasks.copy_runs(first.parent, copies, "ece")
+        rows = [run_results.read_row(run) for run in sorted(copies.iterdir())]
+        assert [(row["seed"], row["tuned"]) for row in rows] == [
+            (0, "ece"),
+            (1, "ece"),
+        ]
+    assert run_results.read_row(first)["tuned"] == ""
+    assert not [*copies.parent.glob("*_part")]
+    (copies / "seed1" / "flags.json").write_text('{"seed": 7}')
+    with pytest.raises(app.UsageError, match="must have the flags"):
+        sweep_tasks.copy_runs(first.parent, copies, "ece")
+    assert run_results.read_flags(copies / "seed1") == {"seed": 7}
 
 
 # Tables.
