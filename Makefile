@@ -77,6 +77,8 @@ bench: .venv/dev
 	  --out=benchmarks/results/risk_guarantee.md
 	.venv/bin/python benchmarks/pipeline.py --out=benchmarks/results/pipeline.md
 	.venv/bin/python benchmarks/training.py --out=benchmarks/results/training.md
+	.venv/bin/python benchmarks/glibc_memory.py \
+	  --out=benchmarks/results/glibc_memory.md
 
 bench-peers: .venv-bench/dev
 	.venv-bench/bin/python benchmarks/metrics.py \
