@@ -58,7 +58,8 @@ def load_scenes(setup, options):
     """The images and masks of a set-up: CamVid, VOC or Cityscapes.
 
     Raises:
-        app.UsageError: If the data are not where the flags say.
+        app.UsageError: If the data are not where the flags say, or cannot be
+            split as they say.
     """
     if setup.data == "voc2012":
         return _voc(setup, options)
@@ -203,6 +204,13 @@ def _voc(setup, options):
     """VOC's folder: lists, JPEGImages, SegmentationClass and, for SBD, -Aug."""
     from PIL import Image
 
+    if setup.validation or setup.stratified:
+        raise app.UsageError(
+            "`--validation` must be 0 and `--stratified` off for VOC, whose "
+            "lists say what is for training and what for tests. Received: "
+            f"--validation={setup.validation}, "
+            f"--stratified={setup.stratified}"
+        )
     folder = Path(options.data_dir or "VOCdevkit/VOC2012")
     lists = folder / "ImageSets" / "Segmentation"
     # 10,582 with the annotations of SBD, as `trainaug.txt`; else 1,464.

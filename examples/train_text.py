@@ -27,7 +27,12 @@ def main(_):
     setup, method, options = recipe_flags.read()
     recipe_flags.check_task(setup, "text")
     sets = load_texts(options.data_dir, length=setup.sequence_length)
-    sets = split(sets, setup.validation, seed=options.seed)
+    sets = split(
+        sets,
+        setup.validation,
+        stratified=setup.stratified,
+        seed=options.seed,
+    )
     row = run(text_task(sets, setup, options), setup, method, options)
     for name, value in row.items():
         print(f"{name:20}{value}")

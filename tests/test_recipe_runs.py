@@ -677,6 +677,13 @@ def test_masks_of_sbd_are_taken_where_they_lie_beside_those_of_voc(
     assert first_classes("voc_deeplabv3_mbls") == [[0, 255], [0, 255]]
 
 
+@pytest.mark.parametrize("flag", [{"validation": 0.1}, {"stratified": True}])
+def test_the_lists_of_voc_are_not_split(flag, parse, examples):
+    setup, _, options = parse("voc_deeplabv3_mbls")
+    with pytest.raises(app.UsageError, match="`--validation` must be 0"):
+        examples("scene_sets").load_scenes(setup._replace(**flag), options)
+
+
 @pytest.mark.parametrize("name", ["crl", "cutmix"])
 def test_methods_of_whole_images_are_refused_for_pixels(name, parse, examples):
     recipe = parse("camvid_deeplabv3plus_small", name)

@@ -401,18 +401,20 @@ def test_copies_of_runs_are_whole_or_not_there(examples, monkeypatch, tmp_path):
     def killed(*_):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(sweep_tasks, "write_row", killed)
-        with pytest.raises(KeyboardInterrupt):
-            sweep_tasks.copy_runs(first.parent, copies, "ece")
-    assert not copies.exists()
-    for _ in range(2):
+    def copied():
+        runs = sorted(copies.glob("*"))
+        rows = [run_results.read_row(run) for run in runs]
+        return [(row["seed"], row["tuned"]) for row in rows]
+
+    whole = [(0, "ece"), (1, "ece")]
+    for before in ([], whole):
+        with monkeypatch.context() as patch:
+            patch.setattr(sweep_tasks, "write_row", killed)
+            with pytest.raises(KeyboardInterrupt):
+                sweep_tasks.copy_runs(first.parent, copies, "ece")
+        assert copied() == before
         sweep_tasks.copy_runs(first.parent, copies, "ece")
-        rows = [run_results.read_row(run) for run in sorted(copies.iterdir())]
-        assert [(row["seed"], row["tuned"]) for row in rows] == [
-            (0, "ece"),
-            (1, "ece"),
-        ]
+        assert copied() == whole
     assert run_results.read_row(first)["tuned"] == ""
     assert not [*copies.parent.glob("*_part")]
     (copies / "seed1" / "flags.json").write_text('{"seed": 7}')
