@@ -16,7 +16,7 @@ from keras import ops
 
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
-from keras_calib.model_outputs import reads_logits
+from keras_calib.predictions.outputs import reads_logits
 
 __all__ = ["FeatureMaps"]
 

@@ -8,8 +8,8 @@ from cases import array
 
 import keras_calib as kc
 from keras_calib.exporting.served_model import ServedModel
-from keras_calib.model_outputs import reads_logits
-from keras_calib.model_outputs import to_model_logits
+from keras_calib.predictions.outputs import reads_logits
+from keras_calib.predictions.outputs import to_model_logits
 
 pytestmark = pytest.mark.portable
 

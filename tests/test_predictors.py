@@ -11,7 +11,7 @@ from cases import array
 from keras import layers
 
 import keras_calib as kc
-from keras_calib.model_outputs import reads_logits
+from keras_calib.predictions.outputs import reads_logits
 from keras_calib.models import dropout_masks
 from keras_calib.models.dropout_masks import dropout_layers
 from keras_calib.models.dropout_masks import masked

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.calibrators.held_out import predicted_batches
+from keras_calib.predictions.collect import predicted_batches
 from keras_calib.calibrators.samples import Samples
 from keras_calib.calibrators.samples import one_core_a_product
 from keras_calib.calibrators.samples import read_batches

@@ -23,7 +23,7 @@ from keras_calib.exporting.questions import questions
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.exporting.signatures import ImageReader
 from keras_calib.exporting.verification import check_answers
-from keras_calib.model_outputs import reads_logits
+from keras_calib.predictions.outputs import reads_logits
 from keras_calib.selection import SelectiveClassifier
 
 __all__ = ["export"]

@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.checks import invalid
-from keras_calib.model_outputs import to_model_logits
+from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection import SelectiveClassifier
 
 __all__ = ["OUTPUT_NAMES", "ServedModel"]

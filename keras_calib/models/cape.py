@@ -12,13 +12,13 @@ from keras_calib.checks import check_in
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
-from keras_calib.inference import check_reread
-from keras_calib.inference import has_end
-from keras_calib.inference import predict_batches
+from keras_calib.predictions.batches import check_reread
+from keras_calib.predictions.batches import has_end
+from keras_calib.predictions.batches import predict_batches
 from keras_calib.inputs import read_labels
 from keras_calib.losses import PerSampleLoss
 from keras_calib.losses.smoothing import cross_entropy
-from keras_calib.model_outputs import reads_logits
+from keras_calib.predictions.outputs import reads_logits
 from keras_calib.models.record import checked_index
 from keras_calib.models.record import read_at
 from keras_calib.models.record import unless_unknown

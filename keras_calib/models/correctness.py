@@ -15,8 +15,8 @@ from keras_calib.checks import shape_of
 from keras_calib.inputs import read_labels
 from keras_calib.losses import correctness_ranking
 from keras_calib.losses.margin import with_factor
-from keras_calib.model_outputs import reads_logits
-from keras_calib.model_outputs import to_model_logits
+from keras_calib.predictions.outputs import reads_logits
+from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.models.record import add_at
 from keras_calib.models.record import checked_index
 from keras_calib.models.record import read_at

@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
-from keras_calib.model_outputs import reads_logits
+from keras_calib.predictions.outputs import reads_logits
 from keras_calib.models.dropout_masks import dropout_layers
 from keras_calib.models.dropout_masks import masked
 from keras_calib.models.predictors import Member

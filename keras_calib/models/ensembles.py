@@ -11,7 +11,7 @@ from keras_calib.checks import check_at_least
 from keras_calib.checks import fits
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
-from keras_calib.model_outputs import reads_logits
+from keras_calib.predictions.outputs import reads_logits
 from keras_calib.models.predictors import Member
 from keras_calib.models.predictors import Predictor
 from keras_calib.models.predictors import check_classifier

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.checks import invalid
-from keras_calib.model_outputs import to_model_logits
+from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.numerics import logsumexp
 from keras_calib.numerics import to_numpy
 

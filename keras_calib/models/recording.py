@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
-from keras_calib.inference import split_index
+from keras_calib.predictions.batches import split_index
 from keras_calib.models.base import EpochModel
 from keras_calib.models.base import without_index
 from keras_calib.models.record import checked_index

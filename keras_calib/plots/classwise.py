@@ -10,7 +10,7 @@ from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.classwise import ClasswiseBins
 from keras_calib.classwise import classwise_bins
-from keras_calib.model_outputs import reads_logits
+from keras_calib.predictions.outputs import reads_logits
 from keras_calib.numerics import safe_divide
 from keras_calib.plots.figures import BLUE
 from keras_calib.plots.figures import GREY

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_calib.inference import predict_batches
+from keras_calib.predictions.batches import predict_batches
 from keras_calib.numerics import to_numpy
 
 __all__ = ["Predicted", "predicted", "seen"]

@@ -7,11 +7,11 @@ import keras
 import numpy as np
 
 from keras_calib.checks import invalid
-from keras_calib.inference import batches_of
-from keras_calib.inference import check_data
-from keras_calib.inference import num_batches
-from keras_calib.inference import predict_batch
-from keras_calib.model_outputs import reads_logits
+from keras_calib.predictions.batches import batches_of
+from keras_calib.predictions.batches import check_data
+from keras_calib.predictions.batches import num_batches
+from keras_calib.predictions.batches import predict_batch
+from keras_calib.predictions.outputs import reads_logits
 from keras_calib.numerics import to_numpy
 from keras_calib.reporting.document import Report
 from keras_calib.reporting.making import BLOCK

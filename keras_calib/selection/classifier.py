@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_calib.calibrators import Calibrator
-from keras_calib.calibrators.held_out import predicted_arrays
+from keras_calib.predictions.collect import predicted_arrays
 from keras_calib.checks import check_number
 from keras_calib.checks import class_axis
 from keras_calib.checks import invalid

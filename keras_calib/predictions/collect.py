@@ -11,11 +11,11 @@ from keras import ops
 
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
-from keras_calib.inference import cut_arrays
-from keras_calib.inference import each_batch
-from keras_calib.inference import num_batches
-from keras_calib.model_outputs import reads_logits
-from keras_calib.model_outputs import to_model_logits
+from keras_calib.predictions.batches import cut_arrays
+from keras_calib.predictions.batches import each_batch
+from keras_calib.predictions.batches import num_batches
+from keras_calib.predictions.outputs import reads_logits
+from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.numerics import to_numpy
 from keras_calib.pixels import sample_pixels
 
