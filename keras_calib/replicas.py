@@ -9,6 +9,8 @@ they are given.
 
 from typing import Any
 
+import keras
+import numpy as np
 from keras import backend
 from keras import ops
 
@@ -17,6 +19,7 @@ __all__ = [
     "assign_sum",
     "num_replicas",
     "own_rows",
+    "shared_by_replicas",
     "sum_over_replicas",
 ]
 
@@ -77,6 +80,46 @@ def own_rows(rows: Any, count: Any) -> Any:
     start = ops.sum(ops.where(before, counts, ops.zeros_like(counts)))
     start, count = ops.cast(start, "int32"), ops.cast(count, "int32")
     return rows[start : start + count]
+
+
+def shared_by_replicas(model: Any, inputs: Any, count: int) -> Any:
+    """A batch as a model's replicas share it, outside of a step.
+
+    Keras gives each replica the whole batch in `predict_on_batch`. Given
+    what this returns, each predicts a part, and the answers come in order.
+
+    Args:
+        model: A Keras model.
+        inputs: Arrays `(count, ...)` in any structure.
+        count: Number of examples.
+
+    Returns:
+        Under `MirroredStrategy` with several replicas parts of equal size,
+        the last filled up with the last row; else `inputs`.
+    """
+    if backend.backend() != "tensorflow":
+        return inputs
+    import tensorflow as tf
+
+    strategy = model.distribute_strategy
+    replicas = strategy.num_replicas_in_sync
+    if not isinstance(strategy, tf.distribute.MirroredStrategy) or (
+        replicas == 1
+    ):
+        return inputs
+    size = -(-count // replicas)
+    # No replica is without a row, and none has a shape of its own, which
+    # would be compiled for.
+    rows = np.minimum(np.arange(size * replicas), count - 1)
+
+    def shared(x):
+        x = ops.convert_to_tensor(x)
+        parts = [tf.gather(x, part) for part in np.split(rows, replicas)]
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: parts[context.replica_id_in_sync_group]
+        )
+
+    return keras.tree.map_structure(shared, inputs)
 
 
 def assign_sum(variable: Any, value: Any) -> None:

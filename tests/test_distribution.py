@@ -44,6 +44,10 @@ def test_replicas_train_every_model_as_one_device():
     for name, text in answer["refused"].items():
         assert text == "refused", (name, text)
     assert answer["outside"] == "exact"
+    # Each example once, in order; a replica predicts its part of a batch.
+    assert set(answer["read"]["rows"]) <= {1, 16}
+    for name, difference in answer["read"]["differences"].items():
+        assert difference < 1e-5, (name, difference)
     for name, (difference, shown) in answer["losses"].items():
         assert difference < 1e-6, (name, difference)
         assert shown < 1e-5, (name, shown)

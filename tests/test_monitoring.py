@@ -577,7 +577,7 @@ def test_a_model_of_several_outputs_is_refused_before_training():
     model.compile("sgd", loss={"a": kc.MbLS(**LOSS), "b": None})
     log = logger(from_logits=True)
     log.set_model(model)
-    with pytest.raises(TypeError, match="must have one output"):
+    with pytest.raises(TypeError, match="`output` must name"):
         log.on_train_begin()
 
 

@@ -814,7 +814,7 @@ def test_fit_on_takes_weights_steps_and_ignored_classes():
 
 
 def test_fit_on_refuses_no_batch_and_models_that_do_not_say():
-    with pytest.raises(ValueError, match="dataset"):
+    with pytest.raises(ValueError, match="must have batches"):
         kc.SelectiveClassifier().fit_on(of_model("linear"), [], risk=0.1)
     labels, logits = noisy(n=20)
     mixed = [(logits, labels), (logits, labels, np.ones(20))]

@@ -17,6 +17,7 @@ from small_trainings import network
 from small_trainings import trained
 
 import keras_calib as kc
+from keras_calib.predictions import predict_batches
 
 LOSSES = {
     "mmce": kc.MMCE(from_logits=True),
@@ -214,6 +215,62 @@ def updated(*mirrored):
     return "exact" if same and np.array_equal(sums[0], sums[2]) else sums
 
 
+def read(num_replicas):
+    """What consumers make of a model of replicas, and of one device.
+
+    The last batch is uneven, and smaller than the number of replicas.
+    """
+    rng = np.random.default_rng(0)
+    count = 32 + num_replicas - 1
+    x = rng.normal(size=(count, 6)).astype("float32")
+    labels = rng.integers(3, size=count)
+    seen = []
+
+    class Watched(keras.layers.Layer):
+        """Notes how many rows one replica is given."""
+
+        def call(self, inputs):
+            seen.append(inputs.shape[0])
+            return inputs
+
+    model = keras.Sequential(
+        [keras.Input((6,)), Watched(), keras.layers.Dense(3)]
+    )
+    model.compile(loss=kc.MbLS(from_logits=True))
+    outputs = keras.ops.convert_to_numpy(model(x))
+    del seen[:]
+    batches = list(predict_batches(model, (x, labels)))
+    options = {"risk": 0.9, "verbose": 0}
+    selector = kc.SelectiveClassifier().fit_on(model, (x, labels), **options)
+    page = kc.report(model, (x, labels), verbose=0)
+    diagram = kc.ReliabilityDisplay.from_model(model, (x, labels))
+    found = {
+        "outputs": np.concatenate([batch.outputs for batch in batches]),
+        "temperature": kc.TemperatureScaling()
+        .fit_on(model, (x, labels), verbose=0)
+        .temperature,
+        "selector": selector.chosen.coverage,
+        "report": page.results["model"]["metrics"]["nll"]["value"],
+        "diagram": diagram.sums.residual,
+    }
+    expected = {
+        "outputs": outputs,
+        "temperature": kc.TemperatureScaling().fit(labels, outputs).temperature,
+        "selector": kc.SelectiveClassifier()
+        .fit(labels, outputs, risk=0.9)
+        .chosen.coverage,
+        "report": kc.nll(labels, outputs, from_logits=True),
+        "diagram": kc.ReliabilityDisplay.from_predictions(
+            labels, outputs, from_logits=True
+        ).sums.residual,
+    }
+    differences = {
+        name: float(np.abs(found[name] - value).max())
+        for name, value in expected.items()
+    }
+    return {"differences": differences, "rows": sorted({*seen} - {None})}
+
+
 def main(num_replicas):
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(
@@ -233,6 +290,7 @@ def main(num_replicas):
         shared = {name: by_workers(name) for name in ("crl", "sam")}
         refused = what_trains_wrongly()
         metrics = [kc.ECE(from_logits=True) for _ in range(2)]
+        answers = read(num_replicas)
     outside = updated(*metrics)
     models = {
         name: largest_differences(a, b)
@@ -258,6 +316,7 @@ def main(num_replicas):
         "losses": losses,
         "refused": refused,
         "outside": outside,
+        "read": answers,
     }
     print(json.dumps(answer, default=str))
 

@@ -7,7 +7,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.predictions.collect import predicted_batches
 from keras_calib.calibrators.samples import Samples
 from keras_calib.calibrators.samples import one_core_a_product
 from keras_calib.calibrators.samples import read_batches
@@ -16,6 +15,8 @@ from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
 from keras_calib.inputs import read_predictions
 from keras_calib.numerics import to_numpy
+from keras_calib.predictions.collect import predicted_batches
+from keras_calib.predictions.outputs import read_as
 
 __all__ = ["Calibrator"]
 
@@ -120,6 +121,7 @@ class Calibrator(keras.layers.Layer):
         *,
         from_logits: bool | None = None,
         ignore_class: int | None = None,
+        output: str | int | None = None,
         pixels_per_image: int | None = None,
         seed: int = 0,
         steps: int | None = None,
@@ -134,14 +136,18 @@ class Calibrator(keras.layers.Layer):
         to that.
 
         Args:
-            model: A Keras model with one output `(batch, ..., num_classes)`
-                or `(batch, ..., 1)`.
-            dataset: Batches `(x, y)` or `(x, y, sample_weight)` as for
-                `model.fit`: a `tf.data.Dataset`, a `keras.utils.PyDataset`,
-                a generator or any iterable; or a tuple of arrays.
+            model: A Keras model that returns `(batch, ..., num_classes)` or
+                `(batch, ..., 1)`, on one device or under a strategy.
+            dataset: Arrays as a tuple `(x, y)` or `(x, y, sample_weight)`,
+                also lists of numbers or strings; or batches of such tuples:
+                a `tf.data.Dataset`, a `keras.utils.PyDataset`, a generator,
+                a loader of torch, a list.
             from_logits: Whether the model returns logits; None takes it from
                 the loss that the model was compiled with.
-            ignore_class: Class id that does not count, such as 255.
+            ignore_class: Class id that does not count, such as 255; None
+                takes it from that loss.
+            output: Name or position of the output to calibrate, for a model
+                that has several.
             pixels_per_image: For dense outputs: how many pixels of each
                 image to keep, chosen by a hash; None keeps all.
             seed: Seed of that choice.
@@ -151,19 +157,22 @@ class Calibrator(keras.layers.Layer):
                 end, 0 for silence.
 
         Raises:
+            TypeError: If the model has several outputs and none is named, or
+                `dataset` is no data set.
             ValueError: As `fit`; also if the data set does not end and
                 `steps` is None, or it is not known what the model returns.
         """
+        reading = read_as(model, from_logits, ignore_class, output)
         batches = predicted_batches(
             model,
             dataset,
-            from_logits=from_logits,
-            ignore_class=ignore_class,
+            reading,
             pixels_per_image=pixels_per_image,
             seed=seed,
             steps=steps,
             verbose=verbose,
         )
+        ignore_class = reading.ignore_class
         return self.fit(batches, ignore_class=ignore_class, force=force)
 
     def fit_samples(self, samples: Samples) -> None:

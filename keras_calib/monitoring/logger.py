@@ -10,20 +10,22 @@ import keras
 from keras_calib.callback_lists import neighbours
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
-from keras_calib.predictions.batches import check_data
-from keras_calib.predictions.batches import check_reread
 from keras_calib.inputs import check_reading
 from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import ECE
 from keras_calib.metrics import CalibrationMetrics
 from keras_calib.metrics.calibration import BinnedMetric
-from keras_calib.predictions.outputs import reads_logits
 from keras_calib.monitoring.files import EpochFiles
 from keras_calib.monitoring.measuring import DataSetMeter
 from keras_calib.monitoring.measuring import LoggedEpoch
+from keras_calib.monitoring.measuring import LoggerReading
 from keras_calib.monitoring.measuring import Measured
-from keras_calib.monitoring.measuring import ModelReading
 from keras_calib.monitoring.measuring import flips
+from keras_calib.predictions.batches import check_data
+from keras_calib.predictions.batches import check_reread
+from keras_calib.predictions.outputs import choose_output
+from keras_calib.predictions.outputs import loss_of
+from keras_calib.predictions.outputs import read_as
 
 __all__ = ["CalibrationLogger"]
 
@@ -65,11 +67,9 @@ class CalibrationLogger(keras.callbacks.Callback):
     warned of, and training goes on.
 
     Args:
-        data: Arrays `(x, y)` or `(x, y, sample_weight)`, or batches of such
-            tuples that can be read anew each epoch: a `tf.data.Dataset`, a
-            `keras.utils.PyDataset`, a list. `y` may be labels or
-            `{"label", "index"}`. Keras' masks do not reach it: for padded
-            steps use weights or `ignore_class`.
+        data: As in `Calibrator.fit_on`, but such that can be read anew each
+            epoch. `y` may be labels or `{"label", "index"}`. Keras' masks do
+            not reach it: for padded steps use weights or `ignore_class`.
         metrics: Names of values of `CalibrationMetrics`, and Keras metrics,
             which read outputs by their own arguments and keep their own
             state untouched; None for `accuracy`, `mean_confidence`, `nll`,
@@ -79,6 +79,8 @@ class CalibrationLogger(keras.callbacks.Callback):
             compiled loss says.
         ignore_class: Class id that does not count; None as the compiled
             loss says.
+        output: Name or position of the output to follow, for a model that has
+            several.
         batch_size: Size of the batches of arrays.
         every: Log each `every`-th epoch, and the last of `epochs`, or that
             at which a callback before this one stops. Epochs between have
@@ -107,7 +109,7 @@ class CalibrationLogger(keras.callbacks.Callback):
             installed.
         OSError: As training begins, if nothing can be written to a path.
         TypeError: If an argument is of the wrong kind; as training begins,
-            if the model has several outputs.
+            if the model has several outputs and none is named.
         ValueError: If `data` has no end or can be read only once; as
             training begins, if nothing says whether outputs are logits,
             labels do not fit, or a callback comes too early.
@@ -145,6 +147,7 @@ class CalibrationLogger(keras.callbacks.Callback):
         prefix: str = "cal_",
         from_logits: bool | None = None,
         ignore_class: int | None = None,
+        output: str | int | None = None,
         batch_size: int = 32,
         every: int = 1,
         num_bins: int = 15,
@@ -166,6 +169,7 @@ class CalibrationLogger(keras.callbacks.Callback):
         self.prefix = prefix
         self.from_logits = from_logits
         self.ignore_class = ignore_class
+        self.output = output
         self.batch_size = batch_size
         self.every = every
         self.num_bins = num_bins
@@ -182,13 +186,13 @@ class CalibrationLogger(keras.callbacks.Callback):
         # What is not known before the model: made as training begins.
         self._meter = self._before = self._files = None
         # Unknown names and numbers out of range are told of here.
-        self._measured_by(ModelReading(False, -1, None, False))
+        self._measured_by(LoggerReading(False, -1, None, False))
 
     def on_train_begin(self, logs=None):
         """Measures the first batch, and opens the files."""
         self.logged, self._before = [], None
         self._meter = self._meter_of(self.model)
-        first = self._meter.measure(self.model, self.data, self.batch_size, 1)
+        first = self._measure(1)
         names = [self.prefix + name for name in first.values]
         if self._meter.loss is not None:
             names.append(self.prefix + _INACTIVE)
@@ -209,7 +213,7 @@ class CalibrationLogger(keras.callbacks.Callback):
         last = last or getattr(self.model, "stop_training", False)
         if (epoch + 1) % self.every and not last:
             return
-        found = self._meter.measure(self.model, self.data, self.batch_size)
+        found = self._measure()
         values = self._values_of(found, epoch)
         logs = {} if logs is None else logs
         taken = sorted(set(values) & set(logs))
@@ -231,19 +235,25 @@ class CalibrationLogger(keras.callbacks.Callback):
         """Closes the files."""
         self._files.close()
 
+    def _measure(self, num_batches: int | None = None) -> Measured:
+        return self._meter.measure(
+            self.model, self.data, self.batch_size, num_batches, self.output
+        )
+
     def _meter_of(self, model: keras.Model) -> DataSetMeter:
-        compiled = getattr(model, "loss", None)
+        compiled = loss_of(model, choose_output(model, self.output))
         loss = self.loss
         if loss is None and isinstance(compiled, PerSampleLoss):
             # What a record of training says is not known of `data`.
             loss = None if compiled.takes_factor else compiled
         told = compiled if isinstance(compiled, keras.losses.Loss) else loss
         axis = getattr(told, "axis", None)
-        ignore_class = self.ignore_class
+        read = read_as(model, self.from_logits, self.ignore_class, self.output)
+        ignore_class = read.ignore_class
         if ignore_class is None:
             ignore_class = getattr(told, "ignore_class", None)
-        reading = ModelReading(
-            reads_logits(model, self.from_logits),
+        reading = LoggerReading(
+            read.from_logits,
             -1 if axis is None else axis,
             ignore_class,
             getattr(told, "takes_objectness", False),
@@ -251,7 +261,7 @@ class CalibrationLogger(keras.callbacks.Callback):
         return self._measured_by(reading, loss)
 
     def _measured_by(
-        self, reading: ModelReading, loss: Any = None
+        self, reading: LoggerReading, loss: Any = None
     ) -> DataSetMeter:
         options = reading._asdict()
         names = [x for x in self.metrics if isinstance(x, str)]

@@ -18,20 +18,20 @@ from keras_calib.analysis import regularizer_histogram
 from keras_calib.bins import BinSums
 from keras_calib.checks import class_axis
 from keras_calib.checks import invalid
-from keras_calib.predictions.batches import Batch
-from keras_calib.predictions.batches import predict_batches
 from keras_calib.inputs import read_labels
 from keras_calib.inputs import split_objectness
 from keras_calib.losses import BatchCoupledLoss
 from keras_calib.losses import PerSampleLoss
-from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.numerics import to_numpy
+from keras_calib.predictions.batches import Batch
+from keras_calib.predictions.batches import predict_batches
+from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = [
     "DataSetMeter",
     "LoggedEpoch",
+    "LoggerReading",
     "Measured",
-    "ModelReading",
     "Predicted",
     "flips",
 ]
@@ -40,7 +40,7 @@ __all__ = [
 _BLOCK = 4096
 
 
-class ModelReading(NamedTuple):
+class LoggerReading(NamedTuple):
     """How a model's labels and outputs are to be read.
 
     Attributes:
@@ -122,7 +122,7 @@ class DataSetMeter:
         metrics: list[keras.metrics.Metric],
         diagram: Any,
         loss: keras.losses.Loss | Callable | None,
-        reading: ModelReading,
+        reading: LoggerReading,
         *,
         histogram: dict[str, Any],
         remembers: bool,
@@ -144,6 +144,7 @@ class DataSetMeter:
         data: Any,
         batch_size: int,
         num_batches: int | None = None,
+        output: str | int | None = None,
     ) -> Measured:
         """One pass over the data set, or over its first batches.
 
@@ -155,7 +156,8 @@ class DataSetMeter:
         """
         run = _Run(self)
         batches = itertools.islice(
-            predict_batches(model, data, batch_size), num_batches
+            predict_batches(model, data, batch_size, output=output),
+            num_batches,
         )
         try:
             for block in _joined(run.follow(batches), self.reading.axis):

@@ -10,10 +10,10 @@ from keras_calib.checks import invalid
 from keras_calib.metrics.calibration import ECE
 from keras_calib.metrics.calibration import BinnedMetric
 from keras_calib.metrics.table import CalibrationMetrics
-from keras_calib.predictions.outputs import reads_logits
 from keras_calib.numerics import safe_divide
 from keras_calib.plots.figures import Display
-from keras_calib.plots.models import seen
+from keras_calib.predictions.collect import seen
+from keras_calib.predictions.outputs import read_as
 
 __all__ = ["BinnedDisplay"]
 
@@ -70,6 +70,7 @@ class BinnedDisplay(Display):
         num_bins: int = 15,
         from_logits: bool | None = None,
         ignore_class: int | None = None,
+        output: str | int | None = None,
         batch_size: int = 32,
         steps: int | None = None,
         **options: Any,
@@ -77,23 +78,26 @@ class BinnedDisplay(Display):
         """From what a model predicts, read once in fixed memory.
 
         Args:
-            model: A Keras model with one output.
-            data: A tuple of arrays `(x, y)` or `(x, y, sample_weight)`, or
-                batches of them, such as a `tf.data.Dataset`.
+            model: A Keras model.
+            data: As in `Calibrator.fit_on`.
             num_bins: Number of bins of equal width.
             from_logits: Whether the model returns logits; None takes it from
                 the loss that the model was compiled with.
-            ignore_class: Class id that does not count.
+            ignore_class: Class id that does not count; None takes it from
+                that loss.
+            output: Name or position of the output, for a model that has
+                several.
             batch_size: Size of the batches of arrays.
             steps: How many batches, at most; None for all.
             **options: Of the class, such as `name`.
         """
+        reading = read_as(model, from_logits, ignore_class, output)
         metric = ECE(
             num_bins,
-            from_logits=reads_logits(model, from_logits),
-            ignore_class=ignore_class,
+            from_logits=reading.from_logits,
+            ignore_class=reading.ignore_class,
         )
-        metric = seen(metric, model, data, batch_size, steps)
+        metric = seen(metric, model, data, batch_size, steps, reading.output)
         return cls.from_metric(metric, **options)
 
     @classmethod

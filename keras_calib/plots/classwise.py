@@ -10,14 +10,14 @@ from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.classwise import ClasswiseBins
 from keras_calib.classwise import classwise_bins
-from keras_calib.predictions.outputs import reads_logits
 from keras_calib.numerics import safe_divide
 from keras_calib.plots.figures import BLUE
 from keras_calib.plots.figures import GREY
 from keras_calib.plots.figures import ORANGE
 from keras_calib.plots.figures import Display
 from keras_calib.plots.figures import titled
-from keras_calib.plots.models import predicted
+from keras_calib.predictions.collect import predicted
+from keras_calib.predictions.outputs import read_as
 
 __all__ = ["ClasswiseReliabilityDisplay"]
 
@@ -137,6 +137,7 @@ class ClasswiseReliabilityDisplay(Display):
         num_bins: int = 10,
         from_logits: bool | None = None,
         ignore_class: int | None = None,
+        output: str | int | None = None,
         batch_size: int = 32,
         steps: int | None = None,
         **options: Any,
@@ -144,26 +145,28 @@ class ClasswiseReliabilityDisplay(Display):
         """From what a model predicts, which must fit in memory.
 
         Args:
-            model: A Keras model with one output.
-            data: A tuple of arrays `(x, y)` or `(x, y, sample_weight)`, or
-                batches of them, such as a `tf.data.Dataset`.
+            model: A Keras model.
+            data: As in `Calibrator.fit_on`.
             num_bins: Number of bins of each class.
             from_logits: Whether the model returns logits; None takes it from
                 the loss that the model was compiled with.
-            ignore_class: Class id that does not count.
+            ignore_class: Class id that does not count; None takes it from
+                that loss.
+            output: Name or position of the output, for a model that has
+                several.
             batch_size: Size of the batches of arrays.
             steps: How many batches, at most; None for all.
             **options: Of the class, such as `class_names`.
         """
-        from_logits = reads_logits(model, from_logits)
-        found = predicted(model, data, batch_size, steps)
+        reading = read_as(model, from_logits, ignore_class, output)
+        found = predicted(model, data, batch_size, steps, reading.output)
         return cls.from_predictions(
             found.labels,
             found.outputs,
             num_bins=num_bins,
-            from_logits=from_logits,
+            from_logits=reading.from_logits,
             sample_weight=found.sample_weight,
-            ignore_class=ignore_class,
+            ignore_class=reading.ignore_class,
             **options,
         )
 

@@ -20,9 +20,9 @@ from keras_calib.plots.figures import DASHES
 from keras_calib.plots.figures import ORANGE
 from keras_calib.plots.figures import Display
 from keras_calib.plots.figures import titled
-from keras_calib.plots.models import predicted
 from keras_calib.plots.windows import draw_windows
 from keras_calib.plots.windows import slide
+from keras_calib.predictions.collect import predicted
 from keras_calib.scores import p_norm
 from keras_calib.value_checks import check_no_probabilities
 
@@ -83,6 +83,7 @@ class _LogitDisplay(Display):
         model: keras.Model,
         data: Any,
         *,
+        output: str | int | None = None,
         batch_size: int = 32,
         steps: int | None = None,
         **options: Any,
@@ -91,13 +92,14 @@ class _LogitDisplay(Display):
 
         Args:
             model: A Keras model that returns logits.
-            data: A tuple of arrays `(x, y)`, or batches of them, such as a
-                `tf.data.Dataset`. Weights do not count.
+            data: As in `Calibrator.fit_on`. Weights do not count.
+            output: Name or position of the output, for a model that has
+                several.
             batch_size: Size of the batches of arrays.
             steps: How many batches, at most; None for all.
             **options: Of the class, such as `name`.
         """
-        found = predicted(model, data, batch_size, steps)
+        found = predicted(model, data, batch_size, steps, output)
         return cls(found.labels, found.outputs, **options)
 
 

@@ -9,10 +9,7 @@ import numpy as np
 
 from keras_calib.bins import hard_labels
 from keras_calib.checks import invalid
-from keras_calib.predictions.batches import Batch
-from keras_calib.predictions.batches import predict_batch
 from keras_calib.inputs import read_arrays
-from keras_calib.predictions.outputs import reads_logits
 from keras_calib.numerics import is_wrong
 from keras_calib.numerics import to_numpy
 from keras_calib.numerics import top1
@@ -22,6 +19,9 @@ from keras_calib.plots.figures import titled
 from keras_calib.plots.pictures import as_picture
 from keras_calib.plots.pictures import show
 from keras_calib.plots.reliability import ReliabilityDisplay
+from keras_calib.predictions.batches import Batch
+from keras_calib.predictions.batches import predict_batch
+from keras_calib.predictions.outputs import read_as
 
 __all__ = ["SegmentationDisplay"]
 
@@ -187,7 +187,7 @@ class SegmentationDisplay(Display):
         Raises:
             ValueError: If shapes do not fit or no pixel counts.
         """
-        from_logits = reads_logits(model, from_logits)
+        reading = read_as(model, from_logits, ignore_class)
         image = to_numpy(image)
         batch = predict_batch(model, Batch(image[None], None, None, None))
         return cls.from_predictions(
@@ -195,8 +195,8 @@ class SegmentationDisplay(Display):
             batch.outputs[0],
             image,
             num_bins=num_bins,
-            from_logits=from_logits,
-            ignore_class=ignore_class,
+            from_logits=reading.from_logits,
+            ignore_class=reading.ignore_class,
             name=name,
         )
 

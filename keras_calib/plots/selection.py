@@ -5,15 +5,15 @@ from typing import Any
 import numpy as np
 
 from keras_calib.checks import invalid
-from keras_calib.predictions.batches import check_reread
 from keras_calib.intervals import clopper_pearson
 from keras_calib.metrics.histogram_metric import HistogramMetric
 from keras_calib.metrics.table import CalibrationMetrics
-from keras_calib.predictions.outputs import reads_logits
 from keras_calib.plots.figures import COLORS
 from keras_calib.plots.figures import DASHES
 from keras_calib.plots.figures import Display
-from keras_calib.plots.models import seen
+from keras_calib.predictions.batches import check_reread
+from keras_calib.predictions.collect import seen
+from keras_calib.predictions.outputs import read_as
 from keras_calib.risk_coverage import RiskCoverageCurve
 from keras_calib.risk_coverage import aurc
 from keras_calib.risk_coverage import risk_coverage_curve
@@ -137,6 +137,7 @@ class RiskCoverageDisplay(Display):
         *,
         from_logits: bool | None = None,
         ignore_class: int | None = None,
+        output: str | int | None = None,
         batch_size: int = 32,
         steps: int | None = None,
         band: bool = False,
@@ -145,13 +146,14 @@ class RiskCoverageDisplay(Display):
         """From what models predict, in fixed memory.
 
         Args:
-            models: A Keras model with one output, or a dict of them by name.
-            data: A tuple of arrays `(x, y)` or `(x, y, sample_weight)`, or
-                batches of them, such as a `tf.data.Dataset`; read once for
-                each model.
+            models: A Keras model, or a dict of them by name.
+            data: As in `Calibrator.fit_on`; read once for each model.
             from_logits: Whether the models return logits; None takes it
                 from the losses that they were compiled with.
-            ignore_class: Class id that does not count.
+            ignore_class: Class id that does not count; None takes it from
+                those losses.
+            output: Name or position of the output, for models that have
+                several.
             batch_size: Size of the batches of arrays.
             steps: How many batches, at most; None for all.
             band: As in `from_metric`.
@@ -160,20 +162,17 @@ class RiskCoverageDisplay(Display):
         models = models if isinstance(models, dict) else {"model": models}
         if len(models) > 1:
             check_reread("data", data)
-        metrics = {
-            name: seen(
-                CalibrationMetrics(
-                    ["aurc"],
-                    from_logits=reads_logits(model, from_logits),
-                    ignore_class=ignore_class,
-                ),
-                model,
-                data,
-                batch_size,
-                steps,
+        metrics = {}
+        for name, model in models.items():
+            reading = read_as(model, from_logits, ignore_class, output)
+            metric = CalibrationMetrics(
+                ["aurc"],
+                from_logits=reading.from_logits,
+                ignore_class=reading.ignore_class,
             )
-            for name, model in models.items()
-        }
+            metrics[name] = seen(
+                metric, model, data, batch_size, steps, reading.output
+            )
         return cls.from_metric(metrics, band=band, points=points)
 
     @classmethod

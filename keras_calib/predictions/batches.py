@@ -1,4 +1,7 @@
-"""What a model predicts on a data set, batch by batch, in its order."""
+"""The batches of a data set in every form, and what a model predicts on them.
+
+Displays, reports, fits, loggers and examples all read data sets here.
+"""
 
 import itertools
 from collections.abc import Iterable
@@ -7,21 +10,22 @@ from typing import Any
 from typing import NamedTuple
 
 import keras
+import numpy as np
 
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
-from keras_calib.checks import shape_of
 from keras_calib.numerics import to_numpy
+from keras_calib.predictions.outputs import ChosenOutput
+from keras_calib.predictions.outputs import choose_output
+from keras_calib.replicas import shared_by_replicas
 
 __all__ = [
     "Batch",
     "batches_of",
     "check_data",
     "check_reread",
-    "cut_arrays",
-    "each_batch",
+    "count_batches",
     "has_end",
-    "num_batches",
     "predict_batch",
     "predict_batches",
     "split_index",
@@ -58,8 +62,9 @@ def split_index(y: Any) -> tuple[Any, Any]:
         raise ValueError(
             invalid(
                 '`y` must be labels, or a dict {"label": labels, '
-                '"index": numbers of the examples}',
-                keys=sorted(y),
+                '"index": numbers of the examples}; of a model of several '
+                "outputs, `output` names the one to read",
+                keys=sorted(map(str, y)),
             )
         )
     return y["label"], y["index"]
@@ -76,19 +81,9 @@ def check_data(
             length.
     """
     check_integer("batch_size", batch_size, 1)
-    if isinstance(data, tuple):
-        _length_of(data)
-    elif isinstance(data, Iterable) and not hasattr(data, "shape"):
-        if steps is None:
-            num_batches(data, "data must have an end")
-    else:
-        raise TypeError(
-            invalid(
-                "data must be a tuple of arrays (x, y), or a data set of "
-                "batches",
-                data=type(data).__name__,
-            )
-        )
+    if steps is not None:
+        check_integer("steps", steps, 1)
+    count_batches(data, batch_size, steps)
 
 
 def check_reread(name: str, data: Any) -> None:
@@ -109,46 +104,61 @@ def check_reread(name: str, data: Any) -> None:
 
 def has_end(data: Any) -> bool:
     """Whether a data set, or arrays, are known to end."""
-    if isinstance(data, tuple):
-        return True
     try:
-        return num_batches(data, "") is not None
-    except ValueError:
-        # It has none.
+        return count_batches(data) is not None
+    except (TypeError, ValueError):
+        # It is none, or has no end.
         return False
 
 
 def batches_of(
-    data: Any, batch_size: int = 32, steps: int | None = None
+    data: Any,
+    batch_size: int = 32,
+    steps: int | None = None,
+    output: ChosenOutput | None = None,
 ) -> Iterator[Batch]:
     """The batches of a data set, once through.
 
     Args:
-        data: A tuple of arrays `(x, y)` or `(x, y, sample_weight)`, cut into
+        data: Arrays as a tuple `(x, y)` or `(x, y, sample_weight)`, cut into
             batches here; or batches of such tuples: a `tf.data.Dataset`, a
-            `keras.utils.PyDataset`, a list.
+            `keras.utils.PyDataset`, a generator, a loader of torch, a list.
+            Arrays may be lists of numbers or strings; `x` may be a tuple or
+            dict of arrays; `y` may be `{"label", "index"}`, or the labels of
+            several outputs.
         batch_size: Size of the batches of arrays.
         steps: How many batches, at most; None for all.
+        output: Whose labels and weights are taken where there are those of
+            several outputs.
 
     Yields:
-        Batches without outputs.
+        Batches without outputs. Empty ones are left out.
 
     Raises:
         TypeError: If `data` is none of these.
-        ValueError: If it has no end and `steps` is None, or labels are a
-            dict of other keys than label and index.
+        ValueError: If it has no end and `steps` is None, arrays differ in
+            length, or labels are a dict of other keys than label and index.
     """
     check_data(data, batch_size, steps)
-    is_arrays = isinstance(data, tuple)
-    batches = cut_arrays(data, batch_size) if is_arrays else each_batch(data)
+    arrays = _as_arrays(data)
+    batches = _each_batch(data) if arrays is None else _cut(arrays, batch_size)
     for batch in itertools.islice(batches, steps):
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-        labels, index = split_index(y)
-        if index is not None:
+        if isinstance(batch, list):
+            # As torch's loaders collate a batch.
+            batch = tuple(batch)
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+        x, y, weight = (_with_arrays(part) for part in (x, y, weight))
+        index = None
+        if isinstance(y, dict) and set(y) == {"label", "index"}:
+            y, index = split_index(y)
             index = to_numpy(index).reshape(-1)
-            if isinstance(sample_weight, dict):
-                sample_weight = sample_weight["label"]
-        yield Batch(x, labels, index, sample_weight)
+            if isinstance(weight, dict):
+                weight = weight["label"]
+        if output is not None:
+            y, weight = output.of(y, "y"), output.of(weight, "sample_weight")
+        y, _ = split_index(y)
+        if _length(x):
+            yield Batch(x, y, index, weight)
 
 
 def predict_batches(
@@ -156,109 +166,223 @@ def predict_batches(
     data: Any,
     batch_size: int = 32,
     steps: int | None = None,
+    output: str | int | ChosenOutput | None = None,
 ) -> Iterator[Batch]:
     """The batches of a data set with what a model predicts in inference mode.
 
+    Each example is predicted once, in order. Under `MirroredStrategy` the
+    replicas share the examples of a batch.
+
     Args:
-        model: A Keras model with one output.
+        model: A Keras model.
         data: As in `batches_of`.
         batch_size: Size of the batches of arrays.
         steps: How many batches, at most; None for all.
+        output: Name or position of the output to read, for a model that has
+            several.
 
     Yields:
         Batches with outputs.
 
     Raises:
-        TypeError: As `batches_of`, and if the model has several outputs.
-        ValueError: As `batches_of`.
+        TypeError: As `batches_of`, and if the model has several outputs and
+            none is named.
+        ValueError: As `batches_of`, and if there is no such output.
     """
-    for batch in batches_of(data, batch_size, steps):
-        yield predict_batch(model, batch)
+    chosen = choose_output(model, output)
+    for batch in batches_of(data, batch_size, steps, chosen):
+        yield predict_batch(model, batch, chosen)
 
 
-def predict_batch(model: keras.Model, batch: Batch) -> Batch:
+def predict_batch(
+    model: keras.Model, batch: Batch, output: ChosenOutput | None = None
+) -> Batch:
     """A batch with what a model predicts in inference mode.
 
     Raises:
-        TypeError: If the model has several outputs.
+        TypeError: If the model has several outputs and none is named.
     """
-    outputs = model.predict_on_batch(batch.inputs)
-    if isinstance(outputs, list | tuple) and len(outputs) == 1:
-        # Of keras.Model(model.inputs, model.outputs), once it was loaded.
-        outputs = outputs[0]
-    if isinstance(outputs, dict | list | tuple):
-        raise TypeError(
+    count, inputs = _length(batch.inputs), batch.inputs
+    if type(model).predict_on_batch is keras.Model.predict_on_batch:
+        # Else every replica predicts all: a model that prepares its inputs
+        # itself wants them as they are.
+        inputs = shared_by_replicas(model, inputs, count)
+    outputs = model.predict_on_batch(inputs)
+    if output is not None:
+        outputs = output.of(outputs, "outputs")
+    elif isinstance(outputs, dict | list | tuple):
+        # Not all models say before they run how many outputs they have.
+        choose_output(model, None, outputs)
+        (outputs,) = keras.tree.flatten(outputs)
+    outputs = to_numpy(outputs)
+    if outputs.ndim == 0 or len(outputs) < count:
+        raise ValueError(
             invalid(
-                "the model must have one output",
-                outputs=keras.tree.map_structure(shape_of, outputs),
+                "the model must return a row of outputs for each example",
+                examples=count,
+                **{"outputs.shape": outputs.shape},
             )
         )
-    outputs = to_numpy(outputs)
-    # Under a strategy each replica has predicted the whole batch.
-    count = len(keras.tree.flatten(batch.inputs)[0])
+    # Where each replica has predicted the whole batch, the first of them.
     return batch._replace(outputs=outputs[:count])
 
 
-def cut_arrays(arrays: tuple, size: int) -> Iterator[tuple]:
-    """Arrays `(x, y)` or `(x, y, sample_weight)` as batches."""
-    for start in range(0, _length_of(arrays), size):
+def count_batches(
+    data: Any,
+    batch_size: int = 32,
+    steps: int | None = None,
+    rule: str = "data must have an end; `steps` says how many batches to use",
+) -> int | None:
+    """The number of batches, None if only reading tells.
+
+    Args:
+        data: As in `batches_of`.
+        batch_size: Size of the batches of arrays.
+        steps: How many batches, at most; None for all.
+        rule: Of the error if the data set has no end.
+
+    Raises:
+        TypeError: If `data` is no data set.
+        ValueError: If it does not end and `steps` is None, or arrays differ
+            in length.
+    """
+    if (arrays := _as_arrays(data)) is not None:
+        count = -(-_length(arrays) // batch_size)
+    elif not isinstance(data, Iterable) or hasattr(data, "shape"):
+        raise TypeError(
+            invalid(
+                "data must be a tuple of arrays (x, y), or a data set of "
+                "batches",
+                data=type(data).__name__,
+            )
+        )
+    else:
+        count = _num_batches(data)
+    if count == _ENDLESS:
+        if steps is None:
+            raise ValueError(invalid(rule, data=type(data).__name__))
+        return steps
+    if count is None or steps is None:
+        return count
+    return min(count, steps)
+
+
+_ENDLESS = -1
+
+
+def _num_batches(dataset: Iterable) -> int | None:
+    """The number of batches; `_ENDLESS`, or None if unknown."""
+    if isinstance(dataset, keras.utils.PyDataset):
+        count = _size_of(dataset)
+        return _ENDLESS if count is None else count
+    if callable(getattr(dataset, "cardinality", None)):
+        count = int(dataset.cardinality())
+        # TensorFlow's words for no end, and for unknown.
+        return {-1: _ENDLESS, -2: None}.get(count, count)
+    try:
+        return len(dataset)
+    except TypeError:
+        # Also of a loader whose data have no length.
+        return None
+
+
+def _size_of(dataset: keras.utils.PyDataset) -> int | None:
+    try:
+        return dataset.num_batches
+    except NotImplementedError:
+        return None
+
+
+def _each_batch(dataset: Iterable) -> Iterator:
+    """The batches of a data set as they come, for ever if it has no end."""
+    if isinstance(dataset, keras.utils.PyDataset):
+        size = _size_of(dataset)
+        places = itertools.count() if size is None else range(size)
+        return (dataset[i] for i in places)
+    return iter(dataset)
+
+
+def _as_arrays(data: Any) -> tuple | None:
+    """The arrays of a tuple; None of what is a data set of batches."""
+    if not isinstance(data, tuple):
+        return None
+    if data and all(map(_is_batch, data)):
+        # Tuples (x, y) in a tuple.
+        return None
+    if len(data) not in (1, 2, 3):
+        raise TypeError(
+            invalid(
+                "data must be a tuple of arrays (x, y) or (x, y, "
+                "sample_weight), or a data set of batches",
+                **{"parts of the tuple": len(data)},
+            )
+        )
+    return tuple(_with_arrays(part) for part in data)
+
+
+def _is_batch(x: Any) -> bool:
+    return isinstance(x, tuple) and len(x) in (2, 3) and not _is_plain(x)
+
+
+def _with_arrays(structure: Any) -> Any:
+    """Lists of numbers and of strings as arrays, in any structure."""
+    if isinstance(structure, dict):
+        return {key: _with_arrays(x) for key, x in structure.items()}
+    if isinstance(structure, list | tuple):
+        if not _is_plain(structure):
+            return tuple(map(_with_arrays, structure))
+        try:
+            return np.asarray(structure)
+        except ValueError as error:
+            raise ValueError(
+                invalid(
+                    "lists in the data must have rows of one length",
+                    rows=len(structure),
+                )
+            ) from error
+    if hasattr(structure, "iloc") or (
+        hasattr(structure, "detach") and keras.backend.backend() != "torch"
+    ):
+        # A table of pandas; a tensor of torch on another backend.
+        return np.asarray(structure)
+    return structure
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether these are numbers, strings, or lists of them."""
+    if isinstance(x, list | tuple):
+        return all(map(_is_plain, x[:1]))
+    return isinstance(x, str | bytes) or not (
+        x is None or isinstance(x, dict) or getattr(x, "shape", ())
+    )
+
+
+def _cut(arrays: tuple, size: int) -> Iterator[tuple]:
+    """Arrays as batches."""
+    for start in range(0, _length(arrays), size):
         part = slice(start, start + size)
         yield keras.tree.map_structure(
             lambda x, part=part: None if x is None else x[part], arrays
         )
 
 
-def _length_of(arrays: tuple) -> int:
+def _length(arrays: Any) -> int:
+    """The number of examples."""
     flat = [x for x in keras.tree.flatten(arrays) if x is not None]
-    counts = {len(x) for x in flat}
+    counts = set()
+    for x in flat:
+        shape = getattr(x, "shape", None)
+        if shape is None or not len(shape):
+            raise TypeError(
+                invalid(
+                    "data must be arrays, or tuples, lists and dicts of them, "
+                    "one row for each example",
+                    part=type(x).__name__,
+                )
+            )
+        counts.add(len(x) if shape[0] is None else int(shape[0]))
     if len(counts) != 1:
         raise ValueError(
             invalid("arrays must have the same length", lengths=sorted(counts))
         )
     return counts.pop()
-
-
-def each_batch(dataset: Iterable) -> Iterator:
-    """The batches of a data set as they come, for ever if it has no end."""
-    if isinstance(dataset, keras.utils.PyDataset):
-        size = _length(dataset)
-        places = itertools.count() if size is None else range(size)
-        return (dataset[i] for i in places)
-    return iter(dataset)
-
-
-def num_batches(dataset: Iterable, rule: str) -> int | None:
-    """The number of batches, None if unknown.
-
-    Args:
-        dataset: Any iterable of batches.
-        rule: Of the error if the data set has no end.
-
-    Raises:
-        ValueError: If the data set does not end.
-    """
-    endless = False
-    if isinstance(dataset, keras.utils.PyDataset):
-        count = _length(dataset)
-        endless = count is None
-    elif callable(getattr(dataset, "cardinality", None)):
-        count = int(dataset.cardinality())
-        # TensorFlow's word for no end.
-        endless = count == -1
-    else:
-        try:
-            count = len(dataset)
-        except TypeError:
-            # Also of a loader whose data have no length.
-            count = None
-    if endless:
-        raise ValueError(invalid(rule, data=type(dataset).__name__))
-    return None if count is None or count < 0 else count
-
-
-def _length(dataset: keras.utils.PyDataset) -> int | None:
-    """The number of batches, None if there is no end."""
-    try:
-        return dataset.num_batches
-    except NotImplementedError:
-        return None

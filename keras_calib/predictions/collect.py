@@ -1,9 +1,9 @@
-"""Held-out data run through a model, batch by batch."""
+"""Predictions of a model on a data set, for fits and for displays."""
 
-import itertools
 from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -11,81 +11,91 @@ from keras import ops
 
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
-from keras_calib.predictions.batches import cut_arrays
-from keras_calib.predictions.batches import each_batch
-from keras_calib.predictions.batches import num_batches
-from keras_calib.predictions.outputs import reads_logits
-from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.numerics import to_numpy
 from keras_calib.pixels import sample_pixels
+from keras_calib.predictions.batches import Batch
+from keras_calib.predictions.batches import count_batches
+from keras_calib.predictions.batches import predict_batches
+from keras_calib.predictions.outputs import ModelReading
+from keras_calib.predictions.outputs import to_model_logits
 
-__all__ = ["predicted_arrays", "predicted_batches"]
+__all__ = [
+    "Predicted",
+    "predicted",
+    "predicted_arrays",
+    "predicted_batches",
+    "seen",
+]
 
-# Size of the batches that arrays are cut into, as in Keras.
-_BATCH = 32
+
+class Predicted(NamedTuple):
+    """A data set with predictions, in arrays.
+
+    Attributes:
+        labels: As the data set has them, `(n, ...)`.
+        outputs: What the model predicts, `(n, ..., num_classes)`.
+        sample_weight: Weights, or None.
+    """
+
+    labels: np.ndarray
+    outputs: np.ndarray
+    sample_weight: np.ndarray | None
 
 
 def predicted_batches(
     model: keras.Model,
     dataset: Iterable,
+    reading: ModelReading,
     *,
-    from_logits: bool | None,
-    ignore_class: int | None,
-    pixels_per_image: int | None,
-    seed: int,
-    steps: int | None,
-    verbose: str | int,
+    pixels_per_image: int | None = None,
+    seed: int = 0,
+    batch_size: int = 32,
+    steps: int | None = None,
+    verbose: str | int = "auto",
 ) -> Iterator[tuple]:
-    """Batches of labels, logits and, if there are any, weights.
+    """Labels, logits and weights of a data set, batch by batch.
 
     Args:
-        model: A Keras model with one output.
-        dataset: Batches `(x, y)` or `(x, y, sample_weight)`, or a tuple of
-            such arrays.
-        from_logits: Whether the model returns logits, or None.
-        ignore_class: Class id that does not count, or None.
+        model: A Keras model.
+        dataset: As in `batches_of`.
+        reading: How the model is read.
         pixels_per_image: How many pixels of each image to keep, or None.
         seed: Seed of the choice of pixels.
+        batch_size: Size of the batches of arrays.
         steps: Number of batches to use, or None for all.
-        verbose: `"auto"`, 0, 1 or 2 as in Keras.
+        verbose: `"auto"`, 0, 1 or 2 as in Keras, for a progress bar.
 
     Returns:
         An iterator of `(labels, logits)` or `(labels, logits, weights)`.
+
+    Raises:
+        TypeError: As `batches_of`.
+        ValueError: As `batches_of`; while reading, if a batch has no labels.
     """
-    from_logits = reads_logits(model, from_logits)
     if steps is not None:
         check_integer("steps", steps, 1)
     if pixels_per_image is not None:
         check_integer("pixels_per_image", pixels_per_image, 1)
-    if isinstance(dataset, tuple) and not all(
-        isinstance(part, tuple) for part in dataset
-    ):
-        dataset = list(cut_arrays(dataset, _BATCH))
-    total = steps
-    if total is None:
-        total = num_batches(
-            dataset, "`steps` must be given for a data set that does not end"
-        )
+    total = count_batches(
+        dataset,
+        batch_size,
+        steps,
+        "`steps` must be given for a data set that does not end",
+    )
 
     def run():
         bar = keras.utils.Progbar(
             total, verbose=1 if verbose == "auto" else verbose
         )
         done = 0
-        for batch in itertools.islice(each_batch(dataset), steps):
-            x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-            if y is None:
-                raise ValueError(
-                    invalid("`dataset` must give labels: (x, y)", y=None)
-                )
-            if not len(y):
-                continue
-            logits = _logits(model, x, from_logits)
+        for batch in predict_batches(
+            model, dataset, batch_size, steps, reading.output
+        ):
             yield _chosen(
-                to_numpy(y),
-                logits,
-                weight,
-                ignore_class,
+                to_numpy(_labels_of(batch)),
+                _logits(batch.outputs, reading.from_logits),
+                batch.sample_weight,
+                reading.ignore_class,
                 pixels_per_image,
                 seed,
             )
@@ -97,65 +107,91 @@ def predicted_batches(
 
 
 def predicted_arrays(
-    model: keras.Model,
-    dataset: Iterable,
-    *,
-    from_logits: bool | None,
-    steps: int | None,
-    verbose: str | int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Labels, logits and weights of a data set, in arrays.
+    model: keras.Model, dataset: Iterable, reading: ModelReading, **options: Any
+) -> Predicted:
+    """Labels, logits and weights of a data set that fit in memory.
 
     Args:
         model: As in `predicted_batches`.
         dataset: As in `predicted_batches`.
-        from_logits: As in `predicted_batches`.
-        steps: As in `predicted_batches`.
-        verbose: As in `predicted_batches`.
-
-    Returns:
-        Labels `(n, ...)`, logits `(n, ..., num_classes)`; weights, or None.
+        reading: As in `predicted_batches`.
+        **options: Of `predicted_batches`.
 
     Raises:
-        ValueError: If there is no batch, or some have weights and some not.
+        TypeError: As `predicted_batches`.
+        ValueError: As `predicted_batches`; also if there is no batch, some
+            have weights and some not, or shapes differ.
     """
-    batches = predicted_batches(
-        model,
-        dataset,
-        from_logits=from_logits,
-        ignore_class=None,
-        pixels_per_image=None,
-        seed=0,
-        steps=steps,
-        verbose=verbose,
+    return _joined(predicted_batches(model, dataset, reading, **options))
+
+
+def predicted(
+    model: keras.Model,
+    data: Any,
+    batch_size: int = 32,
+    steps: int | None = None,
+    output: Any = None,
+) -> Predicted:
+    """Outputs of a model on a data set that fit in memory, as they are.
+
+    Raises:
+        TypeError: As `predict_batches`.
+        ValueError: As `predicted_arrays`.
+    """
+    return _joined(
+        (_labels_of(batch), batch.outputs, batch.sample_weight)
+        for batch in predict_batches(model, data, batch_size, steps, output)
     )
-    batches = list(batches)
-    sizes = sorted({len(batch) for batch in batches})
-    if len(sizes) != 1:
+
+
+def seen(
+    metric: keras.metrics.Metric,
+    model: keras.Model,
+    data: Any,
+    batch_size: int = 32,
+    steps: int | None = None,
+    output: Any = None,
+) -> keras.metrics.Metric:
+    """A metric that has seen what a model predicts, in fixed memory."""
+    for batch in predict_batches(model, data, batch_size, steps, output):
+        metric.update_state(
+            _labels_of(batch), batch.outputs, sample_weight=batch.sample_weight
+        )
+    return metric
+
+
+def _labels_of(batch: Batch) -> Any:
+    if batch.labels is None:
         raise ValueError(
             invalid(
-                "`dataset` must have batches, of which all have weights or "
-                "none has",
-                batches=len(batches),
-                **{"arrays in a batch": sizes},
+                "the data must give labels: a tuple of arrays (x, y), or "
+                "batches of such tuples",
+                y=None,
             )
         )
-    columns = [
-        np.concatenate([to_numpy(part) for part in parts])
-        for parts in zip(*batches, strict=True)
+    return batch.labels
+
+
+def _joined(batches: Iterable[tuple]) -> Predicted:
+    rows = [
+        tuple(to_numpy(part) for part in batch if part is not None)
+        for batch in batches
     ]
-    weight = columns[2] if len(columns) == 3 else None
-    return columns[0], columns[1], weight
-
-
-def _logits(model: keras.Model, x: Any, from_logits: bool) -> np.ndarray:
-    outputs = model.predict_on_batch(x)
-    if not hasattr(outputs, "shape"):
+    shapes = {tuple(part.shape[1:] for part in row) for row in rows}
+    if len(shapes) != 1:
         raise ValueError(
             invalid(
-                "`model` must have one output", outputs=type(outputs).__name__
+                "the data must have batches with labels of one shape, of "
+                "which all have weights or none has",
+                batches=len(rows),
+                shapes=sorted(shapes)[:4],
             )
         )
+    columns = [np.concatenate(parts) for parts in zip(*rows, strict=True)]
+    return Predicted(*columns, *[None] * (3 - len(columns)))
+
+
+def _logits(outputs: np.ndarray, from_logits: bool) -> np.ndarray:
     logits = to_numpy(to_model_logits(outputs, from_logits))
     if outputs.shape[-1] == 1:
         # Labels of such a model can be probabilities of the second class.

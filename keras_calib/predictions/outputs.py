@@ -1,17 +1,27 @@
-"""What a model's outputs are: logits or probabilities, and as logits."""
+"""What a model's outputs are: which one, logits or probabilities."""
 
 import inspect
 from typing import Any
+from typing import NamedTuple
 
 import keras
 from keras import ops
 
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
+from keras_calib.inputs import check_reading
 from keras_calib.inputs import read_predictions
 from keras_calib.numerics import to_logits
 
-__all__ = ["reads_logits", "to_model_logits"]
+__all__ = [
+    "ChosenOutput",
+    "ModelReading",
+    "choose_output",
+    "loss_of",
+    "read_as",
+    "reads_logits",
+    "to_model_logits",
+]
 
 # Of one channel, or of as many labels that do not exclude each other.
 _BINARY_FUNCTIONS = (
@@ -24,7 +34,152 @@ _BINARY_LOSSES = (
 )
 
 
-def reads_logits(model: keras.Model, from_logits: bool | None = None) -> bool:
+class ChosenOutput(NamedTuple):
+    """One of several outputs of a model.
+
+    Attributes:
+        name: Key in dicts of outputs, labels, weights or losses.
+        position: Place in lists of them; None if it is not known.
+    """
+
+    name: str
+    position: int | None
+
+    def of(self, structure: Any, what: str = "losses") -> Any:
+        """Its part of what is given for every output.
+
+        Args:
+            structure: A dict by name, or a list or tuple; anything else is
+                for this output.
+            what: What the structure holds, for errors.
+
+        Raises:
+            ValueError: If there is no part for this output.
+        """
+        if isinstance(structure, dict):
+            key = self.name
+        elif isinstance(structure, list | tuple):
+            key = self.position
+        else:
+            return structure
+        try:
+            return structure[key]
+        except (IndexError, KeyError, TypeError):
+            raise ValueError(
+                invalid(
+                    f"`{what}` must have a part for the output",
+                    output=self.name,
+                    parts=list(structure)
+                    if isinstance(structure, dict)
+                    else len(structure),
+                )
+            ) from None
+
+
+class ModelReading(NamedTuple):
+    """How a model's labels and outputs are read.
+
+    Attributes:
+        from_logits: Whether outputs are logits.
+        ignore_class: Class id that does not count, or None.
+        output: Which output, or None if there is one.
+    """
+
+    from_logits: bool
+    ignore_class: int | None
+    output: ChosenOutput | None
+
+
+def read_as(
+    model: keras.Model,
+    from_logits: bool | None = None,
+    ignore_class: int | None = None,
+    output: str | int | None = None,
+) -> ModelReading:
+    """How to read a model, as told or else as its compiled loss says.
+
+    Args:
+        model: A Keras model.
+        from_logits: As in `reads_logits`.
+        ignore_class: Class id that does not count; None to take it from the
+            loss that the model is compiled with, if there is one.
+        output: As in `choose_output`.
+
+    Raises:
+        TypeError: As `choose_output` and `reads_logits`.
+        ValueError: As `choose_output` and `reads_logits`.
+    """
+    chosen = choose_output(model, output)
+    if ignore_class is None:
+        ignore_class = getattr(loss_of(model, chosen), "ignore_class", None)
+    check_reading(-1, ignore_class)
+    return ModelReading(
+        reads_logits(model, from_logits, chosen), ignore_class, chosen
+    )
+
+
+def choose_output(
+    model: keras.Model,
+    output: "str | int | ChosenOutput | None",
+    outputs: Any = None,
+) -> ChosenOutput | None:
+    """The output of a model to read.
+
+    Args:
+        model: A Keras model.
+        output: Name or position, or None for the only one; a chosen one
+            stays.
+        outputs: What the model has returned, or None before it runs.
+
+    Returns:
+        The output, or None if the model has but one, or does not say how
+        many it has before it runs.
+
+    Raises:
+        TypeError: If there are several and `output` is None, or `output` is
+            of another kind.
+        ValueError: If there is no such output.
+    """
+    if isinstance(output, ChosenOutput):
+        return output
+    if output is not None and (
+        isinstance(output, bool) or not isinstance(output, str | int)
+    ):
+        raise TypeError(
+            invalid("`output` must be a name or a position", output=output)
+        )
+    names = _output_names(model) if outputs is None else _keys_of(outputs)
+    if output is None:
+        if len(names) > 1:
+            raise TypeError(
+                invalid(
+                    "`output` must name the output to read, for a model that "
+                    "has several",
+                    output=None,
+                    outputs=names,
+                )
+            )
+        return None
+    if not names:
+        is_name = isinstance(output, str)
+        return ChosenOutput(str(output), None if is_name else output)
+    found = names.index(output) if output in names else output
+    if isinstance(found, str) or not 0 <= found < len(names):
+        raise ValueError(
+            invalid(
+                "`output` must be a name or a position of the model's outputs",
+                output=output,
+                outputs=names,
+            )
+        )
+    return ChosenOutput(names[found], found)
+
+
+def reads_logits(
+    model: keras.Model,
+    from_logits: bool | None = None,
+    output: ChosenOutput | None = None,
+) -> bool:
     """Whether a model's outputs are to be read as logits.
 
     As the model says in a bool attribute `returns_logits`; else as told, or
@@ -33,6 +188,7 @@ def reads_logits(model: keras.Model, from_logits: bool | None = None) -> bool:
     Args:
         model: A Keras model.
         from_logits: True or False, or None to ask the model.
+        output: Which of several outputs is read, or None.
 
     Returns:
         True for logits, False for probabilities.
@@ -64,9 +220,7 @@ def reads_logits(model: keras.Model, from_logits: bool | None = None) -> bool:
         return from_logits
     if isinstance(says, bool):
         return says
-    loss = getattr(model, "loss", None)
-    if isinstance(loss, list | tuple | dict) and len(loss) == 1:
-        (loss,) = keras.tree.flatten(loss)
+    loss = loss_of(model, output)
     known = _of_loss(loss)
     if known is None:
         raise ValueError(
@@ -78,7 +232,12 @@ def reads_logits(model: keras.Model, from_logits: bool | None = None) -> bool:
                 loss=loss,
             )
         )
-    channels = [shape_of(x)[-1] for x in getattr(model, "outputs", None) or ()]
+    outputs = _known_outputs(model)
+    if output is not None and outputs is not None:
+        outputs = output.of(outputs)
+    channels = [
+        shape_of(x)[-1] for x in keras.tree.flatten(outputs) if x is not None
+    ]
     if _is_binary(loss) and any(n not in (None, 1) for n in channels):
         raise ValueError(
             invalid(
@@ -118,6 +277,43 @@ def to_model_logits(outputs: Any, from_logits: bool) -> Any:
     # As if the model had returned z: a constant on both changes what some
     # calibrators and scores make of them.
     return logits - logits[..., :1] if one_channel else logits
+
+
+def _known_outputs(model: keras.Model) -> Any:
+    """The symbolic outputs of a model; None before a subclassed one runs."""
+    outputs = getattr(model, "outputs", None) or None
+    # A Sequential model that was never called has a list alone.
+    return None if outputs is None else getattr(model, "output", outputs)
+
+
+def _output_names(model: keras.Model) -> list[str]:
+    """Names of the outputs as users give them; empty if not known yet."""
+    outputs = _known_outputs(model)
+    if isinstance(outputs, dict):
+        return list(outputs)
+    return list(getattr(model, "output_names", None) or [])
+
+
+def _keys_of(outputs: Any) -> list:
+    if isinstance(outputs, dict):
+        return list(outputs)
+    if isinstance(outputs, list | tuple):
+        return list(range(len(outputs)))
+    return []
+
+
+def loss_of(model: keras.Model, output: ChosenOutput | None) -> Any:
+    """The loss that a model is compiled with, of one output; None of none."""
+    loss = getattr(model, "loss", None)
+    if output is not None:
+        try:
+            return output.of(loss)
+        except ValueError:
+            # It is not trained.
+            return None
+    if isinstance(loss, list | tuple | dict) and len(loss) == 1:
+        (loss,) = keras.tree.flatten(loss)
+    return loss
 
 
 def _is_binary(loss: Any) -> bool:

@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_calib.checks import invalid
+from keras_calib.numerics import to_numpy
 from keras_calib.predictions.batches import batches_of
 from keras_calib.predictions.batches import check_data
-from keras_calib.predictions.batches import num_batches
+from keras_calib.predictions.batches import count_batches
 from keras_calib.predictions.batches import predict_batch
-from keras_calib.predictions.outputs import reads_logits
-from keras_calib.numerics import to_numpy
+from keras_calib.predictions.outputs import read_as
 from keras_calib.reporting.document import Report
 from keras_calib.reporting.making import BLOCK
 from keras_calib.reporting.making import Making
@@ -29,6 +28,7 @@ def report(
     selector: Any = None,
     from_logits: bool | None = None,
     ignore_class: int | None = None,
+    output: str | int | None = None,
     class_names: Sequence[str] | None = None,
     num_bins: int = 15,
     num_mistakes: int = 12,
@@ -43,11 +43,8 @@ def report(
     does not grow with them.
 
     Args:
-        models: A Keras model with one output of classes, or a dict of them
-            by name.
-        data: Test data, which chose nothing: a tuple of arrays `(x, y)` or
-            `(x, y, sample_weight)`, or batches of them, such as a
-            `tf.data.Dataset`.
+        models: A Keras model, or a dict of them by name.
+        data: Test data, which chose nothing, as in `Calibrator.fit_on`.
         calibrator: Fitted calibrator of the model's logits, or a dict of
             them by the name of the model; by default that of the selector,
             if it has one. It gets log-probabilities of models that return
@@ -55,7 +52,10 @@ def report(
         selector: Fitted `SelectiveClassifier`, or a dict of them.
         from_logits: Whether the models return logits; None takes it from
             the losses that they were compiled with.
-        ignore_class: Class id that does not count.
+        ignore_class: Class id that does not count; None takes it from the
+            losses.
+        output: Name or position of the output, for models that have
+            several.
         class_names: Names of the classes, in the order of their ids.
         num_bins: Number of bins of the calibration errors.
         num_mistakes: How many of the surest mistakes to show, with the
@@ -71,7 +71,7 @@ def report(
     Raises:
         ImportError: If Jinja2 or matplotlib is not installed.
         RuntimeError: If a calibrator or selector is not fitted.
-        TypeError: If a model has several outputs.
+        TypeError: If a model has several outputs and none is named.
         ValueError: If shapes or names do not fit, there are no data, or it
             is not known what the models return.
 
@@ -90,37 +90,38 @@ def report(
         https://arxiv.org/abs/1706.04599
     """
     models = models if isinstance(models, dict) else {"model": models}
-    returned = {n: reads_logits(m, from_logits) for n, m in models.items()}
-    if len(set(returned.values())) > 1:
-        raise ValueError(
-            invalid("`models` must all return logits or none", **returned)
-        )
-    data = _as_arrays(data)
+    readings = {
+        name: read_as(model, from_logits, ignore_class, output)
+        for name, model in models.items()
+    }
+    for rule, field in (
+        ("`models` must all return logits or none", "from_logits"),
+        ("`models` must all ignore the same class", "ignore_class"),
+    ):
+        told = {name: getattr(x, field) for name, x in readings.items()}
+        if len(set(told.values())) > 1:
+            raise ValueError(invalid(rule, **told))
+    reading = next(iter(readings.values()))
     check_data(data, batch_size, steps)
     making = Making(
         list(models),
         calibrator=calibrator,
         selector=selector,
-        from_logits=any(returned.values()),
-        ignore_class=ignore_class,
+        from_logits=reading.from_logits,
+        ignore_class=reading.ignore_class,
         class_names=class_names,
         num_bins=num_bins,
         num_mistakes=num_mistakes,
         title=title,
     )
-    if isinstance(data, tuple):
-        total = -(-len(keras.tree.flatten(data[0])[0]) // batch_size)
-    else:
-        total = (
-            num_batches(data, "data must have an end") if not steps else None
-        )
-    if steps is not None:
-        total = steps if total is None else min(steps, total)
-    progress = Progress(total, verbose)
-    for batch in batches_of(data, batch_size, steps):
+    progress = Progress(count_batches(data, batch_size, steps), verbose)
+    for batch in batches_of(data, batch_size, steps, reading.output):
         making.add(
             batch.labels,
-            [predict_batch(model, batch).outputs for model in models.values()],
+            [
+                predict_batch(model, batch, readings[name].output).outputs
+                for name, model in models.items()
+            ],
             batch.sample_weight,
             batch.inputs if hasattr(batch.inputs, "shape") else None,
         )
@@ -221,10 +222,3 @@ def report_of_predictions(
         progress.step()
     progress.end()
     return making.report()
-
-
-def _as_arrays(data: Any) -> Any:
-    """Lists in a tuple of arrays as arrays."""
-    if not isinstance(data, tuple):
-        return data
-    return tuple(np.asarray(x) if isinstance(x, list) else x for x in data)

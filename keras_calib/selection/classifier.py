@@ -9,13 +9,14 @@ import keras
 from keras import ops
 
 from keras_calib.calibrators import Calibrator
-from keras_calib.predictions.collect import predicted_arrays
 from keras_calib.checks import check_number
 from keras_calib.checks import class_axis
 from keras_calib.checks import invalid
 from keras_calib.inputs import read_predictions
 from keras_calib.numerics import at_least_float32
 from keras_calib.numerics import to_numpy
+from keras_calib.predictions.collect import predicted_arrays
+from keras_calib.predictions.outputs import read_as
 from keras_calib.score_names import score_function
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
@@ -220,6 +221,7 @@ class SelectiveClassifier(keras.layers.Layer):
         *,
         from_logits: bool | None = None,
         ignore_class: int | None = None,
+        output: str | int | None = None,
         steps: int | None = None,
         verbose: str | int = "auto",
         **target: Any,
@@ -227,33 +229,30 @@ class SelectiveClassifier(keras.layers.Layer):
         """Runs a model over held-out data, fits on its logits, returns self.
 
         Args:
-            model: A Keras model with one output `(batch, ..., num_classes)`
-                or `(batch, ..., 1)`.
-            dataset: Batches `(x, y)` or `(x, y, sample_weight)`, or a tuple
-                of arrays, as in `Calibrator.fit_on`.
+            model: As in `Calibrator.fit_on`.
+            dataset: As in `Calibrator.fit_on`.
             from_logits: As in `Calibrator.fit_on`.
-            ignore_class: Class id that does not count.
+            ignore_class: As in `Calibrator.fit_on`.
+            output: As in `Calibrator.fit_on`.
             steps: Number of batches to use; None uses all.
             verbose: As in `Calibrator.fit_on`.
             **target: `risk`, `coverage`, `delta`, `method`, `tune_fraction`
                 and `seed` of `fit`.
 
         Raises:
+            TypeError: As `Calibrator.fit_on`.
             ValueError: As `fit` and `Calibrator.fit_on`.
             RuntimeError: As `fit`.
         """
+        reading = read_as(model, from_logits, ignore_class, output)
         labels, logits, weight = predicted_arrays(
-            model,
-            dataset,
-            from_logits=from_logits,
-            steps=steps,
-            verbose=verbose,
+            model, dataset, reading, steps=steps, verbose=verbose
         )
         return self.fit(
             labels,
             logits,
             sample_weight=weight,
-            ignore_class=ignore_class,
+            ignore_class=reading.ignore_class,
             **target,
         )
 
