@@ -97,7 +97,6 @@ class HistogramSummary:
         closed: Which end belongs to a calibration bin, `"right"` or `"left"`.
         score_map: How scores go to bins.
         score: Function of records to scores `(n,)`; None for their own.
-        needs_rows: Whether that function needs the outputs of all classes.
     """
 
     def __init__(

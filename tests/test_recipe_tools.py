@@ -726,6 +726,36 @@ def test_the_pull_of_label_smoothing_is_equation_16(examples, tmp_path):
     assert confidences == sorted(confidences)
 
 
+def test_claims_are_those_that_many_tests_at_once_leave(examples):
+    claims = examples("check_claims")
+    # Holm's own rule by hand: times 3, 2, 1 in order, never falling.
+    np.testing.assert_allclose(
+        claims.holm([0.03, 0.01, 0.02]), [0.04, 0.03, 0.04]
+    )
+    np.testing.assert_allclose(claims.holm([0.9, 0.8]), [1.0, 1.0])
+    found = claims.checked(ROOT / "benchmarks/results/runs/claims.csv")
+    page = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    verdicts = {}
+    for rows in found.values():
+        # What the page says is what the runs say.
+        assert claims.table(rows) in page
+        for row in rows:
+            verdicts[row["claim"]] = row["verdict"]
+            holds = row["corrected"] < 0.05
+            assert holds == (row["verdict"] != "not shown")
+    by = "MNIST, by accuracy: label"
+    assert verdicts[f"{by} relaxation has a lower ECE than cross entropy"] == (
+        "holds"
+    )
+    assert (
+        verdicts[
+            f"{by} smoothing has a higher accuracy than confidence penalty"
+        ]
+        == "not shown"
+    )
+    assert "the reverse holds" in verdicts.values()
+
+
 def test_calibrators_are_fitted_on_validation_predictions(examples, tmp_path):
     folder = fake_runs(examples, tmp_path, {"a": 2.0})[0]
     labels, logits = examples("run_results").read_predictions(folder, "test")
