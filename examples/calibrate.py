@@ -5,9 +5,10 @@ r"""Repairs trained networks: calibrators beside one another.
 
 fits each calibrator on the run's predictions for its validation data and
 measures it on those for its test data, or on --part=imagenet_v2 that
-evaluate.py made. Written into the run's folder: calibrators.csv (of another
-part calibrators_imagenet_v2.csv), and with --save a SavedModel that answers
-calibrated, under serving_calibrated.
+evaluate.py made. A calibrator that refuses the data, as one with more
+parameters than samples does, is named with its reason. Written into the run's
+folder: calibrators.csv (of another part calibrators_imagenet_v2.csv), and with
+--save a SavedModel that answers calibrated, under serving_calibrated.
 """
 
 import csv
@@ -48,20 +49,28 @@ def fitted(name, folder):
 
 
 def repair(folder, names, part):
-    """Rows of measures on a part, before and after each calibrator."""
+    """Rows of measures on a part, before and after each calibrator.
+
+    And by name, why a calibrator refused the data.
+    """
     labels, logits = read_predictions(folder, part)
     rows = [{"calibrator": "none", **measures(labels, logits)}]
+    refused = {}
     for name in names:
-        calibrator = fitted(name, folder)
+        try:
+            calibrator = fitted(name, folder)
+        except ValueError as error:
+            refused[name] = str(error)
+            continue
         repaired = keras.ops.convert_to_numpy(calibrator(logits))
         rows.append({"calibrator": name, **measures(labels, repaired)})
-    return rows
+    return rows, refused
 
 
 def main(argv):
     folders = repairable_runs(argv[1:])
     for folder in folders:
-        rows = repair(folder, _CALIBRATORS.value, _PART.value)
+        rows, refused = repair(folder, _CALIBRATORS.value, _PART.value)
         suffix = "" if _PART.value == "test" else f"_{_PART.value}"
         path = folder / f"calibrators{suffix}.csv"
         with open(path, "w", newline="", encoding="utf-8") as file:
@@ -72,6 +81,8 @@ def main(argv):
         for row in rows:
             numbers = "".join(f"{row[name]:10.4f}" for name in _SHOWN)
             print(f"{row['calibrator']:28}{numbers}")
+        for name, reason in refused.items():
+            print(f"{name:28}refused: {reason}")
         if _SAVE.value is not None:
             save(folder, _SAVE.value)
 

@@ -125,6 +125,10 @@ class Options(NamedTuple):
     verbose: int
 
 
+# Flags are those of the script that calls `define`: its --help lists them.
+flags.disclaim_key_flags()
+
+
 def define(values=flags.FLAGS):
     """Defines all flags of a recipe, once for all scripts of a process."""
     if "setup" in values:

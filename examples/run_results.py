@@ -304,7 +304,8 @@ def check_flags(folder, setup, method, options, **extra):
 
     Raises:
         ValueError: If the folder holds a run of other flags: it is neither
-            replaced nor gone on with.
+            replaced nor gone on with. One that failed before its first epoch
+            ended has left nothing, and is replaced.
     """
     flags = {**setup._asdict(), **method._asdict()}
     flags |= {
@@ -315,7 +316,8 @@ def check_flags(folder, setup, method, options, **extra):
     flags = json.loads(json.dumps(flags))
     path = Path(folder) / _FLAGS
     before = read_flags(folder)
-    if before:
+    # After an epoch there is a backup.
+    if before and any(path.parent.glob("*.npz")):
         names = sorted({*before, *flags})
         other = {
             name: (before.get(name), flags.get(name))

@@ -96,9 +96,9 @@ class CalibrationMetrics(beam.CombineFn):
         output: `"values"`, the default, for a dict of floats by name; or
             `"state"` for what `load_state_dict` and `merge_state` of the
             Keras metric take, to read intervals, bounds and curves from.
-        **kwargs: `num_bins`, `clip`, `risk`, `accuracy`, `coverage`,
-            `resolution`, `prefix`, `from_logits` and `ignore_class` of
-            `keras_calib.CalibrationMetrics`.
+        **kwargs: `num_bins`, `closed`, `clip`, `risk`, `accuracy`,
+            `coverage`, `resolution`, `prefix`, `from_logits` and
+            `ignore_class` of `keras_calib.CalibrationMetrics`.
 
     Returns:
         From `extract_output`, with `"values"`: a dict of floats by name, as

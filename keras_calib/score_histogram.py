@@ -21,8 +21,10 @@ from keras import ops
 from scipy.special import expit
 
 from keras_calib import exact_sums
+from keras_calib.bins import CLOSED
 from keras_calib.bins import BinSums
 from keras_calib.bins import bin_index
+from keras_calib.checks import check_in
 from keras_calib.checks import check_integer
 from keras_calib.numerics import namespace
 from keras_calib.numerics import safe_divide
@@ -92,9 +94,9 @@ class HistogramSummary:
             to 3e-7 in most cases, 2048 to 5e-6.
         num_bins: Number of equal-width calibration bins whose edges are
             inserted; None for another score than the confidence.
+        closed: Which end belongs to a calibration bin, `"right"` or `"left"`.
         score_map: How scores go to bins.
         score: Function of records to scores `(n,)`; None for their own.
-        needs_rows: Whether that function needs the outputs of all classes.
     """
 
     def __init__(
@@ -102,12 +104,15 @@ class HistogramSummary:
         resolution: int = 8192,
         num_bins: int | None = 15,
         *,
+        closed: str = "right",
         score_map: ScoreMap = LOG_ODDS,
         score: Any = None,
     ):
         check_integer("resolution", resolution, 64)
+        check_in("closed", closed, CLOSED)
         self.needs_rows = False
         self.score = score
+        self.closed = closed
         self.resolution = resolution
         self.num_bins = 1 if num_bins is None else num_bins
         check_integer("num_bins", self.num_bins, 1)
@@ -123,6 +128,7 @@ class HistogramSummary:
         position = self._slope * np.arcsinh(np.log(edges / (1 - edges)) / 2)
         first = np.floor(position).astype(int) + self._zero
         first = np.clip(first, 0, resolution - 1) + steps
+        self._first = np.concatenate([[0], first]).astype("int32")
         cells = np.arange(self.num_cells)
         self.calibration_bin = np.searchsorted(first, cells, side="right")
         self._bin = cells - self.calibration_bin
@@ -148,8 +154,14 @@ class HistogramSummary:
         cell = ops.clip(cell, 0, self.resolution - 1)
         calibration_bin = ops.zeros_like(cell)
         if self.num_bins > 1:
-            calibration_bin = bin_index(records.confidence, self.num_bins)
+            calibration_bin = bin_index(
+                records.confidence, self.num_bins, self.closed
+            )
             cell = cell + calibration_bin
+            if self.closed == "left":
+                # A confidence on an edge, whose log-odds round below it.
+                first = ops.take(self._first, calibration_bin)
+                cell = ops.maximum(cell, first)
         outside = ops.full_like(cell, self.num_bins)
         calibration_bin = ops.where(records.counted, calibration_bin, outside)
         num_keys = 2 * self.num_cells

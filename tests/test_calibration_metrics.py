@@ -143,6 +143,46 @@ def test_operating_points_are_those_asked_for():
         assert low <= value <= high
 
 
+def test_a_table_takes_the_end_of_bins_that_the_metric_takes():
+    # Confidences on edges and off them.
+    confidence = np.array([0.5, 0.5, 0.6, 0.55, 0.75, 0.9, 1.0, 0.8], "float32")
+    labels = [0, 1, 0, 1, 2, 0, 0, 1]
+    rest = 1.0 - confidence
+    thirds = (np.arange(8, dtype="float32") + 1) / 17
+    probs = np.stack([confidence, rest * thirds, rest - rest * thirds], axis=-1)
+    values = []
+    for closed in ("right", "left"):
+        options = {"num_bins": 10, "closed": closed}
+        metric = kc.CalibrationMetrics(["ece", "mce"], **options)
+        metric.update_state(labels, probs)
+        exact = kc.ECE(**options)
+        exact.update_state(labels, probs)
+        for found, wanted in zip(metric.bins(), exact.bins(), strict=True):
+            np.testing.assert_allclose(found, wanted, atol=1e-6)
+        values.append(float(metric.result()["ece"]))
+        again = kc.CalibrationMetrics.from_config(metric.get_config())
+        assert again.closed == closed
+        again.load_state_dict(metric.state_dict())
+    assert values[0] != values[1]
+    # Logits of a confidence of 1/2, whose log-odds round to either side of 0.
+    second = -np.linspace(0.05, 0.6, 400, dtype="float32")
+    third = np.log1p(-np.exp(second))
+    logits = np.stack([np.zeros_like(second), second, third], axis=-1)
+    options = {"num_bins": 2, "closed": "left", "from_logits": True}
+    weights = []
+    for metric in (
+        kc.CalibrationMetrics(["ece"], **options),
+        kc.ECE(**options),
+    ):
+        metric.update_state(np.zeros(400, "int32"), logits)
+        weights.append(metric.bins().weight)
+    np.testing.assert_array_equal(*weights)
+    # States that were stored before there was a choice.
+    assert "closed" not in kc.CalibrationMetrics().state_dict()["config"]
+    with pytest.raises(ValueError, match="`closed` must be one of"):
+        kc.CalibrationMetrics(closed="both")
+
+
 def test_unknown_names_are_refused():
     with pytest.raises(ValueError, match="`include` must be one of"):
         kc.CalibrationMetrics(["ece", "ece2"])

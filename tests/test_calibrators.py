@@ -75,6 +75,7 @@ def assert_same(case, one, other, logits):
 def test_it_refuses_to_answer_before_it_is_fitted(case):
     calibrator = case.make()
     assert not calibrator.fitted
+    assert repr(calibrator) == f"{case.cls.__name__}(not fitted)"
     with pytest.raises(RuntimeError, match="must be fitted before use"):
         calibrator(held_out()[1])
     # Asked too early, it can still be fitted.
@@ -209,7 +210,7 @@ def test_copies_and_files_are_fitted_alike(case, tmp_path):
     calibrator = case.make().fit(labels, logits)
     expected = array(calibrator(logits))
     copy = case.cls.from_config(calibrator.get_config())
-    assert copy.fitted
+    assert copy.fitted and repr(copy) == repr(calibrator)
     np.testing.assert_array_equal(array(copy(logits)), expected)
     assert copy.get_config() == calibrator.get_config()
     inputs = keras.Input((K,))
@@ -338,6 +339,40 @@ def test_batches_that_do_not_fit_each_other_are_refused():
         scaling.fit(labels)
     with pytest.raises(ValueError, match="there must be a sample"):
         scaling.fit([])
+
+
+def test_what_was_fitted_is_shown():
+    ets = kc.EnsembleTemperatureScaling(temperature=2, mixture=[0.5, 0, 0.5])
+    warm = kc.TemperatureScaling(temperature=1.52345)
+    eye, zeros = np.eye(3), np.zeros(3)
+    selector = kc.SelectiveClassifier(
+        calibrator=warm, score="gini", threshold=0.25
+    )
+    inside = []
+
+    def while_traced(x):
+        inside.append(repr(warm))
+        return warm(x)
+
+    traced = keras.layers.Lambda(while_traced)(keras.Input((3,)))
+    assert traced.shape == (None, 3)
+    for thing, expected in {
+        warm: "TemperatureScaling(temperature=1.523)",
+        ets: "EnsembleTemperatureScaling(temperature=2, mixture=[0.5, 0, 0.5])",
+        kc.VectorScaling(scale=[1, 2], bias=[0, 3]): (
+            "VectorScaling(scale=[1, 2], bias=[0, 3])"
+        ),
+        kc.MatrixScaling(matrix=eye, bias=zeros): (
+            "MatrixScaling(matrix.shape=(3, 3), bias=[0, 0, 0])"
+        ),
+        selector: (
+            "SelectiveClassifier(score='gini', threshold=0.25, "
+            "calibrator=TemperatureScaling(temperature=1.523))"
+        ),
+        kc.SelectiveClassifier(): "SelectiveClassifier(not fitted)",
+    }.items():
+        assert repr(thing) == str(thing) == expected
+    assert inside[0].startswith("TemperatureScaling(temperature")
 
 
 def test_known_values_must_be_given_together():

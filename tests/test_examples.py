@@ -1,6 +1,7 @@
 """The examples run as their commands say."""
 
 import csv
+import json
 import os
 import re
 import subprocess
@@ -73,6 +74,66 @@ def test_guide_to_rejection_keeps_its_promise():
     assert promised <= 30
     assert 0.3 < promised_coverage < coverage
     assert any(line.startswith("accept [") for line in lines)
+
+
+HELP = """
+import contextlib, io, json, runpy, sys
+from pathlib import Path
+from absl import flags
+
+sys.path.insert(0, "examples")
+folder = Path("examples").resolve()
+known = set(flags.FLAGS)
+found = {}
+for script in sys.argv[1:]:
+    sys.argv = [script, "--help"]
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+        runpy.run_path(script, run_name="__main__")
+    values = flags.FLAGS
+    defined = [
+        name
+        for name in set(values) - known
+        if values.find_module_defining_flag(name) == script
+        or (folder / f"{values.find_module_defining_flag(name)}.py").is_file()
+    ]
+    known |= {"help", "helpfull", "helpshort", "helpxml"} & set(values)
+    found[script] = {
+        "defined": sorted(defined),
+        "not listed": sorted(
+            name
+            for name in defined
+            if f"--{name}:" not in shown.getvalue()
+            and f"--[no]{name}:" not in shown.getvalue()
+        ),
+    }
+    for name in defined:
+        delattr(values, name)
+    values.unparse_flags()
+print(json.dumps(found))
+"""
+
+
+def test_help_lists_the_flags_of_every_script():
+    scripts = [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "examples").glob("*.py"))
+        if "app.run(main)" in path.read_text(encoding="utf-8")
+    ]
+    assert len(scripts) > 15
+    done = subprocess.run(
+        [sys.executable, "-c", HELP, *scripts],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    for script in scripts:
+        assert len(found[script]["defined"]) > 1, script
+        assert not found[script]["not listed"], script
+    assert "learning_rate" in found["examples/train_text.py"]["defined"]
 
 
 def test_quickstart_trains_draws_and_serves(tmp_path):

@@ -385,7 +385,10 @@ def test_after_a_grid_the_best_epoch_is_still_chosen(examples, sweep, tmp_path):
 def test_other_data_or_beginnings_make_another_run(examples, sweep, tmp_path):
     check_flags = examples("run_results").check_flags
     _, *recipe = sweep[0]
+    # It failed before an epoch was over: the corrected one may begin.
+    check_flags(tmp_path, *recipe, begin_with="no_such_file")
     check_flags(tmp_path, *recipe, resampled=False)
+    (tmp_path / "backup.npz").touch()
     check_flags(tmp_path, *recipe)
     for extra in ({"resampled": True}, {"begin_with": "other"}):
         with pytest.raises(ValueError, match=f"'{[*extra][0]}'"):
@@ -723,14 +726,55 @@ def test_the_pull_of_label_smoothing_is_equation_16(examples, tmp_path):
     assert confidences == sorted(confidences)
 
 
+def test_claims_are_those_that_many_tests_at_once_leave(examples):
+    claims = examples("check_claims")
+    # Holm's own rule by hand: times 3, 2, 1 in order, never falling.
+    np.testing.assert_allclose(
+        claims.holm([0.03, 0.01, 0.02]), [0.04, 0.03, 0.04]
+    )
+    np.testing.assert_allclose(claims.holm([0.9, 0.8]), [1.0, 1.0])
+    found = claims.checked(ROOT / "benchmarks/results/runs/claims.csv")
+    page = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    verdicts = {}
+    for rows in found.values():
+        # What the page says is what the runs say.
+        assert claims.table(rows) in page
+        for row in rows:
+            verdicts[row["claim"]] = row["verdict"]
+            holds = row["corrected"] < 0.05
+            assert holds == (row["verdict"] != "not shown")
+    by = "MNIST, by accuracy: label"
+    assert verdicts[f"{by} relaxation has a lower ECE than cross entropy"] == (
+        "holds"
+    )
+    assert (
+        verdicts[
+            f"{by} smoothing has a higher accuracy than confidence penalty"
+        ]
+        == "not shown"
+    )
+    assert "the reverse holds" in verdicts.values()
+
+
 def test_calibrators_are_fitted_on_validation_predictions(examples, tmp_path):
     folder = fake_runs(examples, tmp_path, {"a": 2.0})[0]
     labels, logits = examples("run_results").read_predictions(folder, "test")
+    # One refuses: a matrix has more parameters than there are samples.
+    few = 10
+    examples("run_results").save_predictions(
+        folder, "validation", labels[:few], 2 * logits[:few]
+    )
+    names = ["MatrixScaling", "TemperatureScaling"]
+    rows, refused = examples("calibrate").repair(folder, names, "test")
+    assert [row["calibrator"] for row in rows] == ["none", names[1]]
+    assert "as many samples as parameters" in refused.pop(names[0])
+    assert not refused
     # Twice too sure where it is measured.
     examples("run_results").save_predictions(
         folder, "validation", labels, 2 * logits
     )
-    rows = examples("calibrate").repair(folder, ["TemperatureScaling"], "test")
+    rows, refused = examples("calibrate").repair(folder, names[1:], "test")
+    assert not refused
     scaling = keras_calib.TemperatureScaling().fit(labels, 2 * logits)
     expected = keras_calib.nll(
         labels, logits / scaling.temperature, from_logits=True

@@ -23,6 +23,7 @@ MAX_LINES = 400
 
 # A module or subpackage of keras_calib imports from its own floor and below.
 FLOORS = {
+    "backend": 0,
     "callback_lists": 0,
     "checks": 0,
     "exact_sums": 0,
@@ -115,7 +116,8 @@ INSIDE_FUNCTIONS = {
         "replicas",
     },
     "tensorflow_datasets": {"data", "extras"},
-    "tensorflow_probability": {"exporting", "models"},
+    "tensorflow_probability": set(),
+    "tf_keras": set(),
     "tf2onnx": {"exporting"},
     "torch": {"gradients", "models", "training_state"},
 }
@@ -520,10 +522,22 @@ def test_only_small_packages_are_required_beside_keras(metadata):
         "serving",
         "tensorflow",
         "tfds",
+        "tfp",
     ],
 )
 def test_extra_can_be_installed(metadata, extra):
     assert requirements(metadata["options.extras_require"][extra])
+
+
+def test_the_extra_of_the_framework_brings_nothing_that_is_not_used(metadata):
+    extras = metadata["options.extras_require"]
+    assert requirements(extras["tensorflow"]) == {"tensorflow"}
+    nowhere = {name for name, rooms in INSIDE_FUNCTIONS.items() if not rooms}
+    imported = {n for path in MODULES for n, _ in imports(parse(path))}
+    assert not nowhere & {name.split(".")[0] for name in imported}
+    assert {name.replace("_", "-") for name in nowhere} <= requirements(
+        extras["tfp"]
+    )
 
 
 def test_wheel_ships_the_type_marker(metadata):

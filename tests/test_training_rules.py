@@ -900,6 +900,26 @@ def test_epoch_batches_count_epochs_told_or_not(told):
         assert len(orders) == epochs
 
 
+def test_a_plain_model_trains_on_epoch_batches_without_the_index():
+    x, _, labels, _ = data_of("sam", 10)
+    options = {"batch_size": 5, "sample_weight": np.ones(10), "seed": 3}
+    plain = kc.EpochBatches(x, labels, with_index=False, **options)
+    numbered = kc.EpochBatches(x, labels, **options)
+    for (a, y, w), (b, z, v) in zip(
+        (plain[0], plain[1]), (numbered[0], numbered[1]), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(y, z["label"])
+        np.testing.assert_array_equal(w, v)
+    model = dense(keras.Model)
+    model.compile("sgd", loss=CROSS_ENTROPY, metrics=[kc.NLL(from_logits=True)], **JIT)
+    model.fit(plain, epochs=2, shuffle=False, verbose=0)
+    # A model of this library that needs no index takes either.
+    sharp = network("sam")
+    for batches in (plain, numbered):
+        sharp.fit(batches, epochs=1, verbose=0)
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.calibrators.samples import Samples
 from keras_calib.calibrators.samples import one_core_a_product
 from keras_calib.calibrators.samples import read_batches
@@ -21,7 +22,7 @@ from keras_calib.predictions.outputs import read_as
 __all__ = ["Calibrator"]
 
 
-class Calibrator(keras.layers.Layer):
+class Calibrator(FittedLayer):
     """Abstract: a layer that maps logits to calibrated logits.
 
     `fit(labels, logits)` on data that trained nothing else, then call it, put
@@ -56,13 +57,7 @@ class Calibrator(keras.layers.Layer):
         kwargs["dtype"] = "float32"
         super().__init__(name=name, **kwargs)
         self.supports_masking = True
-        self._fitted = False
         self._num_classes: int | None = None
-
-    @property
-    def fitted(self) -> bool:
-        """Whether `fit` has run."""
-        return self._fitted
 
     def fit(
         self,
@@ -213,16 +208,9 @@ class Calibrator(keras.layers.Layer):
             }
         return {**config, **values}
 
-    def check_fitted(self) -> None:
-        """Raises RuntimeError before `fit`."""
-        if not self._fitted:
-            raise RuntimeError(
-                invalid(
-                    f"`{type(self).__name__}` must be fitted before use: call "
-                    "`fit(labels, logits)` with held-out data",
-                    fitted=False,
-                )
-            )
+    def fitted_summary(self) -> dict[str, Any]:
+        """What was fitted, by name; variables as they are."""
+        return {name: getattr(self, "_" + name) for name in self.fitted_values}
 
     def fitted_value(self, name: str) -> np.ndarray:
         """A fitted value as a NumPy array, float32.

@@ -18,9 +18,12 @@ class EpochBatches(keras.utils.PyDataset):
     For models that remember their training samples, on every backend. The
     order is a function of seed and epoch alone, so that training that is
     resumed sees what it would have seen. `fit` of the models of this library
-    tells it the epoch. To another model's `fit` give `shuffle=False`, or
-    Keras shuffles the batches once more, and the callback
-    `LambdaCallback(on_epoch_begin=lambda epoch, logs:
+    tells it the epoch.
+
+    A plain `keras.Model` cannot read labels with an index: pass
+    `with_index=False` for it. Call its `fit` with `shuffle=False`, or Keras
+    shuffles the batches once more. Training that is resumed also needs the
+    callback `LambdaCallback(on_epoch_begin=lambda epoch, logs:
     batches.set_epoch(epoch))`; without it, whole passes are counted from 0.
 
     Args:
@@ -37,6 +40,9 @@ class EpochBatches(keras.utils.PyDataset):
             many samples: random crops, mixed images with soft labels. What
             the generator draws depends on seed, epoch and place of the batch
             alone. None, the default, shows samples as they are.
+        with_index: Whether labels are `{"label": labels, "index": numbers}`,
+            as the models of this library take them, or the labels alone.
+            Defaults to `True`.
 
     Raises:
         ValueError: If arrays have different lengths, or a number is out of
@@ -63,6 +69,7 @@ class EpochBatches(keras.utils.PyDataset):
         seed: int | None = 0,
         drop_remainder: bool = False,
         augment: Callable[..., tuple[Any, Any]] | None = None,
+        with_index: bool = True,
     ):
         check_integer("batch_size", batch_size, 1)
         if seed is not None:
@@ -70,7 +77,8 @@ class EpochBatches(keras.utils.PyDataset):
         if isinstance(y, dict):
             raise ValueError(
                 invalid(
-                    "`y` must be labels: the index is added here",
+                    "`y` must be labels: the index is added here, unless "
+                    "`with_index=False`",
                     y=sorted(y),
                 )
             )
@@ -90,6 +98,7 @@ class EpochBatches(keras.utils.PyDataset):
         self._size = batch_size
         self._drop = drop_remainder
         self._augment = augment
+        self._with_index = with_index
         parts = [*keras.tree.flatten(self._x), self._y]
         parts += [] if self._weight is None else [self._weight]
         lengths = [len(part) for part in parts]
@@ -118,7 +127,7 @@ class EpochBatches(keras.utils.PyDataset):
             # Not the stream that the order was drawn from.
             draws = (self._seed or 0, self._epoch, place, 1)
             x, labels = self._augment(x, labels, np.random.default_rng(draws))
-        y = {"label": labels, "index": index}
+        y = {"label": labels, "index": index} if self._with_index else labels
         return (x, y) if self._weight is None else (x, y, self._weight[index])
 
     def set_epoch(self, epoch: int) -> None:

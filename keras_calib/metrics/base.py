@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib import exact_sums
+from keras_calib.backend.keras_internals import set_direction
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.inputs import check_reading
@@ -76,6 +77,10 @@ class StreamingMetric(keras.metrics.Metric):
         Metrics as states that merge: https://github.com/google/CommonLoopUtils
     """
 
+    # The `mode` of callbacks that monitor it: "min" where lower is better,
+    # "max" where higher is, None where neither is.
+    mode: str | None = None
+
     def __init__(
         self,
         summary: Any,
@@ -94,6 +99,7 @@ class StreamingMetric(keras.metrics.Metric):
             check_integer("pixels_per_image", pixels_per_image, 1)
         check_integer("seed", seed)
         super().__init__(name=name, dtype=dtype)
+        set_direction(self, self.mode)
         self.summary = summary
         self.reading = Reading(
             from_logits, axis, ignore_class, objectness, pixels_per_image, seed

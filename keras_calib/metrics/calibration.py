@@ -31,6 +31,8 @@ _BY_NORM = {"l1": "ece", "l2": "rmsce", "max": "mce"}
 class BinnedMetric(StreamingMetric):
     """What is computed from the sums of equal-width bins."""
 
+    mode = "min"
+
     _quantity: BinnedQuantity
 
     def __init__(

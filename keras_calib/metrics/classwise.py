@@ -57,6 +57,8 @@ class ClasswiseECE(StreamingMetric):
         2019, https://arxiv.org/abs/1904.01685
     """
 
+    mode = "min"
+
     def __init__(
         self,
         num_classes: int,

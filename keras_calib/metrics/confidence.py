@@ -96,6 +96,8 @@ class Accuracy(MeanMetric):
         https://keras.io/api/metrics/accuracy_metrics/
     """
 
+    mode = "max"
+
     def __init__(self, *, name: str = "accuracy", **kwargs: Any):
         super().__init__(_correct, name=name, **kwargs)
 
@@ -156,6 +158,8 @@ class Overconfidence(MeanMetric):
         Classification, ICRA 2015, https://doi.org/10.1109/ICRA.2015.7139368
     """
 
+    mode = "min"
+
     def __init__(self, *, name: str = "overconfidence", **kwargs: Any):
         super().__init__(_confidence_where_wrong, name=name, **kwargs)
 
@@ -185,6 +189,8 @@ class Underconfidence(MeanMetric):
         Mund et al., Active Online Confidence Boosting for Efficient Object
         Classification, ICRA 2015, https://doi.org/10.1109/ICRA.2015.7139368
     """
+
+    mode = "min"
 
     def __init__(self, *, name: str = "underconfidence", **kwargs: Any):
         super().__init__(_doubt_where_right, name=name, **kwargs)
@@ -219,6 +225,8 @@ class ObjectnessDeviation(MeanMetric):
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020,
         https://arxiv.org/abs/2009.06432
     """
+
+    mode = "min"
 
     def __init__(
         self,

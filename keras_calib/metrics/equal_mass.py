@@ -62,6 +62,8 @@ class AECE(StreamingMetric):
         `adaptive_ece(edges="interp")` reproduces it.
     """
 
+    mode = "min"
+
     def __init__(
         self,
         num_bins: int = 15,

@@ -11,6 +11,7 @@ from keras_calib.checks import check_in
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.quantities import RANK
 from keras_calib.metrics.quantities import curve_of_groups
+from keras_calib.metrics.quantities import mode_of
 from keras_calib.metrics.quantities import rank_bounds
 from keras_calib.metrics.quantities import rank_interval
 from keras_calib.metrics.reading import score_input
@@ -70,6 +71,11 @@ class HistogramMetric(StreamingMetric):
         self.score = score
         self.score_range = score_range
         self.resolution = resolution
+
+    @property
+    def mode(self) -> str:
+        """`"min"` where lower is better, `"max"` where higher is."""
+        return mode_of(self._quantity)
 
     def bounds(self) -> tuple[float, float]:
         """The value with the best and the worst order inside every cell.

@@ -85,6 +85,7 @@ class PerImage(StreamingMetric):
             )
         if background is not None:
             check_integer("background", background)
+        self.mode = metric.mode
         super().__init__(
             MomentSummary(_value_of),
             **metric.reading._asdict(),

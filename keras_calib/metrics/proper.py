@@ -47,6 +47,8 @@ def brier_of_records(records):
 class _ProperScore(StreamingMetric):
     """A mean of losses, and the bins that say what it is made of."""
 
+    mode = "min"
+
     def __init__(self, value: Any, num_bins: int, **kwargs: Any):
         summary = CompositeSummary(
             losses=MomentSummary(value, needs_rows=True),

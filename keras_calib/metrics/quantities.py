@@ -45,6 +45,7 @@ __all__ = [
     "confidence_by_cell",
     "confidence_moments",
     "curve_of_groups",
+    "mode_of",
     "rank_bounds",
     "rank_interval",
 ]
@@ -153,6 +154,21 @@ CONFIDENCE = (
     "overconfidence",
     "underconfidence",
 )
+
+
+_HIGHER_IS_BETTER = {
+    "accuracy",
+    "coverage_at_accuracy",
+    "coverage_at_risk",
+    "failure_auroc",
+}
+
+
+def mode_of(name: str) -> str | None:
+    """The `mode` of callbacks that monitor a quantity; None if it has none."""
+    if name == "mean_confidence":
+        return None
+    return "max" if name in _HIGHER_IS_BETTER else "min"
 
 
 def rank_bounds(

@@ -58,6 +58,8 @@ class SmoothECE(StreamingMetric):
         Kernel Smoothing, ICLR 2024, https://arxiv.org/abs/2309.12236
     """
 
+    mode = "min"
+
     def __init__(
         self,
         *,

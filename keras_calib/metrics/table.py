@@ -33,8 +33,10 @@ from keras_calib.metrics.quantities import RANK
 from keras_calib.metrics.quantities import confidence_by_cell
 from keras_calib.metrics.quantities import confidence_moments
 from keras_calib.metrics.quantities import curve_of_groups
+from keras_calib.metrics.quantities import mode_of
 from keras_calib.metrics.quantities import rank_bounds
 from keras_calib.metrics.quantities import rank_interval
+from keras_calib.metrics.reported_names import warn_of_shared_names
 from keras_calib.metrics.smooth import smooth_error_of_cells
 from keras_calib.moment_summary import MomentSummary
 from keras_calib.numerics import concrete
@@ -97,6 +99,8 @@ class CalibrationMetrics(StreamingMetric):
         include: Names of the metrics, or None for all but `smooth_ece`,
             which takes milliseconds at each step.
         num_bins: Number of bins of the calibration errors. Defaults to `15`.
+        closed: `"right"` for bins (lo, hi], the first with its lower edge;
+            `"left"` for [lo, hi), the last with its upper edge.
         clip: Lower bound on probabilities of `nll`, or None.
         risk: Of `coverage_at_risk`. Defaults to `0.05`.
         accuracy: Of `coverage_at_accuracy`. Defaults to `0.99`.
@@ -108,7 +112,8 @@ class CalibrationMetrics(StreamingMetric):
             default, or every `refresh_every`-th, between which the progress
             bar shows the last ones. Outside compiled code, at the end of
             each epoch too, `result()` is always of all that was seen.
-        prefix: Put before each name, where names would meet others.
+        prefix: Put before each name. Needed where another metric reports under
+            the same name, as a second table does for another output.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
@@ -136,6 +141,7 @@ class CalibrationMetrics(StreamingMetric):
         include: Sequence[str] | None = None,
         *,
         num_bins: int = 15,
+        closed: str = "right",
         clip: float | None = None,
         risk: float = 0.05,
         accuracy: float = 0.99,
@@ -157,7 +163,7 @@ class CalibrationMetrics(StreamingMetric):
         check_at_most("coverage", coverage, 1.0)
         check_integer("refresh_every", refresh_every, 1)
         summary = CompositeSummary(
-            histogram=HistogramSummary(resolution, num_bins),
+            histogram=HistogramSummary(resolution, num_bins, closed=closed),
             losses=MomentSummary(
                 nll_of_records(clip), brier_of_records, needs_rows=True
             ),
@@ -165,6 +171,7 @@ class CalibrationMetrics(StreamingMetric):
         super().__init__(summary, name=name, **kwargs)
         self.include = _NAMES[:-1] if include is None else tuple(include)
         self.num_bins = num_bins
+        self.closed = closed
         self.clip = clip
         self.risk = risk
         self.accuracy = accuracy
@@ -172,6 +179,7 @@ class CalibrationMetrics(StreamingMetric):
         self.resolution = resolution
         self.refresh_every = refresh_every
         self.prefix = prefix
+        self._looked_beside = False
         if refresh_every > 1:
             self.num_updates = self._add_sums("num_updates", ())
             self.shown = self.add_variable(
@@ -180,6 +188,9 @@ class CalibrationMetrics(StreamingMetric):
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         """Adds one batch; see `StreamingMetric.update_state`."""
+        if not self._looked_beside:
+            self._looked_beside = True
+            warn_of_shared_names(self, self.reported_names)
         super().update_state(y_true, y_pred, sample_weight)
         if self.refresh_every == 1 or concrete(self.flags) is not None:
             return
@@ -200,6 +211,23 @@ class CalibrationMetrics(StreamingMetric):
             self.prefix + name: ops.cast(self.shown[i], self.dtype)
             for i, name in enumerate(self.include)
         }
+
+    @property
+    def reported_names(self) -> list[str]:
+        """The keys of `result()`, under which Keras reports the values."""
+        return [self.prefix + name for name in self.include]
+
+    @property
+    def modes(self) -> dict[str, str]:
+        """The `mode` of callbacks that monitor a value, by its key.
+
+        `"min"` where lower is better, `"max"` where higher is. Keras finds
+        the direction of a metric with one value by itself, of a dict it needs
+        to be told: `EarlyStopping("val_ece", mode=metric.modes["ece"])`.
+        Mean confidence has no direction.
+        """
+        modes = {self.prefix + name: mode_of(name) for name in self.include}
+        return {name: mode for name, mode in modes.items() if mode}
 
     def bins(self) -> BinSums:
         """What the equal-width bins hold: NumPy arrays `(num_bins,)`."""
@@ -271,6 +299,7 @@ class CalibrationMetrics(StreamingMetric):
         return {
             "include": list(self.include),
             "num_bins": self.num_bins,
+            "closed": self.closed,
             "clip": self.clip,
             "risk": self.risk,
             "accuracy": self.accuracy,
@@ -288,6 +317,9 @@ class CalibrationMetrics(StreamingMetric):
         config = super()._comparable_config()
         # What is shown meanwhile has no part in the sums.
         del config["refresh_every"]
+        # States stored before there was a choice are those of the default.
+        if self.closed == "right":
+            del config["closed"]
         return config
 
     def _readings(self) -> _Readings:

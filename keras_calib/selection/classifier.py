@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from keras_calib.calibrators import Calibrator
+from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.checks import check_number
 from keras_calib.checks import class_axis
 from keras_calib.checks import invalid
@@ -35,7 +36,7 @@ __all__ = ["SelectiveClassifier"]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class SelectiveClassifier(keras.layers.Layer):
+class SelectiveClassifier(FittedLayer):
     """Calibrates logits, scores them and accepts those that score enough.
 
     `fit` chooses the threshold on held-out data for a target risk or
@@ -119,11 +120,6 @@ class SelectiveClassifier(keras.layers.Layer):
         return self._scores if several else self._scores[self._place]
 
     @property
-    def fitted(self) -> bool:
-        """Whether a threshold is known."""
-        return self._fitted
-
-    @property
     def threshold(self) -> float:
         """The least score that is accepted."""
         self.check_fitted()
@@ -134,16 +130,13 @@ class SelectiveClassifier(keras.layers.Layer):
         """What `fit` found and guarantees; None for a given threshold."""
         return self._chosen
 
-    def check_fitted(self) -> None:
-        """Raises RuntimeError before `fit`."""
-        if not self._fitted:
-            raise RuntimeError(
-                invalid(
-                    "`SelectiveClassifier` must be fitted before use: call "
-                    "`fit(labels, logits)` with held-out data",
-                    fitted=False,
-                )
-            )
+    def fitted_summary(self) -> dict[str, Any]:
+        """What was fitted, and on what the threshold stands."""
+        return {
+            "score": self.score,
+            "threshold": self._threshold,
+            "calibrator": self.calibrator,
+        }
 
     def fit(
         self,

@@ -62,7 +62,8 @@ class LogitNormalization(keras.layers.Layer):
 
     Differs:
         AURC is the mean over the orders of tied samples, in float64; the
-        released code takes tied samples as they come.
+        released code takes tied samples as they come. Eq. 17 of Xia et al.
+        does not take the mean off: `center=False`.
     """
 
     def __init__(

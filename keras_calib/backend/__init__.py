@@ -1,0 +1,3 @@
+"""What touches the machinery below: private Keras, in one room."""
+
+__all__ = []

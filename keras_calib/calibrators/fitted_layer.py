@@ -1,0 +1,61 @@
+"""The base of layers that are fitted on held-out data."""
+
+from typing import Any
+
+import keras
+
+from keras_calib.checks import invalid
+from keras_calib.checks import shape_of
+from keras_calib.numerics import concrete
+
+__all__ = ["FittedLayer"]
+
+# Longer arrays are shown by their shape.
+_SHOWN = 4
+
+
+class FittedLayer(keras.layers.Layer):
+    """Abstract: a layer that `fit` makes ready, and that shows what it found.
+
+    A subclass sets `_fitted` and implements `fitted_summary`.
+    """
+
+    _fitted = False
+
+    @property
+    def fitted(self) -> bool:
+        """Whether `fit` has run, or the fitted values were given."""
+        return self._fitted
+
+    def check_fitted(self) -> None:
+        """Raises RuntimeError before `fit`."""
+        if not self._fitted:
+            raise RuntimeError(
+                invalid(
+                    f"`{type(self).__name__}` must be fitted before use: call "
+                    "`fit(labels, logits)` with held-out data",
+                    fitted=False,
+                )
+            )
+
+    def fitted_summary(self) -> dict[str, Any]:
+        """What was fitted, by name; variables as they are."""
+        raise NotImplementedError
+
+    def __repr__(self):
+        if not self._fitted:
+            return f"{type(self).__name__}(not fitted)"
+        parts = [_shown(k, v) for k, v in self.fitted_summary().items()]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def _shown(name: str, value: Any) -> str:
+    if not hasattr(value, "shape"):
+        return f"{name}={value!r}"
+    # While a graph is traced there is no value to show.
+    array, shape = concrete(value), shape_of(value)
+    if array is None or array.ndim > 1 or array.size > _SHOWN:
+        return f"{name}.shape={shape}"
+    if array.ndim == 0:
+        return f"{name}={float(array):.4g}"
+    return f"{name}=[{', '.join(f'{x:.4g}' for x in array)}]"
