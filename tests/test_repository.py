@@ -23,6 +23,7 @@ MAX_LINES = 400
 
 # A module or subpackage of keras_calib imports from its own floor and below.
 FLOORS = {
+    "backend": 0,
     "callback_lists": 0,
     "checks": 0,
     "exact_sums": 0,
@@ -379,7 +380,8 @@ def test_module_name_says_what_is_inside(path):
 @each_module(with_export_list=False)
 def test_module_name_shadows_no_public_name(path):
     package, _, name = module_name(path).rpartition(".")
-    assert name not in importlib.import_module(package).__all__
+    exported = getattr(importlib.import_module(package), "__all__", ())
+    assert name not in exported
 
 
 def test_files_speak_of_the_library_alone():

@@ -1,0 +1,1 @@
+"""What touches the machinery below: private Keras, in one room."""
