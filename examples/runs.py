@@ -202,6 +202,8 @@ def _fit(model, task, setup, options, folder):
 class _Best(keras.callbacks.Callback):
     """The weights with the best accuracy on held-out data."""
 
+    state_attributes = ("accuracy", "weights")
+
     def __init__(self):
         super().__init__()
         # The backup remembers both: no file of their own that a kill could
@@ -218,10 +220,11 @@ class _Best(keras.callbacks.Callback):
 class _Clock(keras.callbacks.Callback):
     """Seconds of the epochs, also of those before a kill."""
 
+    state_attributes = ("seconds",)
+
     def __init__(self):
         super().__init__()
         self.seconds = 0.0
-        # No number, which the backup would remember.
         self._began = None
 
     def on_epoch_begin(self, epoch, logs=None):

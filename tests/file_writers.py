@@ -1,23 +1,39 @@
-"""Run by test_files.py: a process that writes files, or keeps them.
+"""Processes that write files, or keep them for themselves.
 
 python tests/file_writers.py COMMAND PATH
 
-It says a word when it has done its part, and ends with its input. It loads
-no backend of Keras, which takes longer than what it does.
+Such a process says a word when it has done its part, and ends with its
+input. It loads no backend of Keras, which takes longer than what it does.
 """
 
 import os
+import subprocess
 import sys
 import types
+from contextlib import contextmanager
 from pathlib import Path
 
-PACKAGE = types.ModuleType("keras_calib")
-PACKAGE.__path__ = [str(Path(__file__).parents[1] / "keras_calib")]
-sys.modules["keras_calib"] = PACKAGE
+if __name__ == "__main__":
+    PACKAGE = types.ModuleType("keras_calib")
+    PACKAGE.__path__ = [str(Path(__file__).parents[1] / "keras_calib")]
+    sys.modules["keras_calib"] = PACKAGE
 
 from keras_calib.backend.files import replacing  # noqa: E402
 from keras_calib.backend.files import unfinished  # noqa: E402
 from keras_calib.backend.locks import PathLock  # noqa: E402
+
+
+@contextmanager
+def writer(command, path):
+    """A process that has done its part and waits; it is killed at the end."""
+    started = (sys.executable, __file__, command, path)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(started, **pipes) as process:
+        process.word = process.stdout.readline().strip()
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def say(word):

@@ -3,14 +3,13 @@
 import errno
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
-from contextlib import contextmanager
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
+from file_writers import writer
 
 from keras_calib.backend import locks
 from keras_calib.backend.files import clear_leftovers
@@ -18,21 +17,6 @@ from keras_calib.backend.files import replacing
 from keras_calib.backend.files import unfinished
 from keras_calib.backend.locks import PathLock
 from keras_calib.backend.locks import check_not_locked
-
-WRITERS = Path(__file__).with_name("file_writers.py")
-
-
-@contextmanager
-def writer(command, path):
-    """A process that has done its part and waits."""
-    started = (sys.executable, WRITERS, command, path)
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(started, **pipes) as process:
-        process.word = process.stdout.readline().strip()
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 def names(folder):
@@ -149,12 +133,13 @@ def test_of_many_that_take_a_dead_lock_one_has_it(tmp_path):
     with writer("keep", path):
         pass
     assert names(tmp_path) == [".file.lock"]
-    command = (sys.executable, WRITERS, "keep", path)
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    processes = [subprocess.Popen(command, **pipes) for _ in range(4)]
-    words = [process.stdout.readline().split()[0] for process in processes]
-    for process in processes:
-        process.communicate()
+    words = []
+    with ExitStack() as stack, ThreadPoolExecutor(4) as pool:
+        enter = stack.enter_context
+        racing = pool.map(lambda _: enter(writer("keep", path)), range(4))
+        for process in list(racing):
+            words.append(process.word.split()[0])
+            process.communicate()
     assert sorted(words) == ["kept", "refused", "refused", "refused"]
     assert names(tmp_path) == []
 

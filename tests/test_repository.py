@@ -118,7 +118,7 @@ INSIDE_FUNCTIONS = {
     "tensorflow_datasets": {"data", "extras"},
     "tensorflow_probability": {"exporting", "models"},
     "tf2onnx": {"exporting"},
-    "torch": {"gradients", "models", "training_state"},
+    "torch": {"gradients", "models"},
 }
 VAGUE_NAMES = {"common", "helpers", "misc", "tools", "util", "utils"}
 
