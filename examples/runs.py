@@ -23,6 +23,7 @@ from run_results import save_predictions
 from run_results import write_row
 
 import keras_calib
+from keras_calib.backend.locks import check_not_locked
 
 __all__ = ["Task", "build", "follows", "needs_validation", "run", "scope"]
 
@@ -73,6 +74,7 @@ def run(task, setup, method, options, folder=None, **extra):
         repair with the validation data, where there are any.
 
     Raises:
+        RuntimeError: If another process trains in the folder.
         ValueError: If the folder holds a run of other flags, or validation
             data are needed and there are none.
     """
@@ -86,6 +88,8 @@ def run(task, setup, method, options, folder=None, **extra):
     flags = {name: x for name, x in extra.items() if name != "tuned"}
     check_flags(folder, setup, method, options, **flags)
     if not options.resume:
+        # Another process may be training there.
+        check_not_locked("folder", folder / "backup.npz")
         shutil.rmtree(folder)
         check_flags(folder, setup, method, options, **flags)
     model = build(task, setup, method, options)
