@@ -25,33 +25,55 @@ class RestClient:
     def predict(self, inputs, signature_name=""):
         """Outputs by name, as arrays, for arrays by name.
 
+        Outputs that are no finite numbers come as NaN.
+
         Raises:
-            ValueError: If the server refuses; its words.
+            ValueError: If the server refuses, with its words, or inputs are
+                no finite numbers.
         """
         body = {"signature_name": signature_name, "inputs": inputs}
-        body = json.dumps(body, default=_in_json)
+        body = json.dumps(body, default=_in_json, allow_nan=False)
+        status, answer = self._asked(body)
+        answer = json.loads(answer)
+        if status != 200:
+            raise ValueError(answer["error"])
+        return {k: _array(v) for k, v in answer["outputs"].items()}
+
+    def _asked(self, body):
+        """Status and content of the answer."""
         if not hasattr(self._local, "connection"):
             connection = http.client.HTTPConnection(self._address, timeout=60)
             self._local.connection = connection
             self._connections.append(connection)
         connection = self._local.connection
-        try:
-            connection.request("POST", "/v1/models/model:predict", body)
-            response = connection.getresponse()
-            answer = response.read()
-        except BaseException:
-            # Else the answer that is still under way blocks the next request.
-            connection.close()
-            raise
-        answer = json.loads(answer)
-        if response.status != 200:
-            raise ValueError(answer["error"])
-        return {k: np.asarray(v) for k, v in answer["outputs"].items()}
+        # The server ends a connection that was idle: then ask once more.
+        for last in (connection.sock is None, True):
+            try:
+                connection.request("POST", "/v1/models/model:predict", body)
+                response = connection.getresponse()
+                return response.status, response.read()
+            except ConnectionError:
+                connection.close()
+                if last:
+                    raise
+            except BaseException:
+                # Else the answer that is still under way blocks the next one.
+                connection.close()
+                raise
+        return None
 
     def close(self):
         """Ends the connections."""
         for connection in self._connections:
             connection.close()
+
+
+def _array(value):
+    array = np.asarray(value)
+    if array.dtype == object:
+        # JSON has null for what is no finite number.
+        array = array.astype("float64")
+    return array
 
 
 def _in_json(value):

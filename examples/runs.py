@@ -23,6 +23,7 @@ from run_results import save_predictions
 from run_results import write_row
 
 import keras_calib
+from keras_calib.backend.locks import check_not_locked
 
 __all__ = ["Task", "build", "follows", "needs_validation", "run", "scope"]
 
@@ -73,6 +74,7 @@ def run(task, setup, method, options, folder=None, **extra):
         repair with the validation data, where there are any.
 
     Raises:
+        RuntimeError: If another process trains in the folder.
         ValueError: If the folder holds a run of other flags, or validation
             data are needed and there are none.
     """
@@ -86,6 +88,8 @@ def run(task, setup, method, options, folder=None, **extra):
     flags = {name: x for name, x in extra.items() if name != "tuned"}
     check_flags(folder, setup, method, options, **flags)
     if not options.resume:
+        # Another process may be training there.
+        check_not_locked("folder", folder / "backup.npz")
         shutil.rmtree(folder)
         check_flags(folder, setup, method, options, **flags)
     model = build(task, setup, method, options)
@@ -202,6 +206,8 @@ def _fit(model, task, setup, options, folder):
 class _Best(keras.callbacks.Callback):
     """The weights with the best accuracy on held-out data."""
 
+    state_attributes = ("accuracy", "weights")
+
     def __init__(self):
         super().__init__()
         # The backup remembers both: no file of their own that a kill could
@@ -218,10 +224,11 @@ class _Best(keras.callbacks.Callback):
 class _Clock(keras.callbacks.Callback):
     """Seconds of the epochs, also of those before a kill."""
 
+    state_attributes = ("seconds",)
+
     def __init__(self):
         super().__init__()
         self.seconds = 0.0
-        # No number, which the backup would remember.
         self._began = None
 
     def on_epoch_begin(self, epoch, logs=None):

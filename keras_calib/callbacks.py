@@ -6,12 +6,15 @@ from typing import Any
 
 import keras
 
+from keras_calib.backend.locks import PathLock
 from keras_calib.callback_lists import neighbours
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
+from keras_calib.models.callback_state import plain_number
+from keras_calib.models.callback_state import set_state
+from keras_calib.models.callback_state import state_names
 from keras_calib.models.workers import is_chief
 from keras_calib.training_state import load_training_state
-from keras_calib.training_state import plain_number
 from keras_calib.training_state import save_training_state
 
 __all__ = ["ResumableBackup"]
@@ -26,6 +29,11 @@ class ResumableBackup(keras.callbacks.Callback):
     beside the old one, flushed, and takes its place in one operation of the
     file system: whenever the process is killed, there is a whole backup, of
     the last epoch or of the one before.
+
+    While it trains, a lock file beside the backup keeps other processes from
+    it, which are refused as their training begins. The lock of a process
+    that was killed is taken over. On another machine that takes up to 20
+    seconds, until the lock file has not been touched for so long.
 
     `fit`, called as before, goes on with the first epoch that is not in the
     backup. So that it sees the data in the order that an uninterrupted run
@@ -45,8 +53,11 @@ class ResumableBackup(keras.callbacks.Callback):
             folder is made.
         callbacks: Callbacks whose state is saved too, such as
             `EarlyStopping` and `ReduceLROnPlateau`, which Keras resets when
-            training begins: their numbers and lists of arrays, but what
-            their constructor was given.
+            training begins. What is saved of Keras' own is known. Another
+            class, also one derived from them, names it: in the class
+            attribute `state_attributes`, a tuple of names of attributes that
+            are None, numbers or lists of arrays. Nothing else is ever set,
+            whatever the file says.
         every: After how many epochs it saves; and after the last.
             Defaults to `1`.
         delete_at_end: Whether the file is deleted when training ends by
@@ -54,9 +65,12 @@ class ResumableBackup(keras.callbacks.Callback):
             epochs are done.
 
     Raises:
+        RuntimeError: When training begins, if another process or thread
+            trains with this path; after an epoch, if one took it over.
+        TypeError: If one of `callbacks` has no `state_attributes`.
         ValueError: When training begins, if the model is not built, the
-            backup is of another model or optimizer, or one of `callbacks`
-            does not stand before it.
+            backup is of another model, optimizer or other callbacks, or one
+            of `callbacks` does not stand before it.
 
     Example:
 
@@ -86,12 +100,15 @@ class ResumableBackup(keras.callbacks.Callback):
         check_integer("every", every, 1)
         self.path = Path(path)
         self.callbacks = list(callbacks)
+        for callback in self.callbacks:
+            state_names(callback)
         self.every = every
         self.delete_at_end = delete_at_end
         self.epoch_logs: list[dict] = []
         self._pending: list | None = None
         # Whether training was stopped within an epoch.
         self._broken_off = False
+        self._lock: PathLock | None = None
 
     def on_train_begin(self, logs=None):
         self._check_order()
@@ -104,9 +121,15 @@ class ResumableBackup(keras.callbacks.Callback):
                 invalid("`model` must be built before training", built=False)
             )
         if self._writes():
-            for left in self.path.parent.glob(f".{self.path.name}.*.tmp"):
-                left.unlink(missing_ok=True)
-        state = load_training_state(self.path, self.model)
+            self._lock = PathLock("path", self.path)
+            self._lock.acquire()
+        try:
+            state = load_training_state(
+                self.path, self.model, callbacks=self.callbacks
+            )
+        except BaseException:
+            self._release()
+            raise
         if state is None:
             return
         self.epoch_logs = state["logs"]
@@ -116,7 +139,6 @@ class ResumableBackup(keras.callbacks.Callback):
             first = max(first, self.params.get("epochs", first))
         # Where Keras' own callback puts it.
         self.model._initial_epoch = first
-        self._restore(state["callbacks"])
         # Callbacks that come later may yet reset themselves.
         self._pending = state["callbacks"]
 
@@ -124,7 +146,10 @@ class ResumableBackup(keras.callbacks.Callback):
         # Keras has read it; another `fit` begins where it is told to.
         self.model._initial_epoch = None
         if self._pending is not None:
-            self._restore(self._pending)
+            for callback, own in zip(
+                self.callbacks, self._pending, strict=True
+            ):
+                set_state(callback, own)
             self._pending = None
 
     def on_train_batch_end(self, batch, logs=None):
@@ -147,18 +172,6 @@ class ResumableBackup(keras.callbacks.Callback):
                     )
                 )
 
-    def _restore(self, saved: list) -> None:
-        if len(saved) != len(self.callbacks):
-            raise ValueError(
-                invalid(
-                    "`callbacks` must be as many as in the backup",
-                    callbacks=len(self.callbacks),
-                    backup=len(saved),
-                )
-            )
-        for callback, values in zip(self.callbacks, saved, strict=True):
-            vars(callback).update(values)
-
     def on_epoch_end(self, epoch, logs=None):
         if self._broken_off:
             return
@@ -167,6 +180,8 @@ class ResumableBackup(keras.callbacks.Callback):
         last = (self.params or {}).get("epochs") == epoch + 1
         due = (epoch + 1) % self.every == 0 or last or self.model.stop_training
         if due and self._writes():
+            if self._lock is not None:
+                self._lock.check()
             save_training_state(
                 self.path,
                 self.model,
@@ -181,3 +196,9 @@ class ResumableBackup(keras.callbacks.Callback):
         self.model._initial_epoch = None
         if self.delete_at_end and not self._broken_off and self._writes():
             self.path.unlink(missing_ok=True)
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None

@@ -1,26 +1,33 @@
 """All that training needs to go on, in one file that is whole or not there."""
 
 import contextlib
-import inspect
 import json
 import os
-import random
+import re
 import zipfile
-import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
-from keras import backend
 
+from keras_calib.backend.array_files import ArrayFile
+from keras_calib.backend.files import replacing
+from keras_calib.backend.locks import check_not_locked
 from keras_calib.checks import invalid
+from keras_calib.models.callback_state import callback_state
+from keras_calib.models.callback_state import check_state
+from keras_calib.models.callback_state import is_plain
+from keras_calib.models.callback_state import set_state
+from keras_calib.models.callback_state import state_names
+from keras_calib.models.random_state import checked_random_state
+from keras_calib.models.random_state import random_state
 from keras_calib.numerics import to_numpy
 
 __all__ = [
     "finished_epochs",
     "load_training_state",
-    "plain_number",
     "save_training_state",
 ]
 
@@ -72,57 +79,69 @@ def save_training_state(
         model: A compiled model.
         epochs: How many epochs are done.
         logs: The logs of each, as dicts of numbers.
-        callbacks: Callbacks whose state is saved too.
+        callbacks: Callbacks whose state is saved too: what Keras' own
+            remember, and the `state_attributes` of other classes.
         stopped: Whether a callback ended training with the last epoch, so
             that there is nothing left to train.
 
     Returns:
         The path.
 
+    Raises:
+        RuntimeError: If another process trains with a `ResumableBackup` of
+            this path.
+        TypeError: If a callback does not say what is saved, or an attribute
+            is neither a number nor a list of arrays.
+
     Reference:
         The way of writing: POSIX, rename,
         https://pubs.opengroup.org/onlinepubs/9699919799/functions/rename.html
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    check_not_locked("path", path)
+    variables = _variables(model)
     arrays = {
-        f"variable_{i}": _storable(to_numpy(v))
-        for i, v in enumerate(_variables(model))
+        f"variable_{i}": _storable(to_numpy(v)) for i, v in enumerate(variables)
     }
     states = []
     for i, callback in enumerate(callbacks):
-        own = _own_state(callback)
-        values = {k: v for k, v in own.items() if _is_plain(v)}
-        states.append({k: plain_number(v) for k, v in values.items()})
-        for name, value in own.items():
-            for j, array in enumerate(_arrays(value)):
+        numbers, lists = callback_state(callback)
+        states.append(numbers)
+        for name, values in lists.items():
+            for j, array in enumerate(values):
                 arrays[f"callback_{i}_{name}_{j}"] = _storable(array)
-    kind, keys, *rest = np.random.get_state()
+    numbers, keys = random_state()
+    arrays |= keys
     meta = {
         "version": _VERSION,
         "epochs": int(epochs),
         "stopped": bool(stopped),
         "optimizer": _optimizer_names(model),
+        "variables": [_lasting_name(v) for v in variables],
         "logs": list(logs),
         "callbacks": states,
-        "python_random": random.getstate(),
-        "numpy_random": [kind, *rest],
+        "callback_classes": [type(x).__name__ for x in callbacks],
+        **numbers,
     }
-    arrays["numpy_random_keys"] = keys
-    arrays |= _torch_states()
     arrays[_META] = np.frombuffer(json.dumps(meta).encode(), "uint8")
-    _write_whole(path, arrays)
+    with replacing(path) as file:
+        np.savez(file, **arrays)
     return path
 
 
 def load_training_state(
-    path: str | os.PathLike, model: keras.Model
+    path: str | os.PathLike, model: keras.Model, *, callbacks: Any = None
 ) -> dict | None:
     """Sets a model, its optimizer and random numbers as they were saved.
+
+    All is checked before anything is set. Arrays that the model does not
+    have are not read.
 
     Args:
         path: The file.
         model: A compiled and built model, made as the one that was saved.
+        callbacks: Callbacks made as those that were saved, whose state is
+            set too; None to set none.
 
     Returns:
         A dict with `epochs`, how many are done, `logs`, those of each, and
@@ -130,8 +149,9 @@ def load_training_state(
         `ResumableBackup` the state of `callbacks`. None if there is no file.
 
     Raises:
-        ValueError: If the file is not a backup, or of another model; then
-            nothing is changed.
+        TypeError: If a callback does not say what may be set.
+        ValueError: If the file is not a backup, or of another model or other
+            callbacks; then nothing is changed.
 
     Reference:
         Keras, BackupAndRestore,
@@ -146,41 +166,114 @@ def load_training_state(
         )
     with _opened(path) as arrays:
         state = _read_meta(path, arrays)
-        stored = {name: arrays[name] for name in arrays.files}
-    variables = _variables(model)
-    values = [
-        stored[f"variable_{i}"]
-        for i in range(sum(name.startswith("variable_") for name in stored))
-    ]
-    _check_same(path, variables, values)
-    names = _optimizer_names(model)
-    if state.get("optimizer", names) != names:
-        raise _of_another(path, optimizer=names, saved=state["optimizer"])
+        names = _optimizer_names(model)
+        if state.get("optimizer", names) != names:
+            saved = state["optimizer"]
+            raise _of_another(path, optimizer=names, saved=saved)
+        variables = _variables(model)
+        _check_same(path, state, variables, arrays)
+        states = _callback_states(state, arrays, callbacks, model)
+        try:
+            set_random = checked_random_state(state, arrays)
+        except (
+            ValueError,
+            TypeError,
+            LookupError,
+            OverflowError,
+        ) as error:
+            raise _not_a_backup(path) from error
+        values = [arrays.read(f"variable_{i}") for i in range(len(variables))]
+        for numbers, lists in zip(state["callbacks"], states, strict=True):
+            for name, parts in lists.items():
+                numbers[name] = [arrays.read(part) for part in parts]
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
-    version, internal, gauss = state["python_random"]
-    random.setstate((version, tuple(internal), gauss))
-    kind, *rest = state["numpy_random"]
-    np.random.set_state((kind, stored["numpy_random_keys"], *rest))
-    _set_torch_states(stored)
-    for i, values in enumerate(state["callbacks"]):
-        values.update(_saved_arrays(stored, f"callback_{i}_"))
+    set_random()
+    if callbacks is not None:
+        for callback, own in zip(callbacks, state["callbacks"], strict=True):
+            set_state(callback, own)
     return state
 
 
-def _check_same(path: Path, variables: list, values: list) -> None:
-    """Raises unless values have the shapes of the variables."""
-    facts: dict = {}
-    if len(variables) != len(values):
-        facts = {"variables": len(variables), "saved": len(values)}
-    else:
-        for v, saved in zip(variables, values, strict=True):
-            if tuple(v.shape) != saved.shape:
-                facts = {"variable": v.path, "shape": tuple(v.shape)}
-                facts["saved"] = saved.shape
-                break
-    if facts:
-        raise _of_another(path, **facts)
+def _check_same(
+    path: Path, state: dict, variables: list, arrays: ArrayFile
+) -> None:
+    """Raises unless the file has what fits the variables."""
+    saved = sum(name.startswith("variable_") for name in arrays.names)
+    if len(variables) != saved:
+        raise _of_another(path, variables=len(variables), saved=saved)
+    names = [_lasting_name(variable) for variable in variables]
+    told = state.get("variables", names)
+    if len(told) != saved:
+        raise _not_a_backup(path)
+    for i, (v, name, other) in enumerate(
+        zip(variables, names, told, strict=True)
+    ):
+        try:
+            shape, dtype = arrays.header(f"variable_{i}")
+        except KeyError as error:
+            raise _not_a_backup(path) from error
+        if tuple(v.shape) != shape:
+            raise _of_another(
+                path, variable=v.path, shape=tuple(v.shape), saved=shape
+            )
+        if _stored_as(str(v.dtype)) != dtype.name:
+            raise _of_another(
+                path, variable=v.path, dtype=str(v.dtype), saved=dtype.name
+            )
+        if name != other:
+            raise _of_another(path, variable=name, saved=other)
+
+
+def _callback_states(
+    state: dict, arrays: ArrayFile, callbacks: Any, model: keras.Model
+) -> list[dict[str, list[str]]]:
+    """Names of the arrays of each attribute of each callback, checked."""
+    saved = state["callbacks"]
+    found = [_parts(arrays, f"callback_{i}_") for i in range(len(saved))]
+    if callbacks is None:
+        return found
+    if len(saved) != len(callbacks):
+        raise ValueError(
+            invalid(
+                "`callbacks` must be as many as in the backup",
+                callbacks=len(callbacks),
+                backup=len(saved),
+            )
+        )
+    classes = [type(x).__name__ for x in callbacks]
+    if state.get("callback_classes", classes) != classes:
+        raise ValueError(
+            invalid(
+                "`callbacks` must be of the classes in the backup, in their "
+                "order",
+                callbacks=classes,
+                backup=state["callback_classes"],
+            )
+        )
+    if "callback_classes" not in state:
+        # Release 0.1 saved all numbers of a callback.
+        for i, callback in enumerate(callbacks):
+            known = state_names(callback)
+            saved[i] = {k: v for k, v in saved[i].items() if k in known}
+            found[i] = {k: v for k, v in found[i].items() if k in known}
+    for callback, numbers, lists in zip(callbacks, saved, found, strict=True):
+        shapes = {
+            name: [arrays.header(part)[0] for part in parts]
+            for name, parts in lists.items()
+        }
+        check_state(callback, {*numbers, *lists}, shapes, model)
+    return found
+
+
+def _parts(arrays: ArrayFile, prefix: str) -> dict[str, list[str]]:
+    """By attribute, the names of its arrays in their order."""
+    found: dict[str, dict[int, str]] = {}
+    for name in arrays.names:
+        match = re.fullmatch(re.escape(prefix) + r"(\w+)_(\d{1,9})", name)
+        if match:
+            found.setdefault(match[1], {})[int(match[2])] = name
+    return {k: [v[i] for i in sorted(v)] for k, v in found.items()}
 
 
 def _of_another(path: Path, **facts: Any) -> ValueError:
@@ -209,27 +302,9 @@ def _variables(model: keras.Model) -> list:
     return [*model.variables, *optimizer.variables]
 
 
-def _torch_states() -> dict:
-    """Of torch's own random numbers, which Keras' dropout there draws on."""
-    if backend.backend() != "torch":
-        return {}
-    import torch
-
-    states = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
-    return {f"torch_random_{i}": x.numpy() for i, x in enumerate(states)}
-
-
-def _set_torch_states(stored: dict) -> None:
-    names = sorted(name for name in stored if name.startswith("torch_random_"))
-    if backend.backend() != "torch" or not names:
-        return
-    import torch
-
-    arrays = [stored[f"torch_random_{i}"] for i in range(len(names))]
-    states = [torch.from_numpy(x.copy()) for x in arrays]
-    torch.set_rng_state(states[0])
-    if len(states) - 1 == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(states[1:])
+def _lasting_name(variable: Any) -> str:
+    """Without the numbers that Keras gives to make names of a run differ."""
+    return re.sub(r"_\d+(?=[/_]|$)", "", variable.path)
 
 
 def _storable(array: np.ndarray) -> np.ndarray:
@@ -238,96 +313,59 @@ def _storable(array: np.ndarray) -> np.ndarray:
     return array if array.dtype.kind in "biuf" else array.astype("float32")
 
 
-def _own_state(callback: Any) -> dict:
-    """Attributes of a callback that are not arguments of its constructor.
-
-    Keras negates some of these when it begins to monitor.
-    """
-    given = inspect.signature(type(callback).__init__).parameters
-    return {k: v for k, v in vars(callback).items() if k not in given}
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | np.generic)
-
-
-def plain_number(value: Any) -> Any:
-    """A number of Python; NaN and infinities stay."""
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    value = to_numpy(value)
-    return value.item() if value.ndim == 0 else value.tolist()
-
-
-def _arrays(value: Any) -> list:
-    """Arrays in a list, such as the best weights; else none."""
-    is_list = isinstance(value, list)
-    # TensorFlow gives a weight of no axis as a number of NumPy.
-    if is_list and all(isinstance(x, np.ndarray | np.generic) for x in value):
-        return value
-    return []
-
-
-def _saved_arrays(stored: dict, prefix: str) -> dict:
-    found: dict = {}
-    for name in stored:
-        if name.startswith(prefix):
-            attribute, _, place = name[len(prefix) :].rpartition("_")
-            found.setdefault(attribute, {})[int(place)] = stored[name]
-    return {k: [v[i] for i in sorted(v)] for k, v in found.items()}
-
-
-def _write_whole(path: Path, arrays: dict) -> None:
-    """The file is there as a whole, or the old one still is."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def _stored_as(dtype: str) -> str:
+    """Name of the type that `_storable` gives."""
     try:
-        with open(part, "wb") as file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        # The name too must outlive a failure of power.
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        return _storable(np.empty(0, dtype)).dtype.name
+    except TypeError:
+        # NumPy knows bfloat16 only where a package has told it.
+        return "float32"
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Any:
-    # Not by its path: numpy would leave a damaged file open.
-    with contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context(open(path, "rb"))
-            arrays = np.load(file, allow_pickle=False)
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-            raise _not_a_backup(path) from error
-        if not isinstance(arrays, np.lib.npyio.NpzFile):
-            raise _not_a_backup(path)
-        stack.enter_context(arrays)
-        try:
-            yield arrays
-        except (EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise _not_a_backup(path) from error
+def _opened(path: Path) -> Iterator[ArrayFile]:
+    try:
+        with open(path, "rb") as file:
+            yield ArrayFile(file)
+    except (EOFError, zipfile.BadZipFile) as error:
+        raise _not_a_backup(path) from error
 
 
-def _read_meta(path: Path, arrays: Any) -> dict:
-    if _META not in arrays.files:
+def _read_meta(path: Path, arrays: ArrayFile) -> dict:
+    if _META not in arrays.names:
         raise _not_a_backup(path)
-    meta = json.loads(arrays[_META].tobytes())
-    if meta["version"] != _VERSION:
+    try:
+        meta = json.loads(arrays.read(_META).tobytes())
+        version = meta["version"]
+        right = version != _VERSION or (
+            type(meta["epochs"]) is int
+            and meta["epochs"] >= 0
+            and type(meta["stopped"]) is bool
+            and _are(dict, meta["logs"])
+            and _are(dict, meta["callbacks"])
+            and all(is_plain(v) for x in meta["callbacks"] for v in x.values())
+            and all(
+                _are(str, meta.get(name, []))
+                for name in ("optimizer", "variables", "callback_classes")
+            )
+        )
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _not_a_backup(path) from error
+    if not right:
+        raise _not_a_backup(path)
+    if version != _VERSION:
         raise ValueError(
             invalid(
                 f"the backup must be of version {_VERSION}",
                 path=str(path),
-                version=meta["version"],
+                version=version,
             )
         )
     return meta
+
+
+def _are(kind: type, values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(x, kind) for x in values)
 
 
 def _not_a_backup(path: Path) -> ValueError:

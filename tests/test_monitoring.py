@@ -3,8 +3,10 @@
 import csv
 import importlib.util
 import json
+import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import keras
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 from cases import BACKEND
 from cases import LOSSES
+from file_writers import writer
 
 import keras_calib as kc
 from keras_calib.monitoring import measuring
@@ -719,6 +722,7 @@ def test_a_kill_while_the_table_is_written_leaves_it_whole(tmp_path):
     path = tmp_path / "log.csv"
     table = EpochTable(path, ["a"])
     table.put(0, {"a": 0.1})
+    table.close()
     code = (
         "import os, sys; from keras_calib.monitoring.files import EpochTable\n"
         "os.fsync = lambda number: os._exit(9)\n"
@@ -730,11 +734,38 @@ def test_a_kill_while_the_table_is_written_leaves_it_whole(tmp_path):
         capture_output=True,
     )
     assert run.returncode == 9
-    assert len(list(tmp_path.iterdir())) == 2
+    # Half a file, and the lock of that process.
+    assert len(list(tmp_path.iterdir())) == 3
     assert rows(path) == [{"epoch": "0", "a": "0.1"}]
     EpochTable(path, ["a"]).put(1, {"a": 0.2})
     assert [row["a"] for row in rows(path)] == ["0.1", "0.2"]
     assert list(tmp_path.iterdir()) == [path]
+
+
+@portable
+def test_a_table_has_one_writer_at_a_time(tmp_path):
+    path = tmp_path / "log.csv"
+    match = "`csv_path` must have one writer at a time"
+    with writer("keep", path) as process:
+        log = logger(csv_path=path, picture_dir=tmp_path / "pictures")
+        fails_before_training(RuntimeError, match, network(), log)
+    assert os.listdir(tmp_path) == [".log.csv.lock"]
+
+    # Killed, it has lost the table. Another takes it while this one trains.
+    def stolen(epoch, logs):
+        if epoch == 1:
+            (tmp_path / ".log.csv.lock").unlink()
+            stack.enter_context(writer("keep", path))
+
+    steals = keras.callbacks.LambdaCallback(on_epoch_begin=stolen)
+    log = logger(csv_path=path)
+    with (
+        ExitStack() as stack,
+        pytest.warns(RuntimeWarning, match="epoch 1.*one writer"),
+    ):
+        fit(network(), steals, log)
+    assert [row["epoch"] for row in rows(path)] == ["0"]
+    assert len(log.logged) == 2 and process.returncode is not None
 
 
 # Pictures and events.

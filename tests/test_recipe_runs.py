@@ -24,6 +24,7 @@ from absl import flags
 from examples_with_boxes import coherent
 from examples_with_boxes import smooth_image
 from examples_with_boxes import write_voc
+from file_writers import writer
 from PIL import Image
 
 import keras_calib
@@ -445,6 +446,15 @@ def test_a_killed_run_goes_on_to_the_same_end(
         patch.setattr(keras_calib.ResumableBackup, "on_epoch_end", killed)
         with pytest.raises(KeyboardInterrupt):
             train("killed")
+    # Nobody takes the folder from a process that trains there.
+    (folder,) = examples("run_results").find_runs([tmp_path / "killed"])
+    backup = folder / "backup.npz"
+    (folder / ".backup.npz.lock").unlink()
+    with writer("keep", backup):
+        for resume in ("--resume", "--noresume"):
+            with pytest.raises(RuntimeError, match="one writer at a time"):
+                train("killed", resume)
+    assert keras_calib.finished_epochs(backup) == 1
     rows = [train("killed", "--resume") for _ in range(2)]
     assert rows[0]["nll"] == pytest.approx(whole["nll"], rel=1e-5)
     # Of both epochs, also where none is left to train.

@@ -1,10 +1,14 @@
 """Training that is killed goes on as if nothing had been."""
 
+import errno
+import inspect
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import keras
@@ -12,12 +16,15 @@ import numpy as np
 import pytest
 from cases import BACKEND
 from cases import array
+from file_writers import writer
 from small_trainings import COUNT
 from small_trainings import data_of
 from small_trainings import network
 
 import keras_calib as kc
-from keras_calib import training_state as module
+from keras_calib.backend import files
+from keras_calib.backend.array_files import ArrayFile
+from keras_calib.models.callback_state import state_names
 
 HERE = Path(__file__).parent
 
@@ -77,13 +84,17 @@ def test_killed_at_three_points_it_ends_as_uninterrupted(name, trained):
     for key in ends[0].files:
         np.testing.assert_array_equal(ends[0][key], ends[1][key], err_msg=key)
     assert len(ends[0]["losses"]) == 40
+    # No lock of a killed process, no half of a file.
+    assert sorted(os.listdir(folder / "broken")) == ["backup.npz", "end.npz"]
 
 
 class Killed(Exception):
     """In place of a signal, between two operations of the file system."""
 
 
-@pytest.mark.parametrize("operation", ["write", "fsync", "replace", "unlink"])
+@pytest.mark.parametrize(
+    "operation", ["write", "fsync", "replace", "sync_folder"]
+)
 def test_a_kill_between_any_two_writes_leaves_a_whole_backup(
     operation, tmp_path, monkeypatch
 ):
@@ -97,9 +108,9 @@ def test_a_kill_between_any_two_writes_leaves_a_whole_backup(
 
     target = {
         "write": (np, "savez"),
-        "fsync": (module.os, "fsync"),
-        "replace": (module.os, "replace"),
-        "unlink": (Path, "unlink"),
+        "fsync": (os, "fsync"),
+        "replace": (os, "replace"),
+        "sync_folder": (files, "sync_folder"),
     }[operation]
     with monkeypatch.context() as patched:
         patched.setattr(*target, fails)
@@ -108,7 +119,7 @@ def test_a_kill_between_any_two_writes_leaves_a_whole_backup(
     other = network("crl")
     epochs = kc.load_training_state(path, other)["epochs"]
     # Once the new file is in its place, it is the backup.
-    assert epochs == (2 if operation == "unlink" else 1)
+    assert epochs == (2 if operation == "sync_folder" else 1)
     expected = 5.0 if epochs == 2 else 0.0
     np.testing.assert_array_equal(array(other.right_counts), expected)
 
@@ -117,6 +128,8 @@ def test_half_a_file_of_a_killed_run_is_cleared_away(tmp_path):
     x, y, _, _ = data_of("crl", COUNT)
     left = tmp_path / ".backup.npz.123.tmp"
     left.write_bytes(b"PK half of it")
+    # It does not say on which machine: old enough, nobody writes it.
+    os.utime(left, (0, 0))
     backup = kc.ResumableBackup(tmp_path / "backup.npz")
     network("crl").fit(x, y, epochs=1, verbose=0, callbacks=[backup])
     assert os.listdir(tmp_path) == ["backup.npz"]
@@ -339,3 +352,260 @@ def test_half_precision_comes_back_exactly(tmp_path):
         assert v.dtype == w.dtype
         as_float = [array(keras.ops.cast(x, "float32")) for x in (v, w)]
         np.testing.assert_array_equal(*as_float)
+
+
+def test_a_backup_has_one_writer_at_a_time(tmp_path):
+    x, y, _, _ = data_of("sam", COUNT)
+    path = tmp_path / "backup.npz"
+    model = network("sam")
+    before = [array(v).copy() for v in model.variables]
+    backup = kc.ResumableBackup(path)
+    match = "`path` must have one writer at a time"
+    with writer("keep", path) as process:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=match) as raised:
+                model.fit(x, y["label"], verbose=0, callbacks=[backup])
+            assert f"process={process.pid}," in str(raised.value)
+        with pytest.raises(RuntimeError, match=match):
+            kc.save_training_state(path, model, 1)
+    for v, w in zip(before, model.variables, strict=True):
+        np.testing.assert_array_equal(v, array(w))
+    assert os.listdir(tmp_path) == [".backup.npz.lock"]
+
+    # That process was killed. Another takes over within the next training.
+    def stolen(epoch, logs):
+        (tmp_path / ".backup.npz.lock").unlink()
+        stolen.process = writer("keep", path)
+        stolen.process.__enter__()
+
+    steals = keras.callbacks.LambdaCallback(on_epoch_begin=stolen)
+    with pytest.raises(RuntimeError, match=match):
+        model.fit(x, y["label"], verbose=0, callbacks=[steals, backup])
+    stolen.process.__exit__(None, None, None)
+    assert os.listdir(tmp_path) == [".backup.npz.lock"]
+
+
+def test_a_full_disk_ends_training_and_leaves_the_backup(tmp_path, monkeypatch):
+    x, y, _, _ = data_of("sam", COUNT)
+    path = tmp_path / "backup.npz"
+    kc.save_training_state(path, network("sam"), 1)
+    saved, save = path.read_bytes(), np.savez
+
+    def full(file, **arrays):
+        save(file, **arrays)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    backup = kc.ResumableBackup(path)
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match="No space left"):
+        network("sam").fit(x, y["label"], epochs=2, verbose=0, callbacks=backup)
+    assert path.read_bytes() == saved
+    assert sorted(os.listdir(tmp_path)) == [".backup.npz.lock", "backup.npz"]
+
+
+class Remembers(keras.callbacks.Callback):
+    """Says what of it belongs into a backup."""
+
+    state_attributes = ("count", "means")
+
+    def __init__(self, path=""):
+        super().__init__()
+        self.path = path
+        self.count, self.means, self.other = 0, None, 0
+
+
+def remembering():
+    return [
+        Remembers(),
+        keras.callbacks.EarlyStopping("loss"),
+        keras.callbacks.ModelCheckpoint("mine.keras"),
+    ]
+
+
+def forge(path, change):
+    """Writes a backup anew; `change` gets its numbers and its arrays."""
+    with np.load(path) as file:
+        arrays = dict(file)
+    meta = json.loads(arrays["meta"].tobytes())
+    change(meta, arrays)
+    arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), "uint8")
+    np.savez(path, **arrays)
+
+
+def test_a_backup_sets_what_callbacks_say_and_nothing_else(tmp_path):
+    path = tmp_path / "backup.npz"
+    saved, callbacks = remembering(), remembering()
+    saved[0].count, saved[0].other = np.float32(0.5), 5
+    saved[0].means = [np.arange(3.0), np.ones((2, 2), "int32")]
+    saved[1].wait, saved[1].patience, saved[2].best = 2, 7, 0.25
+    model = network("sam")
+    kc.save_training_state(path, model, 1, callbacks=saved)
+    kc.load_training_state(path, model, callbacks=callbacks)
+    own, stop, checkpoint = callbacks
+    assert (own.count, own.other, own.path) == (0.5, 0, "")
+    for mean, expected in zip(own.means, saved[0].means, strict=True):
+        np.testing.assert_array_equal(mean, expected)
+        assert mean.dtype == expected.dtype
+    assert (stop.wait, stop.patience, checkpoint.best) == (2, 0, 0.25)
+
+    # As release 0.1 wrote it, with all numbers of a callback.
+    def older(meta, arrays):
+        del meta["callback_classes"], meta["variables"]
+        meta["callbacks"][2] |= {"filepath": 1, "validation_data": None}
+        arrays["callback_0_other_0"] = np.ones(3)
+
+    forge(path, older)
+    kc.load_training_state(path, model, callbacks=callbacks)
+    assert (own.other, checkpoint.filepath) == (0, "mine.keras")
+
+    class Silent(keras.callbacks.EarlyStopping):
+        pass
+
+    class Mistaken(Remembers):
+        state_attributes = "path"
+
+    for wrong, match in (
+        (keras.callbacks.Callback(), "`state_attributes`, empty for nothing"),
+        (Silent(), "callback='Silent'"),
+        (Mistaken(), "`Mistaken.state_attributes` must be a tuple"),
+    ):
+        with pytest.raises(TypeError, match=match):
+            kc.ResumableBackup(path, callbacks=[wrong])
+    for value in ("text", [1.0, 2.0], {}):
+        own.count = value
+        with pytest.raises(TypeError, match="`Remembers.count` must be None"):
+            kc.save_training_state(path, model, 1, callbacks=callbacks)
+
+
+def test_what_is_known_of_the_callbacks_of_keras_is_so():
+    made = [
+        keras.callbacks.EarlyStopping("loss"),
+        keras.callbacks.ReduceLROnPlateau("loss"),
+        keras.callbacks.ModelCheckpoint("x.keras"),
+        keras.callbacks.SwapEMAWeights(),
+    ]
+    if BACKEND == "tensorflow":
+        made.append(keras.callbacks.TensorBoard())
+    for callback in made:
+        callback.set_model(network("sam"))
+        if not isinstance(callback, keras.callbacks.SwapEMAWeights):
+            callback.on_train_begin()
+        callback.on_epoch_begin(0)
+        names = state_names(callback)
+        assert names and set(names) <= set(vars(callback)), callback
+        given = inspect.signature(type(callback)).parameters
+        assert not set(names) & set(given)
+
+
+def without(name):
+    return lambda meta, arrays: arrays.pop(name)
+
+
+def with_(name, value):
+    return lambda meta, arrays: arrays.update({name: value})
+
+
+def told(**changes):
+    return lambda meta, arrays: meta.update(changes)
+
+
+def of_callback(place, **values):
+    return lambda meta, arrays: meta["callbacks"][place].update(values)
+
+
+NOT_ONE = "must be a file of `ResumableBackup`"
+FORGED = [
+    (of_callback(2, filepath="theirs.keras"), NOT_ONE),
+    (of_callback(2, filepath=1), "nothing of a callback but its"),
+    (of_callback(0, path=1), "nothing of a callback but its"),
+    (with_("callback_2_filepath_0", np.ones(1)), "but its `state_attri"),
+    (with_("callback_1_best_weights_0", np.ones(9)), "must be of this model"),
+    (told(callback_classes=["EarlyStopping"] * 3), "of the classes in the"),
+    (told(callbacks=[]), "as many as in the backup"),
+    (told(callbacks=[{}, 1, {}]), NOT_ONE),
+    (told(epochs=-1), NOT_ONE),
+    (told(epochs=[1]), NOT_ONE),
+    (told(logs={}), NOT_ONE),
+    (told(variables=[]), NOT_ONE),
+    (told(optimizer=1), NOT_ONE),
+    (told(python_random=[3, [1, 2], None]), NOT_ONE),
+    (told(numpy_random=["MT19937"]), NOT_ONE),
+    (with_("numpy_random_keys", np.ones(3)), NOT_ONE),
+    (without("numpy_random_keys"), NOT_ONE),
+    (without("variable_0"), "of this model and optimizer"),
+]
+
+
+def test_a_forged_backup_changes_nothing(tmp_path):
+    whole, path = tmp_path / "whole.npz", tmp_path / "backup.npz"
+    model, callbacks = network("sam"), remembering()
+    callbacks[0].count = 3
+    kc.save_training_state(whole, model, 1, callbacks=callbacks)
+    for variable in model.variables:
+        variable.assign(np.ones(variable.shape))
+    callbacks[0].count = 5
+    last = f"variable_{len([*model.variables, *model.optimizer.variables]) - 1}"
+
+    def renamed(meta, arrays):
+        meta["variables"][-1] = "another"
+
+    kept = [{**vars(callback)} for callback in callbacks]
+    for change, match in (
+        *FORGED,
+        (renamed, "of this model and optimizer"),
+        (with_(last, np.ones((7, 7), "float32")), "of this model and optim"),
+        (lambda meta, x: x.update({last: x[last].astype(">f8")}), "dtype="),
+    ):
+        path.write_bytes(whole.read_bytes())
+        forge(path, change)
+        drawn = random.getstate(), np.random.get_state()[1].tolist()
+        with pytest.raises(ValueError, match=match):
+            kc.load_training_state(path, model, callbacks=callbacks)
+        assert drawn == (random.getstate(), np.random.get_state()[1].tolist())
+        assert kept == [vars(callback) for callback in callbacks]
+        for variable in model.variables:
+            assert (array(variable) == 1).all()
+    kc.load_training_state(whole, model, callbacks=callbacks)
+    assert callbacks[0].count == 3
+
+
+def test_a_small_backup_fills_no_memory(tmp_path, monkeypatch):
+    path = tmp_path / "backup.npz"
+    model = network("sam")
+    kc.save_training_state(path, model, 1)
+    read, names = ArrayFile.read, []
+    monkeypatch.setattr(
+        ArrayFile, "read", lambda x, name: names.append(name) or read(x, name)
+    )
+    # What the model does not have is not read.
+    forge(path, with_("more", np.ones(1000)))
+    kc.load_training_state(path, model)
+    assert "variable_0" in names and "more" not in names
+    # Compressed zeros, a head that promises more, entries in one place.
+    with np.load(path) as file:
+        arrays = dict(file)
+    np.savez_compressed(path, **arrays)
+    with pytest.raises(ValueError, match=NOT_ONE):
+        kc.load_training_state(path, model)
+    np.savez(path, **arrays)
+    content = path.read_bytes()
+    head = content.index(b"'shape': (")
+    place = content.index(b")", head)
+    room = content[place : content.index(b"\n", place)]
+    more = b"999999999, )" if b"(," in content[head:place] else b", 99999999)"
+    path.write_bytes(
+        content[:place]
+        + (more + room[1:])[: len(room)]
+        + content[place + len(room) :]
+    )
+    with pytest.raises(ValueError, match=NOT_ONE):
+        kc.load_training_state(path, model)
+    np.savez(path, **arrays)
+    with zipfile.ZipFile(path) as file:
+        entries = file.infolist()
+        for entry in entries:
+            entry.header_offset, entry.file_size = 0, path.stat().st_size
+            entry.compress_size = entry.file_size
+    monkeypatch.setattr(zipfile.ZipFile, "infolist", lambda self: entries)
+    with pytest.raises(ValueError, match=NOT_ONE):
+        kc.finished_epochs(path)

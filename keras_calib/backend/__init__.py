@@ -1,3 +1,3 @@
-"""What touches the machinery below: private Keras, in one room."""
+"""What depends on the machinery below: private Keras, files and locks."""
 
 __all__ = []

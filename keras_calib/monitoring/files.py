@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.files import replacing
+from keras_calib.backend.locks import PathLock
 from keras_calib.checks import invalid
 from keras_calib.extras import tensorflow as tf
 from keras_calib.monitoring.measuring import LoggedEpoch
@@ -33,6 +35,7 @@ class EpochFiles:
     Raises:
         ImportError: If a package is not installed that one of them needs.
         OSError: If one of them cannot be written.
+        RuntimeError: If another process writes the table.
     """
 
     def __init__(
@@ -51,6 +54,13 @@ class EpochFiles:
             figure_and_canvas()
         if csv_path is not None:
             self._table = EpochTable(csv_path, names)
+        try:
+            self._open(picture_dir, log_dir)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, picture_dir: Any, log_dir: Any) -> None:
         if picture_dir is not None:
             self._pictures = Path(picture_dir)
             self._pictures.mkdir(parents=True, exist_ok=True)
@@ -59,7 +69,7 @@ class EpochFiles:
             probe.touch()
             probe.unlink()
         if log_dir is not None:
-            self._events = EventFile(log_dir, prefix)
+            self._events = EventFile(log_dir, self._prefix)
 
     def put(self, entry: LoggedEpoch) -> None:
         """Writes what was found, with a warning for each file that fails.
@@ -73,7 +83,7 @@ class EpochFiles:
             self._tried(entry, self._table.put, entry.epoch, entry.values)
         if self._pictures is not None and png is not None:
             path = self._picture(f"{entry.epoch:04d}")
-            self._tried(entry, path.write_bytes, png)
+            self._tried(entry, _write, path, png)
         if self._events is not None:
             self._tried(entry, self._events.put, entry, png)
 
@@ -81,6 +91,8 @@ class EpochFiles:
         """Ends the files."""
         if self._events is not None:
             self._events.close()
+        if self._table is not None:
+            self._table.close()
 
     def _picture(self, what: str) -> Path:
         # A prefix may make a group of TensorBoard: "cal/".
@@ -100,6 +112,11 @@ class EpochFiles:
             return None
 
 
+def _write(path: Path, content: bytes) -> None:
+    with replacing(path) as file:
+        file.write(content)
+
+
 def _diagram(entry: LoggedEpoch) -> bytes:
     name = f"epoch {entry.epoch}"
     return ReliabilityDisplay(entry.bins, name=name).to_png()
@@ -109,7 +126,8 @@ class EpochTable:
     """A CSV file with one row per epoch, whole at any time.
 
     Each change writes the file anew beside the old one and puts it in its
-    place: whoever is killed leaves the one or the other.
+    place: whoever is killed leaves the one or the other. Until `close` the
+    file is kept for this process.
 
     Args:
         path: Of the file; one that is there is continued.
@@ -117,16 +135,26 @@ class EpochTable:
 
     Raises:
         OSError: If the file cannot be written.
+        RuntimeError: If another process that runs writes the file.
         ValueError: If the file that is there has other columns.
     """
 
     def __init__(self, path: Any, columns: list[str]):
         self.path = Path(path)
         self.columns = ["epoch", *columns]
-        self.rows = self._read()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        # Now, not after an epoch, is the time to learn that it cannot be.
-        self._write()
+        self._lock = PathLock("csv_path", path)
+        self._lock.acquire()
+        try:
+            self.rows = self._read()
+            # Now, not after an epoch, is the time to learn that it cannot be.
+            self._write()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Lets others write the file."""
+        self._lock.release()
 
     def put(self, epoch: int, values: dict[str, float]) -> None:
         """Adds the row of an epoch, in place of it and of later ones.
@@ -158,14 +186,11 @@ class EpochTable:
         return rows
 
     def _write(self) -> None:
-        beside = self.path.with_name(self.path.name + ".new")
-        with open(beside, "w", newline="", encoding="utf-8") as file:
+        self._lock.check()
+        with replacing(self.path, text=True) as file:
             writer = csv.DictWriter(file, self.columns, restval="")
             writer.writeheader()
             writer.writerows(self.rows)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, self.path)
 
 
 class EventFile:

@@ -15,6 +15,7 @@ from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import ECE
 from keras_calib.metrics import CalibrationMetrics
 from keras_calib.metrics.calibration import BinnedMetric
+from keras_calib.models.workers import is_chief
 from keras_calib.monitoring.files import EpochFiles
 from keras_calib.monitoring.measuring import DataSetMeter
 from keras_calib.monitoring.measuring import LoggedEpoch
@@ -95,7 +96,8 @@ class CalibrationLogger(keras.callbacks.Callback):
         count_flips: Whether to count prediction flips.
         csv_path: File for a table with a row per epoch. One that is there is
             continued: the rows of epochs that are trained anew, and those
-            after them, give way.
+            after them, give way. A lock file beside it keeps it for one
+            process. Of several workers the first one writes all files.
         log_dir: Folder for TensorBoard: the values, the diagram as an image
             and the regulariser's histogram. Needs TensorFlow and matplotlib.
         picture_dir: Folder for the diagrams as PNG files
@@ -108,6 +110,8 @@ class CalibrationLogger(keras.callbacks.Callback):
         ImportError: As training begins, if a package that is needed is not
             installed.
         OSError: As training begins, if nothing can be written to a path.
+        RuntimeError: As training begins, if another process that runs writes
+            the table at `csv_path`.
         TypeError: If an argument is of the wrong kind; as training begins,
             if the model has several outputs and none is named.
         ValueError: If `data` has no end or can be read only once; as
@@ -138,6 +142,9 @@ class CalibrationLogger(keras.callbacks.Callback):
         once if its class differs between the ends of two logged epochs,
         whatever the steps between them did to it.
     """
+
+    # A backup keeps nothing of it: its table is a file of its own.
+    state_attributes = ()
 
     def __init__(
         self,
@@ -199,12 +206,13 @@ class CalibrationLogger(keras.callbacks.Callback):
         if self.count_flips:
             names.append(self.prefix + _FLIPS)
         self._check_order(names)
+        chief = is_chief(getattr(self.model, "distribute_strategy", None))
         self._files = EpochFiles(
             names,
             prefix=self.prefix,
-            csv_path=self.csv_path,
-            log_dir=self.log_dir,
-            picture_dir=self.picture_dir,
+            csv_path=self.csv_path if chief else None,
+            log_dir=self.log_dir if chief else None,
+            picture_dir=self.picture_dir if chief else None,
         )
 
     def on_epoch_end(self, epoch, logs=None):

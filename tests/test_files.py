@@ -1,0 +1,211 @@
+"""Files are whole whoever is killed, and have one writer at a time."""
+
+import errno
+import json
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+from file_writers import writer
+
+from keras_calib.backend import locks
+from keras_calib.backend.files import clear_leftovers
+from keras_calib.backend.files import replacing
+from keras_calib.backend.files import unfinished
+from keras_calib.backend.locks import PathLock
+from keras_calib.backend.locks import check_not_locked
+
+
+def names(folder):
+    return sorted(os.listdir(folder))
+
+
+def test_a_name_is_safe_before_what_it_names(tmp_path, monkeypatch):
+    calls, fsync, replace = [], os.fsync, os.replace
+    path = tmp_path / "new" / "file"
+
+    def synced(number):
+        calls.append(os.path.realpath(f"/proc/self/fd/{number}"))
+        fsync(number)
+
+    def replaced(old, new):
+        calls.append((str(old), str(new)))
+        replace(old, new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", synced)
+        patch.setattr(os, "replace", replaced)
+        with replacing(path) as file:
+            file.write(b"content")
+    beside = calls[1]
+    # The folder's name in its folder, content, change of names, new name.
+    assert calls == [
+        str(tmp_path),
+        beside,
+        (beside, str(path)),
+        str(path.parent),
+    ]
+    assert path.read_bytes() == b"content" and names(path.parent) == ["file"]
+
+
+def test_what_cannot_be_written_changes_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_text("old")
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def fails(*arguments):
+        raise full
+
+    for name in ("fsync", "replace", None):
+        with monkeypatch.context() as patch, pytest.raises(OSError) as raised:
+            if name:
+                patch.setattr(os, name, fails)
+            with replacing(path, text=True) as file:
+                file.write("new")
+                if name is None:
+                    raise full
+        assert raised.value is full
+        assert names(tmp_path) == ["file"] and path.read_text() == "old"
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    with replacing(link) as file:
+        file.write(b"new")
+    assert link.is_symlink() and path.read_text() == "new"
+
+
+def test_leftovers_go_when_their_writer_is_dead(tmp_path):
+    path = tmp_path / "file"
+    old = tmp_path / ".file.123.tmp"
+    old.touch()
+    for command in ("write", "write_folder"):
+        with writer(command, path) as process:
+            assert process.word == "writing"
+            # That of a process that runs, also of this one, stays.
+            own = unfinished(path)
+            own.touch()
+            with replacing(path) as file:
+                file.write(b"whole")
+            assert len(names(tmp_path)) == 4 and own.exists()
+            process.kill()
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            clear_leftovers(path)
+        assert names(tmp_path) == [old.name, own.name, "file"]
+        own.unlink()
+    # Of a writer that cannot be asked: by its age.
+    os.utime(old, (0, 0))
+    clear_leftovers(path)
+    assert names(tmp_path) == ["file"]
+    assert path.read_bytes() == b"whole"
+
+
+def test_a_lock_is_refused_while_its_process_runs(tmp_path):
+    path = tmp_path / "file"
+    with writer("keep", path) as process:
+        assert process.word == "kept"
+        for take in (PathLock("path", path).acquire, check_not_locked):
+            arguments = () if take is not check_not_locked else ("path", path)
+            with pytest.raises(RuntimeError, match="`path` must have one") as e:
+                take(*arguments)
+            assert f"process={process.pid}," in str(e.value)
+        process.stdin.close()
+        process.wait()
+        assert names(tmp_path) == [], "released as its process ends"
+    with writer("keep", path) as process:
+        process.kill()
+        # Dead, but a zombie, as its parent has not asked how it ended.
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        check = PathLock("path", path)
+        with check:
+            check.check()
+            assert names(tmp_path) == [".file.lock"]
+            # Deleted by somebody, it is written anew.
+            os.unlink(tmp_path / ".file.lock")
+            check.check()
+            assert names(tmp_path) == [".file.lock"]
+    assert names(tmp_path) == []
+
+
+def test_of_many_that_take_a_dead_lock_one_has_it(tmp_path):
+    path = tmp_path / "file"
+    with writer("keep", path):
+        pass
+    assert names(tmp_path) == [".file.lock"]
+    words = []
+    with ExitStack() as stack, ThreadPoolExecutor(4) as pool:
+        enter = stack.enter_context
+        racing = pool.map(lambda _: enter(writer("keep", path)), range(4))
+        for process in list(racing):
+            words.append(process.word.split()[0])
+            process.communicate()
+    assert sorted(words) == ["kept", "refused", "refused", "refused"]
+    assert names(tmp_path) == []
+
+
+def test_a_forked_process_has_no_lock_of_its_parent(tmp_path):
+    with writer("fork", tmp_path / "file") as process:
+        assert process.word == "[True, True, True]"
+        assert names(tmp_path) == [".file.lock"]
+
+
+def test_a_lock_of_another_machine_is_watched(tmp_path, monkeypatch):
+    path, file = tmp_path / "file", tmp_path / ".file.lock"
+    monkeypatch.setattr(locks, "_SILENCE", 0.4)
+    with PathLock("path", path):
+        content = json.loads(file.read_text())
+    machine, number, started = content["process"]
+    parent = [machine, os.getppid(), started - 1]
+    for process, wait in ((["", 1, 0], True), (parent, False)):
+        text = json.dumps({**content, "process": process})
+        file.write_text(text)
+        if not wait:
+            # An id that another process has since got.
+            monkeypatch.setattr(locks, "_SILENCE", 1e9)
+        with PathLock("path", path):
+            assert file.read_text() != text
+    monkeypatch.setattr(locks, "_SILENCE", 30.0)
+    file.write_text(json.dumps({**content, "process": ["x", 1, 0]}))
+    timer = threading.Timer(0.3, os.utime, (file, (1, 1)))
+    timer.start()
+    with pytest.raises(RuntimeError, match="process=1, host="):
+        PathLock("path", path).acquire()
+    timer.join()
+    # Cut off in the middle, it is nobody's.
+    file.write_text(text[:20])
+    with PathLock("path", path):
+        pass
+
+
+def test_an_interrupted_writer_of_a_process_gives_way(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    first, second = PathLock("path", path), PathLock("path", path)
+    first.acquire()
+    failed = []
+
+    def refused():
+        with pytest.raises(RuntimeError, match=f"process={os.getpid()}"):
+            second.acquire()
+        failed.append(True)
+
+    thread = threading.Thread(target=refused)
+    thread.start()
+    thread.join()
+    assert failed
+    second.acquire()
+    with pytest.raises(RuntimeError, match="one writer at a time"):
+        first.check()
+    first.release()
+    second.check()
+    monkeypatch.setattr(locks, "_BEAT", 0.02)
+    with PathLock("path", path):
+        # It says that it lives.
+        file = tmp_path / ".file.lock"
+        os.utime(file, (1, 1))
+        while file.stat().st_mtime < 2:
+            time.sleep(0.01)
+    second.acquire()
+    # Deleted objects have no lock.
+    second = None
+    assert names(tmp_path) == []
