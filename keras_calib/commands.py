@@ -1,10 +1,16 @@
 """What `python -m keras_calib` does."""
 
 import argparse
+import contextlib
 import itertools
+import re
 import sys
+import warnings
+from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +18,20 @@ from keras_calib.calibrators import TemperatureScaling
 from keras_calib.inputs import read_predictions
 from keras_calib.numerics import to_logits
 from keras_calib.numerics import to_numpy
+from keras_calib.plots.texts import printable
 from keras_calib.prediction_files import PredictionFile
 from keras_calib.prediction_files import Rows
-from keras_calib.prediction_files import open_predictions
+from keras_calib.reporting.document import check_html
+from keras_calib.reporting.given_files import GivenFile
+from keras_calib.reporting.given_files import blamed
+from keras_calib.reporting.given_files import check_alike
+from keras_calib.reporting.given_files import check_apart
+from keras_calib.reporting.given_files import open_given
+from keras_calib.reporting.given_files import row_keys
 from keras_calib.reporting.making import BLOCK
 from keras_calib.reporting.making import Making
 from keras_calib.reporting.making import Progress
+from keras_calib.reporting.making import check_num_bins
 from keras_calib.selection import SelectiveClassifier
 
 __all__ = ["main"]
@@ -37,17 +51,27 @@ With --calibration, predictions on other data, a temperature is fitted on these
 and the report has every number before and after. With --selection, again on
 other data, a threshold is chosen for --risk, so that with probability
 1 - --delta the true risk is not above it, and the report says what it does on
---predictions. The three files must hold different samples.
+--predictions. The three files must hold different samples: a file that
+repeats most of another one is refused.
 """
 _EXAMPLES = """\
 examples:
   python -m keras_calib report --predictions=test.parquet --out=report.html
   python -m keras_calib report --predictions=test.npz --calibration=cal.npz \\
-      --selection=sel.npz --risk=0.01 --delta=0.05 --out=report.html
+      --selection=sel.npz --risk=0.05 --delta=0.05 --out=report.html
 
 exit codes: 0 the report was written; 1 a file or its values are at fault;
 2 the arguments are; 130 interrupted
 """
+# What arguments of Python are called here.
+_FLAGS = {
+    "y_true": "labels",
+    "y_pred": "predictions",
+    "risk": "--risk",
+    "delta": "--delta",
+    "ignore_class": "--ignore-class",
+    "num_bins": "--bins",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,16 +82,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     given = parser.parse_args(arguments)
-    if given.selection is None and given.risk is not None:
-        parser.error("--risk needs --selection, the data to choose with")
-    if given.selection is not None and given.risk is None:
-        parser.error("--selection needs --risk, the risk to choose for")
+    _check_together(parser, given)
     try:
-        print(_report(given))
+        with _plain_warnings():
+            _report(given)
     except KeyboardInterrupt:
         return 130
+    except MemoryError:
+        print("error: there is not enough memory", file=sys.stderr)
+        return 1
     except (ValueError, TypeError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(_flagged(str(error)))}", file=sys.stderr)
         return 1
     return 0
 
@@ -94,104 +119,247 @@ def _parser() -> argparse.ArgumentParser:
         help="labels with logits or probabilities; again for each further "
         "model, named by its file",
     )
-    add("--out", required=True, metavar="FILE", help="the HTML file to write")
+    add(
+        "--out",
+        required=True,
+        type=_checked(_output),
+        metavar="FILE",
+        help="the .html file to write; - for standard output",
+    )
     add("--calibration", metavar="FILE", help="predictions to fit on")
     add("--selection", metavar="FILE", help="predictions to choose with")
-    add("--risk", type=float, help="share of wrong among the accepted")
+    add(
+        "--risk",
+        type=_checked(_share),
+        metavar="SHARE",
+        help="share of wrong among the accepted, between 0 and 1",
+    )
     add(
         "--delta",
-        type=float,
+        type=_checked(_share),
         default=0.05,
+        metavar="SHARE",
         help="chance that the guarantee fails (%(default)s)",
     )
-    add("--ignore-class", type=int, help="class id that does not count")
-    add("--bins", type=int, default=15, help="of the ECE (%(default)s)")
+    add(
+        "--ignore-class",
+        type=int,
+        metavar="ID",
+        help="class id that does not count",
+    )
+    add(
+        "--bins",
+        type=_checked(_count),
+        default=15,
+        metavar="N",
+        help="of the ECE, at most as many as predictions (%(default)s)",
+    )
     add("--title", default="Calibration report", help="of the page")
     add("--quiet", action="store_true", help="no progress bar")
     return parser
 
 
-def _report(given: argparse.Namespace) -> Path:
-    files = {}
-    for text in given.predictions:
-        name = Path(text).stem
-        files[text if name in files else name] = open_predictions(text)
-    first = next(iter(files.values()))
-    for name, file in files.items():
-        if file.from_logits != first.from_logits:
-            raise ValueError(
-                "All `--predictions` must hold logits, or all probabilities. "
-                f"Received: {name}"
+def _checked(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """For argparse, which keeps the words of its own errors only."""
+
+    def read_or_refuse(text: str) -> Any:
+        try:
+            return read(text)
+        except (ValueError, TypeError) as error:
+            words = re.sub(r"^`\w+` ", "", str(error))
+            raise argparse.ArgumentTypeError(printable(words)) from error
+
+    return read_or_refuse
+
+
+def _output(text: str) -> str:
+    return text if text == "-" else str(check_html(text))
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = float("nan")
+    if not 0.0 < share < 1.0:
+        rule = "must be a number between 0 and 1, such as 0.05"
+        raise ValueError(f"{rule}. Received: {text}")
+    return share
+
+
+def _count(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise ValueError(f"must be a whole number. Received: {text}")
+    check_num_bins(int(text))
+    return int(text)
+
+
+def _check_together(parser: Any, given: argparse.Namespace) -> None:
+    """Leaves with code 2 where arguments do not go with each other."""
+    if given.selection is None and given.risk is not None:
+        parser.error("--risk needs --selection, the data to choose with")
+    if given.selection is not None and given.risk is None:
+        parser.error("--selection needs --risk, the risk to choose for")
+    several = len(given.predictions) > 1
+    if several and (given.calibration or given.selection):
+        parser.error(
+            "--calibration and --selection need one file of --predictions, "
+            f"not {len(given.predictions)}"
+        )
+    seen = {}
+    for flag, text in _paths(given):
+        # Links and other spellings of a path too.
+        place = Path(text).resolve()
+        if place in seen:
+            parser.error(
+                f"{seen[place]} and {flag} must be different data. "
+                f"Received: {printable(text)} for both"
             )
+        seen[place] = flag
+
+
+def _paths(given: argparse.Namespace) -> list[tuple[str, str]]:
+    paths = [("--predictions", text) for text in given.predictions]
+    for flag in ("calibration", "selection"):
+        if getattr(given, flag) is not None:
+            paths.append((f"--{flag}", getattr(given, flag)))
+    return paths
+
+
+def _report(given: argparse.Namespace) -> None:
+    opened = [open_given(flag, text) for flag, text in _paths(given)]
+    predictions = opened[: len(given.predictions)]
+    first = predictions[0]
+    check_alike(opened, predictions)
+    if first.file.num_rows is not None and not first.pixels:
+        check_num_bins(given.bins, first.file.num_rows)
+    held_out, keys = {}, {}
+    for part in opened[len(predictions) :]:
+        with blamed(part.flag):
+            rows = part.file.read()
+            keys[part.flag] = row_keys(rows.outputs)
+            held_out[part.flag] = _with_logits(rows, part.file.from_logits)
+    check_apart(keys)
     calibrator = selector = None
-    if (given.calibration or given.selection) and len(files) > 1:
-        raise ValueError(
-            "`--calibration` and `--selection` need one file of "
-            f"`--predictions`. Received: {len(files)}"
-        )
-    if given.calibration:
-        rows = _held_out(given.calibration)
-        calibrator = TemperatureScaling().fit(
-            rows.labels,
-            rows.outputs,
-            sample_weight=rows.sample_weight,
-            ignore_class=given.ignore_class,
-        )
-    if given.selection:
-        rows = _held_out(given.selection)
-        selector = SelectiveClassifier(calibrator=calibrator).fit(
-            rows.labels,
-            rows.outputs,
-            risk=given.risk,
-            delta=given.delta,
-            sample_weight=rows.sample_weight,
-            ignore_class=given.ignore_class,
-        )
+    for flag, rows in held_out.items():
+        options = {
+            "sample_weight": rows.sample_weight,
+            "ignore_class": given.ignore_class,
+        }
+        with blamed(flag):
+            if flag.startswith("--calibration"):
+                calibrator = TemperatureScaling().fit(
+                    rows.labels, rows.outputs, **options
+                )
+                continue
+            selector = SelectiveClassifier(calibrator=calibrator).fit(
+                rows.labels,
+                rows.outputs,
+                risk=given.risk,
+                delta=given.delta,
+                **options,
+            )
     making = Making(
-        list(files),
+        _names(given.predictions),
         calibrator=calibrator,
         selector=selector,
-        from_logits=first.from_logits,
+        from_logits=first.file.from_logits,
         ignore_class=given.ignore_class,
-        class_names=first.class_names,
+        class_names=first.file.class_names,
         num_bins=given.bins,
         title=given.title,
     )
-    size = _rows_at_a_time(first)
+    quiet = given.quiet or given.out == "-"
+    seen = _add_all(making, predictions, keys=bool(keys), quiet=quiet)
+    if keys:
+        check_apart({**keys, first.flag: seen})
+    report = making.report()
+    if given.out == "-":
+        sys.stdout.buffer.write(report.html.encode("utf-8"))
+        sys.stdout.buffer.flush()
+    else:
+        print(printable(str(report.save(given.out))))
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    """Names of the models: those of the files, or paths where these repeat."""
+    stems = [Path(text).stem for text in paths]
+    return [
+        text if stems.count(stem) > 1 else stem
+        for text, stem in zip(paths, stems, strict=True)
+    ]
+
+
+def _add_all(
+    making: Making, opened: list[GivenFile], *, keys: bool, quiet: bool
+) -> np.ndarray:
+    """Adds all predictions, and returns keys of the rows if asked for."""
+    first = opened[0].file
+    with blamed(opened[0].flag):
+        size = _rows_at_a_time(first)
     total = None
     if first.num_rows is not None:
         total = -(-first.num_rows // size)
-    progress = Progress(total, verbose=not given.quiet)
-    batches = [file.batches(size) for file in files.values()]
-    for rows in itertools.zip_longest(*batches):
-        for name, other in zip(files, rows, strict=True):
-            if other is None or not np.array_equal(
-                other.labels, getattr(rows[0], "labels", None)
-            ):
-                raise ValueError(
-                    "All `--predictions` must have the same labels in the "
-                    f"same order. Received: {name}"
-                )
-        making.add(
-            rows[0].labels,
-            [other.outputs for other in rows],
-            rows[0].sample_weight,
-        )
-        progress.step()
+    progress = Progress(total, verbose=not quiet)
+    flags = " and ".join(part.flag for part in opened)
+    batches = [part.file.batches(size) for part in opened]
+    found = [np.zeros(0, "uint64")]
+    with blamed(flags):
+        for rows in itertools.zip_longest(*batches):
+            for part, other in zip(opened, rows, strict=True):
+                if other is None or not np.array_equal(
+                    other.labels, getattr(rows[0], "labels", None)
+                ):
+                    raise ValueError(
+                        "all --predictions must have the same labels in the "
+                        f"same order. Received: other ones in {part.flag}"
+                    )
+            making.add(
+                rows[0].labels,
+                [other.outputs for other in rows],
+                rows[0].sample_weight,
+            )
+            if keys:
+                found.append(row_keys(rows[0].outputs))
+            progress.step()
     progress.end()
-    return making.report().save(given.out)
+    return np.concatenate(found)
 
 
 def _rows_at_a_time(file: PredictionFile) -> int:
-    row = next(file.batches(1), None)
-    return 1 if row is None else max(1, BLOCK // max(1, row.outputs.size))
+    row = next(file.batches(1))
+    return max(1, BLOCK // max(1, row.outputs.size))
 
 
-def _held_out(path: str) -> Rows:
+def _with_logits(rows: Rows, from_logits: bool) -> Rows:
     """Predictions to fit on, with logits of every class."""
-    file = open_predictions(path)
-    rows = file.read()
-    outputs = read_predictions(rows.outputs, from_logits=file.from_logits)
-    if not file.from_logits:
+    outputs = read_predictions(rows.outputs, from_logits=from_logits)
+    if not from_logits:
         outputs = to_logits(outputs)
     return rows._replace(outputs=to_numpy(outputs))
+
+
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Warnings as lines of their own, without the code that they are from."""
+
+    usual = warnings.formatwarning
+
+    def line(message: Any, *_: Any, **__: Any) -> str:
+        return f"warning: {printable(_flagged(str(message)))}\n"
+
+    warnings.formatwarning = line
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
+
+
+def _flagged(text: str) -> str:
+    """Words of the library with the names that arguments have here."""
+
+    def flag(found: re.Match) -> str:
+        name, value = found.groups()
+        return _FLAGS[name] + value if name in _FLAGS else found[0]
+
+    return re.sub(r"`(\w+)(|=[^`]*)`", flag, text)

@@ -1,5 +1,8 @@
 """Labels and predictions from files of any framework."""
 
+import zipfile
+import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,17 @@ _ABSENT = (
 )
 _LABELS = ("labels", "label", "y_true")
 _WEIGHTS = ("sample_weight", "weight")
+# What NumPy raises of a file that is none, or is cut off.
+_UNREADABLE = (
+    EOFError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 # Names of the columns, or before the number of a class; and whether logits.
 _OUTPUTS = {
     "logits": True,
@@ -113,11 +127,14 @@ def open_predictions(path: Any) -> PredictionFile:
     kind = kinds.get(path.suffix.lower())
     if kind is None:
         raise ValueError(
-            invalid("`path` must end in .npz, .csv or .parquet", path=str(path))
+            invalid(
+                "a file of predictions must end in .npz, .csv or .parquet",
+                path=str(path),
+            )
         )
     if not path.is_file():
         raise FileNotFoundError(
-            invalid("`path` must be a file", path=str(path))
+            invalid("there must be a file of predictions", path=str(path))
         )
     return kind(path)
 
@@ -125,37 +142,18 @@ def open_predictions(path: Any) -> PredictionFile:
 class _Arrays(PredictionFile):
     def __init__(self, path: Path):
         self.path = path
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                columns = _columns(file.files, path)
-                arrays = {name: file[name] for name in file.files}
-        except (EOFError, OSError, ValueError) as error:
-            raise ValueError(
-                invalid(
-                    f"{path.name} must be an .npz file of plain arrays",
-                    error=str(error),
-                )
-            ) from error
+        arrays = _plain_arrays(path)
+        columns = _columns(list(arrays), path)
         self.from_logits = columns.from_logits
+        name, weight = columns.outputs[0], columns.sample_weight
         self._rows = Rows(
-            arrays[columns.labels],
-            arrays[columns.outputs[0]],
-            arrays.get(columns.sample_weight),
+            arrays[columns.labels], arrays[name], arrays.get(weight)
         )
+        _check_arrays(self._rows, (columns.labels, name, weight), path)
         self.num_rows = len(self._rows.labels)
-        for name in (columns.outputs[0], columns.sample_weight):
-            if name is not None and len(arrays[name]) != self.num_rows:
-                raise ValueError(
-                    invalid(
-                        f"{path.name} must have arrays of one length",
-                        **{
-                            columns.labels: self.num_rows,
-                            name: len(arrays[name]),
-                        },
-                    )
-                )
         if "class_names" in arrays:
-            self.class_names = [str(x) for x in arrays["class_names"]]
+            names = arrays["class_names"].reshape(-1)
+            self.class_names = [str(x) for x in names]
 
     def batches(self, size: int) -> Iterator[Rows]:
         for start in range(0, self.num_rows, size):
@@ -256,7 +254,10 @@ class _Readable:
     """Says which file it is that cannot be read."""
 
     def __init__(self, path: Path, arrow: Any):
-        self._path, self._faults = path, (arrow.ArrowInvalid, OSError)
+        self._path, self._faults = (
+            path,
+            (arrow.ArrowException, OSError, UnicodeDecodeError),
+        )
 
     def __enter__(self) -> None:
         pass
@@ -272,10 +273,63 @@ class _Readable:
             ) from error
 
 
+def _plain_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an `.npz` file, none of which needs code to be read."""
+    try:
+        # NumPy leaves a file open that is cut off.
+        with (
+            open(path, "rb") as opened,
+            np.load(opened, allow_pickle=False) as file,
+        ):
+            return {name: file[name] for name in file.files}
+    except _UNREADABLE as error:
+        raise ValueError(
+            invalid(
+                f"{path.name} must be an .npz file of plain arrays",
+                error=str(error),
+            )
+        ) from error
+
+
+def _check_arrays(rows: Rows, names: tuple, path: Path) -> None:
+    """Arrays must hold numbers, of one number of samples."""
+    for name, array in zip(names, rows, strict=True):
+        if array is not None and array.dtype.kind not in "biuf":
+            raise ValueError(
+                invalid(
+                    f"`{name}` of {path.name} must hold numbers",
+                    dtype=str(array.dtype),
+                )
+            )
+    shapes = {
+        name: array.shape
+        for name, array in zip(names, rows, strict=True)
+        if array is not None
+    }
+    if () in shapes.values() or rows.outputs.ndim < 2:
+        raise ValueError(
+            invalid(
+                f"{path.name} must have an axis of samples, and in "
+                f"`{names[1]}` a last one of classes; values of the second "
+                "of two classes alone are a column, of shape (n, 1)",
+                **shapes,
+            )
+        )
+    if len({shape[0] for shape in shapes.values()}) > 1:
+        raise ValueError(
+            invalid(f"{path.name} must have arrays of one length", **shapes)
+        )
+
+
 def _columns(names: list[str], path: Path) -> _Columns:
     def first(known: Any) -> str | None:
         return next((name for name in known if name in names), None)
 
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ValueError(
+            invalid(f"{path.name} must have each column once", twice=twice[:20])
+        )
     labels, whole = first(_LABELS), [x for x in _OUTPUTS if x in names]
     numbered = {x: _numbered(x, names) for x in _OUTPUTS}
     numbered = {x: found for x, found in numbered.items() if found}

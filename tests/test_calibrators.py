@@ -1,5 +1,8 @@
 """Laws of every calibrator, and its life as a Keras layer."""
 
+import re
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -95,6 +98,7 @@ def test_it_calibrates_overconfident_predictions(case):
 
 
 @every_likeliest
+@pytest.mark.filterwarnings("ignore:.*too many parameters:RuntimeWarning")
 def test_nll_never_rises_on_the_fitting_data(case):
     for seed in range(3):
         for n in (60, 600):
@@ -314,6 +318,39 @@ def test_force_fits_all_the_same():
     with pytest.raises(ValueError, match="`force=True` fits all the same"):
         scaling.fit(labels, logits)
     assert scaling.fit(labels, logits, force=True).fitted
+
+
+@pytest.mark.parametrize(
+    "cls", [kc.MatrixScaling, kc.DirichletCalibration], ids=lambda c: c.__name__
+)
+def test_a_map_that_helps_no_other_sample_says_so(cls):
+    # Calibrated already, so that 72 parameters can only do harm.
+    rng = np.random.default_rng(0)
+    logits = 2.0 * rng.normal(size=(9000, 8)).astype("float32")
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(-1)
+    few = labels[:300], logits[:300]
+    with pytest.warns(RuntimeWarning, match="too many parameters") as caught:
+        fitted = cls().fit(*few)
+    before, after = (
+        float(word) for word in re.findall(r"=([\d.]+)", str(caught[0].message))
+    )
+    assert abs(before - kc.nll(*few, from_logits=True)) < 1e-4
+    assert after > before
+    # And so it is.
+    rest = labels[300:], array(fitted(logits[300:]))
+    harm = kc.nll(*rest, from_logits=True)
+    assert harm > kc.nll(labels[300:], logits[300:], from_logits=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        same = cls(num_folds=0).fit(*few)
+        np.testing.assert_array_equal(same.matrix, fitted.matrix)
+        # What is penalised is for its strengths to hold.
+        cls(off_diagonal_strength=1e-3).fit(*few)
+        # Of a model that is far too sure there is much to gain.
+        cls().fit(labels, 4.0 * logits)
+    assert cls.from_config(cls(num_folds=2).get_config()).num_folds == 2
+    with pytest.raises(ValueError, match="`num_folds` must be 0, or >= 2"):
+        cls(num_folds=1)
 
 
 def test_what_has_no_optimum_says_so():

@@ -1,6 +1,7 @@
 """Export: what is wrong is refused, and what fails leaves nothing."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from keras import ops
 
 import keras_calib as kc
 from keras_calib.exporting import formats
+from keras_calib.exporting.formats import format_of
+from keras_calib.exporting.scratch import scratch_folder
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.selection import SelectiveClassifier
 
@@ -282,25 +285,28 @@ def test_a_model_without_fixed_inputs_is_refused(tmp_path):
         def call(self, x):
             return x
 
-    refused(
-        ValueError,
-        "`model` must have fixed inputs",
-        tmp_path,
-        Subclassed(),
-        from_logits=True,
+    # What the error says to do does it.
+    match = (
+        r"must have fixed inputs: .*`keras.Model\(inputs, model\(inputs\)\)`"
+    )
+    refused(ValueError, match, tmp_path, Subclassed(), from_logits=True)
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, Subclassed()(inputs))
+    path = kc.export(model, tmp_path / "whole", from_logits=True)
+    x = np.eye(3, dtype="float32")
+    np.testing.assert_array_equal(
+        answers(path, "savedmodel", x=x)["label"], [0, 1, 2]
     )
 
 
 def test_a_model_of_several_outputs_is_refused(tmp_path):
     inputs = keras.Input((4,))
     heads = [keras.layers.Dense(n)(inputs) for n in (2, 3)]
-    refused(
-        ValueError,
-        "`model` must have one output",
-        tmp_path,
-        keras.Model(inputs, heads),
-        from_logits=True,
-    )
+    model = keras.Model(inputs, heads)
+    match = "`model` must have one output; choose the one .*model.outputs"
+    refused(ValueError, match, tmp_path, model, from_logits=True)
+    # Not that it is not known what it returns.
+    refused(ValueError, match, tmp_path, model)
 
 
 def test_samples_that_do_not_fit_are_refused(tmp_path):
@@ -415,9 +421,70 @@ def test_a_file_is_made_where_there_are_no_links(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "link", link)
     model, x = trained(3)
-    path = kc.export(model, tmp_path / "m.onnx", format="onnx")
+    # The ending says which format is meant.
+    path = kc.export(model, tmp_path / "m.onnx")
     assert answers(path, "onnx", x=x)["label"].shape == (64,)
     assert os.listdir(tmp_path) == ["m.onnx"]
+
+
+def test_the_ending_of_a_path_fits_the_format(tmp_path):
+    model, _ = trained(3)
+    for name, made, match in (
+        ("m.keras", None, "call `model.save"),
+        ("m.h5", None, "call `model.save"),
+        ("m.KERAS", "savedmodel", "call `model.save"),
+        ("m.onnx", "savedmodel", "unless `format` is 'onnx'"),
+        ("m.onnx", "litert", "unless `format` is 'onnx'"),
+        ("m.tflite", "onnx", "unless `format` is 'litert'"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            kc.export(model, tmp_path / name, format=made)
+    assert os.listdir(tmp_path) == []
+    for name, made, meant in (
+        ("m.tflite", None, "litert"),
+        ("m.ONNX", None, "onnx"),
+        ("1", None, "savedmodel"),
+        ("v1.2", None, "savedmodel"),
+        ("m.bin", "onnx", "onnx"),
+    ):
+        assert format_of(Path(name), made) == meant, name
+
+
+def test_what_a_killed_export_leaves_is_cleared_by_the_next(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "m"
+    with subprocess.Popen(["sleep", "600"]) as other:
+        with monkeypatch.context() as patched:
+            # Its folder, as it would be named there.
+            patched.setattr(os, "getpid", lambda: other.pid)
+            with scratch_folder(path) as left:
+                pass
+        left.mkdir()
+        (left / "model").write_text("half")
+        (tmp_path / ".other-1.part").write_text("theirs")
+        with scratch_folder(path) as own:
+            # It lives: left alone.
+            assert left.is_dir() and own.is_dir() and own != left
+        other.kill()
+    with scratch_folder(tmp_path / "n"):
+        assert left.is_dir()
+    with scratch_folder(path) as own:
+        assert sorted(os.listdir(tmp_path)) == sorted(
+            [".other-1.part", own.name]
+        )
+        # Another thread of this process writes to the same path.
+        with scratch_folder(path) as second:
+            assert own.is_dir() and own != second
+    assert os.listdir(tmp_path) == [".other-1.part"]
+    # An earlier process may have had the number of this one.
+    left = tmp_path / left.name.replace(str(other.pid), str(os.getpid()))
+    left.mkdir()
+    with scratch_folder(path):
+        assert not left.is_dir()
+    # Names of any length.
+    with scratch_folder(tmp_path / ("é" * 127)) as folder:
+        assert len(os.fsencode(folder.name)) < 256
 
 
 def test_paths_are_local_and_a_tilde_is_the_home_folder(tmp_path, monkeypatch):

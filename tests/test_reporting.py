@@ -541,19 +541,134 @@ def test_command_compares_files_of_the_same_labels(tmp_path, capsys):
         assert "same labels" in capsys.readouterr().err
 
 
-def test_command_tells_faults_by_exit_codes(tmp_path, capsys):
-    labels, logits = noisy_predictions(50)
-    file = write(tmp_path / "t.npz", labels, probs=logits)
-    out = tmp_path / "report.html"
-    assert main(["report", f"--predictions={file}", f"--out={out}"]) == 1
-    assert "error:" in capsys.readouterr().err
-    assert not out.exists()
-    with pytest.raises(SystemExit) as stop:
-        main(["report", f"--predictions={file}", f"--out={out}", "--risk=0.1"])
-    assert stop.value.code == 2
-    with pytest.raises(SystemExit) as stop:
-        main(["report"])
-    assert stop.value.code == 2
+def refused(capsys, *arguments):
+    """The code and the last line of a command that must not succeed."""
+    try:
+        code = main(["report", "--quiet", *arguments])
+    except SystemExit as stop:
+        code = stop.code
+    captured = capsys.readouterr()
+    assert not captured.out
+    return code, captured.err.strip().splitlines()[-1]
+
+
+@pytest.fixture
+def command_files(tmp_path, monkeypatch):
+    """Files of one set of data in many forms, and of others."""
+    monkeypatch.chdir(tmp_path)
+    labels, logits = noisy_predictions(300)
+    others = noisy_predictions(300, seed=1)
+    twenty = np.random.default_rng(0).normal(size=(300, 20))
+    order = np.random.default_rng(0).permutation(300)
+    for name, own, arrays in (
+        ("t", labels, {"logits": logits}),
+        ("s", others[0], {"logits": others[1]}),
+        ("twenty", labels, {"logits": twenty}),
+        ("turned", labels[order], {"logits": logits[order]}),
+        ("part", labels[order][:100], {"logits": logits[order][:100]}),
+        ("named", labels, {"probs": logits}),
+        ("odd", labels, {"logits": softmax(logits)}),
+        ("nan", labels, {"logits": np.where(logits > 5, np.nan, logits)}),
+        ("ids", labels + 4, {"logits": logits}),
+        ("flat", labels, {"logits": logits[:, 0]}),
+        ("letters", labels.astype("U1"), {"logits": logits}),
+        ("dense", labels.reshape(3, -1), {"logits": logits.reshape(3, -1, 4)}),
+        ("classes", labels, {"logits": logits, "class_names": ["a", "b"]}),
+    ):
+        np.savez(f"{name}.npz", labels=own, **arrays)
+    write(tmp_path / "t.csv", labels, logits=logits)
+    whole = (tmp_path / "t.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[:-60])
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 255
+    (tmp_path / "flipped.npz").write_bytes(flipped)
+    np.save("array.npy", logits)
+    (tmp_path / "array.npy").rename("array.npz")
+    (tmp_path / "folder.html").mkdir()
+    (tmp_path / "link.npz").symlink_to("t.npz")
+    (tmp_path / "latin.csv").write_bytes(b"label,prob_0,prob_1,\xe9\n0,1,0,1\n")
+    (tmp_path / "twice.csv").write_text("label,prob_0,prob_0\n0,1,0\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_command_refuses_and_says_why(command_files, capsys, code):
+    select = ["--selection=s.npz", "--risk=0.1"]
+    choose = ["--risk=0.1", "--selection"]
+    cases = {
+        1: [
+            # The same data, in other files, orders and formats, or a part.
+            (["--calibration=turned.npz"], "different data"),
+            (["--calibration=t.csv"], "different data"),
+            (["--calibration=part.npz"], "100.0 % of the smaller one"),
+            (["--calibration=twenty.npz"], "4 classes in .*20 in --calib"),
+            (["--calibration=twenty.npz", *select], "20 in --calib"),
+            (["--predictions=twenty.npz"], "twenty.npz"),
+            (["--bins=301"], "^error: --bins must .* predictions=300"),
+            # What the file holds is not what it says.
+            (["--calibration=odd.npz"], "call the array .*`probs`"),
+            (["--calibration=named.npz"], "call the array .*`logits`"),
+            (["--calibration=nan.npz"], "nan.npz: .* must not contain NaN"),
+            (["--calibration=ids.npz"], r"class ids in \[0, 4\)"),
+            (["--calibration=flat.npz"], r"of shape \(n, 1\)"),
+            (["--calibration=letters.npz"], "`labels` .* must hold numbers"),
+            (["--calibration=classes.npz"], "2 names, 4 classes"),
+            (["--calibration=latin.csv"], "must be a readable .csv file"),
+            (["--calibration=twice.csv"], r"once. Received: twice=\['prob_0'"),
+            (["--calibration=cut.npz"], "cut.npz must be an .npz file"),
+            (["--calibration=flipped.npz"], "flipped.npz must be an .npz"),
+            (["--calibration=array.npz"], "array.npz must be an .npz file"),
+            (["--calibration=t.pkl"], "must end in .npz, .csv or .parquet"),
+            (["--calibration=absent.npz"], "must be a file"),
+            ([f"{choose[1]}=dense.npz", choose[0]], "one prediction for each"),
+            # Words of the library name what is a flag here.
+            (
+                ["--selection=s.npz", "--risk=0.001"],
+                "s.npz: No threshold .* this --risk, .* ask for --risk=0",
+            ),
+        ],
+        2: [
+            (["--risk=0.1"], "--risk needs --selection"),
+            (["--selection=s.npz"], "--selection needs --risk"),
+            ([*select, "--predictions=named.npz"], "one file of --predictions"),
+            ([*select, "--calibration=s.npz"], "must be different data"),
+            (["--calibration=link.npz"], "must be different data"),
+            (["--calibration=./t.npz"], "must be different data"),
+            (["--bins=100000"], "--bins: must be <= 1000"),
+            (["--bins=0"], "--bins: must be >= 1"),
+            (["--bins=many"], "--bins: must be a whole number"),
+            ([*select, "--delta=0"], "--delta: must be a number between"),
+            (["--risk=nan", "--selection=s.npz"], "--risk: must be a number"),
+            (["--out=o.pdf"], "--out: must end in .html"),
+            (["--out=o"], "--out: must end in .html"),
+            (["--out=folder.html"], "--out: must be a file"),
+        ],
+    }
+    for arguments, words in cases[code]:
+        given = ["--predictions=t.npz", "--out=o.html", *arguments]
+        found, line = refused(capsys, *given)
+        assert found == code, (arguments, line)
+        assert re.search(words, line), (arguments, line)
+    assert not (command_files / "o.html").exists()
+    assert not list(command_files.glob("*.pdf"))
+
+
+def test_command_writes_to_standard_output(command_files, capfdbinary):
+    # A little of other data may be in both, and is told.
+    with np.load("s.npz") as s, np.load("t.npz") as t:
+        arrays = {
+            name: np.concatenate([s[name], t[name][:20]]) for name in s.files
+        }
+    np.savez("s.npz", **arrays)
+    with pytest.warns(UserWarning, match="6.7 % of the smaller one"):
+        code = main(
+            ["report", "--predictions=t.npz", "--calibration=s.npz", "--out=-"]
+        )
+    assert code == 0
+    page = capfdbinary.readouterr().out.decode("utf-8")
+    assert page.startswith("<!DOCTYPE html>") and page.endswith("</html>")
+    assert "After calibration" in page
+    assert not (command_files / "-").exists()
 
 
 def test_help_is_had_from_a_shell():

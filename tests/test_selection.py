@@ -1,5 +1,7 @@
 """The selective classifier: thresholds, targets, and life as a Keras layer."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -345,15 +347,18 @@ def test_an_unreachable_risk_names_what_could_be_had():
         options = {"delta": 0.05, "method": method}
         with pytest.raises(ValueError, match="takes 2995 samples") as error:
             selector.fit(labels, logits, risk=0.001, **options)
-        words = str(error.value).split("would be, without guarantee=")[1]
-        lowest, coverage = (float(w.split("=")[-1]) for w in words.split(","))
+        words = re.search(
+            r"ask for `risk=(.*?)`, .* be (.*?) here", str(error.value)
+        )
+        lowest, coverage = (float(word) for word in words.groups())
         assert (selector.threshold, selector.chosen) == before
         other = kc.SelectiveClassifier().fit(
             labels, logits, risk=lowest, **options
         )
-        assert other.chosen.coverage == coverage
+        assert abs(other.chosen.coverage - coverage) < 1e-3
+        # Rounded to two digits, and no more than that.
         with pytest.raises(ValueError, match="No threshold is certified to"):
-            other.fit(labels, logits, risk=0.999 * lowest, **options)
+            other.fit(labels, logits, risk=lowest - 0.01, **options)
     with pytest.raises(ValueError, match="lowest risk=0.3333333333333333"):
         selector.fit_scores([3.0, 2.0, 1.0], [0, 1, 1], risk=0.1)
     assert (selector.threshold, selector.chosen) == before
@@ -498,6 +503,49 @@ def test_a_failed_fit_leaves_the_parts_unfitted():
     with pytest.raises(ValueError, match="No threshold is certified"):
         selector.fit(labels, logits, risk=0.001, delta=0.1, tune_fraction=0.5)
     assert not (selector.fitted or calibrator.fitted or score.fitted)
+
+
+def test_a_risk_out_of_reach_says_how_many_samples_would_do():
+    # Right with log-odds of 3 more than of the score that decides.
+    rng = np.random.default_rng(0)
+    scores = rng.normal(2.0, 2.0, 200_000)
+    correct = rng.random(200_000) < 1.0 / (1.0 + np.exp(-1.5 * scores))
+    options = {"risk": 0.02, "delta": 0.05}
+    with pytest.raises(ValueError, match="about [0-9]+ samples") as error:
+        kc.choose_threshold(scores[:300], correct[:300], **options)
+    enough = int(re.search(r"about (\d+) samples", str(error.value))[1])
+    assert 300 < enough <= 6000
+    found = kc.choose_threshold(scores[:enough], correct[:enough], **options)
+    assert found.risk < 0.02
+    # No number of samples helps where the surest are wrong too often.
+    with pytest.raises(ValueError, match="No threshold") as error:
+        kc.choose_threshold(
+            scores, correct & (rng.random(200_000) < 0.5), **options
+        )
+    assert "samples like these" not in str(error.value)
+
+
+def test_a_threshold_in_log_odds_says_the_same_cut_as_a_confidence():
+    labels, logits = noisy(n=400)
+    selector = kc.SelectiveClassifier().fit(labels, logits, coverage=0.7)
+    chosen = selector.chosen
+    answers = selector(logits)
+    accept = np.asarray(answers["accept"])
+    confidence = np.asarray(answers["confidence"])
+    np.testing.assert_array_equal(accept, confidence >= chosen.confidence)
+    assert np.any(accept != (confidence >= chosen.threshold))
+    assert f"threshold={chosen.threshold} (log-odds)" in repr(chosen)
+    assert f"confidence={chosen.confidence} (probability)" in repr(chosen)
+    again = kc.SelectiveClassifier.from_config(selector.get_config())
+    assert again.chosen == chosen
+    every = kc.SelectiveClassifier().fit(labels, logits, coverage=1.0).chosen
+    assert (every.threshold, every.confidence) == (-np.inf, 0.0)
+    # Other scores are no confidence, and neither are scores of one's own.
+    other = kc.SelectiveClassifier(score="max_logit")
+    assert other.fit(labels, logits, coverage=0.7).chosen.confidence is None
+    assert "log-odds" not in repr(other.chosen)
+    found = kc.choose_threshold([2.0, 1.0], [1, 0], coverage=0.5)
+    assert found.confidence is None
 
 
 @pytest.mark.parametrize(

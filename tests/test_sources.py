@@ -454,11 +454,19 @@ def test_workers_share_the_images_of_a_folder(folder):
     assert not set(parts[0]) & set(parts[1])
 
 
+SIZED = (
+    "<annotation><size><height>{}</height><width>9</width></size></annotation>"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
         ("no xml", "Pascal VOC files"),
-        ("<annotation></annotation>", "Pascal VOC files|must have pixels"),
+        ("<annotation></annotation>", "Pascal VOC files"),
+        (SIZED.format("1e11"), "1 to 2147483647 pixels"),
+        (SIZED.format("1e999"), "Pascal VOC files"),
+        (SIZED.format("-3"), "1 to 2147483647 pixels"),
     ],
 )
 def test_files_of_another_form_are_named_or_skipped(folder, text, rule):
@@ -473,6 +481,13 @@ def test_files_of_another_form_are_named_or_skipped(folder, text, rule):
     )
     assert len(list(data)) == 2 and tally.counts()["bad boxes"] == 1
     assert tally.names()["bad boxes"] == [str(bad)]
+    # A file that cannot be read.
+    bad.unlink()
+    bad.mkdir()
+    with pytest.raises(OSError, match="2.xml"):
+        kc.from_folder(folder.images, folder.annotations)
+    data = kc.from_folder(folder.images, folder.annotations, on_error="skip")
+    assert len(list(data)) == 2
 
 
 @pytest.mark.parametrize("box", [(36, 3, 4, 27), (50, 3, 60, 9), (4, 3, 4, 9)])
@@ -487,7 +502,7 @@ def test_files_with_what_is_no_box_are_named(folder, box):
 def test_a_file_without_a_size_is_named(folder):
     bad = folder.annotations / "cats" / "2.xml"
     write_voc(bad, [("cat", BOX)], size=(0, 0))
-    with pytest.raises(ValueError, match="must have pixels") as raised:
+    with pytest.raises(ValueError, match="must have a height") as raised:
         kc.from_folder(folder.images, folder.annotations)
     assert str(bad) in str(raised.value)
 

@@ -1,5 +1,7 @@
 """Vector, matrix and Dirichlet calibration: affine maps of the logits."""
 
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -9,12 +11,18 @@ from keras import ops
 from keras_calib.calibrators.affine_fit import least_affine
 from keras_calib.calibrators.affine_fit import least_vector
 from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.likelihood import nll_and_residuals
 from keras_calib.calibrators.samples import Samples
 from keras_calib.checks import check_at_least
+from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.numerics import logsumexp
 
 __all__ = ["DirichletCalibration", "MatrixScaling", "VectorScaling"]
+
+# NLL that a parameter more for each sample gains by chance, in nats: less
+# than the first in total harms nobody; a gain of this many times it is real.
+_LITTLE, _CLEARLY = 1e-3, 5.0
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -98,6 +106,7 @@ class _Affine(Calibrator):
         *,
         off_diagonal_strength: float,
         intercept_strength: float,
+        num_folds: int,
         matrix: Any,
         bias: Any,
         name: str,
@@ -105,7 +114,13 @@ class _Affine(Calibrator):
     ):
         check_at_least("off_diagonal_strength", off_diagonal_strength, 0.0)
         check_at_least("intercept_strength", intercept_strength, 0.0)
+        check_integer("num_folds", num_folds, 0)
+        if num_folds == 1:
+            raise ValueError(
+                invalid("`num_folds` must be 0, or >= 2", num_folds=num_folds)
+            )
         super().__init__(name=name, **kwargs)
+        self.num_folds = num_folds
         self.off_diagonal_strength = float(off_diagonal_strength)
         self.intercept_strength = float(intercept_strength)
         if matrix is not None and np.shape(matrix) != 2 * np.shape(matrix)[:1]:
@@ -138,8 +153,64 @@ class _Affine(Calibrator):
         penalty[:, :-1] = self.off_diagonal_strength / (count * (count - 1))
         np.fill_diagonal(penalty, 0.0)
         penalty[:, -1] = self.intercept_strength / count
-        theta = least_affine(samples, self.features, penalty, self.name)
+
+        def fitted(part: Samples) -> np.ndarray:
+            return least_affine(part, self.features, penalty, self.name)
+
+        theta = fitted(samples)
         self.set_fitted(count, matrix=theta[:, :-1], bias=theta[:, -1])
+        if self.num_folds and not penalty.any():
+            self._warn_if_overfitted(samples, theta, fitted)
+
+    def _warn_if_overfitted(
+        self, samples: Samples, theta: np.ndarray, fitted: Callable
+    ) -> None:
+        """Warns if the map is worse than none on samples it was not fitted to.
+
+        Fits to the other folds take longer than the fit itself, so that they
+        are made only where the gain is not far beyond what chance alone gives
+        to so many parameters.
+        """
+        before, after = _mean_nll(samples), self._mean_nll(samples, theta)
+        by_chance = samples.num_classes**2 / samples.count()
+        if by_chance < _LITTLE or before - after > _CLEARLY * by_chance:
+            return
+        fold = np.random.default_rng(0).integers(
+            self.num_folds, size=len(samples.logits)
+        )
+        losses, weights = [], []
+        with warnings.catch_warnings():
+            # Of the whole fit they were told.
+            warnings.simplefilter("ignore")
+            for k in range(self.num_folds):
+                inside = samples.rows(fold != k)
+                left_out = samples.rows(fold == k)
+                if not (inside.count() and left_out.count()):
+                    return
+                losses.append(self._mean_nll(left_out, fitted(inside)))
+                weights.append(left_out.total())
+        held_out = float(np.average(losses, weights=weights))
+        if held_out > before:
+            warnings.warn(
+                invalid(
+                    f"`{type(self).__name__}` has too many parameters for "
+                    "these data: on samples that it is not fitted to, its "
+                    "predictions are worse than without it. Take "
+                    "`TemperatureScaling`, or a larger `off_diagonal_strength` "
+                    "and `intercept_strength`",
+                    **{
+                        "NLL without it": round(before, 4),
+                        "NLL when fitted to other samples": round(held_out, 4),
+                    },
+                ),
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+    def _mean_nll(self, samples: Samples, theta: np.ndarray) -> float:
+        """NLL of an affine map of the features."""
+        weights, bias = theta[:, :-1], theta[:, -1]
+        return _mean_nll(samples, lambda z: self.features(z) @ weights.T + bias)
 
     def calibrate(self, logits: Any) -> Any:
         """W x + b."""
@@ -155,7 +226,19 @@ class _Affine(Calibrator):
             **super().get_config(),
             "off_diagonal_strength": self.off_diagonal_strength,
             "intercept_strength": self.intercept_strength,
+            "num_folds": self.num_folds,
         }
+
+
+def _mean_nll(samples: Samples, to_logits: Callable | None = None) -> float:
+    """Mean NLL of the logits, or of what is made of them."""
+
+    def of_block(block: Samples) -> tuple:
+        logits = block.logits if to_logits is None else to_logits(block.logits)
+        return nll_and_residuals(logits, block)[0], block.weights().sum()
+
+    loss, weight = samples.sums(of_block)
+    return float(loss / weight)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -170,6 +253,10 @@ class MatrixScaling(_Affine):
     Args:
         off_diagonal_strength: >= 0.
         intercept_strength: >= 0.
+        num_folds: Folds of the data, of which each is held out once to tell
+            whether the map helps. They are made only without strengths and
+            where the gain on all data could be chance, and take about four
+            times as long as the fit. 0 for none.
         matrix: Known W `(num_classes, num_classes)`; None, the default,
             waits for `fit`.
         bias: Known b `(num_classes,)`, given with `matrix`.
@@ -182,6 +269,10 @@ class MatrixScaling(_Affine):
 
     Raises:
         RuntimeError: On call before `fit`.
+
+    Warns:
+        RuntimeWarning: On `fit`, if folds say that it does more harm than
+            good on samples that it was not fitted to.
 
     Example:
 
@@ -201,6 +292,7 @@ class MatrixScaling(_Affine):
         *,
         off_diagonal_strength: float = 0.0,
         intercept_strength: float = 0.0,
+        num_folds: int = 5,
         matrix: Any = None,
         bias: Any = None,
         name: str = "matrix_scaling",
@@ -209,6 +301,7 @@ class MatrixScaling(_Affine):
         super().__init__(
             off_diagonal_strength=off_diagonal_strength,
             intercept_strength=intercept_strength,
+            num_folds=num_folds,
             matrix=matrix,
             bias=bias,
             name=name,
@@ -227,6 +320,7 @@ class DirichletCalibration(_Affine):
     Args:
         off_diagonal_strength: >= 0.
         intercept_strength: >= 0.
+        num_folds: As in `MatrixScaling`.
         matrix: Known W `(num_classes, num_classes)`; None, the default,
             waits for `fit`.
         bias: Known b `(num_classes,)`, given with `matrix`.
@@ -259,6 +353,7 @@ class DirichletCalibration(_Affine):
         *,
         off_diagonal_strength: float = 0.0,
         intercept_strength: float = 0.0,
+        num_folds: int = 5,
         matrix: Any = None,
         bias: Any = None,
         name: str = "dirichlet_calibration",
@@ -267,6 +362,7 @@ class DirichletCalibration(_Affine):
         super().__init__(
             off_diagonal_strength=off_diagonal_strength,
             intercept_strength=intercept_strength,
+            num_folds=num_folds,
             matrix=matrix,
             bias=bias,
             name=name,

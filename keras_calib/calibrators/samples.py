@@ -77,6 +77,20 @@ class Samples(NamedTuple):
         weight = None if self.weight is None else self.weight[keep]
         return Samples(self.labels[keep], self.logits[keep], weight)
 
+    def rows(self, keep: np.ndarray) -> "Samples":
+        """Some of the samples, a copy.
+
+        Args:
+            keep: bool `(n,)`.
+        """
+        return Samples(*(x if x is None else x[keep] for x in self))
+
+    def total(self) -> float:
+        """Total weight of the samples that count."""
+        if self.weight is None:
+            return float(self.count())
+        return float(self.weight[self._counts()].sum())
+
     def _counts(self) -> np.ndarray:
         rows = np.ones(len(self.logits), bool)
         for part in (self.valid, self.weight):

@@ -19,6 +19,9 @@ from keras_calib.extras import tensorflow as tf
 
 __all__ = ["Annotations", "VocObjects", "read_annotations", "read_voc_xml"]
 
+# Sizes are kept in 32 bits.
+_LONGEST_SIDE = 2**31 - 1
+
 
 class VocObjects(NamedTuple):
     """What one file says.
@@ -112,8 +115,9 @@ def read_voc_xml(path: str | Path, *, first_pixel: int = 0) -> VocObjects:
         Names, boxes and size, a `VocObjects`.
 
     Raises:
-        ValueError: If the file is not in this form, the image has no pixels,
-            or a box is none.
+        OSError: If the file cannot be read.
+        ValueError: If it is not in this form, the image has no pixels or
+            too many, or a box is none.
 
     Reference:
         Everingham et al., The PASCAL Visual Object Classes Challenge, IJCV
@@ -150,9 +154,14 @@ def read_voc_xml(path: str | Path, *, first_pixel: int = 0) -> VocObjects:
                 error=str(error),
             )
         ) from error
-    if min(size) <= 0:
+    if not 0 < min(size) <= max(size) <= _LONGEST_SIDE:
         raise ValueError(
-            invalid("An image must have pixels", file=str(path), size=size)
+            invalid(
+                "An image must have a height and a width of 1 to "
+                f"{_LONGEST_SIDE} pixels",
+                file=str(path),
+                size=size,
+            )
         )
     corners = np.array(boxes, "float64").reshape(-1, 4)
     corners -= [first_pixel, first_pixel, 0, 0]
@@ -194,7 +203,7 @@ def read_annotations(
     for path in paths:
         try:
             read.append(read_voc_xml(path, first_pixel=first_pixel))
-        except ValueError:
+        except (ValueError, OSError):
             if on_error == "raise":
                 raise
             if tally is not None:

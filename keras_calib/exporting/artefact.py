@@ -4,8 +4,6 @@ import contextlib
 import itertools
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -18,9 +16,12 @@ from keras_calib.calibrators import Calibrator
 from keras_calib.checks import invalid
 from keras_calib.exporting.formats import FileFormat
 from keras_calib.exporting.formats import file_format
+from keras_calib.exporting.formats import format_of
 from keras_calib.exporting.questions import Question
 from keras_calib.exporting.questions import questions
+from keras_calib.exporting.scratch import scratch_folder
 from keras_calib.exporting.served_model import ServedModel
+from keras_calib.exporting.served_model import check_served
 from keras_calib.exporting.signatures import ImageReader
 from keras_calib.exporting.verification import check_answers
 from keras_calib.predictions.outputs import reads_logits
@@ -35,7 +36,7 @@ def export(
     calibrator: Calibrator | None = None,
     selector: SelectiveClassifier | None = None,
     *,
-    format: str = "savedmodel",
+    format: str | None = None,
     from_logits: bool | None = None,
     image_preprocessing: Callable[[Any], Any] | None = None,
     image_size: tuple[int, int] | None = None,
@@ -68,9 +69,11 @@ def export(
             `(batch, ..., num_classes)`, or `(batch, ..., 1)` for the second
             of two classes, which is served as two.
         path: Local folder (SavedModel) or file to make; it must not exist.
+            A file ends in `.onnx` or `.tflite`, a folder in neither.
         calibrator: A fitted calibrator, or None for that of `selector`.
         selector: A fitted selective classifier, or None to accept all.
-        format: "savedmodel", "onnx" or "litert".
+        format: "savedmodel", "onnx" or "litert"; None takes it from the
+            ending of the path.
         from_logits: Whether the model returns logits. None takes it from the
             loss that the model was compiled with.
         image_preprocessing: A function or layer of decoded and resized images
@@ -88,7 +91,8 @@ def export(
         The path.
 
     Raises:
-        ValueError: If the path exists, the model has no fixed inputs, several
+        ValueError: If the path exists or ends as another format does, the
+            model has no fixed inputs, several
             outputs or probabilities that do not sum to 1, `from_logits` can
             not be known, `selector` has another calibrator than `calibrator`,
             the model applies it already, or images or samples are not what
@@ -120,14 +124,15 @@ def export(
                 strategy=type(tf.distribute.get_strategy()).__name__,
             )
         )
-    made = file_format(format)
     path = _read_path(path)
+    made = file_format(format_of(path, format))
     if not isinstance(model, keras.Model):
         raise TypeError(
             invalid("`model` must be a Keras model", model=type(model).__name__)
         )
     selector = _read_selector(calibrator, selector)
     _check_calibrated_once(model, selector.calibrator)
+    check_served(model)
     served = ServedModel(model, selector, reads_logits(model, from_logits))
     images = _read_images(served, made, image_preprocessing, image_size)
     with _exact_float32():
@@ -263,8 +268,7 @@ def _write_whole(
 ) -> None:
     # Into a folder beside it, then renamed: a crash leaves no half model.
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".export-", dir=path.parent))
-    try:
+    with scratch_folder(path) as scratch:
         written = scratch / "model"
         try:
             made.write(served, written, images)
@@ -278,8 +282,6 @@ def _write_whole(
             raise _failed(made, "loaded", error) from error
         check_answers(served, signatures, asked)
         _move(written, path)
-    finally:
-        shutil.rmtree(scratch)
 
 
 def _move(written: Path, path: Path) -> None:

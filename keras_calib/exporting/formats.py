@@ -9,12 +9,29 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_calib.checks import check_in
+from keras_calib.checks import invalid
 from keras_calib.exporting.onnx_nodes import HANDLERS
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.exporting.signatures import ImageReader
 from keras_calib.exporting.signatures import write_savedmodel
 
-__all__ = ["FORMATS", "FileFormat", "Signatures", "file_format"]
+__all__ = [
+    "FORMATS",
+    "FileFormat",
+    "Signatures",
+    "file_format",
+    "format_of",
+]
+
+# Endings of files, and the formats that are meant; None for Keras' own.
+_ENDINGS = {
+    ".onnx": "onnx",
+    ".tflite": "litert",
+    ".litert": "litert",
+    ".keras": None,
+    ".h5": None,
+    ".hdf5": None,
+}
 
 # Functions of arrays by name that return arrays by name.
 Signatures = dict[str, Callable[..., dict[str, np.ndarray]]]
@@ -34,6 +51,39 @@ class FileFormat(NamedTuple):
     packages: tuple[str, ...]
     write: Callable[[ServedModel, Path, ImageReader | None], None]
     load: Callable[[Path], Signatures]
+
+
+def format_of(path: Path, name: str | None) -> str:
+    """The format to write, by its name or by the ending of a path.
+
+    Args:
+        path: Where to write.
+        name: What the user calls it, or None.
+
+    Raises:
+        ValueError: If the ending is of another format than the name, or of
+            one that only Keras reads.
+    """
+    ending = path.suffix.lower()
+    meant = _ENDINGS.get(ending, name or "savedmodel")
+    if meant is None:
+        raise ValueError(
+            invalid(
+                "`path` must end in .onnx or .tflite, or be the name of a "
+                f"folder: {ending} is Keras' own format, which needs Keras to "
+                "be served; for it call `model.save(path)`",
+                path=str(path),
+            )
+        )
+    if name is not None and ending in _ENDINGS and meant != name:
+        raise ValueError(
+            invalid(
+                f"`path` must not end in {ending} unless `format` is {meant!r}",
+                path=str(path),
+                format=name,
+            )
+        )
+    return meant
 
 
 def file_format(name: str) -> FileFormat:

@@ -12,7 +12,7 @@ from keras_calib.checks import invalid
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection import SelectiveClassifier
 
-__all__ = ["OUTPUT_NAMES", "ServedModel"]
+__all__ = ["OUTPUT_NAMES", "ServedModel", "check_served"]
 
 OUTPUT_NAMES = (
     "logits",
@@ -24,6 +24,32 @@ OUTPUT_NAMES = (
 )
 # Names that Keras counts up differ from one process to the next.
 _MADE_UP = re.compile(r"(keras_tensor|input_layer)(_\d+)?")
+
+
+def check_served(network: keras.Model) -> None:
+    """Raises unless a model can be served.
+
+    Raises:
+        ValueError: If the model has no fixed inputs or several outputs.
+    """
+    if not getattr(network, "inputs", None):
+        raise ValueError(
+            invalid(
+                "`model` must have fixed inputs: a functional model, or a "
+                "sequential one that is built. Of a subclass of `keras.Model` "
+                "make one: `inputs = keras.Input(shape)`, then "
+                "`keras.Model(inputs, model(inputs))`",
+                model=type(network).__name__,
+            )
+        )
+    if len(network.outputs) != 1:
+        raise ValueError(
+            invalid(
+                "`model` must have one output; choose the one to serve: "
+                "`keras.Model(model.inputs, model.outputs[0])`",
+                outputs=list(network.output_names),
+            )
+        )
 
 
 class ServedModel:
@@ -44,20 +70,7 @@ class ServedModel:
         selector: SelectiveClassifier,
         from_logits: bool,
     ):
-        if not getattr(network, "inputs", None):
-            raise ValueError(
-                invalid(
-                    "`model` must have fixed inputs: a functional or "
-                    "sequential model that is built",
-                    model=type(network).__name__,
-                )
-            )
-        if len(network.outputs) != 1:
-            raise ValueError(
-                invalid(
-                    "`model` must have one output", outputs=len(network.outputs)
-                )
-            )
+        check_served(network)
         self.network = network
         self.selector = selector
         self.from_logits = from_logits

@@ -16,6 +16,7 @@ from keras_calib.plots.figures import Display
 from keras_calib.plots.figures import titled
 from keras_calib.plots.pictures import as_picture
 from keras_calib.plots.pictures import show
+from keras_calib.plots.texts import plain
 from keras_calib.value_checks import check_ids
 
 __all__ = ["ClassActivationDisplay"]
@@ -211,10 +212,10 @@ class ClassActivationDisplay(Display):
                 title = self._class(int(self.labels[i]))
             # Of the same height over every image.
             name = self.name if i == 0 else ""
-            above.set_title(titled(name if self.name else None, title))
+            above.set_title(titled(name if self.name else None, plain(title)))
             self._overlay(below, i)
             of = self._class(int(self.classes[i]))
-            below.set_title(f"map of {of}", fontsize="small")
+            below.set_title(f"map of {plain(of)}", fontsize="small")
             for ax in (above, below):
                 self._draw_boxes(ax, i)
             self._write_classes(below, i)
@@ -255,7 +256,7 @@ class ClassActivationDisplay(Display):
         for place, (k, (name, share)) in enumerate(classes):
             right, wrong = k == label, label is not None and place == 0
             ax.annotate(
-                f"{name} {share:.2f}",
+                f"{plain(name)} {share:.2f}",
                 (0.5, 0.0),
                 xytext=(0.0, -4.0 - 12.0 * place),
                 xycoords="axes fraction",

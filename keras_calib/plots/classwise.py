@@ -16,6 +16,8 @@ from keras_calib.plots.figures import GREY
 from keras_calib.plots.figures import ORANGE
 from keras_calib.plots.figures import Display
 from keras_calib.plots.figures import titled
+from keras_calib.plots.models import predicted
+from keras_calib.plots.texts import plain
 from keras_calib.predictions.collect import predicted
 from keras_calib.predictions.outputs import read_as
 
@@ -217,5 +219,7 @@ class ClasswiseReliabilityDisplay(Display):
                 zorder=3,
             )
             text = str(k if self.class_names is None else self.class_names[k])
-            ax.set_title(f"{text}: {self.errors[k]:.4f}", fontsize="small")
+            ax.set_title(
+                f"{plain(text)}: {self.errors[k]:.4f}", fontsize="small"
+            )
             ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))

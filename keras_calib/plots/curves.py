@@ -9,6 +9,7 @@ import numpy as np
 from keras_calib.losses import BatchCoupledLoss
 from keras_calib.plots.figures import COLORS
 from keras_calib.plots.figures import DASHES
+from keras_calib.plots.texts import plain
 
 __all__ = ["NUM_POINTS", "draw_curves", "named_losses", "read_each"]
 
@@ -45,5 +46,5 @@ def draw_curves(ax: Any, x: np.ndarray, curves: dict[str, np.ndarray]) -> None:
             color=COLORS[i % len(COLORS)],
             linestyle=DASHES[i % len(DASHES)],
             linewidth=1.5,
-            label=name,
+            label=plain(name),
         )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_calib.checks import check_integer
+from keras_calib.plots.texts import plain
 
 __all__ = [
     "BLUE",
@@ -114,7 +115,7 @@ class Display:
 
 def titled(name: str | None, text: str) -> str:
     """A title below the name of a model, if it has one."""
-    return text if name is None else f"{name}\n{text}"
+    return text if name is None else f"{plain(name)}\n{text}"
 
 
 def figure_and_canvas() -> tuple[type, type]:

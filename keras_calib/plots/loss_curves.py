@@ -16,6 +16,7 @@ from keras_calib.plots.curves import read_each
 from keras_calib.plots.figures import COLORS
 from keras_calib.plots.figures import DASHES
 from keras_calib.plots.figures import Display
+from keras_calib.plots.texts import plain
 
 __all__ = ["LossCurveDisplay", "RegularizerDisplay"]
 
@@ -155,7 +156,7 @@ class RegularizerDisplay(Display):
                 color=COLORS[i % len(COLORS)],
                 linestyle=DASHES[i % len(DASHES)],
                 linewidth=1.5,
-                label=f"{name} (0 for {share:.1f} %)",
+                label=f"{plain(name)} (0 for {share:.1f} %)",
             )
         ax.set_yscale("log")
         ax.set(

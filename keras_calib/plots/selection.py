@@ -11,6 +11,8 @@ from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.plots.figures import COLORS
 from keras_calib.plots.figures import DASHES
 from keras_calib.plots.figures import Display
+from keras_calib.plots.models import seen
+from keras_calib.plots.texts import plain
 from keras_calib.predictions.batches import check_reread
 from keras_calib.predictions.collect import seen
 from keras_calib.predictions.outputs import read_as
@@ -227,7 +229,7 @@ class RiskCoverageDisplay(Display):
                 color=COLORS[i % len(COLORS)],
                 linestyle=DASHES[i % len(DASHES)],
                 linewidth=1.5,
-                label=f"{name} (AURC {1000 * self.values[name]:.2f}e-3)",
+                label=f"{plain(name)} (AURC {1000 * self.values[name]:.2f}e-3)",
             )
             # The first few samples swing between 0 and 1.
             settled = curve.coverage >= min(0.05, curve.coverage[-1])
@@ -260,7 +262,10 @@ class RiskCoverageDisplay(Display):
     def _mark(
         self, ax: Any, name: str, point: ChosenThreshold, marker: str
     ) -> None:
-        label = f"{name}: coverage {point.coverage:.3f}, risk {point.risk:.4f}"
+        label = f"{plain(name)}: coverage {point.coverage:.3f}"
+        if point.confidence is not None:
+            label += f" from confidence {point.confidence:.4g}"
+        label += f", risk {point.risk:.4f}"
         if point.certified_risk is not None:
             label += f", certified {point.certified_risk:.4g}"
             ax.plot(

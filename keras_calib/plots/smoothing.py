@@ -18,6 +18,7 @@ from keras_calib.plots.curves import read_each
 from keras_calib.plots.figures import COLORS
 from keras_calib.plots.figures import GREY
 from keras_calib.plots.figures import Display
+from keras_calib.plots.texts import plain
 
 __all__ = ["EffectiveLabelsDisplay", "SmoothingProfileDisplay"]
 
@@ -127,11 +128,11 @@ class EffectiveLabelsDisplay(Display):
                 hatch=hatches[i % len(hatches)],
                 edgecolor="white",
                 linewidth=0,
-                label=name,
+                label=plain(name),
             )
-        names = self.class_names or [str(k) for k in places]
+        names = places if self.class_names is None else self.class_names
         ax.axhline(0.0, color="black", linewidth=0.8)
-        ax.set_xticks(places, names)
+        ax.set_xticks(places, [plain(name) for name in names])
         ax.set(
             xlabel="class",
             ylabel="probability",

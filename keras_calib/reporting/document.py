@@ -1,15 +1,16 @@
 """The report as a file and as numbers."""
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from keras_calib.checks import invalid
+from keras_calib.exporting.scratch import scratch_folder
 from keras_calib.reporting.gathering import Gathering
 from keras_calib.reporting.gathering import Options
 from keras_calib.reporting.verdicts import verdict
 
-__all__ = ["Report", "facts_of", "results_of"]
+__all__ = ["Report", "check_html", "facts_of", "results_of"]
 
 
 class Report:
@@ -21,7 +22,9 @@ class Report:
         html: The page: one file that needs nothing else.
         results: `{model: {...}}` of what the page says: `verdict`,
             `overconfidence` (mean confidence less accuracy), `metrics` and
-            `calibrated_metrics` by name, and `selection`. Each estimate is
+            `calibrated_metrics` by name, and `selection`, of which
+            `threshold` is a score and `confidence` the same cut as a
+            confidence, or None for another score. Each estimate is
             `{"value", "low", "high"}` with its 95 % interval.
 
     Example:
@@ -45,25 +48,21 @@ class Report:
         """Writes the page, whole or not at all.
 
         Args:
-            path: Of the file; its folder is made if it is not there.
+            path: Of the file, which ends in `.html`; its folder is made if
+                it is not there.
 
         Returns:
             The path.
+
+        Raises:
+            ValueError: If the path has another ending, or is a folder.
         """
-        path = Path(path)
+        path = check_html(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
-        try:
-            with open(handle, "w", encoding="utf-8") as file:
-                file.write(self.html)
-            # As any new file, not for the owner alone.
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(name, 0o666 & ~mask)
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with scratch_folder(path) as scratch:
+            part = scratch / path.name
+            part.write_text(self.html, encoding="utf-8")
+            os.replace(part, path)
         return path
 
     def _repr_html_(self) -> str:
@@ -72,6 +71,28 @@ class Report:
             f'<iframe srcdoc="{uri}" sandbox="allow-scripts" '
             'style="width:100%;height:800px;border:0"></iframe>'
         )
+
+
+def check_html(path: Any) -> Path:
+    """The path of a page to write.
+
+    Raises:
+        ValueError: If it does not end in `.html`, or is a folder.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(
+            invalid(
+                "`path` must end in .html: a report is a web page, which a "
+                "browser prints to PDF",
+                path=str(path),
+            )
+        )
+    if path.is_dir():
+        raise ValueError(
+            invalid("`path` must be a file, not a folder", path=str(path))
+        )
+    return path
 
 
 def facts_of(gatherings: list[Gathering], options: Options) -> dict[str, Any]:
@@ -96,6 +117,9 @@ def facts_of(gatherings: list[Gathering], options: Options) -> dict[str, Any]:
 def results_of(gathering: Gathering) -> dict[str, Any]:
     """What the page says of a model, in numbers."""
     accepted = gathering.accepted()
+    chosen = getattr(gathering.selector, "chosen", None)
+    threshold = getattr(gathering.selector, "threshold", None)
+    confidence = getattr(chosen, "confidence", None)
     stages = {"metrics": gathering.before}
     if gathering.after is not None:
         stages["calibrated_metrics"] = gathering.after
@@ -113,6 +137,8 @@ def results_of(gathering: Gathering) -> dict[str, Any]:
         "selection": None
         if accepted is None
         else {
+            "threshold": threshold,
+            "confidence": confidence,
             "total": accepted.total,
             "coverage": accepted.coverage,
             "risk": accepted.risk._asdict(),
@@ -129,6 +155,11 @@ def _described(part: Any) -> str:
     chosen = getattr(part, "chosen", None)
     if chosen is not None:
         text += f", score from {chosen.threshold:.6g}"
+        if chosen.confidence is not None:
+            text += (
+                " in log-odds, which is confidence from "
+                f"{chosen.confidence:.6g}"
+            )
         if chosen.certified_risk is not None:
             text += (
                 f", risk {chosen.certified_risk:.4g} with delta "

@@ -17,10 +17,12 @@ from keras_calib.reporting.gathering import Options
 from keras_calib.reporting.page import page_of
 from keras_calib.reporting.page import template
 
-__all__ = ["BLOCK", "Making", "Progress"]
+__all__ = ["BLOCK", "Making", "Progress", "check_num_bins"]
 
 # Numbers of predictions of a model that are worked on at a time.
 BLOCK = 2**20
+# Bins that a picture can show, and those that few predictions may have.
+_MOST_BINS, _FEW_BINS = 1000, 100
 
 
 class Making:
@@ -54,7 +56,7 @@ class Making:
         # Before hours of predictions, not after.
         template()
         check_reading(-1, ignore_class)
-        check_integer("num_bins", num_bins, 1)
+        check_num_bins(num_bins)
         check_integer("num_mistakes", num_mistakes, 0)
         if isinstance(class_names, str):
             raise TypeError(
@@ -116,6 +118,7 @@ class Making:
             raise ValueError(
                 invalid("the data must have samples that count", samples=0)
             )
+        check_num_bins(self._options.num_bins, self._gatherings[0].num_samples)
         names = self._class_names
         for gathering in self._gatherings:
             count = gathering.num_classes
@@ -134,6 +137,34 @@ class Making:
             facts=facts_of(self._gatherings, self._options),
         )
         return Report(html, {g.name: results_of(g) for g in self._gatherings})
+
+
+def check_num_bins(num_bins: Any, num_samples: int | None = None) -> None:
+    """Raises unless a report can have so many bins.
+
+    Args:
+        num_bins: Number of bins.
+        num_samples: Number of predictions, if it is known yet.
+
+    Raises:
+        TypeError: If it is no whole number.
+        ValueError: If it is less than 1, or too large.
+    """
+    check_integer("num_bins", num_bins, 1)
+    most = _MOST_BINS
+    if num_samples is not None:
+        most = min(most, max(num_samples, _FEW_BINS))
+    if num_bins > most:
+        facts = {"num_bins": num_bins}
+        if num_samples is not None:
+            facts["predictions"] = num_samples
+        raise ValueError(
+            invalid(
+                f"`num_bins` must be <= {_MOST_BINS}, which a picture can "
+                f"show, and at most the number of predictions or {_FEW_BINS}",
+                **facts,
+            )
+        )
 
 
 class Progress:

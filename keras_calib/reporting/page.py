@@ -18,6 +18,7 @@ from keras_calib.plots import RiskCoverageDisplay
 from keras_calib.plots.figures import Display
 from keras_calib.plots.figures import figure_and_canvas
 from keras_calib.plots.pictures import as_picture
+from keras_calib.plots.texts import printable
 from keras_calib.reporting.gathering import EXPLAINED
 from keras_calib.reporting.gathering import Estimate
 from keras_calib.reporting.gathering import Gathering
@@ -81,6 +82,7 @@ def template() -> Any:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("keras_calib", "reporting"),
         autoescape=True,
+        finalize=_printed,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -88,12 +90,19 @@ def template() -> Any:
     return environment.get_template("page.html.jinja")
 
 
+def _printed(value: Any) -> Any:
+    """What a page shows, without what no file of a page may hold."""
+    # Of the kind that it was: escaped text is not escaped again.
+    return type(value)(printable(value)) if isinstance(value, str) else value
+
+
 def risk_steps(stage: Stage) -> list[dict[str, float | None]]:
     """For risks from 0 to that of all samples: what to accept.
 
     Returns:
         Rows of the `risk` asked for, and the `threshold` on the confidence
-        with the largest `coverage` that meets it on the data, the
+        with the largest `coverage` that meets it on the data, the same
+        threshold as a `score` in log-odds, the
         `observed` risk there, and its `bound`, exact binomial at 95 %; None
         where no threshold meets it.
     """
@@ -112,12 +121,18 @@ def risk_steps(stage: Stage) -> list[dict[str, float | None]]:
             i = met[-1]
             row |= {
                 "threshold": float(sigmoid(curve.threshold[i])),
+                # Not in JSON if it is infinite: everything is accepted.
+                "score": _finite(curve.threshold[i]),
                 "coverage": float(curve.coverage[i]),
                 "observed": float(curve.risk[i]),
                 "bound": float(bounds[i]),
             }
         rows.append(row)
     return rows
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None
 
 
 def as_data_uri(data: bytes, kind: str) -> str:

@@ -384,7 +384,7 @@ class SelectiveClassifier(FittedLayer):
         return logits
 
     def _take(self, found: Candidates, target: Target, place: int) -> None:
-        chosen, certified = choose(found, target)
+        chosen, certified = choose(found, target, self._scores[place] == "msp")
         self._chosen, self._place = chosen, place
         self._table = (found, certified, target.delta)
         self._threshold.assign(chosen.threshold)

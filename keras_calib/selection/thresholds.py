@@ -1,5 +1,6 @@
 """Thresholds on a score, for a target risk or coverage."""
 
+import math
 from typing import Any
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from keras_calib.checks import check_at_most
 from keras_calib.checks import check_in
 from keras_calib.checks import invalid
 from keras_calib.intervals import binomial_upper_bound
+from keras_calib.numerics import sigmoid
 from keras_calib.operating_points import within_risk
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
@@ -29,13 +31,17 @@ __all__ = [
 
 # Level of bounds that belong to no guarantee.
 _USUAL_DELTA = 0.05
+# Times as many samples as there are: what lies beyond is not foreseen.
+_FURTHER = 20
 
 
 class ChosenThreshold(NamedTuple):
     """A threshold, and what is known about it.
 
     Attributes:
-        threshold: The least score to accept; -inf accepts everything.
+        threshold: The least score to accept; -inf accepts everything. Of the
+            default score of `SelectiveClassifier` in log-odds,
+            log(p / (1 - p)) of the confidence p.
         coverage: Share of the data that it accepts.
         risk: Share of wrong predictions among the accepted data.
         num_samples: Number of samples in the data.
@@ -43,6 +49,9 @@ class ChosenThreshold(NamedTuple):
             1 - `delta`; None without a guarantee.
         delta: Probability that the guarantee fails, or None.
         method: `"ltt"` or `"sgr"`, or None.
+        confidence: The same cut as a confidence in [0, 1], where the score
+            is the confidence in log-odds; else None. Near 1 confidences
+            round to the same number, and only `threshold` tells them apart.
     """
 
     threshold: float
@@ -52,6 +61,15 @@ class ChosenThreshold(NamedTuple):
     certified_risk: float | None = None
     delta: float | None = None
     method: str | None = None
+    confidence: float | None = None
+
+    def __repr__(self) -> str:
+        facts = {name: repr(value) for name, value in self._asdict().items()}
+        if self.confidence is not None:
+            facts["threshold"] += " (log-odds)"
+            facts["confidence"] += " (probability)"
+        text = ", ".join(f"{name}={fact}" for name, fact in facts.items())
+        return f"ChosenThreshold({text})"
 
 
 class ThresholdTable(NamedTuple):
@@ -178,13 +196,14 @@ def choose_threshold(
 
 
 def choose(
-    found: Candidates, target: Target
+    found: Candidates, target: Target, log_odds: bool = False
 ) -> tuple[ChosenThreshold, np.ndarray]:
     """The best threshold for a target, and which are certified.
 
     Args:
         found: Thresholds to choose from.
         target: What to reach.
+        log_odds: Whether scores are the log-odds of the confidence.
 
     Returns:
         `(chosen, certified)`: ChosenThreshold, and bool `(num_thresholds,)`.
@@ -228,6 +247,9 @@ def choose(
             delta=float(target.delta),
             method=target.method,
         )
+    if log_odds:
+        cut = float(sigmoid(np.float64(chosen.threshold)))
+        chosen = chosen._replace(confidence=cut)
     return chosen, certified
 
 
@@ -264,25 +286,30 @@ def _not_reached(found: Candidates, target: Target) -> str:
 
 
 def _not_certified(found: Candidates, target: Target) -> str:
-    facts = {}
-    lowest = _lowest_certified(found, target)
-    if lowest is not None:
-        risk, index = lowest
-        facts = {
-            "lowest risk that would be, without guarantee": risk,
-            "at coverage": float(found.coverage[index]),
-        }
     needed = first_rank(target.risk, target.delta)
     rule = "No threshold is certified to have this `risk`"
     if needed > found.num_samples:
         rule += f", which takes {needed} samples even if all are correct"
+    advice = []
+    lowest = _lowest_certified(found, target)
+    if lowest is not None:
+        risk, index = lowest
+        advice.append(
+            f"ask for `risk={risk:g}`, with which coverage would be "
+            f"{found.coverage[index]:.3f} here (a risk that these data chose "
+            "is guaranteed on other data only)"
+        )
+    more = _enough_samples(found, target)
+    if more is not None:
+        advice.append(f"take more data, about {more} samples like these")
+    if not advice:
+        advice.append("take more data, or a larger `risk` or `delta`")
     return invalid(
-        rule,
+        f"{rule}: {'; or '.join(advice)}",
         risk=target.risk,
         delta=target.delta,
         method=target.method,
         samples=found.num_samples,
-        **facts,
     )
 
 
@@ -291,22 +318,59 @@ def _lowest_certified(
 ) -> tuple[float, int] | None:
     """The lowest risk that this data certify, and the threshold; or None.
 
-    Without guarantee, as the data choose the risk.
+    Rounded up to two digits. Without guarantee, as the data choose the risk.
     """
-    low, high, best = target.risk, 1.0, None
+    low, high = target.risk, 1.0
     for _ in range(20):
         risk = (low * high) ** 0.5
-        reached = np.flatnonzero(
-            certify(
-                found.accepted,
-                found.wrong,
-                risk=risk,
-                delta=target.delta,
-                method=target.method,
-            )
-        )
-        if len(reached):
-            high, best = risk, (risk, int(reached[-1]))
-        else:
+        if _last_certified(found, target, risk) is None:
             low = risk
-    return best
+        else:
+            high = risk
+    unit = 10.0 ** (math.floor(math.log10(high)) - 1)
+    # What is certified need not be so at each larger risk.
+    for step in range(5):
+        risk = round((math.ceil(high / unit) + step) * unit, 12)
+        index = _last_certified(found, target, risk) if risk < 1.0 else None
+        if index is not None:
+            return risk, index
+    return None
+
+
+def _last_certified(
+    found: Candidates, target: Target, risk: float
+) -> int | None:
+    """The most lenient threshold that is certified for another risk."""
+    certified = certify(
+        found.accepted,
+        found.wrong,
+        risk=risk,
+        delta=target.delta,
+        method=target.method,
+    )
+    reached = np.flatnonzero(certified)
+    return int(reached[-1]) if len(reached) else None
+
+
+def _enough_samples(found: Candidates, target: Target) -> int | None:
+    """About how many samples would certify the risk; None if too many.
+
+    If the share of wrong ones at each coverage stays about what it is here:
+    by the exponent of the binomial tail, for half of `delta`, which a test
+    at one coverage has.
+    """
+    risk = target.risk
+    # Not 0 where few samples had no mistake.
+    rate = (found.wrong + 0.5) / (found.accepted + 1.0)
+    better = rate < risk
+    if not better.any():
+        return None
+    rate = rate[better]
+    exponent = rate * np.log(rate / risk)
+    exponent += (1.0 - rate) * np.log((1.0 - rate) / (1.0 - risk))
+    counts = math.log(2.0 / target.delta) / exponent / found.coverage[better]
+    fewest = max(float(counts.min()), found.num_samples + 1.0)
+    if fewest > _FURTHER * found.num_samples:
+        return None
+    unit = 10 ** max(0, math.floor(math.log10(fewest)) - 1)
+    return math.ceil(fewest / unit) * unit

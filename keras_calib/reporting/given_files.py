@@ -1,0 +1,220 @@
+"""Files that a command was given: opened, looked at, and kept apart."""
+
+import contextlib
+import itertools
+import warnings
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_calib.checks import invalid
+from keras_calib.prediction_files import PredictionFile
+from keras_calib.prediction_files import open_predictions
+from keras_calib.value_checks import check_no_probabilities
+from keras_calib.value_checks import check_probabilities
+
+__all__ = [
+    "GivenFile",
+    "blamed",
+    "check_alike",
+    "check_apart",
+    "open_given",
+    "row_keys",
+]
+
+# Rows that are looked at before anything is computed.
+_FIRST = 100
+# Of the smaller of two files, that the other one repeats: refused above the
+# first, told above the second. Coarse outputs may agree by chance.
+_SAME, _ALIKE = 0.2, 0.01
+# Of the multipliers of the classes: keys of two files must be comparable.
+_SEED = 20
+
+
+class GivenFile(NamedTuple):
+    """A file that was opened and looked at.
+
+    Attributes:
+        flag: The argument that it was given for, and its path.
+        file: To read.
+        num_classes: Of its predictions.
+        pixels: Whether a sample has several predictions.
+    """
+
+    flag: str
+    file: PredictionFile
+    num_classes: int
+    pixels: bool
+
+
+def open_given(flag: str, text: str) -> GivenFile:
+    """Opens a file and looks at its first samples.
+
+    Args:
+        flag: The argument that it was given for.
+        text: Its path.
+
+    Raises:
+        ImportError: If what reads it is not installed.
+        ValueError: If it is not there, has another form or no samples, its
+            values are not what they are called, or its flag needs others.
+    """
+    flag = f"{flag}={text}"
+    with blamed(flag):
+        file = open_predictions(text)
+        rows = next(file.batches(_FIRST), None)
+        if rows is None:
+            raise ValueError(
+                invalid("the file must have samples", path=str(file.path))
+            )
+        _check_kind(rows.outputs, file.from_logits)
+    pixels = rows.outputs.ndim > 2
+    if pixels and flag.startswith("--selection"):
+        raise ValueError(
+            f"{flag}: a threshold with a guarantee needs one prediction for "
+            "each sample: pixels of an image are not independent. "
+            f"Received: predictions of shape {rows.outputs.shape[1:]}"
+        )
+    # One column is the second of two classes.
+    num_classes = max(2, rows.outputs.shape[-1])
+    names = file.class_names
+    if names is not None and len(names) != num_classes:
+        raise ValueError(
+            f"{flag}: `class_names` must have a name for each class. "
+            f"Received: {len(names)} names, {num_classes} classes"
+        )
+    return GivenFile(flag, file, num_classes, pixels)
+
+
+def _check_kind(outputs: np.ndarray, from_logits: bool) -> None:
+    """Raises if predictions are not what they are called."""
+    called, other = ("logit", "prob") if from_logits else ("prob", "logit")
+    try:
+        if from_logits:
+            check_no_probabilities(outputs, "logits")
+        else:
+            check_probabilities(outputs, "probs")
+    except ValueError as error:
+        kinds = {"logit": "logits", "prob": "probabilities"}
+        raise ValueError(
+            invalid(
+                f"these are no {kinds[called]}: call the array or the column "
+                f"`{other}s`, columns of classes `{other}_0`, `{other}_1`, "
+                f"... if they are {kinds[other]}",
+                first=np.round(outputs[0], 4).tolist()[:10],
+            )
+        ) from error
+
+
+def check_alike(opened: list[GivenFile], predictions: list[GivenFile]) -> None:
+    """Raises ValueError unless files are of one kind of predictions.
+
+    Args:
+        opened: All files, which must have the same number of classes.
+        predictions: Those of the models, all logits or all probabilities.
+    """
+    first = predictions[0]
+    for other in predictions:
+        if other.file.from_logits != first.file.from_logits:
+            raise ValueError(
+                "All --predictions must hold logits, or all probabilities. "
+                f"Received: {first.flag} and {other.flag}"
+            )
+    for other in opened:
+        if other.num_classes != first.num_classes:
+            raise ValueError(
+                "All files must have predictions of the same classes. "
+                f"Received: {first.num_classes} classes in {first.flag}, "
+                f"{other.num_classes} in {other.flag}"
+            )
+
+
+def check_apart(keys: dict[str, np.ndarray]) -> None:
+    """Refuses data that were given twice: nothing holds for them.
+
+    Args:
+        keys: Of the samples, by the flag of their file; see `row_keys`.
+
+    Raises:
+        ValueError: If a file repeats more than a little of another one.
+
+    Warns:
+        UserWarning: If it repeats a little.
+    """
+    for (one, first), (two, second) in itertools.combinations(keys.items(), 2):
+        share = _shared_share(first, second)
+        if share <= _ALIKE:
+            continue
+        fact = (
+            f"{one} and {two}, of which {100.0 * share:.1f} % of the smaller "
+            "one is in both"
+        )
+        rule = (
+            "--predictions, --calibration and --selection must be different "
+            "data: what was fitted or chosen on the samples that it is judged "
+            "by looks better than it is"
+        )
+        if share > _SAME:
+            raise ValueError(f"{rule}. Received: {fact}")
+        warnings.warn(f"{rule}. Received: {fact}", UserWarning, stacklevel=2)
+
+
+@contextlib.contextmanager
+def blamed(flag: str) -> Iterator[None]:
+    """Says which file is at fault."""
+    try:
+        yield
+    except (ValueError, TypeError, OSError) as error:
+        raise ValueError(f"{flag}: {error}") from error
+
+
+def row_keys(outputs: np.ndarray) -> np.ndarray:
+    """A number for each sample, equal where predictions are equal.
+
+    Of the values in float32, so that the same predictions have the same keys
+    in files of different formats.
+
+    Args:
+        outputs: Predictions `(n, ..., num_classes)`.
+
+    Returns:
+        uint64 `(n,)`.
+    """
+    rows = np.asarray(outputs).reshape(len(outputs), -1).astype("float32")
+    # 0 and -0 are equal and differ in their bits.
+    bits = (rows + np.float32(0.0)).view("uint32").astype("uint64")
+    random = np.random.default_rng(_SEED)
+    factors = random.integers(0, 2**63, bits.shape[1], "uint64") * 2 + 1
+    # Modulo 2**64, as unsigned integers of NumPy are.
+    return bits @ factors
+
+
+def _shared_share(keys: np.ndarray, others: np.ndarray) -> float:
+    """The share of a data set that another one also holds.
+
+    Rows that occur more than once in a data set, such as predictions that
+    are exactly 0 and 1, say nothing and are left out, unless the data sets
+    are equal in every row.
+
+    Args:
+        keys: Of the rows of one data set, `(n,)`.
+        others: Of the rows of the other, `(m,)`.
+
+    Returns:
+        From 0 to 1, of the smaller one; 1 if they are equal but for the
+        order of their rows.
+    """
+    fewer = min(len(keys), len(others))
+    if not fewer:
+        return 0.0
+    # In any order.
+    if np.array_equal(np.sort(keys), np.sort(others)):
+        return 1.0
+    shared = np.intersect1d(_once(keys), _once(others), assume_unique=True)
+    return len(shared) / fewer
+
+
+def _once(keys: np.ndarray) -> np.ndarray:
+    found, counts = np.unique(keys, return_counts=True)
+    return found[counts == 1]
