@@ -325,6 +325,8 @@ def test_a_sweep_chooses_trains_and_is_compared(tmp_path):
         "--verbose=0",
         "--noexport",
         "--resample",
+        "--strategy=mirrored",
+        "--logical_devices=2",
         "--setup=few",
         f"--workdir={tmp_path}/runs",
     ]
