@@ -76,6 +76,8 @@ bench: .venv/dev
 	.venv/bin/python benchmarks/risk_guarantee.py \
 	  --out=benchmarks/results/risk_guarantee.md
 	.venv/bin/python benchmarks/pipeline.py --out=benchmarks/results/pipeline.md
+	.venv/bin/python benchmarks/array_pipeline.py \
+	  --out=benchmarks/results/array_pipeline.md
 	.venv/bin/python benchmarks/training.py --out=benchmarks/results/training.md
 	.venv/bin/python benchmarks/glibc_memory.py \
 	  --out=benchmarks/results/glibc_memory.md

@@ -23,7 +23,8 @@ from run_results import read_flags
 from run_results import read_row
 from run_results import run_folder
 from runs import run
-from runs import scope
+from strategies import check_batch_size
+from strategies import scope
 
 recipe_flags.define()
 _BEGIN = flags.DEFINE_string(
@@ -77,7 +78,10 @@ def main(_):
     logging.set_verbosity(logging.ERROR)
     setup, method, options = recipe_flags.read()
     recipe_flags.check_task(setup, "classification")
-    with scope(options.strategy):
+    check_batch_size(
+        setup.batch_size, options.strategy, options.logical_devices
+    )
+    with scope(options.strategy, options.logical_devices):
         model = load_network(_BEGIN.value)
     begun = read_row(_BEGIN.value)
     if begun["seed"] != options.seed or begun.get("resampled"):

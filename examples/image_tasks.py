@@ -8,6 +8,7 @@ from absl import app
 from image_sets import batches
 from image_sets import load_images
 from image_sets import split
+from image_sets import training_batches
 from large_images import is_large
 from large_images import large_parts
 from nets.catalogue import NETS
@@ -70,21 +71,21 @@ def array_task(sets, setup, method, options):
     mix = None
     if kind == "soft":
         mix = partial(_mixed, method, sets.num_classes)
-    shown = batches(
-        (images, labels),
-        setup.batch_size,
-        augment=setup.augment,
-        seed=options.seed,
-        mix=mix,
-    )
     tests = {
         part: None if data is None else batches(data, 256)
         for part, data in (("validation", sets.validation), ("test", sets.test))
     }
     return Task(
-        train=lambda epochs_done: shown,
+        train=lambda epochs_done: training_batches(
+            (images, labels),
+            setup.batch_size,
+            augment=setup.augment,
+            seed=options.seed,
+            mix=mix,
+            first_epoch=epochs_done,
+        ),
         calibration=batches((images, labels), 256),
-        steps=len(shown),
+        steps=len(labels) // setup.batch_size,
         num_samples=len(labels),
         network=partial(
             network,
@@ -155,11 +156,18 @@ def normalizer(setup, images):
     return mean, np.sqrt(square - mean**2)
 
 
-def _mixed(method, num_classes, images, labels, random):
-    targets = np.eye(num_classes, dtype="float32")[labels]
-    if method.mix is None or random.random() >= method.mix_share:
-        return images, targets
-    mixed = getattr(keras_calib, method.mix)(
-        images, targets, random.integers(0, 2**31, 2)
+def _mixed(method, num_classes, images, labels, key):
+    import tensorflow as tf
+
+    images, targets = (
+        tf.convert_to_tensor(images),
+        tf.one_hot(labels, num_classes),
     )
-    return tuple(np.asarray(part) for part in mixed)
+    mixed = getattr(keras_calib, method.mix)(images, targets, key)
+    if method.mix_share == 1:
+        return mixed
+    chosen = tf.random.stateless_uniform([], key + 1) < method.mix_share
+    return tuple(
+        tf.where(chosen, *pair)
+        for pair in zip(mixed, (images, targets), strict=True)
+    )

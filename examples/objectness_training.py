@@ -1,4 +1,4 @@
-"""The kinds of labels that `train_objectness.py` compares, and the training."""
+"""The kinds of labels that `train_objectness.py` compares, and its models."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ from nets.small_resnet import small_resnet
 
 import keras_calib
 
-__all__ = ["METHODS", "build", "load", "train"]
+__all__ = ["METHODS", "build", "compile_model", "load"]
 
 # What differs between the methods: options of the pipeline.
 METHODS = {
@@ -48,11 +48,11 @@ def build(net, size, *, num_classes, width):
     return small_resnet((size, size, 3), num_classes, width=width)
 
 
-def train(method, model, batches, epochs, steps, rate):
+def compile_model(model, method, steps, rate):
+    """Compiles a model for so many steps; in the scope that it was made in."""
     loss = keras.losses.CategoricalCrossentropy(from_logits=True)
     if method == "label smoothing":
         loss = keras_calib.LabelSmoothing(alpha=0.1, from_logits=True)
-    schedule = keras.optimizers.schedules.CosineDecay(rate, epochs * steps)
+    schedule = keras.optimizers.schedules.CosineDecay(rate, steps)
     sgd = keras.optimizers.SGD(schedule, momentum=0.9, nesterov=True)
     model.compile(optimizer=sgd, loss=loss)
-    model.fit(batches, epochs=epochs, steps_per_epoch=steps, verbose=2)

@@ -44,6 +44,7 @@ class Setup(NamedTuple):
     train_vectors: bool
     pool_stride: int
     output_stride: int
+    synchronized: bool
     image_size: list[int]
     resize: int | None
     augment: str
@@ -115,6 +116,7 @@ class Options(NamedTuple):
     download: bool
     seed: int
     strategy: str
+    logical_devices: int | None
     precision: str
     steps_per_epoch: int | None
     jit: bool
@@ -286,6 +288,13 @@ def _define_network(values):
     )
     flags.DEFINE_integer("pool_stride", 1, "Of gpcn's poolings.", **put)
     flags.DEFINE_integer("output_stride", 16, "Of segmenters.", **put)
+    flags.DEFINE_bool(
+        "synchronized",
+        False,
+        "With --strategy=mirrored, batch normalization by the statistics of "
+        "the whole batch, as on one device.",
+        **put,
+    )
 
 
 def _define_optimizer(values):
@@ -367,7 +376,20 @@ def _define_options(values):
     flags.DEFINE_string("vectors", None, "File of GloVe's vectors.", **put)
     flags.DEFINE_bool("download", False, "Download into --data_dir.", **put)
     flags.DEFINE_integer("seed", 0, "Of all random numbers.", **put)
-    flags.DEFINE_enum("strategy", "none", ["none", "mirrored"], "", **put)
+    flags.DEFINE_enum(
+        "strategy",
+        "none",
+        ["none", "mirrored"],
+        "mirrored: on all GPUs of the machine, which share each batch.",
+        **put,
+    )
+    flags.DEFINE_integer(
+        "logical_devices",
+        None,
+        "Split the CPU into so many devices, to try mirrored without GPUs.",
+        lower_bound=1,
+        **put,
+    )
     flags.DEFINE_enum(
         "precision",
         "float32",

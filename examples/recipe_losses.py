@@ -24,8 +24,12 @@ def build_loss(method, setup):
     if method.loss == "CrossEntropy":
         if label_kind(method) == "soft":
             return keras.losses.CategoricalCrossentropy(from_logits=True)
-        return keras.losses.SparseCategoricalCrossentropy(
-            from_logits=True, ignore_class=setup.ignore_class
+        if setup.ignore_class is None:
+            return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        # Keras' loss divides by the labels that count on each device, this
+        # one by those on all of them.
+        return keras_calib.LabelSmoothing(
+            alpha=0.0, from_logits=True, ignore_class=setup.ignore_class
         )
     common = {"from_logits": True, "ignore_class": setup.ignore_class}
     options = _loss_options(method, setup)

@@ -4,7 +4,9 @@ import keras
 
 import keras_calib
 
-__all__ = ["build", "train"]
+__all__ = ["BATCH_SIZE", "build", "train"]
+
+BATCH_SIZE = 32
 
 
 def build(method, shape, num_classes, *, width):
@@ -31,7 +33,9 @@ def train(model, train_set, val_set, *, epochs, seed, workdir, name):
         workdir: Folder, for a table and a backup of each training.
         name: Of their files.
     """
-    batches = keras_calib.EpochBatches(*train_set, batch_size=32, seed=seed)
+    batches = keras_calib.EpochBatches(
+        *train_set, batch_size=BATCH_SIZE, seed=seed
+    )
     logger = keras_calib.CalibrationLogger(
         val_set,
         batch_size=1024,

@@ -12,6 +12,7 @@ import numpy as np
 from absl import app
 
 import keras_calib
+from keras_calib.predictions import predict_batches
 
 __all__ = [
     "PixelMeter",
@@ -119,7 +120,8 @@ def predict(
 
     Args:
         model: With logits as its output.
-        data: Batches of inputs and labels, in their order.
+        data: Batches of inputs and labels, in their order. Each example is
+            predicted once, also by a model of several replicas.
         pixels_per_image: Of dense outputs, how many labelled pixels are
             kept of each image, drawn at random, the same in each run.
         ignore_class: Class id of pixels that are not labelled.
@@ -130,9 +132,9 @@ def predict(
     """
     random = np.random.default_rng(0)
     kept = []
-    for x, y in _pairs(data):
-        labels = np.asarray(y)
-        logits = np.asarray(model.predict_on_batch(x), "float32")
+    for batch in predict_batches(model, data):
+        labels = np.asarray(batch.labels)
+        logits = np.asarray(batch.outputs, "float32")
         if meter is not None:
             meter.update(labels, logits)
         if logits.ndim > 2:
@@ -390,12 +392,3 @@ def _value(text):
         return json.loads(text)
     except json.JSONDecodeError:
         return _WORDS.get(text, text)
-
-
-def _pairs(data):
-    """Inputs and labels of each batch, without the index."""
-    batches = data
-    if hasattr(data, "set_epoch"):
-        batches = (data[place] for place in range(len(data)))
-    for x, y in batches:
-        yield x, y["label"] if isinstance(y, dict) else y

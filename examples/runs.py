@@ -1,6 +1,5 @@
 """One training, from its flags to its row of results."""
 
-import contextlib
 import datetime
 import shutil
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from typing import NamedTuple
 
 import keras
 import numpy as np
+from nets.convolutions import synchronize
 from optimizers import build_optimizer
 from recipe_losses import build_loss
 from recipe_losses import build_model
@@ -21,11 +21,13 @@ from run_results import repaired
 from run_results import run_folder
 from run_results import save_predictions
 from run_results import write_row
+from strategies import check_batch_size
+from strategies import scope
 
 import keras_calib
 from keras_calib.backend.locks import check_not_locked
 
-__all__ = ["Task", "build", "follows", "needs_validation", "run", "scope"]
+__all__ = ["Task", "build", "follows", "needs_validation", "run"]
 
 # Models that look at validation data after each epoch.
 _FOLLOWING = ("AdaptiveFocalModel",)
@@ -77,7 +79,12 @@ def run(task, setup, method, options, folder=None, **extra):
         RuntimeError: If another process trains in the folder.
         ValueError: If the folder holds a run of other flags, or validation
             data are needed and there are none.
+        app.UsageError: If the devices cannot share a batch evenly.
     """
+    # Before anything is written; a grid may have sizes of its own.
+    check_batch_size(
+        setup.batch_size, options.strategy, options.logical_devices
+    )
     folder = folder or run_folder(options.workdir, setup, method, options.seed)
     if needs_validation(setup, method) and task.validation is None:
         raise ValueError(
@@ -128,8 +135,9 @@ def build(task, setup, method, options):
     """The compiled model of a run."""
     keras.utils.set_random_seed(options.seed)
     keras.config.set_dtype_policy(options.precision)
-    with scope(options.strategy):
+    with scope(options.strategy, options.logical_devices):
         model = build_model(method, setup, task.num_samples, *task.network())
+        synchronize(model, setup.synchronized)
         model.compile(
             build_optimizer(setup, task.steps),
             build_loss(method, setup),
@@ -137,18 +145,6 @@ def build(task, setup, method, options):
             jit_compile=options.jit or "auto",
         )
     return model
-
-
-def scope(strategy):
-    """Where the variables of a model are made, by the flag's name."""
-    if strategy == "none":
-        return contextlib.nullcontext()
-    import tensorflow as tf
-
-    if not hasattr(scope, "mirrored"):
-        # A process has one.
-        scope.mirrored = tf.distribute.MirroredStrategy()
-    return scope.mirrored.scope()
 
 
 def _metrics(kind, setup):

@@ -4,6 +4,7 @@ from functools import partial
 
 import keras
 import numpy as np
+import tensorflow as tf
 from absl import app
 from image_tasks import normalizer
 from nets.catalogue import SEGMENTERS
@@ -46,6 +47,12 @@ def scene_task(scenes, setup, method, options):
     # Images of different sizes do not go into one batch.
     sizes = scenes.test.element_spec["image"].shape[:2]
     batch_size = 1 if None in sizes else 8
+    if None in sizes:
+        # TensorFlow pads dilated convolutions wrongly, and then fails, where
+        # images so far have had one width and several heights.
+        tf.config.optimizer.set_experimental_options(
+            {"constant_folding": False}
+        )
 
     def network():
         inputs = keras.Input((None, None, 3))

@@ -26,6 +26,7 @@ from absl import app
 from absl import flags
 from absl import logging
 from run_results import measures
+from strategies import check_batch_size
 from sweep_tasks import Protocol
 from sweep_tasks import apply_cell
 from sweep_tasks import chosen
@@ -55,6 +56,9 @@ _HOLD_OUT = flags.DEFINE_float(
 def main(_):
     logging.set_verbosity(logging.ERROR)
     setup, method, options = recipe_flags.read()
+    check_batch_size(
+        setup.batch_size, options.strategy, options.logical_devices
+    )
     protocol = Protocol(
         axes=dict(parse_axis(text) for text in _GRID.value),
         tune_epochs=_TUNE_EPOCHS.value,

@@ -20,6 +20,7 @@ from absl import logging
 from image_tasks import image_task
 from run_results import run_folder
 from runs import run
+from strategies import check_batch_size
 
 recipe_flags.define()
 
@@ -28,6 +29,9 @@ def main(_):
     logging.set_verbosity(logging.ERROR)
     setup, method, options = recipe_flags.read()
     recipe_flags.check_task(setup, "classification")
+    check_batch_size(
+        setup.batch_size, options.strategy, options.logical_devices
+    )
     row = run(image_task(setup, method, options), setup, method, options)
     for name, value in row.items():
         print(f"{name:20}{value}")

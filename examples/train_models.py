@@ -14,9 +14,9 @@ kill, add --resume. Table, picture, and a log and a backup of each training
 are written to --workdir.
 """
 
-import contextlib
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import keras
@@ -30,8 +30,11 @@ from paired_results import summarize
 from paired_results import table
 from paired_results import write_csv
 from results import measure
+from resumable_training import BATCH_SIZE
 from resumable_training import build
 from resumable_training import train
+from strategies import check_batch_size
+from strategies import scope
 from training_methods import tasks
 
 _DATA = flags.DEFINE_string("data", "digits", "'digits', or a TFDS name.")
@@ -42,7 +45,12 @@ _NOISE = flags.DEFINE_float("noise", 0.3, "Added to pixels in [0, 1].")
 _EPOCHS = flags.DEFINE_integer("epochs", 40, "Passes over the training data.")
 _WIDTH = flags.DEFINE_integer("width", 128, "Units of the two layers.")
 _SEEDS = flags.DEFINE_integer("seeds", 3, "Repetitions, each with its split.")
-_STRATEGY = flags.DEFINE_enum("strategy", "none", ["none", "mirrored"], "")
+_STRATEGY = flags.DEFINE_enum(
+    "strategy", "none", ["none", "mirrored"], "mirrored: on all GPUs."
+)
+_LOGICAL_DEVICES = flags.DEFINE_integer(
+    "logical_devices", None, "Split the CPU, to try mirrored without GPUs."
+)
 _RESUME = flags.DEFINE_bool("resume", False, "Go on from --workdir.")
 _WORKDIR = flags.DEFINE_string("workdir", "work/models", "For results.")
 
@@ -84,11 +92,8 @@ def run(load, *, num_classes, seeds, epochs, width, scope, workdir):
 def main(_):
     logging.set_verbosity(logging.WARNING)
     mpl.use("Agg")
-    scope = contextlib.nullcontext
-    if _STRATEGY.value == "mirrored":
-        import tensorflow as tf
-
-        scope = tf.distribute.MirroredStrategy().scope
+    devices = _STRATEGY.value, _LOGICAL_DEVICES.value
+    check_batch_size(BATCH_SIZE, *devices)
     workdir = Path(_WORKDIR.value)
     if not _RESUME.value:
         for folder in ("backups", "logs"):
@@ -106,7 +111,7 @@ def main(_):
         seeds=_SEEDS.value,
         epochs=_EPOCHS.value,
         width=_WIDTH.value,
-        scope=scope,
+        scope=partial(scope, *devices),
         workdir=workdir,
     )
 

@@ -22,7 +22,6 @@ The full recipe of the paper, where there is an accelerator:
 from pathlib import Path
 
 import keras
-import tensorflow as tf
 from absl import app
 from absl import flags
 from absl import logging
@@ -31,8 +30,10 @@ from objectness_results import measure
 from objectness_results import table
 from objectness_training import METHODS
 from objectness_training import build
+from objectness_training import compile_model
 from objectness_training import load
-from objectness_training import train
+from strategies import check_batch_size
+from strategies import scope
 
 import keras_calib
 
@@ -50,12 +51,19 @@ _BATCH_SIZE = flags.DEFINE_integer("batch_size", 64, "Images per step.")
 _EPOCHS = flags.DEFINE_integer("epochs", None, "30 for digits, else 25.")
 _RATE = flags.DEFINE_float("learning_rate", 0.1, "At the start; SGD.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of weights, order and crops.")
-_STRATEGY = flags.DEFINE_enum("strategy", "none", ["none", "mirrored"], "")
+_STRATEGY = flags.DEFINE_enum(
+    "strategy", "none", ["none", "mirrored"], "mirrored: on all GPUs."
+)
+_LOGICAL_DEVICES = flags.DEFINE_integer(
+    "logical_devices", None, "Split the CPU, to try mirrored without GPUs."
+)
 _WORKDIR = flags.DEFINE_string("workdir", "work/objectness", "For results.")
 
 
 def main(_):
     logging.set_verbosity(logging.WARNING)
+    devices = _STRATEGY.value, _LOGICAL_DEVICES.value
+    check_batch_size(_BATCH_SIZE.value, *devices)
     small = _DATA.value == "digits"
     size = _SIZE.value or (32 if small else 48)
     epochs = _EPOCHS.value or (30 if small else 25)
@@ -68,9 +76,6 @@ def main(_):
     count = keras_calib.describe(train_set, names).num_examples
     workdir = Path(_WORKDIR.value)
     workdir.mkdir(parents=True, exist_ok=True)
-    strategy = tf.distribute.get_strategy()
-    if _STRATEGY.value == "mirrored":
-        strategy = tf.distribute.MirroredStrategy()
     crops = {"size": size, "scale": (_SCALE.value, 1.0)}
     labels = {"num_classes": len(names)}
     picture = workdir / "crops.png"
@@ -86,8 +91,6 @@ def main(_):
     for method in _METHODS.value:
         print(f"\n{method}:")
         keras.utils.set_random_seed(_SEED.value)
-        with strategy.scope():
-            model = build(_NET.value, size, width=_WIDTH.value, **labels)
         batches = keras_calib.training_pipeline(
             train_set,
             batch_size=_BATCH_SIZE.value,
@@ -100,7 +103,10 @@ def main(_):
             **METHODS[method],
         )
         steps = count // _BATCH_SIZE.value
-        train(method, model, batches, epochs, steps, _RATE.value)
+        with scope(*devices):
+            model = build(_NET.value, size, width=_WIDTH.value, **labels)
+            compile_model(model, method, epochs * steps, _RATE.value)
+        model.fit(batches, epochs=epochs, steps_per_epoch=steps, verbose=2)
         rows[method] = measure(model, *views)
         (workdir / "table.txt").write_text(table(rows) + "\n")
     print(f"\n{table(rows)}\n{workdir / 'table.txt'}\n{picture}")

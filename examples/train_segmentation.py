@@ -19,6 +19,7 @@ from runs import run
 from scene_pictures import draw_confidence
 from scene_sets import load_scenes
 from scene_tasks import scene_task
+from strategies import check_batch_size
 
 recipe_flags.define()
 
@@ -27,6 +28,9 @@ def main(_):
     logging.set_verbosity(logging.ERROR)
     setup, method, options = recipe_flags.read()
     recipe_flags.check_task(setup, "segmentation")
+    check_batch_size(
+        setup.batch_size, options.strategy, options.logical_devices
+    )
     scenes = load_scenes(setup, options)
     setup = setup._replace(ignore_class=scenes.void)
     row = run(

@@ -16,6 +16,7 @@ from absl import logging
 from image_sets import split
 from run_results import run_folder
 from runs import run
+from strategies import check_batch_size
 from text_sets import load_texts
 from text_tasks import text_task
 
@@ -26,6 +27,9 @@ def main(_):
     logging.set_verbosity(logging.ERROR)
     setup, method, options = recipe_flags.read()
     recipe_flags.check_task(setup, "text")
+    check_batch_size(
+        setup.batch_size, options.strategy, options.logical_devices
+    )
     sets = load_texts(options.data_dir, length=setup.sequence_length)
     sets = split(
         sets,

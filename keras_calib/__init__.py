@@ -42,6 +42,7 @@ from keras_calib.data import DatasetSummary
 from keras_calib.data import EpochBatches
 from keras_calib.data import Tally
 from keras_calib.data import apply_layers
+from keras_calib.data import array_pipeline
 from keras_calib.data import boxes_to_mask
 from keras_calib.data import cap_classes
 from keras_calib.data import center_crop
@@ -314,6 +315,7 @@ __all__ = [
     "adaptive_focal",
     "adaptive_label_smoothing",
     "apply_layers",
+    "array_pipeline",
     "augrc",
     "aurc",
     "average_calibration_error",

@@ -38,6 +38,13 @@ def test_replicas_train_every_model_as_one_device():
     assert set(answer["gradients"]) == {case.name for case in LOSSES}
     for name, difference in answer["gradients"].items():
         assert difference < 1e-6, (name, difference)
+    # A network with synchronized batch normalization; arrays fed by Keras
+    # and by tf.data, in the order of their seed.
+    assert len(answer["alike"]) == 3
+    assert max(answer["alike"]) < 1e-5, answer["alike"]
+    difference, shown = answer["readme"]
+    assert difference < 1e-6
+    assert max(shown.values()) < 1e-5, shown
     assert len(answer["workers"]) == 2
     for name, difference in answer["workers"].items():
         assert difference < 1e-6, (name, difference)

@@ -294,6 +294,8 @@ def test_labels_by_objectness_lower_the_confidence_in_context(tmp_path):
             "examples/train_objectness.py",
             "--epochs=8",
             "--width=8",
+            "--strategy=mirrored",
+            "--logical_devices=2",
             f"--workdir={tmp_path}",
             *(f"--method={method}" for method in methods),
         ],

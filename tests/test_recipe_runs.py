@@ -6,6 +6,8 @@ import importlib
 import inspect
 import json
 import lzma
+import os
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -516,6 +518,119 @@ def test_fine_tuning_trains_the_head_then_the_whole(
     other = {"begin_with": "other"}
     with pytest.raises(ValueError, match="'begin_with'"):
         fine_tune.fine_tune(model, task, setup, method, options, 1, **other)
+
+
+# Several devices.
+
+
+def start(script, recipe, workdir, *more):
+    """A script on two logical devices, one epoch of two steps."""
+    files = (f"--flagfile={RECIPES / path}.flags" for path in recipe)
+    return subprocess.Popen(
+        [
+            sys.executable,
+            ROOT / "examples" / f"{script}.py",
+            *files,
+            "--epochs=1",
+            "--steps_per_epoch=2",
+            "--strategy=mirrored",
+            "--logical_devices=2",
+            "--verbose=0",
+            f"--workdir={workdir}",
+            *more,
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+
+
+@pytest.mark.slow
+def test_scripts_train_on_two_devices_to_their_last_file(
+    examples, data_sets, tmp_path
+):
+    digits = ["setups/digits_dense", "losses/cross_entropy"]
+    first = start("train_classifier", digits, tmp_path)
+    running = [
+        start(
+            "train_segmentation",
+            ["setups/camvid_deeplabv3plus_small", "losses/cross_entropy"],
+            tmp_path,
+            "--data=voc2012",
+            "--validation=0",
+            "--image_size=33",
+            "--batch_size=4",
+            f"--data_dir={data_sets}",
+        ),
+        start(
+            "train_text",
+            ["setups/newsgroups20", "losses/mbls"],
+            tmp_path,
+            "--validation=0.25",
+            "--sequence_length=40",
+            "--batch_size=4",
+            "--train_vectors",
+            f"--data_dir={data_sets}",
+        ),
+    ]
+    errors = first.communicate()[1]
+    assert first.returncode == 0, errors[-3000:]
+    dense = tmp_path / "digits_dense"
+    begun = f"--begin_with={dense / 'cross_entropy' / 'seed0'}"
+    running.append(start("fine_tune", digits, tmp_path, begun, "--noexport"))
+    for script in running:
+        errors = script.communicate()[1]
+        assert script.returncode == 0, errors[-3000:]
+    results = examples("run_results")
+    counts = {
+        dense / "cross_entropy": 599,
+        dense / "cross_entropy_tuned": 599,
+        tmp_path / "newsgroups20" / "mbls": 8,
+        tmp_path / "camvid_deeplabv3plus_small" / "cross_entropy": None,
+    }
+    for folder, count in counts.items():
+        folder = folder / "seed0"
+        assert not results.read_row(folder)["diverged"]
+        labels, logits = results.read_predictions(folder, "test")
+        # Each example once, not once for each device.
+        assert len(labels) == len(logits) == (count or len(labels))
+        if "tuned" not in str(folder):
+            assert (folder / "model.keras").is_file()
+            assert (folder / "serving" / "saved_model.pb").is_file()
+    assert (folder / "confidence.png").stat().st_size > 10_000
+    images, truth = examples("image_sets").load_images(
+        types.SimpleNamespace(data="digits"), None
+    )[2]
+    folder = dense / "cross_entropy" / "seed0"
+    labels, logits = results.read_predictions(folder, "test")
+    np.testing.assert_array_equal(labels, truth)
+    (expected,) = results.load_network(folder)([images.astype("float32")])
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "size, count, logical, advice",
+    [
+        (12, 8, None, "=8 or --batch_size=16, or train on 6 with CUDA_VISI"),
+        (12, 8, 8, "or train on 6 with --logical_devices=6"),
+        (5, 8, None, "set --batch_size=8, or train on 5 with CUDA_VISIBLE_DE"),
+        (7, 4, 4, "or train on one with --strategy=none"),
+    ],
+)
+def test_a_batch_that_devices_cannot_share_is_refused(
+    size, count, logical, advice, examples, monkeypatch
+):
+    strategies = examples("strategies")
+    devices = types.SimpleNamespace(num_replicas_in_sync=count)
+    monkeypatch.setattr(strategies, "mirrored", lambda logical: devices)
+    strategies.check_batch_size(2 * count, "mirrored", logical)
+    strategies.check_batch_size(size, "none")
+    with pytest.raises(app.UsageError, match="`--batch_size` must") as error:
+        strategies.check_batch_size(size, "mirrored", logical)
+    assert advice in str(error.value)
+    with pytest.raises(app.UsageError, match="with --strategy=mirrored"):
+        strategies.check_batch_size(size, "none", 2)
 
 
 @pytest.mark.parametrize(

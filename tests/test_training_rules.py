@@ -912,7 +912,9 @@ def test_a_plain_model_trains_on_epoch_batches_without_the_index():
         np.testing.assert_array_equal(y, z["label"])
         np.testing.assert_array_equal(w, v)
     model = dense(keras.Model)
-    model.compile("sgd", loss=CROSS_ENTROPY, metrics=[kc.NLL(from_logits=True)], **JIT)
+    model.compile(
+        "sgd", metrics=[kc.NLL(from_logits=True)], loss=CROSS_ENTROPY, **JIT
+    )
     model.fit(plain, epochs=2, shuffle=False, verbose=0)
     # A model of this library that needs no index takes either.
     sharp = network("sam")

@@ -5,11 +5,14 @@ python tests/training_replicas.py NUM_REPLICAS
 
 import json
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
 from cases import LOSSES as CASES
+from docs_preludes import PRELUDES
+from small_trainings import COUNT
 from small_trainings import MODELS
 from small_trainings import data_of
 from small_trainings import largest_differences
@@ -19,7 +22,15 @@ from small_trainings import trained
 import keras_calib as kc
 from keras_calib.predictions import predict_batches
 
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "examples"))
+from nets import catalogue  # noqa: E402
+
 LOSSES = {
+    # The baseline of segmentation recipes.
+    "cross entropy": kc.LabelSmoothing(
+        alpha=0.0, from_logits=True, ignore_class=255
+    ),
     "mmce": kc.MMCE(from_logits=True),
     "mdca": kc.MDCA(
         fidelity=kc.FocalLoss(ignore_class=255, from_logits=True),
@@ -82,6 +93,58 @@ def two_outputs(losses):
     options = {"epochs": 3, "shuffle": False, "verbose": 0}
     losses = model.fit(x, y, batch_size=32, **options).history["loss"]
     return np.concatenate([w.ravel() for w in model.get_weights()]), losses
+
+
+def normalized(run_eagerly=False):
+    """All variables of a recipe's network, with synchronized statistics."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(77, 8, 8, 3)).astype("float32")
+    y = rng.integers(5, size=77)
+    keras.utils.set_random_seed(0)
+    model = catalogue.build(
+        "resnet56_v2",
+        x.shape[1:],
+        5,
+        kc.EpochModel,
+        synchronized=True,
+        depth=11,
+        width=4,
+    )
+    model.compile(
+        keras.optimizers.SGD(0.05, momentum=0.9),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=False,
+        run_eagerly=run_eagerly,
+    )
+    # The last batch is uneven.
+    model.fit(x, y, batch_size=32, epochs=3, shuffle=False, verbose=0)
+    return model.get_weights()
+
+
+def fed(kind, run_eagerly=False):
+    """Variables of a model with a record, trained on one kind of data."""
+    x, _, labels, weight = data_of("crl", COUNT - 5)
+    options = {"batch_size": 32, "sample_weight": weight, "seed": 3}
+    batches, steps = kc.EpochBatches(x, labels, **options), None
+    if kind == "array_pipeline":
+        batches, steps = (
+            kc.array_pipeline(x, labels, drop_remainder=False, **options),
+            len(batches),
+        )
+    model = network("crl", run_eagerly=run_eagerly)
+    model.fit(batches, epochs=2, steps_per_epoch=steps, verbose=0)
+    return [keras.ops.convert_to_numpy(v) for v in model.variables]
+
+
+def readme():
+    """Weights, and what was shown, after README.md's code that trains."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    code = text.split("```python\n")[1].split("\n\ntemperature = ")[0]
+    space = {"__name__": "page"}
+    exec(PRELUDES["README.md"], space)
+    exec(code, space)
+    model = space["model"]
+    return model.get_weights(), model.history.history
 
 
 def by_workers(name):
@@ -281,6 +344,8 @@ def main(num_replicas):
     plain = [fitted(name, run_eagerly=True) for name in LOSSES]
     alone = gradients([27])
     plain += [two_outputs(of_two(loss)) for loss in TWO.values()]
+    alike = [normalized(run_eagerly=True), fed("EpochBatches", True)]
+    page = readme()
     names = [f"CPU:{i}" for i in range(num_replicas)]
     with tf.distribute.MirroredStrategy(names).scope():
         many = [trained(name, uneven=True) for name in MODELS]
@@ -289,6 +354,8 @@ def main(num_replicas):
         parts = gradients([14, 13])
         shared = {name: by_workers(name) for name in ("crl", "sam")}
         refused = what_trains_wrongly()
+        same = [normalized(), *map(fed, ("EpochBatches", "array_pipeline"))]
+        page = largest_differences(page, readme())
         metrics = [kc.ECE(from_logits=True) for _ in range(2)]
         answers = read(num_replicas)
     outside = updated(*metrics)
@@ -309,7 +376,11 @@ def main(num_replicas):
         )[0]
         for name, values in shared.items()
     }
+    alike = zip([*alike, alike[1]], same, strict=True)
+    alike = [largest_differences((a, {}), (b, {}))[0] for a, b in alike]
     answer = {
+        "alike": alike,
+        "readme": page,
         "workers": workers,
         "gradients": differences,
         "models": models,

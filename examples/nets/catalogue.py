@@ -4,6 +4,7 @@ from functools import partial
 
 import keras
 
+from nets.convolutions import synchronize
 from nets.deeplab import BACKBONES
 from nets.deeplab import deeplabv3
 from nets.deeplab import deeplabv3plus
@@ -87,6 +88,7 @@ def build(
     num_classes,
     model_class=keras.Model,
     model_arguments=None,
+    synchronized=False,
     **options,
 ):
     """A network of the catalogue, as a model that trains as one likes.
@@ -98,6 +100,8 @@ def build(
         model_class: `keras.Model`, or a subclass that takes inputs, outputs
             and `model_arguments`.
         model_arguments: Keyword arguments of that class.
+        synchronized: Whether batch normalizations take the statistics of all
+            replicas together, see `nets.convolutions.synchronize`.
         **options: Of the network; `stem` of ResNets and `patch_size` of the
             transformer are chosen by the size of the image if not here.
 
@@ -113,4 +117,5 @@ def build(
             f"`name` must be one of {tuple(catalogue)}. Received: {name=}"
         )
     model = catalogue[name](tuple(input_shape), num_classes, **options)
+    synchronize(model, synchronized)
     return model_class(model.input, model.output, **(model_arguments or {}))

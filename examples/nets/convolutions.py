@@ -4,7 +4,7 @@ import keras
 
 from nets.fused import FusedBatchNormalization
 
-__all__ = ["convolution", "normalization"]
+__all__ = ["convolution", "normalization", "synchronize"]
 
 
 def convolution(
@@ -65,3 +65,20 @@ def normalization(x, *, active=True, name=None):
     """
     x = FusedBatchNormalization(momentum=0.9, epsilon=1e-5, name=name)(x)
     return keras.layers.ReLU()(x) if active else x
+
+
+def synchronize(model, synchronized=True):
+    """Whether batch normalizations take statistics of all replicas together.
+
+    With it, training on several devices is that on one device; without it,
+    each device normalizes its part of a batch by itself.
+
+    Args:
+        model: A network, before its first step of training.
+        synchronized: As in `keras.layers.BatchNormalization`.
+    """
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            synchronize(layer, synchronized)
+        elif isinstance(layer, keras.layers.BatchNormalization):
+            layer.synchronized = synchronized

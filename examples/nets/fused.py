@@ -12,7 +12,8 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
 
     Keras builds means, variances and the rest of many operations, each of
     which reads or writes all of the images. Values are those of Keras'
-    layer, but for rounding. Elsewhere, and in inference, this is that layer.
+    layer, but for rounding. Elsewhere, in inference, and where several
+    replicas take their statistics together, this is that layer.
 
     Args:
         **kwargs: As in `keras.layers.BatchNormalization`, with `axis=-1`.
@@ -29,6 +30,9 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
             return super().call(inputs, training=training, mask=mask)
         import tensorflow as tf
 
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        if self.synchronized and replicas > 1:
+            return super().call(inputs, training=training, mask=mask)
         outputs, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
             x=inputs,
             scale=ops.convert_to_tensor(self.gamma),

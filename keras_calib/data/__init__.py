@@ -6,6 +6,7 @@ data sets of examples choose, paint and count; `training_pipeline` and
 """
 
 from keras_calib.data.arrays import EpochBatches
+from keras_calib.data.arrays import array_pipeline
 from keras_calib.data.boxes import boxes_to_mask
 from keras_calib.data.boxes import clip_boxes
 from keras_calib.data.boxes import crop_boxes
@@ -48,6 +49,7 @@ __all__ = [
     "EpochBatches",
     "Tally",
     "apply_layers",
+    "array_pipeline",
     "boxes_to_mask",
     "cap_classes",
     "center_crop",

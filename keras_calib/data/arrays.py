@@ -8,8 +8,10 @@ import numpy as np
 
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
+from keras_calib.data.order import hashed
+from keras_calib.extras import tensorflow as tf
 
-__all__ = ["EpochBatches"]
+__all__ = ["EpochBatches", "array_pipeline"]
 
 
 class EpochBatches(keras.utils.PyDataset):
@@ -39,7 +41,9 @@ class EpochBatches(keras.utils.PyDataset):
             `numpy.random.Generator`, which returns inputs and labels of as
             many samples: random crops, mixed images with soft labels. What
             the generator draws depends on seed, epoch and place of the batch
-            alone. None, the default, shows samples as they are.
+            alone. None, the default, shows samples as they are. It runs in
+            Python, in one thread: on TensorFlow `array_pipeline` augments in
+            parallel.
         with_index: Whether labels are `{"label": labels, "index": numbers}`,
             as the models of this library take them, or the labels alone.
             Defaults to `True`.
@@ -151,11 +155,158 @@ class EpochBatches(keras.utils.PyDataset):
             self._order = self._of_epoch()
 
     def _of_epoch(self):
-        places = np.arange(len(self._y))
-        if self._seed is None:
-            return places
-        random = np.random.default_rng((self._seed, self._epoch))
-        return random.permutation(places)
+        return _order(len(self._y), self._seed, self._epoch)
+
+
+def array_pipeline(
+    x: Any,
+    y: Any,
+    *,
+    batch_size: int = 32,
+    sample_weight: Any = None,
+    seed: int | None = 0,
+    drop_remainder: bool = True,
+    augment: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
+    epochs: int | None = None,
+    first_epoch: int = 0,
+    num_parallel_calls: int | None = None,
+) -> Any:
+    """Arrays as batches with an index, made in parallel by `tf.data`.
+
+    Use it in place of `EpochBatches` where training waits for its data, for
+    instance on several GPUs. Samples come in the order of `EpochBatches` of
+    the same seed and epoch. Batches are a function of the arrays, `seed` and
+    the epoch: they do not depend on parallel calls or on other random numbers
+    of the program.
+
+    Args:
+        x: Inputs `(n, ...)`, an array or a structure of arrays.
+        y: Labels `(n, ...)`.
+        batch_size: Samples per batch. Defaults to `32`.
+        sample_weight: Weights `(n,)`, or None.
+        seed: Seed of the order and of `augment`, or None for the order of the
+            arrays. Defaults to `0`.
+        drop_remainder: Whether to leave out the last, smaller batch of an
+            epoch. Defaults to `True`: several devices share a batch evenly.
+        augment: A function of inputs, labels and a key, an int32 tensor
+            `(2,)` for the stateless random operations of `tf.random` or for
+            `cutmix`, `mixup` and `ricap`. It returns inputs and labels of
+            as many samples, and is compiled, so it must use TensorFlow's or
+            Keras' operations. None, the default, shows samples as they are.
+        epochs: Number of epochs, or None for no end: give `fit` its
+            `steps_per_epoch` then.
+        first_epoch: Number of the first epoch, to resume training with.
+        num_parallel_calls: Batches that are made at once. Defaults to
+            `tf.data.AUTOTUNE`.
+
+    Returns:
+        A `tf.data.Dataset` of `(x, {"label": labels, "index": numbers of the
+        samples})`, and weights where there are any.
+
+    Raises:
+        ValueError: If arrays have different lengths, are too few for a batch,
+            or a number is out of range.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import tensorflow as tf
+    >>> def flipped(images, labels, key):
+    ...     chosen = tf.random.stateless_uniform([len(labels)], key) < 0.5
+    ...     chosen = chosen[:, None, None, None]
+    ...     return tf.where(chosen, images[:, :, ::-1], images), labels
+    >>> images, labels = np.zeros((6, 4, 4, 3), "float32"), np.arange(6) % 2
+    >>> batches = array_pipeline(images, labels, batch_size=2, augment=flipped)
+    >>> x, y = next(iter(batches))
+    >>> x.shape, sorted(y)
+    (TensorShape([2, 4, 4, 3]), ['index', 'label'])
+
+    Reference:
+        TensorFlow, better performance with the tf.data API,
+        https://www.tensorflow.org/guide/data_performance
+    """
+    check_integer("first_epoch", first_epoch, 0)
+    for name, number in (
+        ("epochs", epochs),
+        ("num_parallel_calls", num_parallel_calls),
+    ):
+        if number is not None:
+            check_integer(name, number, 1)
+    arrays = EpochBatches(
+        x,
+        y,
+        batch_size=batch_size,
+        sample_weight=sample_weight,
+        seed=seed,
+        drop_remainder=drop_remainder,
+    )
+    count = len(arrays.index)
+    if not len(arrays):
+        raise ValueError(
+            invalid(
+                "arrays must have samples for a batch",
+                samples=count,
+                batch_size=batch_size,
+            )
+        )
+    parts = (arrays._x, arrays._y, arrays._weight)
+    # A GPU would hold all of them, and give them back batch by batch.
+    with tf.device("CPU"):
+        parts = keras.tree.map_structure(
+            lambda part: None if part is None else tf.convert_to_tensor(part),
+            parts,
+        )
+    root = hashed(seed or 0, 1)
+
+    def order(epoch: Any) -> Any:
+        return _order(count, seed, int(epoch)).astype("int64")
+
+    def places(epoch: Any) -> Any:
+        index = tf.numpy_function(order, [epoch], "int64", stateful=False)
+        index = tf.data.Dataset.from_tensor_slices(
+            tf.ensure_shape(index, [count])
+        )
+        batches = index.batch(batch_size, drop_remainder=drop_remainder)
+        return batches.enumerate().map(
+            lambda place, index: (epoch, place, index)
+        )
+
+    def batch(epoch: Any, place: Any, index: Any) -> tuple:
+        x, labels, weight = keras.tree.map_structure(
+            lambda part: None if part is None else tf.gather(part, index),
+            parts,
+        )
+        if augment is not None:
+            key = tf.random.stateless_uniform(
+                [2],
+                tf.stack([root + epoch, place]),
+                minval=None,
+                maxval=None,
+                dtype="int32",
+            )
+            x, labels = augment(x, labels, key)
+        made = tuple(x) if isinstance(x, list) else x
+        y = {"label": labels, "index": index}
+        return (made, y) if weight is None else (made, y, weight)
+
+    if epochs is None:
+        numbers = tf.data.Dataset.counter(first_epoch)
+    else:
+        numbers = tf.data.Dataset.range(first_epoch, first_epoch + epochs)
+    calls = num_parallel_calls or tf.data.AUTOTUNE
+    return (
+        numbers.flat_map(places)
+        .map(batch, calls, deterministic=True)
+        .prefetch(tf.data.AUTOTUNE)
+    )
+
+
+def _order(count: int, seed: int | None, epoch: int) -> np.ndarray:
+    """The numbers of the samples in the order of an epoch."""
+    places = np.arange(count)
+    if seed is None:
+        return places
+    return np.random.default_rng((seed, epoch)).permutation(places)
 
 
 def _is_structure(x: Any) -> bool:

@@ -16,7 +16,6 @@ from keras_calib.plots.figures import GREY
 from keras_calib.plots.figures import ORANGE
 from keras_calib.plots.figures import Display
 from keras_calib.plots.figures import titled
-from keras_calib.plots.models import predicted
 from keras_calib.plots.texts import plain
 from keras_calib.predictions.collect import predicted
 from keras_calib.predictions.outputs import read_as
