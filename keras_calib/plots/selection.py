@@ -5,15 +5,15 @@ from typing import Any
 import numpy as np
 
 from keras_calib.checks import invalid
-from keras_calib.predictions.batches import check_reread
 from keras_calib.intervals import clopper_pearson
 from keras_calib.metrics.histogram_metric import HistogramMetric
 from keras_calib.metrics.table import CalibrationMetrics
-from keras_calib.predictions.outputs import reads_logits
 from keras_calib.plots.figures import COLORS
 from keras_calib.plots.figures import DASHES
 from keras_calib.plots.figures import Display
 from keras_calib.plots.models import seen
+from keras_calib.predictions.batches import check_reread
+from keras_calib.predictions.outputs import reads_logits
 from keras_calib.risk_coverage import RiskCoverageCurve
 from keras_calib.risk_coverage import aurc
 from keras_calib.risk_coverage import risk_coverage_curve
@@ -97,7 +97,8 @@ class RiskCoverageDisplay(Display):
             points: As in the class.
 
         Raises:
-            ValueError: If a band is asked for with weights.
+            ValueError: If a band is asked for with weights, or there is no
+                model.
         """
         if band and sample_weight is not None:
             raise ValueError(
@@ -108,6 +109,10 @@ class RiskCoverageDisplay(Display):
                 )
             )
         models = probs if isinstance(probs, dict) else {"model": probs}
+        if not models:
+            raise ValueError(
+                invalid("`probs` must hold a model's predictions", probs=probs)
+            )
         options = {
             "from_logits": from_logits,
             "sample_weight": sample_weight,

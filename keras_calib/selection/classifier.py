@@ -9,13 +9,14 @@ import keras
 from keras import ops
 
 from keras_calib.calibrators import Calibrator
-from keras_calib.predictions.collect import predicted_arrays
 from keras_calib.checks import check_number
 from keras_calib.checks import class_axis
 from keras_calib.checks import invalid
 from keras_calib.inputs import read_predictions
+from keras_calib.numerics import as_array
 from keras_calib.numerics import at_least_float32
 from keras_calib.numerics import to_numpy
+from keras_calib.predictions.collect import predicted_arrays
 from keras_calib.score_names import score_function
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
@@ -199,7 +200,7 @@ class SelectiveClassifier(keras.layers.Layer):
                 there is no `tune_fraction` to fit it on.
         """
         target = Target(risk, coverage, delta, method).check()
-        labels, logits = to_numpy(labels), to_numpy(logits)
+        labels, logits = as_array(labels, "labels"), as_array(logits, "logits")
         class_axis(logits, -1, "logits")
         check_units(delta, logits.shape[:-1])
         if tune_fraction is None:
@@ -292,7 +293,7 @@ class SelectiveClassifier(keras.layers.Layer):
                 )
             )
         # In the precision of the scores that are served.
-        scores = to_numpy(scores, "float32")
+        scores = as_array(scores, "scores", "float32")
         found = candidates(scores, correct, sample_weight, delta)
         self._take(found, target, self._place)
         return self
