@@ -12,15 +12,16 @@ from keras_calib.checks import check_above
 from keras_calib.checks import check_integer
 from keras_calib.checks import check_not_empty
 from keras_calib.checks import check_number
-from keras_calib.checks import check_rank
 from keras_calib.checks import class_axis
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
 from keras_calib.gradients import value_and_grad
+from keras_calib.inputs import check_no_nan
 from keras_calib.inputs import read_labels
 from keras_calib.inputs import soft_labels
 from keras_calib.losses import PerSampleLoss
 from keras_calib.losses.smoothing import cross_entropy
+from keras_calib.numerics import as_array
 from keras_calib.numerics import at_least_float32
 from keras_calib.numerics import to_logits
 from keras_calib.numerics import to_numpy
@@ -282,15 +283,14 @@ def prediction_flips(before: Any, after: Any) -> float:
     """The share of samples whose predicted class changes.
 
     Args:
-        before: Logits or probabilities `(..., num_classes)` before a step of
-            training, of temperature scaling, of anything.
+        before: Logits or probabilities `(..., num_classes)` before a change.
         after: The same samples' after it, of the same shape.
 
     Returns:
         Share in [0, 1]. Of tied classes the first counts as predicted.
 
     Raises:
-        ValueError: If shapes differ, or there are no samples.
+        ValueError: If shapes differ, there are no samples, or one is NaN.
 
     Example:
 
@@ -300,11 +300,11 @@ def prediction_flips(before: Any, after: Any) -> float:
 
     Reference:
         Park et al., ACLS: Adaptive and Conditional Label Smoothing for
-        Network Calibration, ICCV 2023, Limitation (0.29 % of the samples of
-        an epoch), https://arxiv.org/abs/2308.11911
+        Network Calibration, ICCV 2023, Limitation,
+        https://arxiv.org/abs/2308.11911
     """
-    before, after = to_numpy(before), to_numpy(after)
-    check_rank("before", before, 2, "(batch, ..., num_classes)")
+    before, after = as_array(before, "before"), as_array(after, "after")
+    class_axis(before, -1, "before")
     check_not_empty("before", before)
     _check_classes("before", before, -1)
     if before.shape != after.shape:
@@ -314,6 +314,8 @@ def prediction_flips(before: Any, after: Any) -> float:
                 **{"before.shape": before.shape, "after.shape": after.shape},
             )
         )
+    check_no_nan(before, False, "before")
+    check_no_nan(after, False, "after")
     return flipped_share(before.argmax(axis=-1), after.argmax(axis=-1))
 
 

@@ -25,6 +25,7 @@ from keras_calib.proper_scores import log_losses
 from keras_calib.proper_scores import summable_losses
 from keras_calib.records import Records
 from keras_calib.records import log_odds_of
+from keras_calib.value_checks import resembles_probabilities
 from keras_calib.value_checks import usable_outputs
 
 try:
@@ -53,7 +54,7 @@ class _Accumulator:
 
     Attributes:
         sums: int32 limbs as in `state_dict()`, or None before any.
-        flags: int64 `(3,)`, as in `state_dict()`.
+        flags: int64 `(4,)`, as in `state_dict()`.
         reduced: Rows not summed yet: float32 `(columns, n)` arrays.
         waiting: Rows not reduced yet: tuples of NumPy arrays.
         reduced_bytes: Size of `reduced`.
@@ -62,7 +63,7 @@ class _Accumulator:
 
     def __init__(self):
         self.sums = None
-        self.flags = np.zeros(3, "int64")
+        self.flags = np.zeros(4, "int64")
         self.reduced, self.reduced_bytes = [], 0
         self.waiting, self.waiting_bytes = [], 0
 
@@ -202,7 +203,8 @@ class CalibrationMetrics(beam.CombineFn):
         if self.output == "state":
             return state
         # The count is in the output: no warning in the worker's log.
-        metric.load_state_dict({**state, "flags": state["flags"] * [0, 1, 1]})
+        flags = state["flags"] * [0, 1, 1, 1]
+        metric.load_state_dict({**state, "flags": flags})
         values = {name: float(x) for name, x in metric.result().items()}
         values[metric.prefix + "num_invalid"] = float(accumulator.flags[0])
         values[metric.prefix + "weight"] = float(metric.bins().weight.sum())
@@ -289,6 +291,9 @@ class CalibrationMetrics(beam.CombineFn):
                     truth[part], outputs[part].astype("float64"), weight[part]
                 )
                 accumulator.flags[0] += num_invalid
+                if self.from_logits and not self.top1:
+                    rows = outputs[part]
+                    accumulator.flags[3] += resembles_probabilities(rows)
                 accumulator.reduced.append(columns)
                 accumulator.reduced_bytes += columns.nbytes + _OVERHEAD
         if accumulator.reduced_bytes > _MAX_REDUCED:

@@ -7,7 +7,7 @@ import numpy as np
 from keras_calib import bin_errors
 from keras_calib.calibration_error import equal_width_bins
 from keras_calib.checks import invalid
-from keras_calib.numerics import to_numpy
+from keras_calib.numerics import as_array
 from keras_calib.top_label import top_label
 from keras_calib.value_checks import check_objectness
 
@@ -258,8 +258,8 @@ def objectness_deviation(
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020,
         https://arxiv.org/abs/2009.06432
     """
-    labels, objectness = to_numpy(labels), to_numpy(objectness, "float64")
-    probs = to_numpy(probs)
+    labels, probs = as_array(labels, "labels"), as_array(probs, "probs")
+    objectness = as_array(objectness, "objectness", "float64")
     if objectness.shape != probs.shape[:-1]:
         raise ValueError(
             invalid(

@@ -15,7 +15,7 @@ from keras_calib.checks import check_in
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.intervals import tail_of
-from keras_calib.numerics import to_numpy
+from keras_calib.numerics import as_array
 from keras_calib.top_label import top_label
 
 __all__ = ["CalibrationTest", "Comparison", "calibration_test", "compare"]
@@ -204,7 +204,8 @@ def compare(
     """
     tail = tail_of(level)
     check_integer("num_replicates", num_replicates, 2)
-    labels, *outputs = (to_numpy(v) for v in (labels, probs_a, probs_b))
+    arrays = {"labels": labels, "probs_a": probs_a, "probs_b": probs_b}
+    labels, *outputs = (as_array(v, name) for name, v in arrays.items())
     rows = outputs[0].shape[0] if outputs[0].ndim else 0
     for name, value in (("labels", labels), ("probs_b", outputs[1])):
         if value.shape[:1] != (rows,):
@@ -229,7 +230,7 @@ def compare(
 
     values = difference(sample_weight)
     if sample_weight is not None:
-        sample_weight = to_numpy(sample_weight, "float64")
+        sample_weight = as_array(sample_weight, "sample_weight", "float64")
     rng = np.random.default_rng(seed)
     replicates = np.empty(num_replicates)
     for i in range(num_replicates):

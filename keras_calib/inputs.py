@@ -12,27 +12,38 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_calib.checks import check_flag
 from keras_calib.checks import check_integer
 from keras_calib.checks import check_not_empty
+from keras_calib.checks import check_some_classes
 from keras_calib.checks import class_axis
+from keras_calib.checks import fits
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
+from keras_calib.numerics import as_array
+from keras_calib.numerics import as_numbers
 from keras_calib.numerics import at_least_float32
 from keras_calib.numerics import to_numpy
 from keras_calib.value_checks import SUM_TOLERANCE
 from keras_calib.value_checks import check_ids
+from keras_calib.value_checks import check_no_probabilities
 from keras_calib.value_checks import check_objectness
 from keras_calib.value_checks import check_one_hot
 from keras_calib.value_checks import check_probabilities
+from keras_calib.value_checks import check_row_sums
 from keras_calib.value_checks import check_second_class
 from keras_calib.value_checks import check_soft_labels
 from keras_calib.value_checks import is_integer
+from keras_calib.value_checks import located
 from keras_calib.value_checks import pairs_hint
-from keras_calib.weights import read_weight
+from keras_calib.value_checks import sum_tolerance
+from keras_calib.value_checks import warn_of_probabilities
+from keras_calib.weights import weight_of_rows
 
 __all__ = [
     "CONTEXT",
     "Predictions",
+    "check_no_nan",
     "check_reading",
     "possible_labels",
     "read_arrays",
@@ -69,8 +80,11 @@ class Predictions(NamedTuple):
     objectness: Any = None
 
 
-def check_reading(axis: Any, ignore_class: Any) -> None:
-    """Raises TypeError unless both are whole numbers (or None)."""
+def check_reading(
+    axis: Any, ignore_class: Any, from_logits: Any = False
+) -> None:
+    """Raises TypeError unless they are whole numbers (or None) and a bool."""
+    check_flag("from_logits", from_logits)
     check_integer("axis", axis)
     if ignore_class is not None:
         check_integer("ignore_class", ignore_class)
@@ -95,7 +109,7 @@ def split_objectness(
         ValueError: If the last axis is not 2; and in eager use, if an
             objectness is outside [0, 1].
     """
-    y_true = ops.convert_to_tensor(y_true)
+    y_true = ops.convert_to_tensor(as_numbers(y_true, "y_true"))
     shape = shape_of(y_true)
     if len(shape) < 2 or shape[-1] != 2:
         raise ValueError(
@@ -116,7 +130,9 @@ def split_objectness(
     return ids, objectness, context
 
 
-def read_predictions(y_pred: Any, *, from_logits: bool, axis: int = -1) -> Any:
+def read_predictions(
+    y_pred: Any, *, from_logits: bool, axis: int = -1, name: str = "y_pred"
+) -> Any:
     """Model outputs with classes last and at least two of them.
 
     Args:
@@ -124,18 +140,19 @@ def read_predictions(y_pred: Any, *, from_logits: bool, axis: int = -1) -> Any:
             `(batch, ..., 1)` for the second of two classes.
         from_logits: Whether these are logits.
         axis: The axis of the classes.
+        name: What the caller calls them, for errors.
 
     Returns:
         Float tensor `(batch, ..., num_classes)`: logits or probabilities as
         given. Binary logits z become `[0, z]`, probabilities `[1 - p, p]`.
     """
-    y_pred = at_least_float32(y_pred)
-    axis = class_axis(y_pred, axis)
-    check_not_empty("y_pred", y_pred)
+    y_pred = at_least_float32(y_pred, name)
+    axis = class_axis(y_pred, axis, name)
     if axis != len(y_pred.shape) - 1:
         y_pred = ops.moveaxis(y_pred, axis, -1)
+    check_some_classes(name, y_pred)
     if not from_logits:
-        check_probabilities(y_pred, "y_pred")
+        check_probabilities(y_pred, name)
     if y_pred.shape[-1] == 1:
         other = ops.zeros_like(y_pred) if from_logits else 1.0 - y_pred
         y_pred = ops.concatenate([other, y_pred], axis=-1)
@@ -170,7 +187,7 @@ def read_labels(
         ValueError: If shapes do not fit; and, where values can be seen
             (eager use), if ids are out of range or rows do not sum to 1.
     """
-    y_true = ops.convert_to_tensor(y_true)
+    y_true = ops.convert_to_tensor(as_numbers(y_true, names[0]))
     axis = class_axis(y_pred, axis, names[1])
     rank, given_shape = len(y_pred.shape), shape_of(y_true)
     *lead, num_classes = _classes_last(shape_of(y_pred), axis)
@@ -181,7 +198,7 @@ def read_labels(
             y_true = ops.squeeze(y_true, axis=-1)
     soft = len(y_true.shape) == rank
     expected = (*lead, num_classes) if soft else tuple(lead)
-    if not _fits(shape_of(y_true), expected):
+    if not fits(shape_of(y_true), expected):
         raise ValueError(
             invalid(
                 f"`{names[0]}` must be class ids or one-hot or soft labels "
@@ -279,6 +296,7 @@ def read_arrays(
     ignore_class: int | None = None,
     name: str = "probs",
     drop: bool = True,
+    refuse_probabilities: bool = False,
 ) -> Predictions:
     """Whole data sets as NumPy arrays in the precision they have.
 
@@ -293,6 +311,8 @@ def read_arrays(
         name: What the caller calls `outputs`, for errors.
         drop: Whether rows of the ignored class are dropped, which copies the
             others; if not, `valid` says where they are.
+        refuse_probabilities: Whether logits that look like probabilities
+            raise, instead of a warning.
 
     Returns:
         Predictions of NumPy arrays; labels int64 ids or float soft labels.
@@ -301,13 +321,14 @@ def read_arrays(
         ValueError: Also if no sample counts, or an output is NaN or, of
             logits, infinite.
     """
-    check_reading(-1, ignore_class)
-    labels, outputs = to_numpy(labels), to_numpy(outputs)
+    check_reading(-1, ignore_class, from_logits)
+    labels, outputs = as_array(labels, "labels"), as_array(outputs, name)
     class_axis(outputs, -1, name)
+    tolerance = sum_tolerance(outputs.dtype)
     if outputs.dtype not in (np.float32, np.float64):
         outputs = outputs.astype("float32")
     check_not_empty(name, outputs)
-    _check_no_nan(outputs, from_logits, name)
+    check_no_nan(outputs, from_logits, name)
     read, valid = read_labels(
         labels, outputs, ignore_class=ignore_class, names=("labels", name)
     )
@@ -317,22 +338,26 @@ def read_arrays(
     elif not soft and valid is None and labels.dtype.kind in "iu":
         read = labels.astype("int64", copy=False)
     read = to_numpy(read) if soft else to_numpy(read, "int64")
-    if not from_logits:
+    weight = None
+    if sample_weight is not None:
+        weight = weight_of_rows(sample_weight, outputs.shape[:-1])
+    outputs = outputs.reshape(-1, outputs.shape[-1])
+    valid = None if valid is None else to_numpy(valid).reshape(-1)
+    if from_logits and refuse_probabilities:
+        check_no_probabilities(outputs, name)
+    elif from_logits:
+        warn_of_probabilities(outputs, name)
+    else:
         check_probabilities(outputs, name)
-    lead = outputs.shape[:-1]
+        counts = valid
+        if weight is not None:
+            counts = weight > 0 if valid is None else valid & (weight > 0)
+        check_row_sums(outputs, name, counts, tolerance)
     if outputs.shape[-1] == 1:
         other = np.zeros_like(outputs) if from_logits else 1 - outputs
         outputs = np.concatenate([other, outputs], axis=-1)
-    weight = None
-    if sample_weight is not None:
-        weight = to_numpy(sample_weight, "float64")
-        # Checked as any weight, but kept in float64 on every backend.
-        shape = shape_of(read_weight(weight, lead))
-        weight = np.broadcast_to(weight.reshape(shape), lead).reshape(-1)
-    outputs = outputs.reshape(-1, outputs.shape[-1])
     read = read.reshape(-1, outputs.shape[-1]) if soft else read.reshape(-1)
     if valid is not None:
-        valid = to_numpy(valid).reshape(-1)
         if not valid.any():
             raise ValueError(
                 invalid(
@@ -355,14 +380,8 @@ def _classes_last(shape: tuple, axis: int) -> tuple:
     return (*shape[:axis], *shape[axis + 1 :], shape[axis])
 
 
-def _fits(got: tuple, expected: tuple) -> bool:
-    return len(got) == len(expected) and all(
-        a is None or b is None or a == b
-        for a, b in zip(got, expected, strict=True)
-    )
-
-
-def _check_no_nan(outputs: np.ndarray, from_logits: bool, name: str) -> None:
+def check_no_nan(outputs: np.ndarray, from_logits: bool, name: str) -> None:
+    """Raises ValueError where a row has a NaN, or a logit is infinity."""
     # One pass in the common case: a sum shows NaN and infinity alike.
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.sum(outputs, dtype="float64")):
@@ -370,12 +389,12 @@ def _check_no_nan(outputs: np.ndarray, from_logits: bool, name: str) -> None:
     bad = np.isnan(outputs)
     if from_logits:
         bad = bad | np.isposinf(outputs)
-    count = int(bad.any(axis=-1).sum())
-    if count:
+    bad = bad.any(axis=-1).reshape(-1)
+    if bad.any():
         raise ValueError(
             invalid(
                 f"`{name}` must not contain NaN"
                 + (" or infinity" if from_logits else ""),
-                rows=count,
+                **located(bad),
             )
         )

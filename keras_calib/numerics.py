@@ -7,19 +7,28 @@ tensors in float32: one formula, two precisions (see `namespace`).
 from typing import Any
 from typing import NamedTuple
 
+import keras
 import numpy as np
 from keras import backend
 from keras import ops
+
+from keras_calib.checks import check_numbers
+from keras_calib.checks import fits
+from keras_calib.checks import invalid
+from keras_calib.checks import shape_of
 
 __all__ = [
     "PROBABILITY_FLOOR",
     "SoftmaxParts",
     "TopOne",
+    "as_array",
+    "as_numbers",
     "at_least",
     "at_least_float32",
     "concrete",
     "cumsum",
     "is_wrong",
+    "labels_like",
     "logsumexp",
     "namespace",
     "running_sum",
@@ -36,6 +45,9 @@ __all__ = [
 
 # log and 1/p stay finite in float32.
 PROBABILITY_FLOOR = 1e-37
+
+# Of a logit of -inf, less the largest: the square of its half is finite.
+_LOWEST = -1e18
 
 _BLOCK = 512
 
@@ -57,7 +69,7 @@ class SoftmaxParts(NamedTuple):
     """The softmax p of logits z, `(..., num_classes)`.
 
     Attributes:
-        shifted: z less its largest entry, <= 0.
+        shifted: z less its largest entry, <= 0; finite where z is -inf.
         log_probs: log p, <= 0, finite where p rounds to 0.
         probs: p.
     """
@@ -83,6 +95,54 @@ def to_numpy(x: Any, dtype: Any = None) -> np.ndarray:
     return x if dtype is None else x.astype(dtype, copy=False)
 
 
+def as_numbers(x: Any, name: str) -> Any:
+    """The door of arrays: a NumPy array or tensor of real numbers.
+
+    Arrays and tensors pass as they are. Variables become tensors; lists, and
+    what has `__array__`, such as the columns of pandas, NumPy arrays.
+
+    Args:
+        x: Anything array-like.
+        name: What the caller calls it, for errors.
+
+    Returns:
+        A NumPy array or a tensor.
+
+    Raises:
+        TypeError: If it is masked, ragged, complex, or not of numbers.
+    """
+    if isinstance(x, np.ndarray):
+        check_numbers(name, x)
+        return np.asarray(x)
+    if backend.is_keras_tensor(x):
+        return x
+    if ops.is_tensor(x) or isinstance(x, keras.Variable):
+        check_numbers(name, x)
+        x = x.value if isinstance(x, keras.Variable) else x
+        x = ops.convert_to_tensor(x, sparse=False)
+        # Keras leaves a variable of TensorFlow as it is.
+        return x.read_value() if hasattr(x, "read_value") else x
+    if isinstance(x, list | tuple) and x:
+        check_numbers(name, x[0], of_part=True)
+    if hasattr(x, "detach"):
+        x = x.detach().cpu()
+    try:
+        array = np.asarray(x)
+    except ValueError:
+        # Rows of several lengths.
+        array = np.empty((), object)
+    except (NotImplementedError, RuntimeError, TypeError):
+        # A list of tensors that have no values yet, or need a gradient.
+        return ops.convert_to_tensor(x)
+    check_numbers(name, array)
+    return array
+
+
+def as_array(x: Any, name: str, dtype: Any = None) -> np.ndarray:
+    """`as_numbers`, as a NumPy array."""
+    return to_numpy(as_numbers(x, name), dtype)
+
+
 def concrete(x: Any) -> np.ndarray | None:
     """The value of `x`, or None while a graph is traced."""
     try:
@@ -91,14 +151,35 @@ def concrete(x: Any) -> np.ndarray | None:
         return None
 
 
-def at_least_float32(x: Any) -> Any:
+def at_least_float32(x: Any, name: str = "logits") -> Any:
     """Casts integers and half precision to float32; keeps float32 and 64.
 
-    A squared hinge overflows float16 beyond logits of 250.
+    A squared hinge overflows float16 beyond logits of 250. Lists become what
+    Keras makes of them.
     """
+    listed = isinstance(x, list | tuple)
+    x = as_numbers(x, name)
+    if listed and namespace(x) is np:
+        x = x.astype(backend.floatx())
     x = ops.convert_to_tensor(x)
     dtype = backend.standardize_dtype(x.dtype)
     return x if dtype in ("float32", "float64") else ops.cast(x, "float32")
+
+
+def labels_like(labels: Any, logits: Any) -> Any:
+    """Soft labels of the shape and in the dtype of a tensor of logits."""
+    labels = as_numbers(labels, "labels")
+    if not fits(shape_of(labels), shape_of(logits)):
+        raise ValueError(
+            invalid(
+                "`labels` must be one-hot or soft, of the shape of `logits`",
+                **{
+                    "labels.shape": shape_of(labels),
+                    "logits.shape": shape_of(logits),
+                },
+            )
+        )
+    return ops.cast(labels, logits.dtype)
 
 
 def at_least(x: Any, bound: float) -> Any:
@@ -209,8 +290,11 @@ def logsumexp(x: Any, axis: int = -1, keepdims: bool = False) -> Any:
 def softmax_parts(logits: Any) -> SoftmaxParts:
     """What losses need of the softmax, in few passes over the logits."""
     shifted = logits - ops.max(logits, axis=-1, keepdims=True)
-    log_probs = ops.log_softmax(logits, axis=-1)
-    return SoftmaxParts(shifted, log_probs, ops.softmax(logits, axis=-1))
+    # A class that is ruled out: 0 times infinity would be NaN.
+    lowest = ops.full_like(shifted, _LOWEST)
+    shifted = ops.where(shifted < _LOWEST, lowest, shifted)
+    log_probs = ops.log_softmax(shifted, axis=-1)
+    return SoftmaxParts(shifted, log_probs, ops.softmax(shifted, axis=-1))
 
 
 def sigmoid(log_odds: Any) -> Any:

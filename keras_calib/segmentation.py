@@ -8,7 +8,7 @@ import numpy as np
 from keras_calib.checks import check_integer
 from keras_calib.checks import check_rank
 from keras_calib.checks import invalid
-from keras_calib.numerics import to_numpy
+from keras_calib.numerics import as_array
 
 __all__ = ["per_image"]
 
@@ -59,7 +59,7 @@ def per_image(
         for Network Calibration, CVPR 2022, https://arxiv.org/abs/2111.15430,
         whose released code evaluates segmentation so.
     """
-    labels, probs = to_numpy(labels), to_numpy(probs)
+    labels, probs = as_array(labels, "labels"), as_array(probs, "probs")
     check_rank("probs", probs, 3, "(batch, ..., num_classes)")
     if labels.shape != probs.shape[:-1]:
         raise ValueError(

@@ -16,12 +16,15 @@ from keras_calib.checks import fits
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
 from keras_calib.inputs import read_arrays
+from keras_calib.numerics import as_array
+from keras_calib.numerics import as_numbers
 from keras_calib.numerics import at_least
 from keras_calib.numerics import at_least_float32
 from keras_calib.numerics import namespace
 from keras_calib.numerics import sigmoid
 from keras_calib.numerics import to_numpy
 from keras_calib.value_checks import check_ids
+from keras_calib.value_checks import check_objectness
 from keras_calib.value_checks import is_integer
 
 __all__ = [
@@ -60,7 +63,7 @@ def smooth_labels(labels: Any, *, alpha: Any, spread: str = "all") -> Any:
     check_in("spread", spread, ("all", "others"))
     if isinstance(alpha, numbers.Real):
         check_at_most("alpha", alpha, 1.0)
-    labels = _array(labels)
+    labels = as_numbers(labels, "labels")
     check_rank("labels", labels, 1, "(..., num_classes)")
     num_classes = labels.shape[-1]
     check_integer("labels.shape[-1]", num_classes, 2)
@@ -90,7 +93,7 @@ def objectness_targets(
     Args:
         labels: Class ids `(...)`, or one-hot labels `(..., num_classes)`.
         objectness: Share of the image or crop that the object covers,
-            `(...)`, clipped to [0, 1].
+            `(...)`, in [0, 1]; clipped to it in compiled code.
         num_classes: Number of classes K, at least 2.
         beta: How much of the smoothing is taken, in [0, 1]; 0 leaves hard
             labels.
@@ -106,7 +109,8 @@ def objectness_targets(
     Raises:
         ValueError: If `beta` or `floor` is out of range, or the shapes of
             `labels`, `objectness` and `context` do not fit; where values can
-            be seen, if a class id is not in [0, num_classes).
+            be seen, if a class id is not in [0, num_classes) or an objectness
+            not in [0, 1].
 
     Reference:
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, eq. 5,
@@ -118,13 +122,14 @@ def objectness_targets(
     """
     check_integer("num_classes", num_classes, 2)
     check_beta_and_floor(beta, floor)
-    labels = _array(labels)
+    labels = as_numbers(labels, "labels")
     xp = namespace(labels)
     if xp is np:
-        objectness = np.asarray(objectness, "float64")
+        objectness = as_array(objectness, "objectness", "float64")
     else:
-        objectness = at_least_float32(objectness)
+        objectness = at_least_float32(objectness, "objectness")
     _check_shapes(labels, objectness, num_classes)
+    check_objectness(objectness, "`objectness` must lie in [0, 1]")
     if len(labels.shape) == len(objectness.shape):
         check_ids(labels, num_classes, "labels")
         if xp is np:
@@ -237,11 +242,6 @@ def _kernel_means(
     return total / weight
 
 
-def _array(x: Any) -> Any:
-    """`x` itself if it is an array or tensor, else a NumPy array."""
-    return x if hasattr(x, "shape") else np.asarray(x)
-
-
 def _check_shapes(labels: Any, objectness: Any, num_classes: int) -> None:
     """Raises unless there is one objectness per label; None fits anything."""
     shape, expected = shape_of(labels), shape_of(objectness)
@@ -263,7 +263,7 @@ def _check_shapes(labels: Any, objectness: Any, num_classes: int) -> None:
 
 def _flags(context: Any, objectness: Any) -> Any:
     """`context` as bool, checked for the shape of `objectness`."""
-    context = _array(context)
+    context = as_numbers(context, "context")
     if not fits(shape_of(context), shape_of(objectness)):
         raise ValueError(
             invalid(

@@ -2,15 +2,17 @@
 
 from typing import Any
 
+import numpy as np
 from keras import ops
 
 from keras_calib.checks import class_axis
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
+from keras_calib.numerics import as_array
 from keras_calib.numerics import at_least_float32
 from keras_calib.value_checks import check_weights
 
-__all__ = ["broadcast_weight", "read_weight"]
+__all__ = ["broadcast_weight", "read_weight", "weight_of_rows"]
 
 
 def read_weight(sample_weight: Any, lead_shape: Any) -> Any:
@@ -24,7 +26,7 @@ def read_weight(sample_weight: Any, lead_shape: Any) -> Any:
     Returns:
         Float tensor that broadcasts to the labels.
     """
-    weight = at_least_float32(sample_weight)
+    weight = at_least_float32(sample_weight, "sample_weight")
     lead_shape = tuple(lead_shape)
     rank = len(lead_shape)
     if len(weight.shape) == rank + 1 and weight.shape[-1] == 1:
@@ -41,7 +43,7 @@ def read_weight(sample_weight: Any, lead_shape: Any) -> Any:
                 "`sample_weight` must have the shape of the labels, or one "
                 "weight per sample",
                 **{
-                    "sample_weight.shape": shape_of(sample_weight),
+                    "sample_weight.shape": got,
                     "labels.shape": lead_shape,
                 },
             )
@@ -60,3 +62,11 @@ def broadcast_weight(sample_weight: Any, y_pred: Any, axis: int = -1) -> Any:
     sizes = list(ops.shape(y_pred))
     del sizes[class_axis(y_pred, axis)]
     return ops.broadcast_to(weight, sizes)
+
+
+def weight_of_rows(sample_weight: Any, lead_shape: tuple) -> np.ndarray:
+    """Weights, read, one per row of a whole data set, float64 `(n,)`."""
+    weight = as_array(sample_weight, "sample_weight", "float64")
+    # Checked as any weight, but kept in float64 on every backend.
+    shape = shape_of(read_weight(weight, lead_shape))
+    return np.broadcast_to(weight.reshape(shape), lead_shape).reshape(-1)

@@ -22,7 +22,6 @@ from threadpoolctl import ThreadpoolController
 from keras_calib.checks import invalid
 from keras_calib.inputs import read_arrays
 from keras_calib.numerics import to_numpy
-from keras_calib.value_checks import check_no_probabilities
 
 __all__ = ["Samples", "one_core_a_product", "read_batches", "read_samples"]
 
@@ -248,10 +247,10 @@ def read_samples(
         ignore_class=ignore_class,
         name="logits",
         drop=False,
+        refuse_probabilities=True,
     )
     if read.outputs.min() == -np.inf:
         raise ValueError(invalid("`logits` must be finite", minimum=-np.inf))
-    check_no_probabilities(read.outputs, "logits")
     return Samples(read.labels, read.outputs, read.weight, read.valid)
 
 

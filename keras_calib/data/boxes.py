@@ -13,6 +13,8 @@ from keras_calib.checks import check_in
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
 from keras_calib.extras import tensorflow as tf
+from keras_calib.numerics import concrete
+from keras_calib.value_checks import located
 
 __all__ = [
     "NO_BOX",
@@ -229,7 +231,8 @@ def boxes_to_mask(boxes: Any, size: Any, touched: bool = False) -> Any:
         Mask `(height, width, 1)`, uint8, 1 in the boxes.
 
     Raises:
-        ValueError: If the last axis of `boxes` is not 4.
+        ValueError: If the last axis of `boxes` is not 4, or, in eager use, a
+            corner is NaN.
 
     Example:
 
@@ -242,6 +245,13 @@ def boxes_to_mask(boxes: Any, size: Any, touched: bool = False) -> Any:
         https://arxiv.org/abs/2009.06432
     """
     boxes = as_boxes("boxes", boxes)
+    values = concrete(boxes)
+    if values is not None and np.isnan(values).any():
+        # It would lie in no pixel.
+        bad = np.isnan(values).any(axis=-1)
+        raise ValueError(
+            invalid("`boxes` must not contain NaN", **located(bad))
+        )
     ymin, xmin, ymax, xmax = tf.unstack(boxes, axis=-1)
 
     def inside(low, high, count):

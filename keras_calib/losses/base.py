@@ -7,17 +7,25 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calib.checks import check_some_classes
 from keras_calib.checks import class_axis
 from keras_calib.checks import invalid
+from keras_calib.checks import shape_of
 from keras_calib.inputs import check_reading
 from keras_calib.inputs import possible_labels
 from keras_calib.inputs import read_labels
 from keras_calib.inputs import read_predictions
 from keras_calib.inputs import soft_labels
 from keras_calib.masks import keras_mask
+from keras_calib.numerics import as_numbers
+from keras_calib.numerics import concrete
 from keras_calib.numerics import to_logits
 from keras_calib.replicas import num_replicas
 from keras_calib.replicas import sum_over_replicas
+from keras_calib.value_checks import LOOSE_TOLERANCE
+from keras_calib.value_checks import check_row_sums
+from keras_calib.value_checks import sums_to_1
+from keras_calib.value_checks import warn_of_probabilities
 from keras_calib.weights import broadcast_weight
 
 __all__ = ["PerSampleLoss", "check_hyperparameters", "settle"]
@@ -38,8 +46,11 @@ class PerSampleLoss(keras.losses.Loss):
     Under a distribution strategy a mean is that over the batch of all
     replicas, however unevenly labels that count are spread over them.
 
-    Where compiled code cannot raise, an impossible label (an id out of
-    range, a row that does not sum to 1) makes the loss NaN.
+    Compiled code cannot raise. There an impossible label (an id out of
+    range, a row that does not sum to 1) makes the loss NaN, and so do
+    probabilities that do not sum to 1 within 0.03: above all the outputs of
+    a model of logits whose loss lacks `from_logits=True`. In eager use both
+    raise, and logits that look like probabilities are warned of once.
 
     Args:
         fn: `fn(labels, logits, **hyperparameters)`, soft labels and logits
@@ -56,9 +67,12 @@ class PerSampleLoss(keras.losses.Loss):
         **hyperparameters: Keyword arguments of `fn`.
 
     Raises:
-        TypeError: If `fn` has no argument of the name of a hyperparameter.
+        TypeError: If `fn` has no argument of the name of a hyperparameter,
+            or `from_logits` is no bool; on call, if an array is masked,
+            ragged, complex or not of numbers.
         ValueError: On call, if shapes do not fit, and in eager use if class
-            ids are out of range or label rows do not sum to 1.
+            ids are out of range or rows of labels or of probabilities do not
+            sum to 1.
 
     Reference:
         Keras' own losses have the same two parts, a function and a class:
@@ -87,7 +101,7 @@ class PerSampleLoss(keras.losses.Loss):
         **hyperparameters: Any,
     ):
         check_hyperparameters(fn, hyperparameters)
-        check_reading(axis, ignore_class)
+        check_reading(axis, ignore_class, from_logits)
         dtype = keras.dtype_policies.get(dtype or keras.config.floatx())
         is_double = dtype.compute_dtype == "float64"
         super().__init__(
@@ -100,17 +114,26 @@ class PerSampleLoss(keras.losses.Loss):
         self.axis = axis
         self.ignore_class = ignore_class
         self.hyperparameters = hyperparameters
+        # Whether predictions were seen to be what `from_logits` says.
+        self._has_seen_logits = False
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        y_true = ops.convert_to_tensor(y_true)
-        y_pred = ops.convert_to_tensor(y_pred)
+        y_true = ops.convert_to_tensor(as_numbers(y_true, "y_true"))
+        y_pred = ops.convert_to_tensor(as_numbers(y_pred, "y_pred"))
         if sample_weight is not None:
             sample_weight = ops.cast(
                 broadcast_weight(sample_weight, y_pred, self.axis), self.dtype
             )
+        check_some_classes("y_pred", y_pred)
         y_pred, valid = self._valid(y_true, y_pred)
         if valid is not None:
             valid = ops.cast(valid, self.dtype)
+        self._check_outputs(y_pred, _product(valid, sample_weight))
+        if 0 in shape_of(y_pred) and num_replicas() == 1:
+            # No samples; 0, in which the predictions still take part.
+            losses = ops.cast(ops.sum(y_pred, axis=self.axis), self.dtype)
+            is_whole = self.reduction in (None, "none")
+            return losses if is_whole else ops.sum(losses)
         if num_replicas() > 1 and self.reduction not in (None, "none", "sum"):
             return self._mean_of_replicas(y_true, y_pred, valid, sample_weight)
         weight = sample_weight
@@ -145,6 +168,18 @@ class PerSampleLoss(keras.losses.Loss):
             **self.hyperparameters,
         }
 
+    def _check_outputs(self, y_pred, weight):
+        """Looks, in eager use, whether these are what `from_logits` says."""
+        if self.from_logits and self._has_seen_logits:
+            return
+        if self.axis not in (-1, len(y_pred.shape) - 1):
+            y_pred = ops.moveaxis(y_pred, self.axis, -1)
+        if self.from_logits:
+            self._has_seen_logits = warn_of_probabilities(y_pred, "y_pred")
+            return
+        counts = None if weight is None else weight > 0
+        check_row_sums(y_pred, "y_pred", counts)
+
     def _read(self, y_true, y_pred):
         """Soft labels, logits, where they count (or None), and can be."""
         labels, valid = read_labels(
@@ -153,12 +188,17 @@ class PerSampleLoss(keras.losses.Loss):
         logits = read_predictions(
             y_pred, from_logits=self.from_logits, axis=self.axis
         )
-        if not self.from_logits:
-            logits = to_logits(logits)
         num_classes = logits.shape[-1]
         possible = possible_labels(
             labels, num_classes, hard=self.needs_hard_labels
         )
+        if not self.from_logits:
+            if concrete(possible) is None:
+                # Rows that count were checked where that can be seen.
+                possible = ops.logical_and(
+                    possible, sums_to_1(logits, LOOSE_TOLERANCE)
+                )
+            logits = to_logits(logits)
         labels = soft_labels(labels, num_classes, logits.dtype)
         if valid is not None:
             # Not by weight 0 alone: an ignored NaN times 0 is NaN.

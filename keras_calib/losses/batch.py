@@ -12,6 +12,7 @@ from keras_calib.losses.batch_base import BatchCoupledLoss
 from keras_calib.losses.confidence import correctness
 from keras_calib.losses.confidence import top_probability
 from keras_calib.numerics import at_least_float32
+from keras_calib.numerics import labels_like
 from keras_calib.numerics import safe_divide
 
 __all__ = ["DCA", "MDCA", "dca", "mdca"]
@@ -41,7 +42,7 @@ def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:
     logits = at_least_float32(logits)
     num_classes = logits.shape[-1]
     logits = ops.reshape(logits, (-1, num_classes))
-    labels = ops.reshape(ops.cast(labels, logits.dtype), (-1, num_classes))
+    labels = ops.reshape(labels_like(labels, logits), (-1, num_classes))
     share = _shares(labels[:, 0], sample_weight)
 
     def forward(logits):
@@ -98,7 +99,7 @@ def dca(
         https://arxiv.org/abs/2009.04057
     """
     logits = at_least_float32(logits)
-    right = correctness(ops.cast(labels, logits.dtype), logits)
+    right = correctness(labels_like(labels, logits), logits)
     difference = ops.reshape(top_probability(logits) - right, (-1,))
     size = ops.abs(ops.sum(difference * _shares(difference, sample_weight)))
     if huber_delta is None:

@@ -13,6 +13,7 @@ from keras_calib.gradients import with_gradient
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.numerics import at_least
 from keras_calib.numerics import at_least_float32
+from keras_calib.numerics import labels_like
 from keras_calib.numerics import softmax_parts
 
 __all__ = [
@@ -47,7 +48,7 @@ def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
         AAAI 2021, eq. 5, https://ojs.aaai.org/index.php/AAAI/article/view/17041
     """
     logits = at_least_float32(logits)
-    labels = ops.cast(labels, logits.dtype)
+    labels = labels_like(labels, logits)
     constant = _xlogx(1.0 - alpha) + _xlogx(alpha)
 
     def forward(logits):
@@ -102,7 +103,7 @@ def confidence_penalty(
         Output Distributions, 2017, https://arxiv.org/abs/1701.06548
     """
     logits = at_least_float32(logits)
-    labels = ops.cast(labels, logits.dtype)
+    labels = labels_like(labels, logits)
     if class_reduction == "mean":
         beta, scale = beta / logits.shape[-1], logits.shape[-1]
     else:
@@ -154,7 +155,7 @@ def uniformity_penalty(
         https://github.com/by-liu/MbLS
     """
     logits = at_least_float32(logits)
-    labels = ops.cast(labels, logits.dtype)
+    labels = labels_like(labels, logits)
 
     def forward(logits):
         parts = softmax_parts(logits)

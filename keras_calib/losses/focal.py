@@ -13,6 +13,7 @@ from keras_calib.gradients import with_gradient
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.numerics import at_least
 from keras_calib.numerics import at_least_float32
+from keras_calib.numerics import labels_like
 from keras_calib.numerics import softmax_parts
 
 __all__ = [
@@ -46,7 +47,7 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
         https://arxiv.org/abs/1708.02002
     """
     logits = at_least_float32(logits)
-    labels = ops.cast(labels, logits.dtype)
+    labels = labels_like(labels, logits)
     step = float(np.finfo(backend.standardize_dtype(logits.dtype)).epsneg)
 
     def forward(logits):
@@ -110,7 +111,7 @@ def signed_focal(labels: Any, logits: Any, choose: Callable) -> Any:
         Losses `(...)`, in nats.
     """
     logits = at_least_float32(logits)
-    labels = ops.cast(labels, logits.dtype)
+    labels = labels_like(labels, logits)
 
     def forward(logits):
         parts = softmax_parts(logits)

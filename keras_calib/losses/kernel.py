@@ -14,6 +14,7 @@ from keras_calib.losses.confidence import correctness
 from keras_calib.losses.confidence import top_probability
 from keras_calib.numerics import at_least
 from keras_calib.numerics import at_least_float32
+from keras_calib.numerics import labels_like
 from keras_calib.numerics import running_sum
 from keras_calib.numerics import safe_divide
 
@@ -71,7 +72,7 @@ def mmce(
     """
     logits = at_least_float32(logits)
     logits = ops.reshape(logits, (-1, logits.shape[-1]))
-    labels = ops.reshape(ops.cast(labels, logits.dtype), (-1, logits.shape[-1]))
+    labels = ops.reshape(labels_like(labels, logits), (-1, logits.shape[-1]))
     right = correctness(labels, logits)
     confidence = top_probability(logits)
     if sample_weight is None:

@@ -14,6 +14,7 @@ from keras_calib.checks import shape_of
 from keras_calib.gradients import with_gradient
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.numerics import at_least_float32
+from keras_calib.numerics import labels_like
 from keras_calib.numerics import softmax_parts
 
 __all__ = ["ACLS", "MbLS", "acls", "mbls", "with_factor"]
@@ -48,7 +49,7 @@ def mbls(
         for Network Calibration, CVPR 2022, https://arxiv.org/abs/2111.15430
     """
     logits = at_least_float32(logits)
-    labels = ops.cast(labels, logits.dtype)
+    labels = labels_like(labels, logits)
     if class_reduction == "mean":
         strength = strength / logits.shape[-1]
 
@@ -120,7 +121,7 @@ def acls(
         https://arxiv.org/abs/2308.11911
     """
     logits = at_least_float32(logits)
-    labels = ops.cast(labels, logits.dtype)
+    labels = labels_like(labels, logits)
     through_min = reference == "min"
     lambda2 = lambda2 / (logits.shape[-1] - 1)
     if active is not None:

@@ -9,6 +9,7 @@ from keras_calib.checks import check_at_least
 from keras_calib.gradients import with_gradient
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.numerics import at_least_float32
+from keras_calib.numerics import labels_like
 from keras_calib.numerics import softmax_parts
 
 __all__ = ["CPC", "cpc"]
@@ -44,7 +45,7 @@ def cpc(
         https://openaccess.thecvf.com/content/CVPR2022/html/Cheng_Calibrating_Deep_Neural_Networks_by_Pairwise_Constraints_CVPR_2022_paper.html
     """
     logits = at_least_float32(logits)
-    labels = ops.cast(labels, logits.dtype)
+    labels = labels_like(labels, logits)
     num_others = logits.shape[-1] - 1
     lambda1 = lambda1 / num_others
 

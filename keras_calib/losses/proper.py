@@ -8,6 +8,7 @@ from keras import ops
 from keras_calib.gradients import with_gradient
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.numerics import at_least_float32
+from keras_calib.numerics import labels_like
 
 __all__ = ["BrierLoss", "brier_loss"]
 
@@ -29,7 +30,7 @@ def brier_loss(labels: Any, logits: Any) -> Any:
         Monthly Weather Review 78, 1950.
     """
     logits = at_least_float32(logits)
-    labels = ops.cast(labels, logits.dtype)
+    labels = labels_like(labels, logits)
 
     def forward(logits):
         probs = ops.softmax(logits, axis=-1)

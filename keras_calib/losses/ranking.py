@@ -9,6 +9,7 @@ from keras_calib.checks import check_rows
 from keras_calib.losses.confidence import normalised_neg_entropy
 from keras_calib.losses.confidence import probability_margin
 from keras_calib.losses.confidence import top_probability
+from keras_calib.numerics import as_numbers
 from keras_calib.numerics import at_least_float32
 
 __all__ = ["correctness_ranking"]
@@ -72,7 +73,9 @@ def correctness_ranking(
     check_in("score", score, tuple(_SCORES))
     check_in("condition", condition, ("margin", "ranking"))
     logits = at_least_float32(logits)
-    record = ops.stop_gradient(ops.cast(correctness, logits.dtype))
+    record = ops.stop_gradient(
+        ops.cast(as_numbers(correctness, "correctness"), logits.dtype)
+    )
     check_rows("correctness", record, logits)
     kappa = _SCORES[score](logits)
     lead = record - ops.roll(record, -1, axis=0)

@@ -14,7 +14,9 @@ from keras_calib.gradients import with_gradient
 from keras_calib.inputs import read_predictions
 from keras_calib.inputs import split_objectness
 from keras_calib.losses.base import PerSampleLoss
+from keras_calib.numerics import as_numbers
 from keras_calib.numerics import at_least_float32
+from keras_calib.numerics import labels_like
 from keras_calib.numerics import softmax_parts
 from keras_calib.targets import check_beta_and_floor
 from keras_calib.targets import objectness_targets
@@ -41,7 +43,7 @@ def cross_entropy(labels: Any, logits: Any) -> Any:
         Losses `(...)`, in nats.
     """
     logits = at_least_float32(logits)
-    labels = ops.cast(labels, logits.dtype)
+    labels = labels_like(labels, logits)
 
     def forward(logits):
         parts = softmax_parts(logits)
@@ -71,7 +73,7 @@ def label_smoothing(
         Vision, CVPR 2016, section 7, https://arxiv.org/abs/1512.00567
     """
     logits = at_least_float32(logits)
-    labels = ops.cast(labels, logits.dtype)
+    labels = labels_like(labels, logits)
     targets = smooth_labels(labels, alpha=alpha, spread=spread)
     return cross_entropy(targets, logits)
 
@@ -108,8 +110,8 @@ def adaptive_label_smoothing(
     """
     logits = at_least_float32(logits)
     targets = objectness_targets(
-        ops.cast(labels, logits.dtype),
-        ops.cast(objectness, logits.dtype),
+        labels_like(labels, logits),
+        ops.cast(as_numbers(objectness, "objectness"), logits.dtype),
         logits.shape[-1],
         beta=beta,
         floor=floor,

@@ -12,8 +12,13 @@ from keras_calib import exact_sums
 from keras_calib.backend.keras_internals import set_direction
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
+from keras_calib.checks import warn
+from keras_calib.inputs import Predictions
 from keras_calib.inputs import check_reading
 from keras_calib.metrics.reading import Reading
+from keras_calib.metrics.reading import all_flags
+from keras_calib.metrics.reading import is_empty
+from keras_calib.metrics.reading import read_as_logits
 from keras_calib.metrics.reading import read_batch
 from keras_calib.metrics.reading import read_scores
 from keras_calib.numerics import concrete
@@ -21,12 +26,13 @@ from keras_calib.records import Records
 from keras_calib.records import blocks
 from keras_calib.records import observe
 from keras_calib.replicas import assign_sum
+from keras_calib.value_checks import as_logits_message
 
 __all__ = ["StreamingMetric"]
 
 # 2: the histogram keeps right and wrong apart.
 _SCHEMA = 2
-_INVALID, _FRACTIONAL, _WITHOUT_ROWS = range(3)
+_INVALID, _FRACTIONAL, _WITHOUT_ROWS, _PROBABILITIES = range(4)
 
 
 class StreamingMetric(keras.metrics.Metric):
@@ -46,9 +52,12 @@ class StreamingMetric(keras.metrics.Metric):
     second of two classes. The value is 0 before any sample.
 
     What cannot count (a prediction that is NaN, infinite or no probability,
-    an impossible label, a negative weight) raises in eager use. Compiled
-    code cannot raise: there it is left out and counted in `num_invalid`, and
-    `result()` warns of it as soon as it is read outside.
+    a row of probabilities that does not sum to 1, an impossible label, a
+    negative weight) raises in eager use. Compiled code cannot raise: there
+    it is left out and counted in `num_invalid`, and `result()` warns of it
+    as soon as it is read outside. It also warns, once, if predictions that
+    are read as logits look like probabilities. A batch without samples, or
+    whose weights are all 0, adds nothing.
 
     Args:
         summary: Has `shape`, `needs_rows`, and `summarise(records)` to int32
@@ -94,7 +103,7 @@ class StreamingMetric(keras.metrics.Metric):
         name: str | None = None,
         dtype: Any = None,
     ):
-        check_reading(axis, ignore_class)
+        check_reading(axis, ignore_class, from_logits)
         if pixels_per_image is not None:
             check_integer("pixels_per_image", pixels_per_image, 1)
         check_integer("seed", seed)
@@ -105,9 +114,10 @@ class StreamingMetric(keras.metrics.Metric):
             from_logits, axis, ignore_class, objectness, pixels_per_image, seed
         )
         self.sums = self._add_sums("sums", summary.shape)
-        # Of predictions that cannot count, of batches whose weights are not
-        # whole, of batches of top-1 records.
-        self.flags = self._add_sums("flags", (3,))
+        # Of predictions that cannot count; of batches of weights that are not
+        # whole, of top-1 records, of probabilities that are read as logits.
+        self.flags = self._add_sums("flags", (4,))
+        self._has_warned = False
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         """Adds one batch.
@@ -116,7 +126,7 @@ class StreamingMetric(keras.metrics.Metric):
             y_true: Labels, see the class.
             y_pred: Predictions, see the class.
             sample_weight: `(batch,)` or of the shape of the class ids, >= 0
-                and not 0 everywhere. Whole numbers count as repeats. The
+                where 0 does not count. Whole numbers count as repeats. The
                 largest of a batch must lie between 1e-3 and 1e4 (checked in
                 eager use): only ratios matter, so divide by the mean where
                 it does not. The sum of their squares must stay below 5e14.
@@ -124,9 +134,11 @@ class StreamingMetric(keras.metrics.Metric):
         batch, num_invalid = read_batch(
             y_true, y_pred, sample_weight, self.reading
         )
+        if is_empty(batch):
+            return
         size = getattr(self.summary, "max_rows", exact_sums.MAX_BATCH)
         parts = map(observe, blocks(batch, size))
-        self._add(parts, batch.weight, num_invalid, False)
+        self._add(parts, batch.weight, num_invalid, False, batch)
 
     def update_scores(self, confidence, correct, sample_weight=None):
         """Adds top-1 records, where a log keeps nothing more.
@@ -156,6 +168,8 @@ class StreamingMetric(keras.metrics.Metric):
             sample_weight,
             is_confidence=self._ranks_by_confidence(),
         )
+        if records.score.shape[0] == 0:
+            return
         parts = blocks(records, exact_sums.MAX_BATCH)
         self._add(parts, records.weight, num_invalid, True)
 
@@ -221,7 +235,7 @@ class StreamingMetric(keras.metrics.Metric):
         own = self.state_dict()
         for state in states:
             own["sums"] += state["sums"]
-            own["flags"] += state["flags"]
+            own["flags"] += all_flags(state["flags"])
         self._assign(own)
 
     def state_dict(self) -> dict[str, Any]:
@@ -280,6 +294,7 @@ class StreamingMetric(keras.metrics.Metric):
         weight: Any,
         num_invalid: Any,
         is_top_one: bool,
+        batch: Predictions | None = None,
     ) -> None:
         fractional = ops.zeros_like(num_invalid)
         if weight is not None:
@@ -290,6 +305,7 @@ class StreamingMetric(keras.metrics.Metric):
                 num_invalid,
                 fractional,
                 ops.full_like(num_invalid, int(is_top_one)),
+                read_as_logits(batch, num_invalid),
             ]
         )
         sums = self.sums.value
@@ -317,7 +333,12 @@ class StreamingMetric(keras.metrics.Metric):
 
     def _warn_of_invalid(self) -> None:
         flags = concrete(self.flags)
-        if flags is not None and flags[_INVALID]:
+        if flags is None:
+            return
+        if flags[_PROBABILITIES] and not self._has_warned:
+            self._has_warned = True
+            warn(as_logits_message(f"y_pred` of `{self.name}"))
+        if flags[_INVALID]:
             warnings.warn(
                 f"`{self.name}` leaves out {flags[_INVALID]} predictions that "
                 "are NaN or infinite, no probabilities, or have an impossible "
@@ -359,6 +380,7 @@ class StreamingMetric(keras.metrics.Metric):
                     other=state["config"],
                 )
             )
+        state = {**state, "flags": all_flags(state["flags"])}
         for key, variable in (("sums", self.sums), ("flags", self.flags)):
             if np.shape(state[key]) != tuple(variable.shape):
                 raise ValueError(
@@ -371,7 +393,7 @@ class StreamingMetric(keras.metrics.Metric):
 
     def _assign(self, state: dict[str, Any]) -> None:
         assign_sum(self.sums, exact_sums.carried(np.asarray(state["sums"])))
-        flags = np.minimum(np.asarray(state["flags"]), 2**31 - 1)
+        flags = np.minimum(all_flags(state["flags"]), 2**31 - 1)
         assign_sum(self.flags, flags.astype("int32"))
 
     def _add_sums(self, name, shape):

@@ -13,8 +13,10 @@ from keras_calib.checks import shape_of
 from keras_calib.inputs import Predictions
 from keras_calib.intervals import mean_interval
 from keras_calib.metrics.base import StreamingMetric
+from keras_calib.metrics.reading import is_empty
 from keras_calib.metrics.reading import read_batch
 from keras_calib.moment_summary import MomentSummary
+from keras_calib.numerics import as_numbers
 from keras_calib.numerics import safe_divide
 from keras_calib.records import Records
 from keras_calib.records import observe
@@ -110,9 +112,11 @@ class PerImage(StreamingMetric):
                     sample_weight=type(sample_weight).__name__,
                 )
             )
-        y_pred = ops.convert_to_tensor(y_pred)
+        y_pred = ops.convert_to_tensor(as_numbers(y_pred, "y_pred"))
         check_rank("y_pred", y_pred, 3, "(batch, ..., num_classes)")
         batch, num_invalid = read_batch(y_true, y_pred, None, self.reading)
+        if is_empty(batch):
+            return
         num_pixels = self._num_pixels(y_pred)
         if self.background is not None:
             ids = ops.cast(hard_labels(batch.labels), "int32")
@@ -132,7 +136,7 @@ class PerImage(StreamingMetric):
             weight=counts / num_pixels,
             rows=None,
         )
-        self._add([records], None, num_invalid, False)
+        self._add([records], None, num_invalid, False, batch)
 
     def update_scores(self, confidence, correct, sample_weight=None):
         raise TypeError(

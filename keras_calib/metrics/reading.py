@@ -3,9 +3,9 @@
 from typing import Any
 from typing import NamedTuple
 
+import numpy as np
 from keras import ops
 
-from keras_calib.checks import check_not_empty
 from keras_calib.checks import class_axis
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
@@ -15,19 +15,32 @@ from keras_calib.inputs import read_labels
 from keras_calib.inputs import read_predictions
 from keras_calib.inputs import split_objectness
 from keras_calib.masks import keras_mask
+from keras_calib.numerics import as_numbers
 from keras_calib.numerics import concrete
 from keras_calib.numerics import to_logits
 from keras_calib.pixels import sample_pixels
 from keras_calib.records import Records
 from keras_calib.records import log_odds_of
-from keras_calib.value_checks import check_some_weight
+from keras_calib.value_checks import check_row_sums
 from keras_calib.value_checks import check_weight_scale
 from keras_calib.value_checks import in_unit_interval
+from keras_calib.value_checks import is_made_up
+from keras_calib.value_checks import located
+from keras_calib.value_checks import resembles_probabilities
+from keras_calib.value_checks import sum_tolerance
 from keras_calib.value_checks import usable_outputs
 from keras_calib.weights import broadcast_weight
 from keras_calib.weights import read_weight
 
-__all__ = ["Reading", "read_batch", "read_scores", "score_input"]
+__all__ = [
+    "Reading",
+    "all_flags",
+    "is_empty",
+    "read_as_logits",
+    "read_batch",
+    "read_scores",
+    "score_input",
+]
 
 
 class Reading(NamedTuple):
@@ -54,7 +67,7 @@ def read_batch(
         ValueError: If shapes do not fit; in eager use, if a prediction
             cannot count.
     """
-    y_pred = ops.convert_to_tensor(y_pred)
+    y_pred = ops.convert_to_tensor(as_numbers(y_pred, "y_pred"))
     objectness = None
     if reading.objectness:
         y_true, objectness, _ = split_objectness(y_true, reading.ignore_class)
@@ -85,11 +98,17 @@ def read_batch(
         batch = _some_pixels(batch, reading)
     batch = _flat(batch)
     outputs = batch.outputs
+    if is_empty(batch):
+        return batch, ops.zeros((), dtype="int32")
     valid, weight, num_invalid = _settle(
         batch.valid,
         batch.weight,
-        usable_outputs(outputs, reading.from_logits),
+        usable_outputs(
+            outputs, reading.from_logits, sum_tolerance(y_pred.dtype)
+        ),
         possible_labels(batch.labels, outputs.shape[-1]),
+        outputs=outputs,
+        from_logits=reading.from_logits,
     )
     return batch._replace(valid=valid, weight=weight), num_invalid
 
@@ -102,9 +121,8 @@ def read_scores(
     Raises:
         ValueError: If shapes differ; in eager use, if a record cannot count.
     """
-    score = ops.cast(ops.convert_to_tensor(confidence), "float32")
-    correct = ops.cast(ops.convert_to_tensor(correct), "float32")
-    check_not_empty("confidence", score)
+    score = ops.cast(as_numbers(confidence, "confidence"), "float32")
+    correct = ops.cast(as_numbers(correct, "correct"), "float32")
     if shape_of(score) != shape_of(correct):
         raise ValueError(
             invalid(
@@ -142,6 +160,24 @@ def read_scores(
     return records, num_invalid
 
 
+def read_as_logits(batch: Predictions | None, like: Any) -> Any:
+    """1 if these are probabilities that are read as logits, else 0."""
+    if batch is None or not batch.from_logits:
+        return ops.zeros_like(like)
+    return ops.cast(resembles_probabilities(batch.outputs), like.dtype)
+
+
+def is_empty(batch: Predictions) -> bool:
+    """Whether there is known to be no row."""
+    return batch.outputs.shape[0] == 0
+
+
+def all_flags(flags: Any) -> np.ndarray:
+    """Flags of a state; the first versions had one less."""
+    flags = np.asarray(flags)
+    return np.append(flags, 0) if flags.shape == (3,) else flags
+
+
 def score_input(rows: Predictions) -> Any:
     """Logits that score functions take, `(n, num_classes)`.
 
@@ -159,6 +195,8 @@ def _settle(
     usable: Any,
     possible: Any,
     what: str = "`y_pred`",
+    outputs: Any = None,
+    from_logits: bool = True,
 ) -> tuple[Any, Any, Any]:
     """What counts, weights with 0 elsewhere, and how many cannot count.
 
@@ -169,6 +207,8 @@ def _settle(
         possible: Where labels are, or None. Labels were checked where they
             can be seen; what is left there are made-up batches of Keras.
         what: The outputs' name, for the error.
+        outputs: The outputs `(n, num_classes)`, for the error, or None.
+        from_logits: Whether they are logits.
     """
     shown = valid
     if weight is not None:
@@ -178,7 +218,13 @@ def _settle(
         seen = ops.logical_or(weight > 0, ops.logical_not(good))
         shown = seen if valid is None else ops.logical_and(valid, seen)
     num_invalid = _count_outside(usable, shown)
-    is_eager = _refuse(num_invalid, what)
+    count = concrete(num_invalid)
+    is_eager = count is not None
+    if is_eager and count:
+        bad = _outside(usable, shown)
+        _judge(concrete(bad), outputs, from_logits, what)
+        usable = ops.logical_or(usable, bad)
+        num_invalid = ops.zeros_like(num_invalid)
     if possible is not None:
         usable = ops.logical_and(usable, possible)
         if not is_eager:
@@ -187,30 +233,37 @@ def _settle(
     if weight is not None:
         weight = ops.where(counted, weight, ops.zeros_like(weight))
         check_weight_scale(weight)
-        check_some_weight(weight, counted)
     return counted, weight, num_invalid
 
 
-def _count_outside(usable: Any, shown: Any) -> Any:
-    """How many are shown and not usable, int32."""
+def _outside(usable: Any, shown: Any) -> Any:
+    """Where samples are shown and not usable, bool `(n,)`."""
     bad = ops.logical_not(usable)
-    if shown is not None:
-        bad = ops.logical_and(bad, shown)
-    return ops.sum(ops.cast(bad, "int32"))
+    return bad if shown is None else ops.logical_and(bad, shown)
 
 
-def _refuse(num_invalid: Any, what: str) -> bool:
-    """Raises if there are any; returns whether that can be seen."""
-    count = concrete(num_invalid)
-    if count is not None and count:
-        raise ValueError(
-            invalid(
-                f"{what} must not contain NaN or infinity or values out of "
-                "range where it counts",
-                rows=int(count),
-            )
+def _count_outside(usable: Any, shown: Any) -> Any:
+    """How many are, int32."""
+    return ops.sum(ops.cast(_outside(usable, shown), "int32"))
+
+
+def _judge(bad: np.ndarray, outputs: Any, from_logits: bool, what: str) -> None:
+    """Raises, unless what is bad of rows is the precision of their sums."""
+    if outputs is not None and not from_logits:
+        if is_made_up(outputs):
+            return
+        rows = concrete(outputs)
+        inside = usable_outputs(rows, False, tolerance=np.inf)
+        if inside[bad].all():
+            check_row_sums(rows, "y_pred", bad)
+            return
+    raise ValueError(
+        invalid(
+            f"{what} must not contain NaN or infinity or values out of "
+            "range where it counts",
+            **located(bad),
         )
-    return count is not None
+    )
 
 
 def _flat(batch: Predictions) -> Predictions:

@@ -24,7 +24,6 @@ from keras_calib.plots.windows import draw_windows
 from keras_calib.plots.windows import slide
 from keras_calib.predictions.collect import predicted
 from keras_calib.scores import p_norm
-from keras_calib.value_checks import check_no_probabilities
 
 __all__ = ["MaxLogitDisplay", "NormalizedLogitDisplay", "SortedLogitsDisplay"]
 
@@ -54,8 +53,8 @@ class _LogitDisplay(Display):
             from_logits=True,
             ignore_class=ignore_class,
             name="logits",
+            refuse_probabilities=True,
         )
-        check_no_probabilities(read.outputs, "logits")
         outputs = read.outputs.astype("float64")
         self.outcomes = _Outcomes(
             outputs,

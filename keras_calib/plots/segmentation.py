@@ -10,6 +10,7 @@ import numpy as np
 from keras_calib.bins import hard_labels
 from keras_calib.checks import invalid
 from keras_calib.inputs import read_arrays
+from keras_calib.numerics import as_array
 from keras_calib.numerics import is_wrong
 from keras_calib.numerics import to_numpy
 from keras_calib.numerics import top1
@@ -129,7 +130,7 @@ class SegmentationDisplay(Display):
         Raises:
             ValueError: If shapes do not fit or no pixel counts.
         """
-        probs = to_numpy(probs)
+        probs = as_array(probs, "probs")
         if probs.ndim != 3:
             raise ValueError(
                 invalid(

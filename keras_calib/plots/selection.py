@@ -11,6 +11,7 @@ from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.plots.figures import COLORS
 from keras_calib.plots.figures import DASHES
 from keras_calib.plots.figures import Display
+from keras_calib.plots.models import seen
 from keras_calib.plots.texts import plain
 from keras_calib.predictions.batches import check_reread
 from keras_calib.predictions.collect import seen
@@ -98,7 +99,8 @@ class RiskCoverageDisplay(Display):
             points: As in the class.
 
         Raises:
-            ValueError: If a band is asked for with weights.
+            ValueError: If a band is asked for with weights, or there is no
+                model.
         """
         if band and sample_weight is not None:
             raise ValueError(
@@ -109,6 +111,10 @@ class RiskCoverageDisplay(Display):
                 )
             )
         models = probs if isinstance(probs, dict) else {"model": probs}
+        if not models:
+            raise ValueError(
+                invalid("`probs` must hold a model's predictions", probs=probs)
+            )
         options = {
             "from_logits": from_logits,
             "sample_weight": sample_weight,

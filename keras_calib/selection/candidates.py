@@ -8,10 +8,10 @@ import numpy as np
 
 from keras_calib.checks import check_not_empty
 from keras_calib.checks import invalid
-from keras_calib.checks import shape_of
+from keras_calib.numerics import as_array
 from keras_calib.numerics import safe_divide
-from keras_calib.numerics import to_numpy
-from keras_calib.weights import read_weight
+from keras_calib.value_checks import located
+from keras_calib.weights import weight_of_rows
 
 __all__ = ["Candidates", "candidates", "check_units"]
 
@@ -62,7 +62,8 @@ def candidates(
     scores: Any, correct: Any, sample_weight: Any, delta: float | None
 ) -> Candidates:
     """Thresholds between groups of tied scores, of data that are checked."""
-    scores, correct = to_numpy(scores), to_numpy(correct, "float64")
+    scores = as_array(scores, "scores")
+    correct = as_array(correct, "correct", "float64")
     check_units(delta, scores.shape)
     check_not_empty("scores", scores)
     if scores.dtype not in (np.float32, np.float64):
@@ -77,9 +78,9 @@ def candidates(
                 },
             )
         )
-    bad = int(np.isnan(scores).sum())
-    if bad:
-        raise ValueError(invalid("`scores` must not be NaN", rows=bad))
+    bad = np.isnan(scores)
+    if bad.any():
+        raise ValueError(invalid("`scores` must not be NaN", **located(bad)))
     if not np.all((correct == 0.0) | (correct == 1.0)):
         raise ValueError(
             invalid(
@@ -90,10 +91,8 @@ def candidates(
         )
     weight = np.ones(scores.shape)
     if sample_weight is not None:
-        weight = to_numpy(sample_weight, "float64")
-        # Checked as any weight, but kept in float64 on every backend.
-        shape = shape_of(read_weight(weight, scores.shape))
-        weight = np.broadcast_to(weight.reshape(shape), scores.shape)
+        weight = weight_of_rows(sample_weight, scores.shape)
+        weight = weight.reshape(scores.shape)
         if not weight.any():
             raise ValueError(
                 invalid("`sample_weight` must not be 0 everywhere", sum=0.0)

@@ -14,6 +14,7 @@ from keras_calib.checks import check_number
 from keras_calib.checks import class_axis
 from keras_calib.checks import invalid
 from keras_calib.inputs import read_predictions
+from keras_calib.numerics import as_array
 from keras_calib.numerics import at_least_float32
 from keras_calib.numerics import to_numpy
 from keras_calib.predictions.collect import predicted_arrays
@@ -193,7 +194,7 @@ class SelectiveClassifier(FittedLayer):
                 there is no `tune_fraction` to fit it on.
         """
         target = Target(risk, coverage, delta, method).check()
-        labels, logits = to_numpy(labels), to_numpy(logits)
+        labels, logits = as_array(labels, "labels"), as_array(logits, "logits")
         class_axis(logits, -1, "logits")
         check_units(delta, logits.shape[:-1])
         if tune_fraction is None:
@@ -284,7 +285,7 @@ class SelectiveClassifier(FittedLayer):
                 )
             )
         # In the precision of the scores that are served.
-        scores = to_numpy(scores, "float32")
+        scores = as_array(scores, "scores", "float32")
         found = candidates(scores, correct, sample_weight, delta)
         self._take(found, target, self._place)
         return self

@@ -13,7 +13,6 @@ from keras_calib.numerics import top1
 from keras_calib.scores import p_norm
 from keras_calib.selection.scoring import area
 from keras_calib.top_label import top_label
-from keras_calib.value_checks import check_no_probabilities
 
 __all__ = ["LogitNormalization"]
 
@@ -123,12 +122,12 @@ class LogitNormalization(keras.layers.Layer):
             sample_weight=sample_weight,
             ignore_class=ignore_class,
             name="logits",
+            refuse_probabilities=True,
         )
         if read.outputs.min() == -np.inf:
             raise ValueError(
                 invalid("`logits` must be finite", minimum=-np.inf)
             )
-        check_no_probabilities(read.outputs, "logits")
 
         # Normalised logits tie in float32.
         outputs = read.outputs.astype("float64", copy=False)

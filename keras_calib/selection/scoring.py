@@ -18,7 +18,6 @@ from keras_calib.ranked_groups import aurc_of_groups
 from keras_calib.ranking import rank
 from keras_calib.top_label import TopLabel
 from keras_calib.top_label import whole_weights
-from keras_calib.value_checks import check_no_probabilities
 
 __all__ = [
     "apply_score",
@@ -64,8 +63,8 @@ def calibrate(
         ignore_class=ignore_class,
         name="logits",
         drop=calibrator is None,
+        refuse_probabilities=True,
     )
-    check_no_probabilities(read.outputs, "logits")
     if calibrator is None:
         return read
     # Of every class, as served; in the shape of the logits, for layers that
