@@ -13,9 +13,9 @@ from keras_calib.checks import check_not_empty
 from keras_calib.checks import invalid
 from keras_calib.feature_maps import FeatureMaps
 from keras_calib.gradients import value_and_grad
-from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.numerics import safe_divide
 from keras_calib.numerics import to_numpy
+from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.value_checks import check_ids
 from keras_calib.value_checks import is_integer
 

@@ -7,7 +7,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.predictions.collect import predicted_batches
 from keras_calib.calibrators.samples import Samples
 from keras_calib.calibrators.samples import one_core_a_product
 from keras_calib.calibrators.samples import read_batches
@@ -16,6 +15,7 @@ from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
 from keras_calib.inputs import read_predictions
 from keras_calib.numerics import to_numpy
+from keras_calib.predictions.collect import predicted_batches
 
 __all__ = ["Calibrator"]
 

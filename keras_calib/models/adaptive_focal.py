@@ -14,10 +14,10 @@ from keras_calib.checks import check_integer
 from keras_calib.checks import check_number
 from keras_calib.checks import invalid
 from keras_calib.equal_mass import interpolated_bins
-from keras_calib.predictions.batches import check_reread
-from keras_calib.predictions.batches import predict_batches
 from keras_calib.models.focal_bins import FocalBinsModel
 from keras_calib.numerics import to_numpy
+from keras_calib.predictions.batches import check_reread
+from keras_calib.predictions.batches import predict_batches
 from keras_calib.top_label import top_label
 
 __all__ = ["AdaptiveFocalModel", "next_gammas"]

@@ -12,18 +12,18 @@ from keras_calib.checks import check_in
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
-from keras_calib.predictions.batches import check_reread
-from keras_calib.predictions.batches import has_end
-from keras_calib.predictions.batches import predict_batches
 from keras_calib.inputs import read_labels
 from keras_calib.losses import PerSampleLoss
 from keras_calib.losses.smoothing import cross_entropy
-from keras_calib.predictions.outputs import reads_logits
 from keras_calib.models.record import checked_index
 from keras_calib.models.record import read_at
 from keras_calib.models.record import unless_unknown
 from keras_calib.models.recording import RecordingModel
 from keras_calib.numerics import to_numpy
+from keras_calib.predictions.batches import check_reread
+from keras_calib.predictions.batches import has_end
+from keras_calib.predictions.batches import predict_batches
+from keras_calib.predictions.outputs import reads_logits
 from keras_calib.targets import cape_targets
 
 __all__ = ["CaPEModel"]

@@ -15,8 +15,6 @@ from keras_calib.checks import shape_of
 from keras_calib.inputs import read_labels
 from keras_calib.losses import correctness_ranking
 from keras_calib.losses.margin import with_factor
-from keras_calib.predictions.outputs import reads_logits
-from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.models.record import add_at
 from keras_calib.models.record import checked_index
 from keras_calib.models.record import read_at
@@ -25,6 +23,8 @@ from keras_calib.models.recording import RecordingModel
 from keras_calib.numerics import is_wrong
 from keras_calib.numerics import safe_divide
 from keras_calib.numerics import to_numpy
+from keras_calib.predictions.outputs import reads_logits
+from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.replicas import all_rows
 from keras_calib.replicas import num_replicas
 from keras_calib.replicas import own_rows

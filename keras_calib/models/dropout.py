@@ -8,7 +8,6 @@ from keras import ops
 
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
-from keras_calib.predictions.outputs import reads_logits
 from keras_calib.models.dropout_masks import dropout_layers
 from keras_calib.models.dropout_masks import masked
 from keras_calib.models.predictors import Member
@@ -17,6 +16,7 @@ from keras_calib.models.predictors import check_classifier
 from keras_calib.models.predictors import input_structure
 from keras_calib.models.predictors import log_probs_of
 from keras_calib.models.predictors import serialized
+from keras_calib.predictions.outputs import reads_logits
 
 __all__ = ["MonteCarloDropout"]
 

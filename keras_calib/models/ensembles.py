@@ -11,13 +11,13 @@ from keras_calib.checks import check_at_least
 from keras_calib.checks import fits
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
-from keras_calib.predictions.outputs import reads_logits
 from keras_calib.models.predictors import Member
 from keras_calib.models.predictors import Predictor
 from keras_calib.models.predictors import check_classifier
 from keras_calib.models.predictors import input_structure
 from keras_calib.models.predictors import log_probs_of
 from keras_calib.models.predictors import serialized
+from keras_calib.predictions.outputs import reads_logits
 
 __all__ = ["DeepEnsemble"]
 

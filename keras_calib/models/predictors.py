@@ -7,9 +7,9 @@ import numpy as np
 from keras import ops
 
 from keras_calib.checks import invalid
-from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.numerics import logsumexp
 from keras_calib.numerics import to_numpy
+from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = [
     "Member",

@@ -6,12 +6,12 @@ from keras import ops
 
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
-from keras_calib.predictions.batches import split_index
 from keras_calib.models.base import EpochModel
 from keras_calib.models.base import without_index
 from keras_calib.models.record import checked_index
 from keras_calib.models.refusals import refuse_class_weight
 from keras_calib.models.refusals import refuse_several_outputs
+from keras_calib.predictions.batches import split_index
 
 __all__ = ["RecordingModel"]
 

@@ -18,14 +18,14 @@ from keras_calib.analysis import regularizer_histogram
 from keras_calib.bins import BinSums
 from keras_calib.checks import class_axis
 from keras_calib.checks import invalid
-from keras_calib.predictions.batches import Batch
-from keras_calib.predictions.batches import predict_batches
 from keras_calib.inputs import read_labels
 from keras_calib.inputs import split_objectness
 from keras_calib.losses import BatchCoupledLoss
 from keras_calib.losses import PerSampleLoss
-from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.numerics import to_numpy
+from keras_calib.predictions.batches import Batch
+from keras_calib.predictions.batches import predict_batches
+from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = [
     "DataSetMeter",

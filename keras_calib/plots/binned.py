@@ -10,10 +10,10 @@ from keras_calib.checks import invalid
 from keras_calib.metrics.calibration import ECE
 from keras_calib.metrics.calibration import BinnedMetric
 from keras_calib.metrics.table import CalibrationMetrics
-from keras_calib.predictions.outputs import reads_logits
 from keras_calib.numerics import safe_divide
 from keras_calib.plots.figures import Display
 from keras_calib.plots.models import seen
+from keras_calib.predictions.outputs import reads_logits
 
 __all__ = ["BinnedDisplay"]
 

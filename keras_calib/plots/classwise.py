@@ -10,7 +10,6 @@ from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.classwise import ClasswiseBins
 from keras_calib.classwise import classwise_bins
-from keras_calib.predictions.outputs import reads_logits
 from keras_calib.numerics import safe_divide
 from keras_calib.plots.figures import BLUE
 from keras_calib.plots.figures import GREY
@@ -18,6 +17,7 @@ from keras_calib.plots.figures import ORANGE
 from keras_calib.plots.figures import Display
 from keras_calib.plots.figures import titled
 from keras_calib.plots.models import predicted
+from keras_calib.predictions.outputs import reads_logits
 
 __all__ = ["ClasswiseReliabilityDisplay"]
 

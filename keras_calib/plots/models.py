@@ -6,8 +6,8 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_calib.predictions.batches import predict_batches
 from keras_calib.numerics import to_numpy
+from keras_calib.predictions.batches import predict_batches
 
 __all__ = ["Predicted", "predicted", "seen"]
 

@@ -9,10 +9,7 @@ import numpy as np
 
 from keras_calib.bins import hard_labels
 from keras_calib.checks import invalid
-from keras_calib.predictions.batches import Batch
-from keras_calib.predictions.batches import predict_batch
 from keras_calib.inputs import read_arrays
-from keras_calib.predictions.outputs import reads_logits
 from keras_calib.numerics import is_wrong
 from keras_calib.numerics import to_numpy
 from keras_calib.numerics import top1
@@ -22,6 +19,9 @@ from keras_calib.plots.figures import titled
 from keras_calib.plots.pictures import as_picture
 from keras_calib.plots.pictures import show
 from keras_calib.plots.reliability import ReliabilityDisplay
+from keras_calib.predictions.batches import Batch
+from keras_calib.predictions.batches import predict_batch
+from keras_calib.predictions.outputs import reads_logits
 
 __all__ = ["SegmentationDisplay"]
 

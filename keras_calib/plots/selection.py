@@ -5,15 +5,15 @@ from typing import Any
 import numpy as np
 
 from keras_calib.checks import invalid
-from keras_calib.predictions.batches import check_reread
 from keras_calib.intervals import clopper_pearson
 from keras_calib.metrics.histogram_metric import HistogramMetric
 from keras_calib.metrics.table import CalibrationMetrics
-from keras_calib.predictions.outputs import reads_logits
 from keras_calib.plots.figures import COLORS
 from keras_calib.plots.figures import DASHES
 from keras_calib.plots.figures import Display
 from keras_calib.plots.models import seen
+from keras_calib.predictions.batches import check_reread
+from keras_calib.predictions.outputs import reads_logits
 from keras_calib.risk_coverage import RiskCoverageCurve
 from keras_calib.risk_coverage import aurc
 from keras_calib.risk_coverage import risk_coverage_curve

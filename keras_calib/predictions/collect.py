@@ -11,13 +11,13 @@ from keras import ops
 
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
+from keras_calib.numerics import to_numpy
+from keras_calib.pixels import sample_pixels
 from keras_calib.predictions.batches import cut_arrays
 from keras_calib.predictions.batches import each_batch
 from keras_calib.predictions.batches import num_batches
 from keras_calib.predictions.outputs import reads_logits
 from keras_calib.predictions.outputs import to_model_logits
-from keras_calib.numerics import to_numpy
-from keras_calib.pixels import sample_pixels
 
 __all__ = ["predicted_arrays", "predicted_batches"]
 

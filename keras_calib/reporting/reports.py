@@ -7,12 +7,12 @@ import keras
 import numpy as np
 
 from keras_calib.checks import invalid
+from keras_calib.numerics import to_numpy
 from keras_calib.predictions.batches import batches_of
 from keras_calib.predictions.batches import check_data
 from keras_calib.predictions.batches import num_batches
 from keras_calib.predictions.batches import predict_batch
 from keras_calib.predictions.outputs import reads_logits
-from keras_calib.numerics import to_numpy
 from keras_calib.reporting.document import Report
 from keras_calib.reporting.making import BLOCK
 from keras_calib.reporting.making import Making
@@ -83,7 +83,7 @@ def report(
     >>> data = [[2, 0, 0, 0], [0, 0, 2, 0]], [0, 1]
     >>> page = keras_calib.report(model, data, from_logits=False, verbose=0)
     >>> page.results["model"]["verdict"]["headline"]
-    'Neither over- nor underconfident on average'
+    'Too few errors to say'
 
     Reference:
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,

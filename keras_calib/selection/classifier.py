@@ -9,13 +9,13 @@ import keras
 from keras import ops
 
 from keras_calib.calibrators import Calibrator
-from keras_calib.predictions.collect import predicted_arrays
 from keras_calib.checks import check_number
 from keras_calib.checks import class_axis
 from keras_calib.checks import invalid
 from keras_calib.inputs import read_predictions
 from keras_calib.numerics import at_least_float32
 from keras_calib.numerics import to_numpy
+from keras_calib.predictions.collect import predicted_arrays
 from keras_calib.score_names import score_function
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
