@@ -73,7 +73,8 @@ def bin_index(confidence: Any, num_bins: int, closed: str = "right") -> Any:
 
     Args:
         confidence: In [0, 1], any shape.
-        num_bins: Number of bins of [0, 1].
+        num_bins: Number of bins of [0, 1]. Edges are k / num_bins, rounded
+            to the type of the confidence.
         closed: `"right"` for bins (lo, hi], the first with its lower edge;
             `"left"` for [lo, hi), the last with its upper edge.
 
@@ -82,12 +83,22 @@ def bin_index(confidence: Any, num_bins: int, closed: str = "right") -> Any:
     """
     check_in("closed", closed, CLOSED)
     xp = namespace(confidence)
-    if closed == "right":
-        index = xp.ceil(confidence * num_bins) - 1.0
+    edges = np.arange(num_bins + 1) / num_bins
+    # The nearest edge, and then a comparison with the edge itself: a product
+    # like 0.28 x 25 rounds across it.
+    nearest = xp.round(confidence * num_bins)
+    if xp is np:
+        dtype = confidence.dtype if confidence.dtype.kind == "f" else "float64"
+        nearest = np.clip(np.nan_to_num(nearest), 0, num_bins).astype("int64")
+        edge = edges.astype(dtype)[nearest]
     else:
-        index = xp.floor(confidence * num_bins)
+        nearest = ops.clip(ops.cast(nearest, "int32"), 0, num_bins)
+        edges = ops.convert_to_tensor(edges, dtype=confidence.dtype)
+        edge = ops.take(edges, nearest)
+    past = confidence > edge if closed == "right" else confidence >= edge
+    index = nearest - 1 + xp.where(past, 1, 0)
     index = xp.clip(index, 0, num_bins - 1)
-    return index.astype("int64") if xp is np else ops.cast(index, "int32")
+    return index if xp is np else ops.cast(index, "int32")
 
 
 def bin_sums(

@@ -4,7 +4,8 @@ A float32 sum of a million confidences is off by 1e-3, a float32 counter
 sticks at 2^24, and int64 or float64 variables are silently 32-bit on JAX. So
 every count and sum is kept in three int32 limbs of radix 2^24, in units of
 2^-30: exact, independent of order and batching, and merged by addition (over
-replicas too). Values up to 2^42 fit.
+replicas too). Sums up to 2^45 = 3.5e13 fit. A larger one stays there, whatever
+is added or merged later, and `is_saturated` tells.
 
 Inside a batch a value is cut into base-256 digits, whose integer sums are
 exact up to 2^23 values per call.
@@ -27,6 +28,7 @@ __all__ = [
     "column_digits",
     "count_by_key",
     "digits_by_key",
+    "is_saturated",
     "limbs_from_counts",
     "limbs_of_digits",
     "power_of_two_above",
@@ -41,6 +43,9 @@ MAX_BATCH = 2**22
 _LIMB_BITS = 24
 _UNIT_BITS = 30
 _POWERS = 2.0 ** np.arange(-60, 61)
+# The highest limb of a sum that left its range. Those of 15 replicas add up
+# to less than int32 holds, and to less than 0, which tells too, up to 31.
+_SATURATED = 2**27
 
 
 def add(state: Any, addition: Any) -> Any:
@@ -48,7 +53,8 @@ def add(state: Any, addition: Any) -> Any:
 
     Args:
         state: int32 limbs `(3, ...)`, lowest first.
-        addition: int32 limbs of the same shape, each below 2^30.
+        addition: int32 limbs of the same shape, each below 2^30 (or, of the
+            highest, 12 times the limit, 1.6e9).
 
     Returns:
         int32 limbs whose lower two lie in `[0, 2^24)`.
@@ -58,6 +64,7 @@ def add(state: Any, addition: Any) -> Any:
     low = ops.bitwise_and(low, 2**_LIMB_BITS - 1)
     high = high + ops.right_shift(middle, _LIMB_BITS)
     middle = ops.bitwise_and(middle, 2**_LIMB_BITS - 1)
+    high = ops.minimum(high, _SATURATED)
     return ops.stack([low, middle, high], axis=0)
 
 
@@ -66,8 +73,14 @@ def carried(limbs: np.ndarray) -> np.ndarray:
     low, middle, high = limbs
     middle = middle + (low >> _LIMB_BITS)
     high = high + (middle >> _LIMB_BITS)
+    high = np.minimum(high, _SATURATED)
     mask = 2**_LIMB_BITS - 1
     return np.stack([low & mask, middle & mask, high]).astype("int32")
+
+
+def is_saturated(limbs: np.ndarray) -> np.ndarray:
+    """Which sums have left their range, of NumPy limbs `(3, ...)`."""
+    return (limbs[-1] >= _SATURATED) | (limbs[-1] < 0)
 
 
 def count_by_key(keys: Any, num_keys: int) -> Any:
@@ -147,6 +160,8 @@ def sum_rows(values: Any) -> Any:
     Returns:
         int32 `(3, m)`.
     """
+    # The sum saturates with one such value.
+    values = ops.minimum(values, float(_POWERS[-1]))
     scale = power_of_two_above(values)
     digits = ops.stack(_digits(values / ops.expand_dims(scale, -1), 4))
     if values.shape[-1] is None:
@@ -317,4 +332,6 @@ def _deposit(sums: Any, units: Any) -> Any:
     rest = rest - high * 2.0 ** (2 * _LIMB_BITS)
     middle = ops.floor(rest * 2.0**-_LIMB_BITS)
     low = ops.round(rest - middle * 2.0**_LIMB_BITS)
+    # At most 12 of these, so that int32 holds their sum; `add` cuts it.
+    high = ops.minimum(high, float(_SATURATED))
     return ops.sum(ops.cast(ops.stack([low, middle, high]), "int32"), axis=1)

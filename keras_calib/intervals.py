@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import betainc
+from scipy.special import ndtr
 from scipy.stats import beta
 from scipy.stats import t
 
@@ -20,8 +21,12 @@ __all__ = [
     "clopper_pearson",
     "mean_interval",
     "moments",
+    "poisson_binomial_tails",
     "tail_of",
 ]
+
+# Up to this variance the distribution of a count is computed term by term.
+_EXACT_VARIANCE = 100.0
 
 
 def clopper_pearson(
@@ -106,6 +111,57 @@ def binomial_p_value(errors: Any, trials: Any, risk: float) -> np.ndarray:
     return np.where(correct > 0, value, 1.0)
 
 
+def poisson_binomial_tails(
+    successes: int, probability: np.ndarray, count: np.ndarray
+) -> tuple[float, float]:
+    """P(K <= successes) and P(K >= successes) of independent trials.
+
+    K is the number of successes of trials with known probabilities, as the
+    number of errors of a calibrated network is. Exact by a discrete Fourier
+    transform up to a variance of 100; beyond it the normal distribution
+    with a term for the skewness, right to 3e-4.
+
+    Args:
+        successes: Number of successes, >= 0.
+        probability: Of a success, in [0, 1], `(groups,)`.
+        count: Number of trials of each probability, whole and > 0,
+            `(groups,)`.
+
+    Returns:
+        Two numbers in [0, 1].
+
+    Reference:
+        Hong, On Computing the Distribution Function for the Poisson Binomial
+        Distribution, Computational Statistics and Data Analysis 59, 2013,
+        https://doi.org/10.1016/j.csda.2012.10.006
+    """
+    mean = float(np.sum(count * probability))
+    each = count * probability * (1.0 - probability)
+    variance = float(np.sum(each))
+    if variance > _EXACT_VARIANCE:
+        spread = np.sqrt(variance)
+        third = float(np.sum(each * (1.0 - 2.0 * probability))) / spread**3
+        ends = (np.array([0.5, -0.5]) + successes - mean) / spread
+        density = np.exp(-0.5 * ends**2) / np.sqrt(2.0 * np.pi)
+        through, below = ndtr(ends) + third / 6.0 * (1.0 - ends**2) * density
+        return float(np.clip(through, 0, 1)), float(np.clip(1 - below, 0, 1))
+    # What lies further from the mean has a probability below 1e-25.
+    reach = 12.0 * np.sqrt(variance) + 40.0
+    first = max(0, int(np.floor(mean - reach)))
+    last = min(int(np.sum(count)), int(np.ceil(mean + reach)))
+    size = last - first + 1
+    turn = np.exp(2j * np.pi * np.arange(size // 2 + 1) / size)
+    with np.errstate(divide="ignore"):
+        terms = count * np.log1p(np.outer(turn - 1.0, probability))
+    transform = np.exp(terms.sum(axis=1))
+    mass = np.fft.irfft(np.conj(transform * turn**-first), size)
+    values = np.arange(first, last + 1)
+    return (
+        float(np.clip(mass[values <= successes].sum(), 0.0, 1.0)),
+        float(np.clip(mass[values >= successes].sum(), 0.0, 1.0)),
+    )
+
+
 def tail_of(level: float) -> float:
     """Half of what a two-sided interval may miss; `level` in (0, 1)."""
     check_above("level", level, 0.0)
@@ -156,7 +212,10 @@ def moments(values: Any, weight: Any = None) -> Moments:
 
 
 def mean_interval(
-    sums: Moments, *, level: float = 0.95
+    sums: Moments,
+    *,
+    level: float = 0.95,
+    unseen: tuple[float | None, float | None] = (None, None),
 ) -> tuple[np.ndarray, np.ndarray]:
     """Confidence interval of a weighted mean, from streamed sums.
 
@@ -167,12 +226,18 @@ def mean_interval(
     over sqrt(n). Rare large losses make the upper end of the mean uncertain
     much further than the lower one.
 
+    A sample may hold none of the rare values that matter. So the lower end
+    can be made that with one more value, the smallest possible one, and the
+    upper end that with one more of the largest possible.
+
     Args:
         sums: Moments, scalars or `(...)`.
         level: Probability to cover, in (0, 1).
+        unseen: These two values; None for a side that gets none.
 
     Returns:
-        `(low, high)`, each `(...)`; infinite where n <= 1.
+        `(low, high)`, each `(...)`; infinite where n <= 1, with the value
+        more.
 
     Raises:
         ValueError: If `level` is out of its range.
@@ -189,9 +254,38 @@ def mean_interval(
         https://doi.org/10.1111/j.2517-6161.1992.tb01876.x
     """
     tail = tail_of(level)
-    weight, total, squared_weight, squared_total, squares, second, third = (
-        np.asarray(v, "float64") for v in sums
+    sums = Moments(*(np.asarray(v, "float64") for v in sums))
+    low, high = _student_interval(sums, tail)
+    if unseen[0] is not None:
+        more = _with_one_more(sums, unseen[0])
+        other = _student_interval(more, tail)[0]
+        low = np.where(np.isfinite(low), np.minimum(low, other), other)
+    if unseen[1] is not None:
+        more = _with_one_more(sums, unseen[1])
+        other = _student_interval(more, tail)[1]
+        high = np.where(np.isfinite(high), np.maximum(high, other), other)
+    return low, high
+
+
+def _with_one_more(sums: Moments, value: float) -> Moments:
+    """Moments with one more value, of the mean effective weight."""
+    w = safe_divide(sums.squared_weight, sums.weight)
+    w = np.where(w > 0, w, 1.0)
+    return Moments(
+        weight=sums.weight + w,
+        total=sums.total + w * value,
+        squared_weight=sums.squared_weight + w**2,
+        squared_total=sums.squared_total + w**2 * value,
+        squares=sums.squares + w**2 * value**2,
+        second=sums.second + w * value**2,
+        third=sums.third + w * value**3,
     )
+
+
+def _student_interval(
+    sums: Moments, tail: float
+) -> tuple[np.ndarray, np.ndarray]:
+    weight, total, squared_weight, squared_total, squares, second, third = sums
     mean = safe_divide(total, weight)
     count = safe_divide(weight**2, squared_weight)
     spread = squares - 2.0 * mean * squared_total + mean**2 * squared_weight

@@ -13,6 +13,8 @@ from keras_calib.records import Records
 __all__ = ["MomentSummary"]
 
 _NUM_SUMS = len(Moments._fields)
+# More than any sum holds.
+_LARGEST = 2.0**60
 
 
 class MomentSummary:
@@ -45,7 +47,8 @@ class MomentSummary:
             if where is not None:
                 counted = ops.logical_and(counted, where)
             zero = ops.zeros_like(x)
-            x = ops.where(counted, x, zero)
+            # Squares of larger ones are infinite, and 0 times that is NaN.
+            x = ops.where(counted, ops.minimum(x, _LARGEST), zero)
             if records.weight is None:
                 w = ops.cast(counted, x.dtype)
                 square = ops.square(x)

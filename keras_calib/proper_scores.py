@@ -16,11 +16,11 @@ from keras_calib.checks import check_in
 from keras_calib.inputs import read_arrays
 from keras_calib.numerics import PROBABILITY_FLOOR
 from keras_calib.numerics import at_least
-from keras_calib.numerics import logsumexp
 from keras_calib.numerics import namespace
 from keras_calib.numerics import to_logits
 
 __all__ = [
+    "LARGEST_LOSS",
     "brier_losses",
     "brier_score",
     "calibration_decomposition",
@@ -30,7 +30,8 @@ __all__ = [
     "summable_losses",
 ]
 
-_LARGEST_LOSS = -float(np.log(PROBABILITY_FLOOR))
+# In nats, of a probability that is as small as counts.
+LARGEST_LOSS = -float(np.log(PROBABILITY_FLOOR))
 
 
 def nll(
@@ -239,10 +240,7 @@ def log_losses(
         Losses in nats `(n,)`.
     """
     xp = namespace(outputs)
-    if from_logits:
-        log_p = outputs - logsumexp(outputs, keepdims=True)
-    else:
-        log_p = to_logits(outputs)
+    log_p = _log_softmax(outputs) if from_logits else to_logits(outputs)
     if clip is not None:
         log_p = at_least(log_p, float(np.log(clip)))
     if len(labels.shape) > 1:
@@ -255,6 +253,23 @@ def log_losses(
     return -xp.squeeze(chosen, axis=-1)
 
 
+def _log_softmax(logits: Any) -> Any:
+    """log p of logits, -inf only for a logit of -inf (either).
+
+    Shifted before the sum, whose logarithm would be lost beside logits of
+    1e7 in float32.
+    """
+    xp = namespace(logits)
+    top = xp.max(logits, axis=-1, keepdims=True)
+    # Half of each, as the difference of the largest numbers overflows.
+    largest = 1e38 if "float32" in str(logits.dtype) else 1e307
+    gap = at_least(0.5 * logits - 0.5 * top, -largest)
+    gap = xp.where(xp.isfinite(logits), 2.0 * gap, logits)
+    total = xp.sum(xp.exp(gap), axis=-1, keepdims=True)
+    # Without NumPy's warning where all logits are -inf.
+    return gap - xp.log(xp.where(total == 0, xp.ones_like(total), total))
+
+
 def summable_losses(losses: Any) -> Any:
     """Log losses as sums can hold them: in [0, 85.2] nats if infinite (either).
 
@@ -263,7 +278,7 @@ def summable_losses(losses: Any) -> Any:
     """
     xp = namespace(losses)
     infinite = xp.logical_not(losses < float("inf"))
-    losses = xp.where(infinite, xp.full_like(losses, _LARGEST_LOSS), losses)
+    losses = xp.where(infinite, xp.full_like(losses, LARGEST_LOSS), losses)
     return at_least(losses, 0.0)
 
 
@@ -281,7 +296,7 @@ def brier_losses(labels: Any, outputs: Any, *, from_logits: bool) -> Any:
     xp = namespace(outputs)
     probs = outputs
     if from_logits:
-        probs = xp.exp(outputs - logsumexp(outputs, keepdims=True))
+        probs = xp.exp(_log_softmax(outputs))
     if len(labels.shape) == 1 and xp is np:
         # Much faster than rows of zeros and ones.
         distance = probs if from_logits else probs.copy()

@@ -1,5 +1,7 @@
 """The base of every streaming metric."""
 
+import contextlib
+import threading
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -21,18 +23,22 @@ from keras_calib.metrics.reading import is_empty
 from keras_calib.metrics.reading import read_as_logits
 from keras_calib.metrics.reading import read_batch
 from keras_calib.metrics.reading import read_scores
+from keras_calib.metrics.states import SCHEMA
+from keras_calib.metrics.states import check_state
 from keras_calib.numerics import concrete
 from keras_calib.records import Records
 from keras_calib.records import blocks
 from keras_calib.records import observe
 from keras_calib.replicas import assign_sum
+from keras_calib.replicas import num_replicas
 from keras_calib.value_checks import as_logits_message
 
 __all__ = ["StreamingMetric"]
 
-# 2: the histogram keeps right and wrong apart.
-_SCHEMA = 2
 _INVALID, _FRACTIONAL, _WITHOUT_ROWS, _PROBABILITIES = range(4)
+# Threads that update one metric take turns. One lock for all metrics: those
+# that hold one of their own cannot be copied or pickled.
+_LOCK = threading.RLock()
 
 
 class StreamingMetric(keras.metrics.Metric):
@@ -129,7 +135,8 @@ class StreamingMetric(keras.metrics.Metric):
                 where 0 does not count. Whole numbers count as repeats. The
                 largest of a batch must lie between 1e-3 and 1e4 (checked in
                 eager use): only ratios matter, so divide by the mean where
-                it does not. The sum of their squares must stay below 5e14.
+                it does not. A sum of their squares beyond 3.5e13 stays there,
+                and `result()` warns of it.
         """
         batch, num_invalid = read_batch(
             y_true, y_pred, sample_weight, self.reading
@@ -232,11 +239,13 @@ class StreamingMetric(keras.metrics.Metric):
         ]
         for state in states:
             self._check_state(state)
-        own = self.state_dict()
-        for state in states:
-            own["sums"] += state["sums"]
-            own["flags"] += all_flags(state["flags"])
-        self._assign(own)
+        with _LOCK:
+            own = self.state_dict()
+            for state in states:
+                sums = own["sums"] + np.asarray(state["sums"], "int64")
+                own["sums"] = exact_sums.carried(sums).astype("int64")
+                own["flags"] += all_flags(state["flags"])
+            self._assign(own)
 
     def state_dict(self) -> dict[str, Any]:
         """All that was summed, to store, send, add and merge.
@@ -247,7 +256,7 @@ class StreamingMetric(keras.metrics.Metric):
             version of this layout.
         """
         return {
-            "schema": _SCHEMA,
+            "schema": SCHEMA,
             "config": self._comparable_config(),
             "sums": ops.convert_to_numpy(self.sums).astype("int64"),
             "flags": ops.convert_to_numpy(self.flags).astype("int64"),
@@ -263,7 +272,8 @@ class StreamingMetric(keras.metrics.Metric):
             ValueError: If it is of another configuration or schema.
         """
         self._check_state(state)
-        self._assign(state)
+        with _LOCK:
+            self._assign(state)
 
     def get_config(self):
         reading = self.reading._asdict()
@@ -308,12 +318,24 @@ class StreamingMetric(keras.metrics.Metric):
                 read_as_logits(batch, num_invalid),
             ]
         )
-        sums = self.sums.value
-        for records in parts:
-            sums = exact_sums.add(sums, self.summary.summarise(records))
-        # All is known before anything is stored.
-        assign_sum(self.flags, self.flags + flags)
-        assign_sum(self.sums, sums)
+        batch = [self.summary.summarise(records) for records in parts]
+        with self._turn():
+            sums = self.sums.value
+            for limbs in batch:
+                sums = exact_sums.add(sums, limbs)
+            # All is known before anything is stored.
+            assign_sum(self.flags, self.flags + flags)
+            assign_sum(self.sums, sums)
+
+    def _turn(self) -> Any:
+        """What keeps other threads from updating meanwhile.
+
+        Nothing in a compiled step, nor where replicas run side by side: each
+        of these has a state of its own, and they wait for one another.
+        """
+        if num_replicas() > 1 or concrete(self.flags) is None:
+            return contextlib.nullcontext()
+        return _LOCK
 
     def _exact_sums(self) -> tuple[np.ndarray, bool]:
         """Sums and `whole` on the host, where formulas run in float64."""
@@ -338,6 +360,14 @@ class StreamingMetric(keras.metrics.Metric):
         if flags[_PROBABILITIES] and not self._has_warned:
             self._has_warned = True
             warn(as_logits_message(f"y_pred` of `{self.name}"))
+        if exact_sums.is_saturated(ops.convert_to_numpy(self.sums)).any():
+            warnings.warn(
+                f"`{self.name}` has seen values so large that a sum left its "
+                "range: what is made of it is a lower bound. Look for "
+                "predictions that diverge, or divide large weights",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         if flags[_INVALID]:
             warnings.warn(
                 f"`{self.name}` leaves out {flags[_INVALID]} predictions that "
@@ -364,32 +394,10 @@ class StreamingMetric(keras.metrics.Metric):
         return metric.state_dict()
 
     def _check_state(self, state: dict[str, Any]) -> None:
-        own = self._comparable_config()
-        if state["schema"] != _SCHEMA:
-            raise ValueError(
-                invalid(
-                    f"the state must be of schema {_SCHEMA}",
-                    schema=state["schema"],
-                )
-            )
-        if state["config"] != own:
-            raise ValueError(
-                invalid(
-                    "`metrics` must be of one configuration",
-                    own=own,
-                    other=state["config"],
-                )
-            )
+        arrays = {"sums": self.sums, "flags": self.flags}
+        shapes = {key: tuple(x.shape) for key, x in arrays.items()}
         state = {**state, "flags": all_flags(state["flags"])}
-        for key, variable in (("sums", self.sums), ("flags", self.flags)):
-            if np.shape(state[key]) != tuple(variable.shape):
-                raise ValueError(
-                    invalid(
-                        f'the state\'s "{key}" must have shape '
-                        f"{tuple(variable.shape)}",
-                        shape=np.shape(state[key]),
-                    )
-                )
+        check_state(state, self._comparable_config(), shapes)
 
     def _assign(self, state: dict[str, Any]) -> None:
         assign_sum(self.sums, exact_sums.carried(np.asarray(state["sums"])))

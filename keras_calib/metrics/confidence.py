@@ -7,8 +7,8 @@ import keras
 from keras import ops
 
 from keras_calib.checks import invalid
-from keras_calib.intervals import mean_interval
 from keras_calib.metrics.base import StreamingMetric
+from keras_calib.metrics.quantities import confidence_interval
 from keras_calib.moment_summary import MomentSummary
 from keras_calib.numerics import safe_divide
 
@@ -43,7 +43,10 @@ def _deviation(records):
 
 
 class MeanMetric(StreamingMetric):
-    """The weighted mean of one value of each prediction."""
+    """The weighted mean of one value in [0, 1] of each prediction."""
+
+    # Its name among those of `confidence_interval`.
+    _quantity = ""
 
     def __init__(
         self,
@@ -60,9 +63,8 @@ class MeanMetric(StreamingMetric):
 
     def _interval(self, sums, whole, level):
         moments = self.summary.moments(sums)
-        return mean_interval(
-            type(moments)(*(x[0] for x in moments)), level=level
-        )
+        moments = type(moments)(*(x[0] for x in moments))
+        return confidence_interval(self._quantity, moments, level)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -71,7 +73,8 @@ class Accuracy(MeanMetric):
 
     As Keras' accuracy, and reads what the other metrics here read: integer,
     one-hot and soft labels, masks, and pairs of class id and objectness,
-    which Keras' own misreads without a word.
+    which Keras' own misreads without a word. `interval()` is that of Clopper
+    and Pearson, of the effective number of samples where weights differ.
 
     Args:
         name: Name of the metric.
@@ -97,6 +100,7 @@ class Accuracy(MeanMetric):
     """
 
     mode = "max"
+    _quantity = "accuracy"
 
     def __init__(self, *, name: str = "accuracy", **kwargs: Any):
         super().__init__(_correct, name=name, **kwargs)

@@ -11,8 +11,8 @@ from keras_calib.checks import check_rank
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
 from keras_calib.inputs import Predictions
-from keras_calib.intervals import mean_interval
 from keras_calib.metrics.base import StreamingMetric
+from keras_calib.metrics.quantities import confidence_interval
 from keras_calib.metrics.reading import is_empty
 from keras_calib.metrics.reading import read_batch
 from keras_calib.moment_summary import MomentSummary
@@ -189,6 +189,5 @@ class PerImage(StreamingMetric):
 
     def _interval(self, sums, whole, level):
         moments = self.summary.moments(sums)
-        return mean_interval(
-            type(moments)(*(x[0] for x in moments)), level=level
-        )
+        moments = type(moments)(*(x[0] for x in moments))
+        return confidence_interval("value of an image", moments, level)

@@ -3,23 +3,37 @@
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
+from keras_calib import exact_sums
 from keras_calib.bin_errors import Decomposition
 from keras_calib.bin_errors import brier_decomposition
 from keras_calib.bin_errors import nll_decomposition
 from keras_calib.bin_summary import BinSummary
+from keras_calib.bins import BinSums
 from keras_calib.composite_summary import CompositeSummary
+from keras_calib.intervals import Moments
 from keras_calib.intervals import mean_interval
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.moment_summary import MomentSummary
 from keras_calib.numerics import safe_divide
+from keras_calib.proper_scores import LARGEST_LOSS
 from keras_calib.proper_scores import brier_losses
 from keras_calib.proper_scores import check_clip
 from keras_calib.proper_scores import log_losses
 from keras_calib.proper_scores import summable_losses
 
-__all__ = ["BrierScore", "NLL", "brier_of_records", "nll_of_records"]
+__all__ = [
+    "BrierScore",
+    "NLL",
+    "brier_of_records",
+    "nll_of_records",
+    "score_interval",
+]
+
+# With fewer wrong predictions their losses are anyone's guess.
+_ENOUGH_ERRORS = 5.0
 
 
 def nll_of_records(clip: float | None):
@@ -44,10 +58,34 @@ def brier_of_records(records):
     return ops.maximum(losses, 0.0), None
 
 
+def score_interval(
+    name: str,
+    moments: Moments,
+    bins: BinSums,
+    level: float,
+    *,
+    clip: float | None = None,
+    is_saturated: bool = False,
+) -> tuple[Any, Any]:
+    """Interval of a mean loss, `name` being `"nll"` or `"brier"`."""
+    if is_saturated:
+        return 0.0, float("inf")
+    largest = 2.0
+    if name == "nll":
+        weight, squares = bins.weight.sum(), bins.squared_weight.sum()
+        errors = (weight - bins.correct.sum()) * safe_divide(weight, squares)
+        largest = LARGEST_LOSS if clip is None else -np.log(clip)
+        largest = None if errors >= _ENOUGH_ERRORS else largest
+    low, high = mean_interval(moments, level=level, unseen=(0.0, largest))
+    return max(low, 0.0), min(high, 2.0) if name == "brier" else high
+
+
 class _ProperScore(StreamingMetric):
     """A mean of losses, and the bins that say what it is made of."""
 
     mode = "min"
+    # Its name among those of `score_interval`.
+    _loss = ""
 
     def __init__(self, value: Any, num_bins: int, **kwargs: Any):
         summary = CompositeSummary(
@@ -75,8 +113,14 @@ class _ProperScore(StreamingMetric):
 
     def _interval(self, sums, whole, level):
         moments = self._moments(sums)
-        return mean_interval(
-            type(moments)(*(x[0] for x in moments)), level=level
+        losses = self.summary.split(sums)["losses"]
+        return score_interval(
+            self._loss,
+            Moments(*(x[0] for x in moments)),
+            self._bins(),
+            level,
+            clip=getattr(self, "clip", None),
+            is_saturated=bool(exact_sums.is_saturated(losses).any()),
         )
 
 
@@ -85,6 +129,12 @@ class NLL(_ProperScore):
     """Negative log-likelihood, streaming and exact.
 
     NLL = mean_n -log p_y; for soft labels the cross entropy.
+
+    `interval()` rests on the losses of wrong predictions. With fewer than
+    five of these its upper end is that with one more loss of 85.2 nats, or
+    of -log `clip`. Sums beyond 3.5e13 stay there, and `result()`, a lower
+    bound then, warns of it; where only the squares or cubes of the losses
+    are beyond, the value is right and the interval (0, inf).
 
     Args:
         clip: Lower bound on probabilities, in (0, 1]; published tables clip
@@ -112,6 +162,8 @@ class NLL(_ProperScore):
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
         section 2, https://arxiv.org/abs/1706.04599
     """
+
+    _loss = "nll"
 
     def __init__(
         self,
@@ -177,6 +229,8 @@ class BrierScore(_ProperScore):
         For two classes it is twice the squared error of the probability of
         the second, which some libraries call the Brier score.
     """
+
+    _loss = "brier"
 
     def __init__(
         self, *, num_bins: int = 15, name: str = "brier", **kwargs: Any

@@ -15,6 +15,8 @@ from keras_calib.bin_errors import debiased_error
 from keras_calib.bin_errors import overconfidence_error
 from keras_calib.bootstrap import poisson_interval
 from keras_calib.intervals import Moments
+from keras_calib.intervals import clopper_pearson
+from keras_calib.intervals import mean_interval
 from keras_calib.numerics import safe_divide
 from keras_calib.operating_points import coverage_at_risk_bounds_of_groups
 from keras_calib.operating_points import coverage_at_risk_of_groups
@@ -43,6 +45,7 @@ __all__ = [
     "RANK",
     "RankQuantity",
     "confidence_by_cell",
+    "confidence_interval",
     "confidence_moments",
     "curve_of_groups",
     "mode_of",
@@ -192,8 +195,15 @@ def rank_interval(
     level: float,
 ) -> tuple[float, float]:
     """Bootstrap interval of a rank quantity of groups in float64."""
+    num_wrong = groups.wrong.sum()
+    of_both = name in ("failure_auroc", "failure_fpr95")
+    if of_both and not 0.0 < num_wrong < groups.mass.sum():
+        # There is nothing to compare: any value is possible.
+        return 0.0, 1.0
 
     def statistic(right, wrong):
+        if of_both and not (right.any() and wrong.any()):
+            return np.nan
         mass = right + wrong
         resampled = RankedGroups(
             mass=mass,
@@ -242,6 +252,18 @@ def confidence_moments(name: str, cells: Cells, weight_ratio: float) -> Moments:
         second=squares.sum(),
         third=cubes.sum(),
     )
+
+
+def confidence_interval(
+    name: str, moments: Moments, level: float
+) -> tuple[Any, Any]:
+    """Interval of the mean of values in [0, 1] with these moments."""
+    if name != "accuracy":
+        ends = mean_interval(moments, level=level, unseen=(0.0, 1.0))
+        return tuple(np.clip(ends, 0.0, 1.0))
+    count = safe_divide(moments.weight**2, moments.squared_weight)
+    share = np.clip(safe_divide(moments.total, moments.weight), 0.0, 1.0)
+    return clopper_pearson(share * count, count, level=level)
 
 
 def curve_of_groups(

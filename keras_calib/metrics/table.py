@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib import exact_sums
 from keras_calib.bin_errors import Decomposition
 from keras_calib.bin_errors import brier_decomposition
 from keras_calib.bin_errors import nll_decomposition
@@ -21,16 +22,19 @@ from keras_calib.composite_summary import CompositeSummary
 from keras_calib.equal_mass_cells import aece_of_cells
 from keras_calib.equal_mass_cells import equal_mass_bins
 from keras_calib.equal_mass_cells import histogram_aece_bounds
+from keras_calib.gap_intervals import MeanGap
 from keras_calib.gap_intervals import error_interval
+from keras_calib.gap_intervals import mean_gap
 from keras_calib.intervals import Moments
-from keras_calib.intervals import mean_interval
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.proper import brier_of_records
 from keras_calib.metrics.proper import nll_of_records
+from keras_calib.metrics.proper import score_interval
 from keras_calib.metrics.quantities import BINNED
 from keras_calib.metrics.quantities import CONFIDENCE
 from keras_calib.metrics.quantities import RANK
 from keras_calib.metrics.quantities import confidence_by_cell
+from keras_calib.metrics.quantities import confidence_interval
 from keras_calib.metrics.quantities import confidence_moments
 from keras_calib.metrics.quantities import curve_of_groups
 from keras_calib.metrics.quantities import mode_of
@@ -75,6 +79,12 @@ class _Readings:
     @cached_property
     def moments(self):
         return self.losses.moments(self.limbs["losses"])
+
+    @property
+    def saturated(self):
+        """Whether sums of each of the losses left their range."""
+        found = exact_sums.is_saturated(self.limbs["losses"])
+        return found.reshape(len(_LOSSES), -1).any(axis=-1)
 
     @property
     def weight_ratio(self):
@@ -233,6 +243,28 @@ class CalibrationMetrics(StreamingMetric):
         """What the equal-width bins hold: NumPy arrays `(num_bins,)`."""
         return self._readings().bins
 
+    def mean_gap(self, level: float = 0.95) -> MeanGap:
+        """Mean confidence less accuracy, with an interval.
+
+        Args:
+            level: Probability to cover, in (0, 1).
+
+        Returns:
+            `value`, `low`, `high` and `too_few`. 0 lies outside of the
+            interval if an exact test of the number of errors says so, and
+            `too_few` is `"errors"` or `"right predictions"` where there are
+            too few of these to say.
+        """
+        readings = self._readings()
+        cells = readings.cells
+        return mean_gap(
+            cells.mass,
+            cells.wrong,
+            1.0 - safe_divide(cells.confidence, cells.mass),
+            weight_ratio=float(readings.weight_ratio) or 1.0,
+            level=level,
+        )
+
     def aurc(self) -> float:
         """The AURC so far, in float64."""
         sums, whole = self._exact_sums()
@@ -363,7 +395,7 @@ class CalibrationMetrics(StreamingMetric):
         if name in CONFIDENCE:
             ratio = readings.weight_ratio
             moments = confidence_moments(name, readings.cells, ratio)
-            return mean_interval(moments, level=level)
+            return confidence_interval(name, moments, level)
         if name == "aece":
             bins = equal_mass_bins(
                 readings.cells, self.num_bins, whole, readings.weight_ratio
@@ -375,4 +407,11 @@ class CalibrationMetrics(StreamingMetric):
             return np.nan, np.nan
         i = _LOSSES.index(name)
         moments = [x[i] for x in readings.moments]
-        return mean_interval(Moments(*moments), level=level)
+        return score_interval(
+            name,
+            Moments(*moments),
+            readings.bins,
+            level,
+            clip=self.clip,
+            is_saturated=readings.saturated[i],
+        )

@@ -11,7 +11,6 @@ from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.plots.figures import COLORS
 from keras_calib.plots.figures import DASHES
 from keras_calib.plots.figures import Display
-from keras_calib.plots.models import seen
 from keras_calib.plots.texts import plain
 from keras_calib.predictions.batches import check_reread
 from keras_calib.predictions.collect import seen

@@ -7,12 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_calib.bins import hard_labels
+from keras_calib.gap_intervals import MeanGap
 from keras_calib.inputs import Predictions
 from keras_calib.inputs import read_arrays
-from keras_calib.intervals import Moments
 from keras_calib.intervals import clopper_pearson
-from keras_calib.intervals import mean_interval
-from keras_calib.intervals import moments
 from keras_calib.metrics import CalibrationMetrics
 from keras_calib.numerics import at_least_float32
 from keras_calib.numerics import is_wrong
@@ -59,8 +57,6 @@ EXPLAINED = {
         "the largest share that can be accepted at that risk, on these data",
     ),
 }
-
-_NOTHING = Moments(*np.zeros(len(Moments._fields)))
 
 
 class Estimate(NamedTuple):
@@ -129,7 +125,6 @@ class Stage:
             from_logits=from_logits,
             ignore_class=options.ignore_class,
         )
-        self._gaps = _NOTHING
         self._estimates: dict[str, Estimate] = {}
 
     def add(self, labels: Any, outputs: Any, sample_weight: Any) -> None:
@@ -137,18 +132,9 @@ class Stage:
         self.metric.update_state(labels, outputs, sample_weight)
         self._estimates = {}
 
-    def add_gaps(self, gaps: np.ndarray, weight: np.ndarray | None) -> None:
-        """Adds confidence less correctness of a batch."""
-        found = moments(gaps, weight)
-        self._gaps = Moments(
-            *(old + new for old, new in zip(self._gaps, found, strict=True))
-        )
-
-    def gap(self) -> Estimate:
+    def gap(self) -> MeanGap:
         """Mean confidence less accuracy."""
-        low, high = mean_interval(self._gaps)
-        mean = safe_divide(self._gaps.total, self._gaps.weight)
-        return Estimate(float(mean), float(low), float(high))
+        return self.metric.mean_gap()
 
     def estimates(self) -> dict[str, Estimate]:
         """Every metric by its name."""
@@ -222,7 +208,6 @@ class Gathering:
         truth = hard_labels(read.labels)
         wrong = is_wrong(read.outputs, truth)
         top = top1(read.outputs, from_logits=options.from_logits)
-        self._add_gaps(self.before, read, top.confidence, wrong)
         shape = (*np.shape(outputs)[:-1], self.num_classes)
         logits = read.outputs.reshape(shape)
         if not options.from_logits:
@@ -234,7 +219,6 @@ class Gathering:
             calibrated = calibrated.reshape(-1, self.num_classes)
             top = top1(calibrated, from_logits=True)
             wrong = is_wrong(calibrated, truth)
-            self._add_gaps(self.after, read, top.confidence, wrong)
             confidence, read = top.confidence, read._replace(outputs=calibrated)
         self._add_mistakes(read, confidence, wrong, truth, inputs)
         if self.selector is not None:
@@ -260,12 +244,6 @@ class Gathering:
             float(safe_divide(weight, total)),
             Estimate(risk, float(low), float(high)),
         )
-
-    def _add_gaps(self, stage, read, confidence, wrong):
-        gaps = confidence.astype("float64") - (1.0 - wrong)
-        rows = slice(None) if read.valid is None else read.valid
-        weight = None if read.weight is None else read.weight[rows]
-        stage.add_gaps(gaps[rows], weight)
 
     def _add_mistakes(
         self,

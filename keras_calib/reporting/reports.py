@@ -83,7 +83,7 @@ def report(
     >>> data = [[2, 0, 0, 0], [0, 0, 2, 0]], [0, 1]
     >>> page = keras_calib.report(model, data, from_logits=False, verbose=0)
     >>> page.results["model"]["verdict"]["headline"]
-    'Neither over- nor underconfident on average'
+    'Too few errors to say'
 
     Reference:
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,

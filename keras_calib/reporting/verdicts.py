@@ -1,17 +1,18 @@
 """What numbers say, in words."""
 
+from keras_calib.gap_intervals import MeanGap
 from keras_calib.reporting.gathering import Accepted
 from keras_calib.reporting.gathering import Estimate
 from keras_calib.reporting.gathering import Gathering
 from keras_calib.selection import ChosenThreshold
 
-__all__ = ["percent", "verdict"]
+__all__ = ["direction", "percent", "verdict"]
 
 
 def verdict(gathering: Gathering) -> dict[str, object]:
     """A headline for a model, a word for its colour, and sentences."""
     before = gathering.before.gap()
-    kind, headline = _direction(before)
+    kind, headline = direction(before)
     sentences = [_by_how_much(kind, before)]
     ece = gathering.before.estimates()["ece"]
     sentences.append(_bins(kind, ece))
@@ -35,11 +36,14 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100.0 * share:.{digits}f} %"
 
 
-def _direction(gap: Estimate) -> tuple[str, str]:
+def direction(gap: MeanGap) -> tuple[str, str]:
+    """`"over"`, `"under"`, `"few"` or `"even"`, and a headline."""
     if gap.low > 0.0:
         return "over", "Overconfident"
     if gap.high < 0.0:
         return "under", "Underconfident"
+    if gap.too_few is not None:
+        return "few", f"Too few {gap.too_few} to say"
     return "even", "Neither over- nor underconfident on average"
 
 
@@ -47,12 +51,21 @@ def _points(share: float) -> str:
     return f"{100.0 * share:.1f}"
 
 
-def _by_how_much(kind: str, gap: Estimate) -> str:
+def _by_how_much(kind: str, gap: MeanGap) -> str:
+    between = (
+        f"difference is {_points(gap.value)} percentage points, with 95 % "
+        f"certainty between {_points(gap.low)} and {_points(gap.high)}."
+    )
+    if kind == "few":
+        return (
+            f"A calibrated model, too, would make so few {gap.too_few} on "
+            "this many predictions that over- or underconfidence does not "
+            f"show. The measured {between} Use more data."
+        )
     if kind == "even":
         return (
             "Mean confidence and accuracy cannot be told apart: their "
-            f"difference is {_points(gap.value)} percentage points, with 95 % "
-            f"certainty between {_points(gap.low)} and {_points(gap.high)}."
+            f"{between}"
         )
     low, high = sorted((abs(gap.low), abs(gap.high)))
     side = "above" if kind == "over" else "below"
@@ -75,7 +88,7 @@ def _bins(kind: str, ece: Estimate) -> str:
 
 
 def _repair(
-    gap: Estimate, repaired: Estimate, before: Estimate, after: Estimate
+    gap: MeanGap, repaired: MeanGap, before: Estimate, after: Estimate
 ) -> str:
     change = "falls" if after.value < before.value else "does not fall"
     return (
