@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.predictions.collect import predicted_batches
+from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.calibrators.samples import Samples
 from keras_calib.calibrators.samples import one_core_a_product
@@ -17,6 +17,7 @@ from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
 from keras_calib.inputs import read_predictions
 from keras_calib.numerics import to_numpy
+from keras_calib.predictions.collect import predicted_batches
 
 __all__ = ["Calibrator"]
 
@@ -239,7 +240,7 @@ class Calibrator(FittedLayer):
         if other:
             # Left by a fit that was undone. All of them, as files know
             # variables by their order; the next call builds and locks again.
-            self._tracker.unlock()
+            unlock_variables(self)
             self.built = False
             for name in values:
                 delattr(self, "_" + name)

@@ -7,23 +7,23 @@ from typing import Any
 
 import keras
 
-from keras_calib.callback_lists import neighbours
+from keras_calib.backend.keras_internals import neighbours
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
-from keras_calib.predictions.batches import check_data
-from keras_calib.predictions.batches import check_reread
 from keras_calib.inputs import check_reading
 from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import ECE
 from keras_calib.metrics import CalibrationMetrics
 from keras_calib.metrics.calibration import BinnedMetric
-from keras_calib.predictions.outputs import reads_logits
 from keras_calib.monitoring.files import EpochFiles
 from keras_calib.monitoring.measuring import DataSetMeter
 from keras_calib.monitoring.measuring import LoggedEpoch
 from keras_calib.monitoring.measuring import Measured
 from keras_calib.monitoring.measuring import ModelReading
 from keras_calib.monitoring.measuring import flips
+from keras_calib.predictions.batches import check_data
+from keras_calib.predictions.batches import check_reread
+from keras_calib.predictions.outputs import reads_logits
 
 __all__ = ["CalibrationLogger"]
 
