@@ -6,8 +6,10 @@ from typing import Any
 
 import keras
 
+from keras_calib.backend.keras_internals import begin_at_epoch
+from keras_calib.backend.keras_internals import callback_model
+from keras_calib.backend.keras_internals import neighbours
 from keras_calib.backend.locks import PathLock
-from keras_calib.callback_lists import neighbours
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.models.callback_state import plain_number
@@ -137,14 +139,13 @@ class ResumableBackup(keras.callbacks.Callback):
         if state["stopped"]:
             # As the run that a callback ended: nothing is left to train.
             first = max(first, self.params.get("epochs", first))
-        # Where Keras' own callback puts it.
-        self.model._initial_epoch = first
+        begin_at_epoch(self.model, first)
         # Callbacks that come later may yet reset themselves.
         self._pending = state["callbacks"]
 
     def on_epoch_begin(self, epoch, logs=None):
         # Keras has read it; another `fit` begins where it is told to.
-        self.model._initial_epoch = None
+        begin_at_epoch(self.model, None)
         if self._pending is not None:
             for callback, own in zip(
                 self.callbacks, self._pending, strict=True
@@ -153,8 +154,7 @@ class ResumableBackup(keras.callbacks.Callback):
             self._pending = None
 
     def on_train_batch_end(self, batch, logs=None):
-        # Not `self.model`, which on JAX would copy all of its state.
-        self._broken_off = self._model.stop_training
+        self._broken_off = callback_model(self).stop_training
 
     def _writes(self) -> bool:
         """Whether this process writes the file."""
@@ -193,7 +193,7 @@ class ResumableBackup(keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         # All epochs were done before.
-        self.model._initial_epoch = None
+        begin_at_epoch(self.model, None)
         if self.delete_at_end and not self._broken_off and self._writes():
             self.path.unlink(missing_ok=True)
         self._release()

@@ -14,6 +14,8 @@ import numpy as np
 from keras import backend
 from keras import ops
 
+from keras_calib.backend.keras_internals import backing_value
+
 __all__ = [
     "all_rows",
     "assign_sum",
@@ -137,7 +139,7 @@ def assign_sum(variable: Any, value: Any) -> None:
         return
     import tensorflow as tf
 
-    parts = getattr(variable, "_value", None)
+    parts = backing_value(variable)
     if not isinstance(parts, tf.distribute.DistributedValues):
         return
     value = tf.convert_to_tensor(value, parts.dtype)

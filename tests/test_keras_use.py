@@ -12,6 +12,7 @@ from cases import METRICS
 from cases import TABLE
 
 import keras_calib as kc
+from keras_calib.backend import keras_internals as internals
 
 pytestmark = pytest.mark.portable
 
@@ -336,3 +337,46 @@ def test_metrics_that_share_a_name_are_warned_of():
             assert shared[0] in message and "prefix" in message
     # Nobody else is there: warnings are errors.
     table("ece").update_state(y, np.eye(3)[y])
+
+
+def test_private_parts_of_keras_are_there_or_named():
+    model = network()
+    model.compile("sgd", loss="mse")
+    internals.begin_at_epoch(model, 3)
+    assert internals.first_epoch(model, 1) == 3
+    internals.begin_at_epoch(model, None)
+    assert internals.first_epoch(model, 1) == 1
+    assert internals.loss_tracker(model).name == "loss"
+    assert {x.name for x in internals.nested_layers(model)} > {
+        x.name for x in model.layers
+    }
+    callback = keras.callbacks.Callback()
+    callback.set_model(model)
+    assert internals.callback_model(callback) is model
+    with keras.StatelessScope():
+        assert internals.in_stateless_scope()
+    assert not internals.in_stateless_scope()
+    # No list and no model calls.
+    assert internals.neighbours(callback) == ([], [])
+    assert internals.metrics_beside(kc.ECE()) == []
+
+    class Later:
+        """An object of a Keras that has none of them."""
+
+    for use in (
+        internals.build_from_batch,
+        internals.begin_at_epoch,
+        internals.first_epoch,
+    ):
+        with pytest.raises(RuntimeError, match=r"`Later\._.*Keras 3\.15"):
+            use(Later(), None)
+    for use in (
+        internals.compiled_metrics,
+        internals.loss_tracker,
+        internals.nested_layers,
+        internals.unlock_variables,
+        internals.updated_metrics,
+    ):
+        with pytest.raises(RuntimeError, match=r"`Later\._.*Keras 3\.15"):
+            use(Later())
+    assert internals.backing_value(Later()) is None

@@ -24,13 +24,11 @@ MAX_LINES = 400
 # A module or subpackage of keras_calib imports from its own floor and below.
 FLOORS = {
     "backend": 0,
-    "callback_lists": 0,
     "checks": 0,
     "exact_sums": 0,
     "extras": 0,
     "gradients": 0,
     "inputs": 0,
-    "masks": 0,
     "numerics": 0,
     "replicas": 0,
     "value_checks": 0,
@@ -121,6 +119,8 @@ INSIDE_FUNCTIONS = {
     "tf2onnx": {"exporting"},
     "torch": {"gradients", "models"},
 }
+# The one room for what Keras does not promise.
+KERAS_INTERNALS = PACKAGE / "backend" / "keras_internals.py"
 VAGUE_NAMES = {"common", "helpers", "misc", "tools", "util", "utils"}
 
 # Put together here, so that this file does not contain what it looks for.
@@ -319,6 +319,91 @@ def test_functions_import_extras_only_in_their_rooms(path):
         if package not in EVERYWHERE | sys.stdlib_module_names:
             rooms = INSIDE_FUNCTIONS.get(package, set())
             assert ROOM_OF[path] in rooms, f"imports {name}"
+
+
+def private_names_of_keras() -> set[str]:
+    """What its objects have beside their public interface."""
+    things = [
+        keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]),
+        keras.callbacks.Callback(),
+        keras.callbacks.CallbackList(),
+        keras.losses.MeanSquaredError(),
+        keras.metrics.MeanSquaredError(),
+        keras.optimizers.SGD(),
+        keras.utils.PyDataset(),
+        keras.Variable(0.0),
+    ]
+    things[0].compile("sgd", loss="mse", metrics=["mae"])
+    names = {name for thing in things for name in dir(thing)}
+    names |= {"_direction", "_keras_mask", "_keras_history", "_initial_epoch"}
+    return {n for n in names if re.match(r"_(?!_)", n)}
+
+
+def private_uses(tree: ast.Module, private: set[str]) -> Iterator[str]:
+    """Where a module takes what is private to Keras.
+
+    Private names of its own objects are those that it assigns to `self`, and
+    those that Keras has not.
+    """
+    nodes = list(ast.walk(tree))
+    own = {
+        node.attr
+        for node in nodes
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    }
+    own |= {n.name for n in nodes if isinstance(n, ast.FunctionDef)}
+    # Of a metric of this library.
+    fine = {"self.metric._value"}
+    for name, _ in imports(tree):
+        if name.startswith("keras.src"):
+            yield name
+    for node in nodes:
+        if isinstance(node, ast.Attribute):
+            of_self = isinstance(node.value, ast.Name)
+            of_self = of_self and node.value.id == "self"
+            text = ast.unparse(node)
+            is_own = text in fine or (of_self and node.attr in own)
+            if node.attr in private and not is_own:
+                yield f"line {node.lineno}: {text}"
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("delattr", "getattr", "hasattr", "setattr")
+            and isinstance(node.args[1], ast.Constant)
+            and node.args[1].value in private
+        ):
+            yield f"line {node.lineno}: {ast.unparse(node)}"
+
+
+def test_private_parts_of_keras_are_used_in_one_room():
+    private = private_names_of_keras()
+    seen = "import keras.src.ops\nfrom keras.src import ops\n"
+    seen += "model._loss_tracker\nself._tracker\ngetattr(x, '_value')\n"
+    seen += "model._initial_epoch = 1\nx._direction = 'up'\nx._keras_mask\n"
+    assert len(list(private_uses(ast.parse(seen), private))) == 8
+    fine = "self._fitted = 1\nself._dtype = 2\nself._dtype\nx._replace(a=1)"
+    assert not list(private_uses(ast.parse(fine), private))
+    found = {
+        str(path.relative_to(PACKAGE)): uses
+        for path in MODULES
+        if path != KERAS_INTERNALS
+        and (uses := list(private_uses(parse(path), private)))
+    }
+    assert not found
+
+
+def test_each_private_part_of_keras_has_its_reason_and_its_version():
+    for node in parse(KERAS_INTERNALS).body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            told = ast.get_docstring(node)
+            used = list(private_uses(node, private_names_of_keras()))
+            used += re.findall(r'_part\([\w.]+, "(\w+)"', ast.unparse(node))
+            assert not used or re.search(
+                r"Seen in Keras 3\.\d+:|See `\w+`", told
+            ), node.name
 
 
 @pytest.mark.portable

@@ -1,14 +1,43 @@
 """All that is used of Keras beyond its public interface.
 
-Each use says why, in which version of Keras it was seen, and what happens
-where a version has it no more. No other module may use such a part.
+Each use says why there is no public way, and in which version of Keras it was
+seen. Where a version has the part no more, a function falls back as it says,
+or raises an error that names the part. No other module uses such parts.
 """
 
 import inspect
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
 
 import keras
+from keras import ops
 
-__all__ = ["metrics_beside", "set_direction"]
+from keras_calib.checks import invalid
+
+__all__ = [
+    "backing_value",
+    "begin_at_epoch",
+    "build_from_batch",
+    "callback_model",
+    "compiled_metrics",
+    "first_epoch",
+    "in_stateless_scope",
+    "keras_mask",
+    "loss_tracker",
+    "metrics_beside",
+    "neighbours",
+    "nested_layers",
+    "set_direction",
+    "unlock_variables",
+    "unpickler",
+    "updated_metrics",
+]
+
+_SEEN = "3.15"
+
+
+# Metrics.
 
 
 def set_direction(metric: keras.metrics.Metric, mode: str | None) -> None:
@@ -17,8 +46,8 @@ def set_direction(metric: keras.metrics.Metric, mode: str | None) -> None:
     `EarlyStopping` and `ModelCheckpoint` with `mode="auto"` ask for it, and
     raise where they do not find it. Keras has no public way to say it.
 
-    Seen in Keras 3.15: `_direction`, "up" or "down". A version that
-    does not ask for it ignores the attribute.
+    Seen in Keras 3.15: `_direction`, "up" or "down". A version that does not
+    ask for it ignores the attribute.
 
     Args:
         metric: The metric.
@@ -36,9 +65,9 @@ def metrics_beside(
     Keras tells a metric nothing of the others, so they are looked for among
     the callers. Look once, at the first update.
 
-    Seen in Keras 3.15: `CompileMetrics` with the lists
-    `_flat_metrics` and `_flat_weighted_metrics`. Empty where none calls, and
-    in a version that has them no more.
+    Seen in Keras 3.15: `CompileMetrics` with the lists `_flat_metrics` and
+    `_flat_weighted_metrics`. Empty where none calls, and in a version that
+    has them no more.
 
     Args:
         metric: A metric whose `update_state` is on the stack.
@@ -47,19 +76,246 @@ def metrics_beside(
         Of each, itself included: the metric, the output whose name Keras puts
         before the metric's, and whether the metric sees sample weights.
     """
+    for caller in _callers():
+        if type(caller).__name__ != "CompileMetrics":
+            continue
+        found = [
+            (each, getattr(group, "output_name", None), weighted)
+            for weighted, name in (
+                (False, "_flat_metrics"),
+                (True, "_flat_weighted_metrics"),
+            )
+            for group in getattr(caller, name, ())
+            for each in getattr(group, "metrics", ())
+        ]
+        if any(each is metric for each, _, _ in found):
+            return found
+    return []
+
+
+def loss_tracker(model: keras.Model) -> keras.metrics.Metric:
+    """The metric that shows the loss, which a train step of ours updates.
+
+    A custom `train_step` of Keras' guides makes a tracker of its own, beside
+    that of `compile`, which `evaluate` shows.
+
+    Seen in Keras 3.15: `_loss_tracker`.
+    """
+    return _part(model, "_loss_tracker")
+
+
+def compiled_metrics(model: keras.Model) -> keras.metrics.Metric | None:
+    """The metric that holds those of `compile`; None where there are none.
+
+    Public `model.metrics` lists it, among others, without saying which it is.
+
+    Seen in Keras 3.15: `_compile_metrics`.
+    """
+    return _part(model, "_compile_metrics")
+
+
+def updated_metrics(model: keras.Model) -> Callable[..., tuple]:
+    """What a step on JAX calls for its logs and the new state of metrics.
+
+    Its public counterpart, `train_step`, is what calls this.
+
+    Seen in Keras 3.15: `_update_metrics_variables`, on JAX only.
+    """
+    return _part(model, "_update_metrics_variables")
+
+
+# Training.
+
+
+def begin_at_epoch(model: keras.Model, epoch: int | None) -> None:
+    """Makes the `fit` that is beginning start with another epoch.
+
+    `fit` takes `initial_epoch`, but a callback cannot change it. Keras' own
+    `BackupAndRestore` does what is done here.
+
+    Seen in Keras 3.15: `_initial_epoch`, read after `on_train_begin`.
+
+    Args:
+        model: The model of a callback, in `on_train_begin`.
+        epoch: The first epoch, or None for the one that `fit` was given.
+    """
+    # Raises where no `fit` would read it.
+    _part(model, "_initial_epoch")
+    model._initial_epoch = epoch
+
+
+def first_epoch(model: keras.Model, initial_epoch: int) -> int:
+    """The first epoch: what a callback asked for, or what `fit` was given.
+
+    See `begin_at_epoch`, also of Keras' callbacks.
+    """
+    return _part(model, "_initial_epoch") or initial_epoch
+
+
+def build_from_batch(model: keras.Model, batch: Any) -> None:
+    """Makes the variables of a compiled model, its loss and its metrics.
+
+    As `fit` does before its first step. Metrics have no public `build`.
+
+    Seen in Keras 3.15: `_symbolic_build`.
+    """
+    _part(model, "_symbolic_build")(data_batch=batch)
+
+
+def callback_model(callback: keras.callbacks.Callback) -> keras.Model:
+    """The model of a callback, without bringing its state up to date.
+
+    The public `callback.model` copies all variables from the device on JAX,
+    which takes longer than the step after which it is asked.
+
+    Seen in Keras 3.15: `_model`. Falls back on `callback.model`.
+    """
+    model = getattr(callback, "_model", None)
+    return callback.model if model is None else model
+
+
+def neighbours(
+    callback: keras.callbacks.Callback,
+) -> tuple[list[keras.callbacks.Callback], list[keras.callbacks.Callback]]:
+    """The callbacks before and after one in its list, while the list calls it.
+
+    Keras shows a callback nothing of the others, so they are looked for where
+    the list calls. `CallbackList` and its `callbacks` are public.
+
+    Args:
+        callback: The one that is called.
+
+    Returns:
+        `(before, after)`, both empty where no list calls.
+    """
+    for caller in _callers():
+        if isinstance(caller, keras.callbacks.CallbackList):
+            places = [x is callback for x in caller.callbacks]
+            if True in places:
+                place = places.index(True)
+                return caller.callbacks[:place], caller.callbacks[place + 1 :]
+    return [], []
+
+
+# Layers and variables.
+
+
+def nested_layers(model: keras.Model) -> list[keras.layers.Layer]:
+    """The model and all layers inside it, at any depth.
+
+    Public `model.layers` has the outermost; what a layer holds in an
+    attribute of its own is in no public list.
+
+    Seen in Keras 3.15: `_flatten_layers`.
+    """
+    return list(_part(model, "_flatten_layers")())
+
+
+def unlock_variables(layer: keras.layers.Layer) -> None:
+    """Lets a layer that was built take new variables.
+
+    Keras locks a layer once it is built; public ways would make a new layer,
+    which models that hold the old one would not see.
+
+    Seen in Keras 3.15: `_tracker.unlock`.
+    """
+    _part(_part(layer, "_tracker"), "unlock")()
+
+
+def unpickler() -> Callable[..., Any]:
+    """What pickle calls to make a model of its bytes.
+
+    `Model.__reduce__` names it by the class of the model, and pickle does not
+    find classes that are made while a program runs.
+
+    Seen in Keras 3.15: `Model._unpickle_model`.
+    """
+    return _part(keras.Model, "_unpickle_model")
+
+
+def backing_value(variable: keras.Variable) -> Any:
+    """What the backend holds for a variable, also one of several replicas.
+
+    Public `variable.value` is what a stateless scope has in its place.
+
+    Seen in Keras 3.15: `_value`. None in a version that has it no more.
+    """
+    return getattr(variable, "_value", None)
+
+
+def in_stateless_scope() -> bool:
+    """Whether assigned values go into a `keras.StatelessScope`.
+
+    The class is public, whether one is entered is not.
+
+    Seen in Keras 3.15: `keras.src.backend.common.stateless_scope`. True in a
+    version that has it no more: callers then take the way that is right in
+    both cases, and slower.
+    """
+    try:
+        from keras.src.backend.common import stateless_scope
+
+        return stateless_scope.in_stateless_scope()
+    except (ImportError, AttributeError):
+        return True
+
+
+# Masks.
+
+
+class _Probe(keras.losses.Loss):
+    """A loss of 1 everywhere: unreduced, Keras turns it into the mask."""
+
+    def call(self, y_true, y_pred):
+        return y_true
+
+
+def keras_mask(y_pred: Any, axis: int) -> Any:
+    """The mask that layers such as `Embedding(mask_zero=True)` attach.
+
+    Keras hides it in an attribute of the tensor. A loss of its public
+    interface shows it, whatever that attribute is called.
+
+    Args:
+        y_pred: Predictions `(batch, ..., num_classes)`, a tensor.
+        axis: The axis of the classes, from the front.
+
+    Returns:
+        bool `(batch, ...)`, or None if there is no mask.
+    """
+    sizes = list(ops.shape(y_pred))
+    del sizes[axis]
+    ones = ops.ones(sizes, dtype="float32")
+    probe = _Probe(name="mask", reduction="none", dtype="float32")
+    mask = probe(ones, y_pred)
+    return None if mask is ones else ops.cast(mask, "bool")
+
+
+def _callers() -> Iterator[Any]:
+    """The objects whose methods are on the stack, innermost first."""
     frame = inspect.currentframe()
     while frame is not None:
-        caller = frame.f_locals.get("self")
-        if type(caller).__name__ == "CompileMetrics":
-            found = [
-                (each, getattr(group, "output_name", None), weighted)
-                for weighted, name in enumerate(
-                    ("_flat_metrics", "_flat_weighted_metrics")
-                )
-                for group in getattr(caller, name, ())
-                for each in getattr(group, "metrics", ())
-            ]
-            if any(each is metric for each, _, _ in found):
-                return [(each, out, bool(w)) for each, out, w in found]
+        if "self" in frame.f_locals:
+            yield frame.f_locals["self"]
         frame = frame.f_back
-    return []
+
+
+def _part(thing: Any, name: str) -> Any:
+    """A part of an object of Keras.
+
+    Raises:
+        RuntimeError: If this version of Keras has it no more.
+    """
+    missing = object()
+    part = getattr(thing, name, missing)
+    if part is missing:
+        kind = thing if isinstance(thing, type) else type(thing)
+        raise RuntimeError(
+            invalid(
+                f"Keras must have `{kind.__name__}.{name}`, which was last "
+                f"seen in Keras {_SEEN}: install that version, or a newer "
+                "keras_calib",
+                **{"keras.__version__": keras.__version__},
+            )
+        )
+    return part

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.calibrators.samples import Samples
 from keras_calib.calibrators.samples import one_core_a_product
@@ -248,7 +249,7 @@ class Calibrator(FittedLayer):
         if other:
             # Left by a fit that was undone. All of them, as files know
             # variables by their order; the next call builds and locks again.
-            self._tracker.unlock()
+            unlock_variables(self)
             self.built = False
             for name in values:
                 delattr(self, "_" + name)

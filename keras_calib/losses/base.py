@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.checks import check_some_classes
 from keras_calib.checks import class_axis
 from keras_calib.checks import invalid
@@ -16,7 +17,6 @@ from keras_calib.inputs import possible_labels
 from keras_calib.inputs import read_labels
 from keras_calib.inputs import read_predictions
 from keras_calib.inputs import soft_labels
-from keras_calib.masks import keras_mask
 from keras_calib.numerics import as_numbers
 from keras_calib.numerics import concrete
 from keras_calib.numerics import to_logits

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.checks import class_axis
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
@@ -14,7 +15,6 @@ from keras_calib.inputs import possible_labels
 from keras_calib.inputs import read_labels
 from keras_calib.inputs import read_predictions
 from keras_calib.inputs import split_objectness
-from keras_calib.masks import keras_mask
 from keras_calib.numerics import as_numbers
 from keras_calib.numerics import concrete
 from keras_calib.numerics import to_logits

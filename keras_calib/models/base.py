@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calib.backend.keras_internals import unpickler
 from keras_calib.checks import invalid
 from keras_calib.models.refusals import refuse_class_weight
 from keras_calib.models.refusals import refuse_scalar_loss
@@ -173,7 +174,7 @@ class EpochModel(keras.Model):
     def __reduce__(self):
         # By a class that pickle finds by its name: a functional model's own
         # is made when it is needed.
-        return (keras.Model._unpickle_model, super().__reduce__()[1])
+        return (unpickler(), super().__reduce__()[1])
 
     def added_losses(self) -> Any:
         """What layers add to the loss, such as regularizers."""

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.keras_internals import nested_layers
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
 from keras_calib.numerics import namespace
@@ -42,7 +43,7 @@ def dropout_layers(model: keras.Model) -> list[keras.layers.Layer]:
     """Each dropout layer of a model with a rate > 0, inner ones too."""
     return [
         layer
-        for layer in model._flatten_layers()
+        for layer in nested_layers(model)
         if isinstance(layer, _KINDS) and layer.rate > 0
     ]
 

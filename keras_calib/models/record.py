@@ -5,6 +5,7 @@ from typing import Any
 from keras import backend
 from keras import ops
 
+from keras_calib.backend.keras_internals import in_stateless_scope
 from keras_calib.checks import invalid
 from keras_calib.numerics import concrete
 from keras_calib.replicas import num_replicas
@@ -116,7 +117,6 @@ def _changes_in_place(record: Any) -> bool:
     if backend.backend() != "tensorflow" or num_replicas() > 1:
         return False
     import tensorflow as tf
-    from keras.src.backend.common.stateless_scope import in_stateless_scope
 
     value = record.value
     # A strategy of one replica mirrors it.

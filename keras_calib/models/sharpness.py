@@ -7,6 +7,9 @@ import keras
 from keras import backend
 from keras import ops
 
+from keras_calib.backend.keras_internals import compiled_metrics
+from keras_calib.backend.keras_internals import loss_tracker
+from keras_calib.backend.keras_internals import updated_metrics
 from keras_calib.checks import check_above
 from keras_calib.models.base import EpochModel
 from keras_calib.replicas import num_replicas
@@ -176,7 +179,7 @@ class SharpnessAwareModel(EpochModel):
 
         Those are of layers, and of the parts of a loss of several.
         """
-        others = (self._loss_tracker, self._compile_metrics)
+        others = (loss_tracker(self), compiled_metrics(self))
         return [
             variable
             for metric in self.metrics
@@ -207,7 +210,7 @@ class SharpnessAwareModel(EpochModel):
 
     def _track(self, loss, x):
         size = ops.shape(next(iter(keras.tree.flatten(x))))[0]
-        self._loss_tracker.update_state(
+        loss_tracker(self).update_state(
             loss * num_replicas(), sample_weight=size
         )
 
@@ -246,7 +249,7 @@ class SharpnessAwareModel(EpochModel):
         weights, optimizer_state = self.optimizer.stateless_apply(
             optimizer_state, gradients, weights
         )
-        logs, metrics_state = self._update_metrics_variables(
+        logs, metrics_state = updated_metrics(self)(
             metrics_state, loss, x, y, y_pred, sample_weight
         )
         return logs, (weights, others, optimizer_state, metrics_state)

@@ -6,6 +6,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_calib.backend.keras_internals import build_from_batch
+from keras_calib.backend.keras_internals import first_epoch
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.models.base import EpochModel
@@ -129,8 +131,7 @@ def fit_workers(
             model.begin_training(arguments)
         events.on_train_begin()
         # As `fit` does: where a backup goes on.
-        initial_epoch = model._initial_epoch or initial_epoch
-        for epoch in range(initial_epoch, epochs):
+        for epoch in range(first_epoch(model, initial_epoch), epochs):
             if plans:
                 model.begin_epoch(epoch)
             events.on_epoch_begin(epoch)
@@ -240,7 +241,7 @@ class _Batches:
         )
         with strategy.scope():
             # As `fit` does.
-            model._symbolic_build(data_batch=batch)
+            build_from_batch(model, batch)
 
     def run(
         self,

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_calib.callback_lists import neighbours
+from keras_calib.backend.keras_internals import neighbours
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.inputs import check_reading
