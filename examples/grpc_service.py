@@ -124,6 +124,7 @@ def start_grpc(model, host="127.0.0.1", port=8500, limits=None):
         # Whoever does not send what was begun is cut off; others connect anew.
         ("grpc.max_connection_age_ms", milliseconds),
         ("grpc.max_connection_age_grace_ms", milliseconds),
+        ("grpc.server_handshake_timeout_ms", milliseconds),
     ]
     server = grpc.server(
         ThreadPoolExecutor(limits.calls),

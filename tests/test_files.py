@@ -156,7 +156,7 @@ def test_a_lock_of_another_machine_is_watched(tmp_path, monkeypatch):
     with PathLock("path", path):
         content = json.loads(file.read_text())
     machine, number, started = content["process"]
-    parent = [machine, os.getppid(), started - 1]
+    parent = [machine, os.getppid(), started + 1]
     for process, wait in ((["", 1, 0], True), (parent, False)):
         text = json.dumps({**content, "process": process})
         file.write_text(text)
@@ -205,7 +205,15 @@ def test_an_interrupted_writer_of_a_process_gives_way(tmp_path, monkeypatch):
         os.utime(file, (1, 1))
         while file.stat().st_mtime < 2:
             time.sleep(0.01)
+
+    # Its owner gives it up while another waits for it.
+    def given_up(opened):
+        monkeypatch.undo()
+        (tmp_path / ".file.lock").unlink()
+
+    monkeypatch.setattr(locks, "_wait_for", given_up)
     second.acquire()
+    assert names(tmp_path) == [".file.lock"]
     # Deleted objects have no lock.
     second = None
     assert names(tmp_path) == []

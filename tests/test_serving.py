@@ -596,6 +596,14 @@ def test_grpc_refuses_what_is_too_much_at_once(examples):
     for call in silent:
         assert call.code() == grpc.StatusCode.UNAVAILABLE, call
     end.set()
+    stalled.close()
+    # Connections that say nothing: the last is one too many.
+    with ExitStack() as stack:
+        for _ in range(quick.connections + 1):
+            place = ("127.0.0.1", other)
+            last = socket.create_connection(place, timeout=60)
+            stack.enter_context(last)
+        assert said(last) == b""
     impatient.stop(None).wait()
     # At the end what runs is finished, and what is new refused.
     model.let.clear()
@@ -613,7 +621,7 @@ def test_grpc_refuses_what_is_too_much_at_once(examples):
         model.let.set()
         assert last.result()["y"].tolist() == [3]
     stopped.wait(30)
-    for each in (client, channel, stalled):
+    for each in (client, channel):
         each.close()
 
 

@@ -254,5 +254,3 @@ def _release_all() -> None:
 
 
 atexit.register(_release_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_HELD.clear)
