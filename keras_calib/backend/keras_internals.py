@@ -5,6 +5,7 @@ seen. Where a version has the part no more, a function falls back as it says,
 or raises an error that names the part. No other module uses such parts.
 """
 
+import functools
 import inspect
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ __all__ = [
     "in_stateless_scope",
     "keras_mask",
     "loss_tracker",
+    "make_functional",
     "metrics_beside",
     "neighbours",
     "nested_layers",
@@ -231,6 +233,41 @@ def unpickler() -> Callable[..., Any]:
     Seen in Keras 3.15: `Model._unpickle_model`.
     """
     return _part(keras.Model, "_unpickle_model")
+
+
+def make_functional(model: keras.Model) -> None:
+    """Makes a model that is given inputs and outputs one of Keras' functional.
+
+    Keras does so in `Model.__new__` and `Model.__init__`, by other bases for
+    the class and all classes above it: no class of this library could be a
+    base of one with its own `call` then. Here a class of both is made, and
+    the model becomes one of it, before its `__init__`.
+
+    Seen in Keras 3.15: the type of `keras.Model(inputs, outputs)` can be a
+    base beside others.
+
+    Args:
+        model: A model whose `__init__` has not run.
+    """
+    # Past Keras' hooks on attributes, which are not there yet.
+    object.__setattr__(model, "__class__", _functional_class(type(model)))
+
+
+@functools.cache
+def _functional_class(cls: type) -> type:
+    """The class, as one of models made of inputs and outputs."""
+    point = keras.Input((1,))
+    functional = type(keras.Model(point, point))
+    if issubclass(cls, functional):
+        return cls
+    kept = {name: getattr(cls, name) for name in ("__module__", "__doc__")}
+    made = type(cls)(cls.__name__, (cls, functional), kept)
+    made.__qualname__ = cls.__qualname__
+    package, found, name = keras.saving.get_registered_name(cls).partition(">")
+    if found:
+        # The name now means what `load_model` is to make.
+        keras.saving.register_keras_serializable(package, name)(made)
+    return made
 
 
 def backing_value(variable: keras.Variable) -> Any:

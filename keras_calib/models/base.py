@@ -1,12 +1,12 @@
 """What models share that train with more than a loss."""
 
-import functools
 import inspect
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_calib.backend.keras_internals import make_functional
 from keras_calib.backend.keras_internals import unpickler
 from keras_calib.checks import invalid
 from keras_calib.models.refusals import refuse_class_weight
@@ -70,8 +70,7 @@ class EpochModel(keras.Model):
             isinstance(x, keras.KerasTensor) for x in keras.tree.flatten(inputs)
         ]
         if any(tensors):
-            # Past Keras' hooks on attributes, which are not there yet.
-            object.__setattr__(self, "__class__", _functional(type(self)))
+            make_functional(self)
         super().__init__(*args, **kwargs)
 
     # Whether a step passes over its batch more than once, as that of
@@ -199,27 +198,6 @@ class EpochModel(keras.Model):
             # to be trained.
             model.trainable = False
         return model
-
-
-@functools.cache
-def _functional(cls: type) -> type:
-    """The class, as one of models made of inputs and outputs.
-
-    Keras makes one of it by other bases for the class and all above it: no
-    class of this library could be a base of one with its own `call` then.
-    """
-    point = keras.Input((1,))
-    functional = type(keras.Model(point, point))
-    if issubclass(cls, functional):
-        return cls
-    kept = {name: getattr(cls, name) for name in ("__module__", "__doc__")}
-    made = type(cls)(cls.__name__, (cls, functional), kept)
-    made.__qualname__ = cls.__qualname__
-    package, found, name = keras.saving.get_registered_name(cls).partition(">")
-    if found:
-        # The name now means what `load_model` is to make.
-        keras.saving.register_keras_serializable(package, name)(made)
-    return made
 
 
 class _EpochEvents(keras.callbacks.Callback):
