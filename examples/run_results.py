@@ -4,7 +4,6 @@ import csv
 import importlib
 import io
 import json
-import os
 from pathlib import Path
 
 import keras
@@ -12,6 +11,7 @@ import numpy as np
 from absl import app
 
 import keras_calib
+from keras_calib.backend.files import replacing
 from keras_calib.predictions import predict_batches
 
 __all__ = [
@@ -382,9 +382,8 @@ def usable_runs(folders, name):
 
 
 def _write_whole(path, text):
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="utf-8", newline="")
-    os.replace(part, path)
+    with replacing(path, text=True) as file:
+        file.write(text)
 
 
 def _value(text):

@@ -1,17 +1,22 @@
 """Files are whole whoever is killed, and have one writer at a time."""
 
 import errno
+import io
 import json
 import os
+import tempfile
 import threading
 import time
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
+import numpy as np
 import pytest
 from file_writers import writer
 
 from keras_calib.backend import locks
+from keras_calib.backend.array_files import ArrayFile
 from keras_calib.backend.files import clear_leftovers
 from keras_calib.backend.files import replacing
 from keras_calib.backend.files import unfinished
@@ -217,3 +222,33 @@ def test_an_interrupted_writer_of_a_process_gives_way(tmp_path, monkeypatch):
     # Deleted objects have no lock.
     second = None
     assert names(tmp_path) == []
+
+
+def test_a_damaged_archive_is_told_or_read_as_it_was():
+    rng = np.random.default_rng(0)
+    arrays = {"a": rng.normal(size=(3, 2)), "b": np.arange(4), "c": np.ones(())}
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    whole = file.getvalue()
+    directory = whole.index(b"PK\1\2")
+    outcomes = set()
+    with tempfile.TemporaryFile() as file:
+        for i in range(600):
+            content = bytearray(whole)
+            first = directory if i % 2 else 0
+            for place in rng.integers(first, len(content), size=1 + i % 4):
+                content[place] = rng.integers(256)
+            file.seek(0)
+            file.truncate()
+            file.write(content[: None if i % 7 else rng.integers(len(whole))])
+            file.flush()
+            try:
+                damaged = ArrayFile(file)
+                read = {name: damaged.read(name) for name in damaged.names}
+            except zipfile.BadZipFile:
+                outcomes.add("told")
+                continue
+            outcomes.add("read")
+            for name in set(read) & set(arrays):
+                np.testing.assert_array_equal(read[name], arrays[name])
+    assert outcomes == {"told", "read"}

@@ -1,6 +1,8 @@
 """Arrays of an .npz file, read one at a time, none larger than the file."""
 
 import os
+import struct
+import tokenize
 import zipfile
 from typing import IO
 
@@ -12,6 +14,19 @@ _VERSIONS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
+# What the standard library and NumPy raise of damaged files, beside
+# `BadZipFile`.
+_DAMAGE = (
+    EOFError,
+    KeyError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    SyntaxError,
+    ValueError,
+    struct.error,
+    tokenize.TokenError,
+)
 
 
 class ArrayFile:
@@ -29,7 +44,10 @@ class ArrayFile:
     """
 
     def __init__(self, file: IO[bytes]):
-        self._zip = zipfile.ZipFile(file)
+        try:
+            self._zip = zipfile.ZipFile(file)
+        except _DAMAGE as error:
+            raise zipfile.BadZipFile("no archive") from error
         size = os.fstat(file.fileno()).st_size
         entries = self._zip.infolist()
         for entry in entries:
@@ -57,7 +75,7 @@ class ArrayFile:
                 version = np.lib.format.read_magic(file)
                 shape, _, dtype = _VERSIONS[version](file)
                 left = entry.file_size - file.tell()
-        except (ValueError, KeyError, NotImplementedError, OSError) as error:
+        except _DAMAGE as error:
             raise zipfile.BadZipFile(f"{name} is no array") from error
         # Python's integers do not wrap.
         count = 1
@@ -74,8 +92,11 @@ class ArrayFile:
             KeyError: If there is none of this name.
         """
         self.header(name)
-        with self._zip.open(self._entries[name]) as file:
-            array = np.lib.format.read_array(file, allow_pickle=False)
-            # To the end, where the check sum is compared.
-            file.read()
+        try:
+            with self._zip.open(self._entries[name]) as file:
+                array = np.lib.format.read_array(file, allow_pickle=False)
+                # To the end, where the check sum is compared.
+                file.read()
+        except _DAMAGE as error:
+            raise zipfile.BadZipFile(f"{name} is damaged") from error
         return array

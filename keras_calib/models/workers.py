@@ -52,8 +52,9 @@ def fit_workers(
             `fit`, in the same order on each worker; None for `data`.
         callbacks: Callbacks as for `fit`; what they see of a step is the
             loss of the epoch so far, and their `model.stop_training` must
-            be the same on all workers. Of `ResumableBackup` the first
-            worker writes, and all read the same file.
+            be the same on all workers. Of `ResumableBackup` and
+            `CalibrationLogger` the first worker writes; all read the same
+            backup.
         verbose: 1 for a progress bar of the first worker, 2 for a line per
             epoch, 0 for silence.
 
