@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_calib.checks import check_above
 from keras_calib.checks import check_integer
+from keras_calib.checks import check_loss
 from keras_calib.checks import check_not_empty
 from keras_calib.checks import check_number
 from keras_calib.checks import class_axis
@@ -108,6 +109,7 @@ def effective_labels(
         came. Where a label is ignored, q = p and nothing is smoothed.
 
     Raises:
+        TypeError: If `loss` is a name.
         ValueError: If shapes do not fit.
 
     Example:
@@ -161,10 +163,8 @@ def inactive_share(
 
     Args:
         loss: As in `effective_labels`.
-        labels: Labels in any form that the loss takes, such as class ids
-            `(...)`.
-        logits: Logits `(..., num_classes)`, at least two classes; classes
-            on the `axis` of the loss, if it has one.
+        labels: Labels `(...)` or `(..., num_classes)`, as there.
+        logits: Logits `(..., num_classes)`, as there.
 
     Returns:
         Share in [0, 1] of the labels that count; NaN if none does.
@@ -204,10 +204,8 @@ def regularizer_histogram(
 
     Args:
         loss: As in `effective_labels`.
-        labels: Labels in any form that the loss takes, such as class ids
-            `(...)`.
-        logits: Logits `(..., num_classes)`, at least two classes; classes
-            on the `axis` of the loss, if it has one.
+        labels: Labels `(...)` or `(..., num_classes)`, as there.
+        logits: Logits `(..., num_classes)`, as there.
         num_bins: Number of bins of equal width.
         limits: The lowest and the highest edge, in nats; what lies beyond
             is clipped to them.
@@ -350,6 +348,7 @@ def _regularizer(loss, labels, logits):
 
 def _read(loss, labels, logits):
     """Logits, class axis, labels as rows, and where they count (or None)."""
+    check_loss(loss)
     logits = at_least_float32(logits)
     axis = getattr(loss, "axis", -1)
     if axis is None:
@@ -368,12 +367,8 @@ def _read(loss, labels, logits):
         ignore_class=getattr(loss, "ignore_class", None),
         names=("labels", "logits"),
     )
-    return (
-        logits,
-        axis,
-        soft_labels(hard, logits.shape[axis], logits.dtype),
-        valid,
-    )
+    hard = soft_labels(hard, logits.shape[axis], logits.dtype)
+    return logits, axis, hard, valid
 
 
 def _per_sample(loss, labels, hard, axis):
@@ -382,6 +377,11 @@ def _per_sample(loss, labels, hard, axis):
         return lambda logits: loss(hard, logits)
     labels = ops.convert_to_tensor(labels)
     if not isinstance(loss, PerSampleLoss):
+        sparse = keras.losses.SparseCategoricalCrossentropy
+        by_keras = type(loss).__module__.startswith("keras.")
+        if by_keras and not isinstance(loss, sparse):
+            # Most losses of Keras compare arrays of one shape.
+            labels = ops.moveaxis(hard, -1, axis)
         # As Keras casts labels when a loss is called.
         labels = ops.cast(labels, hard.dtype)
     if getattr(loss, "from_logits", True):

@@ -18,6 +18,7 @@ __all__ = [
     "check_flag",
     "check_in",
     "check_integer",
+    "check_loss",
     "check_not_empty",
     "check_number",
     "check_numbers",
@@ -151,6 +152,20 @@ def check_above(name: str, value: Any, bound: float) -> None:
     if value <= bound:
         raise ValueError(
             invalid(f"`{name}` must be > {bound}", **{name: value})
+        )
+
+
+def check_loss(loss: Any) -> None:
+    """Raises TypeError for the name of a loss, or what is none."""
+    if not callable(loss):
+        raise TypeError(
+            invalid(
+                "`loss` must be a loss such as "
+                "`keras.losses.CategoricalCrossentropy(from_logits=True)`, or "
+                "a function of labels and logits; a name does not say whether "
+                "it takes logits",
+                loss=loss,
+            )
         )
 
 

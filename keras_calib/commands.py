@@ -52,7 +52,7 @@ and the report has every number before and after. With --selection, again on
 other data, a threshold is chosen for --risk, so that with probability
 1 - --delta the true risk is not above it, and the report says what it does on
 --predictions. The three files must hold different samples: a file that
-repeats most of another one is refused.
+repeats a fifth or more of another one is refused.
 """
 _EXAMPLES = """\
 examples:

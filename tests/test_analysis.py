@@ -401,6 +401,29 @@ def test_one_output_and_labels_that_do_not_fit_are_refused():
             function(CASES["MbLS"].make(), [0, 1, 1], [[1.0, 0.0]] * 2)
 
 
+def test_a_name_is_no_loss_and_ids_are_labels_for_losses_of_keras():
+    logits = np.array([[1.0, 3.0, 0.0], [0.0, -2.0, 1.0]])
+    for function in (
+        kc.effective_labels,
+        kc.inactive_share,
+        kc.regularizer_histogram,
+        kc.per_sample_losses,
+    ):
+        for loss in ("mse", "categorical_crossentropy", 3, None):
+            with pytest.raises(TypeError, match="`loss` must be a loss such"):
+                function(loss, [0, 1], logits)
+    for loss in (
+        keras.losses.MeanSquaredError(),
+        keras.losses.KLDivergence(),
+        keras.losses.CategoricalCrossentropy(from_logits=True),
+    ):
+        ids, rows = (
+            array(kc.effective_labels(loss, labels, logits).labels)
+            for labels in ([0, 1], np.eye(3)[:2])
+        )
+        np.testing.assert_array_equal(ids, rows)
+
+
 def test_a_loss_without_class_axis_is_refused():
     with pytest.raises(ValueError, match="class axis"):
         kc.effective_labels(keras.losses.Dice(), [0, 1], np.eye(2))

@@ -331,9 +331,12 @@ def test_a_map_that_helps_no_other_sample_says_so(cls):
     few = labels[:300], logits[:300]
     with pytest.warns(RuntimeWarning, match="too many parameters") as caught:
         fitted = cls().fit(*few)
-    before, after = (
-        float(word) for word in re.findall(r"=([\d.]+)", str(caught[0].message))
+    (words,) = (
+        str(warning.message)
+        for warning in caught
+        if "too many parameters" in str(warning.message)
     )
+    before, after = map(float, re.findall(r"=([\d.]+)", words))
     assert abs(before - kc.nll(*few, from_logits=True)) < 1e-4
     assert after > before
     # And so it is.

@@ -1,5 +1,7 @@
 """Displays hold the right arrays and draw them."""
 
+from xml.etree import ElementTree
+
 import keras
 import matplotlib as mpl
 import numpy as np
@@ -226,3 +228,69 @@ def test_files_are_drawn_without_pyplot(goldens):
     after = mpl.pyplot.get_fignums() if hasattr(mpl, "pyplot") else []
     assert before == after and not hasattr(display, "ax_")
     assert mpl.rcParams["svg.fonttype"] == "path"
+
+
+# Names that others give.
+
+ODD = {
+    "a$b$": "a$b$",
+    "$\\frac{1}$": "$\\frac{1}$",
+    "\\$5": "\\$5",
+    "_hidden": "_hidden",
+    "x^2_1%": "x^2_1%",
+    "<b>&amp;": "<b>&amp;",
+    "nul\x00bell\x07": "nul\\x00bell\\x07",
+    "surrogate\udc80": "surrogate\\udc80",
+    "no character\uffff": "no character\\uffff",
+    "line\nend\ttab": "line end tab",
+    "long" * 100: ("long" * 100)[:79] + "…",
+}
+
+
+def texts(svg):
+    """What an SVG file says; an XML parser takes it."""
+    root = ElementTree.fromstring(svg.encode("utf-8"))
+    return [
+        "".join(part.itertext()).strip()
+        for part in root.iter("{http://www.w3.org/2000/svg}text")
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:.*Layout|.*layout:UserWarning")
+def test_names_are_drawn_letter_by_letter():
+    labels, probs = [0, 1, 1], [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]
+    curves = dict.fromkeys(ODD, np.arange(3.0))
+    loss = kc.MbLS(margin=1.0, from_logits=True)
+    found = kc.regularizer_histogram(loss, labels, probs)
+    names = list(ODD)[:10]
+    point = kc.choose_threshold([2.0, 1.0], [1, 0], coverage=0.5)
+    displays = [
+        # Lists do as well as arrays.
+        kc.RiskCoverageDisplay.from_predictions(
+            labels, dict.fromkeys(ODD, probs), points=dict.fromkeys(ODD, point)
+        ),
+        kc.LossCurveDisplay(np.array([0.1, 0.5, 0.9]), curves),
+        kc.SmoothingProfileDisplay(np.arange(3.0), curves, curves),
+        kc.RegularizerDisplay(dict.fromkeys(ODD, found)),
+        kc.EffectiveLabelsDisplay.from_losses(
+            loss, 1, np.arange(10.0).tolist(), class_names=names
+        ),
+        kc.ClasswiseReliabilityDisplay.from_predictions(
+            list(range(10)), np.full((10, 10), 0.1).tolist(), class_names=names
+        ),
+        kc.ClassActivationDisplay(
+            np.zeros((10, 4, 4)).tolist(),
+            np.zeros((10, 4, 4)).tolist(),
+            np.full((10, 10), 0.1).tolist(),
+            classes=list(range(10)),
+            class_names=names,
+        ),
+    ]
+    for display in displays:
+        text = " ".join(" | ".join(texts(display.to_svg())).split())
+        for name in getattr(display, "class_names", None) or ODD:
+            assert ODD[name] in text, (display, name)
+    for name in list(ODD)[-4:]:
+        shown = kc.ReliabilityDisplay.from_predictions(labels, probs, name=name)
+        assert ODD[name] in " ".join(" ".join(texts(shown.to_svg())).split())
+    assert shown.to_png(dpi=30).startswith(b"\x89PNG")

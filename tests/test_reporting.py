@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import keras
 import numpy as np
@@ -139,6 +140,13 @@ def test_selector_is_judged_on_the_data():
     text = Page(made.html).text
     assert "certified for a risk of at most 20.00 %" in text
     assert "speak against" not in text
+    # The cut as a score and as a confidence, with units.
+    assert found["threshold"] == selector.threshold
+    assert found["confidence"] == selector.chosen.confidence
+    assert (
+        f"score from {selector.threshold:.6g} in log-odds, which is "
+        f"confidence from {selector.chosen.confidence:.6g}"
+    ) in text
     # Data of another kind break what was promised.
     made = kc.report_of_predictions(
         (labels + 1) % 4, logits, from_logits=True, selector=selector, verbose=0
@@ -168,6 +176,9 @@ def test_slider_rows_are_points_of_the_curve(made):
         accepted = confidence >= row["threshold"] - 1e-6
         assert abs(accepted.mean() - row["coverage"]) < 0.004
         assert row["observed"] <= row["risk"] + 1e-12
+        if row["score"] is not None:
+            odds = row["threshold"] / (1.0 - row["threshold"])
+            assert abs(row["score"] - np.log(odds)) < 1e-6
         bound = binomial_upper_bound(
             row["observed"] * row["coverage"] * len(labels),
             row["coverage"] * len(labels),
@@ -212,6 +223,26 @@ def test_what_users_write_is_escaped():
         "alert"
         not in re.search(r"<script>(.*?)</script>", made.html, re.DOTALL)[1]
     )
+
+
+def test_names_that_no_file_can_hold_are_written_with_escapes(tmp_path):
+    labels, logits = noisy_predictions(60)
+    odd = "$a$_\x00\udc80\uffff"
+    shown = "$a$_" + r"\x00\udc80\uffff"
+    made = kc.report_of_predictions(
+        labels,
+        {odd: logits},
+        from_logits=True,
+        class_names=[f"{odd}{i}" for i in range(4)],
+        inputs=np.array([odd] * 60),
+        title=odd,
+        verbose=0,
+    )
+    html = made.save(tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "\x00" not in html
+    assert html.count(shown) > 20
+    for picture in Page(html).all("img"):
+        ElementTree.fromstring(base64.b64decode(picture["src"].split(",")[1]))
 
 
 def test_surest_mistakes_are_the_surest(made):
@@ -356,6 +387,8 @@ def test_batches_in_which_nothing_counts_are_left_out():
         ({"selector": {"b": None}}, ValueError, "models that are there"),
         ({"num_mistakes": -1}, ValueError, "`num_mistakes`"),
         ({"num_bins": 0}, ValueError, "`num_bins`"),
+        ({"num_bins": 101}, ValueError, "num_bins=101, predictions=50"),
+        ({"num_bins": 1001}, ValueError, "`num_bins` must be <= 1000"),
         ({"from_logits": False}, ValueError, "probabilities"),
         ({"ignore_class": 0.5}, TypeError, "`ignore_class`"),
     ],
@@ -398,6 +431,12 @@ def test_save_leaves_a_whole_file_or_the_old_one(made, tmp_path):
         broken.save(path)
     assert path.read_text(encoding="utf-8") == made.html
     assert [p.name for p in path.parent.iterdir()] == ["report.html"]
+    for name in ("r.pdf", "r", "r.html.zip"):
+        with pytest.raises(ValueError, match="`path` must end in .html"):
+            made.save(tmp_path / name)
+    with pytest.raises(ValueError, match="`path` must be a file"):
+        (tmp_path / "folder.html").mkdir()
+        made.save(tmp_path / "folder.html")
 
 
 # Files of predictions, and the command.

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_calib.checks import check_loss
 from keras_calib.losses import BatchCoupledLoss
 from keras_calib.plots.figures import COLORS
 from keras_calib.plots.figures import DASHES
@@ -21,9 +22,10 @@ def named_losses(losses: Any) -> dict[str, Any]:
     """A dict as it is, a loss under the name of its class."""
     if isinstance(losses, dict):
         return losses
+    check_loss(losses)
     is_loss = isinstance(losses, keras.losses.Loss)
-    name = type(losses).__name__ if is_loss else losses.__name__
-    return {name: losses}
+    name = None if is_loss else getattr(losses, "__name__", None)
+    return {name or type(losses).__name__: losses}
 
 
 def read_each(
