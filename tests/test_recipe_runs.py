@@ -524,17 +524,17 @@ def test_fine_tuning_trains_the_head_then_the_whole(
 
 def start(script, recipe, workdir, *more):
     """A script on two logical devices, one epoch of two steps."""
-    files = (f"--flagfile={RECIPES / path}.flags" for path in recipe)
+    files = [f"--flagfile={RECIPES / path}.flags" for path in recipe]
+    if files:
+        files += ["--steps_per_epoch=2", "--verbose=0"]
     return subprocess.Popen(
         [
             sys.executable,
             ROOT / "examples" / f"{script}.py",
             *files,
             "--epochs=1",
-            "--steps_per_epoch=2",
             "--strategy=mirrored",
             "--logical_devices=2",
-            "--verbose=0",
             f"--workdir={workdir}",
             *more,
         ],
@@ -572,15 +572,25 @@ def test_scripts_train_on_two_devices_to_their_last_file(
             "--train_vectors",
             f"--data_dir={data_sets}",
         ),
+        start(
+            "train_objectness",
+            [],
+            tmp_path / "objectness",
+            "--width=2",
+            "--method=CutMix",
+        ),
     ]
     errors = first.communicate()[1]
     assert first.returncode == 0, errors[-3000:]
     dense = tmp_path / "digits_dense"
     begun = f"--begin_with={dense / 'cross_entropy' / 'seed0'}"
-    running.append(start("fine_tune", digits, tmp_path, begun, "--noexport"))
+    more = ("--noexport", "--head_epochs=0")
+    running.append(start("fine_tune", digits, tmp_path, begun, *more))
     for script in running:
         errors = script.communicate()[1]
         assert script.returncode == 0, errors[-3000:]
+    table = (tmp_path / "objectness" / "table.txt").read_text()
+    assert "CutMix" in table
     results = examples("run_results")
     counts = {
         dense / "cross_entropy": 599,
@@ -604,7 +614,7 @@ def test_scripts_train_on_two_devices_to_their_last_file(
     folder = dense / "cross_entropy" / "seed0"
     labels, logits = results.read_predictions(folder, "test")
     np.testing.assert_array_equal(labels, truth)
-    (expected,) = results.load_network(folder)([images.astype("float32")])
+    expected = results.load_network(folder)([images.astype("float32")])
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
 
 
