@@ -240,10 +240,7 @@ def log_losses(
         Losses in nats `(n,)`.
     """
     xp = namespace(outputs)
-    if from_logits:
-        log_p = _log_softmax(outputs)
-    else:
-        log_p = to_logits(outputs)
+    log_p = _log_softmax(outputs) if from_logits else to_logits(outputs)
     if clip is not None:
         log_p = at_least(log_p, float(np.log(clip)))
     if len(labels.shape) > 1:
