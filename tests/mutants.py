@@ -62,8 +62,8 @@ MUTANTS = {
     ),
     "offset_beyond_the_last_cell": Mutant(
         "score_histogram.py",
-        "offset = ops.where(above, ops.full_like(offset, 1 - _QUANTUM), offset)",
-        "offset = ops.where(above, offset, offset)",
+        "ops.where(above, ops.full_like(offset, 1 - _QUANTUM), offset)",
+        "ops.where(above, offset, offset)",
         "test_selective.py::test_scores_beyond_the_last_cell_are_tied",
     ),
     "edge_by_product": Mutant(
