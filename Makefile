@@ -18,14 +18,15 @@ test test-jax: export XLA_FLAGS ?= --xla_backend_optimization_level=0 \
   --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false
 test-jax: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 
-.PHONY: demo test test-backends test-jax test-torch lint format docs bench \
-  bench-peers clean help
+.PHONY: demo test test-backends test-jax test-torch mutants lint format docs \
+  bench bench-peers clean help
 
 help:
 	@echo "make demo           train, measure, repair, draw and serve (about a minute"
 	@echo "                    after the installation)"
 	@echo "make test           all tests, on the TensorFlow backend"
 	@echo "make test-backends  reference values and laws on JAX and on torch"
+	@echo "make mutants        small faults in a copy, which tests must see"
 	@echo "make lint           ruff"
 	@echo "make docs           the documentation, into build/site"
 	@echo "make bench          the benchmarks; tables in benchmarks/results"
@@ -50,6 +51,9 @@ test-jax: .venv-jax/dev
 test-torch: .venv-torch/dev
 	KERAS_BACKEND=torch .venv-torch/bin/python $(PYTEST) -m portable
 
+mutants: .venv/dev
+	KERAS_BACKEND=tensorflow .venv/bin/python tests/mutants.py
+
 lint: .venv/dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -73,6 +77,7 @@ bench: .venv/dev
 	  --out=benchmarks/results/fit_overhead.md
 	.venv/bin/python benchmarks/interval_coverage.py \
 	  --out=benchmarks/results/interval_coverage.md
+	.venv/bin/python benchmarks/verdicts.py --out=benchmarks/results/verdicts.md
 	.venv/bin/python benchmarks/risk_guarantee.py \
 	  --out=benchmarks/results/risk_guarantee.md
 	.venv/bin/python benchmarks/pipeline.py --out=benchmarks/results/pipeline.md

@@ -14,6 +14,7 @@ from keras_calib.bins import bin_sums
 from keras_calib.checks import check_in
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
+from keras_calib.intervals import poisson_binomial_tails
 from keras_calib.intervals import tail_of
 from keras_calib.numerics import as_array
 from keras_calib.top_label import top_label
@@ -22,6 +23,8 @@ __all__ = ["CalibrationTest", "Comparison", "calibration_test", "compare"]
 
 # Uniform numbers drawn at once, 8 MB.
 _BLOCK = 1_000_000
+# Of a bin, for its squared gap to be nearly chi-square.
+_ENOUGH_VARIANCE = 5.0
 
 
 class CalibrationTest(NamedTuple):
@@ -74,7 +77,9 @@ def calibration_test(
     confidences, p = (1 + #{drawn >= observed}) / (1 + num_samples).
     `"chi2"`: sum_b (correct_b - confidence_b)^2 / sum_{i in b} c_i (1 - c_i)
     over bins of equal mass, against chi-square with as many degrees of
-    freedom as bins; needs several expected errors in each bin.
+    freedom as bins. Neighbours are merged until each holds a variance of
+    five; where only one bin is left, the number of right predictions is
+    tested exactly.
     `"spiegelhalter"`: Z = sum (correct - c) (1 - 2 c) / sqrt(sum (1 - 2 c)^2
     c (1 - c)), two-sided; needs no bins and sees uniform over- or
     underconfidence best, gaps of changing sign hardly.
@@ -301,19 +306,41 @@ def _chi_square(
     below = np.searchsorted(order, score, side="left")
     through = np.searchsorted(order, score, side="right")
     index = (below + through - 1) * num_bins // (2 * len(score))
+    # Confidences of 1 and of 0 leave no chance: all or nothing.
+    certain = confidence * (1.0 - confidence) == 0.0
+    if np.any(correct[certain] != confidence[certain]):
+        return CalibrationTest(np.inf, 0.0)
     gap = np.bincount(index, weights=correct - confidence)
     variance = np.bincount(index, weights=confidence * (1.0 - confidence))
-    filled = np.bincount(index) > 0
-    gap, variance = gap[filled], variance[filled]
-    # Bins where every confidence is 1 hold no chance: all or nothing.
-    certain = variance == 0
-    if np.any(np.abs(gap[certain]) > 1e-9):
-        return CalibrationTest(np.inf, 0.0)
-    gap, variance = gap[~certain], variance[~certain]
-    if not len(gap):
+    starts = _merged_starts(variance)
+    if not len(starts):
         return CalibrationTest(0.0, 1.0)
+    gap, variance = (np.add.reduceat(x, starts) for x in (gap, variance))
     value = float(np.sum(gap**2 / variance))
+    if len(gap) == 1:
+        return CalibrationTest(value, _exact_p_value(confidence, correct))
     return CalibrationTest(value, float(chi2.sf(value, len(gap))))
+
+
+def _merged_starts(variance: np.ndarray) -> list[int]:
+    """First bins of runs of bins that hold enough variance each."""
+    starts, held = [], _ENOUGH_VARIANCE
+    for i, more in enumerate(variance):
+        if held >= _ENOUGH_VARIANCE and variance[i:].sum() > 0:
+            rest = float(variance[i:].sum())
+            # What is left at the end joins the last run.
+            if not starts or rest >= _ENOUGH_VARIANCE:
+                starts.append(i)
+            held = 0.0
+        held += more
+    return starts
+
+
+def _exact_p_value(confidence: np.ndarray, correct: np.ndarray) -> float:
+    """Two-sided, of the number of right predictions."""
+    groups, count = np.unique(confidence, return_counts=True)
+    tails = poisson_binomial_tails(int(correct.sum()), groups, count)
+    return min(1.0, 2.0 * min(tails))
 
 
 def _spiegelhalter(

@@ -11,15 +11,21 @@ from keras_calib.checks import shape_of
 from keras_calib.inputs import read_arrays
 from keras_calib.numerics import to_logits
 from keras_calib.numerics import to_numpy
+from keras_calib.numerics import top1
 from keras_calib.ranked_groups import RankedGroups
 from keras_calib.score_names import score_function
 from keras_calib.top_label import TopLabel
 from keras_calib.top_label import top_label
 from keras_calib.top_label import whole_weights
 
-__all__ = ["TIES", "rank", "ranked", "top_scored"]
+__all__ = ["TIES", "rank", "ranked", "thresholds", "top_scored"]
 
 TIES = ("average", "order")
+
+# Of float64 scores, which are sums over some thousand classes.
+_ROUNDING = 1e-13
+# Numbers that are float64 at a time, 32 MB.
+_BLOCK = 2**22
 
 
 def ranked(
@@ -40,18 +46,42 @@ def ranked(
 
 
 def rank(top: TopLabel, ties: str = "average") -> RankedGroups:
-    """Groups of a whole data set, one per distinct score (or per sample)."""
+    """Groups of a whole data set, one per distinct score (or per sample).
+
+    Scores that differ by no more than rounding are tied: which of two equal
+    ones comes out larger may hang on the order of the classes.
+    """
     order = np.argsort(-top.score, kind="stable")
     mass = np.ones(len(order)) if top.weight is None else top.weight[order]
     wrong = mass * (1.0 - top.correct[order])
     if ties == "average":
         score = top.score[order]
-        starts = np.flatnonzero(np.r_[True, score[1:] != score[:-1]])
+        starts = _starts(score)
         mass = np.add.reduceat(mass, starts)
         wrong = np.add.reduceat(wrong, starts)
     before = np.cumsum(np.r_[0.0, mass[:-1]])
     wrong_before = np.cumsum(np.r_[0.0, wrong[:-1]])
     return RankedGroups(mass, wrong, before, wrong_before, np.zeros_like(mass))
+
+
+def thresholds(top: TopLabel) -> np.ndarray:
+    """The smallest score of each group of `rank(top)`."""
+    score = -np.sort(-top.score)
+    return score[np.r_[_starts(score)[1:], len(score)] - 1]
+
+
+def _starts(score: np.ndarray) -> np.ndarray:
+    """Where groups of tied scores start, of scores in descending order."""
+    first, second = score[:-1], score[1:]
+    if score.dtype != np.float64:
+        # Too coarse: what rounding blurs could be most of the order.
+        return np.flatnonzero(np.r_[True, first != second])
+    size = np.maximum(np.abs(first), np.abs(second))
+    size = np.maximum(np.where(np.isfinite(size), size, 0.0), 1.0)
+    with np.errstate(invalid="ignore"):
+        # Equal infinities have no difference.
+        apart = first - second > _ROUNDING * size
+    return np.flatnonzero(np.r_[True, apart])
 
 
 def top_scored(
@@ -67,13 +97,22 @@ def top_scored(
     """
     function = score_function(score)
     top = top_label(labels, probs, **reading)
-    if score == "msp":
-        # Log-odds of logits, where probabilities near 1 still differ.
+    from_logits = reading.get("from_logits", False)
+    if score == "msp" and not from_logits:
         return top
     outputs = read_arrays(labels, probs, **reading).outputs
-    if not reading.get("from_logits", False):
+    if score == "msp":
+        # Log-odds of logits, where probabilities near 1 still differ.
+        values = _in_blocks(
+            lambda rows: top1(rows, from_logits=True).log_odds, outputs
+        )
+        return top._replace(score=values)
+    if not from_logits:
         outputs = to_logits(outputs)
-    values = to_numpy(function(outputs), "float64")
+    if callable(score):
+        values = to_numpy(function(outputs), "float64")
+    else:
+        values = _in_blocks(function, outputs)
     if values.shape != top.correct.shape:
         raise ValueError(
             invalid(
@@ -93,3 +132,15 @@ def top_scored(
             )
         )
     return top._replace(score=values)
+
+
+def _in_blocks(
+    function: Callable[[np.ndarray], Any], outputs: np.ndarray
+) -> np.ndarray:
+    """Scores of rows in float64, without a float64 copy of all of them."""
+    size = max(1, _BLOCK // max(1, outputs.shape[-1]))
+    values = [
+        to_numpy(function(outputs[i : i + size].astype("float64")), "float64")
+        for i in range(0, len(outputs), size)
+    ]
+    return np.concatenate(values) if values else np.zeros(0)

@@ -19,6 +19,7 @@ from keras_calib.operating_points import coverage_at_risk_of_groups
 from keras_calib.operating_points import risk_at_coverage_of_groups
 from keras_calib.ranking import rank
 from keras_calib.ranking import ranked
+from keras_calib.ranking import thresholds
 from keras_calib.ranking import top_scored
 
 __all__ = [
@@ -386,15 +387,12 @@ def risk_coverage_curve(
     top = top_scored(
         labels,
         probs,
-        score=score,
+        score,
         from_logits=from_logits,
         sample_weight=sample_weight,
         ignore_class=ignore_class,
     )
     groups = rank(top)
     through = groups.before + groups.mass
-    return RiskCoverageCurve(
-        coverage=through / through[-1],
-        risk=safe_divide(groups.wrong_before + groups.wrong, through),
-        threshold=-np.unique(-top.score),
-    )
+    risk = safe_divide(groups.wrong_before + groups.wrong, through)
+    return RiskCoverageCurve(through / through[-1], risk, thresholds(top))

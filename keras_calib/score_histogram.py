@@ -151,6 +151,10 @@ class HistogramSummary:
         # Cut to 16 bits; reading adds back half a quantum.
         offset = ops.floor((position - floor) / _QUANTUM) * _QUANTUM
         cell = ops.cast(floor, "int32") + self._zero
+        # Beyond the last bins the offset says nothing: at their outer edges.
+        above, below = cell >= self.resolution, cell < 0
+        offset = ops.where(above, ops.full_like(offset, 1 - _QUANTUM), offset)
+        offset = ops.where(below, ops.zeros_like(offset), offset)
         cell = ops.clip(cell, 0, self.resolution - 1)
         calibration_bin = ops.zeros_like(cell)
         if self.num_bins > 1:

@@ -164,8 +164,8 @@ def p_norm(logits: Any, *, p: float = 4.0, center: bool = True) -> Any:
     p = 0. In [0, 1] for p > 0 when centred; 0 where all logits are equal.
 
     Args:
-        logits: Shape `(..., num_classes)`. NumPy arrays are computed in their
-            own precision: in float32 normalised logits often tie.
+        logits: Shape `(..., num_classes)`. NumPy arrays are computed in
+            float64, where only equal scores tie.
         p: Order of the norm, >= 0.
         center: Whether the mean is taken off first.
 
@@ -179,7 +179,7 @@ def p_norm(logits: Any, *, p: float = 4.0, center: bool = True) -> Any:
     """
     check_at_least("p", p, 0.0)
     if namespace(logits) is np:
-        values = logits.astype(np.result_type(logits, "float32"), copy=False)
+        values = logits.astype("float64", copy=False)
     else:
         values = at_least_float32(logits)
     xp = namespace(values)

@@ -28,6 +28,8 @@ from keras_calib.confidence_gaps import overconfidence
 from keras_calib.confidence_gaps import overconfidence_error
 from keras_calib.confidence_gaps import underconfidence
 from keras_calib.equal_mass import adaptive_ece
+from keras_calib.metrics import ECE
+from keras_calib.metrics import CalibrationMetrics
 from keras_calib.proper_scores import brier_losses
 from keras_calib.proper_scores import brier_score
 from keras_calib.proper_scores import calibration_decomposition
@@ -322,6 +324,32 @@ def test_closed_sides_differ_on_edges_alone():
             for closed in ("left", "right")
         )
         assert left == right
+
+
+def test_decimal_confidences_on_an_edge_are_in_their_bin():
+    thousandths = np.arange(1001)
+    for num_bins in (10, 20, 25, 50, 100, 1000):
+        right = np.maximum(-(-thousandths * num_bins // 1000) - 1, 0)
+        left = np.minimum(thousandths * num_bins // 1000, num_bins - 1)
+        for closed, expected in (("right", right), ("left", left)):
+            for dtype in ("float32", "float64"):
+                c = (thousandths / 1000).astype(dtype)
+                found = bin_index(c, num_bins, closed)
+                np.testing.assert_array_equal(found, expected)
+            c = ops.convert_to_tensor(c.astype("float32"))
+            found = ops.convert_to_numpy(bin_index(c, num_bins, closed))
+            np.testing.assert_array_equal(found, expected)
+    # Streaming states too, also that of the fine histogram.
+    c = (thousandths / 1000).astype("float32")
+    for num_bins in (20, 25, 100):
+        counts = np.bincount(np.maximum(-(-thousandths * num_bins // 1000), 1))
+        for metric in (
+            ECE(num_bins=num_bins),
+            CalibrationMetrics(["ece"], num_bins=num_bins),
+        ):
+            metric.update_scores(c, np.ones(1001, "int32"))
+            np.testing.assert_array_equal(metric.bins().weight, counts[1:])
+    assert bin_index(np.array([np.nan, -1.0, 2.0]), 5).tolist() == [0, 0, 4]
 
 
 def test_norms_are_one_family():

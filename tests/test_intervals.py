@@ -15,14 +15,18 @@ from keras_calib.bins import bin_index
 from keras_calib.bins import bin_sums
 from keras_calib.bootstrap import poisson_interval
 from keras_calib.gap_intervals import error_interval
+from keras_calib.gap_intervals import mean_gap
 from keras_calib.hypothesis_tests import calibration_test
 from keras_calib.hypothesis_tests import compare
 from keras_calib.intervals import clopper_pearson
 from keras_calib.intervals import mean_interval
 from keras_calib.intervals import moments
+from keras_calib.intervals import poisson_binomial_tails
+from keras_calib.metrics.quantities import confidence_interval
 from keras_calib.ranked_groups import RankedGroups
 from keras_calib.ranked_groups import augrc_of_groups
 from keras_calib.ranked_groups import aurc_of_groups
+from keras_calib.reporting.verdicts import direction
 
 NORMS = ("l1", "l2", "max", "average")
 NUM_BINS = 15
@@ -527,3 +531,135 @@ def test_dense_predictions_are_resampled_by_image():
     assert four.high == pytest.approx(one.high, rel=1e-6)
     pixels = compare(*dense, kc.nll, num_replicates=50)
     assert pixels.high - pixels.low < 0.7 * (one.high - one.low)
+
+
+# ------------------------------------------------- few errors, small samples
+
+
+def test_tails_of_a_sum_of_unequal_trials():
+    rng = np.random.default_rng(0)
+    for n in (1, 7, 60):
+        p = rng.random(n) ** 3
+        exact = np.ones(1)
+        for x in p:
+            exact = np.convolve(exact, [1 - x, x])
+        for k in range(n + 1):
+            found = poisson_binomial_tails(k, p, np.ones(n))
+            expected = exact[: k + 1].sum(), exact[k:].sum()
+            np.testing.assert_allclose(found, expected, atol=1e-12)
+    # By the Fourier transform, and beyond by the normal distribution.
+    for n in (3_000, 30_000, 3_000_000):
+        k = int(n * 0.01 + 2.0 * np.sqrt(n * 0.01))
+        found = poisson_binomial_tails(k, np.array([0.01]), np.array([n]))
+        expected = binom.cdf(k, n, 0.01), binom.sf(k - 1, n, 0.01)
+        np.testing.assert_allclose(found, expected, atol=3e-4)
+
+
+@pytest.mark.parametrize(
+    ("doubt", "n"),
+    [(0.1, 20), (0.1, 100), (0.01, 300), (0.002, 100), (0.002, 1000)],
+)
+def test_calibrated_networks_are_rarely_called_over_or_underconfident(doubt, n):
+    # Every number of errors that may come, with its probability.
+    share = {"over": 0.0, "under": 0.0, "few": 0.0, "even": 0.0}
+    for errors in range(int(binom.ppf(1 - 1e-4, n, doubt)) + 1):
+        gap = mean_gap(
+            np.array([n - 0.0]), np.array([errors]), np.array([doubt])
+        )
+        share[direction(gap)[0]] += binom.pmf(errors, n, doubt)
+        assert gap.low <= gap.value <= gap.high
+    assert max(share["over"], share["under"]) <= 0.025
+    # Where no error at all proves nothing, no verdict says "neither".
+    assert (share["even"] == 0) == ((1 - doubt) ** n > 0.025)
+
+
+def test_an_overconfident_network_is_still_called_so():
+    rng = np.random.default_rng(0)
+    log_odds = np.sort(rng.gamma(2.0, 2.0, 400))
+    wrong = (rng.random(400) > expit(log_odds / 2)).astype("float64")
+    gap = mean_gap(np.ones(400), wrong, expit(-log_odds))
+    assert direction(gap) == ("over", "Overconfident")
+    truth = np.mean(expit(-log_odds / 2) - expit(-log_odds))
+    assert gap.low < truth < gap.high < gap.value + 0.06
+    # Equal weights change nothing, unequal ones leave Clopper and Pearson's.
+    for weight, bound in ((2.0, 1e-9), (rng.uniform(0.9, 1.1, 400), 0.02)):
+        ratio = np.sum(np.square(weight * np.ones(400))) / np.sum(
+            weight * np.ones(400)
+        )
+        other = mean_gap(
+            weight * np.ones(400),
+            weight * wrong,
+            expit(-log_odds),
+            weight_ratio=ratio,
+        )
+        np.testing.assert_allclose(other[:3], gap[:3], atol=bound)
+    nothing = mean_gap(np.zeros(3), np.zeros(3), np.full(3, 0.5))
+    assert nothing == (0.0, -1.0, 1.0, "errors")
+
+
+def test_accuracy_has_the_interval_of_clopper_and_pearson():
+    covered = 0.0
+    for errors in range(12):
+        metric = kc.Accuracy()
+        correct = (np.arange(60) >= errors).astype("int32")
+        metric.update_scores(np.full(60, 0.9, "float32"), correct)
+        low, high = metric.interval()
+        expected = clopper_pearson(60 - errors, 60)
+        np.testing.assert_allclose((low, high), expected, atol=1e-9)
+        covered += binom.pmf(errors, 60, 0.01) * (low <= 0.99 <= high)
+        table = kc.CalibrationMetrics(include=["accuracy"])
+        table.update_scores(np.full(60, 0.9, "float32"), correct)
+        np.testing.assert_allclose(
+            table.interval()["accuracy"], expected, atol=1e-9
+        )
+    assert covered >= 0.95
+
+
+def test_intervals_without_errors_hold_all_that_is_possible():
+    names = ["failure_auroc", "failure_fpr95", "overconfidence", "nll"]
+    for n in (1, 40):
+        probs = np.tile(np.array([[0.9, 0.1]], "float32"), (n, 1))
+        metric = kc.CalibrationMetrics(include=[*names, "underconfidence"])
+        metric.update_state(np.zeros(n, "int32"), probs)
+        found = metric.interval()
+        for name in names[:3]:
+            assert found[name] == (0.0, 1.0), name
+        # One loss more, of the largest size that counts.
+        assert np.isfinite(found["nll"]).all()
+        assert found["nll"][1] > 85.0 / (n + 1)
+        low, high = found["underconfidence"]
+        assert 0.0 <= low < 0.1 < high <= 1.0
+
+
+@pytest.mark.parametrize("n", [20, 1000])
+def test_intervals_of_few_and_rare_values_cover(n):
+    def draw(rng, n):
+        log_odds = rng.gamma(2.0, 3.0, n) + 2.0
+        return expit(log_odds), rng.random(n) < expit(log_odds / 1.3)
+
+    c, right = draw(np.random.default_rng(1), 1_000_000)
+    truth = np.mean(c[~right]), np.mean(1 - c[right]), np.mean((c - right) ** 2)
+    rng = np.random.default_rng(0)
+    hits = np.zeros(3)
+    for _ in range(200):
+        c, right = draw(rng, n)
+        for i, x in enumerate((c[~right], 1 - c[right], (c - right) ** 2)):
+            low, high = confidence_interval("", moments(x), 0.95)
+            hits[i] += low <= truth[i] <= high
+    assert all(enough(h, 200, 0.93) for h in hits)
+
+
+@pytest.mark.parametrize(("n", "doubt"), [(60, 0.1), (300, 0.01)])
+def test_chi_square_keeps_its_level_with_few_errors(n, doubt):
+    rng = np.random.default_rng(0)
+    rejected = 0
+    for _ in range(200):
+        c = np.clip(1 - doubt * rng.exponential(size=n), 0.5, 1 - 1e-6)
+        labels = (rng.random(n) > c).astype(int)
+        probs = np.stack([c, 1 - c], axis=-1)
+        test = calibration_test(labels, probs, statistic="chi2")
+        rejected += test.p_value < 0.01
+    assert rejected <= binom.isf(1e-3, 200, 0.015)
+    # What is clearly wrong is still found.
+    labels = (rng.random(n) > 0.5).astype(int)
+    assert calibration_test(labels, probs, statistic="chi2").p_value < 0.01

@@ -319,6 +319,25 @@ def test_without_its_regulariser_a_loss_is_cross_entropy(case):
     np.testing.assert_allclose(array(gradient), array(slopes), atol=1e-6)
 
 
+def test_a_probability_on_a_threshold_of_flsd_is_not_below_it():
+    for threshold, gamma in ((0.5, 3.0), (0.501, 5.0)):
+        loss = kc.FLSD([[threshold, 5.0], [1.0, 3.0]], from_logits=True)
+        value = float(loss(np.array([0]), np.zeros((1, 2), "float32")))
+        np.testing.assert_allclose(value, 0.5**gamma * np.log(2), rtol=1e-6)
+
+
+def test_the_record_of_a_ranking_is_no_variable_of_the_loss():
+    logits = np.random.default_rng(0).normal(size=(6, 3)).astype("float32")
+
+    def value(scale):
+        record = scale * ops.convert_to_tensor([0, 0.2, 0.9, 0.4, 0.6, 1.0])
+        # `scale` itself, as a gradient of nothing is no number.
+        return ops.sum(kc.correctness_ranking(logits, record)) + scale
+
+    _, gradient = value_and_grad(value, ops.convert_to_tensor(1.0))
+    assert float(gradient) == 1.0
+
+
 def test_a_linear_loss_averages_over_soft_labels():
     # Cross entropy plus a label-free term is linear in the label.
     rng = np.random.default_rng(0)

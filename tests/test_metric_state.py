@@ -1,5 +1,9 @@
 """What metrics have summed: records, stored, sent, added and merged."""
 
+import copy
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
 import numpy as np
 import pytest
 from cases import BACKEND
@@ -175,6 +179,10 @@ def test_many_states_add_without_a_carry():
         ({"config": {}}, "configuration"),
         ({"sums": np.zeros((3, 4), "int64")}, "must have shape"),
         ({"flags": np.zeros(2, "int64")}, "must have shape"),
+        ({"flags": np.array([0, -1, 0])}, "whole numbers from 0"),
+        ({"sums": np.full((3, 90), -5)}, "whole numbers from 0"),
+        ({"sums": np.full((3, 90), 2**62)}, "whole numbers from 0"),
+        ({"sums": np.full((3, 90), 0.5)}, "whole numbers from 0"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_whole(change, rule):
@@ -189,6 +197,78 @@ def test_a_state_that_does_not_fit_is_refused_whole(change, rule):
         metric.load_state_dict(bad)
     np.testing.assert_array_equal(metric.state_dict()["sums"], before["sums"])
     np.testing.assert_array_equal(metric.state_dict()["flags"], before["flags"])
+
+
+def check_saturated(metric, make, labels, logits, least):
+    with pytest.warns(RuntimeWarning, match="left its range"):
+        value = metric.result()
+    found = metric.interval()
+    if isinstance(value, dict):
+        value, found = value["nll"], found["nll"]
+    # A diverging run looks worse than all others.
+    assert float(value) >= least
+    assert found == (0.0, np.inf)
+    # What is merged or added later keeps it.
+    other = make(from_logits=True)
+    other.update_state(labels[1:], logits[1:])
+    other.merge_state([metric, metric.state_dict(), metric])
+    other.update_state(labels[1:], logits[1:])
+    with pytest.warns(RuntimeWarning, match="left its range"):
+        value = other.result()
+    value = value["nll"] if isinstance(value, dict) else value
+    assert float(value) > 1e11
+
+
+def test_losses_beyond_the_range_of_a_sum_are_told():
+    labels = np.array([1, 0, 1, 1])
+    for make in (kc.NLL, partial(kc.CalibrationMetrics, ["nll"])):
+        for size in (1e12, 1e20, 3e38):
+            logits = np.array([[size, -size], [1, 0], [0, 1], [0, 1]])
+            logits = logits.astype("float32")
+            least = min(0.49 * size, 8e12)
+            metric = make(from_logits=True)
+            metric.update_state(labels, logits)
+            check_saturated(metric, make, labels, logits, least)
+    if BACKEND == "torch":
+        return
+    metric = kc.NLL(from_logits=True)
+    for _ in updated_compiled(metric, labels, logits):
+        check_saturated(metric, kc.NLL, labels, logits, least)
+
+
+def test_losses_do_not_see_a_constant_on_the_logits():
+    rng = np.random.default_rng(0)
+    # Whole numbers survive an offset in float32.
+    logits = rng.integers(-3, 4, size=(50, 4)).astype("float32")
+    labels = rng.integers(4, size=50)
+    for make in (kc.NLL, kc.BrierScore):
+        values = []
+        for offset in (0.0, 1e7, -1e7):
+            metric = make(from_logits=True)
+            metric.update_state(labels, logits + np.float32(offset))
+            values.append(float(metric.result()))
+        np.testing.assert_allclose(values, values[0], rtol=1e-6)
+    exact = [
+        kc.nll(labels, logits + np.float32(x), from_logits=True)
+        for x in (0.0, 1e7)
+    ]
+    np.testing.assert_allclose(exact, exact[0], rtol=1e-12)
+
+
+def test_threads_that_share_a_metric_lose_no_sample():
+    metric = kc.Accuracy()
+    labels, probs = predictions(n=16)
+
+    def work(_):
+        for _ in range(15):
+            metric.update_state(labels, probs)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    moments = metric.summary.moments(array(metric.sums))
+    assert moments.weight[0] == 8 * 15 * 16
+    # Metrics can still be copied.
+    assert copy.deepcopy(metric).get_config() == metric.get_config()
 
 
 def test_names_and_dtypes_do_not_hinder_a_merge():

@@ -99,6 +99,22 @@ def test_verdict_names_the_side(scale, headline):
 
 
 @pytest.mark.portable
+def test_few_errors_give_no_verdict_and_no_infinite_number():
+    for n in (1, 3, 100):
+        logits = np.tile(np.array([[6.0, 0.0]], "float32"), (n, 1))
+        made = kc.report_of_predictions(
+            np.zeros(n, int), logits, from_logits=True, verbose=0
+        )
+        found = made.results["model"]
+        assert found["verdict"]["kind"] == "few"
+        assert found["verdict"]["headline"] == "Too few errors to say"
+        assert 'class="verdict few"' in made.html
+        text = Page(made.html).text
+        assert "Use more data." in text
+        assert not re.search(r"\b(inf|nan)\b", text)
+
+
+@pytest.mark.portable
 def test_calibrated_column_is_of_the_calibrator():
     labels, logits = noisy_predictions()
     calibrator = kc.TemperatureScaling().fit(*noisy_predictions(seed=1))

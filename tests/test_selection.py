@@ -782,6 +782,13 @@ def test_mixed_precision_changes_nothing():
         np.testing.assert_array_equal(array(answer[name]), array(value))
 
 
+def test_a_score_of_exactly_the_threshold_is_accepted():
+    logits = np.array([[0.5, 0.0], [0.25, 0.0], [0.75, 0.0]], "float32")
+    selector = kc.SelectiveClassifier(score="max_logit", threshold=0.5)
+    accept = array(selector(logits)["accept"])
+    assert accept.tolist() == [True, False, True]
+
+
 def test_a_known_threshold_needs_no_fit():
     selector = kc.SelectiveClassifier(threshold=0.0)
     answer = selector(np.array([[0.0, 1.0, -9.0], [0.0, 0.1, 0.2]]))

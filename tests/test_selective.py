@@ -8,11 +8,13 @@ import pytest
 from keras import ops
 
 from keras_calib import ranked_groups
+from keras_calib import scores
 from keras_calib.excess_areas import eaugrc
 from keras_calib.excess_areas import normalized_aurc
 from keras_calib.failure_detection import failure_auroc
 from keras_calib.failure_detection import failure_average_precision
 from keras_calib.failure_detection import failure_fpr95
+from keras_calib.metrics import AURC
 from keras_calib.operating_points import coverage_at_risk_bounds_of_groups
 from keras_calib.operating_points import coverage_at_risk_of_groups
 from keras_calib.operating_points import failure_fpr95_bounds_of_groups
@@ -449,6 +451,64 @@ def test_slope_is_that_of_a_risk_linear_in_the_score():
     assert abs(values["auroc"] - auroc) < 1e-9
     area = np.sum(np.cumsum(risk) - risk / 2) / n**2
     assert abs(values["augrc"] - area) < 1e-9
+
+
+def test_the_slope_of_a_cell_is_no_steeper_than_a_linear_risk_allows():
+    metric = AURC(resolution=64)
+    # One cell of the histogram, right ones at its upper end, wrong ones
+    # (whose confidence is a little smaller) at its lower end.
+    edges = metric.summary.lower_confidence()
+    widest = np.argmax(np.diff(edges[1:])) + 1
+    low, high = edges[widest : widest + 2]
+    confidence = np.array([low + 1e-4] * 5 + [high - 1e-4] * 5, "float32")
+    metric.update_scores(confidence, np.repeat([0, 1], 5))
+    groups = metric.summary.ranked(ops.convert_to_numpy(metric.sums))
+    np.testing.assert_array_equal(groups.slope[groups.mass > 0], [1 / 3])
+    low, high = metric.bounds()
+    assert low < float(metric.result()) < high
+
+
+def test_scores_beyond_the_last_cell_are_tied():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 500)
+    logits = 9.0 + rng.normal(size=(500, 4)) + np.eye(4)[labels]
+    large = (1e9 * logits).astype("float32")
+    rate = np.mean(large.argmax(-1) != labels)
+    for options in ({}, {"score": "max_logit"}):
+        metric = AURC(from_logits=True, **options)
+        metric.update_state(labels, large)
+        # Nothing is known of their order: that of real ties.
+        np.testing.assert_allclose(float(metric.result()), rate, rtol=1e-4)
+        low, high = metric.bounds()
+        assert low <= float(metric.result()) <= high
+
+
+def test_the_order_of_the_classes_breaks_no_ties():
+    rng = np.random.default_rng(0)
+    base = rng.normal(size=(6, 10)).astype("float32")
+    logits = np.stack(
+        [rng.permutation(base[i]) for i in rng.integers(6, size=300)]
+    )
+    guess = rng.integers(10, size=300)
+    labels = np.where(rng.random(300) < 0.6, logits.argmax(-1), guess)
+
+    def p_norm(logits):
+        return scores.p_norm(logits, p=1.0)
+
+    names = ["msp", "max_logit", "logit_margin", p_norm]
+    if keras.backend.backend() != "jax":
+        # There these are of float32, too coarse to tell ties by rounding.
+        names += ["prob_margin", "neg_entropy", "neg_energy", "gini"]
+    for score in names:
+        values = []
+        for _ in range(4):
+            order = rng.permutation(10)
+            moved = np.argsort(order)[labels], logits[:, order]
+            values.append(aurc(*moved, score=score, from_logits=True))
+            curve = risk_coverage_curve(*moved, score=score, from_logits=True)
+            # One threshold for each of the six rows at most.
+            assert len(curve.threshold) == len(curve.risk) <= 6
+        np.testing.assert_allclose(values, values[0], rtol=1e-12)
 
 
 # ---------------------------------------------------------------- tensors

@@ -1,0 +1,142 @@
+"""Small faults that tests must see: `python tests/mutants.py [NAME ...]`.
+
+Each mutant changes one line of the package in a copy of the checkout and runs
+the tests that must fail then. A mutant that survives, or whose line is no
+longer there, is told and makes the exit code 1.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Mutant(NamedTuple):
+    """One change of one line.
+
+    Attributes:
+        file: Path below `keras_calib`.
+        line: Text that occurs once in it.
+        change: What takes its place.
+        test: Node that must fail, below `tests`.
+    """
+
+    file: str
+    line: str
+    change: str
+    test: str
+
+
+MUTANTS = {
+    "accept_above": Mutant(
+        "selection/classifier.py",
+        '"accept": score >= self._threshold',
+        '"accept": score > self._threshold',
+        "test_selection.py::test_a_score_of_exactly_the_threshold_is_accepted",
+    ),
+    "flsd_above": Mutant(
+        "losses/adaptive_gamma.py",
+        "ops.cast(p >= threshold",
+        "ops.cast(p > threshold",
+        "test_losses.py::"
+        "test_a_probability_on_a_threshold_of_flsd_is_not_below_it",
+    ),
+    "record_with_gradient": Mutant(
+        "losses/ranking.py",
+        "record = ops.stop_gradient(ops.cast(correctness, logits.dtype))",
+        "record = ops.cast(correctness, logits.dtype)",
+        "test_losses.py::"
+        "test_the_record_of_a_ranking_is_no_variable_of_the_loss",
+    ),
+    "slope_unclipped": Mutant(
+        "score_histogram.py",
+        "slope = xp.clip(slope, -1 / 3, 1 / 3)",
+        "slope = xp.clip(slope, -1, 1)",
+        "test_selective.py::"
+        "test_the_slope_of_a_cell_is_no_steeper_than_a_linear_risk_allows",
+    ),
+    "offset_beyond_the_last_cell": Mutant(
+        "score_histogram.py",
+        "ops.where(above, ops.full_like(offset, 1 - _QUANTUM), offset)",
+        "ops.where(above, offset, offset)",
+        "test_selective.py::test_scores_beyond_the_last_cell_are_tied",
+    ),
+    "edge_by_product": Mutant(
+        "bins.py",
+        "past = confidence > edge if",
+        "past = confidence * num_bins > nearest if",
+        "test_calibration_errors.py::"
+        "test_decimal_confidences_on_an_edge_are_in_their_bin",
+    ),
+    "wrapping_sums": Mutant(
+        "exact_sums.py",
+        "high = ops.minimum(high, float(_SATURATED))",
+        "high = ops.minimum(high, 2.0**30)",
+        "test_metric_state.py::test_losses_beyond_the_range_of_a_sum_are_told",
+    ),
+    "updates_without_a_turn": Mutant(
+        "metrics/base.py",
+        "        return _LOCK\n",
+        "        return contextlib.nullcontext()\n",
+        "test_metric_state.py::test_threads_that_share_a_metric_lose_no_sample",
+    ),
+    "one_tail_of_the_verdict": Mutant(
+        "gap_intervals.py",
+        "low = float(np.sum(groups * root(excess, 1))) / total",
+        "low = float(np.sum(groups * root(excess, 0))) / total",
+        "test_intervals.py::"
+        "test_calibrated_networks_are_rarely_called_over_or_underconfident",
+    ),
+}
+
+
+def survives(mutant: Mutant) -> str | None:
+    """What is wrong if the tests do not see the mutant."""
+    source = (ROOT / "keras_calib" / mutant.file).read_text()
+    if source.count(mutant.line) != 1:
+        return f"{source.count(mutant.line)} such lines in {mutant.file}"
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("keras_calib", "tests"):
+            shutil.copytree(ROOT / name, Path(folder, name))
+        for name in ("pyproject.toml", "setup.cfg"):
+            shutil.copy(ROOT / name, folder)
+        changed = source.replace(mutant.line, mutant.change)
+        Path(folder, "keras_calib", mutant.file).write_text(changed)
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-x",
+                "-p",
+                "no:cacheprovider",
+            ]
+            + [f"tests/{mutant.test}"],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": folder},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    # 1 says that tests ran and failed; others that they did not run.
+    return None if done.returncode == 1 else done.stdout[-300:]
+
+
+def main() -> int:
+    names = sys.argv[1:] or list(MUTANTS)
+    alive = 0
+    for name in names:
+        wrong = survives(MUTANTS[name])
+        print(name, "is seen" if wrong is None else f"SURVIVES: {wrong}")
+        alive += wrong is not None
+    return int(alive > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
