@@ -24,6 +24,7 @@ from keras_calib.losses import PerSampleLoss
 from keras_calib.losses.smoothing import cross_entropy
 from keras_calib.numerics import as_array
 from keras_calib.numerics import at_least_float32
+from keras_calib.numerics import concrete
 from keras_calib.numerics import to_logits
 from keras_calib.numerics import to_numpy
 
@@ -357,6 +358,9 @@ def _read(loss, labels, logits):
         )
     axis = class_axis(logits, axis, "logits")
     check_not_empty("logits", logits)
+    values = concrete(logits)
+    if values is not None:
+        check_no_nan(np.moveaxis(values, axis, -1), True, "logits")
     _check_classes("logits", logits, axis)
     if isinstance(loss, PerSampleLoss):
         labels, _ = loss.split_labels(labels)

@@ -263,10 +263,10 @@ def possible_labels(
     if is_integer(labels):
         return ops.logical_and(labels >= 0, labels < num_classes)
     distance = ops.abs(ops.sum(labels, axis=-1) - 1.0)
+    distance = ops.maximum(distance, -ops.min(labels, axis=-1))
     if hard:
         largest = ops.abs(ops.max(labels, axis=-1) - 1.0)
         distance = ops.maximum(distance, largest)
-        distance = ops.maximum(distance, -ops.min(labels, axis=-1))
         check_one_hot(distance)
     return distance <= SUM_TOLERANCE
 

@@ -11,6 +11,8 @@ import numpy as np
 from keras import ops
 
 from keras_calib.checks import check_at_least
+from keras_calib.checks import check_rank
+from keras_calib.numerics import as_numbers
 from keras_calib.numerics import at_least_float32
 from keras_calib.numerics import namespace
 from keras_calib.numerics import safe_divide
@@ -25,6 +27,8 @@ __all__ = [
     "p_norm",
     "prob_margin",
 ]
+
+_SHAPE = "(..., num_classes)"
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -42,7 +46,7 @@ def msp(logits: Any) -> Any:
         Out-of-Distribution Examples, ICLR 2017,
         https://arxiv.org/abs/1610.02136
     """
-    return ops.max(ops.softmax(at_least_float32(logits), axis=-1), axis=-1)
+    return ops.max(ops.softmax(_tensor(logits), axis=-1), axis=-1)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -59,7 +63,7 @@ def max_logit(logits: Any) -> Any:
         Hendrycks et al., Scaling Out-of-Distribution Detection for
         Real-World Settings, ICML 2022, https://arxiv.org/abs/1911.11132
     """
-    return ops.max(at_least_float32(logits), axis=-1)
+    return ops.max(_tensor(logits), axis=-1)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -76,7 +80,7 @@ def logit_margin(logits: Any) -> Any:
         Streeter, Approximation Algorithms for Cascading Prediction Models,
         ICML 2018, https://arxiv.org/abs/1802.07697
     """
-    first, second = _two_largest(at_least_float32(logits))
+    first, second = _two_largest(_tensor(logits))
     return first - second
 
 
@@ -94,7 +98,7 @@ def prob_margin(logits: Any) -> Any:
         Scheffer et al., Active Hidden Markov Models for Information
         Extraction, IDA 2001, https://doi.org/10.1007/3-540-44816-0_31
     """
-    probs = ops.softmax(at_least_float32(logits), axis=-1)
+    probs = ops.softmax(_tensor(logits), axis=-1)
     first, second = _two_largest(probs)
     return first - second
 
@@ -113,7 +117,7 @@ def neg_entropy(logits: Any) -> Any:
         Belghazi and Lopez-Paz, What Classifiers Know What They Don't?, 2021,
         https://arxiv.org/abs/2107.06217
     """
-    log_p = ops.log_softmax(at_least_float32(logits), axis=-1)
+    log_p = ops.log_softmax(_tensor(logits), axis=-1)
     return ops.sum(ops.exp(log_p) * log_p, axis=-1)
 
 
@@ -131,7 +135,7 @@ def neg_energy(logits: Any) -> Any:
         Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020,
         https://arxiv.org/abs/2010.03759
     """
-    return ops.logsumexp(at_least_float32(logits), axis=-1)
+    return ops.logsumexp(_tensor(logits), axis=-1)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -151,7 +155,7 @@ def gini(logits: Any) -> Any:
         Misclassification Errors, NeurIPS 2021,
         https://arxiv.org/abs/2106.02395
     """
-    probs = ops.softmax(at_least_float32(logits), axis=-1)
+    probs = ops.softmax(_tensor(logits), axis=-1)
     return ops.sum(ops.square(probs), axis=-1)
 
 
@@ -178,10 +182,12 @@ def p_norm(logits: Any, *, p: float = 4.0, center: bool = True) -> Any:
         Neural Networks, UAI 2024, https://arxiv.org/abs/2305.15508
     """
     check_at_least("p", p, 0.0)
-    if namespace(logits) is np:
-        values = logits.astype("float64", copy=False)
+    values = as_numbers(logits, "logits")
+    if isinstance(logits, np.ndarray):
+        check_rank("logits", values, 1, _SHAPE)
+        values = values.astype("float64", copy=False)
     else:
-        values = at_least_float32(logits)
+        values = _tensor(logits)
     xp = namespace(values)
     if center:
         values = values - xp.mean(values, axis=-1, keepdims=True)
@@ -196,6 +202,13 @@ def p_norm(logits: Any, *, p: float = 4.0, center: bool = True) -> Any:
     norm = xp.power(xp.sum(xp.power(share, p), axis=-1), 1.0 / p)
     scale = xp.squeeze(scale, axis=-1)
     return safe_divide(largest, scale * norm)
+
+
+def _tensor(logits: Any) -> Any:
+    """Logits as a tensor, at least float32."""
+    logits = at_least_float32(logits)
+    check_rank("logits", logits, 1, _SHAPE)
+    return logits
 
 
 def _two_largest(x: Any) -> tuple[Any, Any]:

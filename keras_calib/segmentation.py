@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.checks import check_integer
+from keras_calib.checks import check_not_empty
 from keras_calib.checks import check_rank
 from keras_calib.checks import invalid
 from keras_calib.numerics import as_array
@@ -61,6 +62,7 @@ def per_image(
     """
     labels, probs = as_array(labels, "labels"), as_array(probs, "probs")
     check_rank("probs", probs, 3, "(batch, ..., num_classes)")
+    check_not_empty("probs", probs)
     if labels.shape != probs.shape[:-1]:
         raise ValueError(
             invalid(

@@ -25,6 +25,7 @@ from keras_calib.numerics import sigmoid
 from keras_calib.numerics import to_numpy
 from keras_calib.value_checks import check_ids
 from keras_calib.value_checks import check_objectness
+from keras_calib.value_checks import check_soft_labels
 from keras_calib.value_checks import is_integer
 
 __all__ = [
@@ -136,6 +137,8 @@ def objectness_targets(
             labels = np.equal(labels[..., None], np.arange(num_classes))
         else:
             labels = ops.one_hot(ops.cast(labels, "int32"), num_classes)
+    else:
+        check_soft_labels(labels, "labels")
     labels = xp.array(labels, dtype=objectness.dtype)
     # At least the share that the floor asks for, at most all of the image.
     least = 1.0 / num_classes if floor == "uniform" else 0.0

@@ -100,7 +100,7 @@ def check_second_class(labels: Any, name: str) -> None:
 
 
 def check_soft_labels(labels: Any, name: str) -> None:
-    """Rows of labels must sum to 1."""
+    """Labels must lie in [0, 1] and rows of them sum to 1."""
     bounds = _min_max(ops.abs(ops.sum(labels, axis=-1) - 1.0))
     if bounds is not None and not bounds[1] <= SUM_TOLERANCE:
         if is_made_up(labels):
@@ -110,6 +110,15 @@ def check_soft_labels(labels: Any, name: str) -> None:
                 f"`{name}` must sum to 1 over the classes; multi-label "
                 f"targets are not supported{pairs_hint(shape_of(labels))}",
                 **{"largest difference from 1": bounds[1]},
+            )
+        )
+    bounds = _min_max(labels)
+    if _outside(bounds):
+        raise ValueError(
+            invalid(
+                f"`{name}` of several classes must lie in [0, 1]",
+                minimum=bounds[0],
+                maximum=bounds[1],
             )
         )
 

@@ -24,6 +24,7 @@ from keras_calib.replicas import num_replicas
 from keras_calib.replicas import sum_over_replicas
 from keras_calib.value_checks import LOOSE_TOLERANCE
 from keras_calib.value_checks import check_row_sums
+from keras_calib.value_checks import is_integer
 from keras_calib.value_checks import sums_to_1
 from keras_calib.value_checks import warn_of_probabilities
 from keras_calib.weights import broadcast_weight
@@ -125,6 +126,8 @@ class PerSampleLoss(keras.losses.Loss):
                 broadcast_weight(sample_weight, y_pred, self.axis), self.dtype
             )
         check_some_classes("y_pred", y_pred)
+        if is_integer(y_pred):
+            y_pred = ops.cast(y_pred, self.dtype)
         y_pred, valid = self._valid(y_true, y_pred)
         if valid is not None:
             valid = ops.cast(valid, self.dtype)

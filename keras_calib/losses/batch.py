@@ -40,9 +40,10 @@ def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:
         https://arxiv.org/abs/2203.13834
     """
     logits = at_least_float32(logits)
+    labels = labels_like(labels, logits)
     num_classes = logits.shape[-1]
+    labels = ops.reshape(labels, (-1, num_classes))
     logits = ops.reshape(logits, (-1, num_classes))
-    labels = ops.reshape(labels_like(labels, logits), (-1, num_classes))
     share = _shares(labels[:, 0], sample_weight)
 
     def forward(logits):

@@ -71,8 +71,10 @@ def mmce(
         https://proceedings.mlr.press/v80/kumar18a.html
     """
     logits = at_least_float32(logits)
-    logits = ops.reshape(logits, (-1, logits.shape[-1]))
-    labels = ops.reshape(labels_like(labels, logits), (-1, logits.shape[-1]))
+    labels = labels_like(labels, logits)
+    num_classes = logits.shape[-1]
+    labels = ops.reshape(labels, (-1, num_classes))
+    logits = ops.reshape(logits, (-1, num_classes))
     right = correctness(labels, logits)
     confidence = top_probability(logits)
     if sample_weight is None:

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.checks import check_rank
 from keras_calib.checks import invalid
-from keras_calib.numerics import to_numpy
+from keras_calib.numerics import as_array
 from keras_calib.predictions.batches import batches_of
 from keras_calib.predictions.batches import check_data
 from keras_calib.predictions.batches import count_batches
@@ -180,13 +181,16 @@ def report_of_predictions(
         https://arxiv.org/abs/1706.04599
     """
     outputs = probs if isinstance(probs, dict) else {"model": probs}
-    outputs = {name: to_numpy(array) for name, array in outputs.items()}
-    labels = to_numpy(labels)
+    outputs = {k: as_array(v, "probs") for k, v in outputs.items()}
+    labels = as_array(labels, "labels")
     columns = {"labels": labels, **outputs}
     if sample_weight is not None:
-        columns["sample_weight"] = sample_weight = to_numpy(sample_weight)
+        sample_weight = as_array(sample_weight, "sample_weight")
+        columns["sample_weight"] = sample_weight
     if inputs is not None:
         columns["inputs"] = inputs = np.asarray(inputs)
+    for name, array in columns.items():
+        check_rank(name, array, 1, "(n, ...)")
     lengths = {name: len(array) for name, array in columns.items()}
     if len(set(lengths.values())) > 1 or not len(labels):
         raise ValueError(

@@ -16,7 +16,6 @@ from keras_calib.checks import invalid
 from keras_calib.inputs import read_predictions
 from keras_calib.numerics import as_array
 from keras_calib.numerics import at_least_float32
-from keras_calib.numerics import to_numpy
 from keras_calib.predictions.collect import predicted_arrays
 from keras_calib.predictions.outputs import read_as
 from keras_calib.score_names import score_function
@@ -182,16 +181,15 @@ class SelectiveClassifier(FittedLayer):
                 is not fitted yet and chooses among several scores; the rest
                 chooses the threshold.
             seed: Seed of this split.
-            sample_weight: Weights of the shape of the class ids, or `(n,)`;
-                1 everywhere with `delta`.
+            sample_weight: Weights `(n, ...)` or `(n,)`; 1 with `delta`.
             ignore_class: Class id that does not count.
 
         Raises:
             ValueError: If the target is out of reach (the error names what
-                could be had), or the data do not allow a guarantee. The
-                layer stays as it was.
-            RuntimeError: If the calibrator or a score is not fitted and
-                there is no `tune_fraction` to fit it on.
+                could be had), or the data allow no guarantee. The layer
+                stays as it was.
+            RuntimeError: If something is not fitted and there is no
+                `tune_fraction` to fit it on.
         """
         target = Target(risk, coverage, delta, method).check()
         labels, logits = as_array(labels, "labels"), as_array(logits, "logits")
@@ -199,7 +197,9 @@ class SelectiveClassifier(FittedLayer):
         check_units(delta, logits.shape[:-1])
         if tune_fraction is None:
             check_nothing_to_tune(self.calibrator, self._functions, delta)
-        weight = None if sample_weight is None else to_numpy(sample_weight)
+        weight = sample_weight
+        if weight is not None:
+            weight = as_array(weight, "sample_weight")
         held_out = HeldOut(labels, logits, weight, ignore_class)
         with tuned(
             held_out, self.calibrator, self._functions, tune_fraction, seed

@@ -1,0 +1,586 @@
+"""Odd inputs, and every public callable that takes predictions.
+
+The callables are found by themselves in `keras_calib.__all__`, by what their
+signatures take. What takes no predictions stands in `NO_PREDICTIONS`, with
+the reason; a new public name that is neither found nor listed there fails.
+"""
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+import keras_calib as kc
+
+NUM = 24
+NAN, INF = float("nan"), float("inf")
+
+# Every value can be held in bfloat16, and every row sums to 1 exactly.
+_ROWS = np.array(
+    [[12, 3, 1], [5, 9, 2], [1, 1, 14], [7, 5, 4], [3, 11, 2], [2, 6, 8]]
+)
+PROBS = np.tile(_ROWS, (4, 1)) / np.float32(16)
+LOGITS = np.tile(_ROWS, (4, 1)) / np.float32(4) - 2
+WHOLE_PROBS = np.tile(np.eye(3, dtype="int64")[[0, 1, 2, 0, 1, 1]], (4, 1))
+WHOLE_LOGITS = np.tile(_ROWS % 7 - 3, (4, 1))
+_TRUTH = PROBS.argmax(axis=-1)
+LABELS = np.where(np.arange(NUM) % 4 == 3, (_TRUTH + 1) % 3, _TRUTH)
+WEIGHT = 1.0 + np.arange(NUM) % 3
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One public callable, brought to one form.
+
+    Attributes:
+        call: `call(labels, predictions, weight)` to what it returns.
+        takes: `"probs"`, `"logits"`, or `"labels"` and nothing more; or
+            `"rows"`: logits and soft labels of their shape, whose values a
+            pure function does not check.
+        labels: Whether labels are those of the caller.
+        weights: Whether weights are.
+        nothing: Returns what no sample gives; None where that is refused.
+        lead: The shape of the class ids.
+        classes: How many of the three classes are taken.
+        rules: Whether odd values are judged, besides odd arrays.
+        every: Only each `every`-th form is tried, of what is slow and
+            reads its arrays where others do.
+    """
+
+    call: Callable
+    takes: str = "probs"
+    labels: bool = True
+    weights: bool = True
+    nothing: Any = None
+    lead: tuple = (NUM,)
+    classes: int = 3
+    rules: bool = True
+    every: int = 1
+
+
+_REQUIRED = {
+    "ClasswiseECE": {"num_classes": 3},
+    "CoverageAtAccuracy": {"accuracy": 0.7},
+    "CoverageAtRisk": {"risk": 0.3},
+    "RiskAtCoverage": {"coverage": 0.5},
+    "coverage_at_accuracy": {"accuracy": 0.7},
+    "coverage_at_risk": {"risk": 0.3},
+    "risk_at_coverage": {"coverage": 0.5},
+    "adaptive_focal": {
+        "edges": np.array([0.0, 0.5, 1.0]),
+        "gammas": np.array([2.0, 1.0]),
+    },
+    "adaptive_label_smoothing": {"objectness": np.linspace(0, 1, NUM)},
+    "objectness_deviation": {"objectness": np.linspace(0, 1, NUM)},
+}
+_SOFT = kc.LabelSmoothing(alpha=0.1, from_logits=True)
+
+
+def _weighted(function, name):
+    options = _REQUIRED.get(name, {})
+    known = inspect.signature(function).parameters
+    options = {k: v for k, v in options.items() if k in known}
+    takes = "sample_weight" in known or any(
+        p.kind is p.VAR_KEYWORD for p in known.values()
+    )
+
+    def call(labels, predictions, weight):
+        given = (
+            {"sample_weight": weight} if takes and weight is not None else {}
+        )
+        return function(labels, predictions, **given, **options)
+
+    return call, takes
+
+
+def _pairs_beside(predictions):
+    """Pairs of class id and objectness."""
+    pairs = np.stack([LABELS, np.linspace(0, 1, NUM)], axis=-1)
+    is_empty = (getattr(predictions, "shape", None) or (NUM,))[0] == 0
+    return pairs[:0] if is_empty else pairs
+
+
+def _loss(cls):
+    def call(labels, predictions, weight):
+        if cls is kc.AdaptiveLabelSmoothing:
+            labels = _pairs_beside(predictions)
+        loss = cls(reference="min") if cls is kc.ACLS else cls()
+        return loss(labels, predictions, weight)
+
+    return Entry(
+        call,
+        labels=cls is not kc.AdaptiveLabelSmoothing,
+        nothing=lambda: 0.0,
+        every=1 if cls is kc.MbLS else 2,
+    )
+
+
+def _metric(name, cls):
+    def call(labels, predictions, weight):
+        metric = cls(**_REQUIRED.get(name, {}))
+        metric.update_state(labels, predictions, weight)
+        return metric.result()
+
+    return Entry(call, nothing=lambda: cls(**_REQUIRED.get(name, {})).result())
+
+
+def _calibrator(cls):
+    def call(labels, predictions, weight):
+        return cls().fit(labels, predictions, weight)(LOGITS)
+
+    return Entry(call, takes="logits")
+
+
+def _display(function):
+    known = inspect.signature(function).parameters
+    weights = "sample_weight" in known
+
+    def call(labels, predictions, weight):
+        given = {"sample_weight": weight} if weights else {}
+        return function(labels, predictions, **given)
+
+    takes = "probs" if "probs" in known else "logits"
+    return Entry(call, takes=takes, weights=weights)
+
+
+def _pairs(labels, predictions, weight):
+    metric = kc.ObjectnessDeviation()
+    metric.update_state(_pairs_beside(predictions), predictions, weight)
+    return metric.result()
+
+
+def _per_image(labels, predictions, weight):
+    metric = kc.PerImage(kc.ECE())
+    metric.update_state(labels, predictions)
+    return metric.result()
+
+
+def _of_loss(function):
+    def call(labels, predictions, weight):
+        return function(_SOFT, labels, predictions)
+
+    return Entry(call, takes="logits", weights=False, rules=False)
+
+
+def _accepts(labels, predictions, weight):
+    selector = kc.SelectiveClassifier()
+    selector.fit(labels, predictions, sample_weight=weight, coverage=0.5)
+    return selector.threshold
+
+
+def _normalized(labels, predictions, weight):
+    return kc.LogitNormalization().fit(labels, predictions, weight)(LOGITS)
+
+
+_SLOW = {"every": 5}
+_IMAGES = {"lead": (4, 2, 3), "weights": False}
+# What has a signature of its own.
+SPECIAL = {
+    "LogitNormalization": Entry(_normalized, takes="logits"),
+    "ObjectnessDeviation": Entry(
+        _pairs, labels=False, nothing=lambda: 0.0, **_SLOW
+    ),
+    "PerImage": Entry(_per_image, nothing=lambda: 0.0, **_IMAGES, **_SLOW),
+    "RiskCoverageDisplay": Entry(
+        lambda y, p, w: kc.RiskCoverageDisplay.from_predictions(
+            y, p if isinstance(p, dict) else {"model": p}, sample_weight=w
+        )
+    ),
+    "RegularizerDisplay": Entry(
+        lambda y, z, w: kc.RegularizerDisplay.from_predictions(
+            {"smoothing": _SOFT}, y, z
+        ),
+        takes="logits",
+        weights=False,
+        rules=False,
+    ),
+    "SegmentationDisplay": Entry(
+        lambda y, p, w: kc.SegmentationDisplay.from_predictions(y, p),
+        lead=(6, 4),
+        weights=False,
+    ),
+    "SelectiveClassifier": Entry(_accepts, takes="logits"),
+    "calibration_test": Entry(
+        lambda y, p, w: kc.calibration_test(y, p), weights=False
+    ),
+    "cape_loss": Entry(
+        lambda y, z, w: kc.cape_loss(np.linspace(0, 1, NUM), z),
+        takes="rows",
+        labels=False,
+        weights=False,
+        classes=2,
+    ),
+    "cape_targets": Entry(
+        lambda y, p, w: kc.cape_targets(y, p, num_bins=2),
+        weights=False,
+        classes=2,
+    ),
+    "compare": Entry(
+        lambda y, p, w: kc.compare(
+            y, p, p, kc.ece, num_replicates=4, sample_weight=w
+        )
+    ),
+    "correctness_ranking": Entry(
+        lambda y, z, w: kc.correctness_ranking(z, np.linspace(0, 1, NUM)),
+        takes="rows",
+        labels=False,
+        weights=False,
+    ),
+    "choose_threshold": Entry(
+        lambda y, p, w: kc.choose_threshold(
+            p, np.asarray(LABELS == _TRUTH, "int32"), coverage=0.5
+        ),
+        takes="rows",
+        labels=False,
+        weights=False,
+        lead=(),
+    ),
+    "effective_labels": _of_loss(kc.effective_labels),
+    "inactive_share": _of_loss(kc.inactive_share),
+    "objectness_targets": Entry(
+        lambda y, z, w: kc.objectness_targets(y, np.linspace(0, 1, NUM), 3),
+        takes="labels",
+        weights=False,
+    ),
+    "per_image": Entry(lambda y, p, w: kc.per_image(kc.ece, y, p), **_IMAGES),
+    "per_sample_losses": _of_loss(kc.per_sample_losses),
+    "prediction_flips": Entry(
+        lambda y, p, w: kc.prediction_flips(p, LOGITS),
+        labels=False,
+        weights=False,
+        rules=False,
+    ),
+    "regularizer_histogram": _of_loss(kc.regularizer_histogram),
+    "report_of_predictions": Entry(
+        lambda y, p, w: kc.report_of_predictions(y, p, verbose=0).results,
+        weights=False,
+        **_SLOW,
+    ),
+    "smooth_ece": Entry(
+        lambda y, p, w: kc.smooth_ece(y, p, sample_weight=w), **_SLOW
+    ),
+    "smooth_labels": Entry(
+        lambda y, p, w: kc.smooth_labels(p, alpha=0.75),
+        takes="rows",
+        labels=False,
+        weights=False,
+    ),
+}
+
+_ABSTRACT = "a base: its subclasses are called"
+_BOXES = "takes boxes or masks of images"
+_DATA = "takes images or data sets"
+_FILES = "takes files"
+_MODEL = "takes a model, whose outputs come by way of what is called here"
+_RESULT = "holds results"
+NO_PREDICTIONS = {
+    **dict.fromkeys(
+        ("BatchCoupledLoss", "Calibrator", "PerSampleLoss", "StreamingMetric"),
+        _ABSTRACT,
+    ),
+    **dict.fromkeys(
+        (
+            *("boxes_to_mask", "clip_boxes", "crop_boxes", "flip_boxes"),
+            *("mask_area", "objectness", "objectness_from_mask"),
+            *("resize_boxes", "union_area"),
+        ),
+        _BOXES,
+    ),
+    **dict.fromkeys(
+        (
+            *("ClassMap", "EpochBatches", "Tally", "apply_layers"),
+            *("cap_classes", "center_crop", "class_map", "color_jitter"),
+            *("context_examples", "cutmix", "describe", "label_by_largest"),
+            *("map_classes", "mixup", "object_examples", "pixel_mean"),
+            *("random_resized_crop", "ricap", "shuffled_epochs"),
+            *("training_pipeline", "valid_examples", "validation_pipeline"),
+            "with_index",
+        ),
+        _DATA,
+    ),
+    **dict.fromkeys(
+        (
+            *("ResumableBackup", "finished_epochs", "from_folder"),
+            *("from_tfds", "from_tfrecords", "load_training_state"),
+            "save_training_state",
+        ),
+        _FILES,
+    ),
+    **dict.fromkeys(
+        (
+            *("AdaptiveFocalModel", "CaPEModel", "CalibrationLogger"),
+            *("ClassActivationDisplay", "ConfidencePruningModel"),
+            *("CorrectnessRankingModel", "DeepEnsemble", "EpochModel"),
+            *("MonteCarloDropout", "RecordingModel", "ScheduledFocalModel"),
+            *("SharpnessAwareModel", "class_activation_maps", "export"),
+            *("fit_workers", "report"),
+        ),
+        _MODEL,
+    ),
+    **dict.fromkeys(
+        (
+            *("BinSums", "CalibrationTest", "ChosenThreshold", "Comparison"),
+            *("DatasetSummary", "Decomposition", "EffectiveLabels"),
+            *("LoggedEpoch", "RegularizerHistogram", "Report"),
+            *("RiskCoverageCurve", "ThresholdTable"),
+        ),
+        _RESULT,
+    ),
+    **dict.fromkeys(
+        (
+            *("EffectiveLabelsDisplay", "LossCurveDisplay"),
+            "SmoothingProfileDisplay",
+        ),
+        "draws losses of points of its own",
+    ),
+    "clopper_pearson": "takes counts",
+}
+
+
+@functools.cache
+def entry_of(name: str) -> Entry | None:
+    """How a public name is called; None if it takes no predictions."""
+    if name in NO_PREDICTIONS:
+        return None
+    if name in SPECIAL:
+        return SPECIAL[name]
+    thing = getattr(kc, name)
+    if inspect.isclass(thing):
+        if issubclass(thing, kc.PerSampleLoss):
+            return _loss(thing)
+        if issubclass(thing, kc.StreamingMetric):
+            return _metric(name, thing)
+        if issubclass(thing, kc.Calibrator):
+            return _calibrator(thing)
+        return _display(thing.from_predictions)
+    first = list(inspect.signature(thing).parameters)
+    call, takes = _weighted(thing, name)
+    if first[:2] == ["labels", "probs"]:
+        return Entry(call, weights=takes)
+    if first[:2] == ["labels", "logits"]:
+        return Entry(call, takes="rows", weights=takes)
+    if first[0] == "logits":
+        return Entry(
+            lambda y, z, w: thing(z), takes="rows", labels=False, weights=False
+        )
+    raise LookupError(f"`{name}` is not in the battery: see NO_PREDICTIONS")
+
+
+NAMES = [name for name in kc.__all__ if callable(getattr(kc, name))]
+
+
+# Forms in which the same numbers come.
+
+
+class PandasLike:
+    """What pandas and others are to NumPy."""
+
+    def __init__(self, array):
+        self._array = array
+        self.shape = array.shape
+
+    def __len__(self):
+        return len(self._array)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self._array, dtype=dtype)
+
+
+def _strided(x):
+    if x.ndim == 1:
+        return np.repeat(x, 2)[::2]
+    wide = np.zeros((2 * len(x), *x.shape[1:-1], 2 * x.shape[-1]), x.dtype)
+    wide[::2, ..., ::2] = x
+    return wide[::2, ..., ::2]
+
+
+def _read_only(x):
+    x = x.copy()
+    x.flags.writeable = False
+    return x
+
+
+def _with_gradient(x):
+    """A tensor or variable through which a gradient would run."""
+    if keras.backend.backend() == "torch":
+        return ops.convert_to_tensor(x).requires_grad_(True)
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.Variable(x)
+    return ops.convert_to_tensor(x)
+
+
+PREDICTION_FORMS = {
+    "float16": lambda x: x.astype("float16"),
+    "bfloat16": lambda x: ops.cast(x, "bfloat16"),
+    "float64": lambda x: x.astype("float64"),
+    "big-endian": lambda x: x.astype(">f4"),
+    "Fortran": lambda x: np.asfortranarray(x),
+    "strided": _strided,
+    "reversed": lambda x: x[::-1].copy()[::-1],
+    "read-only": _read_only,
+    "list": lambda x: x.tolist(),
+    "tuple of arrays": tuple,
+    "tensor": ops.convert_to_tensor,
+    "variable": keras.Variable,
+    "with gradient": _with_gradient,
+    "pandas": PandasLike,
+}
+LABEL_FORMS = {
+    "uint8": lambda y: y.astype("uint8"),
+    "int16": lambda y: y.astype("int16"),
+    "float": lambda y: y.astype("float32"),
+    "(n, 1)": lambda y: y[..., None],
+    "one-hot": lambda y: np.eye(3)[y],
+    "one-hot bool": lambda y: np.eye(3, dtype=bool)[y],
+    "one-hot int": lambda y: np.eye(3, dtype="int32")[y],
+    "list": lambda y: y.tolist(),
+    "tensor": ops.convert_to_tensor,
+    "big-endian": lambda y: y.astype(">i8"),
+    "pandas": PandasLike,
+    "variable": lambda y: keras.Variable(y, dtype="int32"),
+    "reversed": lambda y: y[::-1].copy()[::-1],
+}
+WEIGHT_FORMS = {
+    "ints": lambda w: w.astype("int32"),
+    "list": lambda w: w.tolist(),
+    "(n, 1)": lambda w: w[..., None],
+    "float16": lambda w: w.astype("float16"),
+    "tensor": lambda w: ops.convert_to_tensor(w.astype("float32")),
+}
+
+
+# What is no number, or not where it should be.
+
+
+def _first(x, value):
+    x = x.astype("float64")
+    x[(0,) * x.ndim] = value
+    return x
+
+
+def _ragged(x):
+    rows = x.tolist()
+    rows[0] = rows[0][:-1] if isinstance(rows[0], list) else [rows[0]]
+    return rows
+
+
+ODD_ARRAYS = {
+    "masked": lambda x: np.ma.array(x, mask=_first(x, 99) == 99),
+    "masked nowhere": lambda x: np.ma.array(x),
+    "complex": lambda x: x + 1j,
+    "strings": lambda x: x.astype(str),
+    "objects": lambda x: x.astype(object),
+    "ragged": _ragged,
+    "None": lambda x: None,
+    "dates": lambda x: x.astype("int64").astype("datetime64[s]"),
+    "bytes": lambda x: x.astype("S"),
+    "dict": lambda x: {"x": x},
+    "one number": lambda x: 0.5,
+    "too short": lambda x: x[:-1],
+    "too long": lambda x: np.concatenate([x, x[:1]]),
+}
+ODD_LABELS = {
+    "id too large": lambda y: np.where(y == 1, 3, y),
+    "id -1": lambda y: np.where(y == 1, -1, y),
+    "id 255 of uint8": lambda y: np.where(y == 1, 255, y).astype("uint8"),
+    "half an id": lambda y: y + 0.5,
+    "id NaN": lambda y: _first(y, NAN),
+    "id inf": lambda y: _first(y, INF),
+    "(n, 2)": lambda y: np.stack([y, y], axis=-1),
+    "one-hot of two": lambda y: np.eye(2)[y % 2],
+    "one-hot of four": lambda y: np.eye(4)[y],
+    "several classes": lambda y: np.ones((*y.shape, 3)),
+    "no class": lambda y: np.zeros((*y.shape, 3)),
+    "rows below 0": lambda y: np.eye(3)[y] * 3 - 2 / 3,
+}
+ODD_PREDICTIONS = {
+    "NaN": lambda x: _first(x, NAN),
+    "all NaN": lambda x: np.full_like(x, NAN),
+    "infinite": lambda x: _first(x, INF),
+    "without the classes": lambda x: x[..., 0],
+    "no classes": lambda x: x[..., :0],
+}
+ODD_PROBS = {
+    "logits": lambda p: np.log(p) * 3,
+    "half": lambda p: p * 0.5,
+    "sigmoids": lambda p: 1 - p * 0.5,
+    "mass missing": lambda p: np.where(p == p.max(-1, keepdims=True), p, 0),
+    "off by 0.002": lambda p: p * 1.002,
+    "percent": lambda p: 100 * p,
+    "-inf": lambda p: _first(p, -INF),
+    "below 0": lambda p: p - 0.5 * np.cos(np.pi * np.arange(p.shape[-1])),
+}
+ODD_WEIGHTS = {
+    "negative": lambda w: _first(w, -1.0),
+    "NaN": lambda w: _first(w, NAN),
+    "infinite": lambda w: _first(w, INF),
+    "a column for each class": lambda w: np.ones((*w.shape, 3)),
+}
+
+
+def numbers(result: Any) -> np.ndarray:
+    """All numbers that are somewhere in a result, float64 `(m,)`."""
+    found = list(_numbers(result, 0))
+    return np.concatenate(found) if found else np.zeros(0)
+
+
+def _numbers(x, depth):
+    if x is None or isinstance(x, str | bytes) or callable(x) or depth > 6:
+        return
+    if isinstance(x, dict):
+        for value in x.values():
+            yield from _numbers(value, depth + 1)
+    elif isinstance(x, list | tuple):
+        for value in x:
+            yield from _numbers(value, depth + 1)
+    elif hasattr(x, "shape") or isinstance(x, int | float | np.number):
+        array = np.asarray(ops.convert_to_numpy(x))
+        if array.dtype.kind in "biuf" or "float" in array.dtype.name:
+            yield array.astype("float64").reshape(-1)
+    elif hasattr(x, "__dict__"):
+        yield from _numbers(vars(x), depth + 1)
+
+
+def outcome(call: Callable) -> tuple[Any, list[str]]:
+    """Numbers or an exception, and what was warned of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            found = numbers(call())
+        except Exception as error:
+            found = error
+    told = [str(w.message) for w in caught if w.category is RuntimeWarning]
+    return found, told
+
+
+@functools.cache
+def base_of(name: str) -> tuple:
+    """Labels, predictions, whole-numbered predictions, weights."""
+    entry = entry_of(name)
+    probs = entry.takes == "probs"
+    outputs = PROBS if probs else LOGITS
+    whole = WHOLE_PROBS if probs else WHOLE_LOGITS
+    labels, weight = LABELS, WEIGHT
+    if entry.classes == 2:
+        labels = labels % 2
+        parts = [outputs[:, :1], 1 - outputs[:, :1]]
+        outputs = np.concatenate(parts, axis=1)
+        parts = [whole[:, :1], 1 - whole[:, :1]]
+        whole = np.concatenate(parts, axis=1)
+    if entry.lead == ():
+        outputs, whole = outputs[:, 0], whole[:, 0]
+    elif len(entry.lead) > 1:
+        labels = labels.reshape(entry.lead)
+        outputs = outputs.reshape(*entry.lead, -1)
+        whole = whole.reshape(*entry.lead, -1)
+    if entry.takes == "rows":
+        labels = np.eye(3)[labels].astype("float32")
+    return labels, outputs, whole, weight if entry.weights else None

@@ -1,0 +1,222 @@
+"""Every public callable, given the same odd inputs.
+
+Each returns what it returns for the plain form of the same numbers, or raises
+an error of the house, or tells. No other value comes back.
+"""
+
+import battery
+import numpy as np
+import pytest
+from battery import NAMES
+from battery import ODD_ARRAYS
+from battery import ODD_LABELS
+from battery import ODD_PREDICTIONS
+from battery import ODD_PROBS
+from battery import ODD_WEIGHTS
+from battery import base_of
+from battery import entry_of
+from battery import outcome
+from test_bad_input import FORM
+
+pytestmark = pytest.mark.portable
+
+CALLED = [name for name in NAMES if entry_of(name) is not None]
+
+
+def of_house(found):
+    """Whether this is an error in the words of the house."""
+    known = isinstance(found, ValueError | TypeError | RuntimeError)
+    return known and FORM.search(str(found)) is not None
+
+
+def is_error(found):
+    return isinstance(found, Exception)
+
+
+def shown(found):
+    if is_error(found):
+        return f"{type(found).__name__}: {str(found)[:160]}"
+    return str(found[:4])
+
+
+def some(kinds, name):
+    """All, or those that are due for this name: other ones for each."""
+    every = entry_of(name).every
+    return list(kinds)[CALLED.index(name) % every :: every]
+
+
+def close(found, expected):
+    return (
+        not (is_error(found) or is_error(expected))
+        and found.shape == expected.shape
+        and np.allclose(found, expected, rtol=2e-4, atol=2e-6, equal_nan=True)
+    )
+
+
+def test_what_takes_no_predictions_is_listed_with_its_reason():
+    assert not set(battery.NO_PREDICTIONS) - set(NAMES)
+    assert not set(battery.SPECIAL) - set(NAMES)
+    assert not set(battery.SPECIAL) & set(battery.NO_PREDICTIONS)
+    assert len(CALLED) > 110
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_every_form_of_the_same_numbers_gives_the_same_value(name):
+    entry = entry_of(name)
+    labels, outputs, whole, weight = base_of(name)
+    expected, _ = outcome(lambda: entry.call(labels, outputs, weight))
+    assert not is_error(expected), shown(expected)
+    assert np.isfinite(expected).any()
+    wrong = []
+    # Every form once, those of labels, predictions and weights side by side.
+    label_forms = [("plain", lambda y: y)]
+    weight_forms = [("plain", lambda w: w)]
+    if entry.labels:
+        label_forms = list(battery.LABEL_FORMS.items())
+        if entry.takes in ("rows", "labels") or (
+            len(entry.lead) != 1 or entry.classes == 2
+        ):
+            keep = ("tensor", "pandas", "variable", "reversed", "list")
+            label_forms = [x for x in label_forms if x[0] in keep]
+    if entry.weights:
+        weight_forms += battery.WEIGHT_FORMS.items()
+    forms = list(enumerate(battery.PREDICTION_FORMS.items()))
+    for i, (form, changed) in some(forms, name):
+        label_form, of_labels = label_forms[i % len(label_forms)]
+        weight_form, of_weight = weight_forms[i % len(weight_forms)]
+        found, told = outcome(
+            lambda changed=changed, of_labels=of_labels, of_weight=of_weight: (
+                entry.call(
+                    of_labels(labels),
+                    changed(outputs),
+                    None if weight is None else of_weight(weight),
+                )
+            )
+        )
+        if told or not close(found, expected):
+            sides = f"{form} / {label_form} / {weight_form}"
+            wrong.append(f"{sides}: {shown(found)} {told}")
+    ints = outcome(lambda: entry.call(labels, whole, weight))[0]
+    floats = outcome(
+        lambda: entry.call(labels, whole.astype("float32"), weight)
+    )[0]
+    # Where predictions are sure, some refuse both.
+    both = of_house(ints) and of_house(floats)
+    if not (both or close(ints, floats)):
+        wrong.append(f"integers: {shown(ints)}, floats {shown(floats)}")
+    assert not wrong, f"not {shown(expected)}\n" + "\n".join(wrong)
+
+
+def odd_calls(name):
+    """Each odd input: its id, the call, and whether NaN is an answer."""
+    entry = entry_of(name)
+    labels, outputs, _, weight = base_of(name)
+    pure = entry.takes == "rows" or not entry.rules
+    for kind, changed in ODD_ARRAYS.items():
+        short = kind in ("too short", "too long")
+        # Some take several models by name.
+        named = kind == "dict" and name in (
+            "RiskCoverageDisplay",
+            "report_of_predictions",
+        )
+        if (
+            entry.takes != "labels"
+            and not named
+            and not (short and entry.takes == "rows" and not entry.labels)
+        ):
+            yield f"predictions {kind}", (labels, changed, weight, 1), False
+        if entry.labels:
+            yield f"labels {kind}", (changed, outputs, weight, 0), False
+        fine = kind in ("None", "one number")  # A weight of them all.
+        if weight is not None and not fine and entry.takes != "rows":
+            yield f"weights {kind}", (labels, outputs, changed, 2), False
+    if entry.labels and entry.takes != "rows" and entry.classes == 3:
+        for kind, changed in ODD_LABELS.items():
+            yield f"labels {kind}", (changed, outputs, weight, 0), False
+    for kind, changed in ODD_PREDICTIONS.items():
+        if entry.takes == "labels" or entry.lead == ():
+            continue
+        if name == "prediction_flips" and kind == "infinite":
+            continue  # An infinite logit predicts its class.
+        if not (pure and "class" in kind):
+            nan = entry.takes == "rows" or entry.nothing is not None
+            yield f"predictions {kind}", (labels, changed, weight, 1), nan
+    if entry.takes == "probs" and entry.rules:
+        for kind, changed in ODD_PROBS.items():
+            yield f"predictions {kind}", (labels, changed, weight, 1), False
+    if weight is not None and entry.takes != "rows":
+        for kind, changed in ODD_WEIGHTS.items():
+            yield f"weights {kind}", (labels, outputs, changed, 2), False
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_what_is_odd_is_refused_in_the_words_of_the_house(name):
+    entry = entry_of(name)
+    wrong = []
+    for kind, (*given, place), may_be_nan in some(odd_calls(name), name):
+        given[place] = given[place](base_of(name)[(0, 1, 3)[place]])
+        found, _ = outcome(lambda given=given: entry.call(*given))
+        if of_house(found):
+            continue
+        if may_be_nan and not is_error(found) and not np.isfinite(found).all():
+            continue
+        wrong.append(f"{kind}: {shown(found)}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_no_samples_are_refused_or_nothing(name):
+    entry = entry_of(name)
+    labels, outputs, _, weight = base_of(name)
+    calls = {}
+    if entry.takes != "rows" and entry.rules and entry.takes != "labels":
+        none = None if weight is None else weight[:0]
+        calls["empty"] = (labels[:0], outputs[:0], none)
+        if weight is not None:
+            calls["weights of 0"] = (labels, outputs, weight * 0)
+    for kind, given in calls.items():
+        found, told = outcome(lambda given=given: entry.call(*given))
+        if entry.nothing is None:
+            assert of_house(found), (kind, shown(found))
+        else:
+            nothing = battery.numbers(entry.nothing())
+            assert close(found, nothing), (kind, shown(found))
+            assert not told
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_probabilities_as_logits_are_told(name):
+    entry = entry_of(name)
+    thing = getattr(battery.kc, name)
+    labels, outputs, _, weight = base_of(name)
+    call = entry.call
+    if entry.takes == "logits" and entry.rules:
+        outputs = battery.PROBS
+    elif entry.takes == "probs" and entry.labels and len(entry.lead) == 1:
+        function = getattr(thing, "from_predictions", thing)
+        if isinstance(thing, type) and function is thing:
+            options = battery._REQUIRED.get(name, {})
+            made = thing(from_logits=True, **options)
+            if hasattr(made, "update_state"):
+
+                def call(y, p, w):
+                    made.update_state(y, p, w)
+                    return made.result()
+
+            else:
+                call = made
+        elif name not in battery.SPECIAL:
+            wrapped, _ = battery._weighted(
+                lambda *a, **k: function(*a, from_logits=True, **k), name
+            )
+            options = battery._REQUIRED.get(name, {})
+
+            def call(y, p, w):
+                return function(y, p, from_logits=True, **options)
+
+        else:
+            return
+    else:
+        return
+    found, told = outcome(lambda: call(labels, outputs, weight))
+    assert of_house(found) or any("looks like prob" in x for x in told), told
