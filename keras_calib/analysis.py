@@ -371,8 +371,8 @@ def _read(loss, labels, logits):
         ignore_class=getattr(loss, "ignore_class", None),
         names=("labels", "logits"),
     )
-    hard = soft_labels(hard, logits.shape[axis], logits.dtype)
-    return logits, axis, hard, valid
+    rows = soft_labels(hard, logits.shape[axis], logits.dtype)
+    return logits, axis, rows, valid
 
 
 def _per_sample(loss, labels, hard, axis):
@@ -395,10 +395,6 @@ def _per_sample(loss, labels, hard, axis):
 
 def _check_classes(name: str, logits: Any, axis: int) -> None:
     if logits.shape[axis] == 1:
-        raise ValueError(
-            invalid(
-                f"`{name}` must have two classes or more; for one output z "
-                "pass [0, z]",
-                **{f"{name}.shape": shape_of(logits)},
-            )
-        )
+        rule = f"`{name}` must have two classes or more; for one output z pass "
+        shape = {f"{name}.shape": shape_of(logits)}
+        raise ValueError(invalid(rule + "[0, z]", **shape))

@@ -1,5 +1,6 @@
 """Several summaries as one state, so that one pass serves many metrics."""
 
+from functools import cached_property
 from typing import Any
 
 from keras import ops
@@ -7,7 +8,7 @@ from keras import ops
 from keras_calib import exact_sums
 from keras_calib.records import Records
 
-__all__ = ["CompositeSummary"]
+__all__ = ["CompositeSummary", "TableReadings"]
 
 
 class CompositeSummary:
@@ -39,3 +40,38 @@ class CompositeSummary:
                 self.parts, starts, self._ends, strict=True
             )
         }
+
+
+class TableReadings:
+    """What the formulas of `CalibrationMetrics` look at, each read once."""
+
+    def __init__(self, summary: CompositeSummary, sums: Any):
+        self.histogram = summary.parts["histogram"]
+        self.losses = summary.parts["losses"]
+        self.limbs = summary.split(sums)
+
+    @cached_property
+    def cells(self):
+        return self.histogram.cells(self.limbs["histogram"])
+
+    @cached_property
+    def bins(self):
+        return self.histogram.bins(self.limbs["histogram"], self.cells)
+
+    @cached_property
+    def groups(self):
+        return self.histogram.ranked(self.limbs["histogram"])
+
+    @cached_property
+    def moments(self):
+        return self.losses.moments(self.limbs["losses"])
+
+    @property
+    def saturated(self):
+        """Whether sums of each of the losses left their range."""
+        found = exact_sums.is_saturated(self.limbs["losses"])
+        return found.reshape(len(self.losses.values), -1).any(axis=-1)
+
+    @property
+    def weight_ratio(self):
+        return self.histogram.weight_ratio(self.limbs["histogram"])

@@ -72,6 +72,10 @@ class _Bins(NamedTuple):
     count: np.ndarray
     num_samples: float
 
+    def leverage(self) -> np.ndarray:
+        """By how much one prediction moves the error, `(n,)`; 1 / N with l1."""
+        return self.share / self.count
+
     def variances(self) -> tuple[np.ndarray, np.ndarray]:
         """A small and a large estimate of the variance of each gap.
 
@@ -379,16 +383,8 @@ def _largest(bins: _Bins, tail: float) -> tuple[float, float]:
 
 
 def _unseen_variance(bins: _Bins) -> float:
-    """Variance of as many more errors, over all bins, as may go unseen.
-
-    Sure predictions of which none is wrong have no variance of their own.
-    """
-    return 0.5 * _PRIOR * float(np.sum(bins.share * _leverage(bins) ** 2))
-
-
-def _leverage(bins: _Bins) -> np.ndarray:
-    """By how much one prediction moves the error, `(n,)`; 1 / N with l1."""
-    return bins.share / bins.count
+    """Variance of as many more errors, over all bins, as may go unseen."""
+    return 0.5 * _PRIOR * float(np.sum(bins.share * bins.leverage() ** 2))
 
 
 def _skewness_allowance(bins: _Bins, tail: float) -> float:
@@ -398,6 +394,6 @@ def _skewness_allowance(bins: _Bins, tail: float) -> float:
     Edgeworth's series, at most 1.5 / N at 95 %.
     """
     noise = bins.share**2 * bins.variances()[1]
-    third = noise * np.abs(1.0 - 2.0 * bins.accuracy) * _leverage(bins)
+    third = noise * np.abs(1.0 - 2.0 * bins.accuracy) * bins.leverage()
     factor = (2.0 * normal.isf(tail) ** 2 + 1.0) / 6.0
     return float(factor * third.sum() / noise.sum())

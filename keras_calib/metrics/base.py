@@ -25,6 +25,7 @@ from keras_calib.metrics.reading import read_batch
 from keras_calib.metrics.reading import read_scores
 from keras_calib.metrics.states import SCHEMA
 from keras_calib.metrics.states import check_state
+from keras_calib.metrics.states import what_is_wrong
 from keras_calib.numerics import concrete
 from keras_calib.records import Records
 from keras_calib.records import blocks
@@ -61,9 +62,8 @@ class StreamingMetric(keras.metrics.Metric):
     a row of probabilities that does not sum to 1, an impossible label, a
     negative weight) raises in eager use. Compiled code cannot raise: there
     it is left out and counted in `num_invalid`, and `result()` warns of it
-    as soon as it is read outside. It also warns, once, if predictions that
-    are read as logits look like probabilities. A batch without samples, or
-    whose weights are all 0, adds nothing.
+    outside. It also warns, once, if what is read as logits looks like
+    probabilities. A batch without samples, or of weights 0, adds nothing.
 
     Args:
         summary: Has `shape`, `needs_rows`, and `summarise(records)` to int32
@@ -120,8 +120,8 @@ class StreamingMetric(keras.metrics.Metric):
             from_logits, axis, ignore_class, objectness, pixels_per_image, seed
         )
         self.sums = self._add_sums("sums", summary.shape)
-        # Of predictions that cannot count; of batches of weights that are not
-        # whole, of top-1 records, of probabilities that are read as logits.
+        # Invalid predictions; batches of fractional weights, of top-1 records,
+        # of probabilities that are read as logits.
         self.flags = self._add_sums("flags", (4,))
         self._has_warned = False
 
@@ -208,8 +208,7 @@ class StreamingMetric(keras.metrics.Metric):
         equal it rests on the effective number of samples, and is approximate.
 
         Args:
-            level: Probability that it covers the value of the population,
-                in (0, 1).
+            level: Probability to cover the population's value, in (0, 1).
 
         Returns:
             `(low, high)`.
@@ -360,22 +359,9 @@ class StreamingMetric(keras.metrics.Metric):
         if flags[_PROBABILITIES] and not self._has_warned:
             self._has_warned = True
             warn(as_logits_message(f"y_pred` of `{self.name}"))
-        if exact_sums.is_saturated(ops.convert_to_numpy(self.sums)).any():
-            warnings.warn(
-                f"`{self.name}` has seen values so large that a sum left its "
-                "range: what is made of it is a lower bound. Look for "
-                "predictions that diverge, or divide large weights",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-        if flags[_INVALID]:
-            warnings.warn(
-                f"`{self.name}` leaves out {flags[_INVALID]} predictions that "
-                "are NaN or infinite, no probabilities, or have an impossible "
-                "label or weight",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+        sums = ops.convert_to_numpy(self.sums)
+        for text in what_is_wrong(self.name, flags[_INVALID], sums):
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def _comparable_config(self) -> dict[str, Any]:
         config = self.get_config()

@@ -1,12 +1,14 @@
 """What a metric's `state_dict()` must be to be loaded or merged."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from keras_calib import exact_sums
 from keras_calib.checks import invalid
 
-__all__ = ["SCHEMA", "check_state"]
+__all__ = ["SCHEMA", "check_state", "what_is_wrong"]
 
 # 2: the histogram keeps right and wrong apart.
 SCHEMA = 2
@@ -65,3 +67,29 @@ def check_state(
                     largest=entries.max(),
                 )
             )
+
+
+def what_is_wrong(
+    name: str, num_invalid: int, sums: np.ndarray
+) -> Iterator[str]:
+    """What the users of a metric must know of its state.
+
+    Args:
+        name: Of the metric.
+        num_invalid: Number of predictions that could not count.
+        sums: Limbs of its sums, int32.
+
+    Yields:
+        Texts of warnings.
+    """
+    if exact_sums.is_saturated(sums).any():
+        yield (
+            f"`{name}` has seen values so large that a sum left its range: "
+            "what is made of it is a lower bound. Look for predictions that "
+            "diverge, or divide large weights"
+        )
+    if num_invalid:
+        yield (
+            f"`{name}` leaves out {num_invalid} predictions that are NaN or "
+            "infinite, no probabilities, or have an impossible label or weight"
+        )

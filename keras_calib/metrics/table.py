@@ -1,14 +1,12 @@
 """All metrics of the predicted class from one state, in one pass."""
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_calib import exact_sums
 from keras_calib.bin_errors import Decomposition
 from keras_calib.bin_errors import brier_decomposition
 from keras_calib.bin_errors import nll_decomposition
@@ -19,6 +17,7 @@ from keras_calib.checks import check_at_most
 from keras_calib.checks import check_in
 from keras_calib.checks import check_integer
 from keras_calib.composite_summary import CompositeSummary
+from keras_calib.composite_summary import TableReadings
 from keras_calib.equal_mass_cells import aece_of_cells
 from keras_calib.equal_mass_cells import equal_mass_bins
 from keras_calib.equal_mass_cells import histogram_aece_bounds
@@ -54,41 +53,6 @@ __all__ = ["CalibrationMetrics"]
 
 _LOSSES = ("nll", "brier")
 _NAMES = (*CONFIDENCE, *_LOSSES, *BINNED, "aece", *RANK, "smooth_ece")
-
-
-class _Readings:
-    """What the formulas look at, each read once."""
-
-    def __init__(self, summary: CompositeSummary, sums: Any):
-        self.histogram = summary.parts["histogram"]
-        self.losses = summary.parts["losses"]
-        self.limbs = summary.split(sums)
-
-    @cached_property
-    def cells(self):
-        return self.histogram.cells(self.limbs["histogram"])
-
-    @cached_property
-    def bins(self):
-        return self.histogram.bins(self.limbs["histogram"], self.cells)
-
-    @cached_property
-    def groups(self):
-        return self.histogram.ranked(self.limbs["histogram"])
-
-    @cached_property
-    def moments(self):
-        return self.losses.moments(self.limbs["losses"])
-
-    @property
-    def saturated(self):
-        """Whether sums of each of the losses left their range."""
-        found = exact_sums.is_saturated(self.limbs["losses"])
-        return found.reshape(len(_LOSSES), -1).any(axis=-1)
-
-    @property
-    def weight_ratio(self):
-        return self.histogram.weight_ratio(self.limbs["histogram"])
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -268,7 +232,7 @@ class CalibrationMetrics(StreamingMetric):
     def aurc(self) -> float:
         """The AURC so far, in float64."""
         sums, whole = self._exact_sums()
-        groups = _Readings(self.summary, sums).groups
+        groups = TableReadings(self.summary, sums).groups
         return float(RANK["aurc"].value(groups, np.asarray(whole), self))
 
     def curve(self) -> RiskCoverageCurve:
@@ -281,7 +245,7 @@ class CalibrationMetrics(StreamingMetric):
     def bounds(self) -> dict[str, tuple[float, float]]:
         """Certified bounds of the rank metrics and `aece`, by name."""
         sums, whole = self._exact_sums()
-        readings = _Readings(self.summary, sums)
+        readings = TableReadings(self.summary, sums)
         bounds = {}
         for name in self.include:
             if name == "aece":
@@ -318,7 +282,7 @@ class CalibrationMetrics(StreamingMetric):
             `overconfidence_error` and `smooth_ece`.
         """
         sums, whole = self._exact_sums()
-        readings = _Readings(self.summary, sums)
+        readings = TableReadings(self.summary, sums)
         intervals = {}
         for name in self.include:
             found = self._one_interval(name, readings, whole, level)
@@ -354,11 +318,11 @@ class CalibrationMetrics(StreamingMetric):
             del config["closed"]
         return config
 
-    def _readings(self) -> _Readings:
-        return _Readings(self.summary, self._exact_sums()[0])
+    def _readings(self) -> TableReadings:
+        return TableReadings(self.summary, self._exact_sums()[0])
 
     def _value(self, sums, whole):
-        readings = _Readings(self.summary, sums)
+        readings = TableReadings(self.summary, sums)
         has_rows = self._has_all_rows()
         return {
             self.prefix + name: self._one(name, readings, whole, has_rows)
