@@ -56,7 +56,7 @@ def ece(
 
     Args:
         labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`.
+            `(n, ..., num_classes)`, read as their largest class.
         probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
             second of two classes.
         num_bins: Number of bins, at least 1.
@@ -113,7 +113,7 @@ def mce(
 
     Args:
         labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`.
+            `(n, ..., num_classes)`, read as their largest class.
         probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
             second of two classes.
         num_bins: Number of bins, at least 1.
@@ -168,7 +168,7 @@ def rmsce(
 
     Args:
         labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`.
+            `(n, ..., num_classes)`, read as their largest class.
         probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
             second of two classes.
         num_bins: Number of bins, at least 1.
@@ -228,7 +228,7 @@ def average_calibration_error(
 
     Args:
         labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`.
+            `(n, ..., num_classes)`, read as their largest class.
         probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
             second of two classes.
         num_bins: Number of bins, at least 1.
@@ -285,7 +285,7 @@ def debiased_calibration_error(
 
     Args:
         labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`.
+            `(n, ..., num_classes)`, read as their largest class.
         probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
             second of two classes.
         num_bins: Number of bins, at least 1.

@@ -47,7 +47,7 @@ def adaptive_ece(
 
     Args:
         labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`.
+            `(n, ..., num_classes)`, read as their largest class.
         probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
             second of two classes.
         num_bins: Number of bins, at least 1.

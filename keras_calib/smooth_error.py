@@ -40,7 +40,7 @@ def smooth_ece(
 
     Args:
         labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`.
+            `(n, ..., num_classes)`, read as their largest class.
         probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
             second of two classes.
         from_logits: Whether `probs` are logits.

@@ -297,7 +297,7 @@ def warn_of_probabilities(logits: Any, name: str) -> bool:
     if resembles_probabilities(rows.astype("float32")):
         warn(as_logits_message(name))
         return True
-    return len(rows) > 1 and bool((rows % 1 != 0).any())
+    return len(rows) > 1 and bool((rows != np.floor(rows)).any())
 
 
 def as_logits_message(name: str) -> str:

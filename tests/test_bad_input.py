@@ -712,3 +712,135 @@ def test_soft_label_makes_a_compiled_loss_of_hard_labels_nan(cls):
     values = ops.convert_to_numpy(compiled(loss)(labels, PROBS))
     assert np.isfinite(values[0])
     assert np.isnan(values[1])
+
+
+def test_rows_that_are_no_distribution_are_not_read_as_one():
+    rows = np.array([[0.7, 0.2, 0.1], [0.3, 0.6, 0.2]], "float32")
+    for cls in LOSSES:
+        run = compiled(cls(reduction=None))
+        good, bad = (ops.convert_to_numpy(run(IDS, x)) for x in (PROBS, rows))
+        assert np.isfinite(good).all()
+        assert np.isnan(bad[1])
+        logits = np.array([[5.0, 1.0, 0.0], [0.5, 2.0, 1.0]], "float32")
+        assert np.isnan(float(compiled(cls())(IDS, logits)))
+    for half in ("float16", "bfloat16"):
+        found = ops.softmax(ops.cast(np.log(PROBS), half))
+        for x in (found, ops.cast(found, "float32")):
+            assert np.isfinite(float(MbLS()(IDS, x)))
+            assert np.isfinite(float(compiled(MbLS())(IDS, x)))
+            assert np.isfinite(ece(IDS, ops.convert_to_numpy(x)))
+    for count in (ECE, NLL):
+        metric = count()
+        compiled_update(metric)(IDS, rows)
+        assert metric.num_invalid == 1
+        with pytest.warns(RuntimeWarning, match="leaves out 1 predictions"):
+            metric.result()
+
+
+def compiled_update(metric):
+    """An update in compiled code; on torch nothing is compiled."""
+    if backend.backend() == "tensorflow":
+        return compiled(metric.update_state)
+    if backend.backend() == "torch":
+        pytest.skip("nothing is compiled on this backend")
+    import jax
+
+    def run(labels, predictions):
+        def update(values, labels, predictions):
+            return metric.stateless_update_state(values, labels, predictions)
+
+        values = [v.value for v in metric.variables]
+        for v, new in zip(
+            metric.variables,
+            jax.jit(update)(values, labels, predictions),
+            strict=True,
+        ):
+            v.assign(new)
+
+    return run
+
+
+def of_library(caught):
+    return [w for w in caught if w.category is RuntimeWarning]
+
+
+def test_probabilities_read_as_logits_are_told_once():
+    rule = "looks like probabilities"
+    loss, metric = MbLS(from_logits=True), ECE(from_logits=True)
+    with pytest.warns(RuntimeWarning, match=rule) as caught:
+        loss(IDS, PROBS)
+        loss(IDS, PROBS)
+    (told,) = of_library(caught)
+    assert told.filename == __file__
+    compiled_update(metric)(IDS, PROBS)
+    with pytest.warns(RuntimeWarning, match=f"`ece` {rule}") as caught:
+        metric.result()
+        metric.result()
+    assert len(of_library(caught)) == 1
+    # One row, whole numbers and other sums tell nothing.
+    for logits in (PROBS[:1], np.eye(3)[:2], PROBS * 1.1, PROBS - 0.1):
+        ece(IDS[: len(logits)], logits, from_logits=True)
+    state = metric.state_dict()
+    older = {**state, "flags": state["flags"][:3]}
+    metric.load_state_dict(older)
+    metric.merge_state([older])
+    assert list(metric.state_dict()["flags"]) == [0, 0, 0, 0]
+
+
+def test_bad_rows_are_located():
+    labels, probs = np.tile(IDS, 4), np.tile(PROBS, (4, 1))
+    for value in (NAN, 0.9):
+        probs[[2, 5, 6], 0] = value
+        for reader in (ece, partial(read_by_metric, ECE)):
+            with pytest.raises(ValueError, match=r"rows=3, first=\[2, 5, 6\]"):
+                reader(labels, probs)
+    with pytest.raises(ValueError, match=r"`probs\[:, None\]`"):
+        ece(IDS, PROBS[:, 0])
+
+
+def test_what_from_logits_is_not():
+    calls = [partial(cls, from_logits="yes") for cls in (*LOSSES, *METRICS)]
+    calls += [
+        partial(function, IDS, PROBS, from_logits=1)
+        for function in FUNCTIONS.values()
+    ]
+    for call in calls:
+        refused(
+            Case("", call, TypeError, "`from_logits` must be True or False")
+        )
+    ece(IDS, PROBS, from_logits=np.False_)
+
+
+def test_batches_that_hold_nothing_change_nothing():
+    for cls in METRICS:
+        metric = seen(cls())
+        before = state(metric)
+        update = compiled_update(metric)
+        update(IDS[:0], PROBS[:0])
+        metric.update_state(IDS[:0], PROBS[:0])
+        metric.update_state(IDS, PROBS, np.zeros(2))
+        assert same(before, state(metric))
+    confidence = np.array([0.9, 0.8])
+    metric = ECE()
+    metric.update_scores(confidence[:0], confidence[:0])
+    metric.update_scores(confidence, np.ones(2), np.zeros(2))
+    assert float(metric.result()) == 0.0
+    for cls in LOSSES:
+        for reduction in ("sum_over_batch_size", "sum", "mean"):
+            loss = cls(reduction=reduction)
+            assert float(loss(IDS[:0], PROBS[:0])) == 0.0
+            assert float(loss(IDS, PROBS, np.zeros(2))) == 0.0
+        assert tuple(cls(reduction=None)(IDS[:0], PROBS[:0]).shape) == (0,)
+        refused(
+            Case(
+                "labels for nothing",
+                partial(cls(), IDS, PROBS[:0]),
+                ValueError,
+                FIT,
+            )
+        )
+
+
+def test_a_picture_of_no_model_is_refused():
+    call = partial(RiskCoverageDisplay.from_predictions, IDS, {})
+    refused(Case("", call, ValueError, "`probs` must hold"))

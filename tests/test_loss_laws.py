@@ -549,3 +549,25 @@ def test_mmce_equals_the_sum_over_all_pairs(variant, seed, width, kinds):
     confidence = softmax(logits.astype("float64")).max(axis=-1)
     expected = plain_mmce(confidence, right, weight, width, variant)
     close(float(value), expected, 1e-9 if HAS_FLOAT64 else 1e-4)
+
+
+def test_a_wrong_class_may_be_ruled_out_by_a_logit_of_minus_infinity():
+    ids, logits = batch(3, 3.0)
+    places = np.arange(N), (ids + 1) % K
+    infinite, low = logits.copy(), logits.copy()
+    infinite[places], low[places] = -np.inf, -80.0
+    for name, case in CASES.items():
+        weight = np.ones(N, "float32")
+        run = sum_and_gradient(name)
+        labels = case.labels(ids)
+        value, gradient = call(run, labels, infinite, weight)
+        assert np.isfinite(value), name
+        assert np.isfinite(gradient).all(), name
+        if value < 1e14:
+            near, near_gradient = call(run, labels, low, weight)
+            close(value, near)
+            close(gradient, near_gradient)
+    # Those that pull on every class have no limit; all others have one.
+    nowhere = np.full_like(logits, -np.inf)
+    for cls in (kc.FocalLoss, kc.MbLS, kc.MMCE):
+        assert np.isnan(float(cls(from_logits=True)(ids, nowhere)))

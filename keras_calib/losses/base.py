@@ -134,6 +134,7 @@ class PerSampleLoss(keras.losses.Loss):
         self._check_outputs(y_pred, _product(valid, sample_weight))
         if 0 in shape_of(y_pred) and num_replicas() == 1:
             # No samples; 0, in which the predictions still take part.
+            read_labels(self.split_labels(y_true)[0], y_pred, axis=self.axis)
             losses = ops.cast(ops.sum(y_pred, axis=self.axis), self.dtype)
             is_whole = self.reduction in (None, "none")
             return losses if is_whole else ops.sum(losses)
