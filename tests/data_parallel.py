@@ -23,7 +23,8 @@ def evaluated(x, y):
     keras.utils.set_random_seed(0)
     network = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
     metrics = [case.make(3, from_logits=True) for case in FEW]
-    metrics.append(kc.CalibrationMetrics(["ece", "nll"], from_logits=True))
+    options = {"from_logits": True, "prefix": "table_"}
+    metrics.append(kc.CalibrationMetrics(["ece", "nll"], **options))
     network.compile(loss=kc.LabelSmoothing(from_logits=True), metrics=metrics)
     network.evaluate(x, y, batch_size=64, verbose=0)
     return metrics

@@ -11,7 +11,7 @@ from keras_calib.backend.keras_internals import metrics_beside
 __all__ = ["warn_of_shared_names"]
 
 
-def warn_of_shared_names(table: Any, names: Sequence[str]) -> None:
+def warn_of_shared_names(table: Any, names: Sequence[str]) -> bool:
     """Warns where other metrics of a compiled model report under these names.
 
     Keras reports the values of a dict under its keys alone, whatever the
@@ -20,6 +20,10 @@ def warn_of_shared_names(table: Any, names: Sequence[str]) -> None:
     Args:
         table: A metric that returns a dict, during its first update.
         names: The keys of that dict.
+
+    Returns:
+        Whether a compiled model makes this update, so that there was
+        something to compare with.
     """
     beside = metrics_beside(table)
     weighted = any(w for metric, _, w in beside if metric is table)
@@ -44,6 +48,7 @@ def warn_of_shared_names(table: Any, names: Sequence[str]) -> None:
             RuntimeWarning,
             stacklevel=3,
         )
+    return bool(beside)
 
 
 def _is_plain_accuracy(metric: Any) -> bool:

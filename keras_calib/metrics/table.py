@@ -163,8 +163,10 @@ class CalibrationMetrics(StreamingMetric):
     def update_state(self, y_true, y_pred, sample_weight=None):
         """Adds one batch; see `StreamingMetric.update_state`."""
         if not self._looked_beside:
-            self._looked_beside = True
-            warn_of_shared_names(self, self.reported_names)
+            # Until it is a metric of a compiled model.
+            self._looked_beside = warn_of_shared_names(
+                self, self.reported_names
+            )
         super().update_state(y_true, y_pred, sample_weight)
         if self.refresh_every == 1 or concrete(self.flags) is not None:
             return
