@@ -477,7 +477,7 @@ def test_a_backup_sets_what_callbacks_say_and_nothing_else(tmp_path):
             kc.save_training_state(path, model, 1, callbacks=callbacks)
 
 
-def test_what_is_known_of_the_callbacks_of_keras_is_so():
+def test_what_is_known_of_the_callbacks_of_keras_is_so(tmp_path):
     made = [
         keras.callbacks.EarlyStopping("loss"),
         keras.callbacks.ReduceLROnPlateau("loss"),
@@ -485,7 +485,7 @@ def test_what_is_known_of_the_callbacks_of_keras_is_so():
         keras.callbacks.SwapEMAWeights(),
     ]
     if BACKEND == "tensorflow":
-        made.append(keras.callbacks.TensorBoard())
+        made.append(keras.callbacks.TensorBoard(tmp_path))
     for callback in made:
         callback.set_model(network("sam"))
         if not isinstance(callback, keras.callbacks.SwapEMAWeights):
