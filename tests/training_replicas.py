@@ -353,9 +353,10 @@ def main(num_replicas):
         mirrored += [two_outputs(of_two(loss)) for loss in TWO.values()]
         parts = gradients([14, 13])
         shared = {name: by_workers(name) for name in ("crl", "sam")}
-        refused = what_trains_wrongly()
         same = [normalized(), *map(fed, ("EpochBatches", "array_pipeline"))]
         page = largest_differences(page, readme())
+        # Last: what fails in one replica leaves the others waiting.
+        refused = what_trains_wrongly()
         metrics = [kc.ECE(from_logits=True) for _ in range(2)]
         answers = read(num_replicas)
     outside = updated(*metrics)

@@ -212,7 +212,7 @@ def array_pipeline(
     >>> import numpy as np
     >>> import tensorflow as tf
     >>> def flipped(images, labels, key):
-    ...     chosen = tf.random.stateless_uniform([len(labels)], key) < 0.5
+    ...     chosen = tf.random.stateless_uniform(tf.shape(labels), key) < 0.5
     ...     chosen = chosen[:, None, None, None]
     ...     return tf.where(chosen, images[:, :, ::-1], images), labels
     >>> images, labels = np.zeros((6, 4, 4, 3), "float32"), np.arange(6) % 2
