@@ -18,6 +18,7 @@ import importlib.metadata
 import os
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -182,8 +183,11 @@ CONTENDERS = {
         "(TFP, one graph)": tfp_vector,
     },
     "matrix": {
-        "keras_calib": ours(keras_calib.MatrixScaling),
-        "keras_calib, Dirichlet": ours(keras_calib.DirichletCalibration),
+        # The fit alone, without the folds that say whether it helps.
+        "keras_calib": ours(partial(keras_calib.MatrixScaling, num_folds=0)),
+        "keras_calib, Dirichlet": ours(
+            partial(keras_calib.DirichletCalibration, num_folds=0)
+        ),
         "netcal, logistic": netcal("LogisticCalibration"),
         "scikit-learn, logistic": scikit_matrix,
         "probmetrics": probmetrics("MatrixScalingCalibrator"),
