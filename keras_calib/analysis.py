@@ -22,6 +22,7 @@ from keras_calib.inputs import soft_labels
 from keras_calib.losses import PerSampleLoss
 from keras_calib.losses.smoothing import cross_entropy
 from keras_calib.numerics import as_array
+from keras_calib.numerics import as_numbers
 from keras_calib.numerics import at_least_float32
 from keras_calib.numerics import concrete
 from keras_calib.numerics import to_logits
@@ -380,7 +381,7 @@ def _per_sample(loss, labels, hard, axis):
     """Maps logits to the losses `(...)`."""
     if not isinstance(loss, keras.losses.Loss):
         return lambda logits: loss(hard, logits)
-    labels = ops.convert_to_tensor(labels)
+    labels = ops.convert_to_tensor(as_numbers(labels, "labels"))
     if not isinstance(loss, PerSampleLoss):
         # As Keras casts labels when a loss is called.
         labels = ops.cast(labels, hard.dtype)
@@ -393,8 +394,7 @@ def _check_classes(name: str, logits: Any, axis: int) -> None:
     if logits.shape[axis] == 1:
         raise ValueError(
             invalid(
-                f"`{name}` must have two classes or more; for one output z "
-                "pass [0, z]",
+                f"`{name}` must have two classes or more: [0, z] for one z",
                 **{f"{name}.shape": shape_of(logits)},
             )
         )
