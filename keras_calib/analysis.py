@@ -23,6 +23,7 @@ from keras_calib.inputs import soft_labels
 from keras_calib.losses import PerSampleLoss
 from keras_calib.losses.smoothing import cross_entropy
 from keras_calib.numerics import as_array
+from keras_calib.numerics import as_numbers
 from keras_calib.numerics import at_least_float32
 from keras_calib.numerics import concrete
 from keras_calib.numerics import to_logits
@@ -379,7 +380,7 @@ def _per_sample(loss, labels, hard, axis):
     """Maps logits to the losses `(...)`."""
     if not isinstance(loss, keras.losses.Loss):
         return lambda logits: loss(hard, logits)
-    labels = ops.convert_to_tensor(labels)
+    labels = ops.convert_to_tensor(as_numbers(labels, "labels"))
     if not isinstance(loss, PerSampleLoss):
         sparse = keras.losses.SparseCategoricalCrossentropy
         by_keras = type(loss).__module__.startswith("keras.")

@@ -113,7 +113,7 @@ def as_numbers(x: Any, name: str) -> Any:
     """
     if isinstance(x, np.ndarray):
         check_numbers(name, x)
-        return np.asarray(x)
+        return _native(np.asarray(x))
     if backend.is_keras_tensor(x):
         return x
     if ops.is_tensor(x) or isinstance(x, keras.Variable):
@@ -135,7 +135,14 @@ def as_numbers(x: Any, name: str) -> Any:
         # A list of tensors that have no values yet, or need a gradient.
         return ops.convert_to_tensor(x)
     check_numbers(name, array)
-    return array
+    return _native(array)
+
+
+def _native(array: np.ndarray) -> np.ndarray:
+    """In the byte order of the machine, which JAX and torch need."""
+    if array.dtype.isnative:
+        return array
+    return array.astype(array.dtype.newbyteorder("="))
 
 
 def as_array(x: Any, name: str, dtype: Any = None) -> np.ndarray:
