@@ -20,7 +20,7 @@ from scipy.special import expit
 from scipy.special import logit
 from scipy.special import ndtri
 
-from keras_calib.gap_intervals import mean_gap
+from keras_calib.metrics.mean_gap import mean_gap
 from keras_calib.reporting.verdicts import direction
 
 _NUM_DRAWS = flags.DEFINE_integer("num_draws", 2000, "Per row.")

@@ -86,7 +86,7 @@ MUTANTS = {
         "test_metric_state.py::test_threads_that_share_a_metric_lose_no_sample",
     ),
     "one_tail_of_the_verdict": Mutant(
-        "gap_intervals.py",
+        "metrics/mean_gap.py",
         "low = float(np.sum(groups * root(excess, 1))) / total",
         "low = float(np.sum(groups * root(excess, 0))) / total",
         "test_intervals.py::"

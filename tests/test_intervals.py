@@ -15,13 +15,13 @@ from keras_calib.bins import bin_index
 from keras_calib.bins import bin_sums
 from keras_calib.bootstrap import poisson_interval
 from keras_calib.gap_intervals import error_interval
-from keras_calib.gap_intervals import mean_gap
 from keras_calib.hypothesis_tests import calibration_test
 from keras_calib.hypothesis_tests import compare
 from keras_calib.intervals import clopper_pearson
 from keras_calib.intervals import mean_interval
 from keras_calib.intervals import moments
 from keras_calib.intervals import poisson_binomial_tails
+from keras_calib.metrics.mean_gap import mean_gap
 from keras_calib.metrics.quantities import confidence_interval
 from keras_calib.ranked_groups import RankedGroups
 from keras_calib.ranked_groups import augrc_of_groups

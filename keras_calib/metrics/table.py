@@ -21,11 +21,11 @@ from keras_calib.composite_summary import TableReadings
 from keras_calib.equal_mass_cells import aece_of_cells
 from keras_calib.equal_mass_cells import equal_mass_bins
 from keras_calib.equal_mass_cells import histogram_aece_bounds
-from keras_calib.gap_intervals import MeanGap
 from keras_calib.gap_intervals import error_interval
-from keras_calib.gap_intervals import mean_gap
 from keras_calib.intervals import Moments
 from keras_calib.metrics.base import StreamingMetric
+from keras_calib.metrics.mean_gap import MeanGap
+from keras_calib.metrics.mean_gap import mean_gap
 from keras_calib.metrics.proper import brier_of_records
 from keras_calib.metrics.proper import nll_of_records
 from keras_calib.metrics.proper import score_interval

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_calib.bins import hard_labels
-from keras_calib.gap_intervals import MeanGap
 from keras_calib.inputs import Predictions
 from keras_calib.inputs import read_arrays
 from keras_calib.intervals import clopper_pearson
 from keras_calib.metrics import CalibrationMetrics
+from keras_calib.metrics.mean_gap import MeanGap
 from keras_calib.numerics import at_least_float32
 from keras_calib.numerics import is_wrong
 from keras_calib.numerics import safe_divide

@@ -1,6 +1,6 @@
 """What numbers say, in words."""
 
-from keras_calib.gap_intervals import MeanGap
+from keras_calib.metrics.mean_gap import MeanGap
 from keras_calib.reporting.gathering import Accepted
 from keras_calib.reporting.gathering import Estimate
 from keras_calib.reporting.gathering import Gathering
