@@ -255,8 +255,8 @@ class MatrixScaling(_Affine):
         intercept_strength: >= 0.
         num_folds: Folds of the data, of which each is held out once to tell
             whether the map helps. They are made only without strengths and
-            where the gain on all data could be chance, and take about four
-            times as long as the fit. 0 for none.
+            where the gain on all data could be chance, and take several times
+            as long as the fit. 0 for none.
         matrix: Known W `(num_classes, num_classes)`; None, the default,
             waits for `fit`.
         bias: Known b `(num_classes,)`, given with `matrix`.
