@@ -282,7 +282,8 @@ def test_soft_labels_without_a_meaning_make_compiled_losses_nan(make):
 def test_rows_that_sum_to_1_but_are_not_one_hot_are_refused(make):
     labels = np.array([[1.0, 0.0, 0.0], [1.25, -0.25, 0.0]])
     call = partial(make(), labels, LOGITS)
-    refused(Case("beyond 1", call, ValueError, "`y_true` .* lie in .0, 1."))
+    rule = r"`y_true` of several classes must lie in \[0, 1\]"
+    refused(Case("beyond 1", call, ValueError, rule))
 
 
 # Pairs of class id and objectness, given to what takes plain labels.
