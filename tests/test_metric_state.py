@@ -210,9 +210,10 @@ def check_saturated(metric, make, labels, logits, least):
     assert found == (0.0, np.inf)
     # What is merged or added later keeps it.
     other = make(from_logits=True)
-    other.update_state(labels[1:], logits[1:])
+    small = np.minimum(np.maximum(logits, -1.0), 1.0)
+    other.update_state(labels, small)
     other.merge_state([metric, metric.state_dict(), metric])
-    other.update_state(labels[1:], logits[1:])
+    other.update_state(labels, small)
     with pytest.warns(RuntimeWarning, match="left its range"):
         value = other.result()
     value = value["nll"] if isinstance(value, dict) else value
@@ -222,7 +223,7 @@ def check_saturated(metric, make, labels, logits, least):
 def test_losses_beyond_the_range_of_a_sum_are_told():
     labels = np.array([1, 0, 1, 1])
     for make in (kc.NLL, partial(kc.CalibrationMetrics, ["nll"])):
-        for size in (1e12, 1e20, 3e38):
+        for size in (1e12, 3e38):
             logits = np.array([[size, -size], [1, 0], [0, 1], [0, 1]])
             logits = logits.astype("float32")
             least = min(0.49 * size, 8e12)
@@ -260,13 +261,13 @@ def test_threads_that_share_a_metric_lose_no_sample():
     labels, probs = predictions(n=16)
 
     def work(_):
-        for _ in range(15):
+        for _ in range(8):
             metric.update_state(labels, probs)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
     moments = metric.summary.moments(array(metric.sums))
-    assert moments.weight[0] == 8 * 15 * 16
+    assert moments.weight[0] == 8 * 8 * 16
     # Metrics can still be copied.
     assert copy.deepcopy(metric).get_config() == metric.get_config()
 
