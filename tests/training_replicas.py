@@ -348,13 +348,13 @@ def main(num_replicas):
     page = readme()
     names = [f"CPU:{i}" for i in range(num_replicas)]
     with tf.distribute.MirroredStrategy(names).scope():
+        same = [normalized(), *map(fed, ("EpochBatches", "array_pipeline"))]
+        page = largest_differences(page, readme())
         many = [trained(name, uneven=True) for name in MODELS]
         mirrored = [fitted(name) for name in LOSSES]
         mirrored += [two_outputs(of_two(loss)) for loss in TWO.values()]
         parts = gradients([14, 13])
         shared = {name: by_workers(name) for name in ("crl", "sam")}
-        same = [normalized(), *map(fed, ("EpochBatches", "array_pipeline"))]
-        page = largest_differences(page, readme())
         # Last: what fails in one replica leaves the others waiting.
         refused = what_trains_wrongly()
         metrics = [kc.ECE(from_logits=True) for _ in range(2)]
