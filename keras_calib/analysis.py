@@ -354,9 +354,8 @@ def _read(loss, labels, logits):
     logits = at_least_float32(logits)
     axis = getattr(loss, "axis", -1)
     if axis is None:
-        raise ValueError(
-            invalid("`loss` must have a class axis", loss=loss, axis=axis)
-        )
+        rule = "`loss` must have a class axis"
+        raise ValueError(invalid(rule, loss=loss, axis=axis))
     axis = class_axis(logits, axis, "logits")
     check_not_empty("logits", logits)
     values = concrete(logits)
