@@ -358,9 +358,6 @@ def _read(loss, labels, logits):
         raise ValueError(invalid(rule, loss=loss, axis=axis))
     axis = class_axis(logits, axis, "logits")
     check_not_empty("logits", logits)
-    values = concrete(logits)
-    if values is not None:
-        check_no_nan(np.moveaxis(values, axis, -1), True, "logits")
     _check_classes("logits", logits, axis)
     if isinstance(loss, PerSampleLoss):
         labels, _ = loss.split_labels(labels)
@@ -371,6 +368,9 @@ def _read(loss, labels, logits):
         ignore_class=getattr(loss, "ignore_class", None),
         names=("labels", "logits"),
     )
+    if (values := concrete(ops.moveaxis(logits, axis, -1))) is not None:
+        counted = Ellipsis if valid is None else to_numpy(valid)
+        check_no_nan(values[counted], True, "logits")
     rows = soft_labels(hard, logits.shape[axis], logits.dtype)
     return logits, axis, rows, valid
 

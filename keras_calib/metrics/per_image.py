@@ -11,7 +11,10 @@ from keras_calib.checks import check_rank
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
 from keras_calib.inputs import Predictions
+from keras_calib.intervals import mean_interval
 from keras_calib.metrics.base import StreamingMetric
+from keras_calib.metrics.proper import NLL
+from keras_calib.metrics.proper import BrierScore
 from keras_calib.metrics.quantities import confidence_interval
 from keras_calib.metrics.reading import is_empty
 from keras_calib.metrics.reading import read_batch
@@ -190,4 +193,8 @@ class PerImage(StreamingMetric):
     def _interval(self, sums, whole, level):
         moments = self.summary.moments(sums)
         moments = type(moments)(*(x[0] for x in moments))
+        if isinstance(self.metric, NLL | BrierScore):
+            # These can be above 1.
+            low, high = mean_interval(moments, level=level, unseen=(0.0, None))
+            return max(low, 0.0), high
         return confidence_interval("value of an image", moments, level)
