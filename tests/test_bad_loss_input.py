@@ -286,6 +286,11 @@ def test_rows_that_sum_to_1_but_are_not_one_hot_are_refused(make):
     refused(Case("beyond 1", call, ValueError, rule))
 
 
+def test_targets_of_shares_beyond_1_are_refused():
+    call = partial(kc.objectness_targets, [0, 1], np.array([0.5, 1.5]), 3)
+    refused(Case("1.5", call, ValueError, "`objectness` must .*1.5"))
+
+
 # Pairs of class id and objectness, given to what takes plain labels.
 
 HINT = "pairs .*need the loss `AdaptiveLabelSmoothing` and metrics with "

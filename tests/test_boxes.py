@@ -154,6 +154,12 @@ def test_a_mask_is_within_a_pixels_perimeter_of_the_boxes():
         assert distance <= perimeter / (height * width)
 
 
+def test_a_box_with_a_nan_is_no_empty_mask():
+    boxes = np.array([[0.0, 0.0, 2.0, 2.0], [0.0, np.nan, 1.0, 1.0]])
+    with pytest.raises(ValueError, match=r"`boxes` must not contain NaN.*\[1"):
+        kc.boxes_to_mask(boxes, (5, 6))
+
+
 def test_touched_pixels_hold_every_box():
     box = [[1.2, 2.9, 3.1, 4.0]]
     centres = kc.boxes_to_mask(box, (5, 6))[..., 0].numpy()
