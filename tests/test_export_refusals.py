@@ -16,9 +16,9 @@ from exported import trained
 from keras import ops
 
 import keras_calib as kc
+from keras_calib.backend.files import scratch_folder
 from keras_calib.exporting import formats
 from keras_calib.exporting.formats import format_of
-from keras_calib.exporting.scratch import scratch_folder
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.selection import SelectiveClassifier
 

@@ -1,7 +1,7 @@
 """Files that are whole at any time, whoever is killed while writing them.
 
-`replacing` is the one way in which this package replaces a file. `unfinished`
-and `clear_leftovers` are for what is written by other means, such as folders.
+`replacing` is the one way in which this package replaces a file, and
+`scratch_folder` is for what libraries write by themselves, to be renamed.
 """
 
 import contextlib
@@ -20,7 +20,13 @@ from keras_calib.backend.processes import Process
 from keras_calib.backend.processes import is_alive
 from keras_calib.backend.processes import this_process
 
-__all__ = ["clear_leftovers", "replacing", "sync_folder", "unfinished"]
+__all__ = [
+    "clear_leftovers",
+    "replacing",
+    "scratch_folder",
+    "sync_folder",
+    "unfinished",
+]
 
 _NUMBERS = itertools.count()
 # Seconds after which a leftover is dead if its writer is out of sight.
@@ -65,6 +71,28 @@ def replacing(path: Any, *, text: bool = False) -> Iterator[IO]:
     sync_folder(path.parent)
 
 
+@contextlib.contextmanager
+def scratch_folder(path: Any) -> Iterator[Path]:
+    """A folder beside a path, to write in and then to rename from.
+
+    It is removed at the end. A process that is killed leaves it; the next
+    one that writes to the same path removes it.
+
+    Args:
+        path: What will be written, in a folder that is there.
+
+    Yields:
+        The folder, empty.
+    """
+    clear_leftovers(path)
+    folder = unfinished(path)
+    try:
+        folder.mkdir()
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def unfinished(path: Any) -> Path:
     """A new name beside `path` for what this process has not yet completed.
 
@@ -73,7 +101,7 @@ def unfinished(path: Any) -> Path:
     path = Path(path)
     machine, number, started = this_process()
     mark = f"{machine}-{number}-{started}-{next(_NUMBERS)}"
-    return path.with_name(f".{path.name}.{mark}.tmp")
+    return path.with_name(f".{_short(path.name)}.{mark}.tmp")
 
 
 def clear_leftovers(path: Any) -> None:
@@ -83,7 +111,7 @@ def clear_leftovers(path: Any) -> None:
     machine, what was not touched for an hour goes.
     """
     path = Path(path)
-    head = re.escape(f".{path.name}.")
+    head = re.escape(f".{_short(path.name)}.")
     # Release 0.1 wrote the process id alone.
     pattern = re.compile(head + r"(?:(\w*)-)?(\d+)(?:-(\d+)-\d+)?\.tmp")
     try:
@@ -94,6 +122,12 @@ def clear_leftovers(path: Any) -> None:
         match = pattern.fullmatch(name)
         if match and _is_left(path.parent / name, *match.groups()):
             _delete(path.parent / name)
+
+
+def _short(name: str) -> str:
+    """What of a name leaves room for more: 255 bytes are the most."""
+    start = name.encode("utf-8", "surrogateescape")[:100]
+    return start.decode("utf-8", "ignore")
 
 
 def sync_folder(folder: Any) -> None:

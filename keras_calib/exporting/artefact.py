@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 
+from keras_calib.backend.files import scratch_folder
 from keras_calib.calibrators import Calibrator
 from keras_calib.checks import invalid
 from keras_calib.exporting.formats import FileFormat
@@ -19,7 +20,6 @@ from keras_calib.exporting.formats import file_format
 from keras_calib.exporting.formats import format_of
 from keras_calib.exporting.questions import Question
 from keras_calib.exporting.questions import questions
-from keras_calib.exporting.scratch import scratch_folder
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.exporting.served_model import check_served
 from keras_calib.exporting.signatures import ImageReader

@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from keras_calib.backend.files import scratch_folder
 from keras_calib.checks import invalid
-from keras_calib.exporting.scratch import scratch_folder
 from keras_calib.reporting.gathering import Gathering
 from keras_calib.reporting.gathering import Options
 from keras_calib.reporting.verdicts import verdict
