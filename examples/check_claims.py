@@ -1,6 +1,7 @@
 r"""Which claims the runs bear out, when as many are tested at once.
 
-    python examples/check_claims.py benchmarks/results/runs/claims.csv
+    python examples/check_claims.py \
+        --claims=benchmarks/results/runs/claims.csv
 
 prints a table for each family of claims: the mean difference of two methods on
 the same seeds, p of a two-sided t-test of pairs, and that p after Holm's
@@ -17,20 +18,22 @@ from pathlib import Path
 
 import numpy as np
 from absl import app
+from absl import flags
 from paired_results import p_of_pairs
 from run_results import read_rows
 
 __all__ = ["checked", "holm", "table"]
 
+_CLAIMS = flags.DEFINE_string(
+    "claims", None, "CSV file of claims.", required=True
+)
 _LEVEL = 0.05
 
 
 def main(argv):
-    if len(argv) != 2:
-        raise app.UsageError(
-            f"Name one file of claims. Received: {' '.join(argv[1:])}"
-        )
-    for family, rows in checked(argv[1]).items():
+    if len(argv) > 1:
+        raise app.UsageError(f"Unknown arguments: {' '.join(argv[1:])}")
+    for family, rows in checked(_CLAIMS.value).items():
         print(f"## {family}\n\n{table(rows)}\n")
 
 

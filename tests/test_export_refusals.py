@@ -244,7 +244,7 @@ def test_a_calibrator_that_is_not_the_selectors_is_refused(tmp_path):
 
 
 def test_an_unknown_format_is_refused(tmp_path):
-    for name in ("saved_model", "onxx", None):
+    for name in ("saved_model", "onxx"):
         refused(ValueError, "`format` must be one of", tmp_path, format=name)
 
 

@@ -386,11 +386,20 @@ def test_statistics_of_a_small_case_by_hand():
     assert tests["ece"].statistic == pytest.approx(
         kc.ece(labels, probs, num_bins=2)
     )
-    gaps = np.array([1 - 1.3, 2 - 1.7])
-    variances = np.array([0.24 + 0.21, 0.16 + 0.09])
+    # All four in one bin, where confidence and accuracy agree.
+    assert tests["chi2"].statistic == pytest.approx(0)
+    assert tests["chi2"].p_value == pytest.approx(1)
+    many = calibration_test(
+        np.tile(labels, 40),
+        np.tile(probs, (40, 1)),
+        statistic="chi2",
+        num_bins=2,
+    )
+    gaps = 40 * np.array([1 - 1.3, 2 - 1.7])
+    variances = 40 * np.array([0.24 + 0.21, 0.16 + 0.09])
     value = np.sum(gaps**2 / variances)
-    assert tests["chi2"].statistic == pytest.approx(value)
-    assert tests["chi2"].p_value == pytest.approx(chi2.sf(value, 2))
+    assert many.statistic == pytest.approx(value)
+    assert many.p_value == pytest.approx(chi2.sf(value, 2))
     lean = 1 - 2 * confidence
     z = np.sum((correct - confidence) * lean)
     z /= np.sqrt(np.sum(lean**2 * confidence * (1 - confidence)))

@@ -3,8 +3,11 @@
 python tests/training_replicas.py NUM_REPLICAS
 """
 
+import contextlib
 import json
+import os
 import sys
+import tempfile
 from pathlib import Path
 
 import keras
@@ -136,15 +139,30 @@ def fed(kind, run_eagerly=False):
     return [keras.ops.convert_to_numpy(v) for v in model.variables]
 
 
-def readme():
-    """Weights, and what was shown, after README.md's code that trains."""
+def readme(scope, end=None):
+    """Weights, what was shown and what was fitted, after README.md's code.
+
+    Args:
+        scope: Where the model is made and compiled.
+        end: Where the code stops; by default it exports and reports too.
+    """
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    code = text.split("```python\n")[1].split("\n\ntemperature = ")[0]
+    code = text.split("```python\n")[1].split("```")[0]
+    code = code.partition(end)[0] if end else code
+    made, trained, rest = code.partition("model.fit(")
     space = {"__name__": "page"}
-    exec(PRELUDES["README.md"], space)
-    exec(code, space)
-    model = space["model"]
-    return model.get_weights(), model.history.history
+    with scope:
+        exec(PRELUDES["README.md"], space)
+        exec(made, space)
+    # Keras draws the order of batches anew to build a model of replicas.
+    rest = rest.replace("data=val)", "data=val, shuffle=False, verbose=0)", 1)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        exec(trained + rest, space)
+        written = sorted(os.listdir())
+    assert written == ([] if end else ["report.html", "serving"]), written
+    model, selector = space["model"], space["selector"]
+    fitted = [space["temperature"].temperature, selector.chosen.coverage]
+    return [*model.get_weights(), np.array(fitted)], model.history.history
 
 
 def by_workers(name):
@@ -345,11 +363,14 @@ def main(num_replicas):
     alone = gradients([27])
     plain += [two_outputs(of_two(loss)) for loss in TWO.values()]
     alike = [normalized(run_eagerly=True), fed("EpochBatches", True)]
-    page = readme()
     names = [f"CPU:{i}" for i in range(num_replicas)]
-    with tf.distribute.MirroredStrategy(names).scope():
+    strategy = tf.distribute.MirroredStrategy(names)
+    page = largest_differences(
+        readme(contextlib.nullcontext(), "keras_calib.export"),
+        readme(strategy.scope()),
+    )
+    with strategy.scope():
         same = [normalized(), *map(fed, ("EpochBatches", "array_pipeline"))]
-        page = largest_differences(page, readme())
         many = [trained(name, uneven=True) for name in MODELS]
         mirrored = [fitted(name) for name in LOSSES]
         mirrored += [two_outputs(of_two(loss)) for loss in TWO.values()]
