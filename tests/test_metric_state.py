@@ -102,9 +102,7 @@ def test_records_are_refused_where_all_classes_are_needed(metric):
         ([0.5, 0.5], [1, 2], None),
         ([0.5, 0.5], [1.0, 0.5], None),
         ([0.5, 0.5], [1, 0], [1.0, -1.0]),
-        ([0.5, 0.5], [1, 0], [0.0, 0.0]),
         ([0.5, 0.5], [1], None),
-        ([], [], None),
     ],
 )
 def test_bad_records_are_refused(confidence, correct, weight):
@@ -112,6 +110,13 @@ def test_bad_records_are_refused(confidence, correct, weight):
     with pytest.raises(ValueError, match="must .* Received: "):
         metric.update_scores(np.array(confidence), np.array(correct), weight)
     assert not state(metric).any()
+
+
+def test_no_records_add_nothing():
+    metric = kc.ECE()
+    metric.update_scores(np.array([]), np.array([]))
+    metric.update_scores([0.5, 0.5], [1, 0], [0.0, 0.0])
+    assert not array(metric.sums).any() and not metric.num_invalid
 
 
 def test_records_of_a_confidence_of_one_are_counted():
