@@ -96,9 +96,8 @@ def bin_index(confidence: Any, num_bins: int, closed: str = "right") -> Any:
         edges = ops.convert_to_tensor(edges, dtype=confidence.dtype)
         edge = ops.take(edges, nearest)
     past = confidence > edge if closed == "right" else confidence >= edge
-    index = nearest - 1 + xp.where(past, 1, 0)
-    index = xp.clip(index, 0, num_bins - 1)
-    return index if xp is np else ops.cast(index, "int32")
+    index = nearest - 1 + (past if xp is np else ops.cast(past, "int32"))
+    return xp.clip(index, 0, num_bins - 1)
 
 
 def bin_sums(
