@@ -125,4 +125,8 @@ def test_slider_shows_the_row_of_its_place(report, tmp_path):
     assert set(found["shown"]) == {"0", "60", str(len(rows) - 1)}
     for place, texts in found["shown"].items():
         for name, value in rows[int(place)].items():
-            assert texts[name] == f"{100 * value:.2f} %", (place, name)
+            shown = f"{100 * value:.2f} %"
+            if name == "score":
+                # In log-odds.
+                shown = f"{value:.4f}"
+            assert texts[name] == shown, (place, name)
