@@ -177,6 +177,7 @@ def one_output(n=600):
     return labels, x, network
 
 
+@pytest.mark.filterwarnings("ignore:.*too many parameters:RuntimeWarning")
 @pytest.mark.parametrize("case", CALIBRATORS, ids=str)
 def test_the_threshold_of_one_output_fits_the_scores_that_are_served(case):
     labels, x, network = one_output()
