@@ -295,7 +295,13 @@ NO_PREDICTIONS = {
     **dict.fromkeys(
         (
             *("ClassMap", "EpochBatches", "Tally", "apply_layers"),
-            *("cap_classes", "center_crop", "class_map", "color_jitter"),
+            *(
+                "array_pipeline",
+                "cap_classes",
+                "center_crop",
+                "class_map",
+                "color_jitter",
+            ),
             *("context_examples", "cutmix", "describe", "label_by_largest"),
             *("map_classes", "mixup", "object_examples", "pixel_mean"),
             *("random_resized_crop", "ricap", "shuffled_epochs"),
