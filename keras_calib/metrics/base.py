@@ -23,9 +23,9 @@ from keras_calib.metrics.reading import is_empty
 from keras_calib.metrics.reading import read_as_logits
 from keras_calib.metrics.reading import read_batch
 from keras_calib.metrics.reading import read_scores
-from keras_calib.metrics.states import SCHEMA
-from keras_calib.metrics.states import check_state
-from keras_calib.metrics.states import what_is_wrong
+from keras_calib.metrics.state_dicts import SCHEMA
+from keras_calib.metrics.state_dicts import check_state
+from keras_calib.metrics.state_dicts import what_is_wrong
 from keras_calib.numerics import concrete
 from keras_calib.records import Records
 from keras_calib.records import blocks
