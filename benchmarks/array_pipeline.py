@@ -28,6 +28,7 @@ from absl import flags
 from reporting import machine
 from reporting import markdown_table
 from reporting import publish
+from reporting import quartiles
 
 import keras_calib
 
@@ -101,17 +102,13 @@ def main(_):
                 for _ in range(_ROUNDS.value + 1)
             ][1:]
         )
-        low, middle, high = np.quantile(
-            rates[:, 1] / rates[:, 0], [0.25, 0.5, 0.75]
-        )
         base, own = np.median(rates, axis=0)
         rows.append(
             [
                 augment,
                 f"{base:.0f}",
                 f"{own:.0f}",
-                f"{middle:.2f}",
-                f"{low:.2f} to {high:.2f}",
+                *quartiles(rates[:, 1] / rates[:, 0], digits=2),
             ]
         )
         print(rows[-1], flush=True)

@@ -27,6 +27,7 @@ from absl import flags
 from reporting import machine
 from reporting import markdown_table
 from reporting import publish
+from reporting import quartiles
 
 import keras_calib
 
@@ -153,17 +154,13 @@ def main(_):
                     del iterator
                 rates.append(pair)
             rates = np.array(rates[1:])
-            low, middle, high = np.quantile(
-                rates[:, 1] / rates[:, 0], [0.25, 0.5, 0.75]
-            )
             base, own = np.median(rates, axis=0)
             rows.append(
                 [
                     name,
                     f"{base:.0f}",
                     f"{own:.0f}",
-                    f"{middle:.3f}",
-                    f"{low:.3f} to {high:.3f}",
+                    *quartiles(rates[:, 1] / rates[:, 0], digits=3),
                 ]
             )
             print(rows[-1], flush=True)

@@ -26,6 +26,7 @@ __all__ = [
     "medians_in_turn",
     "modes",
     "publish",
+    "quartiles",
     "state_bytes",
 ]
 
@@ -157,6 +158,13 @@ def state_bytes(metric: keras.metrics.Metric) -> int:
     """Size of the variables of a metric."""
     arrays = (keras.ops.convert_to_numpy(v) for v in metric.variables)
     return sum(a.nbytes for a in arrays)
+
+
+def quartiles(values: np.ndarray, digits: int) -> tuple[str, str]:
+    """Median, and lower to upper quartile."""
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+    scatter = f"{low:.{digits}f} to {high:.{digits}f}"
+    return f"{middle:.{digits}f}", scatter
 
 
 def publish(text: str, out: str | None) -> None:

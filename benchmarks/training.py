@@ -33,6 +33,7 @@ from networks import resnet20
 from reporting import machine
 from reporting import markdown_table
 from reporting import publish
+from reporting import quartiles
 
 import keras_calib as kc
 
@@ -161,13 +162,6 @@ def in_turn(pairs: dict, rounds: int) -> dict[str, Times]:
         name: Times(*np.moveaxis(seconds[1:], -1, 0))
         for name, seconds in taken.items()
     }
-
-
-def quartiles(values: np.ndarray, digits: int) -> tuple[str, str]:
-    """Median, and lower to upper quartile."""
-    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
-    scatter = f"{low:.{digits}f} to {high:.{digits}f}"
-    return f"{middle:.{digits}f}", scatter
 
 
 def ratio_rows(rounds: int) -> list[list[str]]:

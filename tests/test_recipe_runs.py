@@ -405,8 +405,8 @@ def test_a_run_of_other_flags_is_kept(parse, examples, few_digits, tmp_path):
     assert train()["nll"] == pytest.approx(first["nll"], rel=1e-5)
 
 
-# With these the second epoch is worse than the first.
-WORSE = ["--schedule=steps", "--decay_epochs=1", "--decay_factor=20"]
+# With these the second epoch is worse than the first, and does not diverge.
+WORSE = ["--schedule=steps", "--decay_epochs=1", "--decay_factor=8"]
 
 
 @pytest.mark.parametrize("flags", [[], ["--keep=best", *WORSE]])
