@@ -175,7 +175,7 @@ HEADER += ["mean width", "spread", "width / spread"]
 def calibration_table(num_draws: int, seed: int) -> str:
     rows = []
     for accuracy, kind in SCENARIOS:
-        for n in (300, 1_000, 10_000, 100_000):
+        for n in (20, 60, 300, 1_000, 10_000, 100_000):
             of = population(accuracy, kind, n)
             rng = np.random.default_rng([seed, n])
             draws = {name: [] for name in METRICS}
@@ -359,6 +359,11 @@ def read(p: np.ndarray, right: np.ndarray) -> dict:
     found["ECE"] = (*error_interval(sums), float(np.sum(share * gap)))
     root = float(np.sqrt(np.sum(share * gap**2)))
     found["RMSCE"] = (*error_interval(sums, norm="l2"), root)
+    by_mass = np.empty(len(c), int)
+    by_mass[np.argsort(c)] = np.arange(len(c)) * NUM_BINS // len(c)
+    sums = bin_sums(c, right, by_mass, NUM_BINS)
+    mean_gap = float(np.sum(sums.weight / n * np.abs(sums.gap)))
+    found["AECE"] = (*error_interval(sums), mean_gap)
     return found
 
 
