@@ -619,6 +619,14 @@ def test_paths_that_cannot_be_written_are_refused_before_training(tmp_path):
     match = "must be a new file"
     fails_before_training(ValueError, match, network(), logger(csv_path=file))
     assert file.read_text() == "mine"
+    table = tmp_path / "log.csv"
+    log = logger(csv_path=table)
+    fit(network(), log, epochs=1)
+    broken = table.read_text().replace("\n0,", "\nfirst,")
+    table.write_text(broken)
+    match = "number of an epoch.*epoch='first'"
+    fails_before_training(ValueError, match, network(), logger(csv_path=table))
+    assert table.read_text() == broken
 
 
 @portable

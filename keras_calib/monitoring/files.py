@@ -136,7 +136,8 @@ class EpochTable:
     Raises:
         OSError: If the file cannot be written.
         RuntimeError: If another process that runs writes the file.
-        ValueError: If the file that is there has other columns.
+        ValueError: If the file that is there has other columns, or an epoch
+            that is no number.
     """
 
     def __init__(self, path: Any, columns: list[str]):
@@ -183,6 +184,17 @@ class EpochTable:
                     columns=found,
                 )
             )
+        for line, row in enumerate(rows, start=2):
+            if not row["epoch"].isdecimal():
+                raise ValueError(
+                    invalid(
+                        "`csv_path` must have the number of an epoch in each "
+                        "row; mend it, or name a new file",
+                        csv_path=str(self.path),
+                        line=line,
+                        epoch=row["epoch"],
+                    )
+                )
         return rows
 
     def _write(self) -> None:

@@ -116,7 +116,7 @@ class Making:
         """
         if not any(g.num_classes for g in self._gatherings):
             raise ValueError(
-                invalid("the data must have samples that count", samples=0)
+                invalid("`labels` must have samples that count", samples=0)
             )
         check_num_bins(self._options.num_bins, self._gatherings[0].num_samples)
         names = self._class_names
