@@ -12,10 +12,10 @@ predictions of networks that make few errors.
 
     python benchmarks/interval_coverage.py \
         --out=benchmarks/results/interval_coverage.md
-    python benchmarks/interval_coverage.py --only=accuracy \
+    python benchmarks/interval_coverage.py --only=small --num_draws=600 \
         --out=benchmarks/results/interval_coverage_small.md
 
-Takes about ten minutes on one CPU core, and seconds with `--only=accuracy`.
+Each takes about twenty minutes on one CPU core, `--only=accuracy` seconds.
 """
 
 from collections.abc import Callable
