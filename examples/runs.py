@@ -25,7 +25,7 @@ from strategies import check_batch_size
 from strategies import scope
 
 import keras_calib
-from keras_calib.backend.locks import check_not_locked
+from keras_calib.backend.locks import PathLock
 
 __all__ = ["Task", "build", "follows", "needs_validation", "run"]
 
@@ -92,11 +92,15 @@ def run(task, setup, method, options, folder=None, **extra):
             f"AdaFocal. Received: --keep={setup.keep}, "
             f"--method={method.method}, --validation={setup.validation}"
         )
+    # Before the flags: who is refused changes nothing.
+    with PathLock("folder", folder):
+        return _run(task, setup, method, options, folder, extra)
+
+
+def _run(task, setup, method, options, folder, extra):
     flags = {name: x for name, x in extra.items() if name != "tuned"}
     check_flags(folder, setup, method, options, **flags)
     if not options.resume:
-        # Another process may be training there.
-        check_not_locked("folder", folder / "backup.npz")
         shutil.rmtree(folder)
         check_flags(folder, setup, method, options, **flags)
     model = build(task, setup, method, options)

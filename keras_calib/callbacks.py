@@ -67,6 +67,8 @@ class ResumableBackup(keras.callbacks.Callback):
             epochs are done.
 
     Raises:
+        OSError: When training begins, if its lock file cannot be written and
+            there is something to train.
         RuntimeError: When training begins, if another process or thread
             trains with this path; after an epoch, if one took it over.
         TypeError: If one of `callbacks` has no `state_attributes`.
@@ -122,13 +124,20 @@ class ResumableBackup(keras.callbacks.Callback):
             raise ValueError(
                 invalid("`model` must be built before training", built=False)
             )
+        unlocked = None
         if self._writes():
             self._lock = PathLock("path", self.path)
-            self._lock.acquire()
+            try:
+                self._lock.acquire()
+            except OSError as error:
+                # Nothing is written where all epochs are done.
+                unlocked, self._lock = error, None
         try:
             state = load_training_state(
                 self.path, self.model, callbacks=self.callbacks
             )
+            if unlocked is not None and not self._is_done(state):
+                raise unlocked
         except BaseException:
             self._release()
             raise
@@ -159,6 +168,12 @@ class ResumableBackup(keras.callbacks.Callback):
     def _writes(self) -> bool:
         """Whether this process writes the file."""
         return is_chief(getattr(self.model, "distribute_strategy", None))
+
+    def _is_done(self, state: dict | None) -> bool:
+        """Whether nothing is left to train, after what a backup says."""
+        if state is None:
+            return False
+        return state["stopped"] or state["epochs"] >= self.params["epochs"]
 
     def _check_order(self) -> None:
         before, after = neighbours(self)

@@ -1,21 +1,26 @@
 """Files are whole whoever is killed, and have one writer at a time."""
 
 import errno
+import fcntl
 import io
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from file_writers import writer
 
 from keras_calib.backend import locks
+from keras_calib.backend import processes
 from keras_calib.backend.array_files import ArrayFile
 from keras_calib.backend.files import clear_leftovers
 from keras_calib.backend.files import replacing
@@ -175,12 +180,51 @@ def test_a_lock_of_another_machine_is_watched(tmp_path, monkeypatch):
     timer = threading.Timer(0.3, os.utime, (file, (1, 1)))
     timer.start()
     with pytest.raises(RuntimeError, match="process=1, host="):
-        PathLock("path", path).acquire()
+        check_not_locked("path", path)
     timer.join()
     # Cut off in the middle, it is nobody's.
     file.write_text(text[:20])
     with PathLock("path", path):
         pass
+
+
+def test_an_id_alone_does_not_name_a_process(tmp_path, monkeypatch):
+    # Where /proc is hidden; the first process of each container has id 1.
+    monkeypatch.setattr(processes, "_PROC", tmp_path / "none")
+    monkeypatch.setattr(locks, "_SILENCE", 30.0)
+    path, file = tmp_path / "file", tmp_path / ".file.lock"
+    with PathLock("path", path):
+        content = json.loads(file.read_text())
+    machine, number, started = content["process"]
+    assert (machine, number) == ("", os.getpid())
+    other = [machine, number, started + 1]
+    file.write_text(json.dumps({**content, "process": other}))
+    timer = threading.Timer(0.3, os.utime, (file, (1, 1)))
+    timer.start()
+    with pytest.raises(RuntimeError, match="one writer at a time"):
+        PathLock("path", path).acquire()
+    timer.join()
+
+
+def test_a_process_that_inherits_the_lock_file_does_not_keep_it(tmp_path):
+    path = tmp_path / "file"
+    with ExitStack() as stack:
+        with open(path, "w") as file, locks._alone(file):
+            sleep = [sys.executable, "-c", "input()"]
+            pipes = {"stdin": subprocess.PIPE, "pass_fds": [file.fileno()]}
+            stack.enter_context(subprocess.Popen(sleep, **pipes))
+        with open(path, "w") as again:
+            fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_lock_file_of_somebody_else_is_named(tmp_path, monkeypatch):
+    def refused(*_):
+        raise PermissionError(errno.EACCES, "denied")
+
+    monkeypatch.setattr(locks.os, "open", refused)
+    match = "`path` must have a lock file.*lock='.*.file.lock'"
+    with pytest.raises(PermissionError, match=match):
+        PathLock("path", tmp_path / "file").acquire()
 
 
 def test_an_interrupted_writer_of_a_process_gives_way(tmp_path, monkeypatch):
@@ -212,11 +256,13 @@ def test_an_interrupted_writer_of_a_process_gives_way(tmp_path, monkeypatch):
             time.sleep(0.01)
 
     # Its owner gives it up while another waits for it.
+    @contextmanager
     def given_up(opened):
         monkeypatch.undo()
         (tmp_path / ".file.lock").unlink()
+        yield
 
-    monkeypatch.setattr(locks, "_wait_for", given_up)
+    monkeypatch.setattr(locks, "_alone", given_up)
     second.acquire()
     assert names(tmp_path) == [".file.lock"]
     # Deleted objects have no lock.

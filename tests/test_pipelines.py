@@ -651,6 +651,8 @@ def test_arrays_come_in_the_order_of_epoch_batches_for_each_seed_and_epoch():
         made = partial(kc.array_pipeline, *arrays, **options)
         whole = parts_of(made(epochs=3))
         endless = parts_of(made().take(3 * len(batches)))
+        assert int(made(epochs=3).cardinality()) == len(whole)
+        assert int(made().cardinality()) == tf.data.INFINITE_CARDINALITY
         # Training that goes on after two epochs.
         resumed = parts_of(made(first_epoch=2, epochs=1))
         for found, epochs in (
@@ -700,3 +702,11 @@ def test_augmented_arrays_depend_on_seed_epoch_and_place_alone():
 def test_arrays_without_batches_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         kc.array_pipeline(np.zeros((4, 2)), np.zeros(4), **arguments)
+
+
+def test_what_has_no_end_says_so():
+    some = tf.data.Dataset.range(3)
+    for dataset in (some, some.filter(lambda x: x > 0)):
+        endless = kc.shuffled_epochs(dataset, seed=0, buffer_size=3)
+        assert int(endless.cardinality()) == tf.data.INFINITE_CARDINALITY
+        assert len(list(endless.take(7))) == 7

@@ -453,11 +453,12 @@ def test_a_killed_run_goes_on_to_the_same_end(
             train("killed")
     # Nobody takes the folder from a process that trains there.
     (backup,) = (tmp_path / "killed").rglob("backup.npz")
-    backup.with_name(".backup.npz.lock").unlink(missing_ok=True)
-    with writer("keep", backup):
+    recorded = (backup.parent / "flags.json").read_text()
+    with writer("keep", backup.parent):
         for resume in ("--resume", "--noresume"):
             with pytest.raises(RuntimeError, match="one writer at a time"):
-                train("killed", resume)
+                train("killed", resume, "--learning_rate=9")
+    assert (backup.parent / "flags.json").read_text() == recorded
     assert keras_calib.finished_epochs(backup) == 1
     rows = [train("killed", "--resume") for _ in range(2)]
     assert rows[0]["nll"] == pytest.approx(whole["nll"], rel=1e-5)

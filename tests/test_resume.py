@@ -24,6 +24,7 @@ from small_trainings import network
 import keras_calib as kc
 from keras_calib.backend import files
 from keras_calib.backend.array_files import ArrayFile
+from keras_calib.backend.locks import PathLock
 from keras_calib.models.callback_state import state_names
 
 HERE = Path(__file__).parent
@@ -136,7 +137,9 @@ def test_half_a_file_of_a_killed_run_is_cleared_away(tmp_path):
     assert len(backup.epoch_logs) == 1
 
 
-def test_a_finished_run_is_not_trained_again_and_can_be_extended(tmp_path):
+def test_a_finished_run_is_not_trained_again_and_can_be_extended(
+    tmp_path, monkeypatch
+):
     x, y, _, _ = data_of("crl", COUNT)
     path = tmp_path / "deep" / "backup.npz"
     model = network("crl")
@@ -146,6 +149,15 @@ def test_a_finished_run_is_not_trained_again_and_can_be_extended(tmp_path):
     again.fit(x, y, epochs=2, verbose=0, callbacks=[backup])
     for v, w in zip(model.variables, again.variables, strict=True):
         np.testing.assert_array_equal(array(v), array(w))
+
+    def refused(_):
+        raise PermissionError("read-only")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PathLock, "acquire", refused)
+        again.fit(x, y, epochs=2, verbose=0, callbacks=[backup])
+        with pytest.raises(PermissionError, match="read-only"):
+            again.fit(x, y, epochs=3, verbose=0, callbacks=[backup])
     again.fit(x, y, epochs=3, verbose=0, callbacks=[backup])
     assert kc.finished_epochs(path) == 3
     assert len(backup.epoch_logs) == 3

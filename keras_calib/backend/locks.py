@@ -72,6 +72,20 @@ class PathLock:
                 another thread.
         """
         self._file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._acquire()
+        except PermissionError as error:
+            raise PermissionError(
+                invalid(
+                    f"`{self._name}` must have a lock file beside it that you "
+                    "may write: choose another path, or let its owner delete "
+                    "the lock file once the process in it has ended",
+                    **{self._name: str(self._path)},
+                    lock=str(self._file),
+                )
+            ) from error
+
+    def _acquire(self) -> None:
         watched, since = None, time.monotonic()
         while True:
             with _guarded(self._file) as file:
@@ -151,9 +165,12 @@ class PathLock:
 
 
 def check_not_locked(name: str, path: Any) -> None:
-    """Raises if another process on this machine keeps a file for itself.
+    """Raises if another process keeps a file for itself.
+
+    One on another machine is watched for a while, as by `acquire`.
 
     Raises:
+        OSError: If the lock file of a dead process cannot be written.
         RuntimeError: If a process that runs has the `PathLock` of the file.
     """
     try:
@@ -161,10 +178,9 @@ def check_not_locked(name: str, path: Any) -> None:
             owner = _read(file)
     except OSError:
         return
-    if owner is None or owner.process == this_process():
-        return
-    if is_alive(owner.process):
-        raise _taken(name, path, owner)
+    if owner is not None and owner.process != this_process():
+        with PathLock(name, path):
+            pass
 
 
 def _lock_file(path: Any) -> Path:
@@ -192,8 +208,7 @@ def _guarded(path: Path) -> Iterator[IO]:
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     while True:
         opened = os.open(path, flags, 0o666)
-        with open(opened, "r+", encoding="utf-8") as file:
-            _wait_for(file)
+        with open(opened, "r+", encoding="utf-8") as file, _alone(file):
             try:
                 same = os.path.samestat(os.fstat(file.fileno()), os.stat(path))
             except FileNotFoundError:
@@ -204,7 +219,8 @@ def _guarded(path: Path) -> Iterator[IO]:
             # Its owner deleted it in between.
 
 
-def _wait_for(file: IO) -> None:
+@contextlib.contextmanager
+def _alone(file: IO) -> Iterator[None]:
     try:
         import fcntl
 
@@ -212,7 +228,14 @@ def _wait_for(file: IO) -> None:
     except (ImportError, OSError):
         # Without it two that take over a dead lock at once may both have it
         # until one of them writes, and `check` tells.
-        pass
+        yield
+        return
+    try:
+        yield
+    finally:
+        # To close it is not enough: a process forked meanwhile has it open.
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _read(file: IO) -> _Owner | None:

@@ -1,7 +1,9 @@
 """Which process wrote a file, and whether it still runs."""
 
+import functools
 import hashlib
 import os
+import secrets
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +19,8 @@ class Process(NamedTuple):
         machine: Names the system since its last start, and the container;
             "" where that cannot be known.
         number: The process id.
-        started: When the process started, in ticks of that machine.
+        started: When the process started, in ticks of that machine; a random
+            number where that cannot be known.
     """
 
     machine: str
@@ -34,9 +37,15 @@ def this_process() -> Process:
         space = os.stat(_PROC / "self/ns/pid").st_ino
         _, started = _state_and_start(number)
     except (OSError, ValueError, IndexError):
-        return Process("", number, 0)
+        return Process("", number, _random_number(number))
     machine = hashlib.sha256(f"{boot} {space}".encode()).hexdigest()[:12]
     return Process(machine, number, started)
+
+
+@functools.cache
+def _random_number(number: int) -> int:
+    """Tells this process from those of other containers with its id."""
+    return secrets.randbits(48)
 
 
 def is_alive(process: Process) -> bool | None:

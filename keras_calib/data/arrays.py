@@ -291,12 +291,15 @@ def array_pipeline(
 
     if epochs is None:
         numbers = tf.data.Dataset.counter(first_epoch)
+        num_batches = tf.data.INFINITE_CARDINALITY
     else:
         numbers = tf.data.Dataset.range(first_epoch, first_epoch + epochs)
+        num_batches = epochs * len(arrays)
     calls = num_parallel_calls or tf.data.AUTOTUNE
     return (
         numbers.flat_map(places)
         .map(batch, calls, deterministic=True)
+        .apply(tf.data.experimental.assert_cardinality(num_batches))
         .prefetch(tf.data.AUTOTUNE)
     )
 

@@ -140,10 +140,15 @@ def each_epoch(
         )
         return one_epoch(epoch, shuffled)
 
-    endless = epochs is None
-    if endless and int(dataset.cardinality()) == tf.data.UNKNOWN_CARDINALITY:
-        return _without_empty_epochs(numbers, make)
-    return numbers.flat_map(make)
+    if epochs is not None:
+        return numbers.flat_map(make)
+    if int(dataset.cardinality()) == tf.data.UNKNOWN_CARDINALITY:
+        batches = _without_empty_epochs(numbers, make)
+    else:
+        batches = numbers.flat_map(make)
+    # What wants an end refuses it, rather than to wait for ever.
+    endless = tf.data.INFINITE_CARDINALITY
+    return batches.apply(tf.data.experimental.assert_cardinality(endless))
 
 
 def _without_empty_epochs(numbers: Any, make: Callable[[Any], Any]) -> Any:
