@@ -17,7 +17,6 @@ from keras_calib.checks import class_axis
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
 from keras_calib.gradients import value_and_grad
-from keras_calib.inputs import check_no_nan
 from keras_calib.inputs import read_labels
 from keras_calib.inputs import soft_labels
 from keras_calib.losses import PerSampleLoss
@@ -28,6 +27,7 @@ from keras_calib.numerics import at_least_float32
 from keras_calib.numerics import concrete
 from keras_calib.numerics import to_logits
 from keras_calib.numerics import to_numpy
+from keras_calib.row_checks import check_no_nan
 
 __all__ = [
     "EffectiveLabels",

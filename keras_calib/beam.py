@@ -25,8 +25,8 @@ from keras_calib.proper_scores import log_losses
 from keras_calib.proper_scores import summable_losses
 from keras_calib.records import Records
 from keras_calib.records import log_odds_of
-from keras_calib.value_checks import resembles_probabilities
-from keras_calib.value_checks import usable_outputs
+from keras_calib.row_checks import resembles_probabilities
+from keras_calib.row_checks import usable_outputs
 
 try:
     import apache_beam as beam

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.calibrators import TemperatureScaling
+from keras_calib.inputs import read_arrays
 from keras_calib.inputs import read_predictions
 from keras_calib.numerics import to_logits
 from keras_calib.numerics import to_numpy
@@ -238,7 +239,9 @@ def _report(given: argparse.Namespace) -> None:
         with blamed(part.flag):
             rows = part.file.read()
             keys[part.flag] = row_keys(rows.outputs)
-            held_out[part.flag] = _with_logits(rows, part.file.from_logits)
+            held_out[part.flag] = _with_logits(
+                rows, part.file.from_logits, given.ignore_class
+            )
     check_apart(keys)
     calibrator = selector = None
     for flag, rows in held_out.items():
@@ -331,12 +334,22 @@ def _rows_at_a_time(file: PredictionFile) -> int:
     return max(1, BLOCK // max(1, row.outputs.size))
 
 
-def _with_logits(rows: Rows, from_logits: bool) -> Rows:
+def _with_logits(
+    rows: Rows, from_logits: bool, ignore_class: int | None
+) -> Rows:
     """Predictions to fit on, with logits of every class."""
-    outputs = read_predictions(rows.outputs, from_logits=from_logits)
-    if not from_logits:
-        outputs = to_logits(outputs)
-    return rows._replace(outputs=to_numpy(outputs))
+    if from_logits:
+        outputs = read_predictions(rows.outputs, from_logits=True)
+        return rows._replace(outputs=to_numpy(outputs))
+    probs = read_arrays(
+        rows.labels,
+        rows.outputs,
+        sample_weight=rows.sample_weight,
+        ignore_class=ignore_class,
+        drop=False,
+    ).outputs
+    shape = (*rows.outputs.shape[:-1], probs.shape[-1])
+    return rows._replace(outputs=to_numpy(to_logits(probs)).reshape(shape))
 
 
 @contextlib.contextmanager

@@ -24,26 +24,26 @@ from keras_calib.numerics import as_array
 from keras_calib.numerics import as_numbers
 from keras_calib.numerics import at_least_float32
 from keras_calib.numerics import to_numpy
+from keras_calib.row_checks import check_no_nan
+from keras_calib.row_checks import check_no_probabilities
+from keras_calib.row_checks import check_row_sums
+from keras_calib.row_checks import sum_tolerance
+from keras_calib.row_checks import warn_of_probabilities
+from keras_calib.row_checks import without_harm
 from keras_calib.value_checks import SUM_TOLERANCE
 from keras_calib.value_checks import check_ids
-from keras_calib.value_checks import check_no_probabilities
 from keras_calib.value_checks import check_objectness
 from keras_calib.value_checks import check_one_hot
 from keras_calib.value_checks import check_probabilities
-from keras_calib.value_checks import check_row_sums
 from keras_calib.value_checks import check_second_class
 from keras_calib.value_checks import check_soft_labels
 from keras_calib.value_checks import is_integer
-from keras_calib.value_checks import located
 from keras_calib.value_checks import pairs_hint
-from keras_calib.value_checks import sum_tolerance
-from keras_calib.value_checks import warn_of_probabilities
 from keras_calib.weights import weight_of_rows
 
 __all__ = [
     "CONTEXT",
     "Predictions",
-    "check_no_nan",
     "check_reading",
     "possible_labels",
     "read_arrays",
@@ -131,7 +131,12 @@ def split_objectness(
 
 
 def read_predictions(
-    y_pred: Any, *, from_logits: bool, axis: int = -1, name: str = "y_pred"
+    y_pred: Any,
+    *,
+    from_logits: bool,
+    axis: int = -1,
+    name: str = "y_pred",
+    counts: Any = None,
 ) -> Any:
     """Model outputs with classes last and at least two of them.
 
@@ -141,6 +146,8 @@ def read_predictions(
         from_logits: Whether these are logits.
         axis: The axis of the classes.
         name: What the caller calls them, for errors.
+        counts: Where they count, bool `(batch, ...)`, or None for everywhere.
+            What does not count is not judged.
 
     Returns:
         Float tensor `(batch, ..., num_classes)`: logits or probabilities as
@@ -152,7 +159,7 @@ def read_predictions(
         y_pred = ops.moveaxis(y_pred, axis, -1)
     check_some_classes(name, y_pred)
     if not from_logits:
-        check_probabilities(y_pred, name)
+        check_probabilities(y_pred, name, counts)
     if y_pred.shape[-1] == 1:
         other = ops.zeros_like(y_pred) if from_logits else 1.0 - y_pred
         y_pred = ops.concatenate([other, y_pred], axis=-1)
@@ -166,6 +173,7 @@ def read_labels(
     axis: int = -1,
     ignore_class: int | None = None,
     names: tuple[str, str] = _KERAS_NAMES,
+    counts: Any = None,
 ) -> tuple[Any, Any]:
     """Labels of any form, told apart by shape alone.
 
@@ -177,11 +185,14 @@ def read_labels(
         axis: The axis of the classes in `y_pred`.
         ignore_class: Class id that does not count.
         names: What the caller calls labels and outputs, for errors.
+        counts: Where samples count by weight or mask, bool `(batch, ...)`, or
+            None for everywhere. What does not count is not judged.
 
     Returns:
         `(labels, valid)`: int32 ids `(batch, ...)` or float soft labels
-        `(batch, ..., num_classes)`; and where they count, bool
-        `(batch, ...)`, None if everywhere. Ignored ids are replaced by 0.
+        `(batch, ..., num_classes)`; and where they are not of the ignored
+        class, bool `(batch, ...)`, None if everywhere. Ids that are ignored
+        or do not count are replaced by 0.
 
     Raises:
         ValueError: If shapes do not fit; and, where values can be seen
@@ -190,7 +201,8 @@ def read_labels(
     y_true = ops.convert_to_tensor(as_numbers(y_true, names[0]))
     axis = class_axis(y_pred, axis, names[1])
     rank, given_shape = len(y_pred.shape), shape_of(y_true)
-    *lead, num_classes = _classes_last(shape_of(y_pred), axis)
+    lead = list(shape_of(y_pred))
+    num_classes = lead.pop(axis)
     if len(given_shape) == rank:
         if axis != rank - 1:
             y_true = ops.moveaxis(y_true, axis, -1)
@@ -220,7 +232,7 @@ def read_labels(
                 )
             )
         y_true = at_least_float32(y_true)
-        check_soft_labels(y_true, names[0])
+        check_soft_labels(y_true, names[0], counts)
         return y_true, None
     if is_integer(y_true):
         # An id of -1 means nothing in uint8.
@@ -229,6 +241,8 @@ def read_labels(
     if ignore_class is not None:
         valid = ops.not_equal(y_true, ops.cast(ignore_class, y_true.dtype))
         y_true = ops.where(valid, y_true, ops.zeros_like(y_true))
+    if counts is not None:
+        y_true = ops.where(counts, y_true, ops.zeros_like(y_true))
     if num_classes == 1:
         y_true = at_least_float32(y_true)
         check_second_class(y_true, names[0])
@@ -328,35 +342,44 @@ def read_arrays(
     if outputs.dtype not in (np.float32, np.float64):
         outputs = outputs.astype("float32")
     check_not_empty(name, outputs)
-    check_no_nan(outputs, from_logits, name)
-    read, valid = read_labels(
-        labels, outputs, ignore_class=ignore_class, names=("labels", name)
-    )
-    soft = len(read.shape) == outputs.ndim
-    if soft and labels.shape == read.shape:
-        read = labels  # float64 labels are float32 tensors on JAX
-    elif not soft and valid is None and labels.dtype.kind in "iu":
-        read = labels.astype("int64", copy=False)
-    read = to_numpy(read) if soft else to_numpy(read, "int64")
-    weight = None
+    weight = counts = None
     if sample_weight is not None:
         weight = weight_of_rows(sample_weight, outputs.shape[:-1])
+        counts = (weight > 0).reshape(outputs.shape[:-1])
+    read, valid = read_labels(
+        labels,
+        outputs,
+        ignore_class=ignore_class,
+        names=("labels", name),
+        counts=counts,
+    )
+    soft = len(read.shape) == outputs.ndim
+    as_given = valid is None and counts is None
+    if soft and labels.shape == read.shape:
+        read = labels  # float64 labels are float32 tensors on JAX
+    elif not soft and as_given and labels.dtype.kind in "iu":
+        read = labels.astype("int64", copy=False)
+    read = to_numpy(read) if soft else to_numpy(read, "int64")
     outputs = outputs.reshape(-1, outputs.shape[-1])
     valid = None if valid is None else to_numpy(valid).reshape(-1)
+    counts = valid if weight is None else weight > 0
+    if weight is not None and valid is not None:
+        counts &= valid
+    outputs = without_harm(outputs, counts, from_logits)
+    if soft:
+        read = without_harm(read.reshape(-1, read.shape[-1]), counts, False)
+    check_no_nan(outputs, from_logits, name)
     if from_logits and refuse_probabilities:
         check_no_probabilities(outputs, name)
     elif from_logits:
         warn_of_probabilities(outputs, name)
     else:
         check_probabilities(outputs, name)
-        counts = valid
-        if weight is not None:
-            counts = weight > 0 if valid is None else valid & (weight > 0)
         check_row_sums(outputs, name, counts, tolerance)
     if outputs.shape[-1] == 1:
         other = np.zeros_like(outputs) if from_logits else 1 - outputs
         outputs = np.concatenate([other, outputs], axis=-1)
-    read = read.reshape(-1, outputs.shape[-1]) if soft else read.reshape(-1)
+    read = read if soft else read.reshape(-1)
     if valid is not None:
         if not valid.any():
             raise ValueError(
@@ -374,27 +397,3 @@ def read_arrays(
             invalid("`sample_weight` must not be 0 everywhere", sum=0.0)
         )
     return Predictions(read, outputs, from_logits, weight, valid)
-
-
-def _classes_last(shape: tuple, axis: int) -> tuple:
-    return (*shape[:axis], *shape[axis + 1 :], shape[axis])
-
-
-def check_no_nan(outputs: np.ndarray, from_logits: bool, name: str) -> None:
-    """Raises ValueError where a row has a NaN, or a logit is infinity."""
-    # One pass in the common case: a sum shows NaN and infinity alike.
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(np.sum(outputs, dtype="float64")):
-            return
-    bad = np.isnan(outputs)
-    if from_logits:
-        bad = bad | np.isposinf(outputs)
-    bad = bad.any(axis=-1).reshape(-1)
-    if bad.any():
-        raise ValueError(
-            invalid(
-                f"`{name}` must not contain NaN"
-                + (" or infinity" if from_logits else ""),
-                **located(bad),
-            )
-        )

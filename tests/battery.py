@@ -522,7 +522,7 @@ ODD_PROBS = {
     "half": lambda p: p * 0.5,
     "sigmoids": lambda p: 1 - p * 0.5,
     "mass missing": lambda p: np.where(p == p.max(-1, keepdims=True), p, 0),
-    "off by 0.002": lambda p: p * 1.002,
+    "off by 0.04": lambda p: p * 1.04,
     "percent": lambda p: 100 * p,
     "-inf": lambda p: _first(p, -INF),
     "below 0": lambda p: p - 0.5 * np.cos(np.pi * np.arange(p.shape[-1])),

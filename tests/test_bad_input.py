@@ -739,6 +739,63 @@ def test_rows_that_are_no_distribution_are_not_read_as_one():
             metric.result()
 
 
+def test_a_softmax_in_half_precision_that_was_cast_counts():
+    # Values that no half precision holds: a layer in float32 came after it.
+    cast = PROBS * np.array([[1.004], [0.98]], "float32")
+    rule = r"has rows of probabilities whose sums are off 1 by more than 0.001"
+    readers = (ece, partial(read_by_metric, ECE), partial(read_by_loss, MbLS))
+    for reader in readers:
+        with pytest.warns(RuntimeWarning, match=rule) as caught:
+            reader(IDS, cast)
+        assert [w.filename for w in of_library(caught)] == [__file__]
+        for rows in (PROBS * 0.5, PROBS * 1.04):
+            with pytest.raises(ValueError, match="must sum to 1 over"):
+                reader(IDS, rows)
+    for count in (ECE, NLL):
+        metric = count()
+        compiled_update(metric)(IDS, cast)
+        assert metric.num_invalid == 0
+        compiled_update(metric)(IDS, PROBS * 0.5)
+        assert metric.num_invalid == 2
+
+
+# The last row counts for nothing: what is there is not judged.
+PADDED = {
+    "id -1": (np.array([0, 1, -1]), None),
+    "id too large": (np.array([0, 1, 9]), None),
+    "no class": (np.eye(3)[[0, 1, 1]] * [[1], [1], [0]], None),
+    "label NaN": (np.array([0, 1, NAN]), None),
+    "soft label NaN": (np.array([*np.eye(3)[:2], [NAN] * 3]), None),
+    "no probabilities": (np.array([0, 1, 2]), -7.0),
+    "zeros": (np.array([0, 1, 2]), 0.0),
+    "NaN": (np.array([0, 1, 2]), NAN),
+}
+
+
+@pytest.mark.parametrize("how", ["weight 0", "ignored"])
+@pytest.mark.parametrize("name", PADDED)
+def test_what_does_not_count_is_not_judged(name, how):
+    labels, value = PADDED[name]
+    probs = np.concatenate([PROBS, PROBS[:1]])
+    if value is not None:
+        probs[2] = value
+    weight, options = np.array([1.0, 1.0, 0.0]), {}
+    if how == "ignored":
+        if labels.ndim > 1 or np.isnan(labels[2]):
+            return
+        weight, options = None, {"ignore_class": int(labels[2])}
+    for exact, metric in ((ece, ECE()), (nll, NLL()), (aurc, AURC())):
+        expected = exact(IDS, PROBS)
+        found = exact(labels, probs, sample_weight=weight, **options)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        metric = type(metric)(**options)
+        metric.update_state(labels, probs, weight)
+        assert metric.num_invalid == 0
+        same_value = type(metric)()
+        same_value.update_state(IDS, PROBS)
+        assert float(metric.result()) == float(same_value.result())
+
+
 def compiled_update(metric):
     """An update in compiled code; on torch nothing is compiled."""
     if backend.backend() == "tensorflow":
@@ -782,6 +839,14 @@ def test_probabilities_read_as_logits_are_told_once():
     # One row, whole numbers and other sums tell nothing.
     for logits in (PROBS[:1], np.eye(3)[:2], PROBS * 1.1, PROBS - 0.1):
         ece(IDS[: len(logits)], logits, from_logits=True)
+    # Nor does one channel, nor the upper edge of a picture.
+    one = np.full((200, 1), 0.995, "float32")
+    told = ECE(from_logits=True)
+    told.update_state(np.zeros(200, int), one)
+    edge = np.concatenate([np.tile(PROBS, (60, 1)), np.eye(3)[[0] * 300] * 9])
+    told.update_state(np.zeros(420, int), edge)
+    ece(np.zeros(420, int), edge, from_logits=True)
+    assert told.state_dict()["flags"][3] == 0
     state = metric.state_dict()
     older = {**state, "flags": state["flags"][:3]}
     metric.load_state_dict(older)

@@ -191,6 +191,34 @@ def test_every_consumer_reads_every_form(consumer):
         np.testing.assert_allclose(found, expected, rtol=1e-4, err_msg=name)
 
 
+@pytest.mark.parametrize("fit", [fits, selects])
+def test_rows_that_are_no_distribution_are_not_fitted_on(fit):
+    model = network()
+    inputs, logits = model.input, model.output
+    softmax = keras.layers.Softmax()(logits)
+    half = keras.layers.Rescaling(0.5)(softmax)
+    sigmoid = keras.layers.Activation("sigmoid")(logits)
+    for outputs in (half, sigmoid):
+        model = keras.Model(inputs, outputs)
+        with pytest.raises(ValueError, match="must sum to 1 over the classes"):
+            fit(model, (X, Y), from_logits=False)
+    # One unit is a binary model, and rows that do not count are not judged.
+    first = keras.layers.Lambda(lambda x: x[:, :1], output_shape=(1,))
+    model = keras.Model(inputs, first(sigmoid))
+    truth = (X @ KERNEL[:, 0] > 0) ^ (np.arange(COUNT) % 4 == 0)
+    fit(model, (X, truth.astype(int)), from_logits=False)
+    padding = keras.layers.Lambda(
+        lambda a: a[0] * keras.ops.cast(a[1][:, :1] < 99, "float32"),
+        output_shape=(K,),
+    )([softmax, inputs])
+    model = keras.Model(inputs, padding)
+    weight = np.ones(COUNT)
+    weight[40:] = 0
+    far = X.copy()
+    far[40:] = 100
+    fit(model, (far, Y, weight), from_logits=False)
+
+
 def two_outputs(kind):
     """The network above with a second output: dict, list or subclass."""
     one = network()

@@ -623,6 +623,7 @@ def command_files(tmp_path, monkeypatch):
         ("part", labels[order][:100], {"logits": logits[order][:100]}),
         ("named", labels, {"probs": logits}),
         ("odd", labels, {"logits": softmax(logits)}),
+        ("sigmoid", others[0], {"probs": 1 / (1 + np.exp(-others[1]))}),
         ("nan", labels, {"logits": np.where(logits > 5, np.nan, logits)}),
         ("ids", labels + 4, {"logits": logits}),
         ("flat", labels, {"logits": logits[:, 0]}),
@@ -663,6 +664,8 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             # What the file holds is not what it says.
             (["--calibration=odd.npz"], "call the array .*`probs`"),
             (["--calibration=named.npz"], "call the array .*`logits`"),
+            (["--calibration=sigmoid.npz"], "sigmoid.npz: .* must sum to 1"),
+            ([f"{choose[1]}=sigmoid.npz", choose[0]], "npz: .* must sum to 1"),
             (["--calibration=nan.npz"], "nan.npz: .* must not contain NaN"),
             (["--calibration=ids.npz"], r"class ids in \[0, 4\)"),
             (["--calibration=flat.npz"], r"of shape \(n, 1\)"),

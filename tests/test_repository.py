@@ -31,6 +31,7 @@ FLOORS = {
     "inputs": 0,
     "numerics": 0,
     "replicas": 0,
+    "row_checks": 0,
     "value_checks": 0,
     "version": 0,
     "weights": 0,

@@ -22,11 +22,11 @@ from keras_calib.numerics import concrete
 from keras_calib.numerics import to_logits
 from keras_calib.replicas import num_replicas
 from keras_calib.replicas import sum_over_replicas
-from keras_calib.value_checks import LOOSE_TOLERANCE
-from keras_calib.value_checks import check_row_sums
+from keras_calib.row_checks import LOOSE_TOLERANCE
+from keras_calib.row_checks import check_row_sums
+from keras_calib.row_checks import sums_to_1
+from keras_calib.row_checks import warn_of_probabilities
 from keras_calib.value_checks import is_integer
-from keras_calib.value_checks import sums_to_1
-from keras_calib.value_checks import warn_of_probabilities
 from keras_calib.weights import broadcast_weight
 
 __all__ = ["PerSampleLoss", "check_hyperparameters", "settle"]
@@ -190,7 +190,10 @@ class PerSampleLoss(keras.losses.Loss):
             y_true, y_pred, axis=self.axis, ignore_class=self.ignore_class
         )
         logits = read_predictions(
-            y_pred, from_logits=self.from_logits, axis=self.axis
+            y_pred,
+            from_logits=self.from_logits,
+            axis=self.axis,
+            counts=valid,
         )
         num_classes = logits.shape[-1]
         possible = possible_labels(

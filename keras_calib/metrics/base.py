@@ -32,7 +32,7 @@ from keras_calib.records import blocks
 from keras_calib.records import observe
 from keras_calib.replicas import assign_sum
 from keras_calib.replicas import num_replicas
-from keras_calib.value_checks import as_logits_message
+from keras_calib.row_checks import as_logits_message
 
 __all__ = ["StreamingMetric"]
 

@@ -21,14 +21,15 @@ from keras_calib.numerics import to_logits
 from keras_calib.pixels import sample_pixels
 from keras_calib.records import Records
 from keras_calib.records import log_odds_of
-from keras_calib.value_checks import check_row_sums
+from keras_calib.row_checks import LOOSE_TOLERANCE
+from keras_calib.row_checks import check_row_sums
+from keras_calib.row_checks import resembles_probabilities
+from keras_calib.row_checks import sum_tolerance
+from keras_calib.row_checks import usable_outputs
 from keras_calib.value_checks import check_weight_scale
 from keras_calib.value_checks import in_unit_interval
 from keras_calib.value_checks import is_made_up
 from keras_calib.value_checks import located
-from keras_calib.value_checks import resembles_probabilities
-from keras_calib.value_checks import sum_tolerance
-from keras_calib.value_checks import usable_outputs
 from keras_calib.weights import broadcast_weight
 from keras_calib.weights import read_weight
 
@@ -71,18 +72,26 @@ def read_batch(
     objectness = None
     if reading.objectness:
         y_true, objectness, _ = split_objectness(y_true, reading.ignore_class)
-    labels, valid = read_labels(
-        y_true, y_pred, axis=reading.axis, ignore_class=reading.ignore_class
-    )
-    outputs = read_predictions(
-        y_pred, from_logits=reading.from_logits, axis=reading.axis
-    )
+    mask = counts = keras_mask(y_pred, class_axis(y_pred, reading.axis))
     weight = sample_weight
     if weight is not None:
-        weight = broadcast_weight(weight, outputs)
-    mask = keras_mask(y_pred, class_axis(y_pred, reading.axis))
-    if mask is not None:
-        valid = mask if valid is None else ops.logical_and(valid, mask)
+        weight = broadcast_weight(weight, y_pred, reading.axis)
+        # What is wrong with a weight is for others to say.
+        counts = _both(counts, ops.not_equal(weight, 0))
+    labels, valid = read_labels(
+        y_true,
+        y_pred,
+        axis=reading.axis,
+        ignore_class=reading.ignore_class,
+        counts=counts,
+    )
+    outputs = read_predictions(
+        y_pred,
+        from_logits=reading.from_logits,
+        axis=reading.axis,
+        counts=_both(valid, counts),
+    )
+    valid = _both(valid, mask)
     is_soft = len(labels.shape) == len(outputs.shape)
     batch = Predictions(
         labels=ops.cast(labels, "float32") if is_soft else labels,
@@ -104,7 +113,7 @@ def read_batch(
         batch.valid,
         batch.weight,
         usable_outputs(
-            outputs, reading.from_logits, sum_tolerance(y_pred.dtype)
+            outputs, reading.from_logits, _tolerance(y_pred.dtype, outputs)
         ),
         possible_labels(batch.labels, outputs.shape[-1]),
         outputs=outputs,
@@ -187,6 +196,24 @@ def score_input(rows: Predictions) -> Any:
     logits = outputs if rows.from_logits else to_logits(outputs)
     counted = ops.expand_dims(rows.valid, -1)
     return ops.where(counted, logits, ops.zeros_like(logits))
+
+
+def _both(one: Any, other: Any) -> Any:
+    """Where both hold; None holds everywhere."""
+    if one is None or other is None:
+        return other if one is None else one
+    return ops.logical_and(one, other)
+
+
+def _tolerance(dtype: Any, outputs: Any) -> float:
+    """How far sums of rows `(n, num_classes)` may be off 1.
+
+    Compiled code does not see whether values are half precision that was cast,
+    and can neither raise nor warn.
+    """
+    if concrete(outputs[:1]) is None:
+        return LOOSE_TOLERANCE
+    return sum_tolerance(dtype)
 
 
 def _settle(

@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
+from keras_calib.inputs import read_labels
 from keras_calib.numerics import to_numpy
 from keras_calib.pixels import sample_pixels
 from keras_calib.predictions.batches import Batch
@@ -18,6 +19,7 @@ from keras_calib.predictions.batches import count_batches
 from keras_calib.predictions.batches import predict_batches
 from keras_calib.predictions.outputs import ModelReading
 from keras_calib.predictions.outputs import to_model_logits
+from keras_calib.weights import weight_of_rows
 
 __all__ = [
     "Predicted",
@@ -93,7 +95,7 @@ def predicted_batches(
         ):
             yield _chosen(
                 to_numpy(_labels_of(batch)),
-                _logits(batch.outputs, reading.from_logits),
+                _logits(batch, reading),
                 batch.sample_weight,
                 reading.ignore_class,
                 pixels_per_image,
@@ -191,12 +193,34 @@ def _joined(batches: Iterable[tuple]) -> Predicted:
     return Predicted(*columns, *[None] * (3 - len(columns)))
 
 
-def _logits(outputs: np.ndarray, from_logits: bool) -> np.ndarray:
-    logits = to_numpy(to_model_logits(outputs, from_logits))
+def _logits(batch: Batch, reading: ModelReading) -> np.ndarray:
+    outputs, counts = batch.outputs, None
+    if not reading.from_logits:
+        counts = _where_it_counts(batch, reading.ignore_class)
+    logits = to_numpy(to_model_logits(outputs, reading.from_logits, counts))
     if outputs.shape[-1] == 1:
         # Labels of such a model can be probabilities of the second class.
         logits = logits[..., 1:] - logits[..., :1]
     return logits
+
+
+def _where_it_counts(batch: Batch, ignore_class: int | None) -> Any:
+    """Where samples of a batch do, bool `(batch, ...)`; None if everywhere."""
+    counts, lead = None, batch.outputs.shape[:-1]
+    if batch.sample_weight is not None:
+        weight = weight_of_rows(batch.sample_weight, lead)
+        counts = weight.reshape(lead) > 0
+    if ignore_class is not None:
+        _, valid = read_labels(
+            batch.labels,
+            batch.outputs,
+            ignore_class=ignore_class,
+            names=("labels", "y_pred"),
+            counts=counts,
+        )
+        valid = to_numpy(valid)
+        counts = valid if counts is None else counts & valid
+    return counts
 
 
 def _chosen(

@@ -12,6 +12,8 @@ from keras_calib.checks import shape_of
 from keras_calib.inputs import check_reading
 from keras_calib.inputs import read_predictions
 from keras_calib.numerics import to_logits
+from keras_calib.row_checks import check_row_sums
+from keras_calib.row_checks import sum_tolerance
 
 __all__ = [
     "ChosenOutput",
@@ -252,13 +254,14 @@ def reads_logits(
     return known
 
 
-def to_model_logits(outputs: Any, from_logits: bool) -> Any:
+def to_model_logits(outputs: Any, from_logits: bool, counts: Any = None) -> Any:
     """A model's outputs as logits of every class.
 
     Args:
         outputs: Logits or probabilities `(batch, ..., num_classes)`, or
             `(batch, ..., 1)` for the second of two classes.
         from_logits: Which of the two.
+        counts: Where they count, bool `(batch, ...)`, or None for everywhere.
 
     Returns:
         Logits `(batch, ..., num_classes)`, float32. Of probabilities log p;
@@ -266,13 +269,16 @@ def to_model_logits(outputs: Any, from_logits: bool) -> Any:
 
     Raises:
         ValueError: If there is no axis of classes; and, in eager use, if
-            probabilities are not in [0, 1].
+            probabilities are not in [0, 1] or do not sum to 1.
     """
+    tolerance = sum_tolerance(outputs.dtype)
     outputs = ops.cast(outputs, "float32")
     one_channel = outputs.shape[-1:] == (1,)
-    outputs = read_predictions(outputs, from_logits=from_logits)
+    outputs = read_predictions(outputs, from_logits=from_logits, counts=counts)
     if from_logits:
         return outputs
+    if not one_channel:
+        check_row_sums(outputs, "y_pred", counts, tolerance)
     logits = to_logits(outputs)
     # As if the model had returned z: a constant on both changes what some
     # calibrators and scores make of them.

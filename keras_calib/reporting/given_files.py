@@ -11,7 +11,7 @@ import numpy as np
 from keras_calib.checks import invalid
 from keras_calib.prediction_files import PredictionFile
 from keras_calib.prediction_files import open_predictions
-from keras_calib.value_checks import check_no_probabilities
+from keras_calib.row_checks import check_no_probabilities
 from keras_calib.value_checks import check_probabilities
 
 __all__ = [
