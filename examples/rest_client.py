@@ -1,6 +1,7 @@
 """REST: TensorFlow Serving's `:predict` in JSON, a client."""
 
 import base64
+import contextlib
 import http.client
 import json
 import threading
@@ -8,6 +9,8 @@ import threading
 import numpy as np
 
 __all__ = ["RestClient"]
+
+_PATH = "/v1/models/model:predict"
 
 
 class RestClient:
@@ -34,10 +37,10 @@ class RestClient:
         body = {"signature_name": signature_name, "inputs": inputs}
         body = json.dumps(body, default=_in_json, allow_nan=False)
         status, answer = self._asked(body)
-        answer = json.loads(answer)
         if status != 200:
-            raise ValueError(answer["error"])
-        return {k: _array(v) for k, v in answer["outputs"].items()}
+            raise ValueError(_words(status, answer))
+        outputs = json.loads(answer)["outputs"]
+        return {k: _array(v) for k, v in outputs.items()}
 
     def _asked(self, body):
         """Status and content of the answer."""
@@ -49,7 +52,9 @@ class RestClient:
         # The server ends a connection that was idle: then ask once more.
         for last in (connection.sock is None, True):
             try:
-                connection.request("POST", "/v1/models/model:predict", body)
+                # One that has no place for us answers before it has read all.
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    connection.request("POST", _PATH, body)
                 response = connection.getresponse()
                 return response.status, response.read()
             except ConnectionError:
@@ -66,6 +71,14 @@ class RestClient:
         """Ends the connections."""
         for connection in self._connections:
             connection.close()
+
+
+def _words(status, answer):
+    """Why the server refuses; what stands between may say nothing."""
+    try:
+        return json.loads(answer)["error"]
+    except (LookupError, TypeError, ValueError):
+        return f"HTTP status {status}"
 
 
 def _array(value):

@@ -27,10 +27,15 @@ from serving_limits import brief
 __all__ = ["start_rest"]
 
 _PATH = "/v1/models/model"
+_WHY_BUSY = b'{"error": "too many connections, try again later"}'
 _BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n"
-    b"Retry-After: 1\r\nContent-Length: 0\r\n\r\n"
+    b"Retry-After: 1\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(_WHY_BUSY), _WHY_BUSY)
 )
+# Connections beyond the limit that are read on for at most so many seconds,
+# so that their clients get the answer; more are closed at once.
+_LEAVING, _LEAVING_SECONDS = 32, 1.0
 
 
 def _answer(model, body):
@@ -229,6 +234,7 @@ class _Server(ThreadingHTTPServer):
         self.draining = False
         self._model = model
         self._places = threading.Semaphore(limits.connections)
+        self._leaving = threading.Semaphore(_LEAVING)
         self._turns = threading.Semaphore(limits.calls)
         self._handlers = set()
         self._changed = threading.Condition()
@@ -255,10 +261,7 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request, client_address):
         if not self._places.acquire(blocking=False):
-            with contextlib.suppress(OSError):
-                request.setblocking(False)
-                request.sendall(_BUSY)
-            self.shutdown_request(request)
+            self._turn_away(request)
             return
         try:
             super().process_request(request, client_address)
@@ -266,6 +269,41 @@ class _Server(ThreadingHTTPServer):
             # No thread was started.
             self._places.release()
             raise
+
+    def _turn_away(self, request):
+        """Says that there is no place, without waiting for the client."""
+        with contextlib.suppress(OSError):
+            request.setblocking(False)
+            request.sendall(_BUSY)
+            request.shutdown(socket.SHUT_WR)
+            if self._leaving.acquire(blocking=False):
+                leave = threading.Thread(
+                    target=self._leave, args=(request,), daemon=True
+                )
+                try:
+                    leave.start()
+                    return
+                except RuntimeError:
+                    # No thread was started.
+                    self._leaving.release()
+        self.shutdown_request(request)
+
+    def _leave(self, request):
+        """Reads on for a while before it closes.
+
+        What is closed with bytes unread is reset, and the client that is
+        still sending does not see the answer.
+        """
+        end = time.monotonic() + _LEAVING_SECONDS
+        try:
+            with contextlib.suppress(OSError):
+                while (left := end - time.monotonic()) > 0:
+                    request.settimeout(left)
+                    if not request.recv(65536):
+                        break
+        finally:
+            self.shutdown_request(request)
+            self._leaving.release()
 
     def process_request_thread(self, request, client_address):
         try:

@@ -133,6 +133,24 @@ def test_images_in_compiled_code(cls, exact, options, tolerance):
     assert not array(inner.sums).any()
 
 
+def test_intervals_of_images_end_at_the_largest_value():
+    # The surest pixels are wrong, in all images but one.
+    probs = np.array([[[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]]] * 9)
+    labels = np.array([[1, 0, 0]] * 8 + [[1, 1, 1]])
+    for metric, above in (
+        (kc.NormalizedAURC(), None),
+        (kc.NLL(), None),
+        (kc.BrierScore(), 2.0),
+        (kc.AURC(), 1.0),
+    ):
+        image = kc.PerImage(metric)
+        image.update_state(labels, probs)
+        low, high = image.interval()
+        assert low <= float(image.result()) <= high, metric.name
+        assert image._largest == above, metric.name
+        assert high <= (above or np.inf)
+
+
 def test_images_without_a_valid_pixel_give_zero():
     labels, logits = images()
     metric = kc.PerImage(kc.ECE(from_logits=True, ignore_class=255))

@@ -350,6 +350,18 @@ def test_metrics_that_share_a_name_are_warned_of():
     model.compile("sgd", loss=loss, metrics=[ece, alone], run_eagerly=True)
     with pytest.warns(RuntimeWarning, match=r"both report \['ece'\]"):
         model.evaluate(x, y, verbose=0)
+    # One unit: Keras' accuracy is that of a threshold, here the same or not.
+    other = keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.3)
+    for accuracy, shared in (("accuracy", False), (other, True)):
+        unit = keras.layers.Dense(1, activation="sigmoid")
+        model = keras.Sequential([keras.Input((8,)), unit])
+        both = [accuracy, kc.CalibrationMetrics(["accuracy"])]
+        model.compile("sgd", loss="binary_crossentropy", metrics=both)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.evaluate(x, y % 2, verbose=0)
+        found = ["both report" in str(w.message) for w in caught]
+        assert any(found) == shared, accuracy
 
 
 def test_private_parts_of_keras_are_there_or_named():

@@ -6,6 +6,7 @@ import pytest
 from cases import BACKEND
 
 import keras_calib as kc
+from keras_calib.predictions import batches_of
 from keras_calib.predictions import predict_batches
 from keras_calib.predictions.batches import count_batches
 from keras_calib.predictions.outputs import read_as
@@ -189,6 +190,9 @@ def test_every_consumer_reads_every_form(consumer):
             continue
         found = CONSUMERS[consumer](model, data())
         np.testing.assert_allclose(found, expected, rtol=1e-4, err_msg=name)
+    for data in ((X,), [X]):
+        with pytest.raises(ValueError, match="must give labels"):
+            CONSUMERS[consumer](model, data)
 
 
 @pytest.mark.parametrize("fit", [fits, selects])
@@ -270,6 +274,38 @@ def test_consumers_name_one_of_several_outputs_and_ask_the_loss(consumer):
         two_outputs("list"), (X, marked), **{**options, "output": 0}
     )
     np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_tuples_of_arrays_are_those_of_inputs_and_of_outputs():
+    parts = [keras.Input(X.shape[1:], name=name) for name in "ab"]
+    both = keras.layers.Concatenate()(parts)
+    heads = [keras.layers.Dense(3, name=name)(both) for name in ("c", "d")]
+    model = keras.Model(parts, heads)
+    outputs = model.predict_on_batch([X, X + 1])[1]
+    others = np.roll(Y, 1)
+    x, plain = (X, X + 1), (Y.tolist(), others.tolist())
+    for data in (
+        (x, (Y, others)),
+        (x, (Y, others), (W, W[::-1])),
+        (list(x), [Y, others]),
+        (x, plain),
+        (x, list(plain)),
+        [(x, list(plain))],
+    ):
+        read = list(predict_batches(model, data, 10, output="d"))
+        columns = [(b.outputs, b.labels, b.sample_weight) for b in read]
+        found, labels, weights = zip(*columns, strict=True)
+        np.testing.assert_allclose(np.concatenate(found), outputs, atol=1e-5)
+        np.testing.assert_array_equal(np.concatenate(labels), others)
+        if len(data) == 3:
+            np.testing.assert_array_equal(np.concatenate(weights), W[::-1])
+    # Rows of labels of two classes, as many as there are examples.
+    (batch,) = batches_of((X[:2], [[0, 1], [1, 0]]))
+    assert batch.labels.shape == (2, 2)
+    # Batches of one length, also where texts are of several.
+    for width in (4, 5):
+        batches = (np.ones((8, 4)), Y[:8]), (np.ones((8, width)), Y[8:16])
+        assert [len(b.inputs) for b in batches_of(batches)] == [8, 8]
 
 
 def test_a_model_of_several_outputs_needs_the_name_of_one():
@@ -369,6 +405,8 @@ BAD = {
     "ragged": (([[1.0], [1.0, 2.0]], [0, 1]), ValueError, "of one length"),
     "no rows": ((np.float32(1.0), 0), TypeError, "one row for each example"),
     "a dict of labels": ((X, {"a": Y}), ValueError, "`output` names the one"),
+    "tuples": (((X, X), (X, X)), ValueError, "may be batches, or the arrays"),
+    "examples": ([(X[0], Y[0])], ValueError, "give batches, not single"),
     "no labels": ([X], ValueError, "must give labels"),
     "no labels in arrays": ((X,), ValueError, "must give labels"),
     "no batches": ([], ValueError, "must have batches"),

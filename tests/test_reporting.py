@@ -729,6 +729,37 @@ def test_command_writes_to_standard_output(command_files, capfdbinary):
     assert not (command_files / "-").exists()
 
 
+def test_command_lets_few_digits_be_alike_by_chance(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    given = ["--predictions=t.npz", "--calibration=c.npz", "--out=o.html"]
+
+    def save(name, second):
+        labels = (random.random(len(second)) < second).astype(int)
+        np.savez(name, labels=labels, probs=second[:, None])
+
+    def four(x):
+        return x.round(4)
+
+    for coarse, of_test, of_calibration, shape in (
+        (four, 10_000, 1000, (0.5, 0.5)),
+        (four, 1000, 1000, (2.0, 1.0)),
+        (np.float16, 2000, 200, (0.5, 0.5)),
+    ):
+        save("t.npz", coarse(random.beta(0.5, 0.5, of_test)))
+        save("c.npz", coarse(random.beta(*shape, of_calibration)))
+        assert main(["report", "--quiet", *given]) == 0, (of_test, shape)
+    # What was copied is seen all the same.
+    test = random.beta(0.5, 0.5, 1000).round(4)
+    save("t.npz", test)
+    save("c.npz", random.permutation(test)[:100])
+    capsys.readouterr()
+    code, line = refused(capsys, *given)
+    assert code == 1 and "must be different data" in line
+
+
 def test_help_is_had_from_a_shell():
     run = subprocess.run(
         [sys.executable, "-m", "keras_calib", "report", "--help"],

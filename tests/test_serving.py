@@ -668,12 +668,17 @@ def test_rest_refuses_what_is_too_much(examples):
         connect(HEAD + b"Content-Length: 9\r\n\r\n{"),
         connect(),
     ]
-    # No place is left for a fourth.
+    # No place is left for a fourth, which is told so while it is sending.
     assert said(connect()).startswith(b"HTTP/1.1 503 ")
+    address = f"127.0.0.1:{port}"
+    for size in (30, 200_000):
+        status, answer = post(address, {"inputs": [1.0], "pad": "x" * size})
+        assert status == 503 and "too many connections" in answer["error"]
+        with pytest.raises(ValueError, match="too many connections"):
+            RestClient(address).predict({"x": [1.0] * (size // 4)})
     ends = [said(connection)[:12] for connection in slow]
     assert ends == [b"", b"HTTP/1.1 408", b""]
     assert 0.6 < time.monotonic() - begun < 20
-    address = f"127.0.0.1:{port}"
     client = RestClient(address)
     with ThreadPoolExecutor() as pool:
         first = pool.submit(client.predict, {"x": [1.0]})

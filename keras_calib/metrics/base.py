@@ -95,6 +95,8 @@ class StreamingMetric(keras.metrics.Metric):
     # The `mode` of callbacks that monitor it: "min" where lower is better,
     # "max" where higher is, None where neither is.
     mode: str | None = None
+    # The largest value that there can be, or None.
+    _largest: float | None = 1.0
 
     def __init__(
         self,
@@ -120,8 +122,7 @@ class StreamingMetric(keras.metrics.Metric):
             from_logits, axis, ignore_class, objectness, pixels_per_image, seed
         )
         self.sums = self._add_sums("sums", summary.shape)
-        # Invalid predictions; batches of fractional weights, of top-1 records,
-        # of probabilities that are read as logits.
+        # Places: `_INVALID` and those beside it.
         self.flags = self._add_sums("flags", (4,))
         self._has_warned = False
 
@@ -188,8 +189,7 @@ class StreamingMetric(keras.metrics.Metric):
             return keras.tree.map_structure(
                 lambda x: ops.cast(x, self.dtype), value
             )
-        # On the host: in float64, and a thousand operations cost less there
-        # than they cost one by one on a device.
+        # On the host: in float64, and faster than one by one on a device.
         sums, whole = self._exact_sums()
         value = self._value(sums, np.asarray(whole))
         return keras.tree.map_structure(

@@ -3,6 +3,7 @@
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_calib.bins import hard_labels
@@ -13,9 +14,6 @@ from keras_calib.checks import shape_of
 from keras_calib.inputs import Predictions
 from keras_calib.intervals import mean_interval
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.proper import NLL
-from keras_calib.metrics.proper import BrierScore
-from keras_calib.metrics.quantities import confidence_interval
 from keras_calib.metrics.reading import is_empty
 from keras_calib.metrics.reading import read_batch
 from keras_calib.moment_summary import MomentSummary
@@ -99,6 +97,7 @@ class PerImage(StreamingMetric):
         )
         self.metric = metric
         self.background = background
+        self._largest = metric._largest
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         """Adds one batch of images.
@@ -193,8 +192,5 @@ class PerImage(StreamingMetric):
     def _interval(self, sums, whole, level):
         moments = self.summary.moments(sums)
         moments = type(moments)(*(x[0] for x in moments))
-        if isinstance(self.metric, NLL | BrierScore):
-            # These can be above 1.
-            low, high = mean_interval(moments, level=level, unseen=(0.0, None))
-            return max(low, 0.0), high
-        return confidence_interval("value of an image", moments, level)
+        ends = mean_interval(moments, level=level, unseen=(0.0, self._largest))
+        return tuple(np.clip(ends, 0.0, self._largest))

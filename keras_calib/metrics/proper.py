@@ -164,6 +164,7 @@ class NLL(_ProperScore):
     """
 
     _loss = "nll"
+    _largest = None
 
     def __init__(
         self,
@@ -231,6 +232,7 @@ class BrierScore(_ProperScore):
     """
 
     _loss = "brier"
+    _largest = 2.0
 
     def __init__(
         self, *, num_bins: int = 15, name: str = "brier", **kwargs: Any

@@ -11,7 +11,7 @@ from keras_calib.backend.keras_internals import metrics_beside
 __all__ = ["warn_of_shared_names"]
 
 
-def warn_of_shared_names(table: Any, names: Sequence[str]) -> bool:
+def warn_of_shared_names(table: Any, names: Sequence[str], y_pred: Any) -> bool:
     """Warns where other metrics of a compiled model report under these names.
 
     Keras reports the values of a dict under its keys alone, whatever the
@@ -20,6 +20,7 @@ def warn_of_shared_names(table: Any, names: Sequence[str]) -> bool:
     Args:
         table: A metric that returns a dict, during its first update.
         names: The keys of that dict.
+        y_pred: What it is updated with.
 
     Returns:
         Whether a compiled model makes this update, so that there was
@@ -33,7 +34,7 @@ def warn_of_shared_names(table: Any, names: Sequence[str]) -> bool:
             continue
         if type(metric) is type(table):
             others = metric.reported_names
-        elif _is_plain_accuracy(metric) and _counts_all(table):
+        elif _is_same_accuracy(metric, table, y_pred):
             # The same value: nothing is lost.
             others = () if sees_weights == weighted else (metric.name,)
         else:
@@ -51,16 +52,18 @@ def warn_of_shared_names(table: Any, names: Sequence[str]) -> bool:
     return bool(beside)
 
 
-def _is_plain_accuracy(metric: Any) -> bool:
+def _is_same_accuracy(metric: Any, table: Any, y_pred: Any) -> bool:
+    """Whether a metric of Keras gives the accuracy of a table."""
+    reading = table.reading
+    if reading.ignore_class is not None or (
+        reading.objectness or reading.pixels_per_image
+    ):
+        return False
+    if type(metric) is keras.metrics.BinaryAccuracy:
+        # Of one unit, the probability of the second class.
+        one = tuple(getattr(y_pred, "shape", ()))[-1:] == (1,)
+        return one and not reading.from_logits and metric.threshold == 0.5
     return type(metric) in (
         keras.metrics.CategoricalAccuracy,
         keras.metrics.SparseCategoricalAccuracy,
-    )
-
-
-def _counts_all(table: Any) -> bool:
-    """Whether a table counts what Keras' accuracy counts."""
-    reading = table.reading
-    return reading.ignore_class is None and not (
-        reading.objectness or reading.pixels_per_image
     )

@@ -147,6 +147,7 @@ class NormalizedAURC(HistogramMetric):
     """
 
     _quantity = "naurc"
+    _largest = None
 
     def __init__(self, *, name: str = "naurc", **kwargs: Any):
         super().__init__(name=name, **kwargs)

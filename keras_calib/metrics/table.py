@@ -165,7 +165,7 @@ class CalibrationMetrics(StreamingMetric):
         if not self._looked_beside:
             # Until it is a metric of a compiled model.
             self._looked_beside = warn_of_shared_names(
-                self, self.reported_names
+                self, self.reported_names, y_pred
             )
         super().update_state(y_true, y_pred, sample_weight)
         if self.refresh_every == 1 or concrete(self.flags) is not None:

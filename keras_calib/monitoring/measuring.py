@@ -25,6 +25,7 @@ from keras_calib.losses import PerSampleLoss
 from keras_calib.numerics import to_numpy
 from keras_calib.predictions.batches import Batch
 from keras_calib.predictions.batches import predict_batches
+from keras_calib.predictions.collect import labels_of
 from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = [
@@ -197,10 +198,8 @@ class _Run:
         meter = self.meter
         for batch in batches:
             self.num_batches += 1
-            if batch.labels is None:
-                raise ValueError(
-                    invalid("data must have labels", labels=batch.labels)
-                )
+            # Raises without.
+            labels_of(batch)
             batch = _without_inputs(batch)
             class_axis(batch.outputs, meter.reading.axis, "outputs")
             valid = self._valid(batch)

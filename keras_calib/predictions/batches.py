@@ -10,11 +10,14 @@ from typing import Any
 from typing import NamedTuple
 
 import keras
-import numpy as np
 
 from keras_calib.checks import check_integer
 from keras_calib.checks import invalid
 from keras_calib.numerics import to_numpy
+from keras_calib.predictions.given_arrays import as_arrays
+from keras_calib.predictions.given_arrays import cut
+from keras_calib.predictions.given_arrays import length
+from keras_calib.predictions.given_arrays import with_arrays
 from keras_calib.predictions.outputs import ChosenOutput
 from keras_calib.predictions.outputs import choose_output
 from keras_calib.replicas import shared_by_replicas
@@ -140,14 +143,14 @@ def batches_of(
             length, or labels are a dict of other keys than label and index.
     """
     check_data(data, batch_size, steps)
-    arrays = _as_arrays(data)
-    batches = _each_batch(data) if arrays is None else _cut(arrays, batch_size)
+    arrays = as_arrays(data)
+    batches = _each_batch(data) if arrays is None else cut(arrays, batch_size)
     for batch in itertools.islice(batches, steps):
         if isinstance(batch, list):
             # As torch's loaders collate a batch.
             batch = tuple(batch)
         x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-        x, y, weight = (_with_arrays(part) for part in (x, y, weight))
+        x, y, weight = with_arrays(x, y, weight)
         index = None
         if isinstance(y, dict) and set(y) == {"label", "index"}:
             y, index = split_index(y)
@@ -157,7 +160,15 @@ def batches_of(
         if output is not None:
             y, weight = output.of(y, "y"), output.of(weight, "sample_weight")
         y, _ = split_index(y)
-        if _length(x):
+        if getattr(y, "ndim", None) == 0 or isinstance(y, int | float | str):
+            raise ValueError(
+                invalid(
+                    "the data must give batches, not single examples: "
+                    "`batch` of a `tf.data.Dataset` makes them",
+                    **{"y.shape": ()},
+                )
+            )
+        if length(x):
             yield Batch(x, y, index, weight)
 
 
@@ -202,7 +213,7 @@ def predict_batch(
     Raises:
         TypeError: If the model has several outputs and none is named.
     """
-    count, inputs = _length(batch.inputs), batch.inputs
+    count, inputs = length(batch.inputs), batch.inputs
     if type(model).predict_on_batch is keras.Model.predict_on_batch:
         # Else every replica predicts all: a model that prepares its inputs
         # itself wants them as they are.
@@ -246,8 +257,8 @@ def count_batches(
         ValueError: If it does not end and `steps` is None, or arrays differ
             in length.
     """
-    if (arrays := _as_arrays(data)) is not None:
-        count = -(-_length(arrays) // batch_size)
+    if (arrays := as_arrays(data)) is not None:
+        count = -(-length(arrays) // batch_size)
     elif not isinstance(data, Iterable) or hasattr(data, "shape"):
         raise TypeError(
             invalid(
@@ -300,89 +311,3 @@ def _each_batch(dataset: Iterable) -> Iterator:
         places = itertools.count() if size is None else range(size)
         return (dataset[i] for i in places)
     return iter(dataset)
-
-
-def _as_arrays(data: Any) -> tuple | None:
-    """The arrays of a tuple; None of what is a data set of batches."""
-    if not isinstance(data, tuple):
-        return None
-    if data and all(map(_is_batch, data)):
-        # Tuples (x, y) in a tuple.
-        return None
-    if len(data) not in (1, 2, 3):
-        raise TypeError(
-            invalid(
-                "data must be a tuple of arrays (x, y) or (x, y, "
-                "sample_weight), or a data set of batches",
-                **{"parts of the tuple": len(data)},
-            )
-        )
-    return tuple(_with_arrays(part) for part in data)
-
-
-def _is_batch(x: Any) -> bool:
-    return isinstance(x, tuple) and len(x) in (2, 3) and not _is_plain(x)
-
-
-def _with_arrays(structure: Any) -> Any:
-    """Lists of numbers and of strings as arrays, in any structure."""
-    if isinstance(structure, dict):
-        return {key: _with_arrays(x) for key, x in structure.items()}
-    if isinstance(structure, list | tuple):
-        if not _is_plain(structure):
-            return tuple(map(_with_arrays, structure))
-        try:
-            return np.asarray(structure)
-        except ValueError as error:
-            raise ValueError(
-                invalid(
-                    "lists in the data must have rows of one length",
-                    rows=len(structure),
-                )
-            ) from error
-    if hasattr(structure, "iloc") or (
-        hasattr(structure, "detach") and keras.backend.backend() != "torch"
-    ):
-        # A table of pandas; a tensor of torch on another backend.
-        return np.asarray(structure)
-    return structure
-
-
-def _is_plain(x: Any) -> bool:
-    """Whether these are numbers, strings, or lists of them."""
-    if isinstance(x, list | tuple):
-        return all(map(_is_plain, x[:1]))
-    return isinstance(x, str | bytes) or not (
-        x is None or isinstance(x, dict) or getattr(x, "shape", ())
-    )
-
-
-def _cut(arrays: tuple, size: int) -> Iterator[tuple]:
-    """Arrays as batches."""
-    for start in range(0, _length(arrays), size):
-        part = slice(start, start + size)
-        yield keras.tree.map_structure(
-            lambda x, part=part: None if x is None else x[part], arrays
-        )
-
-
-def _length(arrays: Any) -> int:
-    """The number of examples."""
-    flat = [x for x in keras.tree.flatten(arrays) if x is not None]
-    counts = set()
-    for x in flat:
-        shape = getattr(x, "shape", None)
-        if shape is None or not len(shape):
-            raise TypeError(
-                invalid(
-                    "data must be arrays, or tuples, lists and dicts of them, "
-                    "one row for each example",
-                    part=type(x).__name__,
-                )
-            )
-        counts.add(len(x) if shape[0] is None else int(shape[0]))
-    if len(counts) != 1:
-        raise ValueError(
-            invalid("arrays must have the same length", lengths=sorted(counts))
-        )
-    return counts.pop()

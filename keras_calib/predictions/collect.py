@@ -23,6 +23,7 @@ from keras_calib.weights import weight_of_rows
 
 __all__ = [
     "Predicted",
+    "labels_of",
     "predicted",
     "predicted_arrays",
     "predicted_batches",
@@ -94,7 +95,7 @@ def predicted_batches(
             model, dataset, batch_size, steps, reading.output
         ):
             yield _chosen(
-                to_numpy(_labels_of(batch)),
+                to_numpy(labels_of(batch)),
                 _logits(batch, reading),
                 batch.sample_weight,
                 reading.ignore_class,
@@ -141,7 +142,7 @@ def predicted(
         ValueError: As `predicted_arrays`.
     """
     return _joined(
-        (_labels_of(batch), batch.outputs, batch.sample_weight)
+        (labels_of(batch), batch.outputs, batch.sample_weight)
         for batch in predict_batches(model, data, batch_size, steps, output)
     )
 
@@ -157,12 +158,17 @@ def seen(
     """A metric that has seen what a model predicts, in fixed memory."""
     for batch in predict_batches(model, data, batch_size, steps, output):
         metric.update_state(
-            _labels_of(batch), batch.outputs, sample_weight=batch.sample_weight
+            labels_of(batch), batch.outputs, sample_weight=batch.sample_weight
         )
     return metric
 
 
-def _labels_of(batch: Batch) -> Any:
+def labels_of(batch: Batch) -> Any:
+    """The labels of a batch.
+
+    Raises:
+        ValueError: If it has none.
+    """
     if batch.labels is None:
         raise ValueError(
             invalid(

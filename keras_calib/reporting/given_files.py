@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 import warnings
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_calib.checks import invalid
+from keras_calib.intervals import clopper_pearson
 from keras_calib.prediction_files import PredictionFile
 from keras_calib.prediction_files import open_predictions
 from keras_calib.row_checks import check_no_probabilities
@@ -26,8 +28,10 @@ __all__ = [
 # Rows that are looked at before anything is computed.
 _FIRST = 100
 # Of the smaller of two files, that the other one repeats: refused above the
-# first, told above the second. Coarse outputs may agree by chance.
+# first, told above the second.
 _SAME, _ALIKE = 0.2, 0.01
+# Level at which it must be more than what chance repeats of coarse outputs.
+_SURE = 0.9999
 # Of the multipliers of the classes: keys of two files must be comparable.
 _SEED = 20
 
@@ -191,11 +195,13 @@ def row_keys(outputs: np.ndarray) -> np.ndarray:
 
 
 def _shared_share(keys: np.ndarray, others: np.ndarray) -> float:
-    """The share of a data set that another one also holds.
+    """The share of a data set that another one also holds, beyond chance.
 
-    Rows that occur more than once in a data set, such as predictions that
-    are exactly 0 and 1, say nothing and are left out, unless the data sets
-    are equal in every row.
+    Only rows that occur exactly twice in both data sets together tell: once
+    in each, or twice in one of them. Predictions of few digits give both by
+    chance, and how many of the second kind there are says how many of the
+    first kind to expect; what was copied is of the first kind alone. Where
+    they are no more than chance makes of it, nothing is said to be shared.
 
     Args:
         keys: Of the rows of one data set, `(n,)`.
@@ -205,16 +211,26 @@ def _shared_share(keys: np.ndarray, others: np.ndarray) -> float:
         From 0 to 1, of the smaller one; 1 if they are equal but for the
         order of their rows.
     """
-    fewer = min(len(keys), len(others))
-    if not fewer:
+    sizes = len(keys), len(others)
+    if not min(sizes):
         return 0.0
     # In any order.
     if np.array_equal(np.sort(keys), np.sort(others)):
         return 1.0
-    shared = np.intersect1d(_once(keys), _once(others), assume_unique=True)
-    return len(shared) / fewer
-
-
-def _once(keys: np.ndarray) -> np.ndarray:
-    found, counts = np.unique(keys, return_counts=True)
-    return found[counts == 1]
+    _, places = np.unique(np.concatenate([keys, others]), return_inverse=True)
+    places = places.reshape(-1)
+    total = np.bincount(places)
+    of_first = np.bincount(places[: len(keys)], minlength=len(total))
+    in_second, in_both, in_first = np.bincount(
+        of_first[total == 2], minlength=3
+    ).tolist()
+    within = in_first + in_second
+    # How many in both there are for each within one: of one distribution, by
+    # the sizes; of two, at most as many as Cauchy and Schwarz allow.
+    ratio = 2.0 * sizes[0] * sizes[1] / (sizes[0] ** 2 + sizes[1] ** 2)
+    if within:
+        ratio = max(ratio, 2.0 * math.sqrt(in_first * in_second) / within)
+    least, _ = clopper_pearson(in_both, in_both + within, level=_SURE)
+    if least <= ratio / (1.0 + ratio):
+        return 0.0
+    return (in_both - ratio * within) / min(sizes)

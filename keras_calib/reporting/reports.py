@@ -12,6 +12,7 @@ from keras_calib.predictions.batches import batches_of
 from keras_calib.predictions.batches import check_data
 from keras_calib.predictions.batches import count_batches
 from keras_calib.predictions.batches import predict_batch
+from keras_calib.predictions.collect import labels_of
 from keras_calib.predictions.outputs import read_as
 from keras_calib.reporting.document import Report
 from keras_calib.reporting.making import BLOCK
@@ -118,7 +119,7 @@ def report(
     progress = Progress(count_batches(data, batch_size, steps), verbose)
     for batch in batches_of(data, batch_size, steps, reading.output):
         making.add(
-            batch.labels,
+            labels_of(batch),
             [
                 predict_batch(model, batch, readings[name].output).outputs
                 for name, model in models.items()
