@@ -14,6 +14,7 @@ from keras_calib.checks import shape_of
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.exporting.signatures import ImageReader
 from keras_calib.value_checks import SUM_TOLERANCE
+from keras_calib.value_checks import check_probabilities
 
 __all__ = ["Question", "either_way", "questions", "scales"]
 
@@ -159,16 +160,18 @@ def _about(
 ) -> Question:
     outputs = keras.ops.cast(outputs, "float32")
     outputs = keras.ops.convert_to_numpy(outputs)
-    # Raises for values outside of [0, 1].
-    expected = served.answers(outputs)
     if not served.from_logits:
+        check_probabilities(outputs, "y_pred")
         _check_one_of_several(outputs)
+    expected = served.answers(outputs)
     rounding = _ROUNDING["half" if served.computes_in_half else "float32"]
 
     def logits_of(values):
         if not served.from_logits:
             values = np.clip(values, 0.0, 1.0)
-        return served.logits(values.astype("float32", copy=False))
+        # Moved by the rounding of half precision, sums are off 1: none counts.
+        counts = np.zeros(values.shape[:-1], bool)
+        return served.logits(values.astype("float32", copy=False), counts)
 
     if served.from_logits:
         steps = rounding * scales(outputs)

@@ -114,9 +114,14 @@ class ServedModel:
         """The named outputs that Keras makes of those of the network."""
         return _to_numpy(self._answer(outputs))
 
-    def logits(self, outputs: Any) -> np.ndarray:
-        """The `logits` that Keras makes of what the network returns."""
-        logits = to_model_logits(outputs, self.from_logits)
+    def logits(self, outputs: Any, counts: Any = None) -> np.ndarray:
+        """The `logits` that Keras makes of what the network returns.
+
+        Args:
+            outputs: As the network returns them.
+            counts: Where they are judged, as in `to_model_logits`.
+        """
+        logits = to_model_logits(outputs, self.from_logits, counts)
         if self.selector.calibrator is not None:
             logits = self.selector.calibrator(logits)
         return ops.convert_to_numpy(logits)
