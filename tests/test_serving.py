@@ -614,9 +614,11 @@ def test_grpc_refuses_what_is_too_much_at_once(examples):
         stopped = server.stop(30)
         with pytest.raises(grpc.RpcError) as raised:
             GrpcClient(address).predict({"x": [1.0]}, timeout=5)
+        # A connection may be there before the port is closed, and is cut then.
         assert raised.value.code() in (
             grpc.StatusCode.UNAVAILABLE,
             grpc.StatusCode.DEADLINE_EXCEEDED,
+            grpc.StatusCode.CANCELLED,
         )
         model.let.set()
         assert last.result()["y"].tolist() == [3]
