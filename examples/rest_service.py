@@ -33,9 +33,11 @@ _BUSY = (
     b"Retry-After: 1\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\n\r\n%b" % (len(_WHY_BUSY), _WHY_BUSY)
 )
-# Connections beyond the limit that are read on for at most so many seconds,
-# so that their clients get the answer; more are closed at once.
-_LEAVING, _LEAVING_SECONDS = 32, 1.0
+# Connections beyond the limit that are read on, so that their clients get the
+# answer; more are closed at once.
+_LEAVING = 32
+# For how long at most.
+_LEAVING_SECONDS = 1.0
 
 
 def _answer(model, body):
@@ -80,6 +82,21 @@ def _in_json(value):
 
 def _no_number(text):
     raise ValueError(f"{text} is no JSON")
+
+
+def _read_on(connection):
+    """Reads for a while what a client still sends, after the answer.
+
+    What is closed with bytes unread is reset, and the client that is still
+    sending does not see the answer.
+    """
+    end = time.monotonic() + _LEAVING_SECONDS
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
+        while (left := end - time.monotonic()) > 0:
+            connection.settimeout(left)
+            if not connection.recv(65536):
+                break
 
 
 def _named(value, specs):
@@ -192,10 +209,12 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or "Transfer-Encoding" in self.headers:
             self.answer(411, _error("the request must have its length"))
+            _read_on(self.connection)
             return
         if len(length) > 18 or int(length) > self.server.limits.bytes:
             most = self.server.limits.bytes
             self.answer(413, _error(f"the body has over {most} bytes"))
+            _read_on(self.connection)
             return
         try:
             content = self.rfile.read(int(length))
@@ -275,7 +294,6 @@ class _Server(ThreadingHTTPServer):
         with contextlib.suppress(OSError):
             request.setblocking(False)
             request.sendall(_BUSY)
-            request.shutdown(socket.SHUT_WR)
             if self._leaving.acquire(blocking=False):
                 leave = threading.Thread(
                     target=self._leave, args=(request,), daemon=True
@@ -289,18 +307,8 @@ class _Server(ThreadingHTTPServer):
         self.shutdown_request(request)
 
     def _leave(self, request):
-        """Reads on for a while before it closes.
-
-        What is closed with bytes unread is reset, and the client that is
-        still sending does not see the answer.
-        """
-        end = time.monotonic() + _LEAVING_SECONDS
         try:
-            with contextlib.suppress(OSError):
-                while (left := end - time.monotonic()) > 0:
-                    request.settimeout(left)
-                    if not request.recv(65536):
-                        break
+            _read_on(request)
         finally:
             self.shutdown_request(request)
             self._leaving.release()
