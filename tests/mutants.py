@@ -48,10 +48,16 @@ MUTANTS = {
     ),
     "record_with_gradient": Mutant(
         "losses/ranking.py",
-        "record = ops.stop_gradient(ops.cast(correctness, logits.dtype))",
-        "record = ops.cast(correctness, logits.dtype)",
+        "record = ops.stop_gradient(\n",
+        "record = (\n",
         "test_losses.py::"
         "test_the_record_of_a_ranking_is_no_variable_of_the_loss",
+    ),
+    "name_without_fsync": Mutant(
+        "backend/files.py",
+        "    sync_folder(path.parent)\n",
+        "    pass\n",
+        "test_files.py::test_a_name_is_safe_before_what_it_names",
     ),
     "slope_unclipped": Mutant(
         "score_histogram.py",
@@ -89,18 +95,25 @@ MUTANTS = {
 }
 
 
+def lines_of(mutant: Mutant) -> int:
+    """How often the file has the line, which must be once."""
+    source = (ROOT / "keras_calib" / mutant.file).read_text(encoding="utf-8")
+    return source.count(mutant.line)
+
+
 def survives(mutant: Mutant) -> str | None:
     """What is wrong if the tests do not see the mutant."""
-    source = (ROOT / "keras_calib" / mutant.file).read_text()
-    if source.count(mutant.line) != 1:
-        return f"{source.count(mutant.line)} such lines in {mutant.file}"
+    if (lines := lines_of(mutant)) != 1:
+        return f"{lines} such lines in {mutant.file}"
     with tempfile.TemporaryDirectory() as folder:
         for name in ("keras_calib", "tests"):
             shutil.copytree(ROOT / name, Path(folder, name))
         for name in ("pyproject.toml", "setup.cfg"):
             shutil.copy(ROOT / name, folder)
+        path = Path(folder, "keras_calib", mutant.file)
+        source = path.read_text(encoding="utf-8")
         changed = source.replace(mutant.line, mutant.change)
-        Path(folder, "keras_calib", mutant.file).write_text(changed)
+        path.write_text(changed, encoding="utf-8")
         done = subprocess.run(
             [
                 sys.executable,

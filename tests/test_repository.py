@@ -13,6 +13,7 @@ from pathlib import Path
 
 import cases
 import keras
+import mutants
 import pytest
 
 import keras_calib
@@ -450,6 +451,12 @@ def test_an_absent_extra_is_named_with_what_installs_it():
 def test_module_is_short_enough_to_read(path):
     lines = len(path.read_text(encoding="utf-8").splitlines())
     assert lines <= MAX_LINES
+
+
+def test_the_lines_that_mutants_change_are_there():
+    assert {
+        name: mutants.lines_of(m) for name, m in mutants.MUTANTS.items()
+    } == (dict.fromkeys(mutants.MUTANTS, 1))
 
 
 @each_module()
