@@ -573,8 +573,7 @@ def test_grpc_refuses_what_is_too_much_at_once(examples):
             assert model.running.acquire(timeout=60)
         # One more waits, and the others are refused.
         more = [check.future(b"", timeout=60) for _ in range(3)]
-        while sum(call.done() for call in more) < 2:
-            time.sleep(0.001)
+        until(lambda: sum(call.done() for call in more) >= 2)
         refused = [call for call in more if call.done()]
         model.let.set()
         for call in calls:
