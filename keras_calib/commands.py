@@ -73,6 +73,11 @@ _FLAGS = {
     "ignore_class": "--ignore-class",
     "num_bins": "--bins",
 }
+# And how files say `from_logits`.
+_KINDS = {
+    "True": "the array `logits` or columns `logit_0`, ...",
+    "False": "the array `probs` or columns `prob_0`, ...",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -167,7 +172,7 @@ def _checked(read: Callable[[str], Any]) -> Callable[[str], Any]:
         try:
             return read(text)
         except (ValueError, TypeError) as error:
-            words = re.sub(r"^`\w+` ", "", str(error))
+            words = _flagged(re.sub(r"^`\w+` ", "", str(error)))
             raise argparse.ArgumentTypeError(printable(words)) from error
 
     return read_or_refuse
@@ -371,8 +376,19 @@ def _plain_warnings() -> Iterator[None]:
 def _flagged(text: str) -> str:
     """Words of the library with the names that arguments have here."""
 
+    def kind(found: re.Match) -> str:
+        return ("use " if found[1] else "") + _KINDS[found[2]]
+
     def flag(found: re.Match) -> str:
         name, value = found.groups()
         return _FLAGS[name] + value if name in _FLAGS else found[0]
 
-    return re.sub(r"`(\w+)(|=[^`]*)`", flag, text)
+    def fact(found: re.Match) -> str:
+        return found[1] + _FLAGS.get(found[2], found[2])
+
+    text = re.sub(r"(pass )?`from_logits=(True|False)`", kind, text)
+    text = re.sub(r"`(\w+)(|=[^`]*)`", flag, text)
+    rule, received, facts = text.rpartition("Received: ")
+    # There is no flag for it.
+    facts = facts.replace(", method='ltt'", "")
+    return rule + received + re.sub(r"(^|, )(\w+)(?==)", fact, facts)

@@ -393,6 +393,7 @@ def test_batches_in_which_nothing_counts_are_left_out():
     ("changes", "error", "match"),
     [
         ({"labels": [0, 1]}, ValueError, "the same length"),
+        ({"probs": {}}, ValueError, "at least one model. Received: probs="),
         ({"class_names": ["ab", "c"]}, ValueError, "a name for each class"),
         ({"class_names": "abcd"}, TypeError, "`class_names`"),
         (
@@ -660,11 +661,14 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             (["--calibration=twenty.npz"], "4 classes in .*20 in --calib"),
             (["--calibration=twenty.npz", *select], "20 in --calib"),
             (["--predictions=twenty.npz"], "twenty.npz"),
-            (["--bins=301"], "^error: --bins must .* predictions=300"),
+            (["--bins=301"], "^error: --bins must .* --bins=301, predict"),
             # What the file holds is not what it says.
             (["--calibration=odd.npz"], "call the array .*`probs`"),
             (["--calibration=named.npz"], "call the array .*`logits`"),
-            (["--calibration=sigmoid.npz"], "sigmoid.npz: .* must sum to 1"),
+            (
+                ["--calibration=sigmoid.npz"],
+                "sigmoid.npz: .* must sum to 1 .* logits need the array `logit",
+            ),
             ([f"{choose[1]}=sigmoid.npz", choose[0]], "npz: .* must sum to 1"),
             (["--calibration=nan.npz"], "nan.npz: .* must not contain NaN"),
             (["--calibration=ids.npz"], r"class ids in \[0, 4\)"),
@@ -682,7 +686,8 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             # Words of the library name what is a flag here.
             (
                 ["--selection=s.npz", "--risk=0.001"],
-                "s.npz: No threshold .* this --risk, .* ask for --risk=0",
+                "s.npz: No threshold .* this --risk, .* ask for --risk=0.*"
+                "Received: --risk=0.001, --delta=0.05, samples",
             ),
         ],
         2: [
@@ -692,7 +697,7 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             ([*select, "--calibration=s.npz"], "must be different data"),
             (["--calibration=link.npz"], "must be different data"),
             (["--calibration=./t.npz"], "must be different data"),
-            (["--bins=100000"], "--bins: must be <= 1000"),
+            (["--bins=100000"], "--bins: must be <= 1000.*: --bins=100000"),
             (["--bins=0"], "--bins: must be >= 1"),
             (["--bins=many"], "--bins: must be a whole number"),
             ([*select, "--delta=0"], "--delta: must be a number between"),
