@@ -53,7 +53,7 @@ and the report has every number before and after. With --selection, again on
 other data, a threshold is chosen for --risk, so that with probability
 1 - --delta the true risk is not above it, and the report says what it does on
 --predictions. The three files must hold different samples: a file that
-repeats a fifth or more of another one is refused.
+repeats a fifth or more of another one, rounded or not, is refused.
 """
 _EXAMPLES = """\
 examples:
@@ -243,7 +243,7 @@ def _report(given: argparse.Namespace) -> None:
     for part in opened[len(predictions) :]:
         with blamed(part.flag):
             rows = part.file.read()
-            keys[part.flag] = row_keys(rows.outputs)
+            keys[part.flag] = row_keys(rows.outputs, part.file.from_logits)
             held_out[part.flag] = _with_logits(
                 rows, part.file.from_logits, given.ignore_class
             )
@@ -300,7 +300,7 @@ def _names(paths: Sequence[str]) -> list[str]:
 
 def _add_all(
     making: Making, opened: list[GivenFile], *, keys: bool, quiet: bool
-) -> np.ndarray:
+) -> np.ndarray | None:
     """Adds all predictions, and returns keys of the rows if asked for."""
     first = opened[0].file
     with blamed(opened[0].flag):
@@ -311,7 +311,7 @@ def _add_all(
     progress = Progress(total, verbose=not quiet)
     flags = " and ".join(part.flag for part in opened)
     batches = [part.file.batches(size) for part in opened]
-    found = [np.zeros(0, "uint64")]
+    found = []
     with blamed(flags):
         for rows in itertools.zip_longest(*batches):
             for part, other in zip(opened, rows, strict=True):
@@ -328,10 +328,10 @@ def _add_all(
                 rows[0].sample_weight,
             )
             if keys:
-                found.append(row_keys(rows[0].outputs))
+                found.append(row_keys(rows[0].outputs, first.from_logits))
             progress.step()
     progress.end()
-    return np.concatenate(found)
+    return np.concatenate(found) if keys else None
 
 
 def _rows_at_a_time(file: PredictionFile) -> int:

@@ -19,6 +19,8 @@ from keras_calib.commands import main
 from keras_calib.intervals import binomial_upper_bound
 from keras_calib.prediction_files import Rows
 from keras_calib.prediction_files import open_predictions
+from keras_calib.reporting.given_files import check_apart
+from keras_calib.reporting.given_files import row_keys
 
 
 class Page(HTMLParser):
@@ -622,6 +624,9 @@ def command_files(tmp_path, monkeypatch):
         ("twenty", labels, {"logits": twenty}),
         ("turned", labels[order], {"logits": logits[order]}),
         ("part", labels[order][:100], {"logits": logits[order][:100]}),
+        ("half", labels, {"logits": logits.astype("float16")}),
+        ("shifted", labels, {"logits": logits + 3}),
+        ("changed", labels, {"probs": softmax(logits)}),
         ("named", labels, {"probs": logits}),
         ("odd", labels, {"logits": softmax(logits)}),
         ("sigmoid", others[0], {"probs": 1 / (1 + np.exp(-others[1]))}),
@@ -634,6 +639,7 @@ def command_files(tmp_path, monkeypatch):
     ):
         np.savez(f"{name}.npz", labels=own, **arrays)
     write(tmp_path / "t.csv", labels, logits=logits)
+    write(tmp_path / "short.csv", labels, logits=logits.round(3))
     whole = (tmp_path / "t.npz").read_bytes()
     (tmp_path / "cut.npz").write_bytes(whole[:-60])
     flipped = bytearray(whole)
@@ -658,6 +664,11 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             (["--calibration=turned.npz"], "different data"),
             (["--calibration=t.csv"], "different data"),
             (["--calibration=part.npz"], "100.0 % of the smaller one"),
+            # The same with other digits, or in another form.
+            (["--calibration=half.npz"], "in both, but for their digits"),
+            (["--calibration=shifted.npz"], "in both, but for their digits"),
+            (["--calibration=changed.npz"], "in both, but for their digits"),
+            (["--calibration=short.csv"], "in both, but for their digits"),
             (["--calibration=twenty.npz"], "4 classes in .*20 in --calib"),
             (["--calibration=twenty.npz", *select], "20 in --calib"),
             (["--predictions=twenty.npz"], "twenty.npz"),
@@ -763,6 +774,24 @@ def test_command_lets_few_digits_be_alike_by_chance(
     capsys.readouterr()
     code, line = refused(capsys, *given)
     assert code == 1 and "must be different data" in line
+
+
+@pytest.mark.filterwarnings("error")
+def test_samples_that_are_independent_are_apart():
+    random = np.random.default_rng(0)
+    for trial in range(200):
+        num_classes = (2, 3, 10)[trial % 3]
+        keys = {}
+        for name, size in zip("ab", random.choice([100, 1000], 2), strict=True):
+            # Of one distribution or two, confident or not, coarse or not.
+            logits = 2.0 * random.normal(size=(size, num_classes))
+            sure = random.integers(num_classes, size=size)
+            logits[np.arange(size), sure] += random.choice([0.0, 8.0, 14.0])
+            probs = softmax(logits)
+            if random.random() < 0.3:
+                probs = probs.round(3)
+            keys[name] = row_keys(probs, False)
+        check_apart(keys)
 
 
 def test_help_is_had_from_a_shell():
