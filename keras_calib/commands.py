@@ -53,7 +53,7 @@ and the report has every number before and after. With --selection, again on
 other data, a threshold is chosen for --risk, so that with probability
 1 - --delta the true risk is not above it, and the report says what it does on
 --predictions. The three files must hold different samples: a file that
-repeats a fifth or more of another one is refused.
+repeats a fifth or more of another one, rounded or not, is refused.
 """
 _EXAMPLES = """\
 examples:
@@ -72,6 +72,11 @@ _FLAGS = {
     "delta": "--delta",
     "ignore_class": "--ignore-class",
     "num_bins": "--bins",
+}
+# And how files say `from_logits`.
+_KINDS = {
+    "True": "the array `logits` or columns `logit_0`, ...",
+    "False": "the array `probs` or columns `prob_0`, ...",
 }
 
 
@@ -167,7 +172,7 @@ def _checked(read: Callable[[str], Any]) -> Callable[[str], Any]:
         try:
             return read(text)
         except (ValueError, TypeError) as error:
-            words = re.sub(r"^`\w+` ", "", str(error))
+            words = _flagged(re.sub(r"^`\w+` ", "", str(error)))
             raise argparse.ArgumentTypeError(printable(words)) from error
 
     return read_or_refuse
@@ -238,7 +243,7 @@ def _report(given: argparse.Namespace) -> None:
     for part in opened[len(predictions) :]:
         with blamed(part.flag):
             rows = part.file.read()
-            keys[part.flag] = row_keys(rows.outputs)
+            keys[part.flag] = row_keys(rows.outputs, part.file.from_logits)
             held_out[part.flag] = _with_logits(
                 rows, part.file.from_logits, given.ignore_class
             )
@@ -295,7 +300,7 @@ def _names(paths: Sequence[str]) -> list[str]:
 
 def _add_all(
     making: Making, opened: list[GivenFile], *, keys: bool, quiet: bool
-) -> np.ndarray:
+) -> np.ndarray | None:
     """Adds all predictions, and returns keys of the rows if asked for."""
     first = opened[0].file
     with blamed(opened[0].flag):
@@ -306,7 +311,7 @@ def _add_all(
     progress = Progress(total, verbose=not quiet)
     flags = " and ".join(part.flag for part in opened)
     batches = [part.file.batches(size) for part in opened]
-    found = [np.zeros(0, "uint64")]
+    found = []
     with blamed(flags):
         for rows in itertools.zip_longest(*batches):
             for part, other in zip(opened, rows, strict=True):
@@ -323,10 +328,10 @@ def _add_all(
                 rows[0].sample_weight,
             )
             if keys:
-                found.append(row_keys(rows[0].outputs))
+                found.append(row_keys(rows[0].outputs, first.from_logits))
             progress.step()
     progress.end()
-    return np.concatenate(found)
+    return np.concatenate(found) if keys else None
 
 
 def _rows_at_a_time(file: PredictionFile) -> int:
@@ -371,8 +376,19 @@ def _plain_warnings() -> Iterator[None]:
 def _flagged(text: str) -> str:
     """Words of the library with the names that arguments have here."""
 
+    def kind(found: re.Match) -> str:
+        return ("use " if found[1] else "") + _KINDS[found[2]]
+
     def flag(found: re.Match) -> str:
         name, value = found.groups()
         return _FLAGS[name] + value if name in _FLAGS else found[0]
 
-    return re.sub(r"`(\w+)(|=[^`]*)`", flag, text)
+    def fact(found: re.Match) -> str:
+        return found[1] + _FLAGS.get(found[2], found[2])
+
+    text = re.sub(r"(pass )?`from_logits=(True|False)`", kind, text)
+    text = re.sub(r"`(\w+)(|=[^`]*)`", flag, text)
+    rule, received, facts = text.rpartition("Received: ")
+    # There is no flag for it.
+    facts = facts.replace(", method='ltt'", "")
+    return rule + received + re.sub(r"(^|, )(\w+)(?==)", fact, facts)

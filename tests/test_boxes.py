@@ -215,6 +215,16 @@ def test_classes_need_the_labels_of_the_boxes():
         kc.objectness([0, 0, 1, 1], [[0, 0, 1, 1]], classes=(1,))
 
 
+def test_arrays_that_are_masked_are_refused():
+    for measure in (
+        lambda x: kc.objectness(x, np.ones((1, 4))),
+        lambda x: kc.objectness([0, 0, 4, 4], x),
+        kc.objectness_from_mask,
+    ):
+        with pytest.raises(TypeError, match="must not be a masked array"):
+            measure(np.ma.ones((1, 4, 1)))
+
+
 @pytest.mark.parametrize(
     "mask", [np.zeros((3, 3)), np.zeros((3, 3, 2)), np.zeros((0, 3, 1))]
 )

@@ -43,6 +43,32 @@ def test_empty_batches_are_skipped():
 
 
 @pytest.mark.parametrize(
+    "layer",
+    [
+        kc.TemperatureScaling(temperature=2.0),
+        kc.LogitNormalization(p=2),
+        kc.SelectiveClassifier(threshold=0.5),
+    ],
+)
+def test_what_a_fit_refuses_a_call_refuses(layer):
+    _, logits = sample()
+    for rule, bad in {
+        "masked array": np.ma.array(logits, mask=logits > 4),
+        "real numbers, not complex": logits + 1j,
+        "numbers, not strings": logits.astype(str),
+    }.items():
+        for call in (layer, lambda x: layer(logits=x)):
+            with pytest.raises(TypeError, match=f"`logits` must .*{rule}"):
+                call(bad)
+    listed, traced = layer(logits.tolist()), keras.Input((4,))
+    keras.tree.map_structure(
+        lambda one, two: np.testing.assert_array_equal(array(one), array(two)),
+        listed,
+        keras.Model(traced, layer(traced))(logits),
+    )
+
+
+@pytest.mark.parametrize(
     "make",
     [
         kc.VectorScaling,

@@ -427,12 +427,18 @@ def test_a_file_is_made_where_there_are_no_links(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["m.onnx"]
 
 
+OTHERS = ("pb", "pt", "pth", "pkl", "json", "npz", "safetensors", "zip", "gz")
+
+
 def test_the_ending_of_a_path_fits_the_format(tmp_path):
     model, _ = trained(3)
     for name, made, match in (
         ("m.keras", None, "call `model.save"),
         ("m.h5", None, "call `model.save"),
         ("m.KERAS", "savedmodel", "call `model.save"),
+        ("m.hdf5", None, "call `model.save"),
+        *((f"m.{x}", None, f"or be .* folder: files in .{x}") for x in OTHERS),
+        ("m.PT", "savedmodel", "folder: files in .pt"),
         ("m.onnx", "savedmodel", "unless `format` is 'onnx'"),
         ("m.onnx", "litert", "unless `format` is 'onnx'"),
         ("m.tflite", "onnx", "unless `format` is 'litert'"),
@@ -445,6 +451,7 @@ def test_the_ending_of_a_path_fits_the_format(tmp_path):
         ("m.ONNX", None, "onnx"),
         ("1", None, "savedmodel"),
         ("v1.2", None, "savedmodel"),
+        ("model.v2", None, "savedmodel"),
         ("m.bin", "onnx", "onnx"),
     ):
         assert format_of(Path(name), made) == meant, name

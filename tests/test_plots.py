@@ -141,6 +141,8 @@ def test_displays_ask_the_model_what_it_returns(goldens):
     prob_model = keras.Model(inputs, keras.layers.Softmax()(inputs))
     with pytest.raises(ValueError, match="from_logits"):
         kc.ReliabilityDisplay.from_model(prob_model, (logits, labels))
+    with pytest.raises(TypeError, match="`model` must be a Keras model"):
+        kc.ReliabilityDisplay.from_model([1], (logits, labels))
     for model, from_logits in ((logit_model, True), (prob_model, False)):
         model.compile(loss=loss(from_logits=from_logits))
         found = kc.ReliabilityDisplay.from_model(model, (logits, labels))

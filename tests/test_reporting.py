@@ -19,6 +19,8 @@ from keras_calib.commands import main
 from keras_calib.intervals import binomial_upper_bound
 from keras_calib.prediction_files import Rows
 from keras_calib.prediction_files import open_predictions
+from keras_calib.reporting.given_files import check_apart
+from keras_calib.reporting.given_files import row_keys
 
 
 class Page(HTMLParser):
@@ -393,6 +395,7 @@ def test_batches_in_which_nothing_counts_are_left_out():
     ("changes", "error", "match"),
     [
         ({"labels": [0, 1]}, ValueError, "the same length"),
+        ({"probs": {}}, ValueError, "at least one model. Received: probs="),
         ({"class_names": ["ab", "c"]}, ValueError, "a name for each class"),
         ({"class_names": "abcd"}, TypeError, "`class_names`"),
         (
@@ -621,6 +624,9 @@ def command_files(tmp_path, monkeypatch):
         ("twenty", labels, {"logits": twenty}),
         ("turned", labels[order], {"logits": logits[order]}),
         ("part", labels[order][:100], {"logits": logits[order][:100]}),
+        ("half", labels, {"logits": logits.astype("float16")}),
+        ("shifted", labels, {"logits": logits + 3}),
+        ("changed", labels, {"probs": softmax(logits)}),
         ("named", labels, {"probs": logits}),
         ("odd", labels, {"logits": softmax(logits)}),
         ("sigmoid", others[0], {"probs": 1 / (1 + np.exp(-others[1]))}),
@@ -633,6 +639,7 @@ def command_files(tmp_path, monkeypatch):
     ):
         np.savez(f"{name}.npz", labels=own, **arrays)
     write(tmp_path / "t.csv", labels, logits=logits)
+    write(tmp_path / "short.csv", labels, logits=logits.round(3))
     whole = (tmp_path / "t.npz").read_bytes()
     (tmp_path / "cut.npz").write_bytes(whole[:-60])
     flipped = bytearray(whole)
@@ -657,14 +664,22 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             (["--calibration=turned.npz"], "different data"),
             (["--calibration=t.csv"], "different data"),
             (["--calibration=part.npz"], "100.0 % of the smaller one"),
+            # The same with other digits, or in another form.
+            (["--calibration=half.npz"], "in both, but for their digits"),
+            (["--calibration=shifted.npz"], "in both, but for their digits"),
+            (["--calibration=changed.npz"], "in both, but for their digits"),
+            (["--calibration=short.csv"], "in both, but for their digits"),
             (["--calibration=twenty.npz"], "4 classes in .*20 in --calib"),
             (["--calibration=twenty.npz", *select], "20 in --calib"),
             (["--predictions=twenty.npz"], "twenty.npz"),
-            (["--bins=301"], "^error: --bins must .* predictions=300"),
+            (["--bins=301"], "^error: --bins must .* --bins=301, predict"),
             # What the file holds is not what it says.
             (["--calibration=odd.npz"], "call the array .*`probs`"),
             (["--calibration=named.npz"], "call the array .*`logits`"),
-            (["--calibration=sigmoid.npz"], "sigmoid.npz: .* must sum to 1"),
+            (
+                ["--calibration=sigmoid.npz"],
+                "sigmoid.npz: .* must sum to 1 .* logits need the array `logit",
+            ),
             ([f"{choose[1]}=sigmoid.npz", choose[0]], "npz: .* must sum to 1"),
             (["--calibration=nan.npz"], "nan.npz: .* must not contain NaN"),
             (["--calibration=ids.npz"], r"class ids in \[0, 4\)"),
@@ -682,7 +697,8 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             # Words of the library name what is a flag here.
             (
                 ["--selection=s.npz", "--risk=0.001"],
-                "s.npz: No threshold .* this --risk, .* ask for --risk=0",
+                "s.npz: No threshold .* this --risk, .* ask for --risk=0.*"
+                "Received: --risk=0.001, --delta=0.05, samples",
             ),
         ],
         2: [
@@ -692,7 +708,7 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             ([*select, "--calibration=s.npz"], "must be different data"),
             (["--calibration=link.npz"], "must be different data"),
             (["--calibration=./t.npz"], "must be different data"),
-            (["--bins=100000"], "--bins: must be <= 1000"),
+            (["--bins=100000"], "--bins: must be <= 1000.*: --bins=100000"),
             (["--bins=0"], "--bins: must be >= 1"),
             (["--bins=many"], "--bins: must be a whole number"),
             ([*select, "--delta=0"], "--delta: must be a number between"),
@@ -758,6 +774,24 @@ def test_command_lets_few_digits_be_alike_by_chance(
     capsys.readouterr()
     code, line = refused(capsys, *given)
     assert code == 1 and "must be different data" in line
+
+
+@pytest.mark.filterwarnings("error")
+def test_samples_that_are_independent_are_apart():
+    random = np.random.default_rng(0)
+    for trial in range(200):
+        num_classes = (2, 3, 10)[trial % 3]
+        keys = {}
+        for name, size in zip("ab", random.choice([100, 1000], 2), strict=True):
+            # Of one distribution or two, confident or not, coarse or not.
+            logits = 2.0 * random.normal(size=(size, num_classes))
+            sure = random.integers(num_classes, size=size)
+            logits[np.arange(size), sure] += random.choice([0.0, 8.0, 14.0])
+            probs = softmax(logits)
+            if random.random() < 0.3:
+                probs = probs.round(3)
+            keys[name] = row_keys(probs, False)
+        check_apart(keys)
 
 
 def test_help_is_had_from_a_shell():

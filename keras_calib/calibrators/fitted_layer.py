@@ -6,6 +6,7 @@ import keras
 
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
+from keras_calib.numerics import as_numbers
 from keras_calib.numerics import concrete
 
 __all__ = ["FittedLayer"]
@@ -21,6 +22,10 @@ class FittedLayer(keras.layers.Layer):
     """
 
     _fitted = False
+
+    def __call__(self, logits, *args, **kwargs):
+        # Before Keras, which drops what masks an array.
+        return super().__call__(as_numbers(logits, "logits"), *args, **kwargs)
 
     @property
     def fitted(self) -> bool:

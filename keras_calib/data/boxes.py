@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.checks import check_in
+from keras_calib.checks import check_numbers
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
 from keras_calib.extras import tensorflow as tf
@@ -294,7 +295,7 @@ def mask_area(mask: Any, classes: Sequence[int] | None = None) -> Any:
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section A.2
         (the object's pixels are counted), https://arxiv.org/abs/2009.06432
     """
-    mask = tf.convert_to_tensor(mask)
+    mask = _tensor("mask", mask)
     if mask.shape.rank is not None and (
         mask.shape.rank < 3 or mask.shape[-1] not in (1, None)
     ):
@@ -325,7 +326,7 @@ def selected(values: Any, classes: Sequence[int] | None) -> Any:
 
 def as_boxes(name: str, boxes: Any, several: bool = False) -> Any:
     """A float tensor `(..., 4)`, or `(..., n, 4)`; integers become float32."""
-    boxes = tf.convert_to_tensor(boxes)
+    boxes = _tensor(name, boxes)
     if not boxes.dtype.is_floating:
         boxes = tf.cast(boxes, "float32")
     if boxes.shape.rank is not None and (
@@ -345,3 +346,10 @@ def as_boxes(name: str, boxes: Any, several: bool = False) -> Any:
             )
         )
     return boxes
+
+
+def _tensor(name: str, x: Any) -> Any:
+    """A tensor of TensorFlow, on every backend."""
+    if isinstance(x, np.ndarray):
+        check_numbers(name, x)
+    return tf.convert_to_tensor(x)

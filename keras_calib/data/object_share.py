@@ -147,8 +147,8 @@ def objectness_from_mask(
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section A.2,
         https://arxiv.org/abs/2009.06432
     """
-    mask = tf.convert_to_tensor(mask)
     area = mask_area(mask, classes)
+    mask = tf.convert_to_tensor(mask)
     height, width = mask.shape[-3], mask.shape[-2]
     if 0 in (height, width):
         raise ValueError(

@@ -33,6 +33,13 @@ _ENDINGS = {
     ".hdf5": None,
 }
 
+# Of files that are not written; other dots are of names such as v1.2.
+_FOREIGN = {
+    *(".ckpt", ".pb", ".pt", ".pth", ".safetensors"),
+    *(".json", ".npy", ".npz", ".pickle", ".pkl"),
+    *(".gz", ".tar", ".tgz", ".zip"),
+}
+
 # Functions of arrays by name that return arrays by name.
 Signatures = dict[str, Callable[..., dict[str, np.ndarray]]]
 
@@ -62,16 +69,23 @@ def format_of(path: Path, name: str | None) -> str:
 
     Raises:
         ValueError: If the ending is of another format than the name, or of
-            one that only Keras reads.
+            one that is not written here.
     """
     ending = path.suffix.lower()
     meant = _ENDINGS.get(ending, name or "savedmodel")
+    reason = None
     if meant is None:
+        reason = (
+            f"{ending} is Keras' own format, which needs Keras to be served; "
+            "for it call `model.save(path)`"
+        )
+    elif ending in _FOREIGN:
+        reason = f"files in {ending} are of a format that is not written"
+    if reason is not None:
         raise ValueError(
             invalid(
                 "`path` must end in .onnx or .tflite, or be the name of a "
-                f"folder: {ending} is Keras' own format, which needs Keras to "
-                "be served; for it call `model.save(path)`",
+                f"folder: {reason}",
                 path=str(path),
             )
         )

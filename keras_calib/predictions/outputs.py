@@ -139,11 +139,15 @@ def choose_output(
 
     Raises:
         TypeError: If there are several and `output` is None, or `output` is
-            of another kind.
+            of another kind, or `model` is no model.
         ValueError: If there is no such output.
     """
     if isinstance(output, ChosenOutput):
         return output
+    if not hasattr(model, "predict_on_batch"):
+        raise TypeError(
+            invalid("`model` must be a Keras model", model=type(model).__name__)
+        )
     if output is not None and (
         isinstance(output, bool) or not isinstance(output, str | int)
     ):

@@ -34,6 +34,12 @@ _SAME, _ALIKE = 0.2, 0.01
 _SURE = 0.9999
 # Of the multipliers of the classes: keys of two files must be comparable.
 _SEED = 20
+# Of the grids that see through rounding: how many directions they have, and
+# how wide their cells are, where all predictions lie on a sphere of radius 1.
+_DIRECTIONS = 4
+_WIDTHS = (3e-2, 3e-3, 3e-4, 3e-5)
+# Seven standard deviations of the square root of a count.
+_BEYOND_CHANCE = 3.5
 
 
 class GivenFile(NamedTuple):
@@ -147,12 +153,18 @@ def check_apart(keys: dict[str, np.ndarray]) -> None:
         UserWarning: If it repeats a little.
     """
     for (one, first), (two, second) in itertools.combinations(keys.items(), 2):
-        share = _shared_share(first, second)
+        share = _shared_share(first[:, 0], second[:, 0])
+        how = ""
+        if share <= _SAME:
+            # The same predictions with other digits, or in another form.
+            near = max(map(_near_share, first.T[1:], second.T[1:]))
+            if near > share:
+                share, how = near, ", but for their digits or form"
         if share <= _ALIKE:
             continue
         fact = (
             f"{one} and {two}, of which {100.0 * share:.1f} % of the smaller "
-            "one is in both"
+            f"one is in both{how}"
         )
         rule = (
             "--predictions, --calibration and --selection must be different "
@@ -173,25 +185,87 @@ def blamed(flag: str) -> Iterator[None]:
         raise ValueError(f"{flag}: {error}") from error
 
 
-def row_keys(outputs: np.ndarray) -> np.ndarray:
-    """A number for each sample, equal where predictions are equal.
+def row_keys(outputs: np.ndarray, from_logits: bool) -> np.ndarray:
+    """Numbers for each sample, equal where predictions are equal, or nearly.
 
-    Of the values in float32, so that the same predictions have the same keys
-    in files of different formats.
+    The first is of the values in float32, so that the same predictions have
+    the same keys in files of different formats. The others are of the cells
+    of grids, from coarse to fine, in which the probabilities lie.
 
     Args:
         outputs: Predictions `(n, ..., num_classes)`.
+        from_logits: Whether these are logits.
 
     Returns:
-        uint64 `(n,)`.
+        uint64 `(n, num_keys)`.
     """
-    rows = np.asarray(outputs).reshape(len(outputs), -1).astype("float32")
+    outputs = np.asarray(outputs).astype("float32", copy=False)
     # 0 and -0 are equal and differ in their bits.
-    bits = (rows + np.float32(0.0)).view("uint32").astype("uint64")
+    bits = (outputs.reshape(len(outputs), -1) + np.float32(0.0)).view("uint32")
+    with np.errstate(all="ignore"):
+        places = np.nan_to_num(_places(outputs, from_logits))
+    cells = [np.rint(places / np.float32(width)) for width in _WIDTHS]
+    cells = [cell.astype("int64").view("uint64") for cell in cells]
+    return np.stack([_hashed(x) for x in (bits.astype("uint64"), *cells)], 1)
+
+
+def _hashed(rows: np.ndarray) -> np.ndarray:
     random = np.random.default_rng(_SEED)
-    factors = random.integers(0, 2**63, bits.shape[1], "uint64") * 2 + 1
+    factors = random.integers(0, 2**63, rows.shape[1], "uint64") * 2 + 1
     # Modulo 2**64, as unsigned integers of NumPy are.
-    return bits @ factors
+    return rows @ factors
+
+
+def _places(outputs: np.ndarray, from_logits: bool) -> np.ndarray:
+    """A few numbers for each sample, near where probabilities are near.
+
+    Of their square roots: rounding moves small and large ones alike.
+    """
+    if outputs.shape[-1] == 1:
+        other = np.zeros_like(outputs) if from_logits else 1 - outputs
+        outputs = np.concatenate([other, outputs], axis=-1)
+    rows = outputs.reshape(-1, outputs.shape[-1])
+    if from_logits:
+        roots = rows - rows.max(axis=-1, keepdims=True)
+        roots *= 0.5
+        np.exp(roots, out=roots)
+    else:
+        roots = np.maximum(rows, 0)
+        np.sqrt(roots, out=roots)
+    random = np.random.default_rng(_SEED)
+    directions = random.normal(size=(rows.shape[-1], _DIRECTIONS))
+    places = roots @ directions.astype("float32")
+    places /= np.sqrt(np.einsum("nk,nk->n", roots, roots))[:, None]
+    # Of an image, the mean over its pixels.
+    return places.reshape(len(outputs), -1, _DIRECTIONS).mean(axis=1)
+
+
+def _pairs(keys: np.ndarray, others: np.ndarray) -> list[int]:
+    """How many keys occur twice: in the first, in each once, in the second."""
+    _, places = np.unique(np.concatenate([keys, others]), return_inverse=True)
+    places = places.reshape(-1)
+    total = np.bincount(places)
+    of_first = np.bincount(places[: len(keys)], minlength=len(total))
+    return np.bincount(of_first[total == 2], minlength=3).tolist()[::-1]
+
+
+def _near_share(keys: np.ndarray, others: np.ndarray) -> float:
+    """At least this share of a data set is in another one, rounding aside.
+
+    Args:
+        keys: Of the cells of one data set, `(n,)`.
+        others: Of the other, `(m,)`.
+
+    Returns:
+        From 0 to 1, of the smaller one. By Cauchy and Schwarz, of two
+        distributions whatever they are, no more pairs are expected in both
+        than twice the geometric mean of those within each.
+    """
+    in_first, in_both, in_second = _pairs(keys, others)
+    by_chance = 2.0 * math.prod(
+        math.sqrt(count) + _BEYOND_CHANCE for count in (in_first, in_second)
+    )
+    return max(0.0, in_both - by_chance) / max(1, min(len(keys), len(others)))
 
 
 def _shared_share(keys: np.ndarray, others: np.ndarray) -> float:
@@ -217,13 +291,7 @@ def _shared_share(keys: np.ndarray, others: np.ndarray) -> float:
     # In any order.
     if np.array_equal(np.sort(keys), np.sort(others)):
         return 1.0
-    _, places = np.unique(np.concatenate([keys, others]), return_inverse=True)
-    places = places.reshape(-1)
-    total = np.bincount(places)
-    of_first = np.bincount(places[: len(keys)], minlength=len(total))
-    in_second, in_both, in_first = np.bincount(
-        of_first[total == 2], minlength=3
-    ).tolist()
+    in_first, in_both, in_second = _pairs(keys, others)
     within = in_first + in_second
     # How many in both there are for each within one: of one distribution, by
     # the sizes; of two, at most as many as Cauchy and Schwarz allow.

@@ -91,7 +91,7 @@ def report(
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
         https://arxiv.org/abs/1706.04599
     """
-    models = models if isinstance(models, dict) else {"model": models}
+    models = _by_name("models", models)
     readings = {
         name: read_as(model, from_logits, ignore_class, output)
         for name, model in models.items()
@@ -181,7 +181,7 @@ def report_of_predictions(
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
         https://arxiv.org/abs/1706.04599
     """
-    outputs = probs if isinstance(probs, dict) else {"model": probs}
+    outputs = _by_name("probs", probs)
     outputs = {k: as_array(v, "probs") for k, v in outputs.items()}
     labels = as_array(labels, "labels")
     columns = {"labels": labels, **outputs}
@@ -227,3 +227,14 @@ def report_of_predictions(
         progress.step()
     progress.end()
     return making.report()
+
+
+def _by_name(what: str, given: Any) -> dict[str, Any]:
+    """One for each model; a single one is of a model of no name."""
+    if not isinstance(given, dict):
+        return {"model": given}
+    if not given:
+        raise ValueError(
+            invalid(f"`{what}` must be of at least one model", **{what: given})
+        )
+    return given

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.checks import check_at_least
 from keras_calib.checks import invalid
 from keras_calib.inputs import read_arrays
@@ -22,7 +23,7 @@ _SAME = 1e-12
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class LogitNormalization(keras.layers.Layer):
+class LogitNormalization(FittedLayer):
     """Scores predictions by their normalised largest logit.
 
     max_k v_k / ||v||_p, v = z - mean(z). `fit` takes the p of 0 to 9 with the
@@ -83,15 +84,14 @@ class LogitNormalization(keras.layers.Layer):
         self._fitted = p is not None
 
     @property
-    def fitted(self) -> bool:
-        """Whether p is known."""
-        return self._fitted
-
-    @property
     def p(self) -> float | str:
         """The order of the norm, or `"msp"` for the softmax score."""
         self.check_fitted()
         return self._p
+
+    def fitted_summary(self) -> dict[str, Any]:
+        """The order of the norm."""
+        return {"p": self._p}
 
     def fit(
         self,
@@ -162,14 +162,3 @@ class LogitNormalization(keras.layers.Layer):
         del config["dtype"]
         p = self._p if self.fitted else None
         return {**config, "p": p, "center": self.center}
-
-    def check_fitted(self) -> None:
-        """Raises RuntimeError before `fit`."""
-        if not self._fitted:
-            raise RuntimeError(
-                invalid(
-                    "`LogitNormalization` must be fitted before use: call "
-                    "`fit(labels, logits)` with held-out data",
-                    fitted=False,
-                )
-            )
