@@ -33,6 +33,7 @@ from objectness_training import build
 from objectness_training import compile_model
 from objectness_training import load
 from strategies import check_batch_size
+from strategies import make_alike
 from strategies import scope
 
 import keras_calib
@@ -107,6 +108,7 @@ def main(_):
             model = build(_NET.value, size, width=_WIDTH.value, **labels)
             compile_model(model, method, epochs * steps, _RATE.value)
         model.fit(batches, epochs=epochs, steps_per_epoch=steps, verbose=2)
+        make_alike(model)
         rows[method] = measure(model, *views)
         (workdir / "table.txt").write_text(table(rows) + "\n")
     print(f"\n{table(rows)}\n{workdir / 'table.txt'}\n{picture}")
