@@ -584,6 +584,7 @@ def test_scripts_train_on_two_devices_to_their_last_file(
             tmp_path / "objectness",
             "--width=2",
             "--method=CutMix",
+            "--synchronized",
         ),
     ]
     errors = first.communicate()[1]
