@@ -22,6 +22,7 @@ from run_results import run_folder
 from run_results import save_predictions
 from run_results import write_row
 from strategies import check_batch_size
+from strategies import make_alike
 from strategies import scope
 
 import keras_calib
@@ -105,6 +106,7 @@ def _run(task, setup, method, options, folder, extra):
         check_flags(folder, setup, method, options, **flags)
     model = build(task, setup, method, options)
     epochs, seconds = _fit(model, task, setup, options, folder)
+    make_alike(model)
     row = {
         "setup": setup.setup,
         "method": method.method,

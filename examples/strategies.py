@@ -11,7 +11,7 @@ import functools
 import keras
 from absl import app
 
-__all__ = ["check_batch_size", "mirrored", "scope"]
+__all__ = ["check_batch_size", "make_alike", "mirrored", "scope"]
 
 
 def check_batch_size(batch_size, strategy, logical_devices=None):
@@ -66,6 +66,19 @@ def scope(strategy, logical_devices=None):
     if strategy == "none":
         return contextlib.nullcontext()
     return mirrored(logical_devices).scope()
+
+
+def make_alike(model):
+    """Gives all replicas of a trained model the variables of the first.
+
+    Each moves the statistics of plain batch normalizations by itself, and a
+    saved file holds those of the first: what is measured must be what is
+    saved.
+
+    Args:
+        model: After training, before it predicts or is saved.
+    """
+    model.set_weights(model.get_weights())
 
 
 @functools.cache

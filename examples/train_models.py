@@ -34,6 +34,7 @@ from resumable_training import BATCH_SIZE
 from resumable_training import build
 from resumable_training import train
 from strategies import check_batch_size
+from strategies import make_alike
 from strategies import scope
 from training_methods import tasks
 
@@ -77,6 +78,7 @@ def run(load, *, num_classes, seeds, epochs, width, scope, workdir):
                     workdir=workdir,
                     name=re.sub(r"\W+", "_", title),
                 )
+                make_alike(model)
                 logits = model.predict(images, batch_size=10_000, verbose=0)
                 methods = values.setdefault(task.name, {})
                 methods.setdefault(name, []).append(measure(labels, logits))

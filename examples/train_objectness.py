@@ -25,6 +25,7 @@ import keras
 from absl import app
 from absl import flags
 from absl import logging
+from nets.convolutions import synchronize
 from objectness_results import draw_crops
 from objectness_results import measure
 from objectness_results import table
@@ -33,6 +34,7 @@ from objectness_training import build
 from objectness_training import compile_model
 from objectness_training import load
 from strategies import check_batch_size
+from strategies import make_alike
 from strategies import scope
 
 import keras_calib
@@ -56,6 +58,9 @@ _STRATEGY = flags.DEFINE_enum(
 )
 _LOGICAL_DEVICES = flags.DEFINE_integer(
     "logical_devices", None, "Split the CPU, to try mirrored without GPUs."
+)
+_SYNCHRONIZED = flags.DEFINE_bool(
+    "synchronized", False, "Batch normalization by all devices together."
 )
 _WORKDIR = flags.DEFINE_string("workdir", "work/objectness", "For results.")
 
@@ -105,8 +110,10 @@ def main(_):
         steps = count // _BATCH_SIZE.value
         with scope(*devices):
             model = build(_NET.value, size, width=_WIDTH.value, **labels)
+            synchronize(model, _SYNCHRONIZED.value)
             compile_model(model, method, epochs * steps, _RATE.value)
         model.fit(batches, epochs=epochs, steps_per_epoch=steps, verbose=2)
+        make_alike(model)
         rows[method] = measure(model, *views)
         (workdir / "table.txt").write_text(table(rows) + "\n")
     print(f"\n{table(rows)}\n{workdir / 'table.txt'}\n{picture}")

@@ -15,6 +15,8 @@ from keras import backend
 from keras import ops
 
 from keras_calib.backend.keras_internals import backing_value
+from keras_calib.checks import invalid
+from keras_calib.checks import warn
 
 __all__ = [
     "all_rows",
@@ -23,6 +25,7 @@ __all__ = [
     "own_rows",
     "shared_by_replicas",
     "sum_over_replicas",
+    "warn_of_differences",
 ]
 
 
@@ -122,6 +125,45 @@ def shared_by_replicas(model: Any, inputs: Any, count: int) -> Any:
         )
 
     return keras.tree.map_structure(shared, inputs)
+
+
+def warn_of_differences(model: Any) -> None:
+    """Warns if the replicas of a model would predict different things.
+
+    Keras moves the statistics of a batch normalization that is not
+    synchronized on each replica by itself.
+
+    Args:
+        model: A Keras model, outside of a step.
+    """
+    if backend.backend() != "tensorflow":
+        return
+    strategy = model.distribute_strategy
+    if strategy.num_replicas_in_sync == 1:
+        return
+    differ = []
+    for variable in model.non_trainable_weights:
+        if variable.aggregation == "sum":
+            continue
+        parts = strategy.experimental_local_results(variable.value)
+        first, *others = (part.numpy() for part in parts)
+        # Rounding is no difference.
+        if not all(np.allclose(first, x, equal_nan=True) for x in others):
+            differ.append(variable.path)
+    if differ:
+        warn(
+            invalid(
+                "Variables of the model differ between its replicas: what it "
+                "predicts depends on which replica reads an example, and "
+                "saved files hold the values of the first. Build "
+                "`BatchNormalization(synchronized=True)`, or call "
+                "`model.set_weights(model.get_weights())` before predicting "
+                "and saving, which gives all of them those of the first",
+                num_replicas=strategy.num_replicas_in_sync,
+                differ=len(differ),
+                first=differ[:3],
+            )
+        )
 
 
 def assign_sum(variable: Any, value: Any) -> None:

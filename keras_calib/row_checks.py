@@ -9,6 +9,7 @@ import numpy as np
 from keras import backend
 from keras import ops
 
+from keras_calib.backend.traced import made_by
 from keras_calib.checks import invalid
 from keras_calib.checks import shape_of
 from keras_calib.checks import warn
@@ -30,6 +31,7 @@ __all__ = [
     "sum_tolerance",
     "sums_to_1",
     "usable_outputs",
+    "warn_by_operation",
     "warn_of_probabilities",
     "without_harm",
 ]
@@ -40,6 +42,8 @@ _HALF_TOLERANCE = {"float16": 5e-3, "bfloat16": 3e-2}
 # And at all: of a dtype that the probabilities were computed in and that
 # nobody knows.
 LOOSE_TOLERANCE = max(_HALF_TOLERANCE.values())
+
+_AS_LOGITS = "is read as logits: pass `from_logits=False`, or the logits"
 
 
 def check_no_nan(outputs: np.ndarray, from_logits: bool, name: str) -> None:
@@ -224,8 +228,35 @@ def as_logits_message(name: str) -> str:
     """What to say of probabilities that are given as logits."""
     return (
         f"`{name}` looks like probabilities (rows in [0, 1] that sum to 1) and "
-        "is read as logits: pass `from_logits=False`, or the logits"
+        + _AS_LOGITS
     )
+
+
+def warn_by_operation(outputs: Any, name: str, from_logits: bool) -> bool:
+    """Warns of outputs that are not what `from_logits` says, while traced.
+
+    On TensorFlow the graph shows a layer without a softmax, or a softmax.
+
+    Args:
+        outputs: Shape `(..., num_classes)`.
+        name: What the caller calls them.
+        from_logits: How they are read.
+
+    Returns:
+        Whether it warned.
+    """
+    kind = made_by(outputs)
+    if kind != ("softmax" if from_logits else "layer"):
+        return False
+    if from_logits:
+        warn(f"`{name}` is the output of a softmax or sigmoid and {_AS_LOGITS}")
+    else:
+        warn(
+            f"`{name}` is the output of a layer without a softmax and is read "
+            "as probabilities: pass `from_logits=True`, or end the model in a "
+            "softmax. A compiled loss is NaN where rows do not sum to 1"
+        )
+    return True
 
 
 def without_harm(

@@ -55,6 +55,11 @@ def test_replicas_train_every_model_as_one_device():
     assert set(answer["read"]["rows"]) <= {1, 16}
     for name, difference in answer["read"]["differences"].items():
         assert difference < 1e-5, (name, difference)
+    (told, quiet), difference = answer["unlike"]
+    assert len(told) == 2
+    assert "plain/moving_mean']" in told[0]
+    assert quiet == []
+    assert difference < 1e-6
     for name, (difference, shown) in answer["losses"].items():
         assert difference < 1e-6, (name, difference)
         assert shown < 1e-5, (name, shown)

@@ -211,6 +211,9 @@ def test_images_are_moved_within_reach(examples, augment, reach, monkeypatch):
             batches = image_sets.training_batches(
                 part, count, augment=augment, seed=0
             )
+        # `array_pipeline` makes batches in parallel.
+        in_one_thread = isinstance(batches, keras_calib.EpochBatches)
+        assert in_one_thread == (backend == "jax")
         images, y = next(iter(batches))
         images = np.asarray(images)
         assert images.dtype == "float32" and images.shape == part[0].shape

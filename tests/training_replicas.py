@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 import keras
@@ -24,6 +25,7 @@ from small_trainings import trained
 
 import keras_calib as kc
 from keras_calib.predictions import predict_batches
+from keras_calib.replicas import warn_of_differences
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "examples"))
@@ -121,6 +123,9 @@ def normalized(run_eagerly=False):
     )
     # The last batch is uneven.
     model.fit(x, y, batch_size=32, epochs=3, shuffle=False, verbose=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_differences(model)
     return model.get_weights()
 
 
@@ -352,6 +357,34 @@ def read(num_replicas):
     return {"differences": differences, "rows": sorted({*seen} - {None})}
 
 
+def unlike():
+    """What is said of replicas with statistics of their own, then none.
+
+    Returns:
+        Warnings, before and after the replicas are made alike; and how far
+        outputs then are from the first replica's.
+    """
+    x = np.random.default_rng(0).normal(size=(5, 6)).astype("float32")
+    layer = keras.layers.BatchNormalization(name="plain")
+    model = keras.Sequential([keras.Input((6,)), layer])
+    model.compile(loss=LOSSES["mmce"])
+    outputs = keras.ops.convert_to_numpy(model(x))
+    strategy = tf.distribute.get_strategy()
+    means = strategy.experimental_local_results(layer.moving_mean.value)
+    for place, part in enumerate(means):
+        part.assign(part + place)
+    texts = []
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            (batch,) = predict_batches(model, (x, None))
+            kc.report(model, (x, np.arange(5)), verbose=0)
+        told = [str(each.message) for each in told]
+        texts.append([text for text in told if "replicas" in text])
+        model.set_weights(model.get_weights())
+    return texts, float(np.abs(batch.outputs - outputs).max())
+
+
 def main(num_replicas):
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(
@@ -380,6 +413,7 @@ def main(num_replicas):
         refused = what_trains_wrongly()
         metrics = [kc.ECE(from_logits=True) for _ in range(2)]
         answers = read(num_replicas)
+        differing = unlike()
     outside = updated(*metrics)
     models = {
         name: largest_differences(a, b)
@@ -410,6 +444,7 @@ def main(num_replicas):
         "refused": refused,
         "outside": outside,
         "read": answers,
+        "unlike": differing,
     }
     print(json.dumps(answer, default=str))
 

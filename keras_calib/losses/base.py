@@ -25,6 +25,7 @@ from keras_calib.replicas import sum_over_replicas
 from keras_calib.row_checks import LOOSE_TOLERANCE
 from keras_calib.row_checks import check_row_sums
 from keras_calib.row_checks import sums_to_1
+from keras_calib.row_checks import warn_by_operation
 from keras_calib.row_checks import warn_of_probabilities
 from keras_calib.value_checks import is_integer
 from keras_calib.weights import broadcast_weight
@@ -50,7 +51,8 @@ class PerSampleLoss(keras.losses.Loss):
     Compiled code cannot raise. There an impossible label (an id out of
     range, a row that does not sum to 1) makes the loss NaN, and so do
     probabilities that do not sum to 1 within 0.03: above all the outputs of
-    a model of logits whose loss lacks `from_logits=True`. In eager use both
+    a model of logits whose loss lacks `from_logits=True`. On TensorFlow the
+    last layer of the model tells, and is warned of once. In eager use both
     raise, and logits that look like probabilities are warned of once.
 
     Args:
@@ -117,6 +119,8 @@ class PerSampleLoss(keras.losses.Loss):
         self.hyperparameters = hyperparameters
         # Whether predictions were seen to be what `from_logits` says.
         self._has_seen_logits = False
+        # Whether a traced graph was warned of.
+        self._has_told = False
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         y_true = ops.convert_to_tensor(as_numbers(y_true, "y_true"))
@@ -173,11 +177,18 @@ class PerSampleLoss(keras.losses.Loss):
         }
 
     def _check_outputs(self, y_pred, weight):
-        """Looks, in eager use, whether these are what `from_logits` says."""
+        """Looks whether these are what `from_logits` says.
+
+        In eager use at the values, in a graph at what made them.
+        """
         if self.from_logits and self._has_seen_logits:
             return
         if self.axis not in (-1, len(y_pred.shape) - 1):
             y_pred = ops.moveaxis(y_pred, self.axis, -1)
+        if not self._has_told:
+            self._has_told = warn_by_operation(
+                y_pred, "y_pred", self.from_logits
+            )
         if self.from_logits:
             self._has_seen_logits = warn_of_probabilities(y_pred, "y_pred")
             return

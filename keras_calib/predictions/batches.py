@@ -21,6 +21,7 @@ from keras_calib.predictions.given_arrays import with_arrays
 from keras_calib.predictions.outputs import ChosenOutput
 from keras_calib.predictions.outputs import choose_output
 from keras_calib.replicas import shared_by_replicas
+from keras_calib.replicas import warn_of_differences
 
 __all__ = [
     "Batch",
@@ -182,7 +183,8 @@ def predict_batches(
     """The batches of a data set with what a model predicts in inference mode.
 
     Each example is predicted once, in order. Under `MirroredStrategy` the
-    replicas share the examples of a batch.
+    replicas share the examples of a batch, and a RuntimeWarning says if they
+    would predict different things.
 
     Args:
         model: A Keras model.
@@ -201,6 +203,7 @@ def predict_batches(
         ValueError: As `batches_of`, and if there is no such output.
     """
     chosen = choose_output(model, output)
+    warn_of_differences(model)
     for batch in batches_of(data, batch_size, steps, chosen):
         yield predict_batch(model, batch, chosen)
 

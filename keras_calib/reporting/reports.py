@@ -14,6 +14,7 @@ from keras_calib.predictions.batches import count_batches
 from keras_calib.predictions.batches import predict_batch
 from keras_calib.predictions.collect import labels_of
 from keras_calib.predictions.outputs import read_as
+from keras_calib.replicas import warn_of_differences
 from keras_calib.reporting.document import Report
 from keras_calib.reporting.making import BLOCK
 from keras_calib.reporting.making import Making
@@ -105,6 +106,8 @@ def report(
             raise ValueError(invalid(rule, **told))
     reading = next(iter(readings.values()))
     check_data(data, batch_size, steps)
+    for model in models.values():
+        warn_of_differences(model)
     making = Making(
         list(models),
         calibrator=calibrator,

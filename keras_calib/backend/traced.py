@@ -1,0 +1,81 @@
+"""What tensors are made by, while TensorFlow traces a graph of them.
+
+Compiled code has no values to look at, but its operations are known.
+"""
+
+from typing import Any
+
+from keras import backend
+
+__all__ = ["made_by"]
+
+# They leave it open whether rows are logits or probabilities.
+_PASSING = {
+    "Cast",
+    "ExpandDims",
+    "Identity",
+    "Reshape",
+    "ResizeBilinear",
+    "ResizeNearestNeighbor",
+    "Squeeze",
+}
+# Of a layer, without its bias.
+_PRODUCTS = {"Conv2D", "Conv2DBackpropInput", "Conv3D", "MatMul"}
+_SUMS = {"Add", "AddV2", "BiasAdd"}
+# By these probabilities are gathered and mixed.
+_MIXING = _PASSING | _SUMS
+_MIXING |= {"AddN", "Mean", "Mul", "RealDiv", "Sub", "Sum"}
+_MIXING |= {"ConcatV2", "Pack", "StridedSlice", "Transpose"}
+
+
+def made_by(tensor: Any) -> str | None:
+    """What kind of operation a traced tensor is the result of.
+
+    Args:
+        tensor: Shape `(..., num_classes)`.
+
+    Returns:
+        `"layer"` of a dense layer or a convolution, whose rows cannot all sum
+        to 1; `"softmax"` of that, or of the sigmoid of one channel; None
+        where there is no graph, or of any other operation: probabilities may
+        be mixed, multiplied by a matrix of transitions, or divided by a sum.
+    """
+    # A value has no operation.
+    if backend.backend() != "tensorflow" or not hasattr(tensor, "op"):
+        return None
+    source = _source(tensor)
+    kind, channels = source.op.type, tensor.shape[-1]
+    if kind == "Sigmoid":
+        return "softmax" if channels == 1 else None
+    if kind == "Softmax":
+        # Another number of columns would be another axis.
+        several = channels is not None and channels > 1
+        return "softmax" if several and source.shape[-1] == channels else None
+    return "layer" if _is_of_layer(source) else None
+
+
+def _source(tensor: Any) -> Any:
+    while tensor.op.type in _PASSING:
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def _is_of_layer(tensor: Any) -> bool:
+    tensor = _source(tensor)
+    kind, inputs = tensor.op.type, tensor.op.inputs
+    if kind in _SUMS:
+        return any(map(_is_of_layer, inputs))
+    return kind in _PRODUCTS and not any(map(_is_mixed, inputs))
+
+
+def _is_mixed(tensor: Any) -> bool:
+    """Whether a softmax comes in without a layer in between."""
+    seen, left = set(), [tensor]
+    while left:
+        operation = left.pop().op
+        if operation.type in ("Exp", "Softmax"):
+            return True
+        if operation.type in _MIXING and operation.name not in seen:
+            seen.add(operation.name)
+            left.extend(operation.inputs)
+    return False
