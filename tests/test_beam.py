@@ -394,6 +394,9 @@ def test_a_top_one_record_that_cannot_count(row):
     values = fn.extract_output(accumulate(fn, [row, (0.75, True)]))
     assert values.pop("ece") == pytest.approx(0.25, rel=1e-6)
     assert values == {"accuracy": 1.0, "num_invalid": 1.0, "weight": 1.0}
+    values = fn.extract_output(accumulate(fn, [row]))
+    assert np.isnan([values.pop("ece"), values.pop("accuracy")]).all()
+    assert values == {"num_invalid": 1.0, "weight": 0.0}
 
 
 def test_probabilities_out_of_range_cannot_count():
