@@ -216,13 +216,22 @@ def rank_interval(
 
     # Empty cells stay empty.
     filled = groups.mass > 0
-    slope, wrong = groups.slope[filled], groups.wrong[filled]
+    mass, wrong, slope = (
+        x[filled] for x in (groups.mass, groups.wrong, groups.slope)
+    )
+    if of_both:
+        # Room beside each cell for a prediction that ties with none.
+        mass, wrong, slope = (
+            np.insert(x, np.arange(len(x) + 1), 0.0)
+            for x in (mass, wrong, slope)
+        )
     return poisson_interval(
         statistic,
-        groups.mass[filled] - wrong,
+        mass - wrong,
         wrong,
         weight_ratio=float(weight_ratio) or 1.0,
         level=level,
+        beside=of_both,
     )
 
 
