@@ -18,7 +18,6 @@ from keras_calib.checks import invalid
 from keras_calib.checks import warn
 from keras_calib.composite_summary import CompositeSummary
 from keras_calib.metrics import table
-from keras_calib.metrics.state_dicts import what_is_wrong
 from keras_calib.moment_summary import MomentSummary
 from keras_calib.numerics import is_wrong
 from keras_calib.numerics import top1 as top_of
@@ -206,9 +205,9 @@ class CalibrationMetrics(beam.CombineFn):
         if self.output == "state":
             return state
         # The count is in the output: no warning in the worker's log.
-        for text in what_is_wrong(metric.name, 0, state["sums"]):
-            warn(text)
         metric.load_state_dict(state)
+        for text in metric._what_is_wrong(0, state["sums"]):
+            warn(text)
         values = {name: float(x) for name, x in metric._result().items()}
         values[metric.prefix + "num_invalid"] = float(accumulator.flags[0])
         values[metric.prefix + "weight"] = float(metric.bins().weight.sum())

@@ -189,7 +189,7 @@ class StreamingMetric(keras.metrics.Metric):
         flags = concrete(self.flags)
         if flags is not None:
             sums = ops.convert_to_numpy(self.sums)
-            for text in what_is_wrong(self.name, flags[_INVALID], sums):
+            for text in self._what_is_wrong(flags[_INVALID], sums):
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
         return self._result()
 
@@ -309,6 +309,9 @@ class StreamingMetric(keras.metrics.Metric):
             f"`{type(self).__name__}` has no interval from its state"
         )
 
+    def _what_is_wrong(self, num_invalid: int, sums: np.ndarray) -> Any:
+        return what_is_wrong(self.name, num_invalid, sums)
+
     def _ranks_by_confidence(self) -> bool:
         return True
 
@@ -364,7 +367,6 @@ class StreamingMetric(keras.metrics.Metric):
         return ops.equal(self.flags[_FRACTIONAL], 0)
 
     def _has_all_rows(self) -> Any:
-        """Whether no records came in."""
         return self._seen_flags()[_WITHOUT_ROWS] == 0
 
     def _seen_flags(self) -> Any:

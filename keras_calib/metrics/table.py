@@ -36,6 +36,7 @@ from keras_calib.metrics.quantities import confidence_by_cell
 from keras_calib.metrics.quantities import confidence_interval
 from keras_calib.metrics.quantities import confidence_moments
 from keras_calib.metrics.quantities import curve_of_groups
+from keras_calib.metrics.quantities import lost_order
 from keras_calib.metrics.quantities import mode_of
 from keras_calib.metrics.quantities import rank_bounds
 from keras_calib.metrics.quantities import rank_interval
@@ -329,6 +330,15 @@ class CalibrationMetrics(StreamingMetric):
             self.prefix + name: self._one(name, readings, whole)
             for name in self.include
         }
+
+    def _what_is_wrong(self, num_invalid, sums):
+        yield from super()._what_is_wrong(num_invalid, sums)
+        of_logits = self.reading.from_logits and self._has_all_rows()
+        if of_logits and any(name in RANK for name in self.include):
+            limbs = self.summary.split(sums)["histogram"]
+            yield from lost_order(
+                self.name, self.summary.parts["histogram"], limbs
+            )
 
     def _one(self, name, readings, whole):
         xp = namespace(readings.limbs["histogram"])
