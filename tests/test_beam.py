@@ -299,6 +299,8 @@ def test_one_logit_may_rule_out_the_second_class():
     assert values == {"nll": 0.0, "accuracy": 1.0, "weight": 1.0}
 
 
+# Of three rows one is sure and right, one sure and wrong.
+@pytest.mark.filterwarnings("ignore:.*has seen scores:RuntimeWarning")
 @pytest.mark.parametrize("clip", [None, 1e-3])
 def test_sure_and_impossible_classes(clip):
     logits = np.array(
