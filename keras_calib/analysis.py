@@ -28,6 +28,7 @@ from keras_calib.numerics import concrete
 from keras_calib.numerics import to_logits
 from keras_calib.numerics import to_numpy
 from keras_calib.row_checks import check_no_nan
+from keras_calib.row_checks import warn_of_probabilities
 
 __all__ = [
     "EffectiveLabels",
@@ -308,12 +309,9 @@ def prediction_flips(before: Any, after: Any) -> float:
     check_not_empty("before", before)
     _check_classes("before", before, -1)
     if before.shape != after.shape:
-        raise ValueError(
-            invalid(
-                "`before` and `after` must have the same shape",
-                **{"before.shape": before.shape, "after.shape": after.shape},
-            )
-        )
+        rule = "`before` and `after` must have the same shape"
+        shapes = {"before.shape": before.shape, "after.shape": after.shape}
+        raise ValueError(invalid(rule, **shapes))
     check_no_nan(before, False, "before")
     check_no_nan(after, False, "after")
     return flipped_share(before.argmax(axis=-1), after.argmax(axis=-1))
@@ -371,6 +369,7 @@ def _read(loss, labels, logits):
     if (values := concrete(ops.moveaxis(logits, axis, -1))) is not None:
         counted = Ellipsis if valid is None else to_numpy(valid)
         check_no_nan(values[counted], True, "logits")
+        warn_of_probabilities(values, "logits")
     rows = soft_labels(hard, logits.shape[axis], logits.dtype)
     return logits, axis, rows, valid
 

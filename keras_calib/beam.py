@@ -15,6 +15,7 @@ from keras import ops
 from keras_calib import exact_sums
 from keras_calib.checks import check_in
 from keras_calib.checks import invalid
+from keras_calib.checks import warn
 from keras_calib.composite_summary import CompositeSummary
 from keras_calib.metrics import table
 from keras_calib.moment_summary import MomentSummary
@@ -105,7 +106,8 @@ class CalibrationMetrics(beam.CombineFn):
         From `extract_output`, with `"values"`: a dict of floats by name, as
         the Keras metric's `result()`, and `num_invalid` and `weight`, the sum
         of the weights that counted. Without any row all are 0, but for what
-        the Keras metric gives before any sample.
+        the Keras metric gives before any sample; and NaN if none of them
+        can count.
 
     Raises:
         TypeError: If an argument of the Keras metric has no meaning here.
@@ -203,9 +205,10 @@ class CalibrationMetrics(beam.CombineFn):
         if self.output == "state":
             return state
         # The count is in the output: no warning in the worker's log.
-        flags = state["flags"] * [0, 1, 1, 1]
-        metric.load_state_dict({**state, "flags": flags})
-        values = {name: float(x) for name, x in metric.result().items()}
+        metric.load_state_dict(state)
+        for text in metric._what_is_wrong(0, state["sums"]):
+            warn(text)
+        values = {name: float(x) for name, x in metric._result().items()}
         values[metric.prefix + "num_invalid"] = float(accumulator.flags[0])
         values[metric.prefix + "weight"] = float(metric.bins().weight.sum())
         return values

@@ -23,6 +23,7 @@ def poisson_interval(
     num_replicates: int = 400,
     level: float = 0.95,
     seed: int = 0,
+    beside: bool = False,
 ) -> tuple[float, float]:
     """Bootstrap interval of what is computed from cells.
 
@@ -47,6 +48,10 @@ def poisson_interval(
         num_replicates: Number of replicates of each half, at least 1.
         level: Probability to cover, in (0, 1).
         seed: Seed of the replicates.
+        beside: Whether the one more prediction lies in the cell before or
+            after a random one. Cells are then every second one, with empty
+            ones at the ends and between: predictions that are tied do not
+            show that all of the population are.
 
     Returns:
         `(low, high)`; both NaN without predictions.
@@ -89,6 +94,8 @@ def poisson_interval(
     cells = rng.choice(
         seen, (num_replicates, 2), p=mass[seen] / mass[seen].sum()
     )
+    if beside:
+        cells += rng.choice([-1, 1], cells.shape)
     extra = rng.exponential(size=(num_replicates, 2))
     values = np.empty((num_replicates, 2))
     for i in range(num_replicates):

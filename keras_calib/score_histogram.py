@@ -119,6 +119,7 @@ class HistogramSummary:
         self.num_cells = resolution + self.num_bins - 1
         self._has_confidence = num_bins is not None
         self._map = score_map
+        self.is_unbounded = score_map is UNBOUNDED
         self._slope = score_map.slope * resolution
         self._zero = round(score_map.zero * resolution)
         # The first cell past each inserted edge, and hence of each cell its
@@ -264,6 +265,17 @@ class HistogramSummary:
         both = exact_sums.to_float(limbs[:, : 2 * self.num_cells])
         xp = namespace(limbs)
         return safe_divide(xp.sum(self._squares(limbs)), xp.sum(both))
+
+    def clipped_share(self, limbs: np.ndarray) -> float:
+        """Share of the weight in end cells with right and wrong ones.
+
+        What lies beyond the bins is there, as if it were tied.
+        """
+        right, wrong = map(exact_sums.to_float, self._split(limbs)[:2])
+        ends = np.array([0, -1])
+        mixed = (right[ends] > 0) & (wrong[ends] > 0)
+        total = right.sum() + wrong.sum()
+        return safe_divide(((right + wrong)[ends] * mixed).sum(), total)
 
     @property
     def confidence_room(self) -> float:

@@ -29,6 +29,8 @@ __all__ = [
 ]
 
 _SHAPE = "(..., num_classes)"
+# What float32 leaves of an energy of 0, by the size of the largest logit.
+_ENERGY_ROUNDING = 1e-6
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -126,7 +128,8 @@ def neg_energy(logits: Any) -> Any:
     """Negative free energy, log sum_k exp z_k, unbounded.
 
     Args:
-        logits: Shape `(..., num_classes)`.
+        logits: Shape `(..., num_classes)`. Rows of log-probabilities all
+            score 0: what rounding makes of that is no order.
 
     Returns:
         Scores `(...)`.
@@ -135,7 +138,11 @@ def neg_energy(logits: Any) -> Any:
         Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020,
         https://arxiv.org/abs/2010.03759
     """
-    return ops.logsumexp(_tensor(logits), axis=-1)
+    logits = _tensor(logits)
+    energy = ops.logsumexp(logits, axis=-1)
+    size = ops.maximum(ops.abs(ops.max(logits, axis=-1)), 1.0)
+    is_rounding = ops.abs(energy) < _ENERGY_ROUNDING * size
+    return ops.where(is_rounding, ops.zeros_like(energy), energy)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")

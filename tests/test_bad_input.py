@@ -40,6 +40,7 @@ from keras_calib import aurc
 from keras_calib import coverage_at_risk
 from keras_calib import eaurc
 from keras_calib import ece
+from keras_calib import effective_labels
 from keras_calib import nll
 from keras_calib import risk_at_coverage
 from keras_calib import risk_coverage_curve
@@ -833,9 +834,15 @@ def test_probabilities_read_as_logits_are_told_once():
     assert told.filename == __file__
     compiled_update(metric)(IDS, PROBS)
     with pytest.warns(RuntimeWarning, match=f"`ece` {rule}") as caught:
+        metric.bins()
         metric.result()
-        metric.result()
-    assert len(of_library(caught)) == 1
+    assert [w.filename for w in of_library(caught)] == [__file__]
+    rank = AURC(from_logits=True)
+    compiled_update(rank)(IDS, PROBS)
+    with pytest.warns(RuntimeWarning, match=f"`aurc` {rule}"):
+        RiskCoverageDisplay.from_metric(rank)
+    with pytest.warns(RuntimeWarning, match=f"`logits` {rule}"):
+        effective_labels(loss, IDS, PROBS)
     # One row, whole numbers and other sums tell nothing.
     for logits in (PROBS[:1], np.eye(3)[:2], PROBS * 1.1, PROBS - 0.1):
         ece(IDS[: len(logits)], logits, from_logits=True)

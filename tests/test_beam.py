@@ -299,6 +299,8 @@ def test_one_logit_may_rule_out_the_second_class():
     assert values == {"nll": 0.0, "accuracy": 1.0, "weight": 1.0}
 
 
+# Of three rows one is sure and right, one sure and wrong.
+@pytest.mark.filterwarnings("ignore:.*has seen scores:RuntimeWarning")
 @pytest.mark.parametrize("clip", [None, 1e-3])
 def test_sure_and_impossible_classes(clip):
     logits = np.array(
@@ -394,6 +396,9 @@ def test_a_top_one_record_that_cannot_count(row):
     values = fn.extract_output(accumulate(fn, [row, (0.75, True)]))
     assert values.pop("ece") == pytest.approx(0.25, rel=1e-6)
     assert values == {"accuracy": 1.0, "num_invalid": 1.0, "weight": 1.0}
+    values = fn.extract_output(accumulate(fn, [row]))
+    assert np.isnan([values.pop("ece"), values.pop("accuracy")]).all()
+    assert values == {"num_invalid": 1.0, "weight": 0.0}
 
 
 def test_probabilities_out_of_range_cannot_count():

@@ -315,6 +315,38 @@ def test_every_score_ranks_as_the_exact_function_does(score, score_range):
     assert float(again.result()) == float(metric.result())
 
 
+def test_scores_beyond_the_histogram_are_told():
+    labels, logits = sample(n=90, num_classes=3, scale=3.0)
+    labels = np.where(np.arange(90) % 3, logits.argmax(-1), labels)
+    for metric, value in (
+        (kc.AURC(from_logits=True), float),
+        (
+            kc.CalibrationMetrics(["aurc"], from_logits=True),
+            lambda x: x["aurc"],
+        ),
+        (kc.AURC(score="max_logit", from_logits=True), float),
+    ):
+        metric.update_state(labels, logits)
+        expected = float(value(metric.result()))
+        metric.reset_state()
+        metric.update_state(labels, logits * 2000)
+        rule = rf"`{metric.name}` has seen scores .* within `bounds\(\)`"
+        with pytest.warns(RuntimeWarning, match=rule):
+            found = float(value(metric.result()))
+        assert found != pytest.approx(expected, rel=1e-3)
+    # Probabilities of 1 are tied indeed, and so are right ones among them.
+    probs = softmax(logits * 2000)
+    metric = kc.AURC()
+    metric.update_state(labels, probs)
+    metric.result()
+    metric = kc.AURC(from_logits=True)
+    metric.update_scores(probs.max(-1), labels == probs.argmax(-1))
+    metric.result()
+    metric.reset_state()
+    metric.update_state(logits.argmax(-1), logits * 2000)
+    metric.result()
+
+
 @on_host
 @pytest.mark.parametrize(
     "case", [c for c in BOUNDED if c.cls is not kc.AECE], ids=str

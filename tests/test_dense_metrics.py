@@ -157,6 +157,9 @@ def test_images_without_a_valid_pixel_give_zero():
     assert float(metric.result()) == 0.0
     metric.update_state(np.full_like(labels, 255), logits)
     assert float(metric.result()) == 0.0
+    metric.flags.assign([1, 0, 0, 0])
+    with pytest.warns(RuntimeWarning, match="leaves out 1 pred"):
+        assert np.isnan(float(metric.result()))
 
 
 def test_images_are_merged_and_their_configuration_round_trips():

@@ -638,6 +638,12 @@ def test_intervals_without_errors_hold_all_that_is_possible():
         assert found["nll"][1] > 85.0 / (n + 1)
         low, high = found["underconfidence"]
         assert 0.0 <= low < 0.1 < high <= 1.0
+    # Nor do the ties of a few errors show where others lie.
+    for num_errors, width in ((1, 0.95), (5, 0.4), (39, 0.95)):
+        metric = kc.CalibrationMetrics(include=names[:2])
+        metric.update_state(1 * (np.arange(40) < num_errors), probs)
+        for low, high in metric.interval().values():
+            assert high - low > width
 
 
 @pytest.mark.parametrize("n", [20, 1000])

@@ -330,6 +330,10 @@ def test_nothing_seen_or_all_ignored_gives_the_empty_value(case):
     assert (case.value(metric) == case.empty).all()
     low, high = case.bounds(metric)
     assert (low <= case.empty).all() and (case.empty <= high).all()
+    # 0 would be the best of all to a callback, of predictions that are NaN.
+    metric.flags.assign([1, 0, 0, 0])
+    with pytest.warns(RuntimeWarning, match="leaves out 1 pred"):
+        assert np.isnan(case.value(metric)).all()
 
 
 @every_kind
@@ -633,6 +637,9 @@ def test_what_cannot_count_is_counted_apart_in_compiled_code(case, name):
         with pytest.warns(RuntimeWarning, match="leaves out 1 pred"):
             value = case.value(metric)
         np.testing.assert_allclose(value, case.value(alone), rtol=1e-6)
+    for _ in updated_compiled(metric, *(x[1:2] for x in batch)):
+        result = keras.tree.flatten(result_compiled(metric))
+        assert np.isnan([float(x) for x in result]).all()
     metric.reset_state()
     assert metric.num_invalid == 0
 

@@ -263,7 +263,7 @@ def test_names_are_drawn_letter_by_letter():
     labels, probs = [0, 1, 1], [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]
     curves = dict.fromkeys(ODD, np.arange(3.0))
     loss = kc.MbLS(margin=1.0, from_logits=True)
-    found = kc.regularizer_histogram(loss, labels, probs)
+    found = kc.regularizer_histogram(loss, labels, np.log(probs))
     names = list(ODD)[:10]
     point = kc.choose_threshold([2.0, 1.0], [1, 0], coverage=0.5)
     displays = [

@@ -50,6 +50,23 @@ def test_gini_ranks_as_the_golden(goldens):
     np.testing.assert_allclose(np.ptp(score - golden), 0.0, atol=1e-6)
 
 
+def test_the_energy_of_log_probabilities_ranks_nothing():
+    labels, logits = sample(n=400)
+    probs = np.exp(logits - logits.max(-1, keepdims=True))
+    logits = np.log(probs / probs.sum(-1, keepdims=True))
+    score = array(kc.neg_energy(logits))
+    np.testing.assert_array_equal(score, 0.0)
+    metric = kc.AURC(score="neg_energy", from_logits=True)
+    metric.update_state(labels, logits)
+    expected = np.mean(labels != logits.argmax(-1))
+    assert float(metric.result()) == pytest.approx(expected, rel=1e-6)
+    # No other row, and no class that is ruled out, is taken for one.
+    moved = np.stack([logits[0] + 1e-4, [-1e-9, -1e9, -1e9, -20.0, -30.0]])
+    assert (array(kc.neg_energy(moved)) != 0.0).tolist() == [True, False]
+    ruled_out = np.array([[-np.inf, 3.0], [-np.inf, -np.inf]], "float32")
+    assert array(kc.neg_energy(ruled_out)).tolist() == [3.0, -np.inf]
+
+
 @pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 8])
 def test_p_norm_matches_the_goldens(goldens, p, center):

@@ -25,6 +25,8 @@ from keras_calib.metrics.reading import read_batch
 from keras_calib.metrics.reading import read_scores
 from keras_calib.metrics.state_dicts import SCHEMA
 from keras_calib.metrics.state_dicts import check_state
+from keras_calib.metrics.state_dicts import nan_if_lost
+from keras_calib.metrics.state_dicts import state_of
 from keras_calib.metrics.state_dicts import what_is_wrong
 from keras_calib.numerics import concrete
 from keras_calib.records import Records
@@ -56,7 +58,8 @@ class StreamingMetric(keras.metrics.Metric):
     Labels may be class ids `(batch, ...)` or `(batch, ..., 1)`, or one-hot
     or soft labels `(batch, ..., num_classes)`, read as their largest class.
     Predictions are `(batch, ..., num_classes)`, or `(batch, ..., 1)` for the
-    second of two classes. The value is 0 before any sample.
+    second of two classes. The value is 0 before any sample, and NaN where
+    there were some and none can count.
 
     What cannot count (a prediction that is NaN, infinite or no probability,
     a row of probabilities that does not sum to 1, an impossible label, a
@@ -183,15 +186,22 @@ class StreamingMetric(keras.metrics.Metric):
 
     def result(self):
         """The value so far, a scalar tensor (or a dict of them)."""
-        self._warn_of_invalid()
+        flags = concrete(self.flags)
+        if flags is not None:
+            sums = ops.convert_to_numpy(self.sums)
+            for text in self._what_is_wrong(flags[_INVALID], sums):
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
+        return self._result()
+
+    def _result(self):
         if concrete(self.flags) is None:
-            value = self._value(ops.convert_to_tensor(self.sums), self._whole())
+            value = self._known(ops.convert_to_tensor(self.sums), self._whole())
             return keras.tree.map_structure(
                 lambda x: ops.cast(x, self.dtype), value
             )
         # On the host: in float64, and faster than one by one on a device.
         sums, whole = self._exact_sums()
-        value = self._value(sums, np.asarray(whole))
+        value = self._known(sums, np.asarray(whole))
         return keras.tree.map_structure(
             lambda x: ops.convert_to_tensor(float(x), dtype=self.dtype), value
         )
@@ -233,9 +243,7 @@ class StreamingMetric(keras.metrics.Metric):
         """
         if isinstance(metrics, dict) or not isinstance(metrics, Iterable):
             metrics = [metrics]
-        states = [
-            x if isinstance(x, dict) else self._state_of(x) for x in metrics
-        ]
+        states = [state_of(x, type(self)) for x in metrics]
         for state in states:
             self._check_state(state)
         with _LOCK:
@@ -289,10 +297,20 @@ class StreamingMetric(keras.metrics.Metric):
         """
         raise NotImplementedError
 
+    def _known(self, sums: Any, whole: Any) -> Any:
+        """The value, or NaN if predictions came of which none counts."""
+        return self._nan_if_lost(self._value(sums, whole), sums)
+
+    def _nan_if_lost(self, value: Any, counted: Any) -> Any:
+        return nan_if_lost(value, self._seen_flags()[_INVALID], counted)
+
     def _interval(self, sums: np.ndarray, whole: bool, level: float) -> Any:
         raise NotImplementedError(
             f"`{type(self).__name__}` has no interval from its state"
         )
+
+    def _what_is_wrong(self, num_invalid: int, sums: np.ndarray) -> Any:
+        return what_is_wrong(self.name, num_invalid, sums)
 
     def _ranks_by_confidence(self) -> bool:
         return True
@@ -340,44 +358,26 @@ class StreamingMetric(keras.metrics.Metric):
         """Sums and `whole` on the host, where formulas run in float64."""
         sums = ops.convert_to_numpy(self.sums)
         flags = ops.convert_to_numpy(self.flags)
+        if flags[_PROBABILITIES] and not self._has_warned:
+            self._has_warned = True
+            warn(as_logits_message(f"y_pred` of `{self.name}"))
         return sums, int(flags[_FRACTIONAL]) == 0
 
     def _whole(self) -> Any:
         return ops.equal(self.flags[_FRACTIONAL], 0)
 
     def _has_all_rows(self) -> Any:
-        """Whether no records came in, on the host where that is possible."""
-        flags = concrete(self.flags)
-        if flags is not None:
-            return flags[_WITHOUT_ROWS] == 0
-        return ops.equal(self.flags[_WITHOUT_ROWS], 0)
+        return self._seen_flags()[_WITHOUT_ROWS] == 0
 
-    def _warn_of_invalid(self) -> None:
+    def _seen_flags(self) -> Any:
+        """The flags, on the host where that is possible."""
         flags = concrete(self.flags)
-        if flags is None:
-            return
-        if flags[_PROBABILITIES] and not self._has_warned:
-            self._has_warned = True
-            warn(as_logits_message(f"y_pred` of `{self.name}"))
-        sums = ops.convert_to_numpy(self.sums)
-        for text in what_is_wrong(self.name, flags[_INVALID], sums):
-            warnings.warn(text, RuntimeWarning, stacklevel=3)
+        return ops.convert_to_tensor(self.flags) if flags is None else flags
 
     def _comparable_config(self) -> dict[str, Any]:
         config = self.get_config()
         del config["name"], config["dtype"]
         return config
-
-    def _state_of(self, metric: Any) -> dict[str, Any]:
-        if type(metric) is not type(self):
-            raise TypeError(
-                invalid(
-                    f"`metrics` must be {type(self).__name__} metrics or "
-                    "their `state_dict()`",
-                    type=type(metric).__name__,
-                )
-            )
-        return metric.state_dict()
 
     def _check_state(self, state: dict[str, Any]) -> None:
         arrays = {"sums": self.sums, "flags": self.flags}

@@ -145,7 +145,8 @@ class Overconfidence(MeanMetric):
         **kwargs: As in `Accuracy`.
 
     Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any wrong prediction.
+        From `result()`: a scalar in [0, 1]; 0 before any wrong prediction,
+        and NaN if there is none but some that cannot count.
 
     Raises:
         ValueError: As `StreamingMetric`.
@@ -177,7 +178,8 @@ class Underconfidence(MeanMetric):
         **kwargs: As in `Accuracy`.
 
     Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any right prediction.
+        From `result()`: a scalar in [0, 1]; 0 before any right prediction,
+        and NaN if there is none but some that cannot count.
 
     Raises:
         ValueError: As `StreamingMetric`.

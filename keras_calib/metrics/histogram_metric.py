@@ -11,6 +11,7 @@ from keras_calib.checks import check_in
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.quantities import RANK
 from keras_calib.metrics.quantities import curve_of_groups
+from keras_calib.metrics.quantities import lost_order
 from keras_calib.metrics.quantities import mode_of
 from keras_calib.metrics.quantities import rank_bounds
 from keras_calib.metrics.quantities import rank_interval
@@ -131,6 +132,12 @@ class HistogramMetric(StreamingMetric):
             self.summary.weight_ratio(sums),
             level,
         )
+
+    def _what_is_wrong(self, num_invalid, sums):
+        yield from super()._what_is_wrong(num_invalid, sums)
+        of_logits = self.reading.from_logits and self._has_all_rows()
+        if self.summary.is_unbounded or (of_logits and self.score == "msp"):
+            yield from lost_order(self.name, self.summary, sums)
 
     def _ranks_by_confidence(self):
         return self.score == "msp"

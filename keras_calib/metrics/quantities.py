@@ -4,6 +4,7 @@ The metric classes and `CalibrationMetrics` both take them from here.
 """
 
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
 
@@ -37,6 +38,7 @@ from keras_calib.ranked_groups import normalized_aurc_bounds_of_groups
 from keras_calib.ranked_groups import normalized_aurc_of_groups
 from keras_calib.risk_coverage import RiskCoverageCurve
 from keras_calib.score_histogram import Cells
+from keras_calib.score_histogram import HistogramSummary
 
 __all__ = [
     "BINNED",
@@ -48,6 +50,7 @@ __all__ = [
     "confidence_interval",
     "confidence_moments",
     "curve_of_groups",
+    "lost_order",
     "mode_of",
     "rank_bounds",
     "rank_interval",
@@ -55,6 +58,8 @@ __all__ = [
 
 # What float32 leaves undecided, relative to the value.
 _ROUNDING = 1e-6
+# The share of scores beyond a histogram of which nothing is said.
+_CLIPPED = 0.01
 
 
 class RankQuantity(NamedTuple):
@@ -216,14 +221,46 @@ def rank_interval(
 
     # Empty cells stay empty.
     filled = groups.mass > 0
-    slope, wrong = groups.slope[filled], groups.wrong[filled]
+    mass, wrong, slope = (
+        x[filled] for x in (groups.mass, groups.wrong, groups.slope)
+    )
+    if of_both:
+        # Room beside each cell for a prediction that ties with none.
+        mass, wrong, slope = (
+            np.insert(x, np.arange(len(x) + 1), 0.0)
+            for x in (mass, wrong, slope)
+        )
     return poisson_interval(
         statistic,
-        groups.mass[filled] - wrong,
+        mass - wrong,
         wrong,
         weight_ratio=float(weight_ratio) or 1.0,
         level=level,
+        beside=of_both,
     )
+
+
+def lost_order(
+    name: str, histogram: HistogramSummary, limbs: np.ndarray
+) -> Iterator[str]:
+    """What the users of a ranking must know of scores beyond its histogram.
+
+    Args:
+        name: Of the metric.
+        histogram: Of the score.
+        limbs: NumPy limbs of its sums.
+
+    Yields:
+        Texts of warnings.
+    """
+    share = float(histogram.clipped_share(limbs))
+    if share > _CLIPPED:
+        yield (
+            f"`{name}` has seen scores (log-odds, of a confidence) beyond the "
+            f"+-4,000 that it tells apart, and takes {share:.1%} of all for "
+            "tied: the exact value is within `bounds()`. Use the exact "
+            "function, such as `aurc`, or divide the logits"
+        )
 
 
 def confidence_by_cell(name: str, cells: Cells) -> tuple[Any, Any]:

@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_calib import exact_sums
 from keras_calib.checks import invalid
+from keras_calib.numerics import namespace
 
-__all__ = ["SCHEMA", "check_state", "what_is_wrong"]
+__all__ = ["SCHEMA", "check_state", "nan_if_lost", "state_of", "what_is_wrong"]
 
 # 2: the histogram keeps right and wrong apart.
 SCHEMA = 2
@@ -67,6 +69,42 @@ def check_state(
                     largest=entries.max(),
                 )
             )
+
+
+def state_of(metric: Any, cls: type) -> dict[str, Any]:
+    """The state of a metric that must be of one class; or such a state.
+
+    Raises:
+        TypeError: If it is of another.
+    """
+    if isinstance(metric, dict):
+        return metric
+    if type(metric) is not cls:
+        raise TypeError(
+            invalid(
+                f"`metrics` must be {cls.__name__} metrics or their "
+                "`state_dict()`",
+                type=type(metric).__name__,
+            )
+        )
+    return metric.state_dict()
+
+
+def nan_if_lost(value: Any, num_invalid: Any, counted: Any) -> Any:
+    """A value, or NaN where predictions came of which none counts (either).
+
+    A callback would take the value of nothing, 0, for the best of all.
+
+    Args:
+        value: A scalar, or a dict of them.
+        num_invalid: Number of predictions that could not count.
+        counted: Sums of those that the value is made of; all 0 without any.
+    """
+    xp = namespace(counted)
+    lost = xp.logical_and(num_invalid > 0, xp.logical_not(xp.any(counted)))
+    return keras.tree.map_structure(
+        lambda x: xp.where(lost, xp.full_like(x, float("nan")), x), value
+    )
 
 
 def what_is_wrong(

@@ -36,6 +36,7 @@ from keras_calib.metrics.quantities import confidence_by_cell
 from keras_calib.metrics.quantities import confidence_interval
 from keras_calib.metrics.quantities import confidence_moments
 from keras_calib.metrics.quantities import curve_of_groups
+from keras_calib.metrics.quantities import lost_order
 from keras_calib.metrics.quantities import mode_of
 from keras_calib.metrics.quantities import rank_bounds
 from keras_calib.metrics.quantities import rank_interval
@@ -309,7 +310,7 @@ class CalibrationMetrics(StreamingMetric):
         }
 
     def _all_values(self) -> dict[str, Any]:
-        return self._value(ops.convert_to_tensor(self.sums), self._whole())
+        return self._known(ops.convert_to_tensor(self.sums), self._whole())
 
     def _comparable_config(self):
         config = super()._comparable_config()
@@ -325,13 +326,21 @@ class CalibrationMetrics(StreamingMetric):
 
     def _value(self, sums, whole):
         readings = TableReadings(self.summary, sums)
-        has_rows = self._has_all_rows()
         return {
-            self.prefix + name: self._one(name, readings, whole, has_rows)
+            self.prefix + name: self._one(name, readings, whole)
             for name in self.include
         }
 
-    def _one(self, name, readings, whole, has_rows):
+    def _what_is_wrong(self, num_invalid, sums):
+        yield from super()._what_is_wrong(num_invalid, sums)
+        of_logits = self.reading.from_logits and self._has_all_rows()
+        if of_logits and any(name in RANK for name in self.include):
+            limbs = self.summary.split(sums)["histogram"]
+            yield from lost_order(
+                self.name, self.summary.parts["histogram"], limbs
+            )
+
+    def _one(self, name, readings, whole):
         xp = namespace(readings.limbs["histogram"])
         if name in RANK:
             return RANK[name].value(readings.groups, whole, self)
@@ -339,14 +348,17 @@ class CalibrationMetrics(StreamingMetric):
             return BINNED[name].value(readings.bins, whole)
         if name in CONFIDENCE:
             mass, total = confidence_by_cell(name, readings.cells)
-            return safe_divide(xp.sum(total), xp.sum(mass))
+            mass = xp.sum(mass)
+            return self._nan_if_lost(safe_divide(xp.sum(total), mass), mass)
         if name == "aece":
             return aece_of_cells(readings.cells, self.num_bins, whole)
         if name == "smooth_ece":
             return smooth_error_of_cells(readings.cells)
         moments, i = readings.moments, _LOSSES.index(name)
         mean = safe_divide(moments.total[i], moments.weight[i])
-        return xp.where(has_rows, mean, xp.full_like(mean, float("nan")))
+        return xp.where(
+            self._has_all_rows(), mean, xp.full_like(mean, float("nan"))
+        )
 
     def _one_interval(self, name, readings, whole, level):
         if name in RANK:
