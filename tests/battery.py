@@ -276,6 +276,50 @@ SPECIAL = {
     ),
 }
 
+
+@functools.cache
+def _itself():
+    """A model whose outputs are its inputs."""
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, keras.layers.Identity()(inputs))
+    model.compile(loss=kc.LabelSmoothing(), metrics=[])
+    return model
+
+
+def _fit_on(cls, **options):
+    def call(labels, predictions, weight):
+        fitted = cls().fit_on(
+            _itself(), (predictions, labels), from_logits=True, **options
+        )
+        return fitted(LOGITS)
+
+    return Entry(call, takes="logits", weights=False)
+
+
+def _from_model(cls):
+    def call(labels, predictions, weight, **options):
+        return cls.from_model(_itself(), (predictions, labels), **options)
+
+    return Entry(call, weights=False)
+
+
+# What predicts with a model first: there the odd comes from data and model.
+BY_MODEL = {
+    "ClasswiseReliabilityDisplay": _from_model(kc.ClasswiseReliabilityDisplay),
+    "ConfidenceDisplay": _from_model(kc.ConfidenceDisplay),
+    "ReliabilityDisplay": _from_model(kc.ReliabilityDisplay),
+    "RiskCoverageDisplay": _from_model(kc.RiskCoverageDisplay),
+    "SelectiveClassifier": _fit_on(kc.SelectiveClassifier, coverage=0.5),
+    "TemperatureScaling": _fit_on(kc.TemperatureScaling),
+    "VectorScaling": _fit_on(kc.VectorScaling, force=True),
+    "report": Entry(
+        lambda y, p, w, **options: (
+            kc.report(_itself(), (p, y), verbose=0, **options).results
+        ),
+        weights=False,
+    ),
+}
+
 _ABSTRACT = "a base: its subclasses are called"
 _BOXES = "takes boxes or masks of images"
 _DATA = "takes images or data sets"

@@ -1,7 +1,9 @@
-"""Every public callable, given the same odd inputs.
+"""Every public callable, given odd inputs from one list.
 
 Each returns what it returns for the plain form of the same numbers, or raises
-an error of the house, or tells. No other value comes back.
+an error of the house, or tells. No other value comes back. What is slow, or
+reads its arrays where others do, is tried with a part of the list, another
+part for each.
 """
 
 import battery
@@ -166,6 +168,44 @@ def test_what_is_odd_is_refused_in_the_words_of_the_house(name):
         if may_be_nan and not is_error(found) and not np.isfinite(found).all():
             continue
         wrong.append(f"{kind}: {shown(found)}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", battery.BY_MODEL)
+def test_what_is_odd_is_refused_by_way_of_a_model(name):
+    entry = battery.BY_MODEL[name]
+    probs = entry.takes == "probs"
+    outputs = battery.PROBS if probs else battery.LOGITS
+    expected, _ = outcome(lambda: entry.call(battery.LABELS, outputs, None))
+    assert np.isfinite(expected).any()
+    odd_labels = {**ODD_ARRAYS, **ODD_LABELS}
+    odd_outputs = {**ODD_PREDICTIONS, **(ODD_PROBS if probs else {})}
+    calls = [
+        (f"labels {kind}", changed(battery.LABELS), outputs)
+        for kind, changed in odd_labels.items()
+    ] + [
+        (f"outputs {kind}", battery.LABELS, changed(outputs))
+        for kind, changed in odd_outputs.items()
+        if "class" not in kind  # The model takes three.
+    ]
+    wrong = []
+    every = 1 if BACKEND == "tensorflow" else 3
+    for kind, labels, given in calls[::every]:
+        found, _ = outcome(lambda y=labels, z=given: entry.call(y, z, None))
+        if not of_house(found):
+            wrong.append(f"{kind}: {shown(found)}")
+    if probs:
+        options = {"from_logits": True}
+        found, told = outcome(
+            lambda: entry.call(battery.LABELS, outputs, None, **options)
+        )
+        if not any("looks like prob" in x for x in told):
+            wrong.append(f"probabilities as logits: {shown(found)}")
+    else:
+        probs = battery.PROBS
+        found, _ = outcome(lambda: entry.call(battery.LABELS, probs, None))
+        if not of_house(found):
+            wrong.append(f"probabilities as logits: {shown(found)}")
     assert not wrong, "\n".join(wrong)
 
 

@@ -520,7 +520,7 @@ def test_fit_on_reads_probabilities_as_the_loss_says():
 
 def test_fit_on_refuses_what_does_not_end_or_has_no_labels():
     model, x, labels, _ = model_and_data()
-    with pytest.raises(ValueError, match="the data must give labels"):
+    with pytest.raises(ValueError, match="`data` must give labels"):
         kc.TemperatureScaling().fit_on(model, [x], verbose=0)
     with pytest.raises(ValueError, match="`steps` must be >= 1"):
         kc.TemperatureScaling().fit_on(model, [(x, labels)], steps=0)

@@ -164,7 +164,7 @@ def batches_of(
         if getattr(y, "ndim", None) == 0 or isinstance(y, int | float | str):
             raise ValueError(
                 invalid(
-                    "the data must give batches, not single examples: "
+                    "`data` must give batches, not single examples: "
                     "`batch` of a `tf.data.Dataset` makes them",
                     **{"y.shape": ()},
                 )

@@ -172,7 +172,7 @@ def labels_of(batch: Batch) -> Any:
     if batch.labels is None:
         raise ValueError(
             invalid(
-                "the data must give labels: a tuple of arrays (x, y), or "
+                "`data` must give labels: a tuple of arrays (x, y), or "
                 "batches of such tuples",
                 y=None,
             )
@@ -189,7 +189,7 @@ def _joined(batches: Iterable[tuple]) -> Predicted:
     if len(shapes) != 1:
         raise ValueError(
             invalid(
-                "the data must have batches with labels of one shape, of "
+                "`data` must have batches with labels of one shape, of "
                 "which all have weights or none has",
                 batches=len(rows),
                 shapes=sorted(shapes)[:4],

@@ -99,7 +99,7 @@ def _read(structure: Any, x: Any = None) -> Any:
         except ValueError as error:
             raise ValueError(
                 invalid(
-                    "lists in the data must have rows of one length",
+                    "lists in `data` must have rows of one length",
                     rows=len(structure),
                 )
             ) from error
@@ -146,14 +146,17 @@ def length(arrays: Any) -> int:
         if shape is None or not len(shape):
             raise TypeError(
                 invalid(
-                    "data must be arrays, or tuples, lists and dicts of them, "
-                    "one row for each example",
+                    "`data` must be arrays, or tuples, lists and dicts of "
+                    "them, one row for each example",
                     part=type(x).__name__,
                 )
             )
         counts.add(len(x) if shape[0] is None else int(shape[0]))
     if len(counts) != 1:
         raise ValueError(
-            invalid("arrays must have the same length", lengths=sorted(counts))
+            invalid(
+                "arrays of `data` must have the same length",
+                lengths=sorted(counts),
+            )
         )
     return counts.pop()
