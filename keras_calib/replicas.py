@@ -138,8 +138,8 @@ def warn_of_differences(model: Any) -> None:
     """
     if backend.backend() != "tensorflow":
         return
-    strategy = model.distribute_strategy
-    if strategy.num_replicas_in_sync == 1:
+    strategy = getattr(model, "distribute_strategy", None)
+    if strategy is None or strategy.num_replicas_in_sync == 1:
         return
     differ = []
     for variable in model.non_trainable_weights:
