@@ -394,7 +394,7 @@ def small_table(num_draws: int, seed: int) -> str:
             for i in range(num_draws if n < 100_000 else num_draws // 4):
                 data = sure(rng, name, n)
                 found = read(*data)
-                if i < num_draws // 10:
+                if i < num_draws // 4:
                     found |= ranks(*data)
                 for key, (low, high, _) in found.items():
                     inside = low - 1e-12 <= truth[key] <= high + 1e-12

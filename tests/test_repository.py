@@ -454,9 +454,8 @@ def test_module_is_short_enough_to_read(path):
 
 
 def test_the_lines_that_mutants_change_are_there():
-    assert {
-        name: mutants.lines_of(m) for name, m in mutants.MUTANTS.items()
-    } == (dict.fromkeys(mutants.MUTANTS, 1))
+    for name, mutant in mutants.MUTANTS.items():
+        assert mutants.lines_of(mutant) == 1, name
 
 
 @each_module()

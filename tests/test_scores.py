@@ -60,7 +60,7 @@ def test_the_energy_of_log_probabilities_ranks_nothing():
     metric.update_state(labels, logits)
     expected = np.mean(labels != logits.argmax(-1))
     assert float(metric.result()) == pytest.approx(expected, rel=1e-6)
-    # No other row, and no class that is ruled out, is taken for one.
+    # Another row keeps its energy; a class may be ruled out of such a row.
     moved = np.stack([logits[0] + 1e-4, [-1e-9, -1e9, -1e9, -20.0, -30.0]])
     assert (array(kc.neg_energy(moved)) != 0.0).tolist() == [True, False]
     ruled_out = np.array([[-np.inf, 3.0], [-np.inf, -np.inf]], "float32")
