@@ -32,8 +32,8 @@ from scipy.special import expit
 from scipy.special import logit
 
 import keras_calib
-from keras_calib.equal_mass_cells import aece_of_cells
-from keras_calib.ranked_groups import aurc_of_groups
+from keras_calib.formulas.risk_coverage import aurc_of_groups
+from keras_calib.metrics.states.equal_mass import aece_of_cells
 
 _NUM_SAMPLES = flags.DEFINE_integer("num_samples", 1_000_000, "Per kind.")
 _NUM_ECE = flags.DEFINE_integer("num_ece", 10_000_000, "For the ECE table.")

@@ -33,22 +33,22 @@ from scipy.stats import beta
 from scipy.stats import binom
 
 import keras_calib
-from keras_calib.bins import BinSums
-from keras_calib.bins import bin_index
-from keras_calib.bins import bin_sums
-from keras_calib.bootstrap import poisson_interval
-from keras_calib.gap_intervals import error_interval
-from keras_calib.hypothesis_tests import compare
-from keras_calib.intervals import clopper_pearson
-from keras_calib.intervals import mean_interval
-from keras_calib.intervals import moments
+from keras_calib.formulas.binned_intervals import error_interval
+from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.bins import bin_index
+from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.bootstrap import poisson_interval
+from keras_calib.formulas.intervals import clopper_pearson
+from keras_calib.formulas.intervals import mean_interval
+from keras_calib.formulas.intervals import moments
+from keras_calib.formulas.risk_coverage import RankedGroups
+from keras_calib.formulas.risk_coverage import augrc_of_groups
+from keras_calib.formulas.risk_coverage import aurc_of_groups
+from keras_calib.functional.hypothesis_tests import compare
 from keras_calib.metrics.proper import score_interval
-from keras_calib.metrics.quantities import RANK
-from keras_calib.metrics.quantities import confidence_interval
-from keras_calib.metrics.quantities import rank_interval
-from keras_calib.ranked_groups import RankedGroups
-from keras_calib.ranked_groups import augrc_of_groups
-from keras_calib.ranked_groups import aurc_of_groups
+from keras_calib.metrics.registry import RANK
+from keras_calib.metrics.registry import confidence_interval
+from keras_calib.metrics.registry import rank_interval
 
 _NUM_DRAWS = flags.DEFINE_integer(
     "num_draws", 1000, "Per row; a quarter of it for the slow ones."

@@ -28,12 +28,12 @@ from reporting import markdown_table
 from reporting import publish
 
 import keras_calib
-from keras_calib.bin_errors import calibration_error
-from keras_calib.bins import bin_index
-from keras_calib.bins import bin_sums
-from keras_calib.equal_mass import equal_mass_error
-from keras_calib.ranked_groups import RankedGroups
-from keras_calib.ranked_groups import aurc_of_groups
+from keras_calib.formulas.binned_errors import calibration_error
+from keras_calib.formulas.bins import bin_index
+from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.risk_coverage import RankedGroups
+from keras_calib.formulas.risk_coverage import aurc_of_groups
+from keras_calib.functional.equal_mass import equal_mass_error
 
 _NUM = flags.DEFINE_integer("num_predictions", 100_000_000, "In all.")
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")

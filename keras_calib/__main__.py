@@ -2,7 +2,7 @@
 
 import sys
 
-from keras_calib.commands import main
+from keras_calib.reporting.command_line import main
 
 if __name__ == "__main__":
     sys.exit(main())

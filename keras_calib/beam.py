@@ -12,22 +12,22 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calib import exact_sums
-from keras_calib.checks import check_in
-from keras_calib.checks import invalid
-from keras_calib.checks import warn
-from keras_calib.composite_summary import CompositeSummary
+from keras_calib.functional.proper import brier_losses
+from keras_calib.functional.proper import log_losses
+from keras_calib.functional.proper import summable_losses
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import warn
+from keras_calib.inputs.rows import resembles_probabilities
+from keras_calib.inputs.rows import usable_outputs
 from keras_calib.metrics import table
-from keras_calib.moment_summary import MomentSummary
-from keras_calib.numerics import is_wrong
-from keras_calib.numerics import top1 as top_of
-from keras_calib.proper_scores import brier_losses
-from keras_calib.proper_scores import log_losses
-from keras_calib.proper_scores import summable_losses
-from keras_calib.records import Records
-from keras_calib.records import log_odds_of
-from keras_calib.row_checks import resembles_probabilities
-from keras_calib.row_checks import usable_outputs
+from keras_calib.metrics.states.composite import CompositeSummary
+from keras_calib.metrics.states.moments import MomentSummary
+from keras_calib.metrics.states.records import Records
+from keras_calib.metrics.states.records import log_odds_of
+from keras_calib.numerics import exact_sums
+from keras_calib.numerics.arrays import is_wrong
+from keras_calib.numerics.arrays import top1 as top_of
 
 try:
     import apache_beam as beam

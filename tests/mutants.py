@@ -47,7 +47,7 @@ MUTANTS = {
         "test_a_probability_on_a_threshold_of_flsd_is_not_below_it",
     ),
     "record_with_gradient": Mutant(
-        "losses/ranking.py",
+        "losses/crl.py",
         "record = ops.stop_gradient(\n",
         "record = (\n",
         "test_losses.py::"
@@ -60,20 +60,20 @@ MUTANTS = {
         "test_files.py::test_a_name_is_safe_before_what_it_names",
     ),
     "slope_unclipped": Mutant(
-        "score_histogram.py",
+        "metrics/states/histogram.py",
         "slope = xp.clip(slope, -1 / 3, 1 / 3)",
         "slope = xp.clip(slope, -1, 1)",
         "test_selective.py::"
         "test_the_slope_of_a_cell_is_no_steeper_than_a_linear_risk_allows",
     ),
     "offset_beyond_the_last_cell": Mutant(
-        "score_histogram.py",
+        "metrics/states/histogram.py",
         "ops.where(above, ops.full_like(offset, 1 - _QUANTUM), offset)",
         "ops.where(above, offset, offset)",
         "test_selective.py::test_scores_beyond_the_last_cell_are_tied",
     ),
     "edge_by_product": Mutant(
-        "bins.py",
+        "formulas/bins.py",
         "past = confidence > edge if",
         "past = confidence * num_bins > nearest if",
         "test_calibration_errors.py::"

@@ -7,7 +7,7 @@ from keras import layers
 from keras import ops
 
 import keras_calib as kc
-from keras_calib.activation_maps import class_activations
+from keras_calib.analysis.activation_maps import class_activations
 
 pytestmark = pytest.mark.portable
 

@@ -10,7 +10,7 @@ import pytest
 from cases import BACKEND
 
 import keras_calib
-from keras_calib import exact_sums
+from keras_calib.numerics import exact_sums
 
 beam = pytest.importorskip("apache_beam")
 pytestmark = pytest.mark.skipif(

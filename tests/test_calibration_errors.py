@@ -11,33 +11,33 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_calib import bin_errors
-from keras_calib import classwise
-from keras_calib.bins import BinSums
-from keras_calib.bins import bin_index
-from keras_calib.bins import bin_sums
-from keras_calib.calibration_error import average_calibration_error
-from keras_calib.calibration_error import debiased_calibration_error
-from keras_calib.calibration_error import ece
-from keras_calib.calibration_error import mce
-from keras_calib.calibration_error import rmsce
-from keras_calib.classwise import classwise_ece
-from keras_calib.confidence_gaps import mean_confidence
-from keras_calib.confidence_gaps import objectness_deviation
-from keras_calib.confidence_gaps import overconfidence
-from keras_calib.confidence_gaps import overconfidence_error
-from keras_calib.confidence_gaps import underconfidence
-from keras_calib.equal_mass import adaptive_ece
+from keras_calib.formulas import binned_errors
+from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.bins import bin_index
+from keras_calib.formulas.bins import bin_sums
+from keras_calib.functional import classwise
+from keras_calib.functional.binned import average_calibration_error
+from keras_calib.functional.binned import debiased_calibration_error
+from keras_calib.functional.binned import ece
+from keras_calib.functional.binned import mce
+from keras_calib.functional.binned import rmsce
+from keras_calib.functional.classwise import classwise_ece
+from keras_calib.functional.confidence import mean_confidence
+from keras_calib.functional.confidence import objectness_deviation
+from keras_calib.functional.confidence import overconfidence
+from keras_calib.functional.confidence import overconfidence_error
+from keras_calib.functional.confidence import underconfidence
+from keras_calib.functional.equal_mass import adaptive_ece
+from keras_calib.functional.proper import brier_losses
+from keras_calib.functional.proper import brier_score
+from keras_calib.functional.proper import calibration_decomposition
+from keras_calib.functional.proper import log_losses
+from keras_calib.functional.proper import nll
+from keras_calib.functional.segmentation import per_image
+from keras_calib.functional.smooth import smooth_ece
+from keras_calib.functional.smooth import smooth_error_of_points
 from keras_calib.metrics import ECE
 from keras_calib.metrics import CalibrationMetrics
-from keras_calib.proper_scores import brier_losses
-from keras_calib.proper_scores import brier_score
-from keras_calib.proper_scores import calibration_decomposition
-from keras_calib.proper_scores import log_losses
-from keras_calib.proper_scores import nll
-from keras_calib.segmentation import per_image
-from keras_calib.smooth_error import smooth_ece
-from keras_calib.smooth_error import smooth_error_of_points
 
 pytestmark = pytest.mark.portable
 
@@ -369,8 +369,8 @@ def test_debiasing_removes_the_noise_of_labels():
         sums = bin_sums(confidence, right.astype("float64"), index, 10)
         squares.append(
             (
-                bin_errors.debiased_squared_error(sums),
-                bin_errors.calibration_error(sums, "l2") ** 2,
+                binned_errors.debiased_squared_error(sums),
+                binned_errors.calibration_error(sums, "l2") ** 2,
             )
         )
     debiased, plain = np.mean(squares, axis=0)
@@ -569,16 +569,16 @@ def formulas(sums):
     """Everything that is made of bin sums, as a flat list."""
     return [
         *(
-            bin_errors.calibration_error(sums, norm)
-            for norm in bin_errors.NORMS
+            binned_errors.calibration_error(sums, norm)
+            for norm in binned_errors.NORMS
         ),
-        bin_errors.average_error(sums),
-        bin_errors.overconfidence_error(sums),
-        bin_errors.debiased_squared_error(sums),
-        bin_errors.debiased_error(sums, True),
-        bin_errors.debiased_error(sums, False),
-        *bin_errors.brier_decomposition(sums),
-        *bin_errors.nll_decomposition(sums),
+        binned_errors.average_error(sums),
+        binned_errors.overconfidence_error(sums),
+        binned_errors.debiased_squared_error(sums),
+        binned_errors.debiased_error(sums, True),
+        binned_errors.debiased_error(sums, False),
+        *binned_errors.brier_decomposition(sums),
+        *binned_errors.nll_decomposition(sums),
     ]
 
 
@@ -612,8 +612,8 @@ def test_small_gaps_of_large_sums_survive_float32():
             )
         )
     )
-    for norm in bin_errors.NORMS:
-        value = float(bin_errors.calibration_error(tensors(sums), norm))
+    for norm in binned_errors.NORMS:
+        value = float(binned_errors.calibration_error(tensors(sums), norm))
         np.testing.assert_allclose(value, gap, rtol=1e-5)
 
 

@@ -18,8 +18,8 @@ from threadpoolctl import threadpool_info
 from threadpoolctl import threadpool_limits
 
 import keras_calib as kc
-from keras_calib.calibrators.lookup import interpolate
-from keras_calib.calibrators.lookup import locate
+from keras_calib.calibrators.lookup_table import interpolate
+from keras_calib.calibrators.lookup_table import locate
 
 pytestmark = pytest.mark.portable
 

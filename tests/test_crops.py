@@ -405,8 +405,8 @@ def test_what_is_painted_over_stays_so(image):
     parts = {k: v for k, v in example(image).items() if k != "boxes"}
     rows = tf.data.Dataset.from_tensors(parts)
     (once,) = kc.context_examples(rows)
-    from keras_calib.data.painting import IMAGENET_MEAN
-    from keras_calib.data.painting import without_objects
+    from keras_calib.data.transforms.painting import IMAGENET_MEAN
+    from keras_calib.data.transforms.painting import without_objects
 
     twice = without_objects(once, IMAGENET_MEAN)
     first, second = (kc.center_crop(e, 16)["image"] for e in (once, twice))

@@ -267,7 +267,7 @@ def test_what_of_a_box_is_outside_does_not_make_it_larger():
 
 def test_rows_kept_without_boxes_are_not_named_by_them():
     data = make_examples(rows([[1], [], [2]]))
-    from keras_calib.data.validity import clean
+    from keras_calib.data.transforms.validity import clean
 
     kept = clean(data, without_boxes="keep", tally=None)
     assert [int(e["label"]) for e in kc.label_by_largest(kept)] == [1, 2]

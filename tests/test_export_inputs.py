@@ -12,7 +12,7 @@ from exported import assert_same
 from exported import expected
 
 import keras_calib as kc
-from keras_calib.exporting import questions
+from keras_calib.exporting import probes
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.selection import SelectiveClassifier
 
@@ -40,7 +40,7 @@ def served(network):
 
 def sampled(network, samples):
     """The first question about samples, by name."""
-    return next(questions.questions(served(network), samples)).inputs
+    return next(probes.questions(served(network), samples)).inputs
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from exported import trained
 
 import keras_calib as kc
 from keras_calib.exporting import formats
-from keras_calib.exporting import questions as asking
+from keras_calib.exporting import probes as asking
+from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.served_model import ServedModel
-from keras_calib.exporting.signatures import ImageReader
 
 pytestmark = pytest.mark.skipif(
     BACKEND != "tensorflow", reason="export needs TensorFlow"

@@ -10,22 +10,22 @@ from scipy.stats import kstest
 from scipy.stats import norm
 
 import keras_calib as kc
-from keras_calib.bins import BinSums
-from keras_calib.bins import bin_index
-from keras_calib.bins import bin_sums
-from keras_calib.bootstrap import poisson_interval
-from keras_calib.gap_intervals import error_interval
-from keras_calib.hypothesis_tests import calibration_test
-from keras_calib.hypothesis_tests import compare
-from keras_calib.intervals import clopper_pearson
-from keras_calib.intervals import mean_interval
-from keras_calib.intervals import moments
-from keras_calib.intervals import poisson_binomial_tails
+from keras_calib.formulas.binned_intervals import error_interval
+from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.bins import bin_index
+from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.bootstrap import poisson_interval
+from keras_calib.formulas.intervals import clopper_pearson
+from keras_calib.formulas.intervals import mean_interval
+from keras_calib.formulas.intervals import moments
+from keras_calib.formulas.intervals import poisson_binomial_tails
+from keras_calib.formulas.risk_coverage import RankedGroups
+from keras_calib.formulas.risk_coverage import augrc_of_groups
+from keras_calib.formulas.risk_coverage import aurc_of_groups
+from keras_calib.functional.hypothesis_tests import calibration_test
+from keras_calib.functional.hypothesis_tests import compare
 from keras_calib.metrics.mean_gap import mean_gap
-from keras_calib.metrics.quantities import confidence_interval
-from keras_calib.ranked_groups import RankedGroups
-from keras_calib.ranked_groups import augrc_of_groups
-from keras_calib.ranked_groups import aurc_of_groups
+from keras_calib.metrics.registry import confidence_interval
 from keras_calib.reporting.verdicts import direction
 
 NORMS = ("l1", "l2", "max", "average")
@@ -420,7 +420,7 @@ def test_certain_predictions(statistic):
 def test_ece_is_resampled_in_blocks_that_do_not_matter(monkeypatch):
     data = two_classes(1000, 1.1, np.random.default_rng(8))
     whole = calibration_test(*data, num_samples=300)
-    monkeypatch.setattr("keras_calib.hypothesis_tests._BLOCK", 7000)
+    monkeypatch.setattr("keras_calib.functional.hypothesis_tests._BLOCK", 7000)
     assert calibration_test(*data, num_samples=300) == whole
 
 

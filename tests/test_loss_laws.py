@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 import keras_calib as kc
-from keras_calib.gradients import value_and_grad
+from keras_calib.backend.gradients import value_and_grad
 
 pytestmark = pytest.mark.portable
 # Where all six logits tie, probabilities are 1/6: no threshold of FLSD, where

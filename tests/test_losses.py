@@ -21,7 +21,7 @@ from golden_losses import all_goldens
 from keras import ops
 
 import keras_calib as kc
-from keras_calib.gradients import value_and_grad
+from keras_calib.backend.gradients import value_and_grad
 
 pytestmark = pytest.mark.portable
 STORED = np.load(Path(__file__).parent / "data" / "goldens.npz")

@@ -24,14 +24,14 @@ from hypothesis import strategies as st
 from keras import ops
 
 import keras_calib as kc
-from keras_calib import exact_sums
-from keras_calib.bin_summary import BinSummary
-from keras_calib.composite_summary import CompositeSummary
-from keras_calib.moment_summary import MomentSummary
-from keras_calib.ranked_groups import RankedGroups
-from keras_calib.ranked_groups import aurc_bounds_of_groups
-from keras_calib.ranked_groups import aurc_of_groups
-from keras_calib.score_histogram import HistogramSummary
+from keras_calib.formulas.risk_coverage import RankedGroups
+from keras_calib.formulas.risk_coverage import aurc_bounds_of_groups
+from keras_calib.formulas.risk_coverage import aurc_of_groups
+from keras_calib.metrics.states.bins import BinSummary
+from keras_calib.metrics.states.composite import CompositeSummary
+from keras_calib.metrics.states.histogram import HistogramSummary
+from keras_calib.metrics.states.moments import MomentSummary
+from keras_calib.numerics import exact_sums
 
 pytestmark = pytest.mark.portable
 # JAX compiles each operation anew for each size of a batch.

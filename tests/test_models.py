@@ -12,8 +12,8 @@ from small_trainings import data_of
 from small_trainings import network
 
 import keras_calib as kc
-from keras_calib.equal_mass import interpolated_bins
-from keras_calib.models.adaptive_focal import next_gammas
+from keras_calib.functional.equal_mass import interpolated_bins
+from keras_calib.training.adafocal import next_gammas
 
 pytestmark = pytest.mark.portable
 
@@ -34,7 +34,7 @@ def identity(cls, num_classes, **arguments):
 
 def loss_and_gradient(model, logits, y, sample_weight=None):
     """Of `compute_loss` in training, with respect to the logits."""
-    from keras_calib.gradients import value_and_grad
+    from keras_calib.backend.gradients import value_and_grad
 
     def of_logits(logits):
         with keras.StatelessScope():

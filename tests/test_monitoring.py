@@ -18,7 +18,7 @@ from cases import LOSSES
 from file_writers import writer
 
 import keras_calib as kc
-from keras_calib.monitoring import measuring
+from keras_calib.monitoring import evaluation
 from keras_calib.monitoring.files import EpochTable
 
 mpl.use("Agg")
@@ -147,14 +147,14 @@ def test_every_kind_of_data_gives_the_same():
 @portable
 def test_blocks_of_any_size_give_the_same(monkeypatch):
     small, whole = logger(prefix="a_", batch_size=8), logger(prefix="b_")
-    monkeypatch.setattr(measuring, "_BLOCK", 1)
-    sizes, add = [], measuring._Run.add
+    monkeypatch.setattr(evaluation, "_BLOCK", 1)
+    sizes, add = [], evaluation._Run.add
 
     def counted(run, block):
         sizes.append(len(block.labels))
         add(run, block)
 
-    monkeypatch.setattr(measuring._Run, "add", counted)
+    monkeypatch.setattr(evaluation._Run, "add", counted)
     fit(network(), small, whole, epochs=1)
     assert sizes == [8, 24, 8, 8, 8, 24]
     (one,), (other,) = small.logged, whole.logged

@@ -440,7 +440,7 @@ print(json.dumps([indices(by_function), indices(by_itself)]))
 def test_targets_are_the_same_where_keras_computes_with_something_else(
     monkeypatch,
 ):
-    from keras_calib.data import batches as module
+    from keras_calib.data.batches import labelling as module
 
     expected = arrays(batches(context_share=0.3, beta=0.5))
     # Then NumPy makes them: tensors of tf.data are none of Keras' backend.

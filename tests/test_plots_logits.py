@@ -8,7 +8,7 @@ from noisy_predictions import noisy_predictions
 from noisy_predictions import softmax
 
 import keras_calib as kc
-from keras_calib.classwise import classwise_bins
+from keras_calib.functional.classwise import classwise_bins
 from keras_calib.plots.windows import slide
 
 mpl.use("Agg")

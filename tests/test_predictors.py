@@ -11,9 +11,9 @@ from cases import array
 from keras import layers
 
 import keras_calib as kc
-from keras_calib.models import dropout_masks
-from keras_calib.models.dropout_masks import dropout_layers
-from keras_calib.models.dropout_masks import masked
+from keras_calib.ensembles import dropout_masks
+from keras_calib.ensembles.dropout_masks import dropout_layers
+from keras_calib.ensembles.dropout_masks import masked
 from keras_calib.predictions.outputs import reads_logits
 
 pytestmark = pytest.mark.portable

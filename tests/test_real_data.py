@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import keras_calib as kc
-from keras_calib.calibration_error import ece
-from keras_calib.calibration_error import mce
-from keras_calib.equal_mass import adaptive_ece
-from keras_calib.proper_scores import nll
+from keras_calib.functional.binned import ece
+from keras_calib.functional.binned import mce
+from keras_calib.functional.equal_mass import adaptive_ece
+from keras_calib.functional.proper import nll
 
 pytestmark = [pytest.mark.data, pytest.mark.portable]
 

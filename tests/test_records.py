@@ -8,9 +8,9 @@ from keras import backend
 from keras import ops
 
 import keras_calib as kc
-from keras_calib.models.record import add_at
-from keras_calib.models.record import read_at
-from keras_calib.models.record import set_at
+from keras_calib.training.sample_record import add_at
+from keras_calib.training.sample_record import read_at
+from keras_calib.training.sample_record import set_at
 
 pytestmark = pytest.mark.portable
 on_tensorflow = pytest.mark.skipif(

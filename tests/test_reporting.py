@@ -15,12 +15,12 @@ from noisy_predictions import noisy_predictions
 from noisy_predictions import softmax
 
 import keras_calib as kc
-from keras_calib.commands import main
-from keras_calib.intervals import binomial_upper_bound
-from keras_calib.prediction_files import Rows
-from keras_calib.prediction_files import open_predictions
+from keras_calib.formulas.intervals import binomial_upper_bound
+from keras_calib.reporting.command_line import main
 from keras_calib.reporting.given_files import check_apart
 from keras_calib.reporting.given_files import row_keys
+from keras_calib.reporting.prediction_files import Rows
+from keras_calib.reporting.prediction_files import open_predictions
 
 
 class Page(HTMLParser):

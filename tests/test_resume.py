@@ -25,7 +25,7 @@ import keras_calib as kc
 from keras_calib.backend import files
 from keras_calib.backend.array_files import ArrayFile
 from keras_calib.backend.locks import PathLock
-from keras_calib.models.callback_state import state_names
+from keras_calib.training.callback_state import state_names
 
 HERE = Path(__file__).parent
 

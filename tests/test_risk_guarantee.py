@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 import keras_calib as kc
-from keras_calib.intervals import binomial_p_value
-from keras_calib.intervals import binomial_upper_bound
+from keras_calib.formulas.intervals import binomial_p_value
+from keras_calib.formulas.intervals import binomial_upper_bound
 from keras_calib.selection.guarantees import first_rank
 from keras_calib.selection.guarantees import fixed_sequence
 from keras_calib.selection.guarantees import sgr

@@ -9,8 +9,8 @@ from cases import sample
 from keras import ops
 
 import keras_calib as kc
-from keras_calib.score_names import SCORE_NAMES
-from keras_calib.score_names import score_function
+from keras_calib.formulas.score_names import SCORE_NAMES
+from keras_calib.formulas.score_names import score_function
 
 pytestmark = pytest.mark.portable
 

@@ -7,30 +7,34 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_calib import ranked_groups
-from keras_calib import scores
-from keras_calib.excess_areas import eaugrc
-from keras_calib.excess_areas import normalized_aurc
-from keras_calib.failure_detection import failure_auroc
-from keras_calib.failure_detection import failure_average_precision
-from keras_calib.failure_detection import failure_fpr95
+from keras_calib.formulas import risk_coverage
+from keras_calib.formulas import scores
+from keras_calib.formulas.operating_points import (
+    coverage_at_risk_bounds_of_groups,
+)
+from keras_calib.formulas.operating_points import coverage_at_risk_of_groups
+from keras_calib.formulas.operating_points import failure_fpr95_bounds_of_groups
+from keras_calib.formulas.operating_points import failure_fpr95_of_groups
+from keras_calib.formulas.operating_points import (
+    risk_at_coverage_bounds_of_groups,
+)
+from keras_calib.formulas.operating_points import risk_at_coverage_of_groups
+from keras_calib.formulas.risk_coverage import RankedGroups
+from keras_calib.formulas.score_names import SCORE_NAMES
+from keras_calib.formulas.score_names import score_function
+from keras_calib.functional.excess_aurc import eaugrc
+from keras_calib.functional.excess_aurc import normalized_aurc
+from keras_calib.functional.failure_detection import failure_auroc
+from keras_calib.functional.failure_detection import failure_average_precision
+from keras_calib.functional.failure_detection import failure_fpr95
+from keras_calib.functional.risk_coverage import augrc
+from keras_calib.functional.risk_coverage import aurc
+from keras_calib.functional.risk_coverage import coverage_at_accuracy
+from keras_calib.functional.risk_coverage import coverage_at_risk
+from keras_calib.functional.risk_coverage import eaurc
+from keras_calib.functional.risk_coverage import risk_at_coverage
+from keras_calib.functional.risk_coverage import risk_coverage_curve
 from keras_calib.metrics import AURC
-from keras_calib.operating_points import coverage_at_risk_bounds_of_groups
-from keras_calib.operating_points import coverage_at_risk_of_groups
-from keras_calib.operating_points import failure_fpr95_bounds_of_groups
-from keras_calib.operating_points import failure_fpr95_of_groups
-from keras_calib.operating_points import risk_at_coverage_bounds_of_groups
-from keras_calib.operating_points import risk_at_coverage_of_groups
-from keras_calib.ranked_groups import RankedGroups
-from keras_calib.risk_coverage import augrc
-from keras_calib.risk_coverage import aurc
-from keras_calib.risk_coverage import coverage_at_accuracy
-from keras_calib.risk_coverage import coverage_at_risk
-from keras_calib.risk_coverage import eaurc
-from keras_calib.risk_coverage import risk_at_coverage
-from keras_calib.risk_coverage import risk_coverage_curve
-from keras_calib.score_names import SCORE_NAMES
-from keras_calib.score_names import score_function
 
 pytestmark = pytest.mark.portable
 
@@ -358,11 +362,11 @@ def test_one_sample_has_every_area():
 
 def group_bounds(groups, whole):
     return {
-        "aurc": ranked_groups.aurc_bounds_of_groups(groups, whole),
-        "eaurc": ranked_groups.eaurc_bounds_of_groups(groups, whole),
-        "naurc": ranked_groups.normalized_aurc_bounds_of_groups(groups, whole),
-        "augrc": ranked_groups.augrc_bounds_of_groups(groups),
-        "auroc": ranked_groups.failure_auroc_bounds_of_groups(groups),
+        "aurc": risk_coverage.aurc_bounds_of_groups(groups, whole),
+        "eaurc": risk_coverage.eaurc_bounds_of_groups(groups, whole),
+        "naurc": risk_coverage.normalized_aurc_bounds_of_groups(groups, whole),
+        "augrc": risk_coverage.augrc_bounds_of_groups(groups),
+        "auroc": risk_coverage.failure_auroc_bounds_of_groups(groups),
         "fpr95": failure_fpr95_bounds_of_groups(groups, 0.7),
         "coverage": coverage_at_risk_bounds_of_groups(groups, 0.25, whole),
         "risk": risk_at_coverage_bounds_of_groups(groups, 0.5, whole),
@@ -371,11 +375,11 @@ def group_bounds(groups, whole):
 
 def group_values(groups, whole):
     return {
-        "aurc": ranked_groups.aurc_of_groups(groups, whole),
-        "eaurc": ranked_groups.eaurc_of_groups(groups, whole),
-        "naurc": ranked_groups.normalized_aurc_of_groups(groups, whole),
-        "augrc": ranked_groups.augrc_of_groups(groups),
-        "auroc": ranked_groups.failure_auroc_of_groups(groups),
+        "aurc": risk_coverage.aurc_of_groups(groups, whole),
+        "eaurc": risk_coverage.eaurc_of_groups(groups, whole),
+        "naurc": risk_coverage.normalized_aurc_of_groups(groups, whole),
+        "augrc": risk_coverage.augrc_of_groups(groups),
+        "auroc": risk_coverage.failure_auroc_of_groups(groups),
         "fpr95": failure_fpr95_of_groups(groups, 0.7),
         "coverage": coverage_at_risk_of_groups(groups, 0.25),
         "risk": risk_at_coverage_of_groups(groups, 0.5, whole),

@@ -12,7 +12,7 @@ from small_trainings import data_of
 from small_trainings import network
 
 import keras_calib as kc
-from keras_calib.models.sharpness import perturbations
+from keras_calib.training.sharpness_aware import perturbations
 
 pytestmark = pytest.mark.portable
 

@@ -24,8 +24,8 @@ from small_trainings import network
 from small_trainings import trained
 
 import keras_calib as kc
+from keras_calib.backend.replicas import warn_of_differences
 from keras_calib.predictions import predict_batches
-from keras_calib.replicas import warn_of_differences
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "examples"))

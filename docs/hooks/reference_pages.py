@@ -6,36 +6,17 @@ import keras_calib
 
 __all__ = ["GROUPS", "reference_pages"]
 
-# Address and title of each page to the modules whose names it has.
+# Address and title of each page to the packages whose names it has.
 GROUPS = {
-    "losses": ("Losses", ["losses", "targets"]),
-    "models": ("Models", ["models", "training_state", "callbacks"]),
+    "losses": ("Losses", ["losses"]),
+    "training": ("Training", ["training"]),
     "data": ("Data", ["data"]),
     "metrics": ("Metrics", ["metrics"]),
-    "functions": (
-        "Exact functions",
-        [
-            "bin_errors",
-            "bins",
-            "calibration_error",
-            "canonical",
-            "classwise",
-            "confidence_gaps",
-            "equal_mass",
-            "excess_areas",
-            "failure_detection",
-            "hypothesis_tests",
-            "intervals",
-            "proper_scores",
-            "risk_coverage",
-            "scores",
-            "segmentation",
-            "smooth_error",
-        ],
-    ),
+    "functional": ("Exact functions", ["functional"]),
     "calibrators": ("Calibrators", ["calibrators"]),
+    "ensembles": ("Ensembles", ["ensembles"]),
     "selection": ("Selection", ["selection"]),
-    "analysis": ("Analysis", ["analysis", "activation_maps"]),
+    "analysis": ("Analysis", ["analysis"]),
     "plots": ("Plots and reports", ["plots", "reporting"]),
     "monitoring": ("Monitoring", ["monitoring"]),
     "exporting": ("Export", ["exporting"]),
@@ -44,14 +25,15 @@ GROUPS = {
 
 def reference_pages():
     """Address and Markdown of each page, and of the page that lists them."""
-    by_module = {}
-    for name in keras_calib.__all__:
-        if not name.startswith("__"):
-            module = getattr(keras_calib, name).__module__.split(".")[1]
-            by_module.setdefault(module, []).append(name)
     pages, index = {}, ["# Reference", "", "Import from `keras_calib`.", ""]
-    for address, (title, modules) in GROUPS.items():
-        names = sorted(n for module in modules for n in by_module.pop(module))
+    left = {n for n in keras_calib.__all__ if not n.startswith("__")}
+    for address, (title, packages) in GROUPS.items():
+        names = sorted(
+            name
+            for package in packages
+            for name in getattr(keras_calib, package).__all__
+        )
+        left -= {*names}
         lines = [f"# {title}", ""]
         index += [f"## [{title}]({address}.md)", ""]
         for name in names:
@@ -61,6 +43,6 @@ def reference_pages():
             index.append(f"- [`{name}`]({address}.md#{name})")
         index.append("")
         pages[f"reference/{address}.md"] = "\n".join(lines) + "\n"
-    if by_module:
-        raise ValueError(f"no page has the names of {sorted(by_module)}")
+    if left:
+        raise ValueError(f"no page has the names {sorted(left)}")
     return {"reference/index.md": "\n".join(index) + "\n", **pages}

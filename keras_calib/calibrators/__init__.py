@@ -1,4 +1,9 @@
-"""Calibrators: layers fitted on held-out logits after training."""
+"""Calibrators: layers fitted on held-out logits after training.
+
+Lives here: the layers, their fits and the reading of what they are fitted on.
+Not here: thresholds (`selection`).
+Floor: beside `losses`, `metrics` and `data`.
+"""
 
 from keras_calib.calibrators.affine import DirichletCalibration
 from keras_calib.calibrators.affine import MatrixScaling
@@ -8,7 +13,7 @@ from keras_calib.calibrators.beta import BetaCalibration
 from keras_calib.calibrators.binning import HistogramBinning
 from keras_calib.calibrators.binning import IsotonicCalibration
 from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
-from keras_calib.calibrators.scaling import TemperatureScaling
+from keras_calib.calibrators.temperature import TemperatureScaling
 
 __all__ = [
     "BetaCalibration",

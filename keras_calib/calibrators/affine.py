@@ -8,15 +8,15 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.calibrators.affine_fit import least_affine
-from keras_calib.calibrators.affine_fit import least_vector
+from keras_calib.calibrators.affine_solver import least_affine
+from keras_calib.calibrators.affine_solver import least_vector
 from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.fitting_data import Samples
 from keras_calib.calibrators.likelihood import nll_and_residuals
-from keras_calib.calibrators.samples import Samples
-from keras_calib.checks import check_at_least
-from keras_calib.checks import check_integer
-from keras_calib.checks import invalid
-from keras_calib.numerics import logsumexp
+from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import invalid
+from keras_calib.numerics.arrays import logsumexp
 
 __all__ = ["DirichletCalibration", "MatrixScaling", "VectorScaling"]
 

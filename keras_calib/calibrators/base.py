@@ -9,14 +9,14 @@ from keras import ops
 
 from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.calibrators.fitted_layer import FittedLayer
-from keras_calib.calibrators.samples import Samples
-from keras_calib.calibrators.samples import one_core_a_product
-from keras_calib.calibrators.samples import read_batches
-from keras_calib.calibrators.samples import read_samples
-from keras_calib.checks import invalid
-from keras_calib.checks import shape_of
-from keras_calib.inputs import read_predictions
-from keras_calib.numerics import to_numpy
+from keras_calib.calibrators.fitting_data import Samples
+from keras_calib.calibrators.fitting_data import one_core_a_product
+from keras_calib.calibrators.fitting_data import read_batches
+from keras_calib.calibrators.fitting_data import read_samples
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import shape_of
+from keras_calib.inputs.readers import read_predictions
+from keras_calib.numerics.arrays import to_numpy
 from keras_calib.predictions.collect import predicted_batches
 from keras_calib.predictions.outputs import read_as
 

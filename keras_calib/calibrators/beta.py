@@ -8,14 +8,14 @@ import numpy as np
 from keras import ops
 from scipy.optimize import minimize
 
+from keras_calib.calibrators.fitting_data import Samples
 from keras_calib.calibrators.likelihood import warn_if_separated
 from keras_calib.calibrators.likelihood import warn_not_converged
 from keras_calib.calibrators.one_vs_rest import OneVsRest
-from keras_calib.calibrators.samples import Samples
-from keras_calib.checks import check_at_least
-from keras_calib.checks import check_at_most
-from keras_calib.numerics import sigmoid
-from keras_calib.numerics import top1
+from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import check_at_most
+from keras_calib.numerics.arrays import sigmoid
+from keras_calib.numerics.arrays import top1
 
 __all__ = ["BetaCalibration"]
 

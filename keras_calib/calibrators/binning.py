@@ -7,18 +7,18 @@ import numpy as np
 from keras import ops
 from scipy.optimize import isotonic_regression
 
-from keras_calib.calibrators.lookup import interpolate
-from keras_calib.calibrators.lookup import locate
-from keras_calib.calibrators.lookup import padded
-from keras_calib.calibrators.lookup import take
+from keras_calib.calibrators.fitting_data import Samples
+from keras_calib.calibrators.lookup_table import interpolate
+from keras_calib.calibrators.lookup_table import locate
+from keras_calib.calibrators.lookup_table import padded
+from keras_calib.calibrators.lookup_table import take
 from keras_calib.calibrators.one_vs_rest import OneVsRest
-from keras_calib.calibrators.samples import Samples
-from keras_calib.checks import check_at_least
-from keras_calib.checks import check_at_most
-from keras_calib.checks import check_in
-from keras_calib.checks import check_integer
-from keras_calib.numerics import safe_divide
-from keras_calib.numerics import to_logits
+from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import check_at_most
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_integer
+from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import to_logits
 
 __all__ = ["HistogramBinning", "IsotonicCalibration"]
 

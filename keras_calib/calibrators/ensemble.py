@@ -8,12 +8,12 @@ from keras import ops
 from scipy.optimize import minimize
 
 from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.samples import Samples
-from keras_calib.calibrators.scaling import optimal_temperature
-from keras_calib.checks import check_above
-from keras_calib.checks import check_in
-from keras_calib.checks import invalid
-from keras_calib.numerics import to_logits
+from keras_calib.calibrators.fitting_data import Samples
+from keras_calib.calibrators.temperature import optimal_temperature
+from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import invalid
+from keras_calib.numerics.arrays import to_logits
 
 __all__ = ["EnsembleTemperatureScaling"]
 

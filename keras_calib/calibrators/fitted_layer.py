@@ -4,10 +4,10 @@ from typing import Any
 
 import keras
 
-from keras_calib.checks import invalid
-from keras_calib.checks import shape_of
-from keras_calib.numerics import as_numbers
-from keras_calib.numerics import concrete
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import shape_of
+from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import concrete
 
 __all__ = ["FittedLayer"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.optimize import minimize
 
-from keras_calib.calibrators.samples import Samples
+from keras_calib.calibrators.fitting_data import Samples
 
 __all__ = [
     "least_convex",

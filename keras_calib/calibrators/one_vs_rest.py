@@ -7,9 +7,9 @@ import numpy as np
 from keras import ops
 
 from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.samples import Samples
-from keras_calib.checks import invalid
-from keras_calib.numerics import to_numpy
+from keras_calib.calibrators.fitting_data import Samples
+from keras_calib.inputs.checks import invalid
+from keras_calib.numerics.arrays import to_numpy
 
 __all__ = ["OneVsRest"]
 

@@ -1,47 +1,48 @@
 """tf.data pipelines for images whose objects are marked by boxes or masks.
 
-Builders make examples, dicts described at the head of `crops`; functions on
-data sets of examples choose, paint and count; `training_pipeline` and
-`validation_pipeline` make the batches that `fit` takes.
+`sources` make examples, dicts described at the head of `transforms.crops`;
+`transforms` change them; `batches` make what `fit` takes. Not here: what a
+model predicts of a data set (`predictions`).
+Floor: beside `losses`, `metrics` and `calibrators`.
 """
 
-from keras_calib.data.arrays import EpochBatches
-from keras_calib.data.arrays import array_pipeline
-from keras_calib.data.boxes import boxes_to_mask
-from keras_calib.data.boxes import clip_boxes
-from keras_calib.data.boxes import crop_boxes
-from keras_calib.data.boxes import flip_boxes
-from keras_calib.data.boxes import mask_area
-from keras_calib.data.boxes import resize_boxes
-from keras_calib.data.boxes import union_area
-from keras_calib.data.classes import ClassMap
-from keras_calib.data.classes import cap_classes
-from keras_calib.data.classes import class_map
-from keras_calib.data.classes import label_by_largest
-from keras_calib.data.classes import map_classes
-from keras_calib.data.crops import center_crop
-from keras_calib.data.crops import random_resized_crop
-from keras_calib.data.folders import from_folder
-from keras_calib.data.jitter import color_jitter
-from keras_calib.data.layers import apply_layers
-from keras_calib.data.mixing import cutmix
-from keras_calib.data.mixing import mixup
-from keras_calib.data.mixing import ricap
-from keras_calib.data.object_share import objectness
-from keras_calib.data.object_share import objectness_from_mask
-from keras_calib.data.order import shuffled_epochs
-from keras_calib.data.order import with_index
-from keras_calib.data.painting import context_examples
-from keras_calib.data.painting import object_examples
-from keras_calib.data.painting import pixel_mean
-from keras_calib.data.pipelines import training_pipeline
-from keras_calib.data.pipelines import validation_pipeline
-from keras_calib.data.summary import DatasetSummary
-from keras_calib.data.summary import describe
-from keras_calib.data.tally import Tally
-from keras_calib.data.tfds_source import from_tfds
-from keras_calib.data.tfrecords import from_tfrecords
-from keras_calib.data.validity import valid_examples
+from keras_calib.data.batches.epoch_batches import EpochBatches
+from keras_calib.data.batches.epoch_batches import array_pipeline
+from keras_calib.data.batches.mixing import cutmix
+from keras_calib.data.batches.mixing import mixup
+from keras_calib.data.batches.mixing import ricap
+from keras_calib.data.batches.order import shuffled_epochs
+from keras_calib.data.batches.order import with_index
+from keras_calib.data.batches.pipelines import training_pipeline
+from keras_calib.data.batches.pipelines import validation_pipeline
+from keras_calib.data.batches.summary import DatasetSummary
+from keras_calib.data.batches.summary import describe
+from keras_calib.data.sources.folders import from_folder
+from keras_calib.data.sources.tfds import from_tfds
+from keras_calib.data.sources.tfrecords import from_tfrecords
+from keras_calib.data.transforms.boxes import boxes_to_mask
+from keras_calib.data.transforms.boxes import clip_boxes
+from keras_calib.data.transforms.boxes import crop_boxes
+from keras_calib.data.transforms.boxes import flip_boxes
+from keras_calib.data.transforms.boxes import mask_area
+from keras_calib.data.transforms.boxes import resize_boxes
+from keras_calib.data.transforms.boxes import union_area
+from keras_calib.data.transforms.classes import ClassMap
+from keras_calib.data.transforms.classes import cap_classes
+from keras_calib.data.transforms.classes import class_map
+from keras_calib.data.transforms.classes import label_by_largest
+from keras_calib.data.transforms.classes import map_classes
+from keras_calib.data.transforms.covered_share import objectness
+from keras_calib.data.transforms.covered_share import objectness_from_mask
+from keras_calib.data.transforms.crops import center_crop
+from keras_calib.data.transforms.crops import random_resized_crop
+from keras_calib.data.transforms.jitter import color_jitter
+from keras_calib.data.transforms.keras_layers import apply_layers
+from keras_calib.data.transforms.painting import context_examples
+from keras_calib.data.transforms.painting import object_examples
+from keras_calib.data.transforms.painting import pixel_mean
+from keras_calib.data.transforms.tally import Tally
+from keras_calib.data.transforms.validity import valid_examples
 
 __all__ = [
     "ClassMap",

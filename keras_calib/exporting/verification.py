@@ -6,13 +6,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.checks import invalid
 from keras_calib.exporting.formats import Signatures
-from keras_calib.exporting.questions import Question
-from keras_calib.exporting.questions import either_way
-from keras_calib.exporting.questions import scales
+from keras_calib.exporting.probes import Question
+from keras_calib.exporting.probes import either_way
+from keras_calib.exporting.probes import scales
 from keras_calib.exporting.served_model import OUTPUT_NAMES
 from keras_calib.exporting.served_model import ServedModel
+from keras_calib.inputs.checks import invalid
 from keras_calib.selection import SelectiveClassifier
 
 __all__ = ["check_answers"]

@@ -1,14 +1,25 @@
-"""Losses that calibrate during training."""
+"""Losses that calibrate during training: a function and a class for each.
 
+Lives here: per-sample losses, losses coupled by the batch, their targets. Not
+here: models that some losses need (`training`).
+Floor: above `formulas`, beside `metrics`, `calibrators` and `data`.
+"""
+
+from keras_calib.formulas.targets import cape_targets
+from keras_calib.formulas.targets import objectness_targets
+from keras_calib.formulas.targets import smooth_labels
 from keras_calib.losses.adaptive_gamma import FLSD
 from keras_calib.losses.adaptive_gamma import adaptive_focal
 from keras_calib.losses.adaptive_gamma import flsd
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.batch import DCA
-from keras_calib.losses.batch import MDCA
-from keras_calib.losses.batch import dca
-from keras_calib.losses.batch import mdca
-from keras_calib.losses.batch_base import BatchCoupledLoss
+from keras_calib.losses.batch_coupled import BatchCoupledLoss
+from keras_calib.losses.brier import BrierLoss
+from keras_calib.losses.brier import brier_loss
+from keras_calib.losses.confidence_accuracy import DCA
+from keras_calib.losses.confidence_accuracy import MDCA
+from keras_calib.losses.confidence_accuracy import dca
+from keras_calib.losses.confidence_accuracy import mdca
+from keras_calib.losses.crl import correctness_ranking
 from keras_calib.losses.entropy import ConfidencePenalty
 from keras_calib.losses.entropy import LabelRelaxation
 from keras_calib.losses.entropy import UniformityPenalty
@@ -27,9 +38,6 @@ from keras_calib.losses.margin import acls
 from keras_calib.losses.margin import mbls
 from keras_calib.losses.pairwise import CPC
 from keras_calib.losses.pairwise import cpc
-from keras_calib.losses.proper import BrierLoss
-from keras_calib.losses.proper import brier_loss
-from keras_calib.losses.ranking import correctness_ranking
 from keras_calib.losses.smoothing import AdaptiveLabelSmoothing
 from keras_calib.losses.smoothing import LabelSmoothing
 from keras_calib.losses.smoothing import adaptive_label_smoothing
@@ -59,6 +67,7 @@ __all__ = [
     "adaptive_label_smoothing",
     "brier_loss",
     "cape_loss",
+    "cape_targets",
     "confidence_penalty",
     "correctness_ranking",
     "cpc",
@@ -71,5 +80,7 @@ __all__ = [
     "mbls",
     "mdca",
     "mmce",
+    "objectness_targets",
+    "smooth_labels",
     "uniformity_penalty",
 ]

@@ -6,14 +6,14 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.checks import check_above
-from keras_calib.checks import check_at_least
-from keras_calib.checks import check_number
-from keras_calib.checks import invalid
+from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import check_number
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.weights import broadcast_weight
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.focal import signed_focal
-from keras_calib.numerics import safe_divide
-from keras_calib.weights import broadcast_weight
+from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["FLSD", "adaptive_focal", "flsd"]
 

@@ -8,27 +8,27 @@ import keras
 from keras import ops
 
 from keras_calib.backend.keras_internals import keras_mask
-from keras_calib.checks import check_some_classes
-from keras_calib.checks import class_axis
-from keras_calib.checks import invalid
-from keras_calib.checks import shape_of
-from keras_calib.inputs import check_reading
-from keras_calib.inputs import possible_labels
-from keras_calib.inputs import read_labels
-from keras_calib.inputs import read_predictions
-from keras_calib.inputs import soft_labels
-from keras_calib.numerics import as_numbers
-from keras_calib.numerics import concrete
-from keras_calib.numerics import to_logits
-from keras_calib.replicas import num_replicas
-from keras_calib.replicas import sum_over_replicas
-from keras_calib.row_checks import LOOSE_TOLERANCE
-from keras_calib.row_checks import check_row_sums
-from keras_calib.row_checks import sums_to_1
-from keras_calib.row_checks import warn_by_operation
-from keras_calib.row_checks import warn_of_probabilities
-from keras_calib.value_checks import is_integer
-from keras_calib.weights import broadcast_weight
+from keras_calib.backend.replicas import num_replicas
+from keras_calib.backend.replicas import sum_over_replicas
+from keras_calib.inputs.checks import check_some_classes
+from keras_calib.inputs.checks import class_axis
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import shape_of
+from keras_calib.inputs.readers import check_reading
+from keras_calib.inputs.readers import possible_labels
+from keras_calib.inputs.readers import read_labels
+from keras_calib.inputs.readers import read_predictions
+from keras_calib.inputs.readers import soft_labels
+from keras_calib.inputs.rows import LOOSE_TOLERANCE
+from keras_calib.inputs.rows import check_row_sums
+from keras_calib.inputs.rows import sums_to_1
+from keras_calib.inputs.rows import warn_by_operation
+from keras_calib.inputs.rows import warn_of_probabilities
+from keras_calib.inputs.values import is_integer
+from keras_calib.inputs.weights import broadcast_weight
+from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import concrete
+from keras_calib.numerics.arrays import to_logits
 
 __all__ = ["PerSampleLoss", "check_hyperparameters", "settle"]
 

@@ -6,15 +6,15 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.checks import check_at_least
-from keras_calib.checks import check_at_most
-from keras_calib.checks import check_in
-from keras_calib.gradients import with_gradient
+from keras_calib.backend.gradients import with_gradient
+from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import check_at_most
+from keras_calib.inputs.checks import check_in
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.numerics import at_least
-from keras_calib.numerics import at_least_float32
-from keras_calib.numerics import labels_like
-from keras_calib.numerics import softmax_parts
+from keras_calib.numerics.arrays import at_least
+from keras_calib.numerics.arrays import at_least_float32
+from keras_calib.numerics.arrays import labels_like
+from keras_calib.numerics.arrays import softmax_parts
 
 __all__ = [
     "ConfidencePenalty",

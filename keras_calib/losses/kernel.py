@@ -5,18 +5,18 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.checks import check_at_least
-from keras_calib.checks import check_in
-from keras_calib.gradients import with_gradient
+from keras_calib.backend.gradients import with_gradient
+from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import check_in
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.batch_base import BatchCoupledLoss
-from keras_calib.losses.confidence import correctness
-from keras_calib.losses.confidence import top_probability
-from keras_calib.numerics import at_least
-from keras_calib.numerics import at_least_float32
-from keras_calib.numerics import labels_like
-from keras_calib.numerics import running_sum
-from keras_calib.numerics import safe_divide
+from keras_calib.losses.batch_coupled import BatchCoupledLoss
+from keras_calib.losses.differentiable_scores import correctness
+from keras_calib.losses.differentiable_scores import top_probability
+from keras_calib.numerics.arrays import at_least
+from keras_calib.numerics.arrays import at_least_float32
+from keras_calib.numerics.arrays import labels_like
+from keras_calib.numerics.arrays import running_sum
+from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["MMCE", "mmce"]
 

@@ -5,22 +5,22 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.checks import check_at_most
-from keras_calib.checks import check_in
-from keras_calib.checks import check_rows
-from keras_calib.checks import invalid
-from keras_calib.checks import shape_of
-from keras_calib.gradients import with_gradient
-from keras_calib.inputs import read_predictions
-from keras_calib.inputs import split_objectness
+from keras_calib.backend.gradients import with_gradient
+from keras_calib.formulas.targets import check_beta_and_floor
+from keras_calib.formulas.targets import objectness_targets
+from keras_calib.formulas.targets import smooth_labels
+from keras_calib.inputs.checks import check_at_most
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_rows
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import shape_of
+from keras_calib.inputs.readers import read_predictions
+from keras_calib.inputs.readers import split_objectness
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.numerics import as_numbers
-from keras_calib.numerics import at_least_float32
-from keras_calib.numerics import labels_like
-from keras_calib.numerics import softmax_parts
-from keras_calib.targets import check_beta_and_floor
-from keras_calib.targets import objectness_targets
-from keras_calib.targets import smooth_labels
+from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import at_least_float32
+from keras_calib.numerics.arrays import labels_like
+from keras_calib.numerics.arrays import softmax_parts
 
 __all__ = [
     "AdaptiveLabelSmoothing",

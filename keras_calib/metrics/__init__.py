@@ -1,12 +1,18 @@
-"""Streaming metrics: one pass, fixed memory, exact at any size."""
+"""Streaming metrics: one pass, fixed memory, exact at any size.
+
+Lives here: Keras metrics, each a state, a formula and a name; the states are
+in `metrics.states`. Not here: formulas (`formulas`) and exact functions of
+whole arrays (`functional`).
+Floor: beside `losses`, `calibrators` and `data`.
+"""
 
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.calibration import ECE
-from keras_calib.metrics.calibration import MCE
-from keras_calib.metrics.calibration import RMSCE
-from keras_calib.metrics.calibration import AverageCalibrationError
-from keras_calib.metrics.calibration import DebiasedCalibrationError
-from keras_calib.metrics.calibration import OverconfidenceError
+from keras_calib.metrics.binned import ECE
+from keras_calib.metrics.binned import MCE
+from keras_calib.metrics.binned import RMSCE
+from keras_calib.metrics.binned import AverageCalibrationError
+from keras_calib.metrics.binned import DebiasedCalibrationError
+from keras_calib.metrics.binned import OverconfidenceError
 from keras_calib.metrics.classwise import ClasswiseECE
 from keras_calib.metrics.confidence import Accuracy
 from keras_calib.metrics.confidence import MeanConfidence
@@ -14,18 +20,18 @@ from keras_calib.metrics.confidence import ObjectnessDeviation
 from keras_calib.metrics.confidence import Overconfidence
 from keras_calib.metrics.confidence import Underconfidence
 from keras_calib.metrics.equal_mass import AECE
-from keras_calib.metrics.operating import CoverageAtAccuracy
-from keras_calib.metrics.operating import CoverageAtRisk
-from keras_calib.metrics.operating import RiskAtCoverage
-from keras_calib.metrics.per_image import PerImage
+from keras_calib.metrics.operating_points import CoverageAtAccuracy
+from keras_calib.metrics.operating_points import CoverageAtRisk
+from keras_calib.metrics.operating_points import RiskAtCoverage
 from keras_calib.metrics.proper import NLL
 from keras_calib.metrics.proper import BrierScore
-from keras_calib.metrics.selective import AUGRC
-from keras_calib.metrics.selective import AURC
-from keras_calib.metrics.selective import EAURC
-from keras_calib.metrics.selective import FailureAUROC
-from keras_calib.metrics.selective import FailureFPR95
-from keras_calib.metrics.selective import NormalizedAURC
+from keras_calib.metrics.risk_coverage import AUGRC
+from keras_calib.metrics.risk_coverage import AURC
+from keras_calib.metrics.risk_coverage import EAURC
+from keras_calib.metrics.risk_coverage import FailureAUROC
+from keras_calib.metrics.risk_coverage import FailureFPR95
+from keras_calib.metrics.risk_coverage import NormalizedAURC
+from keras_calib.metrics.segmentation import PerImage
 from keras_calib.metrics.smooth import SmoothECE
 from keras_calib.metrics.table import CalibrationMetrics
 

@@ -10,13 +10,15 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib import exact_sums
 from keras_calib.backend.keras_internals import set_direction
-from keras_calib.checks import check_integer
-from keras_calib.checks import invalid
-from keras_calib.checks import warn
-from keras_calib.inputs import Predictions
-from keras_calib.inputs import check_reading
+from keras_calib.backend.replicas import assign_sum
+from keras_calib.backend.replicas import num_replicas
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import warn
+from keras_calib.inputs.readers import Predictions
+from keras_calib.inputs.readers import check_reading
+from keras_calib.inputs.rows import as_logits_message
 from keras_calib.metrics.reading import Reading
 from keras_calib.metrics.reading import all_flags
 from keras_calib.metrics.reading import is_empty
@@ -28,13 +30,11 @@ from keras_calib.metrics.state_dicts import check_state
 from keras_calib.metrics.state_dicts import nan_if_lost
 from keras_calib.metrics.state_dicts import state_of
 from keras_calib.metrics.state_dicts import what_is_wrong
-from keras_calib.numerics import concrete
-from keras_calib.records import Records
-from keras_calib.records import blocks
-from keras_calib.records import observe
-from keras_calib.replicas import assign_sum
-from keras_calib.replicas import num_replicas
-from keras_calib.row_checks import as_logits_message
+from keras_calib.metrics.states.records import Records
+from keras_calib.metrics.states.records import blocks
+from keras_calib.metrics.states.records import observe
+from keras_calib.numerics import exact_sums
+from keras_calib.numerics.arrays import concrete
 
 __all__ = ["StreamingMetric"]
 

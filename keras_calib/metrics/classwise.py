@@ -4,15 +4,15 @@ from typing import Any
 
 import keras
 
-from keras_calib.bins import CLOSED
-from keras_calib.checks import check_at_least
-from keras_calib.checks import check_at_most
-from keras_calib.checks import check_in
-from keras_calib.checks import check_integer
-from keras_calib.checks import invalid
-from keras_calib.class_summary import ClassBinSummary
-from keras_calib.class_summary import ClassHistogramSummary
+from keras_calib.formulas.bins import CLOSED
+from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import check_at_most
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import invalid
 from keras_calib.metrics.base import StreamingMetric
+from keras_calib.metrics.states.classwise import ClassBinSummary
+from keras_calib.metrics.states.classwise import ClassHistogramSummary
 
 __all__ = ["ClasswiseECE"]
 

@@ -6,11 +6,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.checks import invalid
+from keras_calib.inputs.checks import invalid
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.quantities import confidence_interval
-from keras_calib.moment_summary import MomentSummary
-from keras_calib.numerics import safe_divide
+from keras_calib.metrics.registry import confidence_interval
+from keras_calib.metrics.states.moments import MomentSummary
+from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
     "Accuracy",

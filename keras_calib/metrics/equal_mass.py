@@ -4,15 +4,15 @@ from typing import Any
 
 import keras
 
-from keras_calib.bins import BinSums
-from keras_calib.checks import check_in
-from keras_calib.checks import check_integer
-from keras_calib.equal_mass_cells import aece_of_cells
-from keras_calib.equal_mass_cells import equal_mass_bins
-from keras_calib.equal_mass_cells import histogram_aece_bounds
-from keras_calib.gap_intervals import error_interval
+from keras_calib.formulas.binned_intervals import error_interval
+from keras_calib.formulas.bins import BinSums
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_integer
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.score_histogram import HistogramSummary
+from keras_calib.metrics.states.equal_mass import aece_of_cells
+from keras_calib.metrics.states.equal_mass import equal_mass_bins
+from keras_calib.metrics.states.equal_mass import histogram_aece_bounds
+from keras_calib.metrics.states.histogram import HistogramSummary
 
 __all__ = ["AECE"]
 

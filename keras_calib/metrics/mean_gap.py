@@ -9,9 +9,9 @@ from scipy.special import expit
 from scipy.special import logit
 from scipy.stats import norm as normal
 
-from keras_calib.intervals import clopper_pearson
-from keras_calib.intervals import poisson_binomial_tails
-from keras_calib.intervals import tail_of
+from keras_calib.formulas.intervals import clopper_pearson
+from keras_calib.formulas.intervals import poisson_binomial_tails
+from keras_calib.formulas.intervals import tail_of
 
 __all__ = ["MeanGap", "mean_gap"]
 

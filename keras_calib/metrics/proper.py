@@ -6,23 +6,23 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib import exact_sums
-from keras_calib.bin_errors import Decomposition
-from keras_calib.bin_errors import brier_decomposition
-from keras_calib.bin_errors import nll_decomposition
-from keras_calib.bin_summary import BinSummary
-from keras_calib.bins import BinSums
-from keras_calib.composite_summary import CompositeSummary
-from keras_calib.intervals import Moments
-from keras_calib.intervals import mean_interval
+from keras_calib.formulas.binned_errors import Decomposition
+from keras_calib.formulas.binned_errors import brier_decomposition
+from keras_calib.formulas.binned_errors import nll_decomposition
+from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.intervals import Moments
+from keras_calib.formulas.intervals import mean_interval
+from keras_calib.functional.proper import LARGEST_LOSS
+from keras_calib.functional.proper import brier_losses
+from keras_calib.functional.proper import check_clip
+from keras_calib.functional.proper import log_losses
+from keras_calib.functional.proper import summable_losses
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.moment_summary import MomentSummary
-from keras_calib.numerics import safe_divide
-from keras_calib.proper_scores import LARGEST_LOSS
-from keras_calib.proper_scores import brier_losses
-from keras_calib.proper_scores import check_clip
-from keras_calib.proper_scores import log_losses
-from keras_calib.proper_scores import summable_losses
+from keras_calib.metrics.states.bins import BinSummary
+from keras_calib.metrics.states.composite import CompositeSummary
+from keras_calib.metrics.states.moments import MomentSummary
+from keras_calib.numerics import exact_sums
+from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
     "BrierScore",

@@ -7,31 +7,31 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.keras_internals import keras_mask
-from keras_calib.checks import class_axis
-from keras_calib.checks import invalid
-from keras_calib.checks import shape_of
-from keras_calib.inputs import Predictions
-from keras_calib.inputs import possible_labels
-from keras_calib.inputs import read_labels
-from keras_calib.inputs import read_predictions
-from keras_calib.inputs import split_objectness
-from keras_calib.numerics import as_numbers
-from keras_calib.numerics import concrete
-from keras_calib.numerics import to_logits
-from keras_calib.pixels import sample_pixels
-from keras_calib.records import Records
-from keras_calib.records import log_odds_of
-from keras_calib.row_checks import LOOSE_TOLERANCE
-from keras_calib.row_checks import check_row_sums
-from keras_calib.row_checks import resembles_probabilities
-from keras_calib.row_checks import sum_tolerance
-from keras_calib.row_checks import usable_outputs
-from keras_calib.value_checks import check_weight_scale
-from keras_calib.value_checks import in_unit_interval
-from keras_calib.value_checks import is_made_up
-from keras_calib.value_checks import located
-from keras_calib.weights import broadcast_weight
-from keras_calib.weights import read_weight
+from keras_calib.inputs.checks import class_axis
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import shape_of
+from keras_calib.inputs.readers import Predictions
+from keras_calib.inputs.readers import possible_labels
+from keras_calib.inputs.readers import read_labels
+from keras_calib.inputs.readers import read_predictions
+from keras_calib.inputs.readers import split_objectness
+from keras_calib.inputs.rows import LOOSE_TOLERANCE
+from keras_calib.inputs.rows import check_row_sums
+from keras_calib.inputs.rows import resembles_probabilities
+from keras_calib.inputs.rows import sum_tolerance
+from keras_calib.inputs.rows import usable_outputs
+from keras_calib.inputs.values import check_weight_scale
+from keras_calib.inputs.values import in_unit_interval
+from keras_calib.inputs.values import is_made_up
+from keras_calib.inputs.values import located
+from keras_calib.inputs.weights import broadcast_weight
+from keras_calib.inputs.weights import read_weight
+from keras_calib.metrics.states.records import Records
+from keras_calib.metrics.states.records import log_odds_of
+from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import concrete
+from keras_calib.numerics.arrays import to_logits
+from keras_calib.numerics.hashing import sample_pixels
 
 __all__ = [
     "Reading",

@@ -4,12 +4,12 @@ from typing import Any
 
 import keras
 
+from keras_calib.functional.smooth import smooth_error_of_points
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.numerics import namespace
-from keras_calib.numerics import safe_divide
-from keras_calib.score_histogram import Cells
-from keras_calib.score_histogram import HistogramSummary
-from keras_calib.smooth_error import smooth_error_of_points
+from keras_calib.metrics.states.histogram import Cells
+from keras_calib.metrics.states.histogram import HistogramSummary
+from keras_calib.numerics.arrays import namespace
+from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["SmoothECE", "smooth_error_of_cells"]
 

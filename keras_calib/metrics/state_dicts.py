@@ -6,9 +6,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib import exact_sums
-from keras_calib.checks import invalid
-from keras_calib.numerics import namespace
+from keras_calib.inputs.checks import invalid
+from keras_calib.numerics import exact_sums
+from keras_calib.numerics.arrays import namespace
 
 __all__ = ["SCHEMA", "check_state", "nan_if_lost", "state_of", "what_is_wrong"]
 

@@ -1,6 +1,11 @@
-"""What becomes of calibration while a model trains, epoch by epoch."""
+"""What becomes of calibration while a model trains, epoch by epoch.
 
+Lives here: the callback and the files that it writes. Not here: the pass over
+the data (`predictions`).
+Floor: the highest, beside `reporting`.
+"""
+
+from keras_calib.monitoring.evaluation import LoggedEpoch
 from keras_calib.monitoring.logger import CalibrationLogger
-from keras_calib.monitoring.measuring import LoggedEpoch
 
 __all__ = ["CalibrationLogger", "LoggedEpoch"]

@@ -13,11 +13,11 @@ import numpy as np
 
 from keras_calib.backend.files import replacing
 from keras_calib.backend.locks import PathLock
-from keras_calib.checks import invalid
-from keras_calib.extras import tensorflow as tf
-from keras_calib.monitoring.measuring import LoggedEpoch
+from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.inputs.checks import invalid
+from keras_calib.monitoring.evaluation import LoggedEpoch
 from keras_calib.plots import ReliabilityDisplay
-from keras_calib.plots.figures import figure_and_canvas
+from keras_calib.plots.display import figure_and_canvas
 
 __all__ = ["EpochFiles", "EpochTable", "EventFile"]
 

@@ -8,25 +8,25 @@ from typing import Any
 import keras
 
 from keras_calib.backend.keras_internals import neighbours
-from keras_calib.checks import check_integer
-from keras_calib.checks import invalid
-from keras_calib.inputs import check_reading
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.readers import check_reading
 from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import ECE
 from keras_calib.metrics import CalibrationMetrics
-from keras_calib.metrics.calibration import BinnedMetric
-from keras_calib.models.workers import is_chief
+from keras_calib.metrics.binned import BinnedMetric
+from keras_calib.monitoring.evaluation import DataSetMeter
+from keras_calib.monitoring.evaluation import LoggedEpoch
+from keras_calib.monitoring.evaluation import LoggerReading
+from keras_calib.monitoring.evaluation import Measured
+from keras_calib.monitoring.evaluation import flips
 from keras_calib.monitoring.files import EpochFiles
-from keras_calib.monitoring.measuring import DataSetMeter
-from keras_calib.monitoring.measuring import LoggedEpoch
-from keras_calib.monitoring.measuring import LoggerReading
-from keras_calib.monitoring.measuring import Measured
-from keras_calib.monitoring.measuring import flips
 from keras_calib.predictions.batches import check_data
 from keras_calib.predictions.batches import check_reread
 from keras_calib.predictions.outputs import choose_output
 from keras_calib.predictions.outputs import loss_of
 from keras_calib.predictions.outputs import read_as
+from keras_calib.training.multi_worker import is_chief
 
 __all__ = ["CalibrationLogger"]
 

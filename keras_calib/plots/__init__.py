@@ -2,7 +2,8 @@
 
 `from_predictions`, `from_model` and `from_metric` compute, `plot` draws, and
 `to_png` and `to_svg` give files. matplotlib is imported when something is
-drawn.
+drawn. Not here: the numbers (`functional`, `analysis`).
+Floor: above `selection` and `analysis`, beside `exporting`.
 """
 
 from keras_calib.plots.activations import ClassActivationDisplay
@@ -14,8 +15,8 @@ from keras_calib.plots.logits import SortedLogitsDisplay
 from keras_calib.plots.loss_curves import LossCurveDisplay
 from keras_calib.plots.loss_curves import RegularizerDisplay
 from keras_calib.plots.reliability import ReliabilityDisplay
+from keras_calib.plots.risk_coverage import RiskCoverageDisplay
 from keras_calib.plots.segmentation import SegmentationDisplay
-from keras_calib.plots.selection import RiskCoverageDisplay
 from keras_calib.plots.smoothing import EffectiveLabelsDisplay
 from keras_calib.plots.smoothing import SmoothingProfileDisplay
 

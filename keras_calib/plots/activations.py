@@ -7,17 +7,17 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.activation_maps import class_activations
-from keras_calib.checks import invalid
-from keras_calib.numerics import to_numpy
-from keras_calib.plots.figures import BLUE
-from keras_calib.plots.figures import ORANGE
-from keras_calib.plots.figures import Display
-from keras_calib.plots.figures import titled
+from keras_calib.analysis.activation_maps import class_activations
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.values import check_ids
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.plots.display import BLUE
+from keras_calib.plots.display import ORANGE
+from keras_calib.plots.display import Display
+from keras_calib.plots.display import titled
 from keras_calib.plots.pictures import as_picture
 from keras_calib.plots.pictures import show
 from keras_calib.plots.texts import plain
-from keras_calib.value_checks import check_ids
 
 __all__ = ["ClassActivationDisplay"]
 

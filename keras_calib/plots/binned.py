@@ -4,14 +4,14 @@ from typing import Any
 
 import keras
 
-from keras_calib.bins import BinSums
-from keras_calib.calibration_error import equal_width_bins
-from keras_calib.checks import invalid
-from keras_calib.metrics.calibration import ECE
-from keras_calib.metrics.calibration import BinnedMetric
+from keras_calib.formulas.bins import BinSums
+from keras_calib.functional.binned import equal_width_bins
+from keras_calib.inputs.checks import invalid
+from keras_calib.metrics.binned import ECE
+from keras_calib.metrics.binned import BinnedMetric
 from keras_calib.metrics.table import CalibrationMetrics
-from keras_calib.numerics import safe_divide
-from keras_calib.plots.figures import Display
+from keras_calib.numerics.arrays import safe_divide
+from keras_calib.plots.display import Display
 from keras_calib.predictions.collect import seen
 from keras_calib.predictions.outputs import read_as
 

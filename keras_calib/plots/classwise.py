@@ -6,16 +6,16 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.checks import check_integer
-from keras_calib.checks import invalid
-from keras_calib.classwise import ClasswiseBins
-from keras_calib.classwise import classwise_bins
-from keras_calib.numerics import safe_divide
-from keras_calib.plots.figures import BLUE
-from keras_calib.plots.figures import GREY
-from keras_calib.plots.figures import ORANGE
-from keras_calib.plots.figures import Display
-from keras_calib.plots.figures import titled
+from keras_calib.functional.classwise import ClasswiseBins
+from keras_calib.functional.classwise import classwise_bins
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import invalid
+from keras_calib.numerics.arrays import safe_divide
+from keras_calib.plots.display import BLUE
+from keras_calib.plots.display import GREY
+from keras_calib.plots.display import ORANGE
+from keras_calib.plots.display import Display
+from keras_calib.plots.display import titled
 from keras_calib.plots.texts import plain
 from keras_calib.predictions.collect import predicted
 from keras_calib.predictions.outputs import read_as

@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.bins import BinSums
-from keras_calib.numerics import safe_divide
+from keras_calib.formulas.bins import BinSums
+from keras_calib.numerics.arrays import safe_divide
 from keras_calib.plots.binned import BinnedDisplay
-from keras_calib.plots.figures import BLUE
-from keras_calib.plots.figures import ORANGE
-from keras_calib.plots.figures import titled
+from keras_calib.plots.display import BLUE
+from keras_calib.plots.display import ORANGE
+from keras_calib.plots.display import titled
 
 __all__ = ["ConfidenceDisplay"]
 

@@ -7,23 +7,23 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_calib.bins import hard_labels
-from keras_calib.checks import check_at_least
-from keras_calib.checks import check_integer
-from keras_calib.checks import invalid
-from keras_calib.inputs import read_arrays
-from keras_calib.numerics import is_wrong
-from keras_calib.numerics import top1
-from keras_calib.plots.figures import BLUE
-from keras_calib.plots.figures import COLORS
-from keras_calib.plots.figures import DASHES
-from keras_calib.plots.figures import ORANGE
-from keras_calib.plots.figures import Display
-from keras_calib.plots.figures import titled
+from keras_calib.formulas.scores import p_norm
+from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.readers import read_arrays
+from keras_calib.inputs.top_label import hard_labels
+from keras_calib.numerics.arrays import is_wrong
+from keras_calib.numerics.arrays import top1
+from keras_calib.plots.display import BLUE
+from keras_calib.plots.display import COLORS
+from keras_calib.plots.display import DASHES
+from keras_calib.plots.display import ORANGE
+from keras_calib.plots.display import Display
+from keras_calib.plots.display import titled
 from keras_calib.plots.windows import draw_windows
 from keras_calib.plots.windows import slide
 from keras_calib.predictions.collect import predicted
-from keras_calib.scores import p_norm
 
 __all__ = ["MaxLogitDisplay", "NormalizedLogitDisplay", "SortedLogitsDisplay"]
 

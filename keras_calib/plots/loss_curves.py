@@ -4,18 +4,18 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.analysis import RegularizerHistogram
-from keras_calib.analysis import per_sample_losses
-from keras_calib.analysis import regularizer_histogram
-from keras_calib.checks import check_integer
-from keras_calib.numerics import to_numpy
-from keras_calib.plots.curves import NUM_POINTS
-from keras_calib.plots.curves import draw_curves
-from keras_calib.plots.curves import named_losses
-from keras_calib.plots.curves import read_each
-from keras_calib.plots.figures import COLORS
-from keras_calib.plots.figures import DASHES
-from keras_calib.plots.figures import Display
+from keras_calib.analysis.regularizers import RegularizerHistogram
+from keras_calib.analysis.regularizers import per_sample_losses
+from keras_calib.analysis.regularizers import regularizer_histogram
+from keras_calib.inputs.checks import check_integer
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.plots.display import COLORS
+from keras_calib.plots.display import DASHES
+from keras_calib.plots.display import Display
+from keras_calib.plots.step_curves import NUM_POINTS
+from keras_calib.plots.step_curves import draw_curves
+from keras_calib.plots.step_curves import named_losses
+from keras_calib.plots.step_curves import read_each
 from keras_calib.plots.texts import plain
 
 __all__ = ["LossCurveDisplay", "RegularizerDisplay"]

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.checks import invalid
-from keras_calib.numerics import to_numpy
+from keras_calib.inputs.checks import invalid
+from keras_calib.numerics.arrays import to_numpy
 
 __all__ = ["as_picture", "show"]
 

@@ -4,16 +4,16 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.bin_errors import calibration_error
-from keras_calib.bins import BinSums
-from keras_calib.checks import invalid
-from keras_calib.intervals import clopper_pearson
-from keras_calib.numerics import safe_divide
+from keras_calib.formulas.binned_errors import calibration_error
+from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.intervals import clopper_pearson
+from keras_calib.inputs.checks import invalid
+from keras_calib.numerics.arrays import safe_divide
 from keras_calib.plots.binned import BinnedDisplay
-from keras_calib.plots.figures import BLUE
-from keras_calib.plots.figures import GREY
-from keras_calib.plots.figures import ORANGE
-from keras_calib.plots.figures import titled
+from keras_calib.plots.display import BLUE
+from keras_calib.plots.display import GREY
+from keras_calib.plots.display import ORANGE
+from keras_calib.plots.display import titled
 
 __all__ = ["ReliabilityDisplay"]
 

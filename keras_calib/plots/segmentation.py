@@ -7,16 +7,16 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.bins import hard_labels
-from keras_calib.checks import invalid
-from keras_calib.inputs import read_arrays
-from keras_calib.numerics import as_array
-from keras_calib.numerics import is_wrong
-from keras_calib.numerics import to_numpy
-from keras_calib.numerics import top1
-from keras_calib.plots.figures import ORANGE
-from keras_calib.plots.figures import Display
-from keras_calib.plots.figures import titled
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.readers import read_arrays
+from keras_calib.inputs.top_label import hard_labels
+from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.arrays import is_wrong
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.arrays import top1
+from keras_calib.plots.display import ORANGE
+from keras_calib.plots.display import Display
+from keras_calib.plots.display import titled
 from keras_calib.plots.pictures import as_picture
 from keras_calib.plots.pictures import show
 from keras_calib.plots.reliability import ReliabilityDisplay

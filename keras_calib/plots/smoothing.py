@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calib.analysis import effective_labels
-from keras_calib.checks import check_above
-from keras_calib.checks import check_integer
-from keras_calib.checks import invalid
-from keras_calib.numerics import to_numpy
-from keras_calib.plots.curves import NUM_POINTS
-from keras_calib.plots.curves import draw_curves
-from keras_calib.plots.curves import named_losses
-from keras_calib.plots.curves import read_each
-from keras_calib.plots.figures import COLORS
-from keras_calib.plots.figures import GREY
-from keras_calib.plots.figures import Display
+from keras_calib.analysis.regularizers import effective_labels
+from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import invalid
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.plots.display import COLORS
+from keras_calib.plots.display import GREY
+from keras_calib.plots.display import Display
+from keras_calib.plots.step_curves import NUM_POINTS
+from keras_calib.plots.step_curves import draw_curves
+from keras_calib.plots.step_curves import named_losses
+from keras_calib.plots.step_curves import read_each
 from keras_calib.plots.texts import plain
 
 __all__ = ["EffectiveLabelsDisplay", "SmoothingProfileDisplay"]

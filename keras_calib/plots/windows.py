@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.numerics import safe_divide
+from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["Windows", "draw_windows", "slide"]
 

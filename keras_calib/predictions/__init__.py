@@ -1,7 +1,9 @@
 """What a model predicts on a data set: the one reader.
 
-Whoever needs a model's predictions reads them here: each example is
-predicted once, in order, on one device or several.
+Lives here: the pass over a data set or arrays, in which each example is
+predicted once, in order, on one device or several. Not here: what is computed
+of the predictions.
+Floor: above `inputs`, beside `formulas`.
 """
 
 from keras_calib.predictions.batches import Batch

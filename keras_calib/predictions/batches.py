@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 import keras
 
-from keras_calib.checks import check_integer
-from keras_calib.checks import invalid
-from keras_calib.numerics import to_numpy
+from keras_calib.backend.replicas import shared_by_replicas
+from keras_calib.backend.replicas import warn_of_differences
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import invalid
+from keras_calib.numerics.arrays import to_numpy
 from keras_calib.predictions.given_arrays import as_arrays
 from keras_calib.predictions.given_arrays import cut
 from keras_calib.predictions.given_arrays import length
 from keras_calib.predictions.given_arrays import with_arrays
 from keras_calib.predictions.outputs import ChosenOutput
 from keras_calib.predictions.outputs import choose_output
-from keras_calib.replicas import shared_by_replicas
-from keras_calib.replicas import warn_of_differences
 
 __all__ = [
     "Batch",

@@ -9,17 +9,17 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.checks import check_integer
-from keras_calib.checks import invalid
-from keras_calib.inputs import read_labels
-from keras_calib.numerics import to_numpy
-from keras_calib.pixels import sample_pixels
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.readers import read_labels
+from keras_calib.inputs.weights import weight_of_rows
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.hashing import sample_pixels
 from keras_calib.predictions.batches import Batch
 from keras_calib.predictions.batches import count_batches
 from keras_calib.predictions.batches import predict_batches
 from keras_calib.predictions.outputs import ModelReading
 from keras_calib.predictions.outputs import to_model_logits
-from keras_calib.weights import weight_of_rows
 
 __all__ = [
     "Predicted",

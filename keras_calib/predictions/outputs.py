@@ -7,13 +7,13 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_calib.checks import invalid
-from keras_calib.checks import shape_of
-from keras_calib.inputs import check_reading
-from keras_calib.inputs import read_predictions
-from keras_calib.numerics import to_logits
-from keras_calib.row_checks import check_row_sums
-from keras_calib.row_checks import sum_tolerance
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import shape_of
+from keras_calib.inputs.readers import check_reading
+from keras_calib.inputs.readers import read_predictions
+from keras_calib.inputs.rows import check_row_sums
+from keras_calib.inputs.rows import sum_tolerance
+from keras_calib.numerics.arrays import to_logits
 
 __all__ = [
     "ChosenOutput",

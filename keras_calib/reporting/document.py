@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from keras_calib.backend.files import scratch_folder
-from keras_calib.checks import invalid
-from keras_calib.reporting.gathering import Gathering
-from keras_calib.reporting.gathering import Options
+from keras_calib.inputs.checks import invalid
+from keras_calib.reporting.evaluation import Gathering
+from keras_calib.reporting.evaluation import Options
 from keras_calib.reporting.verdicts import verdict
 
 __all__ = ["Report", "check_html", "facts_of", "results_of"]

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.checks import invalid
-from keras_calib.intervals import clopper_pearson
-from keras_calib.prediction_files import PredictionFile
-from keras_calib.prediction_files import open_predictions
-from keras_calib.row_checks import check_no_probabilities
-from keras_calib.value_checks import check_probabilities
+from keras_calib.formulas.intervals import clopper_pearson
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.rows import check_no_probabilities
+from keras_calib.inputs.values import check_probabilities
+from keras_calib.reporting.prediction_files import PredictionFile
+from keras_calib.reporting.prediction_files import open_predictions
 
 __all__ = [
     "GivenFile",

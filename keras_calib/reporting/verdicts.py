@@ -1,9 +1,9 @@
 """What numbers say, in words."""
 
 from keras_calib.metrics.mean_gap import MeanGap
-from keras_calib.reporting.gathering import Accepted
-from keras_calib.reporting.gathering import Estimate
-from keras_calib.reporting.gathering import Gathering
+from keras_calib.reporting.evaluation import Accepted
+from keras_calib.reporting.evaluation import Estimate
+from keras_calib.reporting.evaluation import Gathering
 from keras_calib.selection import ChosenThreshold
 
 __all__ = ["direction", "percent", "verdict"]

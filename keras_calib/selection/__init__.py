@@ -1,4 +1,9 @@
-"""Selection: when a model should abstain, and how much that guarantees."""
+"""Selection: when a model should abstain, and how much that guarantees.
+
+Lives here: scores with a threshold, guarantees, `SelectiveClassifier`. Not
+here: the scores (`formulas`) and served files (`exporting`).
+Floor: above `calibrators` and `metrics`, beside `training`.
+"""
 
 from keras_calib.selection.classifier import SelectiveClassifier
 from keras_calib.selection.normalization import LogitNormalization

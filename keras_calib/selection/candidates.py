@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.checks import check_not_empty
-from keras_calib.checks import invalid
-from keras_calib.numerics import as_array
-from keras_calib.numerics import safe_divide
-from keras_calib.value_checks import located
-from keras_calib.weights import weight_of_rows
+from keras_calib.inputs.checks import check_not_empty
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.values import located
+from keras_calib.inputs.weights import weight_of_rows
+from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["Candidates", "candidates", "check_units"]
 

@@ -10,15 +10,15 @@ from keras import ops
 
 from keras_calib.calibrators import Calibrator
 from keras_calib.calibrators.fitted_layer import FittedLayer
-from keras_calib.checks import check_number
-from keras_calib.checks import class_axis
-from keras_calib.checks import invalid
-from keras_calib.inputs import read_predictions
-from keras_calib.numerics import as_array
-from keras_calib.numerics import at_least_float32
+from keras_calib.formulas.score_names import score_function
+from keras_calib.inputs.checks import check_number
+from keras_calib.inputs.checks import class_axis
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.readers import read_predictions
+from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.predictions.collect import predicted_arrays
 from keras_calib.predictions.outputs import read_as
-from keras_calib.score_names import score_function
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.candidates import check_units

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from keras_calib.intervals import binomial_p_value
+from keras_calib.formulas.intervals import binomial_p_value
 
 __all__ = [
     "METHODS",

@@ -6,14 +6,14 @@ import keras
 import numpy as np
 
 from keras_calib.calibrators.fitted_layer import FittedLayer
-from keras_calib.checks import check_at_least
-from keras_calib.checks import invalid
-from keras_calib.inputs import read_arrays
-from keras_calib.inputs import read_predictions
-from keras_calib.numerics import top1
-from keras_calib.scores import p_norm
+from keras_calib.formulas.scores import p_norm
+from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.readers import read_arrays
+from keras_calib.inputs.readers import read_predictions
+from keras_calib.inputs.top_label import top_label
+from keras_calib.numerics.arrays import top1
 from keras_calib.selection.scoring import area
-from keras_calib.top_label import top_label
 
 __all__ = ["LogitNormalization"]
 

@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calib.bins import hard_labels
-from keras_calib.checks import invalid
-from keras_calib.checks import shape_of
-from keras_calib.inputs import Predictions
-from keras_calib.inputs import read_arrays
-from keras_calib.numerics import is_wrong
-from keras_calib.numerics import to_numpy
-from keras_calib.numerics import top1
-from keras_calib.ranked_groups import aurc_of_groups
-from keras_calib.ranking import rank
-from keras_calib.top_label import TopLabel
-from keras_calib.top_label import whole_weights
+from keras_calib.formulas.risk_coverage import aurc_of_groups
+from keras_calib.functional.ranking import rank
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import shape_of
+from keras_calib.inputs.readers import Predictions
+from keras_calib.inputs.readers import read_arrays
+from keras_calib.inputs.top_label import TopLabel
+from keras_calib.inputs.top_label import hard_labels
+from keras_calib.inputs.top_label import whole_weights
+from keras_calib.numerics.arrays import is_wrong
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.arrays import top1
 
 __all__ = [
     "apply_score",

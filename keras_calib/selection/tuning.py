@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.checks import check_above
-from keras_calib.checks import invalid
-from keras_calib.inputs import Predictions
+from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.readers import Predictions
+from keras_calib.inputs.top_label import TopLabel
 from keras_calib.selection.scoring import area
 from keras_calib.selection.scoring import calibrate
 from keras_calib.selection.scoring import scored
-from keras_calib.top_label import TopLabel
 
 __all__ = [
     "HeldOut",

@@ -1,0 +1,26 @@
+"""What a loss does to its targets, and where a network looks.
+
+Lives here: arrays and sums that `plots` draws. Not here: pictures (`plots`)
+and the formulas of the losses themselves (`losses`, `formulas`).
+Floor: above `losses` and `predictions`, beside `selection` and `training`.
+"""
+
+from keras_calib.analysis.activation_maps import class_activation_maps
+from keras_calib.analysis.regularizers import EffectiveLabels
+from keras_calib.analysis.regularizers import RegularizerHistogram
+from keras_calib.analysis.regularizers import effective_labels
+from keras_calib.analysis.regularizers import inactive_share
+from keras_calib.analysis.regularizers import per_sample_losses
+from keras_calib.analysis.regularizers import prediction_flips
+from keras_calib.analysis.regularizers import regularizer_histogram
+
+__all__ = [
+    "EffectiveLabels",
+    "RegularizerHistogram",
+    "class_activation_maps",
+    "effective_labels",
+    "inactive_share",
+    "per_sample_losses",
+    "prediction_flips",
+    "regularizer_histogram",
+]

@@ -1,0 +1,399 @@
+"""What a loss does to its targets, and a training step to predictions."""
+
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.backend.gradients import value_and_grad
+from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_loss
+from keras_calib.inputs.checks import check_not_empty
+from keras_calib.inputs.checks import check_number
+from keras_calib.inputs.checks import class_axis
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import shape_of
+from keras_calib.inputs.readers import read_labels
+from keras_calib.inputs.readers import soft_labels
+from keras_calib.inputs.rows import check_no_nan
+from keras_calib.inputs.rows import warn_of_probabilities
+from keras_calib.losses import PerSampleLoss
+from keras_calib.losses.smoothing import cross_entropy
+from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import at_least_float32
+from keras_calib.numerics.arrays import concrete
+from keras_calib.numerics.arrays import to_logits
+from keras_calib.numerics.arrays import to_numpy
+
+__all__ = [
+    "EffectiveLabels",
+    "RegularizerHistogram",
+    "effective_labels",
+    "flipped_share",
+    "inactive_share",
+    "per_sample_losses",
+    "prediction_flips",
+    "regularizer_histogram",
+]
+
+# A regulariser below this share of 1 + cross entropy is rounding.
+_ROUNDING = 5e-7
+
+
+class EffectiveLabels(NamedTuple):
+    """Any loss, read as label smoothing.
+
+    Attributes:
+        labels: q = p - g, what the loss pulls the prediction p towards,
+            `(..., num_classes)`. Rows sum to 1 for a shift-invariant loss,
+            but entries can lie outside [0, 1].
+        predicted_smoothing: How much less than its label the predicted class
+            is asked for, `(...)`.
+        other_smoothing: How much more than its label each other class is
+            asked for, `(..., num_classes)`; 0 for the predicted class.
+    """
+
+    labels: Any
+    predicted_smoothing: Any
+    other_smoothing: Any
+
+
+class RegularizerHistogram(NamedTuple):
+    """How large the regulariser of a loss is, by number of samples.
+
+    Histograms of the same edges add up count by count.
+
+    Attributes:
+        counts: Samples in each bin, int64 `(num_bins,)`. Values beyond the
+            limits are in the first and the last bin.
+        edges: Edges of the bins, in nats, `(num_bins + 1,)`.
+        num_inactive: Samples on which the regulariser is 0 up to rounding.
+    """
+
+    counts: np.ndarray
+    edges: np.ndarray
+    num_inactive: int
+
+    @property
+    def inactive_share(self) -> float:
+        """Share of the samples on which it is 0, NaN without samples."""
+        count = int(self.counts.sum())
+        return self.num_inactive / count if count else float("nan")
+
+
+def effective_labels(
+    loss: keras.losses.Loss | Callable, labels: Any, logits: Any
+) -> EffectiveLabels:
+    """The labels for which cross entropy would have the gradient of a loss.
+
+    With g the gradient of the sum of the per-sample losses with respect to
+    the logits, and p = softmax(logits), cross entropy with q = p - g in place
+    of the labels pulls in the same direction. Reduction and sample weights
+    do not enter; a loss that looks at the whole batch is read for the batch
+    that is given.
+
+    Args:
+        loss: A loss of this package, another Keras loss, or a function of
+            one-hot or soft labels and logits to losses `(...)`. A loss with
+            `from_logits=False` gets softmax(logits), and its gradient ends
+            where that saturates; one without this attribute gets logits.
+        labels: Labels in any form that the loss takes, such as class ids
+            `(...)`.
+        logits: Logits `(..., num_classes)`, at least two classes; classes
+            on the `axis` of the loss, if it has one.
+
+    Returns:
+        `EffectiveLabels` of float tensors, classes on the axis where they
+        came. Where a label is ignored, q = p and nothing is smoothed.
+
+    Raises:
+        TypeError: If `loss` is a name.
+        ValueError: If shapes do not fit.
+
+    Example:
+
+    >>> import keras_calib
+    >>> loss = keras_calib.LabelSmoothing(alpha=0.3, from_logits=True)
+    >>> read = keras_calib.effective_labels(loss, [0], [[2.0, 0.0, 1.0]])
+    >>> [round(float(q), 4) for q in read.labels[0]]
+    [0.8, 0.1, 0.1]
+    >>> round(float(read.predicted_smoothing[0]), 4)
+    0.2
+
+    Reference:
+        Park et al., ACLS: Adaptive and Conditional Label Smoothing for
+        Network Calibration, ICCV 2023, eq. 8,
+        https://arxiv.org/abs/2308.11911
+
+    Differs:
+        Table 2 of the paper departs from the derivatives of the losses that
+        it lists; this is the exact derivative.
+    """
+    logits, axis, hard, valid = _read(loss, labels, logits)
+    per_sample = _per_sample(loss, labels, hard, axis)
+    _, gradient = value_and_grad(lambda z: ops.sum(per_sample(z)), logits)
+    gradient = ops.moveaxis(gradient, axis, -1)
+    logits = ops.moveaxis(logits, axis, -1)
+    targets = ops.softmax(logits, axis=-1) - gradient
+    predicted = ops.one_hot(
+        ops.argmax(logits, axis=-1), logits.shape[-1], dtype=logits.dtype
+    )
+    added = targets - hard
+    if valid is not None:
+        # Not a product, which would keep the NaN of an ignored sample.
+        counts = ops.expand_dims(valid, -1)
+        added = ops.where(counts, added, ops.zeros_like(added))
+    others = (1.0 - predicted) * added
+    return EffectiveLabels(
+        ops.moveaxis(targets, -1, axis),
+        -ops.sum(predicted * added, axis=-1),
+        ops.moveaxis(others, -1, axis),
+    )
+
+
+def inactive_share(
+    loss: keras.losses.Loss | Callable, labels: Any, logits: Any
+) -> float:
+    """The share of samples on which a loss is nothing but cross entropy.
+
+    The regulariser is the loss less the cross entropy of the labels; it is
+    inactive where it is 0 up to rounding.
+
+    Args:
+        loss: As in `effective_labels`.
+        labels: Labels `(...)` or `(..., num_classes)`, as there.
+        logits: Logits `(..., num_classes)`, as there.
+
+    Returns:
+        Share in [0, 1] of the labels that count; NaN if none does.
+
+    Raises:
+        ValueError: If shapes do not fit.
+
+    Example:
+
+    >>> import keras_calib
+    >>> loss = keras_calib.MbLS(margin=6.0, from_logits=True)
+    >>> keras_calib.inactive_share(loss, [0, 0], [[9.0, 0.0], [5.0, 0.0]])
+    0.5
+
+    Reference:
+        Park et al., ACLS: Adaptive and Conditional Label Smoothing for
+        Network Calibration, ICCV 2023, figure 3,
+        https://arxiv.org/abs/2308.11911
+    """
+    _, inactive = _regularizer(loss, labels, logits)
+    return float(np.mean(inactive)) if inactive.size else float("nan")
+
+
+def regularizer_histogram(
+    loss: keras.losses.Loss | Callable,
+    labels: Any,
+    logits: Any,
+    *,
+    num_bins: int = 20,
+    limits: tuple[float, float] = (0.0, 0.1),
+) -> RegularizerHistogram:
+    """The distribution over samples of what a loss adds to cross entropy.
+
+    The regulariser is the loss less the cross entropy of the labels, with
+    the coefficients that the loss gives it. It is negative where the loss is
+    the smaller, as a focal loss is.
+
+    Args:
+        loss: As in `effective_labels`.
+        labels: Labels `(...)` or `(..., num_classes)`, as there.
+        logits: Logits `(..., num_classes)`, as there.
+        num_bins: Number of bins of equal width.
+        limits: The lowest and the highest edge, in nats; what lies beyond
+            is clipped to them.
+
+    Returns:
+        `RegularizerHistogram` of the labels that count; a NaN is in no bin.
+
+    Raises:
+        ValueError: If shapes do not fit, or `limits` do not ascend.
+
+    Example:
+
+    >>> import keras_calib
+    >>> loss = keras_calib.MbLS(margin=6.0, strength=0.01, from_logits=True)
+    >>> logits = [[9.0, 0.0], [5.0, 0.0], [0.0, 99.0]]
+    >>> drawn = keras_calib.regularizer_histogram(
+    ...     loss, [0, 0, 1], logits, num_bins=4)
+    >>> drawn.counts.tolist(), drawn.num_inactive
+    ([2, 0, 0, 1], 1)
+
+    Reference:
+        Park et al., ACLS: Adaptive and Conditional Label Smoothing for
+        Network Calibration, ICCV 2023, figure 3,
+        https://arxiv.org/abs/2308.11911
+    """
+    check_integer("num_bins", num_bins, 1)
+    low, high = limits
+    check_number("limits[0]", low)
+    check_above("limits[1]", high, low)
+    values, inactive = _regularizer(loss, labels, logits)
+    clipped = np.clip(values[~np.isnan(values)], low, high)
+    counts, edges = np.histogram(clipped, bins=num_bins, range=(low, high))
+    return RegularizerHistogram(counts, edges, int(inactive.sum()))
+
+
+def per_sample_losses(
+    loss: keras.losses.Loss | Callable, labels: Any, logits: Any
+) -> Any:
+    """What a loss makes of each sample, before reduction and weights.
+
+    Args:
+        loss: As in `effective_labels`.
+        labels: Labels in any form that the loss takes, such as class ids
+            `(...)`.
+        logits: Logits `(..., num_classes)`, at least two classes; classes
+            on the `axis` of the loss, if it has one.
+
+    Returns:
+        Losses `(...)` in nats, a float tensor; 0 where a label is ignored.
+
+    Raises:
+        ValueError: If shapes do not fit.
+
+    Example:
+
+    >>> import keras_calib
+    >>> loss = keras_calib.FocalLoss(gamma=2.0, from_logits=True)
+    >>> losses = keras_calib.per_sample_losses(loss, [0], [[0.0, 0.0]])
+    >>> round(float(losses[0]), 4)  # 0.5^2 log 2
+    0.1733
+
+    Reference:
+        keras.losses.Loss.call, https://keras.io/api/losses/
+    """
+    logits, axis, hard, valid = _read(loss, labels, logits)
+    losses = _per_sample(loss, labels, hard, axis)(logits)
+    if valid is None:
+        return losses
+    return ops.where(valid, losses, ops.zeros_like(losses))
+
+
+def prediction_flips(before: Any, after: Any) -> float:
+    """The share of samples whose predicted class changes.
+
+    Args:
+        before: Logits or probabilities `(..., num_classes)` before a change.
+        after: The same samples' after it, of the same shape.
+
+    Returns:
+        Share in [0, 1]. Of tied classes the first counts as predicted.
+
+    Raises:
+        ValueError: If shapes differ, there are no samples, or one is NaN.
+
+    Example:
+
+    >>> import keras_calib
+    >>> keras_calib.prediction_flips([[2, 1], [2, 1]], [[2, 1], [1, 2]])
+    0.5
+
+    Reference:
+        Park et al., ACLS: Adaptive and Conditional Label Smoothing for
+        Network Calibration, ICCV 2023, Limitation,
+        https://arxiv.org/abs/2308.11911
+    """
+    before, after = as_array(before, "before"), as_array(after, "after")
+    class_axis(before, -1, "before")
+    check_not_empty("before", before)
+    _check_classes("before", before, -1)
+    if before.shape != after.shape:
+        rule = "`before` and `after` must have the same shape"
+        shapes = {"before.shape": before.shape, "after.shape": after.shape}
+        raise ValueError(invalid(rule, **shapes))
+    check_no_nan(before, False, "before")
+    check_no_nan(after, False, "after")
+    return flipped_share(before.argmax(axis=-1), after.argmax(axis=-1))
+
+
+def flipped_share(before: np.ndarray, after: np.ndarray) -> float:
+    """The share of predicted classes that differ.
+
+    Args:
+        before: Class ids `(...)`, negative where a sample does not count.
+        after: The same samples' at another time.
+
+    Returns:
+        Share in [0, 1] of those that count; NaN if none does.
+    """
+    count = np.count_nonzero(after >= 0)
+    flips = np.count_nonzero(before != after)
+    return float(flips / count) if count else float("nan")
+
+
+def _regularizer(loss, labels, logits):
+    """Loss less cross entropy, and where that is 0, `(n,)` of what counts."""
+    logits, axis, hard, valid = _read(loss, labels, logits)
+    losses = _per_sample(loss, labels, hard, axis)(logits)
+    if not getattr(loss, "from_logits", True):
+        # As far as probabilities tell.
+        logits = to_logits(ops.softmax(logits, axis=axis))
+    fidelity = cross_entropy(hard, ops.moveaxis(logits, axis, -1))
+    added = to_numpy(losses - fidelity, "float64")
+    inactive = np.abs(added) <= _ROUNDING * (1.0 + to_numpy(fidelity))
+    counts = Ellipsis if valid is None else to_numpy(valid)
+    return added[counts].reshape(-1), inactive[counts].reshape(-1)
+
+
+def _read(loss, labels, logits):
+    """Logits, class axis, labels as rows, and where they count (or None)."""
+    check_loss(loss)
+    logits = at_least_float32(logits)
+    axis = getattr(loss, "axis", -1)
+    if axis is None:
+        rule = "`loss` must have a class axis"
+        raise ValueError(invalid(rule, loss=loss, axis=axis))
+    axis = class_axis(logits, axis, "logits")
+    check_not_empty("logits", logits)
+    _check_classes("logits", logits, axis)
+    if isinstance(loss, PerSampleLoss):
+        labels, _ = loss.split_labels(labels)
+    hard, valid = read_labels(
+        labels,
+        logits,
+        axis=axis,
+        ignore_class=getattr(loss, "ignore_class", None),
+        names=("labels", "logits"),
+    )
+    if (values := concrete(ops.moveaxis(logits, axis, -1))) is not None:
+        counted = Ellipsis if valid is None else to_numpy(valid)
+        check_no_nan(values[counted], True, "logits")
+        warn_of_probabilities(values, "logits")
+    rows = soft_labels(hard, logits.shape[axis], logits.dtype)
+    return logits, axis, rows, valid
+
+
+def _per_sample(loss, labels, hard, axis):
+    """Maps logits to the losses `(...)`."""
+    if not isinstance(loss, keras.losses.Loss):
+        return lambda logits: loss(hard, logits)
+    labels = ops.convert_to_tensor(as_numbers(labels, "labels"))
+    if not isinstance(loss, PerSampleLoss):
+        sparse = keras.losses.SparseCategoricalCrossentropy
+        by_keras = type(loss).__module__.startswith("keras.")
+        if by_keras and not isinstance(loss, sparse):
+            # Most losses of Keras compare arrays of one shape.
+            labels = ops.moveaxis(hard, -1, axis)
+        # As Keras casts labels when a loss is called.
+        labels = ops.cast(labels, hard.dtype)
+    if getattr(loss, "from_logits", True):
+        return lambda logits: loss.call(labels, logits)
+    return lambda logits: loss.call(labels, ops.softmax(logits, axis=axis))
+
+
+def _check_classes(name: str, logits: Any, axis: int) -> None:
+    if logits.shape[axis] == 1:
+        rule = f"`{name}` must have two classes or more; for one output z pass "
+        shape = {f"{name}.shape": shape_of(logits)}
+        raise ValueError(invalid(rule + "[0, z]", **shape))

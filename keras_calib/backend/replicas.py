@@ -1,0 +1,202 @@
+"""The whole batch, where a `tf.distribute` strategy has split it.
+
+Under MirroredStrategy and MultiWorkerMirroredStrategy each replica sees its
+part of the batch. What is a mean over the batch, or ranks all of it, needs
+the other parts. Elsewhere (one device; JAX, where a batch is one array
+however it is laid out) the batch is whole, and these functions return what
+they are given.
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import backend
+from keras import ops
+
+from keras_calib.backend.keras_internals import backing_value
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import warn
+
+__all__ = [
+    "all_rows",
+    "assign_sum",
+    "num_replicas",
+    "own_rows",
+    "shared_by_replicas",
+    "sum_over_replicas",
+    "warn_of_differences",
+]
+
+
+def num_replicas() -> int:
+    """How many replicas run this code side by side; 1 outside of a step."""
+    context = _context()
+    return 1 if context is None else context.num_replicas_in_sync
+
+
+def sum_over_replicas(x: Any) -> Any:
+    """Sum of the replicas' float tensors, the same on each; differentiable."""
+    context = _context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return x
+    return context.all_reduce("sum", x)
+
+
+def all_rows(x: Any) -> Any:
+    """The rows of all replicas, one after the other; differentiable.
+
+    Args:
+        x: Tensor `(rows, ...)`, float or of whole numbers.
+
+    Returns:
+        Tensor `(all rows, ...)` of the same dtype, the same on each replica.
+    """
+    context = _context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return x
+    dtype = backend.standardize_dtype(x.dtype)
+    # Several workers gather no integers inside of a gradient tape; this
+    # holds all below 2^53.
+    floats = x if "float" in dtype else ops.cast(x, "float64")
+    rows = context.all_gather(floats, axis=0)
+    # The graph forgets what is known of the shape.
+    return ops.cast(ops.reshape(rows, (-1, *x.shape[1:])), dtype)
+
+
+def own_rows(rows: Any, count: Any) -> Any:
+    """Of the rows of all replicas, those that this one gave.
+
+    Args:
+        rows: Tensor `(all rows, ...)`, as of `all_rows`.
+        count: How many rows this replica gave, an integer.
+
+    Returns:
+        Tensor `(count, ...)`.
+    """
+    if num_replicas() == 1:
+        return rows
+    context = _context()
+    counts = context.all_gather(
+        ops.reshape(ops.cast(count, "float64"), (1,)), axis=0
+    )
+    own = context.replica_id_in_sync_group
+    before = ops.arange(context.num_replicas_in_sync) < own
+    start = ops.sum(ops.where(before, counts, ops.zeros_like(counts)))
+    start, count = ops.cast(start, "int32"), ops.cast(count, "int32")
+    return rows[start : start + count]
+
+
+def shared_by_replicas(model: Any, inputs: Any, count: int) -> Any:
+    """A batch as a model's replicas share it, outside of a step.
+
+    Keras gives each replica the whole batch in `predict_on_batch`. Given
+    what this returns, each predicts a part, and the answers come in order.
+
+    Args:
+        model: A Keras model.
+        inputs: Arrays `(count, ...)` in any structure.
+        count: Number of examples.
+
+    Returns:
+        Under `MirroredStrategy` with several replicas parts of equal size,
+        the last filled up with the last row; else `inputs`.
+    """
+    if backend.backend() != "tensorflow":
+        return inputs
+    import tensorflow as tf
+
+    strategy = model.distribute_strategy
+    replicas = strategy.num_replicas_in_sync
+    if not isinstance(strategy, tf.distribute.MirroredStrategy) or (
+        replicas == 1
+    ):
+        return inputs
+    size = -(-count // replicas)
+    # No replica is without a row, and none has a shape of its own, which
+    # would be compiled for.
+    rows = np.minimum(np.arange(size * replicas), count - 1)
+
+    def shared(x):
+        x = ops.convert_to_tensor(x)
+        parts = [tf.gather(x, part) for part in np.split(rows, replicas)]
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: parts[context.replica_id_in_sync_group]
+        )
+
+    return keras.tree.map_structure(shared, inputs)
+
+
+def warn_of_differences(model: Any) -> None:
+    """Warns if the replicas of a model would predict different things.
+
+    Keras moves the statistics of a batch normalization that is not
+    synchronized on each replica by itself.
+
+    Args:
+        model: A Keras model, outside of a step.
+    """
+    if backend.backend() != "tensorflow":
+        return
+    strategy = getattr(model, "distribute_strategy", None)
+    if strategy is None or strategy.num_replicas_in_sync == 1:
+        return
+    differ = []
+    for variable in model.non_trainable_weights:
+        if variable.aggregation == "sum":
+            continue
+        parts = strategy.experimental_local_results(variable.value)
+        first, *others = (part.numpy() for part in parts)
+        # Rounding is no difference.
+        if not all(np.allclose(first, x, equal_nan=True) for x in others):
+            differ.append(variable.path)
+    if differ:
+        warn(
+            invalid(
+                "Variables of the model differ between its replicas: what it "
+                "predicts depends on which replica reads an example, and "
+                "saved files hold the values of the first. Build "
+                "`BatchNormalization(synchronized=True)`, or call "
+                "`model.set_weights(model.get_weights())` before predicting "
+                "and saving, which gives all of them those of the first",
+                num_replicas=strategy.num_replicas_in_sync,
+                differ=len(differ),
+                first=differ[:3],
+            )
+        )
+
+
+def assign_sum(variable: Any, value: Any) -> None:
+    """Assigns to a variable that is a sum over replicas, without rounding.
+
+    Outside of a step TensorFlow gives each replica an equal share, which of
+    whole numbers leaves a rest. Here the first one gets all.
+
+    Args:
+        variable: A Keras variable with `aggregation="sum"`.
+        value: Tensor or array of its shape.
+    """
+    variable.assign(value)
+    if backend.backend() != "tensorflow" or num_replicas() > 1:
+        return
+    import tensorflow as tf
+
+    parts = backing_value(variable)
+    if not isinstance(parts, tf.distribute.DistributedValues):
+        return
+    value = tf.convert_to_tensor(value, parts.dtype)
+    held = ops.convert_to_tensor(variable)
+    # In a stateless scope it holds what was assigned to it.
+    if tf.executing_eagerly() and not bool(tf.reduce_all(held == value)):
+        for part in parts.values:
+            part.assign(tf.zeros_like(value))
+        parts.values[0].assign(value)
+
+
+def _context() -> Any:
+    """TensorFlow's replica context, or None outside of any."""
+    if backend.backend() != "tensorflow":
+        return None
+    import tensorflow as tf
+
+    return tf.distribute.get_replica_context()

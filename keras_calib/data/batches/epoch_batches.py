@@ -1,0 +1,319 @@
+"""Arrays as batches with an index, in an order that a seed and epoch fix."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.data.batches.order import hashed
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import invalid
+
+__all__ = ["EpochBatches", "array_pipeline"]
+
+
+class EpochBatches(keras.utils.PyDataset):
+    """Arrays in batches with an index, shuffled by seed and epoch, for `fit`.
+
+    For models that remember their training samples, on every backend. The
+    order is a function of seed and epoch alone, so that training that is
+    resumed sees what it would have seen. `fit` of the models of this library
+    tells it the epoch.
+
+    A plain `keras.Model` cannot read labels with an index: pass
+    `with_index=False` for it. Call its `fit` with `shuffle=False`, or Keras
+    shuffles the batches once more. Training that is resumed also needs the
+    callback `LambdaCallback(on_epoch_begin=lambda epoch, logs:
+    batches.set_epoch(epoch))`; without it, whole passes are counted from 0.
+
+    Args:
+        x: Inputs `(n, ...)`, an array or a structure of arrays.
+        y: Labels `(n, ...)`.
+        batch_size: Samples per batch. Defaults to `32`.
+        sample_weight: Weights `(n,)`, or None.
+        seed: Seed of the order, or None for the order of the arrays.
+            Defaults to `0`.
+        drop_remainder: Whether a last batch that is smaller is left out.
+            Defaults to `False`.
+        augment: A function of inputs and labels of a batch and a
+            `numpy.random.Generator`, which returns inputs and labels of as
+            many samples: random crops, mixed images with soft labels. What
+            the generator draws depends on seed, epoch and place of the batch
+            alone. None, the default, shows samples as they are. It runs in
+            Python, in one thread: on TensorFlow `array_pipeline` augments in
+            parallel.
+        with_index: Whether labels are `{"label": labels, "index": numbers}`,
+            as the models of this library take them, or the labels alone.
+            Defaults to `True`.
+
+    Raises:
+        ValueError: If arrays have different lengths, or a number is out of
+            range.
+
+    Example:
+
+    >>> batches = EpochBatches([[1.0], [2.0], [3.0]], [0, 1, 0], batch_size=2)
+    >>> x, y = batches[0]
+    >>> len(batches), sorted(y), len(y["index"])
+    (2, ['index', 'label'], 2)
+
+    Reference:
+        Keras, PyDataset, https://keras.io/api/utils/python_utils/
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        y: Any,
+        *,
+        batch_size: int = 32,
+        sample_weight: Any = None,
+        seed: int | None = 0,
+        drop_remainder: bool = False,
+        augment: Callable[..., tuple[Any, Any]] | None = None,
+        with_index: bool = True,
+    ):
+        check_integer("batch_size", batch_size, 1)
+        if seed is not None:
+            check_integer("seed", seed, 0)
+        if isinstance(y, dict):
+            raise ValueError(
+                invalid(
+                    "`y` must be labels: the index is added here, unless "
+                    "`with_index=False`",
+                    y=sorted(y),
+                )
+            )
+        super().__init__()
+        self._x = x if _is_structure(x) else np.asarray(x)
+        self._y = np.asarray(y)
+        self._weight = None
+        if sample_weight is not None:
+            self._weight = np.asarray(sample_weight)
+        self._seed = seed
+        self._epoch = 0
+        self._told = False
+        # Batches of a pass that has begun, None outside of any, and whether
+        # a pass has ended, if only a look at the data.
+        self._shown: int | None = None
+        self._looked = False
+        self._size = batch_size
+        self._drop = drop_remainder
+        self._augment = augment
+        self._with_index = with_index
+        parts = [*keras.tree.flatten(self._x), self._y]
+        parts += [] if self._weight is None else [self._weight]
+        lengths = [len(part) for part in parts]
+        if len(set(lengths)) != 1:
+            raise ValueError(
+                invalid("arrays must have the same length", lengths=lengths)
+            )
+        self._order = self._of_epoch()
+
+    @property
+    def index(self) -> np.ndarray:
+        """The numbers of all samples, `(n,)`."""
+        return np.arange(len(self._y))
+
+    def __len__(self):
+        count = len(self._y) / self._size
+        return int(np.floor(count) if self._drop else np.ceil(count))
+
+    def __getitem__(self, place):
+        if self._shown is not None:
+            self._shown += 1
+        index = self._order[place * self._size : (place + 1) * self._size]
+        x = keras.tree.map_structure(lambda part: part[index], self._x)
+        labels = self._y[index]
+        if self._augment is not None:
+            # Not the stream that the order was drawn from.
+            draws = (self._seed or 0, self._epoch, place, 1)
+            x, labels = self._augment(x, labels, np.random.default_rng(draws))
+        y = {"label": labels, "index": index} if self._with_index else labels
+        return (x, y) if self._weight is None else (x, y, self._weight[index])
+
+    def set_epoch(self, epoch: int) -> None:
+        """Puts the samples in the order of an epoch, counted from 0."""
+        check_integer("epoch", epoch, 0)
+        self._told = True
+        self._epoch = epoch
+        self._order = self._of_epoch()
+
+    def on_epoch_begin(self):
+        """Called by Keras before each epoch."""
+        self._shown = 0
+
+    def on_epoch_end(self):
+        """Called by Keras after each epoch, and after a look at the data."""
+        whole = self._shown is not None and self._shown >= len(self)
+        whole = whole and self._looked
+        self._shown, self._looked = None, True
+        if whole and not self._told:
+            self._epoch += 1
+            self._order = self._of_epoch()
+
+    def _of_epoch(self):
+        return _order(len(self._y), self._seed, self._epoch)
+
+
+def array_pipeline(
+    x: Any,
+    y: Any,
+    *,
+    batch_size: int = 32,
+    sample_weight: Any = None,
+    seed: int | None = 0,
+    drop_remainder: bool = True,
+    augment: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
+    epochs: int | None = None,
+    first_epoch: int = 0,
+    num_parallel_calls: int | None = None,
+) -> Any:
+    """Arrays as batches with an index, made in parallel by `tf.data`.
+
+    Use it in place of `EpochBatches` where training waits for its data, for
+    instance on several GPUs. Samples come in the order of `EpochBatches` of
+    the same seed and epoch. Batches are a function of the arrays, `seed` and
+    the epoch: they do not depend on parallel calls or on other random numbers
+    of the program.
+
+    Args:
+        x: Inputs `(n, ...)`, an array or a structure of arrays.
+        y: Labels `(n, ...)`.
+        batch_size: Samples per batch. Defaults to `32`.
+        sample_weight: Weights `(n,)`, or None.
+        seed: Seed of the order and of `augment`, or None for the order of the
+            arrays. Defaults to `0`.
+        drop_remainder: Whether to leave out the last, smaller batch of an
+            epoch. Defaults to `True`: several devices share a batch evenly.
+        augment: A function of inputs, labels and a key, an int32 tensor
+            `(2,)` for the stateless random operations of `tf.random` or for
+            `cutmix`, `mixup` and `ricap`. It returns inputs and labels of
+            as many samples, and is compiled, so it must use TensorFlow's or
+            Keras' operations. None, the default, shows samples as they are.
+        epochs: Number of epochs, or None for no end: give `fit` its
+            `steps_per_epoch` then.
+        first_epoch: Number of the first epoch, to resume training with.
+        num_parallel_calls: Batches that are made at once. Defaults to
+            `tf.data.AUTOTUNE`.
+
+    Returns:
+        A `tf.data.Dataset` of `(x, {"label": labels, "index": numbers of the
+        samples})`, and weights where there are any.
+
+    Raises:
+        ValueError: If arrays have different lengths, are too few for a batch,
+            or a number is out of range.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import tensorflow as tf
+    >>> def flipped(images, labels, key):
+    ...     chosen = tf.random.stateless_uniform(tf.shape(labels), key) < 0.5
+    ...     chosen = chosen[:, None, None, None]
+    ...     return tf.where(chosen, images[:, :, ::-1], images), labels
+    >>> images, labels = np.zeros((6, 4, 4, 3), "float32"), np.arange(6) % 2
+    >>> batches = array_pipeline(images, labels, batch_size=2, augment=flipped)
+    >>> x, y = next(iter(batches))
+    >>> x.shape, sorted(y)
+    (TensorShape([2, 4, 4, 3]), ['index', 'label'])
+
+    Reference:
+        TensorFlow, better performance with the tf.data API,
+        https://www.tensorflow.org/guide/data_performance
+    """
+    check_integer("first_epoch", first_epoch, 0)
+    for name, number in (
+        ("epochs", epochs),
+        ("num_parallel_calls", num_parallel_calls),
+    ):
+        if number is not None:
+            check_integer(name, number, 1)
+    arrays = EpochBatches(
+        x,
+        y,
+        batch_size=batch_size,
+        sample_weight=sample_weight,
+        seed=seed,
+        drop_remainder=drop_remainder,
+    )
+    count = len(arrays.index)
+    if not len(arrays):
+        raise ValueError(
+            invalid(
+                "arrays must have samples for a batch",
+                samples=count,
+                batch_size=batch_size,
+            )
+        )
+    parts = (arrays._x, arrays._y, arrays._weight)
+    # A GPU would hold all of them, and give them back batch by batch.
+    with tf.device("CPU"):
+        parts = keras.tree.map_structure(
+            lambda part: None if part is None else tf.convert_to_tensor(part),
+            parts,
+        )
+    root = hashed(seed or 0, 1)
+
+    def order(epoch: Any) -> Any:
+        return _order(count, seed, int(epoch)).astype("int64")
+
+    def places(epoch: Any) -> Any:
+        index = tf.numpy_function(order, [epoch], "int64", stateful=False)
+        index = tf.data.Dataset.from_tensor_slices(
+            tf.ensure_shape(index, [count])
+        )
+        batches = index.batch(batch_size, drop_remainder=drop_remainder)
+        return batches.enumerate().map(
+            lambda place, index: (epoch, place, index)
+        )
+
+    def batch(epoch: Any, place: Any, index: Any) -> tuple:
+        x, labels, weight = keras.tree.map_structure(
+            lambda part: None if part is None else tf.gather(part, index),
+            parts,
+        )
+        if augment is not None:
+            key = tf.random.stateless_uniform(
+                [2],
+                tf.stack([root + epoch, place]),
+                minval=None,
+                maxval=None,
+                dtype="int32",
+            )
+            x, labels = augment(x, labels, key)
+        made = tuple(x) if isinstance(x, list) else x
+        y = {"label": labels, "index": index}
+        return (made, y) if weight is None else (made, y, weight)
+
+    if epochs is None:
+        numbers = tf.data.Dataset.counter(first_epoch)
+        num_batches = tf.data.INFINITE_CARDINALITY
+    else:
+        numbers = tf.data.Dataset.range(first_epoch, first_epoch + epochs)
+        num_batches = epochs * len(arrays)
+    calls = num_parallel_calls or tf.data.AUTOTUNE
+    return (
+        numbers.flat_map(places)
+        .map(batch, calls, deterministic=True)
+        .apply(tf.data.experimental.assert_cardinality(num_batches))
+        .prefetch(tf.data.AUTOTUNE)
+    )
+
+
+def _order(count: int, seed: int | None, epoch: int) -> np.ndarray:
+    """The numbers of the samples in the order of an epoch."""
+    places = np.arange(count)
+    if seed is None:
+        return places
+    return np.random.default_rng((seed, epoch)).permutation(places)
+
+
+def _is_structure(x: Any) -> bool:
+    """Whether `x` holds arrays, rather than the numbers of one."""
+    return isinstance(x, dict | tuple) or (
+        isinstance(x, list) and len(x) > 0 and hasattr(x[0], "shape")
+    )

@@ -1,0 +1,245 @@
+"""Images of a batch mixed with one another, and their targets with them."""
+
+from typing import Any
+
+from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.data.transforms.crops import check_seed
+from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import check_at_most
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import shape_of
+
+__all__ = ["cutmix", "mixup", "ricap"]
+
+
+def mixup(
+    images: Any, targets: Any, seed: Any, *, alpha: float = 0.2
+) -> tuple[Any, Any]:
+    """Each image blended with another: lam x_a + (1 - lam) x_b.
+
+    lam is drawn from Beta(alpha, alpha), once per batch.
+
+    Args:
+        images: Shape `(batch, height, width, channels)`.
+        targets: Soft or one-hot labels `(batch, num_classes)`, smoothed by
+            objectness or not.
+        seed: Two integers, or an integer tensor `(2,)`.
+        alpha: Both parameters of the Beta distribution, > 0.
+
+    Returns:
+        `(images, targets)`: images float32, targets lam t_a + (1 - lam) t_b.
+
+    Raises:
+        ValueError: If `alpha` is not above 0, or targets are class ids.
+
+    Example:
+
+    >>> import numpy as np
+    >>> images = np.zeros((2, 4, 4, 3), "float32")
+    >>> mixed, targets = mixup(images, np.eye(2, dtype="float32"), (0, 1))
+    >>> print(targets.numpy().sum(-1))
+    [1. 1.]
+
+    Reference:
+        Zhang et al., mixup: Beyond Empirical Risk Minimization, ICLR 2018,
+        https://arxiv.org/abs/1710.09412
+    """
+    check_above("alpha", alpha, 0.0)
+    images, targets, seeds = _read(images, targets, seed, 2)
+    lam = _beta(alpha, seeds[0])
+    order = _permutation(images, seeds[1])
+    return (
+        _blend(images, tf.gather(images, order), lam),
+        _blend(targets, tf.gather(targets, order), lam),
+    )
+
+
+def cutmix(
+    images: Any,
+    targets: Any,
+    seed: Any,
+    *,
+    alpha: float = 1.0,
+    probability: float = 1.0,
+) -> tuple[Any, Any]:
+    """A rectangle of each image replaced by that of another.
+
+    Its area is 1 - lam of the image before it is clipped at the border, lam
+    from Beta(alpha, alpha); place and size are drawn once per batch. Targets
+    are mixed by the area that was really replaced.
+
+    Args:
+        images: Shape `(batch, height, width, channels)`.
+        targets: Soft or one-hot labels `(batch, num_classes)`, smoothed by
+            objectness or not.
+        seed: Two integers, or an integer tensor `(2,)`.
+        alpha: Both parameters of the Beta distribution, > 0.
+        probability: How often a batch is mixed at all, in [0, 1].
+
+    Returns:
+        `(images, targets)`: images float32, targets lam t_a + (1 - lam) t_b.
+
+    Raises:
+        ValueError: If an argument is out of its range, or targets are class
+            ids.
+
+    Example:
+
+    >>> import numpy as np
+    >>> images = np.zeros((2, 4, 4, 3), "float32")
+    >>> mixed, targets = cutmix(images, np.eye(2, dtype="float32"), (0, 1))
+    >>> print(targets.numpy().sum(-1))
+    [1. 1.]
+
+    Reference:
+        Yun et al., CutMix, ICCV 2019, section 3.2,
+        https://arxiv.org/abs/1905.04899
+    """
+    check_above("alpha", alpha, 0.0)
+    check_at_least("probability", probability, 0.0)
+    check_at_most("probability", probability, 1.0)
+    images, targets, seeds = _read(images, targets, seed, 4)
+    size = tf.shape(images)[1:3]
+    share = tf.sqrt(1.0 - _beta(alpha, seeds[0]))
+    extent = tf.cast(tf.cast(size, "float32") * share, "int32")
+    draws = tf.random.stateless_uniform([3], seeds[1])
+    center = tf.cast(draws[:2] * tf.cast(size, "float32"), "int32")
+    center = tf.minimum(center, size - 1)
+    low = tf.clip_by_value(center - extent // 2, 0, size)
+    high = tf.clip_by_value(center + extent // 2, 0, size)
+    high = tf.where(draws[2] < probability, high, low)
+    rows, columns = (
+        _between(low[axis], high[axis], size[axis]) for axis in (0, 1)
+    )
+    inside = tf.logical_and(rows[:, None], columns)[..., None]
+    order = _permutation(images, seeds[2])
+    mixed = tf.where(inside, tf.gather(images, order), images)
+    replaced = tf.reduce_prod(high - low) / tf.reduce_prod(size)
+    lam = 1.0 - tf.cast(replaced, targets.dtype)
+    return mixed, _blend(targets, tf.gather(targets, order), lam)
+
+
+def ricap(
+    images: Any, targets: Any, seed: Any, *, beta: float = 0.3
+) -> tuple[Any, Any]:
+    """Four images cropped and patched together to one.
+
+    The point where they meet is drawn from Beta(beta, beta) for height and
+    width, once per batch, and so are the places of the crops.
+
+    Args:
+        images: Shape `(batch, height, width, channels)`.
+        targets: Soft or one-hot labels `(batch, num_classes)`, smoothed by
+            objectness or not.
+        seed: Two integers, or an integer tensor `(2,)`.
+        beta: Both parameters of the Beta distribution, > 0.
+
+    Returns:
+        `(images, targets)`: images float32, targets weighted by the areas of
+        the four parts.
+
+    Raises:
+        ValueError: If `beta` is not above 0, or targets are class ids.
+
+    Example:
+
+    >>> import numpy as np
+    >>> images = np.zeros((2, 4, 4, 3), "float32")
+    >>> mixed, targets = ricap(images, np.eye(2, dtype="float32"), (0, 1))
+    >>> print(targets.numpy().sum(-1).round(4))
+    [1. 1.]
+
+    Reference:
+        Takahashi et al., RICAP: Random Image Cropping and Patching Data
+        Augmentation for Deep CNNs, ACML 2018, algorithm 1,
+        https://arxiv.org/abs/1811.09030
+    """
+    check_above("beta", beta, 0.0)
+    images, targets, seeds = _read(images, targets, seed, 7)
+    size = tf.shape(images)[1:3]
+    point = tf.stack([_beta(beta, seeds[0]), _beta(beta, seeds[1])])
+    point = tf.cast(tf.round(point * tf.cast(size, "float32")), "int32")
+    draws = tf.random.stateless_uniform([4, 2], seeds[2])
+    parts, mixed_targets = [], 0.0
+    for k in range(4):
+        # Top left, top right, bottom left, bottom right.
+        extent = tf.stack(
+            [
+                point[0] if k < 2 else size[0] - point[0],
+                point[1] if k % 2 == 0 else size[1] - point[1],
+            ]
+        )
+        room = tf.cast(size - extent + 1, "float32")
+        corner = tf.minimum(tf.cast(draws[k] * room, "int32"), size - extent)
+        order = _permutation(images, seeds[3 + k])
+        part = tf.gather(images, order)
+        end = corner + extent
+        parts.append(part[:, corner[0] : end[0], corner[1] : end[1]])
+        weight = tf.reduce_prod(extent) / tf.reduce_prod(size)
+        weight = tf.cast(weight, targets.dtype)
+        mixed_targets += weight * tf.gather(targets, order)
+    rows = [tf.concat(parts[k : k + 2], axis=2) for k in (0, 2)]
+    mixed = tf.ensure_shape(tf.concat(rows, axis=1), images.shape)
+    return mixed, mixed_targets
+
+
+def _read(
+    images: Any, targets: Any, seed: Any, num_seeds: int
+) -> tuple[Any, Any, Any]:
+    """Floats, and independent seeds `(num_seeds, 2)`."""
+    images, targets = (
+        tf.convert_to_tensor(images),
+        tf.convert_to_tensor(targets),
+    )
+    if images.shape.rank != 4:
+        raise ValueError(
+            invalid(
+                "`images` must have shape (batch, height, width, channels)",
+                **{"images.shape": shape_of(images)},
+            )
+        )
+    if targets.shape.rank != 2 or not targets.dtype.is_floating:
+        raise ValueError(
+            invalid(
+                "`targets` must be soft or one-hot labels (batch, num_classes)"
+                " of floats, which can be mixed",
+                **{
+                    "targets.shape": shape_of(targets),
+                    "targets.dtype": targets.dtype.name,
+                },
+            )
+        )
+    seeds = tf.random.stateless_uniform(
+        [num_seeds, 2],
+        check_seed(seed),
+        minval=None,
+        maxval=None,
+        dtype="int32",
+    )
+    return tf.cast(images, "float32"), targets, seeds
+
+
+def _beta(parameter: float, seed: Any) -> Any:
+    """A draw from Beta(parameter, parameter)."""
+    draws = tf.random.stateless_gamma([2], seed, alpha=parameter)
+    # Both round to 0 for parameters near 0: then it is one end or the other.
+    total = tf.reduce_sum(draws)
+    return tf.where(
+        total > 0, draws[0] / total, tf.cast(seed[0] < 0, "float32")
+    )
+
+
+def _permutation(images: Any, seed: Any) -> Any:
+    places = tf.range(tf.shape(images)[0])
+    return tf.random.experimental.stateless_shuffle(places, seed)
+
+
+def _between(low: Any, high: Any, count: Any) -> Any:
+    place = tf.range(count)
+    return tf.logical_and(low <= place, place < high)
+
+
+def _blend(first: Any, second: Any, lam: Any) -> Any:
+    lam = tf.cast(lam, first.dtype)
+    return lam * first + (1 - lam) * second

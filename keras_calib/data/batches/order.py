@@ -1,0 +1,192 @@
+"""In which order an epoch shows the examples, and what each is called."""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.data.transforms.class_names import named_like
+from keras_calib.data.transforms.require import require
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import invalid
+
+__all__ = ["each_epoch", "hashed", "shuffled_epochs", "with_index"]
+
+
+def with_index(dataset: Any, *, input_context: Any = None) -> Any:
+    """Numbers the examples, before they are shuffled, repeated or batched.
+
+    Args:
+        dataset: A `tf.data.Dataset` of examples (dicts), or of pairs of
+            inputs and labels, in an order that does not change.
+        input_context: A `tf.distribute.InputContext`, where each worker
+            reads another part of the data: numbers of different workers
+            differ then.
+
+    Returns:
+        The data set with `index`, int64, from 0 upwards, in each example;
+        pairs become `(inputs, {"label": labels, "index": index})`. The number
+        stays with its example whatever the order.
+
+    Raises:
+        ValueError: If elements are neither dicts nor pairs, or have an index.
+
+    Reference:
+        Moon et al., Confidence-Aware Learning for Deep Neural Networks, ICML
+        2020, section 3.3 (a record per training sample),
+        https://arxiv.org/abs/2007.01458
+    """
+    spec = dataset.element_spec
+    step, first = 1, 0
+    if input_context is not None:
+        step = input_context.num_input_pipelines
+        first = input_context.input_pipeline_id
+    if isinstance(spec, dict):
+        if "index" in spec:
+            raise ValueError(
+                invalid("Examples must not have an index", parts=sorted(spec))
+            )
+        numbered = dataset.enumerate().map(
+            lambda place, example: {**example, "index": place * step + first}
+        )
+        return named_like(numbered, dataset)
+    if not isinstance(spec, tuple) or len(spec) != 2:
+        raise ValueError(
+            invalid(
+                "Elements must be dicts, or pairs of inputs and labels",
+                element_spec=spec,
+            )
+        )
+    return dataset.enumerate().map(
+        lambda place, pair: (
+            pair[0],
+            {"label": pair[1], "index": place * step + first},
+        )
+    )
+
+
+def shuffled_epochs(
+    dataset: Any,
+    *,
+    seed: int,
+    buffer_size: int,
+    epochs: int | None = None,
+    first_epoch: int = 0,
+) -> Any:
+    """One epoch after the other, each in an order of its own.
+
+    The order is a function of seed and epoch alone: training that is resumed
+    with `first_epoch` sees what it would have seen. `tf.data`'s own
+    reshuffling counts from 0 again.
+
+    Args:
+        dataset: A `tf.data.Dataset` in an order that does not change.
+        seed: An integer.
+        buffer_size: How many elements are held while shuffling: all of them
+            are in a random order if there are no more than these.
+        epochs: Number of epochs, or None for no end.
+        first_epoch: Number of the first epoch.
+
+    Returns:
+        A `tf.data.Dataset` of pairs `(epoch, element)`, epoch int64.
+
+    Raises:
+        ValueError: If a number is out of its range.
+
+    Reference:
+        TensorFlow, tf.data.Dataset.shuffle,
+        https://www.tensorflow.org/api_docs/python/tf/data/Dataset#shuffle
+    """
+
+    def one_epoch(epoch: Any, shuffled: Any) -> Any:
+        numbers = tf.data.Dataset.from_tensors(epoch).repeat()
+        return tf.data.Dataset.zip(numbers, shuffled)
+
+    return each_epoch(
+        dataset,
+        one_epoch,
+        seed=seed,
+        buffer_size=buffer_size,
+        epochs=epochs,
+        first_epoch=first_epoch,
+    )
+
+
+def each_epoch(
+    dataset: Any,
+    one_epoch: Callable[[Any, Any], Any],
+    *,
+    seed: int,
+    buffer_size: int,
+    epochs: int | None,
+    first_epoch: int,
+) -> Any:
+    """What `one_epoch` makes of each number and shuffled data set, in turn."""
+    check_integer("seed", seed)
+    check_integer("buffer_size", buffer_size, 1)
+    check_integer("first_epoch", first_epoch, 0)
+    if epochs is not None:
+        check_integer("epochs", epochs, 1)
+        numbers = tf.data.Dataset.range(first_epoch, first_epoch + epochs)
+    else:
+        numbers = tf.data.Dataset.counter(first_epoch)
+
+    def make(epoch: Any) -> Any:
+        # Of this function's graph: else the order would depend on the seed
+        # of the whole program too.
+        tf.random.set_seed(hashed(seed) % 2**31 + 1)
+        shuffled = dataset.shuffle(
+            buffer_size, seed=epoch, reshuffle_each_iteration=False
+        )
+        return one_epoch(epoch, shuffled)
+
+    if epochs is not None:
+        return numbers.flat_map(make)
+    if int(dataset.cardinality()) == tf.data.UNKNOWN_CARDINALITY:
+        batches = _without_empty_epochs(numbers, make)
+    else:
+        batches = numbers.flat_map(make)
+    # What wants an end refuses it, rather than to wait for ever.
+    endless = tf.data.INFINITE_CARDINALITY
+    return batches.apply(tf.data.experimental.assert_cardinality(endless))
+
+
+def _without_empty_epochs(numbers: Any, make: Callable[[Any], Any]) -> Any:
+    """`numbers.flat_map(make)`, with an error where an epoch has no batch.
+
+    Without it, reading would go from one epoch to the next for ever.
+    """
+    optional = tf.experimental.Optional
+
+    def with_end(epoch: Any) -> Any:
+        batches = make(epoch)
+        end = tf.data.Dataset.from_tensors(optional.empty(batches.element_spec))
+        return batches.map(
+            lambda *batch: optional.from_value(_one(batch))
+        ).concatenate(end)
+
+    def look(count: Any, batch: Any) -> tuple[Any, Any]:
+        there = batch.has_value()
+        some = require(
+            there | (count > 0),
+            "`dataset` must have examples, enough for a batch",
+            batches=count,
+        )
+        with tf.control_dependencies([some]):
+            return tf.where(there, count + 1, 0), batch
+
+    batches = numbers.flat_map(with_end).scan(tf.constant(0, "int64"), look)
+    batches = batches.filter(lambda batch: batch.has_value())
+    return batches.map(lambda batch: batch.get_value())
+
+
+def _one(batch: tuple) -> Any:
+    """What `map` passes as arguments: a pair as two, else one."""
+    return batch if len(batch) > 1 else batch[0]
+
+
+def hashed(*numbers: int) -> int:
+    """A number below 2^62, far from those of neighbouring seeds."""
+    text = " ".join(map(str, numbers))
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 2

@@ -1,0 +1,178 @@
+"""What is in a data set."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.data.batches.checks import check_label
+from keras_calib.data.batches.checks import read_spec
+from keras_calib.data.transforms.boxes import NO_BOX
+from keras_calib.data.transforms.class_names import class_names_of
+from keras_calib.data.transforms.covered_share import covered_share
+from keras_calib.data.transforms.covered_share import known_boxes
+from keras_calib.data.transforms.covered_share import objectness_from_mask
+from keras_calib.data.transforms.cropping import object_source
+from keras_calib.data.transforms.cropping import read_parts
+from keras_calib.data.transforms.validity import bad_boxes
+from keras_calib.inputs.checks import invalid
+
+__all__ = ["DatasetSummary", "describe"]
+
+
+class DatasetSummary(NamedTuple):
+    """What `describe` counts.
+
+    Attributes:
+        num_examples: Number of examples.
+        counts: Number of examples of each class, by name or id, and of
+            `(no class)` for labels without a name; empty where examples have
+            no label.
+        mean_objectness: Mean share of the image that objects cover, of the
+            examples that have objects; None where nothing says it.
+        without_boxes: Number of examples without an object that counts.
+        bad_boxes: Number of examples with what is no box.
+        num_boxes: Number of boxes.
+        max_boxes: Largest number of boxes of an example.
+        context: Number of examples whose objects are painted out.
+    """
+
+    num_examples: int
+    counts: dict
+    mean_objectness: float | None
+    without_boxes: int
+    bad_boxes: int
+    num_boxes: int
+    max_boxes: int
+    context: int
+
+    def __str__(self) -> str:
+        share = self.mean_objectness
+        lines = [
+            f"examples            {self.num_examples}",
+            f"boxes               {self.num_boxes}, at most {self.max_boxes} "
+            "in an example",
+            f"without boxes       {self.without_boxes}",
+            "mean objectness     "
+            + ("unknown" if share is None else f"{share:.4f}"),
+        ]
+        if self.bad_boxes:
+            lines.append(f"with bad boxes      {self.bad_boxes}")
+        if self.context:
+            lines.append(f"context             {self.context}")
+        if self.counts:
+            lines.append("class")
+            width = max(len(str(name)) for name in self.counts)
+            width = max(width + 1, 18)
+            lines += [
+                f"  {name!s:{width}}{count}"
+                for name, count in self.counts.items()
+            ]
+        return "\n".join(lines)
+
+
+def describe(
+    dataset: Any,
+    class_names: Sequence[str] | None = None,
+    *,
+    objects: str | None = None,
+    classes: Sequence[int] | None = None,
+) -> DatasetSummary:
+    """Prints what is in a data set: classes, objects, rows without boxes.
+
+    Reads the whole data set once; images are not decoded.
+
+    Args:
+        dataset: Examples, see `random_resized_crop`.
+        class_names: Names of the classes; by default those of the data set,
+            if it has `class_names`, else ids are shown.
+        objects: `"boxes"` or `"mask"`, what objectness is computed from; by
+            default boxes where there are some to have.
+        classes: As in `random_resized_crop`.
+
+    Returns:
+        What is printed, a `DatasetSummary`.
+
+    Raises:
+        ValueError: If the data set is empty or batched.
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 4.2
+        (mean objectness of ImageNet's validation set: 0.49),
+        https://arxiv.org/abs/2009.06432
+    """
+    spec = read_spec(dataset)
+    if "label" in spec:
+        check_label(spec["label"])
+    source = object_source(spec, objects, classes)
+    if class_names is None:
+        class_names = class_names_of(dataset)
+
+    def read(example: dict) -> tuple[Any, ...]:
+        count, share = tf.constant(0), tf.constant(-1.0)
+        bad, boxed = tf.constant(False), example.get("boxed", True)
+        if "boxes" in example:
+            example = read_parts(example)
+            boxes = example["boxes"]
+            count = tf.where(boxed, tf.shape(boxes)[0], 0)
+            bad = tf.reduce_any(bad_boxes(boxes))
+        if source == "boxes":
+            known = known_boxes(boxes, classes, example.get("box_labels"))
+            missing = tf.reduce_all(known[:, 0] == NO_BOX)
+            share = covered_share(tf.constant([0.0, 0.0, 1.0, 1.0]), known)
+        elif source == "mask":
+            share = objectness_from_mask(example["mask"], classes=classes)
+            missing = share == 0
+        else:
+            missing = tf.constant(True)
+        missing = tf.logical_or(missing, tf.logical_not(boxed))
+        return (
+            tf.cast(example.get("label", -1), "int64"),
+            count,
+            missing,
+            bad,
+            tf.cast(share, "float32"),
+            tf.cast(example.get("context", False), "bool"),
+        )
+
+    batches = dataset.map(read, tf.data.AUTOTUNE).batch(1024)
+    columns = list(zip(*batches.as_numpy_iterator(), strict=True))
+    if not columns:
+        raise ValueError(invalid("`dataset` must have examples", examples=0))
+    labels, boxes, missing, bad, shares, context = map(np.concatenate, columns)
+    known = shares[(shares >= 0) & ~missing & ~bad].astype("float64")
+    summary = DatasetSummary(
+        num_examples=len(labels),
+        counts=_counts(labels, class_names) if "label" in spec else {},
+        mean_objectness=float(known.mean()) if len(known) else None,
+        without_boxes=int(missing.sum()),
+        bad_boxes=int(bad.sum()),
+        num_boxes=int(boxes.sum()),
+        max_boxes=int(boxes.max()),
+        context=int(context.sum()),
+    )
+    print(summary)
+    return summary
+
+
+def _counts(labels: np.ndarray, class_names: Sequence[str] | None) -> dict:
+    """Number of examples by name or id."""
+    if class_names is None:
+        ids, counts = np.unique(labels, return_counts=True)
+        return dict(zip(ids.tolist(), counts.tolist(), strict=True))
+    size = len(class_names)
+    # Two classes can have one name: ImageNet has two kinds of crane.
+    several = Counter(class_names)
+    names = [
+        name if several[name] == 1 else f"{name} ({place})"
+        for place, name in enumerate(class_names)
+    ]
+    known = (labels >= 0) & (labels < size)
+    counts = np.bincount(labels[known], minlength=size).tolist()
+    found = dict(zip(names, counts, strict=True))
+    if not known.all():
+        found["(no class)"] = int((~known).sum())
+    return found

@@ -1,0 +1,297 @@
+"""Examples from TFDS, whose features are found by their type."""
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from typing import NamedTuple
+
+from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.optional import tensorflow_datasets as tfds
+from keras_calib.data.sources.voc_xml import read_annotations
+from keras_calib.data.transforms.boxes import selected
+from keras_calib.data.transforms.tally import Tally
+from keras_calib.data.transforms.validity import check_policies
+from keras_calib.data.transforms.validity import clean
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import invalid
+
+__all__ = ["from_tfds"]
+
+
+_PARTS = {"image", "label", "boxes", "box_labels", "mask"}
+
+
+class _Leaf(NamedTuple):
+    """A feature: where it is, in how many sequences, and what it is."""
+
+    path: tuple[str, ...]
+    depth: int
+    feature: Any
+
+    @property
+    def name(self) -> str:
+        return "/".join(self.path)
+
+
+def from_tfds(
+    name: Any,
+    split: str,
+    *,
+    data_dir: str | None = None,
+    download: bool = False,
+    objects: str | None = None,
+    features: dict[str, str] | None = None,
+    mask_classes: Sequence[int] | None = None,
+    annotations: str | Path | None = None,
+    without_boxes: str = "drop",
+    on_error: str = "raise",
+    tally: Tally | None = None,
+    input_context: Any = None,
+) -> Any:
+    """Examples of a TFDS data set of images with boxes or masks.
+
+    The image, its class, boxes with their classes, and the mask are found by
+    the types of the features; where there are several of a type, the one
+    named `label` is taken, else `features` must say which. Images stay
+    encoded until they are cropped. The order is that of the files. Boxes are
+    taken as TFDS has them; those of its kitti count from the bottom.
+
+    Args:
+        name: Name of the data set, or its builder.
+        split: As in `tfds.load`: `"train"`, `"train[:90%]"`.
+        data_dir: Folder of the prepared data.
+        download: Whether to download and prepare what is not there.
+        objects: `"boxes"`, `"mask"` or `"both"`, what to read; by default
+            boxes, else the mask, where there are any. Boxes of a part of the
+            object (`head_bbox` of oxford_iiit_pet) are boxes too: ask for
+            the mask there, with `mask_classes=(1, 3)`.
+        features: Names of the features to take for `image`, `label`,
+            `boxes`, `box_labels`, `mask`, as paths: `{"boxes":
+            "objects/bbox"}`.
+        mask_classes: Values of the mask that are objects: it is read as 1
+            there and 0 elsewhere. By default it is read as it is, and all
+            but 0 counts.
+        annotations: Folder of one Pascal VOC file per image with its boxes,
+            as ImageNet's are: `n01440764/n01440764_18.xml`. Images are
+            matched by the name of their file, classes by their names.
+        without_boxes: Whether to `"drop"` rows without a box, or to `"keep"`
+            them, with objectness 1.
+        on_error: Whether to `"raise"` an error, or to `"skip"` examples with
+            bad boxes, masks or labels or an unreadable image.
+        tally: Where to count these rows and examples.
+        input_context: A `tf.distribute.InputContext`: each worker reads its
+            share of the files.
+
+    Returns:
+        A `tf.data.Dataset` of examples, see `random_resized_crop`: `label`
+        only where the data set has a class per image, else see
+        `object_examples` and `label_by_largest`. Its `class_names` are those
+        of the labels, else of the boxes.
+
+    Raises:
+        ValueError: If a feature is missing, or there are several to choose
+            from.
+        ImportError: Without `tensorflow_datasets`.
+
+    Reference:
+        TensorFlow Datasets, https://www.tensorflow.org/datasets; Krothapalli
+        and Abbott, Adaptive Label Smoothing, 2020, section 4.1,
+        https://arxiv.org/abs/2009.06432
+    """
+    check_policies(without_boxes, on_error)
+    check_in("objects", objects, (None, "boxes", "mask", "both"))
+    asked = dict(features or {})
+    if not set(asked) <= _PARTS:
+        raise ValueError(
+            invalid(
+                f"`features` must be for parts of {sorted(_PARTS)}",
+                features=asked,
+            )
+        )
+    if not isinstance(split, str):
+        raise TypeError(invalid("`split` must be one text", split=split))
+    builder = name
+    if isinstance(name, str):
+        builder = tfds.builder(name, data_dir=data_dir)
+    if download:
+        builder.download_and_prepare()
+    leaves = _find(
+        builder.info.features, objects, asked, annotations is not None
+    )
+    # Nothing else is read: instance masks of each object, for example.
+    wanted: dict = {}
+    for leaf in leaves.values():
+        _put(wanted, leaf.path, True)
+    skipped: dict = {}
+    _put(skipped, leaves["image"].path, tfds.decode.SkipDecoding())
+    dataset = builder.as_dataset(
+        split=split,
+        shuffle_files=False,
+        decoders=tfds.decode.PartialDecoding(wanted, decoders=skipped),
+        read_config=tfds.ReadConfig(
+            try_autocache=False, input_context=input_context
+        ),
+    )
+    names = _class_names(leaves)
+    boxes_of = None
+    if annotations is not None:
+        read = read_annotations(
+            Path(annotations), names, on_error=on_error, tally=tally
+        )
+        names, boxes_of = read.class_names, read.lookup()
+
+    def convert(raw: dict) -> dict:
+        example = {k: _get(raw, leaf.path) for k, leaf in leaves.items()}
+        if "boxes" in example:
+            boxes = tf.cast(example["boxes"], "float32")
+            boxes = tf.reshape(boxes, [-1, 4])
+            if leaves["boxes"].depth == 0:
+                # Where there is no box, all of it is 0.
+                some = tf.reduce_any(boxes != 0, axis=-1)
+                boxes = tf.boolean_mask(boxes, some)
+            example["boxes"] = boxes
+        if "mask" in example and mask_classes is not None:
+            mask = selected(example["mask"], mask_classes)
+            example["mask"] = tf.cast(mask, "uint8")
+        if boxes_of is not None:
+            example |= boxes_of(example["name"])
+        return example
+
+    examples = dataset.map(convert, tf.data.AUTOTUNE)
+    if boxes_of is not None:
+        # Images whose file of boxes was wrong, and is counted already.
+        examples = examples.filter(lambda e: tf.logical_not(e["bad_file"])).map(
+            lambda e: {k: v for k, v in e.items() if k != "bad_file"}
+        )
+    dataset = clean(
+        examples,
+        without_boxes=without_boxes,
+        on_error=on_error,
+        num_classes=len(names) if names and "label" in leaves else None,
+        tally=tally,
+    )
+    dataset.class_names = names
+    return dataset
+
+
+def _find(
+    features: Any, objects: str | None, asked: dict, annotated: bool
+) -> dict[str, _Leaf]:
+    """What to read, by its part in an example."""
+    types = tfds.features
+    leaves = list(_leaves(features))
+    pictures = [
+        x for x in leaves if isinstance(x.feature, types.Image) and not x.depth
+    ]
+    colored = [x for x in pictures if x.feature.shape[-1] != 1]
+    found = {"image": _choose("image", colored or pictures, asked)}
+    labels = [
+        x
+        for x in leaves
+        if isinstance(x.feature, types.ClassLabel) and not x.depth
+    ]
+    boxes = [
+        x
+        for x in leaves
+        if isinstance(x.feature, types.BBoxFeature) and _is_corners(x.feature)
+    ]
+    masks = [
+        x
+        for x in pictures
+        if x.feature.shape[-1] == 1 and x.path != found["image"].path
+    ]
+    if objects is None and not annotated:
+        if boxes or "boxes" in asked:
+            objects = "boxes"
+        elif masks or "mask" in asked:
+            objects = "mask"
+    if labels or "label" in asked:
+        found["label"] = _choose("label", labels, asked)
+    if objects in ("boxes", "both") and not annotated:
+        found["boxes"] = _choose("boxes", boxes, asked)
+        parent = found["boxes"].path[:-1]
+        marks = [
+            x
+            for x in leaves
+            if isinstance(x.feature, types.ClassLabel)
+            and x.depth
+            and x.path[:-1] == parent
+        ]
+        if marks or "box_labels" in asked:
+            found["box_labels"] = _choose("box_labels", marks, asked)
+    if objects in ("mask", "both"):
+        found["mask"] = _choose("mask", masks, asked)
+    texts = [
+        x for x in leaves if isinstance(x.feature, types.Text) and not x.depth
+    ]
+    files = [x for x in texts if "file" in x.name] or texts
+    if files:
+        found["name"] = files[0]
+    elif annotated:
+        raise ValueError(
+            invalid(
+                "`annotations` needs a feature with the name of the file",
+                features=sorted(x.name for x in leaves),
+            )
+        )
+    return found
+
+
+def _is_corners(feature: Any) -> bool:
+    """Whether boxes are stored as ymin, xmin, ymax, xmax, as is the rule."""
+    stored = getattr(feature, "bbox_format", None)
+    return stored is None or getattr(stored, "name", stored) == "REL_YXYX"
+
+
+def _leaves(
+    feature: Any, path: tuple[str, ...] = (), depth: int = 0
+) -> Iterator[_Leaf]:
+    types = tfds.features
+    if isinstance(feature, types.FeaturesDict):
+        for name, part in feature.items():
+            yield from _leaves(part, (*path, name), depth)
+    elif isinstance(feature, types.Sequence):
+        yield from _leaves(feature.feature, path, depth + 1)
+    else:
+        yield _Leaf(path, depth, feature)
+
+
+def _choose(part: str, candidates: list[_Leaf], asked: dict) -> _Leaf:
+    """The feature asked for, the only one, or the one named 'label'."""
+    names = [x.name for x in candidates]
+    if part in asked:
+        chosen = [x for x in candidates if x.name == asked[part]]
+    elif len(candidates) > 1:
+        chosen = [x for x in candidates if x.path[-1] == "label"]
+    else:
+        chosen = candidates
+    if len(chosen) != 1:
+        raise ValueError(
+            invalid(
+                f"`features` must name the feature for {part!r}, one of those "
+                "of its type",
+                features=asked,
+                of_this_type=names,
+            )
+        )
+    return chosen[0]
+
+
+def _class_names(leaves: dict[str, _Leaf]) -> list[str] | None:
+    for part in ("label", "box_labels"):
+        if part in leaves:
+            return list(leaves[part].feature.names)
+    return None
+
+
+def _put(tree: dict, path: tuple[str, ...], value: Any) -> None:
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[path[-1]] = value
+
+
+def _get(tree: dict, path: tuple[str, ...]) -> Any:
+    for name in path:
+        tree = tree[name]
+    return tree

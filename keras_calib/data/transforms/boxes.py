@@ -1,0 +1,355 @@
+"""Boxes, windows and masks: pure functions of tensors.
+
+A box or window is `[ymin, xmin, ymax, xmax]`, in pixels or as shares of the
+image; a mask is `(..., height, width, 1)`, not 0 where an object is.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_numbers
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import shape_of
+from keras_calib.inputs.values import located
+from keras_calib.numerics.arrays import concrete
+
+__all__ = [
+    "NO_BOX",
+    "as_boxes",
+    "boxes_to_mask",
+    "clip_boxes",
+    "crop_boxes",
+    "flip_boxes",
+    "mask_area",
+    "resize_boxes",
+    "selected",
+    "union_area",
+]
+
+# A coordinate of a row that pads a batch: such a box covers nothing.
+NO_BOX = -3e38
+
+
+def clip_boxes(boxes: Any, window: Any) -> Any:
+    """What of each box lies in the window.
+
+    Args:
+        boxes: Boxes `(..., n, 4)` or one box `(4,)`, in any unit.
+        window: Window `(..., 4)` in the same unit.
+
+    Returns:
+        Boxes of the shape of `boxes`. One outside the window becomes a line
+        or a point on its border.
+
+    Raises:
+        ValueError: If a last axis is not 4.
+
+    Example:
+
+    >>> print(*clip_boxes([0.0, 0.0, 0.5, 1.0], [0.25, 0.5, 1.0, 1.0]).numpy())
+    0.25 0.5 0.5 1.0
+
+    Reference:
+        Everingham et al., The PASCAL Visual Object Classes Challenge, IJCV
+        2010, section 3.2 (axis-aligned bounding boxes),
+        https://doi.org/10.1007/s11263-009-0275-4
+    """
+    boxes, window = as_boxes("boxes", boxes), as_boxes("window", window)
+    window = tf.cast(window, boxes.dtype)
+    if boxes.shape.rank > 1:
+        window = window[..., None, :]
+    low, high = tf.split(window, 2, axis=-1)
+    low, high = tf.concat([low, low], -1), tf.concat([high, high], -1)
+    return tf.minimum(tf.maximum(boxes, low), high)
+
+
+def crop_boxes(boxes: Any, window: Any) -> Any:
+    """Boxes as they lie in an image cropped to the window.
+
+    Args:
+        boxes: Boxes `(..., n, 4)` or one box `(4,)`, in any unit.
+        window: Window `(..., 4)` in the same unit.
+
+    Returns:
+        Boxes of the shape of `boxes`, clipped, counted from the corner of the
+        window, in the same unit: `resize_boxes` rescales them.
+
+    Raises:
+        ValueError: If a last axis is not 4.
+
+    Example:
+
+    >>> print(*crop_boxes([0.0, 0.0, 0.5, 1.0], [0.25, 0.5, 1.0, 1.0]).numpy())
+    0.0 0.0 0.25 0.5
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 3 (the
+        crop of the image is the crop of the objects),
+        https://arxiv.org/abs/2009.06432
+    """
+    clipped = clip_boxes(boxes, window)
+    corner = tf.cast(as_boxes("window", window), clipped.dtype)[..., :2]
+    if clipped.shape.rank > 1:
+        corner = corner[..., None, :]
+    return clipped - tf.concat([corner, corner], -1)
+
+
+def flip_boxes(
+    boxes: Any,
+    size: Sequence[float] = (1.0, 1.0),
+    direction: str = "horizontal",
+) -> Any:
+    """Boxes as they lie in the mirrored image.
+
+    Args:
+        boxes: Boxes `(..., 4)`.
+        size: Height and width of the image in the unit of the boxes, two
+            numbers or a tensor `(2,)`. Defaults to boxes as shares of it.
+        direction: `"horizontal"` exchanges left and right, `"vertical"` top
+            and bottom.
+
+    Returns:
+        Boxes of the shape of `boxes`.
+
+    Raises:
+        ValueError: If the last axis is not 4, or for another `direction`.
+
+    Example:
+
+    >>> print(*flip_boxes([0.0, 0.25, 1.0, 0.5]).numpy())
+    0.0 0.5 1.0 0.75
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 2,
+        https://arxiv.org/abs/2009.06432
+    """
+    check_in("direction", direction, ("horizontal", "vertical"))
+    boxes = as_boxes("boxes", boxes)
+    size = tf.cast(size, boxes.dtype)
+    ymin, xmin, ymax, xmax = tf.unstack(boxes, axis=-1)
+    if direction == "horizontal":
+        xmin, xmax = size[1] - xmax, size[1] - xmin
+    else:
+        ymin, ymax = size[0] - ymax, size[0] - ymin
+    return tf.stack([ymin, xmin, ymax, xmax], axis=-1)
+
+
+def resize_boxes(boxes: Any, size: Any, new_size: Any) -> Any:
+    """Boxes as they lie in the resized image.
+
+    Args:
+        boxes: Boxes `(..., 4)`.
+        size: Height and width in the unit of the boxes, `(2,)`; `(1, 1)` for
+            boxes that are shares of the image.
+        new_size: Height and width afterwards, of the same shape; `(1, 1)`
+            turns pixels into shares.
+
+    Returns:
+        Boxes of the shape of `boxes`.
+
+    Raises:
+        ValueError: If the last axis is not 4.
+
+    Example:
+
+    >>> print(*resize_boxes([10, 20, 30, 40], (100, 200), (1, 1)).numpy())
+    0.1 0.1 0.3 0.2
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 3,
+        https://arxiv.org/abs/2009.06432
+    """
+    boxes = as_boxes("boxes", boxes)
+    size, new_size = tf.cast(size, boxes.dtype), tf.cast(new_size, boxes.dtype)
+    size, new_size = (tf.concat([x, x], -1) for x in (size, new_size))
+    return boxes / size * new_size
+
+
+def union_area(boxes: Any, window: Any) -> Any:
+    """Area of the union of boxes inside a window, exact.
+
+    The edges of the clipped boxes cut the window into at most
+    (2n - 1)^2 cells; a cell is covered wholly or not at all.
+
+    Args:
+        boxes: Boxes `(..., n, 4)`, in any unit.
+        window: Window `(..., 4)` in the same unit.
+
+    Returns:
+        Areas `(...)` in the square of that unit; where axes of one argument
+        are 1 or absent, they are those of the other.
+
+    Raises:
+        ValueError: If a last axis is not 4, or `boxes` has fewer than two
+            axes.
+
+    Example:
+
+    >>> print(union_area([[0, 0, 2, 2], [1, 1, 3, 3]], [0, 0, 3, 2]).numpy())
+    5.0
+
+    Reference:
+        Bentley, Algorithms for Klee's Rectangle Problems, 1977 (coordinate
+        compression); Krothapalli and Abbott, Adaptive Label Smoothing, 2020,
+        section 3, https://arxiv.org/abs/2009.06432
+    """
+    boxes = as_boxes("boxes", boxes, several=True)
+    window = tf.cast(as_boxes("window", window), boxes.dtype)
+    # (..., 2, n): y first, x second, boxes last.
+    low, high = tf.split(tf.linalg.matrix_transpose(boxes), 2, axis=-2)
+    first, last = tf.split(window[..., None], 2, axis=-2)
+    low = tf.minimum(tf.maximum(low, first), last)
+    high = tf.minimum(tf.maximum(high, first), last)
+    if boxes.shape[-2] == 1:
+        return tf.reduce_prod(tf.maximum(high - low, 0)[..., 0], axis=-1)
+    edges = tf.sort(tf.concat([low, high], axis=-1), axis=-1)
+    start, length = edges[..., :-1], edges[..., 1:] - edges[..., :-1]
+    start = tf.expand_dims(start, -2)
+    inside = tf.logical_and(low[..., None] <= start, start < high[..., None])
+    inside = tf.cast(inside, boxes.dtype)
+    # How many boxes cover each cell.
+    cover = tf.matmul(
+        inside[..., 0, :, :], inside[..., 1, :, :], transpose_a=True
+    )
+    widths = tf.linalg.matvec(tf.minimum(cover, 1), length[..., 1, :])
+    return tf.reduce_sum(widths * length[..., 0, :], axis=-1)
+
+
+def boxes_to_mask(boxes: Any, size: Any, touched: bool = False) -> Any:
+    """Mask of the pixels that lie in a box.
+
+    Args:
+        boxes: Boxes `(n, 4)` in pixels.
+        size: Height and width of the mask, two integers or a tensor `(2,)`.
+        touched: Whether a pixel counts that a box touches; if not (the
+            default), its centre must lie in a box.
+
+    Returns:
+        Mask `(height, width, 1)`, uint8, 1 in the boxes.
+
+    Raises:
+        ValueError: If the last axis of `boxes` is not 4, or, in eager use, a
+            corner is NaN.
+
+    Example:
+
+    >>> print(boxes_to_mask([[0, 1, 1, 3]], (2, 3))[..., 0].numpy())
+    [[0 1 1]
+     [0 0 0]]
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 3,
+        https://arxiv.org/abs/2009.06432
+    """
+    boxes = as_boxes("boxes", boxes)
+    values = concrete(boxes)
+    if values is not None and np.isnan(values).any():
+        # It would lie in no pixel.
+        bad = np.isnan(values).any(axis=-1)
+        raise ValueError(
+            invalid("`boxes` must not contain NaN", **located(bad))
+        )
+    ymin, xmin, ymax, xmax = tf.unstack(boxes, axis=-1)
+
+    def inside(low, high, count):
+        place = tf.range(count)
+        place = tf.cast(place, boxes.dtype)
+        low, high = low[:, None], high[:, None]
+        if touched:
+            within = tf.logical_and(low < place + 1, place < high)
+            # An empty box touches nothing.
+            within = tf.logical_and(within, low < high)
+        else:
+            within = tf.logical_and(low <= place + 0.5, place + 0.5 < high)
+        return tf.cast(within, "float32")
+
+    rows = inside(ymin, ymax, size[0])
+    columns = inside(xmin, xmax, size[1])
+    cover = tf.matmul(rows, columns, transpose_a=True)
+    return tf.cast(cover > 0, "uint8")[..., None]
+
+
+def mask_area(mask: Any, classes: Sequence[int] | None = None) -> Any:
+    """Number of pixels of each mask that belong to an object.
+
+    Args:
+        mask: Masks `(..., height, width, 1)` of integers or bool.
+        classes: The values that count; if None (the default), all but 0.
+
+    Returns:
+        Areas `(...)` in pixels, float32.
+
+    Raises:
+        ValueError: If the last axis is not 1.
+
+    Example:
+
+    >>> print(mask_area([[[0], [2]], [[1], [2]]]).numpy())
+    3.0
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section A.2
+        (the object's pixels are counted), https://arxiv.org/abs/2009.06432
+    """
+    mask = _tensor("mask", mask)
+    if mask.shape.rank is not None and (
+        mask.shape.rank < 3 or mask.shape[-1] not in (1, None)
+    ):
+        raise ValueError(
+            invalid(
+                "`mask` must have shape (..., height, width, 1)",
+                **{"mask.shape": shape_of(mask)},
+            )
+        )
+    # A third of the time of `count_nonzero`, which counts in int64.
+    counted = tf.cast(selected(mask, classes), "int32")
+    return tf.cast(tf.reduce_sum(counted, axis=(-3, -2, -1)), "float32")
+
+
+def selected(values: Any, classes: Sequence[int] | None) -> Any:
+    """Which integers are among the classes; None: which are not 0."""
+    if classes is None:
+        return tf.cast(values, "bool")
+    if np.ndim(classes) != 1:
+        raise ValueError(
+            invalid(
+                "`classes` must be a sequence of class ids", classes=classes
+            )
+        )
+    among = tf.constant(list(classes), dtype=values.dtype)
+    return tf.reduce_any(tf.equal(values[..., None], among), axis=-1)
+
+
+def as_boxes(name: str, boxes: Any, several: bool = False) -> Any:
+    """A float tensor `(..., 4)`, or `(..., n, 4)`; integers become float32."""
+    boxes = _tensor(name, boxes)
+    if not boxes.dtype.is_floating:
+        boxes = tf.cast(boxes, "float32")
+    if boxes.shape.rank is not None and (
+        boxes.shape.rank == 0 or boxes.shape[-1] not in (4, None)
+    ):
+        raise ValueError(
+            invalid(
+                f"`{name}` must be [ymin, xmin, ymax, xmax] on the last axis",
+                **{f"{name}.shape": shape_of(boxes)},
+            )
+        )
+    if several and boxes.shape.rank == 1:
+        raise ValueError(
+            invalid(
+                f"`{name}` must have shape (..., n, 4)",
+                **{f"{name}.shape": shape_of(boxes)},
+            )
+        )
+    return boxes
+
+
+def _tensor(name: str, x: Any) -> Any:
+    """A tensor of TensorFlow, on every backend."""
+    if isinstance(x, np.ndarray):
+        check_numbers(name, x)
+    return tf.convert_to_tensor(x)

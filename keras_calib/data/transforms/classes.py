@@ -1,0 +1,296 @@
+"""Which classes there are: merged, leaves only, capped, by largest object."""
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.data.transforms.boxes import clip_boxes
+from keras_calib.data.transforms.class_names import named_like
+from keras_calib.data.transforms.painting import with_objects
+from keras_calib.data.transforms.require import require
+from keras_calib.data.transforms.tally import Tally
+from keras_calib.data.transforms.validity import check_box_labels
+from keras_calib.data.transforms.validity import clean
+from keras_calib.data.transforms.validity import require_boxes
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import invalid
+
+__all__ = [
+    "ClassMap",
+    "cap_classes",
+    "class_map",
+    "label_by_largest",
+    "map_classes",
+]
+
+
+class ClassMap(NamedTuple):
+    """From the classes of a data set to those that a model tells apart.
+
+    Attributes:
+        ids: New id of each old one, -1 for classes left out,
+            `(old classes,)`.
+        class_names: Names of the new classes, in the order of their ids.
+    """
+
+    ids: np.ndarray
+    class_names: list[str]
+
+
+def class_map(
+    class_names: Sequence[str],
+    *,
+    merge: Mapping[str, str] | None = None,
+    drop: Iterable[str] = (),
+    hierarchy: Mapping[str, Any] | None = None,
+) -> ClassMap:
+    """Classes merged, left out, or reduced to the leaves of a hierarchy.
+
+    Args:
+        class_names: Names of the classes in the order of their ids.
+        merge: Name of a class to the name it is counted under, which need not
+            be a class yet.
+        drop: Names of classes to leave out.
+        hierarchy: Classes with others below them are left out: name of a
+            parent to names of its children, or nested dicts of `LabelName`
+            and `Subcategory`, as OpenImages has them. By the same names as
+            `class_names`.
+
+    Returns:
+        A `ClassMap`. New classes are in the order of the first old one.
+
+    Raises:
+        ValueError: If a name is of no class, a class is merged with one that
+            is left out or merged itself, or none is left.
+
+    Example:
+
+    >>> names = ["animal", "cat", "kitten", "dog"]
+    >>> class_map(names, merge={"kitten": "cat"}, drop=["animal"]).class_names
+    ['cat', 'dog']
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section A.2,
+        https://arxiv.org/abs/2009.06432
+    """
+    if isinstance(drop, str):
+        raise TypeError(
+            invalid("`drop` must be several names, not one text", drop=drop)
+        )
+    merge, drop = dict(merge or {}), set(drop)
+    known = set(class_names)
+    _check_names("merge", merge, known)
+    _check_names("drop", drop, known)
+    parents = _parents(hierarchy or {})
+    if hierarchy and not parents & known:
+        raise ValueError(
+            invalid(
+                "`hierarchy` must have classes above others, by the names in "
+                "`class_names`",
+                parents=sorted(parents)[:9],
+            )
+        )
+    drop |= parents & known
+    onto = set(merge.values())
+    lost = drop & ({*merge} | onto) | {*merge} & onto
+    if lost:
+        raise ValueError(
+            invalid(
+                "`merge` must not name classes that are left out or merged "
+                "themselves",
+                lost=sorted(lost),
+            )
+        )
+    new: dict[str, int] = {}
+    ids = []
+    for name in class_names:
+        if name in drop:
+            ids.append(-1)
+            continue
+        ids.append(new.setdefault(merge.get(name, name), len(new)))
+    if not new:
+        raise ValueError(
+            invalid("A class must be left", class_names=list(class_names))
+        )
+    return ClassMap(np.array(ids, "int64"), list(new))
+
+
+def map_classes(
+    dataset: Any,
+    classes: ClassMap,
+    *,
+    without_boxes: str = "drop",
+    tally: Tally | None = None,
+) -> Any:
+    """Gives labels and boxes their new classes.
+
+    Args:
+        dataset: Examples with `label` or `box_labels` or both.
+        classes: A `ClassMap`.
+        without_boxes: What becomes of examples that had boxes of left out
+            classes only: `"drop"`, or `"keep"` them with objectness 1.
+        tally: Where to count these.
+
+    Returns:
+        A `tf.data.Dataset` with the new ids. Boxes of classes that are left
+        out are gone: they do not count as objects. So are examples whose
+        label is left out. Ids that were no class become 2^31 - 1, to be found
+        where labels are checked.
+
+    Raises:
+        ValueError: If examples have no labels at all.
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section A.2,
+        https://arxiv.org/abs/2009.06432
+    """
+    spec = dataset.element_spec
+    if not {"label", "box_labels"} & set(spec):
+        raise ValueError(
+            invalid("Examples must have labels", parts=sorted(spec))
+        )
+    ids, count = tf.constant(classes.ids), len(classes.ids)
+    none = tf.constant(2**31 - 1, "int64")
+
+    check_in("without_boxes", without_boxes, ("drop", "keep"))
+
+    def new(old: Any) -> Any:
+        old = tf.cast(old, "int64")
+        known = tf.logical_and(old >= 0, old < count)
+        return tf.where(known, tf.gather(ids, tf.where(known, old, 0)), none)
+
+    def convert(example: dict) -> dict:
+        example = dict(check_box_labels(example))
+        if "label" in example:
+            example["label"] = new(example["label"])
+        if "box_labels" in example:
+            labels = new(example["box_labels"])
+            kept = labels >= 0
+            if "boxed" in example:
+                # The whole image, in place of boxes, is of no class.
+                kept = tf.logical_or(kept, tf.logical_not(example["boxed"]))
+            example["box_labels"] = tf.boolean_mask(labels, kept)
+            if "boxes" in example:
+                example["boxes"] = tf.boolean_mask(example["boxes"], kept)
+        return example
+
+    dataset = dataset.map(convert, tf.data.AUTOTUNE)
+    if "label" in spec:
+        dataset = dataset.filter(lambda example: example["label"] >= 0)
+    if "box_labels" in spec:
+        dataset = clean(
+            dataset, without_boxes=without_boxes, tally=tally, masks=False
+        )
+    dataset.class_names = classes.class_names
+    return dataset
+
+
+def cap_classes(dataset: Any, cap: int, num_classes: int) -> Any:
+    """At most `cap` examples of each class: the first ones.
+
+    For the training split: a test split keeps its frequencies. The first of
+    files in random order are a random choice; of sorted files they are not.
+
+    Args:
+        dataset: Examples with `label`, in an order that does not change.
+        cap: Largest number of examples of a class.
+        num_classes: Number of classes.
+
+    Returns:
+        A `tf.data.Dataset` of these examples, in their order.
+
+    Raises:
+        ValueError: If a number is below 1, or examples have no label. When
+            read, `tf.errors.InvalidArgumentError` for a label out of range.
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section A.2
+        (50,000 per class of OpenImages), https://arxiv.org/abs/2009.06432
+    """
+    check_integer("cap", cap, 1)
+    check_integer("num_classes", num_classes, 1)
+    spec = dataset.element_spec
+    if "label" not in spec:
+        raise ValueError(
+            invalid("Examples must have 'label'", parts=sorted(spec))
+        )
+
+    def count(counts: Any, example: dict) -> tuple[Any, Any]:
+        label = tf.cast(example["label"], "int64")
+        require(
+            tf.logical_and(label >= 0, label < num_classes),
+            f"Labels must be >= 0 and < num_classes={num_classes}",
+            example=example.get("name", ""),
+            label=label,
+        )
+        place = tf.clip_by_value(tf.reshape(label, [1, 1]), 0, num_classes - 1)
+        counts = tf.tensor_scatter_nd_add(counts, place, [1])
+        return counts, (example, tf.gather_nd(counts, place)[0] <= cap)
+
+    start = tf.zeros([num_classes], "int64")
+    capped = dataset.scan(start, count).filter(lambda _, kept: kept)
+    return named_like(capped.map(lambda example, _: example), dataset)
+
+
+def label_by_largest(dataset: Any) -> Any:
+    """Labels each image by the class of its largest box.
+
+    Args:
+        dataset: Examples with `boxes` and `box_labels`, and without label.
+
+    Returns:
+        A `tf.data.Dataset` of examples with `label`. Those without boxes are
+        left out. All boxes still count for objectness; `object_examples`
+        makes an example of each instead.
+
+    Raises:
+        ValueError: If examples have no labelled boxes.
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section A.2,
+        https://arxiv.org/abs/2009.06432
+    """
+    spec = dataset.element_spec
+    if not {"boxes", "box_labels"} <= set(spec):
+        raise ValueError(
+            invalid(
+                "Examples must have 'boxes' and 'box_labels'",
+                parts=sorted(spec),
+            )
+        )
+
+    def label(example: dict) -> dict:
+        example = check_box_labels(example)
+        with tf.control_dependencies(
+            [require_boxes(example["boxes"], example)]
+        ):
+            boxes = clip_boxes(example["boxes"], [0.0, 0.0, 1.0, 1.0])
+        area = tf.reduce_prod(boxes[:, 2:] - boxes[:, :2], axis=-1)
+        return {**example, "label": example["box_labels"][tf.argmax(area)]}
+
+    return named_like(with_objects(dataset).map(label), dataset)
+
+
+def _check_names(argument: str, names: Iterable, known: set[str]) -> None:
+    unknown = set(names) - known
+    if unknown:
+        raise ValueError(
+            invalid(f"`{argument}` must name classes", unknown=sorted(unknown))
+        )
+
+
+def _parents(hierarchy: Mapping[str, Any]) -> set[str]:
+    """Names that have others below them."""
+    if "LabelName" not in hierarchy:
+        return {name for name, below in hierarchy.items() if below}
+    below = hierarchy.get("Subcategory", [])
+    # Parts of an object are no kinds of it, but have kinds themselves.
+    inside = [*below, *hierarchy.get("Part", [])]
+    found = set().union(*(_parents(part) for part in inside))
+    return found | ({hierarchy["LabelName"]} if below else set())

@@ -1,0 +1,158 @@
+"""The share of a crop that objects cover: from boxes, or from a mask."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.data.transforms.boxes import NO_BOX
+from keras_calib.data.transforms.boxes import as_boxes
+from keras_calib.data.transforms.boxes import mask_area
+from keras_calib.data.transforms.boxes import selected
+from keras_calib.data.transforms.boxes import union_area
+from keras_calib.data.transforms.require import require
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import shape_of
+
+__all__ = [
+    "check_mask_classes",
+    "covered_share",
+    "known_boxes",
+    "objectness",
+    "objectness_from_mask",
+]
+
+
+def objectness(
+    window: Any,
+    boxes: Any,
+    *,
+    classes: Sequence[int] | None = None,
+    box_labels: Any = None,
+) -> Any:
+    """Share of the window that the union of the boxes covers, exact.
+
+    Args:
+        window: Window `(..., 4)`, `[ymin, xmin, ymax, xmax]`.
+        boxes: Boxes `(..., n, 4)` in the same unit. Those partly outside the
+            window are clipped.
+        classes: Ids of the classes whose boxes count; all if None.
+        box_labels: Class ids of the boxes `(..., n)`, for `classes`.
+
+    Returns:
+        Shares `(...)` in [0, 1]; 0 without boxes.
+
+    Raises:
+        ValueError: If the window is empty or endless, a coordinate of a box
+            is not finite or a box inverted; inside a graph,
+            `tf.errors.InvalidArgumentError` when it runs.
+
+    Example:
+
+    >>> print(objectness([0, 0, 10, 10], [[0, 0, 5, 5], [0, 4, 5, 20]]).numpy())
+    0.5
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 3,
+        https://arxiv.org/abs/2009.06432
+    """
+    window = as_boxes("window", window)
+    boxes = as_boxes("boxes", boxes, several=True)
+    if (classes is None) != (box_labels is None):
+        raise ValueError(
+            invalid(
+                "`classes` and `box_labels` must be given together",
+                classes=classes,
+                box_labels=box_labels,
+            )
+        )
+    finite = tf.reduce_all(tf.math.is_finite(boxes))
+    ordered = tf.reduce_all(boxes[..., :2] <= boxes[..., 2:])
+    require(
+        tf.logical_and(finite, ordered),
+        "`boxes` must be finite, with ymin <= ymax and xmin <= xmax",
+        boxes=boxes,
+    )
+    require(
+        tf.reduce_all(
+            tf.logical_and(
+                window[..., :2] < window[..., 2:],
+                tf.math.is_finite(window[..., 2:] - window[..., :2]),
+            )
+        ),
+        "`window` must have a height and a width above 0, finite",
+        window=window,
+    )
+    return covered_share(window, known_boxes(boxes, classes, box_labels))
+
+
+def covered_share(window: Any, boxes: Any) -> Any:
+    """`objectness` of boxes and windows that are known to be valid."""
+    size = window[..., 2:] - window[..., :2]
+    area = union_area(boxes, window)
+    share = area / tf.cast(tf.reduce_prod(size, axis=-1), area.dtype)
+    # Cells are summed: one too many in the last digit is no coverage.
+    return tf.minimum(share, 1)
+
+
+def known_boxes(
+    boxes: Any, classes: Sequence[int] | None, box_labels: Any
+) -> Any:
+    """Boxes `(..., n, 4)`, those of other classes turned into none."""
+    if classes is None:
+        return boxes
+    counted = selected(tf.convert_to_tensor(box_labels), classes)
+    return tf.where(
+        tf.expand_dims(counted, -1), boxes, tf.cast(NO_BOX, boxes.dtype)
+    )
+
+
+def check_mask_classes(classes: Sequence[int] | None) -> None:
+    """Raises ValueError if 0 counts, where a mask is changed to hold others.
+
+    0 is then what stands where no object is.
+    """
+    if classes is not None and 0 in classes:
+        raise ValueError(
+            invalid(
+                "`classes` of masks must be above 0 where layers move them",
+                classes=classes,
+            )
+        )
+
+
+def objectness_from_mask(
+    mask: Any, *, classes: Sequence[int] | None = None
+) -> Any:
+    """Share of the mask that belongs to an object.
+
+    For data with masks, and for augmentations that turn boxes into other
+    shapes: the mask goes through the same transform as the image.
+
+    Args:
+        mask: Masks `(..., height, width, 1)` of integers or bool.
+        classes: The values that count; if None (the default), all but 0.
+
+    Returns:
+        Shares `(...)` in [0, 1], float32.
+
+    Raises:
+        ValueError: If the last axis is not 1, or a mask has no pixels.
+
+    Example:
+
+    >>> print(objectness_from_mask([[[0], [2]], [[1], [2]]]).numpy())
+    0.75
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section A.2,
+        https://arxiv.org/abs/2009.06432
+    """
+    area = mask_area(mask, classes)
+    mask = tf.convert_to_tensor(mask)
+    height, width = mask.shape[-3], mask.shape[-2]
+    if 0 in (height, width):
+        raise ValueError(
+            invalid("`mask` must have pixels", **{"mask.shape": shape_of(mask)})
+        )
+    pixels = tf.reduce_prod(tf.shape(mask)[-3:-1])
+    return area / tf.cast(pixels, "float32")

@@ -1,0 +1,144 @@
+"""Keras' own augmentation layers, for images with objects in them."""
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.data.transforms.boxes import boxes_to_mask
+from keras_calib.data.transforms.boxes import resize_boxes
+from keras_calib.data.transforms.boxes import selected
+from keras_calib.data.transforms.covered_share import check_mask_classes
+from keras_calib.data.transforms.covered_share import known_boxes
+from keras_calib.data.transforms.covered_share import objectness_from_mask
+from keras_calib.data.transforms.cropping import object_source
+from keras_calib.inputs.checks import invalid
+
+__all__ = ["apply_layers"]
+
+# What objects are in a mask on its way: no layer fills what it uncovers so.
+_OBJECT = -65536.0
+# Their common base has no public name.
+_TAKES_MASKS = keras.layers.RandomRotation.__mro__[1]
+
+
+def apply_layers(
+    example: dict,
+    *layers: Any,
+    moves: bool = True,
+    objects: str | None = None,
+    classes: Sequence[int] | None = None,
+) -> dict:
+    """Sends image and objects of a cropped example through Keras layers.
+
+    Rotation, shear or distortion turn boxes into other shapes, so objectness
+    is counted on the mask, which goes the same way; boxes are drawn into one
+    first. It is then that of the resized crop: within a pixel's perimeter of
+    the exact share.
+
+    Args:
+        example: What `random_resized_crop` returns.
+        *layers: Keras image augmentation layers, for instance
+            `keras.layers.RandomRotation(0.1)`, or a `keras.layers.Pipeline`
+            of them. Make them once, outside the function that calls this.
+            Their random numbers are their own: for repeatable ones, give them
+            a seed and the pipeline `num_parallel_calls=1`.
+        moves: Whether they move objects; if not (colours, noise, rescaling),
+            only the image goes through them, and any layer will do.
+        objects: As in `random_resized_crop`. Inside a pipeline only those
+            objects are there that it counts.
+        classes: As in `random_resized_crop`.
+
+    Returns:
+        The example with `image`, and `mask` (where an object is, 1 or the
+        largest of `classes`) and `objectness` as they are now, and without
+        boxes if these were moved. Layers that erase a part of the image leave
+        the mask as it is.
+
+    Raises:
+        ValueError: As `random_resized_crop`; if `moves`, for layers that
+            take images alone, without masks; if `classes` of a mask hold 0.
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section A.2
+        (masks go through the transform), https://arxiv.org/abs/2009.06432
+    """
+    example = dict(example)
+    source = object_source(example, objects, classes)
+    if not moves or source is None:
+        for layer in layers:
+            example["image"] = layer(example["image"], training=True)
+        return example
+    if source == "mask":
+        check_mask_classes(classes)
+        kind = tf.convert_to_tensor(example["mask"]).dtype
+        mask = selected(example["mask"], classes)
+    else:
+        size = example["image"].shape[:2]
+        boxes = known_boxes(
+            example["boxes"], classes, example.get("box_labels")
+        )
+        boxes = resize_boxes(boxes, (1.0, 1.0), size)
+        mask, kind = boxes_to_mask(boxes, size), tf.int32
+    mask = tf.cast(mask, "uint8")
+    for layer in _each(layers):
+        example["image"], mask = _moved(layer, example["image"], mask)
+    share = objectness_from_mask(mask)
+    # Whoever asks for the same classes finds them again.
+    objects = 1 if classes is None else max(1, *classes)
+    example["mask"] = tf.cast(mask, kind) * tf.cast(objects, kind)
+    if "boxed" in example:
+        share = tf.where(example["boxed"], share, 1.0)
+    example["objectness"] = share
+    for part in ("boxes", "box_labels"):
+        example.pop(part, None)
+    return example
+
+
+def _each(layers: Sequence[Any]) -> Iterator[Any]:
+    for layer in layers:
+        if isinstance(layer, (keras.layers.Pipeline, keras.Sequential)):
+            yield from _each(layer.layers)
+        else:
+            yield layer
+
+
+def _moved(layer: Any, image: Any, mask: Any) -> tuple[Any, Any]:
+    """Image and mask, 1 where an object is, after one layer."""
+    if isinstance(layer, keras.layers.RandomElasticTransform):
+        return _distorted(layer, image, mask)
+    if not isinstance(layer, _TAKES_MASKS):
+        raise ValueError(
+            invalid(
+                "Layers must be Keras' image augmentation layers, or else do "
+                "their work in another call, with `moves=False`",
+                layer=layer,
+            )
+        )
+    if isinstance(layer, keras.layers.RandomGrayscale):
+        # It takes no masks, and moves nothing.
+        return layer(image, training=True), mask
+    marked = tf.cast(mask, "float32") * _OBJECT
+    parts = layer(
+        {"images": image, "segmentation_masks": marked}, training=True
+    )
+    found = parts["segmentation_masks"] < 0.5 * _OBJECT
+    return parts["images"], tf.cast(found, mask.dtype)
+
+
+def _distorted(layer: Any, image: Any, mask: Any) -> tuple[Any, Any]:
+    """Through a layer that draws another distortion for a mask of its own.
+
+    The mask goes as a channel of the image; beside it one of zeros, that
+    shows what the layer fills in.
+    """
+    low, high = layer.value_range
+    nothing = tf.fill(tf.shape(mask), tf.cast(low, image.dtype))
+    marked = nothing + tf.cast(mask, image.dtype) * (high - low)
+    stacked = tf.concat([image, marked, nothing], axis=-1)
+    moved = layer(stacked, training=True)
+    image, marked, filled = tf.split(moved, [image.shape[-1], 1, 1], axis=-1)
+    found = marked - filled > 0.5 * (high - low)
+    return image, tf.cast(found, mask.dtype)

@@ -1,0 +1,264 @@
+"""Objects painted out: one object left alone, or nothing but its context."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.data.transforms.boxes import boxes_to_mask
+from keras_calib.data.transforms.boxes import selected
+from keras_calib.data.transforms.class_names import named_like
+from keras_calib.data.transforms.decoding import cut
+from keras_calib.data.transforms.decoding import decode
+from keras_calib.data.transforms.decoding import is_encoded
+from keras_calib.data.transforms.validity import check_box_labels
+from keras_calib.data.transforms.validity import has_objects
+from keras_calib.data.transforms.validity import require_boxes
+from keras_calib.inputs.checks import invalid
+
+__all__ = [
+    "IMAGENET_MEAN",
+    "context_examples",
+    "object_examples",
+    "paint",
+    "pixel_mean",
+    "with_objects",
+    "without_objects",
+]
+
+# Of the training images, per channel, in [0, 255].
+IMAGENET_MEAN = (123.675, 116.28, 103.53)
+
+# Corners this near to a pixel's edge lie on it: shares of an image are
+# rounded.
+_ROUNDING = 1e-3
+
+
+def object_examples(
+    dataset: Any, *, fill: Sequence[float] = IMAGENET_MEAN
+) -> Any:
+    """The paper's 'mask' data set: each object by itself.
+
+    Every example becomes as many as it has boxes. Each is labelled by its
+    box and carries that box alone; all others are painted over when it is
+    cropped, except where they overlap with it.
+
+    Args:
+        dataset: Examples with `boxes`, and with `box_labels` unless all boxes
+            are of the class `label`.
+        fill: The pixel mean, per channel, in the unit of the images: see
+            `pixel_mean`. Defaults to that of ImageNet.
+
+    Returns:
+        A `tf.data.Dataset` of examples with one box in `boxes`, and `painted`
+        and `fill`. Examples without boxes are left out.
+
+    Raises:
+        ValueError: If examples have no boxes, no labels of them, or an index.
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 4.1,
+        https://arxiv.org/abs/2009.06432
+    """
+    spec = dataset.element_spec
+    _check_has(spec, "boxes")
+    if "box_labels" not in spec:
+        _check_has(spec, "label")
+    if "index" in spec:
+        raise ValueError(
+            invalid(
+                "Examples must be numbered after their objects are separated",
+                parts=sorted(spec),
+            )
+        )
+
+    def split(example: dict) -> Any:
+        example = check_box_labels(example)
+        boxes = example["boxes"]
+        count = tf.shape(boxes)[0]
+        labels = example.get("box_labels")
+        if labels is None:
+            labels = tf.fill([count], example["label"])
+
+        def alone(place: Any) -> dict:
+            own = tf.cast(place, "int32")
+            others = tf.concat([boxes[:own], boxes[own + 1 :]], axis=0)
+            # A mask shows all of them.
+            rest = {k: v for k, v in example.items() if k != "mask"}
+            return {
+                **rest,
+                "label": labels[own],
+                "boxes": boxes[own][None],
+                "box_labels": labels[own][None],
+                **_painting(others, fill),
+            }
+
+        return tf.data.Dataset.range(tf.cast(count, "int64")).map(alone)
+
+    return named_like(with_objects(dataset).flat_map(split), dataset)
+
+
+def context_examples(
+    dataset: Any,
+    *,
+    fill: Sequence[float] = IMAGENET_MEAN,
+    classes: Sequence[int] | None = None,
+) -> Any:
+    """The paper's 'context' data set: all objects painted out.
+
+    For validation too: labels are kept, so that accuracy and confidence on
+    these images tell how much a model relies on context.
+
+    Args:
+        dataset: Examples with `boxes`, or else with `mask`.
+        fill: The pixel mean, as in `object_examples`.
+        classes: Values of the mask that are objects; if None, all but 0. All
+            boxes are painted over, whatever their class.
+
+    Returns:
+        A `tf.data.Dataset` of examples whose objects are painted over when
+        they are cropped, with objectness 0 and the flag `context`: trained
+        on, their target is uniform. Examples without objects are left out.
+
+    Raises:
+        ValueError: If examples have neither boxes nor masks.
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, sections 4.1
+        and 4.2, table 1, https://arxiv.org/abs/2009.06432
+    """
+
+    def convert(example: dict) -> dict:
+        return without_objects(example, fill, classes)
+
+    return named_like(with_objects(dataset, classes).map(convert), dataset)
+
+
+def without_objects(
+    example: dict,
+    fill: Sequence[float],
+    classes: Sequence[int] | None = None,
+) -> dict:
+    """One example of the 'context' data set."""
+    context = {**example, "context": tf.constant(True)}
+    if "boxes" not in example:
+        _check_has(example, "mask")
+    if "boxes" in example:
+        boxes = example["boxes"]
+        if "painted" in example:
+            boxes = tf.concat([boxes, example["painted"]], axis=0)
+        context |= {"boxes": example["boxes"][:0], **_painting(boxes, fill)}
+        if "box_labels" in example:
+            context["box_labels"] = example["box_labels"][:0]
+    if "mask" in example:
+        objects = selected(example["mask"], classes)
+        if "painted_mask" in example:
+            before = tf.cast(example["painted_mask"], "bool")
+            objects = tf.logical_or(objects, before)
+        context["mask"] = tf.zeros_like(example["mask"])
+        context["painted_mask"] = tf.cast(objects, "uint8")
+        context["fill"] = _painting(None, fill)["fill"]
+    return context
+
+
+def paint(part: Any, window: Any, size: Any, example: dict) -> Any:
+    """The cut-out part of an image with the objects in it painted over.
+
+    Args:
+        part: Pixels `(height, width, channels)`.
+        window: `[top, left, height, width]` of the part, in pixels.
+        size: Height and width of the whole image.
+        example: With `painted` or `painted_mask` and `fill`, or neither.
+    """
+    if "painted" not in example and "painted_mask" not in example:
+        return part
+    fill, channels = example["fill"], part.shape[-1]
+    if channels is not None and fill.shape[0] not in (None, 1, channels):
+        raise ValueError(
+            invalid(
+                "`fill` must have one value, or one per channel",
+                fill=fill.shape[0],
+                channels=channels,
+            )
+        )
+    shape = tf.shape(part)[:2]
+    over = tf.constant(False)
+    if "painted" in example:
+        require_boxes(example["painted"], example)
+        over = _pixels(example["painted"], window, size, shape)
+        if example["boxes"].shape[0] != 0:
+            kept = _pixels(example["boxes"], window, size, shape)
+            over = tf.logical_and(over, tf.logical_not(kept))
+    if "painted_mask" in example:
+        mask = selected(cut(example["painted_mask"], window), None)
+        over = tf.logical_or(over, mask)
+    if not part.dtype.is_floating:
+        fill = tf.round(fill)
+    return tf.where(over, tf.cast(fill, part.dtype), part)
+
+
+def pixel_mean(dataset: Any, *, max_examples: int | None = None) -> tuple:
+    """Mean of the pixels of each channel, over all images.
+
+    Args:
+        dataset: Examples with `image`.
+        max_examples: How many to read; all if None.
+
+    Returns:
+        One number per channel, in the unit of the images.
+
+    Raises:
+        ValueError: If the data set is empty.
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 4.1,
+        https://arxiv.org/abs/2009.06432
+    """
+
+    def sums(example: dict) -> tuple[Any, Any]:
+        image = example["image"]
+        if is_encoded(image):
+            image = decode(image, example.get("name", ""))
+        count = tf.size(image[..., 0])
+        image = tf.cast(image, "float64")
+        return tf.reduce_sum(image, axis=(0, 1)), tf.cast(count, "float64")
+
+    if max_examples is not None:
+        dataset = dataset.take(max_examples)
+    total, pixels = 0.0, 0.0
+    for values, count in dataset.map(sums, tf.data.AUTOTUNE):
+        total, pixels = total + values.numpy(), pixels + count.numpy()
+    if not pixels:
+        raise ValueError(
+            invalid("`dataset` must have images", pixels=int(pixels))
+        )
+    return tuple(float(value) for value in total / pixels)
+
+
+def _painting(boxes: Any, fill: Sequence[float]) -> dict:
+    return {"painted": boxes, "fill": tf.constant(fill, dtype="float32")}
+
+
+def with_objects(dataset: Any, classes: Sequence[int] | None = None) -> Any:
+    """Drops rows that have no object of their own."""
+    spec = dataset.element_spec
+    if "boxed" in spec:
+        dataset = dataset.filter(lambda example: example["boxed"])
+    if not {"boxes", "mask"} & set(spec):
+        return dataset
+    return dataset.filter(lambda example: has_objects(example, classes))
+
+
+def _pixels(boxes: Any, window: Any, size: Any, shape: Any) -> Any:
+    """Which pixels of the window boxes of the image touch, `(h, w, 1)`."""
+    size = tf.cast(tf.concat([size, size], 0), boxes.dtype)
+    corner = tf.cast(tf.concat([window[:2], window[:2]], 0), boxes.dtype)
+    low, high = tf.split(boxes * size - corner, 2, axis=-1)
+    whole = [tf.floor(low + _ROUNDING), tf.math.ceil(high - _ROUNDING)]
+    return tf.cast(boxes_to_mask(tf.concat(whole, axis=-1), shape), "bool")
+
+
+def _check_has(parts: dict, name: str) -> None:
+    if name not in parts:
+        raise ValueError(
+            invalid(f"Examples must have {name!r}", parts=sorted(parts))
+        )

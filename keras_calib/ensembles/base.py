@@ -1,0 +1,190 @@
+"""What predictors of several networks, or of several passes, have in common."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.inputs.checks import invalid
+from keras_calib.numerics.arrays import logsumexp
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.predictions.outputs import to_model_logits
+
+__all__ = [
+    "Member",
+    "Predictor",
+    "check_classifier",
+    "input_structure",
+    "log_probs_of",
+    "serialized",
+]
+
+
+def check_classifier(model: Any, name: str) -> None:
+    """Raises unless `model` is a model with fixed inputs and one output."""
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            invalid(
+                f"`{name}` must be a Keras model",
+                **{name: type(model).__name__},
+            )
+        )
+    if not getattr(model, "inputs", None):
+        raise ValueError(
+            invalid(
+                f"`{name}` must have fixed inputs: a functional or sequential "
+                "model that is built",
+                **{name: type(model).__name__},
+            )
+        )
+    if len(model.outputs) != 1:
+        raise ValueError(
+            invalid(
+                f"`{name}` must have one output", outputs=len(model.outputs)
+            )
+        )
+
+
+def input_structure(model: keras.Model) -> Any:
+    """The symbolic inputs of a model, as it takes them."""
+    # A sequential model that was never called has inputs but no `input`.
+    sequential = isinstance(model, keras.Sequential)
+    return model.inputs[0] if sequential else model.input
+
+
+def log_probs_of(model: keras.Model, inputs: Any, from_logits: bool) -> Any:
+    """log p of every class `(batch, ..., num_classes)`, float32.
+
+    As at inference, whatever the caller does: members are never trained here.
+    """
+    # Some models return their one output in a dict or list.
+    (outputs,) = keras.tree.flatten(model(inputs, training=False))
+    return ops.log_softmax(to_model_logits(outputs, from_logits), axis=-1)
+
+
+def serialized(model: keras.Model) -> dict:
+    """A model's configuration, without what it was compiled with.
+
+    Training belongs to the model alone; a loss of the user's own would keep
+    the predictor from being loaded.
+    """
+    config = keras.saving.serialize_keras_object(model)
+    config.pop("compile_config", None)
+    return config
+
+
+def _uncompiled(model: keras.Model) -> keras.Model:
+    """The same layers without an optimizer, which files would hold too."""
+    structure = input_structure(model)
+    bare = keras.Model(structure, model.outputs[0], name=model.name)
+    # Another class may do more than its layers do.
+    known = type(model) in (keras.Sequential, type(bare))
+    return bare if known else model
+
+
+class Member(keras.layers.Layer):
+    """Abstract: log p by each member, stacked behind the batch.
+
+    Args:
+        models: The networks, whose layers are those of this one.
+        num_members: How many answers there are of each sample.
+        name: Name of the layer.
+    """
+
+    def __init__(self, models: list, num_members: int, name: str):
+        # Networks cast their inputs as they need them.
+        super().__init__(name=name, dtype="float32", autocast=False)
+        self.layers = [_uncompiled(model) for model in models]
+        self.num_members = num_members
+
+    @property
+    def metrics(self) -> list:
+        """None: what the networks were compiled with measures them alone.
+
+        Keras takes those of inner models for the predictor's own else, and
+        shows them, never updated, in place of those of the same name.
+        """
+        return []
+
+    def compute_output_shape(self, input_shape):
+        batch, *places, channels = self.layers[0].outputs[0].shape
+        return (batch, self.num_members, *places, max(channels, 2))
+
+
+class _LogMean(keras.layers.Layer):
+    """log(sum_i w_i p_i) of log p_i on the axis behind the batch."""
+
+    def __init__(self, weights: np.ndarray, name: str):
+        super().__init__(name=name, dtype="float32")
+        with np.errstate(divide="ignore"):
+            self._log_weights = np.log(weights).astype("float32")
+
+    def call(self, log_probs):
+        ones = (1,) * (len(log_probs.shape) - 2)
+        log_weights = self._log_weights.reshape((1, -1, *ones))
+        return logsumexp(log_probs + ops.convert_to_tensor(log_weights), axis=1)
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], *input_shape[2:])
+
+
+class Predictor(keras.Model):
+    """Abstract: a model of the log of a mean of probabilities.
+
+    Args:
+        structure: Symbolic inputs of a member, which the model takes too.
+        members: The layer that answers by each member.
+        weights: Weight of each member, float64, with sum 1.
+        name: Name of the model.
+    """
+
+    # The log of a mean of probabilities: logits that are normalised.
+    returns_logits = True
+
+    def __init__(
+        self, structure: Any, members: Member, weights: np.ndarray, name: str
+    ):
+        inputs = keras.tree.map_structure(
+            lambda x: keras.Input(
+                batch_shape=x.shape, dtype=x.dtype, sparse=x.sparse, name=x.name
+            ),
+            structure,
+        )
+        each = members(inputs)
+        super().__init__(
+            inputs, _LogMean(weights, name="log_mean")(each), name=name
+        )
+        # The bound method alone: Keras would save a model of the same layers.
+        self._predict_each = keras.Model(inputs, each).predict
+
+    def predict_each(self, x: Any, batch_size: int | None) -> np.ndarray:
+        """Probabilities `(num_members, batch, ..., num_classes)`."""
+        log_probs = self._predict_each(x, batch_size=batch_size, verbose=0)
+        return np.moveaxis(np.exp(to_numpy(log_probs)), 1, 0)
+
+    def fit(self, *args: Any, **kwargs: Any) -> None:
+        """Refused: what is trained is the network.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        raise self._untrainable("fit")
+
+    def train_on_batch(self, *args: Any, **kwargs: Any) -> None:
+        """Refused, as `fit` is.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        raise self._untrainable("train_on_batch")
+
+    def _untrainable(self, method: str) -> RuntimeError:
+        name = type(self).__name__
+        return RuntimeError(
+            invalid(
+                f"`{name}` must not be trained: train what it was made of, "
+                "whose weights it shares",
+                method=method,
+            )
+        )

@@ -1,0 +1,246 @@
+"""Deep ensembles: the mean of networks that were trained apart."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.ensembles.base import Member
+from keras_calib.ensembles.base import Predictor
+from keras_calib.ensembles.base import check_classifier
+from keras_calib.ensembles.base import input_structure
+from keras_calib.ensembles.base import log_probs_of
+from keras_calib.ensembles.base import serialized
+from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import fits
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import shape_of
+from keras_calib.predictions.outputs import reads_logits
+
+__all__ = ["DeepEnsemble"]
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class DeepEnsemble(Predictor):
+    """A model of the mean of what several networks say.
+
+    output = log(sum_m w_m p_m(k | x)), sum_m w_m = 1
+
+    The output is logits that are normalised: metrics and calibrators take
+    it with `from_logits=True`, `SelectiveClassifier` and `export` as it is.
+    The NLL of the mean is at most the mean of the members' NLL (Jensen), so
+    networks of one kind that were trained from other weights on other orders
+    of the data gain by it; their mean is less confident than they are, so a
+    calibrator is fitted on the ensemble, not on its members.
+
+    Weights are those of the members: train them, before or after.
+    `member_predictions` gives the answers that the mean is of.
+
+    Args:
+        models: Functional or sequential models that take the same inputs,
+            with one output each, logits or probabilities
+            `(batch, ..., num_classes)`, or `(batch, ..., 1)` for the second
+            of two classes, which become two. A `MonteCarloDropout` is one.
+        weights: Weight of each member, >= 0, of any sum > 0; None for equal
+            ones.
+        from_logits: Whether the members return logits; or a list with that
+            of each. None takes it from the loss that each was compiled with.
+        name: Name of the model.
+
+    Raises:
+        TypeError: If an argument is of the wrong kind.
+        ValueError: If there is no member, one has no fixed inputs or several
+            outputs, two differ in their inputs, their places or classes or
+            share weights, it is not known what one returns, or weights are
+            not one for each, or are negative or all 0.
+        RuntimeError: On `fit`.
+
+    Example:
+
+    >>> import keras, keras_calib
+    >>> import numpy as np
+    >>> members = [
+    ...     keras.Sequential([
+    ...         keras.Input((1,)),
+    ...         keras.layers.Dense(1, "sigmoid", bias_initializer=bias),
+    ...     ])
+    ...     for bias in ("zeros", "ones")
+    ... ]
+    >>> ensemble = keras_calib.DeepEnsemble(members, from_logits=False)
+    >>> x = np.zeros((1, 1))
+    >>> ensemble.member_predictions(x)[:, 0].round(3)
+    array([[0.5 , 0.5 ], [0.269, 0.731]], dtype=float32)
+    >>> np.exp(ensemble.predict(x, verbose=0)).round(3)
+    array([[0.384, 0.616]], dtype=float32)
+
+    Reference:
+        Lakshminarayanan et al., Simple and Scalable Predictive Uncertainty
+        Estimation using Deep Ensembles, NeurIPS 2017, section 2.4,
+        https://arxiv.org/abs/1612.01474
+    """
+
+    def __init__(
+        self,
+        models: Sequence[keras.Model],
+        *,
+        weights: Sequence[float] | None = None,
+        from_logits: bool | Sequence[bool] | None = None,
+        name: str = "deep_ensemble",
+    ):
+        models = _read_models(models)
+        weights = _read_weights(weights, len(models))
+        members = _Members(models, _read_logits(models, from_logits))
+        shares = weights / weights.sum()
+        super().__init__(input_structure(models[0]), members, shares, name)
+        self._given = weights.tolist()
+
+    def member_predictions(
+        self, x: Any, *, batch_size: int | None = None
+    ) -> np.ndarray:
+        """What each member says.
+
+        Args:
+            x: Inputs as `predict` takes them.
+            batch_size: As in `predict`.
+
+        Returns:
+            Probabilities `(num_members, batch, ..., num_classes)`, float32,
+            in the order of `models`.
+        """
+        return self.predict_each(x, batch_size)
+
+    def get_config(self) -> dict:
+        members = self.get_layer("members")
+        return {
+            "name": self.name,
+            "models": [serialized(model) for model in members.layers],
+            "weights": list(self._given),
+            "from_logits": list(members.from_logits),
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        models = [
+            keras.saving.deserialize_keras_object(
+                model, custom_objects=custom_objects
+            )
+            for model in config["models"]
+        ]
+        return cls(**{**config, "models": models})
+
+
+class _Members(Member):
+    """log p by each member, `(batch, num_members, ..., num_classes)`."""
+
+    def __init__(self, models: list, from_logits: list[bool]):
+        super().__init__(models, len(models), name="members")
+        self.from_logits = from_logits
+
+    def call(self, inputs):
+        members = zip(self.layers, self.from_logits, strict=True)
+        answers = [log_probs_of(m, inputs, logits) for m, logits in members]
+        return ops.stack(answers, axis=1)
+
+
+def _read_models(models: Any) -> list[keras.Model]:
+    if not isinstance(models, list | tuple):
+        raise TypeError(
+            invalid(
+                "`models` must be a list of Keras models",
+                models=type(models).__name__,
+            )
+        )
+    if not models:
+        raise ValueError(invalid("`models` must not be empty", models=models))
+    for i, model in enumerate(models):
+        check_classifier(model, f"models[{i}]")
+    seen = {}
+    for i, model in enumerate(models):
+        _check_same(models[0], model, i)
+        for variable in model.variables:
+            # A file holds one copy, and two members would look for theirs.
+            if seen.setdefault(id(variable), i) != i:
+                raise ValueError(
+                    invalid(
+                        "`models` must not share weights; to count one twice, "
+                        "give `weights`",
+                        first=f"models[{seen[id(variable)]}]",
+                        second=f"models[{i}]",
+                        variable=variable.path,
+                    )
+                )
+    return list(models)
+
+
+def _check_same(first: keras.Model, other: keras.Model, index: int) -> None:
+    """Raises ValueError unless both take and give the same."""
+    taken = [_inputs(model) for model in (first, other)]
+    if taken[0] != taken[1]:
+        raise ValueError(
+            invalid(
+                "`models` must take the same inputs: structure, shapes and "
+                "types",
+                **{"models[0]": taken[0], f"models[{index}]": taken[1]},
+            )
+        )
+    given = [_answers(model) for model in (first, other)]
+    if not fits(*given):
+        raise ValueError(
+            invalid(
+                "`models` must answer for the same places and classes",
+                **{"models[0]": given[0], f"models[{index}]": given[1]},
+            )
+        )
+
+
+def _inputs(model: keras.Model) -> list[tuple]:
+    """Path, shape and type of each input."""
+    flat = keras.tree.flatten_with_path(input_structure(model))
+    # A list of one input is as good as the input.
+    alone = len(flat) == 1
+    return [(() if alone else path, shape_of(x), x.dtype) for path, x in flat]
+
+
+def _answers(model: keras.Model) -> tuple:
+    *lead, channels = shape_of(model.outputs[0])
+    return (*lead, max(channels, 2))
+
+
+def _read_logits(models: list, from_logits: Any) -> list[bool]:
+    if not isinstance(from_logits, list | tuple):
+        from_logits = [from_logits] * len(models)
+    if len(from_logits) != len(models):
+        raise ValueError(
+            invalid(
+                "`from_logits` must have one value for each of `models`",
+                from_logits=from_logits,
+                models=len(models),
+            )
+        )
+    return [
+        reads_logits(model, told)
+        for model, told in zip(models, from_logits, strict=True)
+    ]
+
+
+def _read_weights(weights: Any, count: int) -> np.ndarray:
+    if weights is None:
+        return np.ones(count)
+    weights = np.asarray(weights).tolist()
+    if not isinstance(weights, list) or len(weights) != count:
+        raise ValueError(
+            invalid(
+                "`weights` must have one number for each of `models`",
+                weights=weights,
+                models=count,
+            )
+        )
+    for weight in weights:
+        check_at_least("weights", weight, 0.0)
+    if not any(weights):
+        raise ValueError(
+            invalid("`weights` must not all be 0", weights=weights)
+        )
+    return np.asarray(weights, "float64")

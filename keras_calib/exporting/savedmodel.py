@@ -1,0 +1,205 @@
+"""The SavedModel: three signatures, and variables that can be replaced."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.exporting.served_model import ServedModel
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import fits
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import shape_of
+
+__all__ = ["ImageReader", "write_savedmodel"]
+
+# They name a function of the process that wrote them.
+_PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
+
+
+class ImageReader:
+    """Encoded images to a model's input: decode, resize, preprocess.
+
+    Args:
+        served: A model with one input `(batch, height, width, channels)`.
+        preprocessing: A function or layer of float32 images with values in
+            [0, 255] to the model's input.
+        size: Height and width that decoded images are resized to, or None
+            for those of the model.
+
+    Raises:
+        TypeError: If `preprocessing` can not be called.
+        ValueError: If the model takes no images, their size is not known, or
+            what `preprocessing` returns is not what the model takes.
+    """
+
+    def __init__(
+        self,
+        served: ServedModel,
+        preprocessing: Callable[[Any], Any],
+        size: tuple[int, int] | None,
+    ):
+        if not callable(preprocessing):
+            raise TypeError(
+                invalid(
+                    "`image_preprocessing` must be a function or layer of "
+                    "images, such as keras.layers.Rescaling(1 / 255)",
+                    image_preprocessing=preprocessing,
+                )
+            )
+        shapes = [shape_of(tensor) for tensor in served.inputs.values()]
+        if len(shapes) != 1 or len(shapes[0]) != 4:
+            raise ValueError(
+                invalid(
+                    "`image_preprocessing` needs a model with one input "
+                    "(batch, height, width, channels)",
+                    shapes=shapes,
+                )
+            )
+        ((name, tensor),) = served.inputs.items()
+        size = shapes[0][1:3] if size is None else size
+        if np.shape(size) != (2,) or None in size:
+            raise ValueError(
+                invalid(
+                    "`image_size` must be a height and a width; the model "
+                    "gives them only if its input has a fixed size",
+                    image_size=size,
+                    shape=shapes[0],
+                )
+            )
+        size = tuple(size)
+        for side in size:
+            check_integer("image_size", side, 1)
+        if shapes[0][-1] not in (1, 3, 4):
+            raise ValueError(
+                invalid(
+                    "`image_preprocessing` needs a model with 1, 3 or 4 "
+                    "channels last",
+                    shape=shapes[0],
+                )
+            )
+        self.input_name = name
+        self.shape = (*size, shapes[0][-1])
+        self._preprocessing = preprocessing
+        self._dtype = tensor.dtype
+        # Once here: a layer makes its variables outside of the traced graph.
+        given = shape_of(self._prepare(ops.zeros((1, *self.shape))))
+        if not fits(given, shapes[0]):
+            raise ValueError(
+                invalid(
+                    "`image_preprocessing` must return what the model takes",
+                    returned=given,
+                    taken=shapes[0],
+                )
+            )
+
+    def read(self, encoded: Any) -> Any:
+        """The model's input of encoded images `(batch,)`."""
+        import tensorflow as tf
+
+        images = tf.map_fn(
+            self._decode,
+            encoded,
+            fn_output_signature=tf.TensorSpec(self.shape, tf.float32),
+        )
+        return self._prepare(images)
+
+    def _decode(self, encoded: Any) -> Any:
+        import tensorflow as tf
+
+        image = tf.io.decode_image(
+            encoded, channels=self.shape[-1], expand_animations=False
+        )
+        image = tf.image.resize(image, self.shape[:2])
+        return tf.ensure_shape(image, self.shape)
+
+    def _prepare(self, images: Any) -> Any:
+        images = self._preprocessing(images)
+        if keras.backend.is_float_dtype(self._dtype):
+            return ops.cast(images, self._dtype)
+        # Resizing made fractions of what were bytes.
+        return ops.cast(ops.round(images), self._dtype)
+
+
+def write_savedmodel(
+    served: ServedModel, path: Path, images: ImageReader | None = None
+) -> None:
+    """Writes the folder of a SavedModel.
+
+    Args:
+        served: What to write.
+        path: Folder to make.
+        images: What reads encoded images, or None for no such signature.
+
+    Raises:
+        ValueError: If the model calls Python, which no other process can.
+    """
+    import tensorflow as tf
+
+    def specs(tensors):
+        return {
+            name: tf.TensorSpec(tensor.shape, tensor.dtype, name=name)
+            for name, tensor in tensors.items()
+        }
+
+    archive = keras.export.ExportArchive()
+    # For the tables of text layers. Variables are found through signatures; a
+    # model that is tracked by itself is stored with a second copy of them.
+    holder = tf.Module()
+    holder.model = served.model
+    archive.track(holder)
+    archive.add_endpoint(
+        "serving_default",
+        lambda inputs: served.model(inputs, training=False),
+        [specs(served.inputs)],
+    )
+    archive.add_endpoint(
+        "serving_logits",
+        served.answer_logits,
+        [tf.TensorSpec(served.logits_shape, tf.float32, name="logits")],
+    )
+    if images is not None:
+        archive.add_endpoint(
+            "serving_bytes",
+            lambda encoded: served.model(
+                {images.input_name: images.read(encoded)}, training=False
+            ),
+            [tf.TensorSpec((None,), tf.string, name="image_bytes")],
+        )
+    for name, variables in _collections(served.selector).items():
+        archive.add_variable_collection(name, variables)
+    archive.write_out(str(path), verbose=False)
+    _check_no_python(path)
+
+
+def _check_no_python(path: Path) -> None:
+    """The process that wrote such a file can run it: a look must find it."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    stored = saved_model_pb2.SavedModel.FromString(
+        (path / "saved_model.pb").read_bytes()
+    )
+    for meta in stored.meta_graphs:
+        # Those of the graph and of its functions.
+        names = {op.name for op in meta.meta_info_def.stripped_op_list.op}
+        if names & _PYTHON_OPS:
+            raise ValueError(
+                invalid(
+                    "`model` must not call Python (tf.numpy_function, "
+                    "tf.py_function), which no other process can",
+                    operations=sorted(names & _PYTHON_OPS),
+                )
+            )
+
+
+def _collections(selector: Any) -> dict[str, list]:
+    """Variables by the name of the attribute of the loaded model."""
+    found = {"threshold": [selector._threshold]}
+    parts = {"calibration": selector.calibrator, "score": selector.score}
+    for name, part in parts.items():
+        if isinstance(part, keras.layers.Layer) and part.variables:
+            found[name] = part.variables
+    return found

@@ -1,0 +1,305 @@
+"""Export: one file or folder that is whole and right, or nothing."""
+
+import contextlib
+import itertools
+import os
+import re
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_calib.backend.files import scratch_folder
+from keras_calib.calibrators import Calibrator
+from keras_calib.exporting.formats import FileFormat
+from keras_calib.exporting.formats import file_format
+from keras_calib.exporting.formats import format_of
+from keras_calib.exporting.probes import Question
+from keras_calib.exporting.probes import questions
+from keras_calib.exporting.savedmodel import ImageReader
+from keras_calib.exporting.served_model import ServedModel
+from keras_calib.exporting.served_model import check_served
+from keras_calib.exporting.verification import check_answers
+from keras_calib.inputs.checks import invalid
+from keras_calib.predictions.outputs import reads_logits
+from keras_calib.selection import SelectiveClassifier
+
+__all__ = ["export"]
+
+
+def export(
+    model: keras.Model,
+    path: str | os.PathLike,
+    calibrator: Calibrator | None = None,
+    selector: SelectiveClassifier | None = None,
+    *,
+    format: str | None = None,
+    from_logits: bool | None = None,
+    image_preprocessing: Callable[[Any], Any] | None = None,
+    image_size: tuple[int, int] | None = None,
+    sample_inputs: Any = None,
+) -> Path:
+    """Writes a model that answers calibrated, and says what it accepts.
+
+    The file serves without Keras and without this package. Its outputs, by
+    name, for a batch of any size: `logits` (calibrated) and `probabilities`
+    `(batch, ..., num_classes)`; `confidence`, the probability of the
+    predicted class, `score`, `accept` (bool) and `label` (int32)
+    `(batch, ...)`. Without a selector every sample is accepted.
+
+    A SavedModel has up to three signatures: `serving_default` takes the
+    model's inputs by name (`inputs` for one without, `input_class` for a name
+    that a format does not take); `serving_logits` takes `logits`, what the
+    network returns (for a model of probabilities: their logits), where a
+    client runs it; `serving_bytes` takes `image_bytes`, JPEG or PNG files
+    `(batch,)`, if `image_preprocessing` is given. Of a SavedModel that
+    `tf.saved_model.load` returned, the lists `calibration` (the calibrator's
+    variables), `threshold` and `score` (those of a score, if it has any) can
+    be read and assigned to; a threshold is for the scores of one calibrator.
+    ONNX and LiteRT have `serving_default` alone, and constants.
+
+    Before success is reported the file is loaded again and its answers are
+    compared with those of the Keras model. A file that is wrong is not kept.
+
+    Args:
+        model: A functional or sequential model with one output
+            `(batch, ..., num_classes)`, or `(batch, ..., 1)` for the second
+            of two classes, which is served as two.
+        path: Local folder (SavedModel) or file to make; it must not exist.
+            A file ends in `.onnx` or `.tflite`, a folder in neither.
+        calibrator: A fitted calibrator, or None for that of `selector`.
+        selector: A fitted selective classifier, or None to accept all.
+        format: "savedmodel", "onnx" or "litert"; None takes it from the
+            ending of the path.
+        from_logits: Whether the model returns logits. None takes it from the
+            loss that the model was compiled with.
+        image_preprocessing: A function or layer of decoded and resized images
+            `(batch, height, width, channels)`, float32 in [0, 255], that
+            returns the model's input: `keras.layers.Rescaling(1 / 255)`, or
+            `keras.layers.Identity()` for a model that scales by itself.
+        image_size: Height and width that decoded images are resized to,
+            bilinearly, before `image_preprocessing`; None for those of the
+            model's input.
+        sample_inputs: Inputs as the model takes them, or by name, to compare
+            answers with; None for random numbers, of integers 0 and 1, of
+            uint8 any.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: If the path exists or ends as another format does, the
+            model has no fixed inputs, several
+            outputs or probabilities that do not sum to 1, `from_logits` can
+            not be known, `selector` has another calibrator than `calibrator`,
+            the model applies it already, or images or samples are not what
+            the model takes.
+        TypeError: If an argument is of the wrong kind.
+        ImportError: If the packages of the format are not installed.
+        RuntimeError: If the calibrator or selector is not fitted, the backend
+            is not TensorFlow or has several replicas, the model can not be
+            converted, or the file does not answer as the model does.
+
+    Reference:
+        https://www.tensorflow.org/guide/saved_model, https://onnx.ai,
+        https://ai.google.dev/edge/litert
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            invalid(
+                "`export` needs the TensorFlow backend: set "
+                "KERAS_BACKEND=tensorflow",
+                backend=keras.backend.backend(),
+            )
+        )
+    import tensorflow as tf
+
+    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        raise RuntimeError(
+            invalid(
+                "`export` must be called outside of `strategy.scope()`",
+                strategy=type(tf.distribute.get_strategy()).__name__,
+            )
+        )
+    path = _read_path(path)
+    made = file_format(format_of(path, format))
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            invalid("`model` must be a Keras model", model=type(model).__name__)
+        )
+    selector = _read_selector(calibrator, selector)
+    _check_calibrated_once(model, selector.calibrator)
+    check_served(model)
+    served = ServedModel(model, selector, reads_logits(model, from_logits))
+    images = _read_images(served, made, image_preprocessing, image_size)
+    with _exact_float32():
+        asked = questions(
+            served,
+            sample_inputs,
+            images,
+            client_logits=made.name == "savedmodel",
+        )
+        # The first before anything is written: what it refuses is cheap here.
+        asked = itertools.chain([next(asked)], asked)
+        _write_whole(served, path, made, images, asked)
+    return path
+
+
+def _read_path(path: Any) -> Path:
+    # A Path has lost one of the two slashes.
+    if re.match(r"[A-Za-z][\w+.-]+:/", os.fspath(path)):
+        raise ValueError(
+            invalid("`path` must be of a local file system", path=str(path))
+        )
+    path = Path(path).expanduser()
+    if path.exists() or path.is_symlink():
+        raise _exists(path)
+    return path
+
+
+def _exists(path: Path) -> ValueError:
+    return ValueError(invalid("`path` must not exist", path=str(path)))
+
+
+@contextlib.contextmanager
+def _exact_float32() -> Iterator[None]:
+    """GPUs multiply float32 in 10 bits unless told; other runtimes do not."""
+    import tensorflow as tf
+
+    settings = tf.config.experimental
+    before = settings.tensor_float_32_execution_enabled()
+    settings.enable_tensor_float_32_execution(False)
+    try:
+        yield
+    finally:
+        settings.enable_tensor_float_32_execution(before)
+
+
+def _read_selector(calibrator: Any, selector: Any) -> SelectiveClassifier:
+    if calibrator is not None:
+        if not isinstance(calibrator, Calibrator):
+            raise TypeError(
+                invalid(
+                    "`calibrator` must be a Calibrator",
+                    calibrator=type(calibrator).__name__,
+                )
+            )
+        calibrator.check_fitted()
+    if selector is None:
+        return SelectiveClassifier(
+            calibrator=calibrator, threshold=-float("inf")
+        )
+    if not isinstance(selector, SelectiveClassifier):
+        raise TypeError(
+            invalid(
+                "`selector` must be a SelectiveClassifier",
+                selector=type(selector).__name__,
+            )
+        )
+    selector.check_fitted()
+    if isinstance(selector.calibrator, Calibrator):
+        selector.calibrator.check_fitted()
+    if calibrator is not None and calibrator is not selector.calibrator:
+        raise ValueError(
+            invalid(
+                "`calibrator` must be that of `selector`, whose threshold is "
+                "for its logits; leave `calibrator` out",
+                calibrator=type(calibrator).__name__,
+                selector_calibrator=type(selector.calibrator).__name__,
+            )
+        )
+    return selector
+
+
+def _check_calibrated_once(model: keras.Model, calibrator: Any) -> None:
+    if calibrator is None:
+        return
+    last = _last_layer(model)
+    known = {id(variable) for variable in model.variables}
+    applied = any(id(variable) in known for variable in calibrator.variables)
+    if applied or isinstance(last, Calibrator):
+        raise ValueError(
+            invalid(
+                "`model` must be the network alone, without the calibrator; "
+                "or leave `calibrator` out",
+                calibrator=type(calibrator).__name__,
+                last_layer=type(last).__name__,
+            )
+        )
+
+
+def _last_layer(model: keras.layers.Layer) -> keras.layers.Layer:
+    while isinstance(model, keras.Model) and model.layers:
+        model = model.layers[-1]
+    return model
+
+
+def _read_images(
+    served: ServedModel, made: FileFormat, preprocessing: Any, size: Any
+) -> ImageReader | None:
+    if preprocessing is None:
+        if size is not None:
+            raise ValueError(
+                invalid(
+                    "`image_size` needs `image_preprocessing`", image_size=size
+                )
+            )
+        return None
+    if made.name != "savedmodel":
+        raise ValueError(
+            invalid(
+                "`image_preprocessing` needs a SavedModel, which can decode "
+                "images",
+                format=made.name,
+            )
+        )
+    return ImageReader(served, preprocessing, size)
+
+
+def _write_whole(
+    served: ServedModel,
+    path: Path,
+    made: FileFormat,
+    images: ImageReader | None,
+    asked: Iterable[Question],
+) -> None:
+    # Into a folder beside it, then renamed: a crash leaves no half model.
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with scratch_folder(path) as scratch:
+        written = scratch / "model"
+        try:
+            made.write(served, written, images)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:
+            raise _failed(made, "written", error) from error
+        try:
+            signatures = made.load(written)
+        except Exception as error:
+            raise _failed(made, "loaded", error) from error
+        check_answers(served, signatures, asked)
+        _move(written, path)
+
+
+def _move(written: Path, path: Path) -> None:
+    """Renames, unless another process made the path in the meantime."""
+    try:
+        # A folder replaces an empty one at most, a link nothing.
+        (os.rename if written.is_dir() else os.link)(written, path)
+    except OSError as error:
+        if os.path.lexists(path):
+            raise _exists(path) from error
+        # Not every file system has links.
+        os.rename(written, path)
+
+
+def _failed(made: FileFormat, step: str, error: Exception) -> RuntimeError:
+    return RuntimeError(
+        invalid(
+            f"`model` can not be {step} as {made.name}; nothing is kept",
+            error=f"{type(error).__name__}: {str(error)[:400]}",
+        )
+    )

@@ -1,0 +1,223 @@
+"""Calibration errors and score decompositions, from sums per bin.
+
+Each function works on exact sums (NumPy, float64) and on the state of a
+streaming metric (backend tensors, float32; compiled too).
+"""
+
+from typing import Any
+from typing import NamedTuple
+
+from keras_calib.formulas.bins import BinSums
+from keras_calib.inputs.checks import check_in
+from keras_calib.numerics.arrays import PROBABILITY_FLOOR
+from keras_calib.numerics.arrays import at_least
+from keras_calib.numerics.arrays import namespace
+from keras_calib.numerics.arrays import safe_divide
+
+__all__ = [
+    "Decomposition",
+    "NORMS",
+    "average_error",
+    "brier_decomposition",
+    "calibration_error",
+    "debiased_error",
+    "debiased_squared_error",
+    "nll_decomposition",
+    "overconfidence_error",
+]
+
+NORMS = ("l1", "l2", "max")
+
+# Two samples, with room for the rounding of float32.
+_TWO_SAMPLES = 1.999
+
+
+class Decomposition(NamedTuple):
+    """A proper score of binned forecasts, in two parts that add up to it.
+
+    Attributes:
+        calibration: What is lost because the mean confidence of a bin is
+            not its accuracy; 0 if it is in every bin.
+        refinement: What the accuracies of the bins leave uncertain; 0 if
+            each bin is all right or all wrong.
+    """
+
+    calibration: Any
+    refinement: Any
+
+
+def calibration_error(sums: BinSums, norm: str = "l1") -> Any:
+    """Norm of the gaps of the bins (either).
+
+    With w_b the share of the weight in bin b: `"l1"` is the expected error
+    sum_b w_b |gap_b|, `"l2"` the root of sum_b w_b gap_b^2, `"max"` the
+    largest |gap_b| of the bins that are not empty.
+
+    Args:
+        sums: Bin sums `(num_bins,)`.
+        norm: `"l1"`, `"l2"` or `"max"`.
+
+    Returns:
+        A scalar in [0, 1]; 0 when all bins are empty.
+    """
+    check_in("norm", norm, NORMS)
+    xp = namespace(sums.weight)
+    if norm == "l1":
+        # Without a division per bin.
+        return safe_divide(xp.sum(xp.abs(sums.residual)), xp.sum(sums.weight))
+    gap = sums.gap
+    if norm == "max":
+        return xp.max(xp.abs(gap))
+    return xp.sqrt(_mean(sums, gap * gap))
+
+
+def average_error(sums: BinSums) -> Any:
+    """Mean of |gap| over the bins that are not empty (either).
+
+    Args:
+        sums: Bin sums `(num_bins,)`.
+
+    Returns:
+        A scalar in [0, 1]; 0 when all bins are empty.
+    """
+    xp = namespace(sums.weight)
+    filled = xp.where(
+        sums.weight > 0, xp.ones_like(sums.weight), xp.zeros_like(sums.weight)
+    )
+    return safe_divide(xp.sum(xp.abs(sums.gap)), xp.sum(filled))
+
+
+def overconfidence_error(sums: BinSums) -> Any:
+    """sum_b w_b confidence_b max(gap_b, 0) (either).
+
+    Args:
+        sums: Bin sums `(num_bins,)`.
+
+    Returns:
+        A scalar in [0, 1]; 0 when all bins are empty.
+    """
+    return _mean(sums, sums.mean_confidence * at_least(sums.gap, 0.0))
+
+
+def debiased_squared_error(sums: BinSums) -> Any:
+    """Squared error of the bins less what the noise of labels adds (either).
+
+    sum_b w_b (gap_b^2 - acc_b (1 - acc_b) / (n_b - 1)). Bins of fewer than
+    two samples show no noise and add nothing. With weights n_b is the
+    effective number of samples, weight^2 / squared_weight, an approximation.
+
+    Args:
+        sums: Bin sums `(num_bins,)`.
+
+    Returns:
+        A scalar in [-1, 1], below 0 about as often as above it where the
+        predictions are calibrated; 0 when all bins are empty.
+
+    Reference:
+        Kumar et al., Verified Uncertainty Calibration, NeurIPS 2019,
+        https://arxiv.org/abs/1909.10155
+    """
+    xp = namespace(sums.weight)
+    count = safe_divide(sums.weight * sums.weight, sums.squared_weight)
+    enough = count >= _TWO_SAMPLES
+    freedom = xp.where(enough, count - 1.0, xp.ones_like(count))
+    gap = sums.gap
+    excess = gap * gap - sums.accuracy * _error_rate(sums) / freedom
+    return _mean(sums, xp.where(enough, excess, xp.zeros_like(excess)))
+
+
+def debiased_error(sums: BinSums, whole: Any) -> Any:
+    """Root of the positive part of `debiased_squared_error` (either).
+
+    Args:
+        sums: Bin sums `(num_bins,)`.
+        whole: Whether weights are counts of repeats, each of which is a
+            sample: a bool, or a bool tensor.
+
+    Returns:
+        A scalar in [0, 1].
+    """
+    xp = namespace(sums.weight)
+    squares = xp.where(whole, sums.weight, sums.squared_weight)
+    squared_error = debiased_squared_error(
+        sums._replace(squared_weight=squares)
+    )
+    return xp.sqrt(at_least(squared_error, 0.0))
+
+
+def brier_decomposition(sums: BinSums) -> Decomposition:
+    """Parts of the squared error of binned forecasts (either).
+
+    The event is that the prediction is right; its forecast is the mean
+    confidence of the bin. Calibration is sum_b w_b gap_b^2, refinement
+    sum_b w_b acc_b (1 - acc_b); their sum is the mean of
+    (confidence_b - correct)^2.
+
+    Args:
+        sums: Bin sums `(num_bins,)`.
+
+    Returns:
+        Two scalars, `calibration` in [0, 1] and `refinement` in [0, 1/4].
+
+    Reference:
+        Murphy, A New Vector Partition of the Probability Score, Journal of
+        Applied Meteorology 12, 1973.
+    """
+    gap = sums.gap
+    return Decomposition(
+        _mean(sums, gap * gap), _mean(sums, sums.accuracy * _error_rate(sums))
+    )
+
+
+def nll_decomposition(sums: BinSums) -> Decomposition:
+    """Parts of the log score of binned forecasts, in nats (either).
+
+    As `brier_decomposition`, with the score -log of the forecast of what
+    happened: calibration is sum_b w_b KL(acc_b || confidence_b), refinement
+    sum_b w_b H(acc_b). Forecasts of 0 and 1 are clipped by 1e-37.
+
+    Args:
+        sums: Bin sums `(num_bins,)`.
+
+    Returns:
+        Two scalars, `calibration` >= 0 and `refinement` in [0, log 2].
+
+    Reference:
+        Broecker, Reliability, Sufficiency, and the Decomposition of Proper
+        Scores, Quarterly Journal of the Royal Meteorological Society 135,
+        2009, https://arxiv.org/abs/0806.0813
+    """
+    gap, right, wrong = sums.gap, sums.accuracy, _error_rate(sums)
+    divergence = _relative_entropy(right, gap) + _relative_entropy(wrong, -gap)
+    entropy = _entropy(right) + _entropy(wrong)
+    return Decomposition(
+        at_least(_mean(sums, divergence), 0.0), _mean(sums, entropy)
+    )
+
+
+def _error_rate(sums: BinSums) -> Any:
+    return safe_divide(sums.weight - sums.correct, sums.weight)
+
+
+def _mean(sums: BinSums, values: Any) -> Any:
+    """Mean of one value per bin, by weight."""
+    xp = namespace(sums.weight)
+    return safe_divide(xp.sum(sums.weight * values), xp.sum(sums.weight))
+
+
+def _entropy(share: Any) -> Any:
+    """-share log(share), 0 at 0."""
+    xp = namespace(share)
+    empty = share <= 0
+    return -share * xp.log(xp.where(empty, xp.ones_like(share), share))
+
+
+def _relative_entropy(share: Any, gap: Any) -> Any:
+    """share log(share / (share + gap)), 0 where `share` is 0."""
+    xp = namespace(share)
+    excess = safe_divide(gap, share)
+    # Accurate for small gaps on the one side, finite on the other.
+    near = xp.log1p(at_least(excess, -0.5))
+    far = xp.log(at_least(1.0 + excess, PROBABILITY_FLOOR))
+    log_ratio = xp.where(excess > -0.5, near, far)
+    return -share * log_ratio

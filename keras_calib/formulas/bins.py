@@ -1,0 +1,114 @@
+"""Bins of confidence: membership and sums per bin.
+
+Membership is (lo, hi] with the first bin closed below, as in the papers'
+code, or [lo, hi) with the last one closed above. The errors made of the sums
+are in `binned_errors`.
+"""
+
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+from keras import ops
+
+from keras_calib.inputs.checks import check_in
+from keras_calib.numerics.arrays import namespace
+from keras_calib.numerics.arrays import safe_divide
+
+__all__ = [
+    "BinSums",
+    "CLOSED",
+    "bin_index",
+    "bin_sums",
+]
+
+CLOSED = ("right", "left")
+
+
+class BinSums(NamedTuple):
+    """What was summed in each bin, shapes `(num_bins,)`.
+
+    Attributes:
+        weight: Total weight (the number of samples, without weights).
+        confidence: Weighted sum of the confidence.
+        correct: Weight of the correct predictions.
+        residual: `confidence - correct`, subtracted before rounding.
+        squared_weight: Sum of squared weights; weight^2 / squared_weight is
+            the number of equally weighted samples that say as much.
+    """
+
+    weight: Any
+    confidence: Any
+    correct: Any
+    residual: Any
+    squared_weight: Any
+
+    @property
+    def accuracy(self) -> Any:
+        """Share of correct predictions in each bin, 0 in empty bins."""
+        return safe_divide(self.correct, self.weight)
+
+    @property
+    def mean_confidence(self) -> Any:
+        """Mean confidence in each bin, 0 in empty bins."""
+        return safe_divide(self.confidence, self.weight)
+
+    @property
+    def gap(self) -> Any:
+        """Mean confidence less accuracy; positive is overconfident."""
+        # Not the difference of the means: float32 would lose a small one.
+        return safe_divide(self.residual, self.weight)
+
+
+def bin_index(confidence: Any, num_bins: int, closed: str = "right") -> Any:
+    """Index of the equal-width bin of each confidence (either).
+
+    Args:
+        confidence: In [0, 1], any shape.
+        num_bins: Number of bins of [0, 1]. Edges are k / num_bins, rounded
+            to the type of the confidence.
+        closed: `"right"` for bins (lo, hi], the first with its lower edge;
+            `"left"` for [lo, hi), the last with its upper edge.
+
+    Returns:
+        Integers in `[0, num_bins)`, int32 for tensors.
+    """
+    check_in("closed", closed, CLOSED)
+    xp = namespace(confidence)
+    edges = np.arange(num_bins + 1) / num_bins
+    # The nearest edge, and then a comparison with the edge itself: a product
+    # like 0.28 x 25 rounds across it.
+    nearest = xp.round(confidence * num_bins)
+    if xp is np:
+        dtype = confidence.dtype if confidence.dtype.kind == "f" else "float64"
+        nearest = np.clip(np.nan_to_num(nearest), 0, num_bins).astype("int64")
+        edge = edges.astype(dtype)[nearest]
+    else:
+        nearest = ops.clip(ops.cast(nearest, "int32"), 0, num_bins)
+        edges = ops.convert_to_tensor(edges, dtype=confidence.dtype)
+        edge = ops.take(edges, nearest)
+    past = confidence > edge if closed == "right" else confidence >= edge
+    index = nearest - 1 + (past if xp is np else ops.cast(past, "int32"))
+    return xp.clip(index, 0, num_bins - 1)
+
+
+def bin_sums(
+    confidence: np.ndarray,
+    correct: np.ndarray,
+    index: np.ndarray,
+    num_bins: int,
+    weight: np.ndarray | None = None,
+) -> BinSums:
+    """Exact sums per bin of NumPy arrays `(n,)`, in float64."""
+    weight = np.ones(len(confidence)) if weight is None else weight
+
+    def total(values):
+        return np.bincount(index, weights=values, minlength=num_bins)
+
+    return BinSums(
+        weight=total(weight),
+        confidence=total(weight * confidence),
+        correct=total(weight * correct),
+        residual=total(weight * (confidence - correct)),
+        squared_weight=total(weight * weight),
+    )

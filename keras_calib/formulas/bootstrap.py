@@ -1,0 +1,111 @@
+"""Bootstrap intervals of rank metrics, from the cells of a histogram alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from keras_calib.formulas.intervals import tail_of
+from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import invalid
+from keras_calib.numerics.arrays import to_numpy
+
+__all__ = ["poisson_interval"]
+
+
+def poisson_interval(
+    statistic: Callable[[np.ndarray, np.ndarray], float],
+    right: Any,
+    wrong: Any,
+    *,
+    weight_ratio: float = 1.0,
+    num_replicates: int = 400,
+    level: float = 0.95,
+    seed: int = 0,
+    beside: bool = False,
+) -> tuple[float, float]:
+    """Bootstrap interval of what is computed from cells.
+
+    A Poisson bootstrap repeats every sample a Poisson(1) number of times,
+    and n samples of one cell then count Poisson(n) together: replicates are
+    drawn from the cells exactly, without the samples. The percentiles of
+    the replicates are the interval.
+
+    A replicate never holds errors where none was seen. So each gets one more
+    prediction, of random cell and of exponential mass with mean 1, in half
+    of them wrong and in half right, and the interval spans the percentiles
+    of both halves. Of n predictions without any error the error rate then
+    gets the upper end of Clopper and Pearson, 3.7 / n at 95 %.
+
+    Args:
+        statistic: Takes masses of right and wrong predictions, each
+            `(cells,)`, and gives a number; NaN where it is not defined.
+        right: Mass of the right predictions in each cell, `(cells,)`.
+        wrong: Mass of the wrong ones, `(cells,)`.
+        weight_ratio: Sum of squared weights over sum of weights, > 0. With
+            it masses count as effective numbers, which is approximate.
+        num_replicates: Number of replicates of each half, at least 1.
+        level: Probability to cover, in (0, 1).
+        seed: Seed of the replicates.
+        beside: Whether the one more prediction lies in the cell before or
+            after a random one. Cells are then every second one, with empty
+            ones at the ends and between: predictions that are tied do not
+            show that all of the population are.
+
+    Returns:
+        `(low, high)`; both NaN without predictions.
+
+    Raises:
+        ValueError: If shapes differ or a value is out of its range.
+
+    Example:
+
+    >>> def error_rate(right, wrong):
+    ...     return wrong.sum() / (right.sum() + wrong.sum())
+    >>> low, high = poisson_interval(error_rate, [60.0, 30.0], [2.0, 8.0])
+    >>> print(f"{low:.2f} to {high:.2f}")
+    0.05 to 0.17
+
+    Reference:
+        Chamandy et al., Estimating Uncertainty for Massive Data Streams,
+        Google 2012, https://research.google/pubs/pub43157/; Fay and Feuer,
+        Confidence Intervals for Directly Standardized Rates, Statistics in
+        Medicine 1997 (the added error)
+    """
+    check_above("weight_ratio", weight_ratio, 0.0)
+    check_integer("num_replicates", num_replicates, 1)
+    tail = tail_of(level)
+    right, wrong = to_numpy(right, "float64"), to_numpy(wrong, "float64")
+    if right.ndim != 1 or right.shape != wrong.shape:
+        raise ValueError(
+            invalid(
+                "`right` and `wrong` must have one shape, (cells,)",
+                **{"right.shape": right.shape, "wrong.shape": wrong.shape},
+            )
+        )
+    # Rounding of a state may leave slightly less than 0.
+    right, wrong = np.maximum(right, 0.0), np.maximum(wrong, 0.0)
+    mass = right + wrong
+    if not mass.any():
+        return np.nan, np.nan
+    rng = np.random.default_rng(seed)
+    seen = np.flatnonzero(mass)
+    cells = rng.choice(
+        seen, (num_replicates, 2), p=mass[seen] / mass[seen].sum()
+    )
+    if beside:
+        cells += rng.choice([-1, 1], cells.shape)
+    extra = rng.exponential(size=(num_replicates, 2))
+    values = np.empty((num_replicates, 2))
+    for i in range(num_replicates):
+        counts = rng.poisson(np.stack([right, wrong]) / weight_ratio)
+        counts = counts.astype("float64")
+        for kind in range(2):
+            replicate = counts.copy()
+            replicate[kind, cells[i, kind]] += extra[i, kind]
+            values[i, kind] = statistic(*(weight_ratio * replicate))
+    if np.isnan(values).all():
+        return np.nan, np.nan
+    ends = np.nanquantile(values, [tail, 1.0 - tail], axis=0)
+    return float(np.nanmin(ends[0])), float(np.nanmax(ends[1]))

@@ -1,0 +1,318 @@
+"""Confidence intervals of shares and of means."""
+
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import betainc
+from scipy.special import ndtr
+from scipy.stats import beta
+from scipy.stats import t
+
+from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.checks import check_at_most
+from keras_calib.inputs.checks import invalid
+from keras_calib.numerics.arrays import safe_divide
+
+__all__ = [
+    "Moments",
+    "binomial_p_value",
+    "binomial_upper_bound",
+    "clopper_pearson",
+    "mean_interval",
+    "moments",
+    "poisson_binomial_tails",
+    "tail_of",
+]
+
+# Up to this variance the distribution of a count is computed term by term.
+_EXACT_VARIANCE = 100.0
+
+
+def clopper_pearson(
+    successes: Any, trials: Any, *, level: float = 0.95
+) -> tuple[np.ndarray, np.ndarray]:
+    """Exact binomial interval; covers with at least the given probability.
+
+    Args:
+        successes: `(...)`, between 0 and `trials`; need not be whole, as
+            with effective sample sizes of weighted data.
+        trials: `(...)`, >= 0.
+        level: Probability to cover, in (0, 1).
+
+    Returns:
+        `(lower, upper)`, each `(...)`, in [0, 1]; (0, 1) without trials.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+
+    Reference:
+        Clopper and Pearson, The Use of Confidence or Fiducial Limits
+        Illustrated in the Case of the Binomial, Biometrika 1934,
+        https://doi.org/10.1093/biomet/26.4.404
+    """
+    check_above("level", level, 0.0)
+    check_at_most("level", level, 1.0)
+    successes = np.asarray(successes, "float64")
+    trials = np.asarray(trials, "float64")
+    if not (np.all(successes >= 0) and np.all(successes <= trials)):
+        raise ValueError(
+            invalid(
+                "`successes` must lie between 0 and `trials`",
+                successes=successes,
+                trials=trials,
+            )
+        )
+    failures = trials - successes
+    tail = (1.0 - level) / 2.0
+    # beta.ppf is NaN where a parameter is 0: there the end is 0 or 1.
+    lower = beta.ppf(tail, np.maximum(successes, 1e-300), failures + 1.0)
+    upper = beta.ppf(1 - tail, successes + 1.0, np.maximum(failures, 1e-300))
+    return (
+        np.where(successes > 0, lower, 0.0),
+        np.where(failures > 0, upper, 1.0),
+    )
+
+
+def binomial_upper_bound(
+    successes: Any, trials: Any, *, level: float = 0.95
+) -> np.ndarray:
+    """Exact upper bound of a share, the one-sided end of Clopper and Pearson.
+
+    Args:
+        successes: `(...)`, between 0 and `trials`; need not be whole.
+        trials: `(...)`, >= 0.
+        level: Probability that the bound holds, in (0, 1).
+
+    Returns:
+        `(...)`, in [0, 1]; 1 without trials.
+    """
+    successes = np.asarray(successes, "float64")
+    failures = np.asarray(trials, "float64") - successes
+    bound = beta.ppf(level, successes + 1.0, np.maximum(failures, 1e-300))
+    return np.where(failures > 0, bound, 1.0)
+
+
+def binomial_p_value(errors: Any, trials: Any, risk: float) -> np.ndarray:
+    """P(Bin(trials, risk) <= errors): small if the true risk is lower.
+
+    Args:
+        errors: `(...)`, counts between 0 and `trials`.
+        trials: `(...)`, counts.
+        risk: Error probability, in (0, 1).
+
+    Returns:
+        `(...)`, in [0, 1].
+    """
+    errors = np.asarray(errors, "float64")
+    correct = np.asarray(trials, "float64") - errors
+    # The incomplete beta function has no value where nothing is correct.
+    value = betainc(np.maximum(correct, 1.0), errors + 1.0, 1.0 - risk)
+    return np.where(correct > 0, value, 1.0)
+
+
+def poisson_binomial_tails(
+    successes: int, probability: np.ndarray, count: np.ndarray
+) -> tuple[float, float]:
+    """P(K <= successes) and P(K >= successes) of independent trials.
+
+    K is the number of successes of trials with known probabilities, as the
+    number of errors of a calibrated network is. Exact by a discrete Fourier
+    transform up to a variance of 100; beyond it the normal distribution
+    with a term for the skewness, right to 3e-4.
+
+    Args:
+        successes: Number of successes, >= 0.
+        probability: Of a success, in [0, 1], `(groups,)`.
+        count: Number of trials of each probability, whole and > 0,
+            `(groups,)`.
+
+    Returns:
+        Two numbers in [0, 1].
+
+    Reference:
+        Hong, On Computing the Distribution Function for the Poisson Binomial
+        Distribution, Computational Statistics and Data Analysis 59, 2013,
+        https://doi.org/10.1016/j.csda.2012.10.006
+    """
+    mean = float(np.sum(count * probability))
+    each = count * probability * (1.0 - probability)
+    variance = float(np.sum(each))
+    if variance > _EXACT_VARIANCE:
+        spread = np.sqrt(variance)
+        third = float(np.sum(each * (1.0 - 2.0 * probability))) / spread**3
+        ends = (np.array([0.5, -0.5]) + successes - mean) / spread
+        density = np.exp(-0.5 * ends**2) / np.sqrt(2.0 * np.pi)
+        through, below = ndtr(ends) + third / 6.0 * (1.0 - ends**2) * density
+        return float(np.clip(through, 0, 1)), float(np.clip(1 - below, 0, 1))
+    # What lies further from the mean has a probability below 1e-25.
+    reach = 12.0 * np.sqrt(variance) + 40.0
+    first = max(0, int(np.floor(mean - reach)))
+    last = min(int(np.sum(count)), int(np.ceil(mean + reach)))
+    size = last - first + 1
+    turn = np.exp(2j * np.pi * np.arange(size // 2 + 1) / size)
+    with np.errstate(divide="ignore"):
+        terms = count * np.log1p(np.outer(turn - 1.0, probability))
+    transform = np.exp(terms.sum(axis=1))
+    mass = np.fft.irfft(np.conj(transform * turn**-first), size)
+    values = np.arange(first, last + 1)
+    return (
+        float(np.clip(mass[values <= successes].sum(), 0.0, 1.0)),
+        float(np.clip(mass[values >= successes].sum(), 0.0, 1.0)),
+    )
+
+
+def tail_of(level: float) -> float:
+    """Half of what a two-sided interval may miss; `level` in (0, 1)."""
+    check_above("level", level, 0.0)
+    if level >= 1.0:
+        raise ValueError(invalid("`level` must be < 1", level=level))
+    return (1.0 - level) / 2.0
+
+
+class Moments(NamedTuple):
+    """Sums over values x with weights w, all that a mean's interval needs.
+
+    Scalars, or arrays of one shape for the intervals of many means.
+
+    Attributes:
+        weight: Sum of w.
+        total: Sum of w x.
+        squared_weight: Sum of w^2.
+        squared_total: Sum of w^2 x.
+        squares: Sum of w^2 x^2.
+        second: Sum of w x^2.
+        third: Sum of w x^3.
+    """
+
+    weight: Any
+    total: Any
+    squared_weight: Any
+    squared_total: Any
+    squares: Any
+    second: Any
+    third: Any
+
+
+def moments(values: Any, weight: Any = None) -> Moments:
+    """Moments of NumPy values `(n,)` with weights `(n,)`, in float64."""
+    values = np.asarray(values, "float64")
+    weight = np.ones_like(values) if weight is None else weight
+    weight = np.asarray(weight, "float64")
+    square = weight * weight
+    return Moments(
+        weight=weight.sum(),
+        total=(weight * values).sum(),
+        squared_weight=square.sum(),
+        squared_total=(square * values).sum(),
+        squares=(square * values * values).sum(),
+        second=(weight * values**2).sum(),
+        third=(weight * values**3).sum(),
+    )
+
+
+def mean_interval(
+    sums: Moments,
+    *,
+    level: float = 0.95,
+    unseen: tuple[float | None, float | None] = (None, None),
+) -> tuple[np.ndarray, np.ndarray]:
+    """Confidence interval of a weighted mean, from streamed sums.
+
+    Student's interval of the error sqrt(sum w^2 (x - m)^2) / sum w, with the
+    effective number n = (sum w)^2 / sum w^2 of values, after Hall's
+    transformation: T + (A / 3) T^2 + (A^2 / 27) T^3 + A / 6 of the
+    studentised mean T is nearly normal, with A the skewness of the values
+    over sqrt(n). Rare large losses make the upper end of the mean uncertain
+    much further than the lower one.
+
+    A sample may hold none of the rare values that matter. So the lower end
+    can be made that with one more value, the smallest possible one, and the
+    upper end that with one more of the largest possible.
+
+    Args:
+        sums: Moments, scalars or `(...)`.
+        level: Probability to cover, in (0, 1).
+        unseen: These two values; None for a side that gets none.
+
+    Returns:
+        `(low, high)`, each `(...)`; infinite where n <= 1, with the value
+        more.
+
+    Raises:
+        ValueError: If `level` is out of its range.
+
+    Example:
+
+    >>> low, high = mean_interval(moments([0.1, 0.2, 0.3, 0.2]))
+    >>> print(f"{low:.3f} to {high:.3f}")
+    0.070 to 0.330
+
+    Reference:
+        Hall, On the Removal of Skewness by Transformation, Journal of the
+        Royal Statistical Society B 54, 1992,
+        https://doi.org/10.1111/j.2517-6161.1992.tb01876.x
+    """
+    tail = tail_of(level)
+    sums = Moments(*(np.asarray(v, "float64") for v in sums))
+    low, high = _student_interval(sums, tail)
+    if unseen[0] is not None:
+        more = _with_one_more(sums, unseen[0])
+        other = _student_interval(more, tail)[0]
+        low = np.where(np.isfinite(low), np.minimum(low, other), other)
+    if unseen[1] is not None:
+        more = _with_one_more(sums, unseen[1])
+        other = _student_interval(more, tail)[1]
+        high = np.where(np.isfinite(high), np.maximum(high, other), other)
+    return low, high
+
+
+def _with_one_more(sums: Moments, value: float) -> Moments:
+    """Moments with one more value, of the mean effective weight."""
+    w = safe_divide(sums.squared_weight, sums.weight)
+    w = np.where(w > 0, w, 1.0)
+    return Moments(
+        weight=sums.weight + w,
+        total=sums.total + w * value,
+        squared_weight=sums.squared_weight + w**2,
+        squared_total=sums.squared_total + w**2 * value,
+        squares=sums.squares + w**2 * value**2,
+        second=sums.second + w * value**2,
+        third=sums.third + w * value**3,
+    )
+
+
+def _student_interval(
+    sums: Moments, tail: float
+) -> tuple[np.ndarray, np.ndarray]:
+    weight, total, squared_weight, squared_total, squares, second, third = sums
+    mean = safe_divide(total, weight)
+    count = safe_divide(weight**2, squared_weight)
+    spread = squares - 2.0 * mean * squared_total + mean**2 * squared_weight
+    # Rounding may leave less than 0 of equal values.
+    error = np.sqrt(np.maximum(safe_divide(spread, weight**2), 0.0))
+    # Effective numbers of one value carry rounding, hence the margin.
+    enough = count > 1.0 + 1e-9
+    degrees = np.where(enough, count - 1.0, 1.0)
+    error = error * np.sqrt(count / degrees)
+    variance = safe_divide(second, weight) - mean**2
+    cube = safe_divide(third, weight) - 3.0 * mean * variance - mean**3
+    # Values that are all alike leave rounding instead of a spread.
+    varied = variance > 1e-12 * np.maximum(mean**2, 1e-300)
+    skewness = np.where(
+        varied, cube / np.where(varied, variance, 1.0) ** 1.5, 0.0
+    )
+    skewness = skewness / np.sqrt(np.maximum(count, 1.0))
+    reach = t.isf(tail, degrees)
+    low, high = (
+        np.where(enough, mean - error * _unskewed(z, skewness), bound)
+        for z, bound in ((reach, -np.inf), (-reach, np.inf))
+    )
+    return low, high
+
+
+def _unskewed(z: np.ndarray, skewness: np.ndarray) -> np.ndarray:
+    """The studentised mean that Hall's transformation takes to z."""
+    flat = np.abs(skewness) < 1e-9
+    a = np.where(flat, 1.0, skewness)
+    return np.where(flat, z, 3.0 / a * (np.cbrt(1.0 + a * (z - a / 6.0)) - 1.0))

@@ -1,0 +1,196 @@
+"""Single points of risk-coverage and ROC curves, from groups of samples.
+
+A threshold can be set between groups of tied scores, not inside one. The
+bounds say what a group could hide if its samples were not really tied, as
+in a cell of a histogram.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from keras_calib.formulas.risk_coverage import RankedGroups
+from keras_calib.numerics.arrays import namespace
+from keras_calib.numerics.arrays import safe_divide
+
+__all__ = [
+    "coverage_at_risk_bounds_of_groups",
+    "coverage_at_risk_of_groups",
+    "failure_fpr95_bounds_of_groups",
+    "failure_fpr95_of_groups",
+    "risk_at_coverage_bounds_of_groups",
+    "risk_at_coverage_of_groups",
+    "within_risk",
+]
+
+# Rounding in float32 must not move a point that lies on the limit.
+_FLOAT32 = 3e-7
+_FLOAT64 = 1e-12
+
+
+def risk_at_coverage_of_groups(
+    groups: RankedGroups, coverage: float, whole: Any
+) -> Any:
+    """Risk at a coverage; the cut group counts in proportion (either).
+
+    Args:
+        groups: Ranked groups.
+        coverage: Share of the mass to accept, in (0, 1].
+        whole: Whether weights are counts, of which the accepted number is
+            rounded up: bool, or a bool tensor.
+
+    Returns:
+        A scalar in [0, 1]; 0 when empty.
+    """
+    xp = namespace(groups.mass)
+    m, q, slope = groups.mass, groups.wrong, groups.slope
+    accepted, taken = _taken(groups, coverage, whole)
+    share = safe_divide(taken, m)
+    # A risk that is linear in the score is lower in the surer part.
+    lower = 6.0 * slope * (1.0 - safe_divide(q, m)) * (1.0 - share)
+    inside = q * share * (1.0 - lower)
+    inside = xp.maximum(inside, taken - xp.maximum(m - q, 0.0))
+    inside = xp.maximum(xp.minimum(inside, xp.minimum(q, taken)), 0.0)
+    return safe_divide(xp.sum(inside), accepted)
+
+
+def risk_at_coverage_bounds_of_groups(
+    groups: RankedGroups, coverage: float, whole: Any
+) -> tuple[Any, Any]:
+    """Risk at a coverage, correct first and wrong first in groups (either)."""
+    xp = namespace(groups.mass)
+    accepted, taken = _taken(groups, coverage, whole)
+    good = xp.maximum(groups.mass - groups.wrong, 0.0)
+    best = xp.maximum(taken - good, 0.0)
+    best = xp.sum(xp.where(taken >= groups.mass, groups.wrong, best))
+    worst = xp.sum(xp.minimum(taken, groups.wrong))
+    return safe_divide(best, accepted), safe_divide(worst, accepted)
+
+
+def coverage_at_risk_of_groups(groups: RankedGroups, risk: float) -> Any:
+    """The largest coverage of whole groups whose risk is at most `risk`.
+
+    Args:
+        groups: Ranked groups.
+        risk: Allowed share of wrong among the accepted, in [0, 1].
+
+    Returns:
+        A scalar in [0, 1] (either); 0 if no threshold is good enough.
+    """
+    xp = namespace(groups.mass)
+    through = groups.before + groups.mass
+    kept = within_risk(groups.wrong_before + groups.wrong, through, risk)
+    covered = xp.max(xp.where(kept, through, xp.zeros_like(through)))
+    return safe_divide(covered, xp.sum(groups.mass))
+
+
+def within_risk(wrong: Any, accepted: Any, risk: float) -> Any:
+    """Where wrong ones are at most that share of the accepted (either).
+
+    Args:
+        wrong: Weight of the wrong predictions among the accepted.
+        accepted: Weight of the accepted, of the same shape.
+        risk: Allowed share, in [0, 1]; rounding is forgiven.
+
+    Returns:
+        bool, of that shape.
+    """
+    return wrong <= _limit(risk, namespace(accepted)) * accepted
+
+
+def coverage_at_risk_bounds_of_groups(
+    groups: RankedGroups, risk: float, whole: Any = False
+) -> tuple[Any, Any]:
+    """Coverage at a risk: of whole groups, and of the best order (either).
+
+    Args:
+        groups: Ranked groups.
+        risk: As in `coverage_at_risk_of_groups`.
+        whole: Whether only whole counts can be accepted, which makes the
+            upper bound tight: bool, or a bool tensor.
+
+    Returns:
+        `(lower, upper)`: the lower is reached by thresholds between groups.
+        The upper takes the correct ones of a group first, then wrong ones
+        while the risk allows.
+    """
+    xp = namespace(groups.mass)
+    m, q, n, a, _ = groups
+    limit = _limit(risk, xp)
+    good = n + xp.maximum(m - q, 0.0)
+    room = limit * good - a
+    more = q if limit >= 1.0 else xp.minimum(room / (1.0 - limit), q)
+    # A count that rounding left just below a whole number is that number.
+    more = xp.where(whole, xp.floor(more * (1.0 + _tolerance(xp))), more)
+    more = xp.minimum(xp.maximum(more, 0.0), q)
+    reached = xp.where(room >= 0.0, good + more, xp.zeros_like(good))
+    lower = coverage_at_risk_of_groups(groups, risk)
+    upper = safe_divide(xp.max(reached), xp.sum(m))
+    return lower, xp.maximum(lower, upper)
+
+
+def failure_fpr95_of_groups(groups: RankedGroups, tpr: float = 0.95) -> Any:
+    """Share of the wrong accepted with `tpr` of the correct (either).
+
+    At the highest threshold that accepts at least this share of the correct
+    predictions.
+
+    Args:
+        groups: Ranked groups.
+        tpr: Share of the correct predictions to accept, in (0, 1].
+
+    Returns:
+        A scalar in [0, 1]; 0 if there is no wrong or no correct one.
+    """
+    return failure_fpr95_bounds_of_groups(groups, tpr)[1]
+
+
+def failure_fpr95_bounds_of_groups(
+    groups: RankedGroups, tpr: float = 0.95
+) -> tuple[Any, Any]:
+    """FPR at a TPR if groups are ordered best, and worst (either).
+
+    The worst order is as bad as real ties.
+    """
+    xp = namespace(groups.mass)
+    _, q, n, a, _ = groups
+    wrong = a + q
+    accepted = n + groups.mass - wrong
+    num_good, num_wrong = xp.sum(groups.mass) - xp.sum(q), xp.sum(q)
+    enough = accepted >= tpr * (1.0 - _tolerance(xp)) * num_good
+    # The first group that reaches it. Empty groups change nothing.
+    all_wrong = xp.zeros_like(a) + num_wrong
+    worst = xp.min(xp.where(enough, wrong, all_wrong))
+    best = xp.min(xp.where(enough, a, all_wrong))
+    best, worst = (
+        xp.where(num_good > 0, v, xp.zeros_like(v)) for v in (best, worst)
+    )
+    return safe_divide(best, num_wrong), safe_divide(worst, num_wrong)
+
+
+def _taken(groups: RankedGroups, coverage: float, whole: Any) -> Any:
+    """Accepted mass, and how much of it each group gives (either)."""
+    xp = namespace(groups.mass)
+    total = xp.sum(groups.mass)
+    accepted = coverage * total
+    # 0.8 * 1000 must not become 801.
+    nearest = xp.round(accepted)
+    close = xp.abs(nearest - accepted) <= _tolerance(xp) * accepted
+    counted = xp.where(close, nearest, xp.ceil(accepted))
+    accepted = xp.where(whole, xp.maximum(counted, 1.0), accepted)
+    accepted = xp.where(total > 0, accepted, xp.zeros_like(accepted))
+    return accepted, xp.minimum(
+        xp.maximum(accepted - groups.before, 0.0), groups.mass
+    )
+
+
+def _limit(risk: float, xp: Any) -> float:
+    """The allowed risk with room for rounding; 0 and 1 stay."""
+    if xp is np:
+        # As much as 1 - 0.9 is off.
+        return min(risk + _FLOAT64, 1.0) if risk > 0 else risk
+    return min(risk * (1.0 + _FLOAT32), 1.0)
+
+
+def _tolerance(xp: Any) -> float:
+    return _FLOAT64 if xp is np else _FLOAT32

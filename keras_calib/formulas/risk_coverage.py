@@ -1,0 +1,290 @@
+"""Areas under risk-coverage and ROC curves, tie-aware, from groups of samples.
+
+Every formula works on `RankedGroups`: groups of equal score, surest first.
+Whole data sets give one group per distinct score (NumPy, float64); the
+streaming metrics give the cells of a histogram (tensors, float32). Inside a
+group every order of the samples is as good as any other, so a value is its
+mean over all orders, and best and worst order bound what ranking inside the
+groups could change.
+
+With whole-number weights a weight is a count of repeats and AURC is the mean
+over the prefixes k = 1 .. N. Otherwise a weight is mass and AURC is the
+integral over coverage, the limit of cutting every sample finely.
+"""
+
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import digamma
+
+from keras_calib.numerics.arrays import namespace
+from keras_calib.numerics.arrays import safe_divide
+
+__all__ = [
+    "RankedGroups",
+    "augrc_bounds_of_groups",
+    "augrc_of_groups",
+    "aurc_bounds_of_groups",
+    "aurc_of_groups",
+    "eaurc_bounds_of_groups",
+    "eaurc_of_groups",
+    "failure_auroc_bounds_of_groups",
+    "failure_auroc_of_groups",
+    "normalized_aurc_bounds_of_groups",
+    "normalized_aurc_of_groups",
+    "optimal_aurc",
+]
+
+
+class RankedGroups(NamedTuple):
+    """Groups of tied scores, surest first; shapes `(n,)`.
+
+    Attributes:
+        mass: Weight of the group.
+        wrong: Weight of its wrong predictions.
+        before: Weight of all surer groups.
+        wrong_before: Weight of their wrong predictions.
+        slope: By how much the correct ones tend to score higher than the
+            wrong ones inside the group, as a share of its width: -1/3 to
+            1/3, what a risk that is linear in the score allows; 0 for real
+            ties.
+    """
+
+    mass: Any
+    wrong: Any
+    before: Any
+    wrong_before: Any
+    slope: Any
+
+
+def aurc_of_groups(groups: RankedGroups, whole: Any) -> Any:
+    """AURC, the mean over all orders inside groups (either).
+
+    Args:
+        groups: Ranked groups.
+        whole: Whether weights are counts: bool, or a bool tensor.
+
+    Returns:
+        A scalar; 0 when empty.
+    """
+    xp = namespace(groups.mass)
+    m, q, n, a, _ = groups
+    step = xp.where(whole, 1.0, 0.0)
+    step = step if xp is np else xp.cast(step, m.dtype)
+    rate = safe_divide(q, m)
+    # The plain form cancels for m << n; this one adds positive terms only.
+    n1 = n + 0.5 * step
+    x = safe_divide(m, n1)
+    shifted = (a + 0.5 * step * rate) * xp.log1p(x) + q * _phi(x)
+    if xp is not np:
+        # What the shift by one half leaves of the harmonic sum.
+        rest = _digamma_rest(n1 + m) - _digamma_rest(xp.maximum(n1, 0.5))
+        rest = rest * (a - n * rate)
+        shifted = shifted + xp.where(whole, rest, xp.zeros_like(rest))
+    first = n1 == 0
+    shifted = xp.where(first, q, shifted)
+    plain = q + (a - n * rate) * _harmonic_difference(n, m)
+    use_plain = xp.logical_and(whole, n < 64) if xp is not np else whole
+    terms = xp.where(use_plain, plain, shifted)
+    # With |slope| <= 1/3 this never leaves the range of orders of a group.
+    correction = 6.0 * rate * (1.0 - rate) * groups.slope * m
+    correction = correction * _slope_factor(safe_divide(n1, m))
+    return safe_divide(xp.sum(terms - correction), xp.sum(m))
+
+
+def aurc_bounds_of_groups(groups: RankedGroups, whole: Any) -> tuple[Any, Any]:
+    """AURC if each group is ordered best, and worst (either)."""
+    total = namespace(groups.mass).sum(groups.mass)
+    best, worst = _extreme_orders(groups, whole)
+    return safe_divide(best, total), safe_divide(worst, total)
+
+
+def optimal_aurc(groups: RankedGroups, whole: Any) -> Any:
+    """AURC if every wrong prediction ranked last (either)."""
+    return aurc_bounds_of_groups(_as_one(groups), whole)[0]
+
+
+def eaurc_of_groups(groups: RankedGroups, whole: Any) -> Any:
+    """AURC less its optimum, >= 0 (either)."""
+    return _excess(aurc_of_groups(groups, whole), groups, whole)
+
+
+def eaurc_bounds_of_groups(groups: RankedGroups, whole: Any) -> tuple[Any, Any]:
+    """E-AURC if each group is ordered best, and worst (either)."""
+    best, worst = aurc_bounds_of_groups(groups, whole)
+    return _excess(best, groups, whole), _excess(worst, groups, whole)
+
+
+def normalized_aurc_of_groups(groups: RankedGroups, whole: Any) -> Any:
+    """(AURC - optimum) / (error - optimum) (either).
+
+    Args:
+        groups: Ranked groups.
+        whole: Whether weights are counts: bool, or a bool tensor.
+
+    Returns:
+        A scalar: 0 for a perfect ranking, 1 for a random one, above 1 for
+        worse; 0 where all are correct or all wrong, as every ranking is
+        perfect then.
+    """
+    return safe_divide(
+        eaurc_of_groups(groups, whole), _excess_of_random(groups, whole)
+    )
+
+
+def normalized_aurc_bounds_of_groups(
+    groups: RankedGroups, whole: Any
+) -> tuple[Any, Any]:
+    """Normalised AURC if each group is ordered best, and worst (either)."""
+    best, worst = eaurc_bounds_of_groups(groups, whole)
+    scale = _excess_of_random(groups, whole)
+    return safe_divide(best, scale), safe_divide(worst, scale)
+
+
+def augrc_of_groups(groups: RankedGroups) -> Any:
+    """AUGRC: the area under wrong accepted mass over coverage (either)."""
+    return _augrc(groups, groups.slope)
+
+
+def augrc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
+    """AUGRC if each group is ordered best, and worst (either)."""
+    half = namespace(groups.mass).full_like(groups.slope, 0.5)
+    return _augrc(groups, half), _augrc(groups, -half)
+
+
+def failure_auroc_of_groups(groups: RankedGroups) -> Any:
+    """P(a correct prediction scores above a wrong one), ties half (either).
+
+    Args:
+        groups: Ranked groups.
+
+    Returns:
+        A scalar in [0, 1]; 0.5, no information, where all are correct, all
+        are wrong, or there is none.
+    """
+    return _auroc(groups, groups.slope)
+
+
+def failure_auroc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
+    """AUROC if each group is ordered worst, and best (either)."""
+    half = namespace(groups.mass).full_like(groups.slope, 0.5)
+    return _auroc(groups, -half), _auroc(groups, half)
+
+
+def _augrc(groups: RankedGroups, slope: Any) -> Any:
+    """AUGRC where P(correct above wrong) in a group is 1/2 + `slope`."""
+    xp = namespace(groups.mass)
+    m, q, _, a, _ = groups
+    # By shares: float32 overflows at squares of masses.
+    total = xp.sum(m)
+    m, q, a = (safe_divide(v, total) for v in (m, q, a))
+    # Positive terms only, also where the slope is 1/2.
+    good = xp.maximum(m - q, 0.0)
+    return xp.sum(m * a + 0.5 * q * q + good * q * (0.5 - slope))
+
+
+def _auroc(groups: RankedGroups, slope: Any) -> Any:
+    """AUROC where P(correct above wrong) in a group is 1/2 + `slope`."""
+    xp = namespace(groups.mass)
+    q, a = groups.wrong, groups.wrong_before
+    good = xp.maximum(groups.mass - q, 0.0)
+    # Pairs in the wrong order: no difference of long sums.
+    num_wrong, num_good = xp.sum(q), xp.sum(good)
+    share = safe_divide(good, num_good)
+    above = safe_divide(a + q * (0.5 - slope), num_wrong)
+    auroc = 1.0 - xp.sum(share * above)
+    both = xp.logical_and(num_wrong > 0, num_good > 0)
+    return xp.where(both, auroc, xp.full_like(auroc, 0.5))
+
+
+def _as_one(groups: RankedGroups) -> RankedGroups:
+    """All mass in one group."""
+    xp = namespace(groups.mass)
+    total, wrong = xp.sum(groups.mass), xp.sum(groups.wrong)
+    return RankedGroups(
+        *(xp.reshape(v, (1,)) for v in (total, wrong)),
+        *(xp.zeros_like(xp.reshape(total, (1,))) for _ in range(3)),
+    )
+
+
+def _excess(aurc: Any, groups: RankedGroups, whole: Any) -> Any:
+    return namespace(aurc).maximum(aurc - optimal_aurc(groups, whole), 0.0)
+
+
+def _excess_of_random(groups: RankedGroups, whole: Any) -> Any:
+    """Error rate less the optimal AURC, as a product (either)."""
+    xp = namespace(groups.mass)
+    one = _as_one(groups)
+    good = xp.maximum(one.mass - one.wrong, 0.0)
+    excess = good * _difference(good, one.wrong, whole)
+    return xp.sum(safe_divide(excess, one.mass))
+
+
+def _phi(x: Any) -> Any:
+    """1 - log1p(x) / x, without cancellation at small x (either)."""
+    xp = namespace(x)
+    # Where the series is exact to the precision at hand.
+    small = x < (1e-3 if xp is np else 0.06)
+    near = xp.where(small, x, xp.zeros_like(x))
+    far = xp.where(small, xp.ones_like(x), x)
+    series = near * (
+        1 / 2 - near * (1 / 3 - near * (1 / 4 - near * (1 / 5 - near / 6)))
+    )
+    return xp.where(small, series, 1.0 - xp.log1p(far) / far)
+
+
+def _slope_factor(x: Any) -> Any:
+    """(1 + 2x) / 2 - x (1 + x) log(1 + 1/x), x >= 0 (either)."""
+    xp = namespace(x)
+    far = x > 20.0
+    near = xp.where(far, xp.ones_like(x), xp.maximum(x, 1e-6))
+    exact = 0.5 * (1.0 + 2.0 * near)
+    exact = exact - near * (1.0 + near) * xp.log1p(1.0 / near)
+    h = xp.where(far, x, xp.full_like(x, 20.0)) + 0.5
+    return xp.where(far, (1 / 6 + 1 / (120 * xp.square(h))) / h, exact)
+
+
+def _harmonic_difference(n: Any, m: Any) -> Any:
+    """1/(n+1) + ... + 1/(n+m), for real n, m >= 0 (either)."""
+    if namespace(n) is np:
+        return digamma(n + m + 1.0) - digamma(n + 1.0)
+    xp = namespace(n)
+    # Three exact terms, then the expansion of digamma at y = n + 3.5.
+    y = n + 3.5
+    total = xp.log1p(m / y) + _digamma_rest(y + m) - _digamma_rest(y)
+    for i in range(1, 4):
+        total = total + m / ((n + i) * (n + m + i))
+    return total
+
+
+def _digamma_rest(y: Any) -> Any:
+    """digamma(y + 1/2) - log(y), to 1e-8 for y >= 3.5."""
+    inverse = 1.0 / (y * y)
+    return inverse * (
+        1 / 24
+        - inverse * (7 / 960 - inverse * (31 / 8064 - inverse * (127 / 30720)))
+    )
+
+
+def _difference(n: Any, m: Any, whole: Any) -> Any:
+    """Integral of 1/c over m after n: a harmonic sum, or a logarithm.
+
+    0 where the logarithm is infinite: its factor is 0 there.
+    """
+    xp = namespace(n)
+    return xp.where(
+        whole, _harmonic_difference(n, m), xp.log1p(safe_divide(m, n))
+    )
+
+
+def _extreme_orders(groups: RankedGroups, whole: Any) -> tuple[Any, Any]:
+    """Sums over groups with errors last, and first, inside each (either)."""
+    xp = namespace(groups.mass)
+    m, q, n, a, _ = groups
+    good = xp.maximum(m - q, 0.0)
+    best = a * _difference(n, good, whole) + q
+    best = best + (a - n - good) * _difference(n + good, q, whole)
+    worst = q + (a - n) * _difference(n, q, whole)
+    worst = worst + (a + q) * _difference(n + q, good, whole)
+    return xp.sum(best), xp.sum(worst)

@@ -1,0 +1,178 @@
+"""AURC and AUGRC as other libraries integrate them.
+
+With whole weights every form follows in closed form from the mean over the
+prefixes k = 1 .. N, which is what keeps them exact under ties.
+"""
+
+import numpy as np
+from scipy.optimize import isotonic_regression
+from scipy.special import digamma
+
+from keras_calib.formulas.risk_coverage import RankedGroups
+from keras_calib.formulas.risk_coverage import augrc_of_groups
+from keras_calib.formulas.risk_coverage import aurc_of_groups
+from keras_calib.formulas.risk_coverage import optimal_aurc
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import invalid
+from keras_calib.numerics.arrays import safe_divide
+
+__all__ = [
+    "AUGRC_CONVENTIONS",
+    "AURC_CONVENTIONS",
+    "analytic_optimum",
+    "augrc_by_convention",
+    "aurc_by_convention",
+    "optimum_by_convention",
+]
+
+AURC_CONVENTIONS = (
+    "mean",
+    "trapezoid",
+    "origin",
+    "merged",
+    "geifman",
+    "achievable",
+)
+AUGRC_CONVENTIONS = ("origin", "trapezoid")
+_FOR_ANY_WEIGHTS = ("mean", "merged", "achievable")
+
+
+def aurc_by_convention(
+    groups: RankedGroups, whole: bool, convention: str = "mean"
+) -> float:
+    """AURC of NumPy groups, R_k the risk of the k surest of N.
+
+    Args:
+        groups: Ranked groups of a whole data set.
+        whole: Whether weights are counts.
+        convention: `"mean"`: (R_1 + ... + R_N) / N; `"trapezoid"`: the
+            trapezoid rule from coverage 1/N, over 1 - 1/N; `"origin"`: the
+            trapezoid rule from (0, 0); `"merged"`: the trapezoid rule over
+            whole groups, flat to coverage 0; `"geifman"`: the mean with
+            denominators k + 1 for k < N; `"achievable"`: the exact area
+            under the convex hull, which random choices between thresholds
+            reach.
+
+    Returns:
+        AURC in [0, 1].
+
+    Raises:
+        ValueError: If the convention is unknown, or has no meaning for
+            weights that are not whole numbers.
+    """
+    check_in("convention", convention, AURC_CONVENTIONS)
+    _check_weights(whole, convention, _FOR_ANY_WEIGHTS)
+    groups = _filled(groups)
+    if convention == "merged":
+        return _merged(groups)
+    if convention == "achievable":
+        return float(aurc_of_groups(_convex(groups), False))
+    mean = float(aurc_of_groups(groups, whole))
+    if convention == "mean":
+        return mean
+    total, wrong = np.sum(groups.mass), np.sum(groups.wrong)
+    if convention == "origin":
+        return float(mean - wrong / total / (2.0 * total))
+    if convention == "trapezoid":
+        if total == 1:
+            return mean
+        ends = groups.wrong[0] / groups.mass[0] + wrong / total
+        return float((total * mean - 0.5 * ends) / (total - 1.0))
+    # Shifted by one: the sum over j = k + 1 of (a + (j - 1 - n) rate) / j.
+    m, q, n, a, _ = groups
+    rate = q / m
+    harmonic = digamma(n + m + 2.0) - digamma(n + 2.0)
+    shifted = np.sum(q + (a - (n + 1.0) * rate) * harmonic)
+    last = wrong / total - wrong / (total + 1.0)
+    return float((shifted + last) / total)
+
+
+def optimum_by_convention(
+    groups: RankedGroups, whole: bool, convention: str = "mean"
+) -> float:
+    """`aurc_by_convention` if every wrong one ranked last, without ties."""
+    wrong = float(np.sum(groups.wrong))
+    good = float(max(np.sum(groups.mass) - wrong, 0.0))
+    best = RankedGroups(
+        *np.array([[good, wrong], [0.0, wrong], [0.0, good], [0.0, 0.0]]),
+        np.zeros(2),
+    )
+    if convention != "merged":
+        return aurc_by_convention(best, whole, convention)
+    _check_weights(whole, "merged with a finite optimum", ())
+    # Every sample a group, flat to coverage 0.
+    total = good + wrong
+    first = 0.0 if good else 1.0
+    mean = aurc_by_convention(best, whole)
+    return mean + (first - wrong / total) / (2.0 * total)
+
+
+def analytic_optimum(groups: RankedGroups) -> float:
+    """r + (1 - r) log(1 - r), the optimal AURC of many samples at risk r."""
+    return float(optimal_aurc(groups, False))
+
+
+def augrc_by_convention(
+    groups: RankedGroups, whole: bool, convention: str = "origin"
+) -> float:
+    """AUGRC of NumPy groups.
+
+    Args:
+        groups: Ranked groups of a whole data set.
+        whole: Whether weights are counts.
+        convention: `"origin"`: the area from coverage 0; `"trapezoid"`: the
+            trapezoid rule from coverage 1/N, over 1 - 1/N.
+
+    Returns:
+        AUGRC in [0, 0.5]; by the trapezoid rule at most (N + 1) / (2 N).
+
+    Raises:
+        ValueError: If the convention is unknown, or has no meaning for
+            weights that are not whole numbers.
+    """
+    check_in("convention", convention, AUGRC_CONVENTIONS)
+    _check_weights(whole, convention, ("origin",))
+    groups = _filled(groups)
+    area = float(augrc_of_groups(groups))
+    if convention == "origin":
+        return area
+    total = np.sum(groups.mass)
+    first = groups.wrong[0] / groups.mass[0]
+    if total == 1:
+        return float(first)
+    return float((total**2 * area - 0.5 * first) / (total * (total - 1.0)))
+
+
+def _check_weights(whole: bool, convention: str, allowed: tuple) -> None:
+    if not whole and convention not in allowed:
+        raise ValueError(
+            invalid(
+                "`sample_weight` must be whole numbers, counts of repeats, "
+                "for this convention",
+                convention=convention,
+            )
+        )
+
+
+def _filled(groups: RankedGroups) -> RankedGroups:
+    """Without groups of no mass."""
+    filled = groups.mass > 0
+    return RankedGroups(*(v[filled] for v in groups))
+
+
+def _merged(groups: RankedGroups) -> float:
+    through = groups.before + groups.mass
+    risk = (groups.wrong_before + groups.wrong) / through
+    before = np.r_[risk[:1], risk[:-1]]
+    area = np.sum(groups.mass * 0.5 * (before + risk))
+    return float(area / through[-1])
+
+
+def _convex(groups: RankedGroups) -> RankedGroups:
+    """Groups merged until a surer one never has the higher risk."""
+    m, q = groups.mass, groups.wrong
+    starts = isotonic_regression(safe_divide(q, m), weights=m).blocks[:-1]
+    mass, wrong = np.add.reduceat(m, starts), np.add.reduceat(q, starts)
+    before = groups.before[starts]
+    wrong_before = groups.wrong_before[starts]
+    return RankedGroups(mass, wrong, before, wrong_before, np.zeros_like(mass))

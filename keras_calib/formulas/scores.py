@@ -1,0 +1,223 @@
+"""Every ranking score, logits to one value per sample, higher = surer.
+
+A constant added to the logits changes `max_logit`, `neg_energy` and `p_norm`
+that is not centred, and none of the others.
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import check_rank
+from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import at_least_float32
+from keras_calib.numerics.arrays import namespace
+from keras_calib.numerics.arrays import safe_divide
+
+__all__ = [
+    "gini",
+    "logit_margin",
+    "max_logit",
+    "msp",
+    "neg_energy",
+    "neg_entropy",
+    "p_norm",
+    "prob_margin",
+]
+
+_SHAPE = "(..., num_classes)"
+# What float32 leaves of an energy of 0, by the size of the largest logit.
+_ENERGY_ROUNDING = 1e-6
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+def msp(logits: Any) -> Any:
+    """Maximum softmax probability, max_k p_k, in (0, 1].
+
+    Args:
+        logits: Shape `(..., num_classes)`.
+
+    Returns:
+        Scores `(...)`.
+
+    Reference:
+        Hendrycks and Gimpel, A Baseline for Detecting Misclassified and
+        Out-of-Distribution Examples, ICLR 2017,
+        https://arxiv.org/abs/1610.02136
+    """
+    return ops.max(ops.softmax(_tensor(logits), axis=-1), axis=-1)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+def max_logit(logits: Any) -> Any:
+    """Largest logit, max_k z_k, unbounded.
+
+    Args:
+        logits: Shape `(..., num_classes)`.
+
+    Returns:
+        Scores `(...)`.
+
+    Reference:
+        Hendrycks et al., Scaling Out-of-Distribution Detection for
+        Real-World Settings, ICML 2022, https://arxiv.org/abs/1911.11132
+    """
+    return ops.max(_tensor(logits), axis=-1)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+def logit_margin(logits: Any) -> Any:
+    """Largest less second largest logit, >= 0.
+
+    Args:
+        logits: Shape `(..., num_classes)`.
+
+    Returns:
+        Scores `(...)`.
+
+    Reference:
+        Streeter, Approximation Algorithms for Cascading Prediction Models,
+        ICML 2018, https://arxiv.org/abs/1802.07697
+    """
+    first, second = _two_largest(_tensor(logits))
+    return first - second
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+def prob_margin(logits: Any) -> Any:
+    """Largest less second largest softmax probability, in [0, 1].
+
+    Args:
+        logits: Shape `(..., num_classes)`.
+
+    Returns:
+        Scores `(...)`.
+
+    Reference:
+        Scheffer et al., Active Hidden Markov Models for Information
+        Extraction, IDA 2001, https://doi.org/10.1007/3-540-44816-0_31
+    """
+    probs = ops.softmax(_tensor(logits), axis=-1)
+    first, second = _two_largest(probs)
+    return first - second
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+def neg_entropy(logits: Any) -> Any:
+    """Negative entropy, sum_k p_k log p_k, in [-log K, 0] nats.
+
+    Args:
+        logits: Shape `(..., num_classes)`.
+
+    Returns:
+        Scores `(...)`.
+
+    Reference:
+        Belghazi and Lopez-Paz, What Classifiers Know What They Don't?, 2021,
+        https://arxiv.org/abs/2107.06217
+    """
+    log_p = ops.log_softmax(_tensor(logits), axis=-1)
+    return ops.sum(ops.exp(log_p) * log_p, axis=-1)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+def neg_energy(logits: Any) -> Any:
+    """Negative free energy, log sum_k exp z_k, unbounded.
+
+    Args:
+        logits: Shape `(..., num_classes)`. Rows of log-probabilities all
+            score 0: what rounding makes of that is no order.
+
+    Returns:
+        Scores `(...)`.
+
+    Reference:
+        Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020,
+        https://arxiv.org/abs/2010.03759
+    """
+    logits = _tensor(logits)
+    energy = ops.logsumexp(logits, axis=-1)
+    size = ops.maximum(ops.abs(ops.max(logits, axis=-1)), 1.0)
+    is_rounding = ops.abs(energy) < _ENERGY_ROUNDING * size
+    return ops.where(is_rounding, ops.zeros_like(energy), energy)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+def gini(logits: Any) -> Any:
+    """Sum of squared probabilities, sum_k p_k^2, in (0, 1].
+
+    One less the Gini impurity.
+
+    Args:
+        logits: Shape `(..., num_classes)`.
+
+    Returns:
+        Scores `(...)`.
+
+    Reference:
+        Granese et al., DOCTOR: A Simple Method for Detecting
+        Misclassification Errors, NeurIPS 2021,
+        https://arxiv.org/abs/2106.02395
+    """
+    probs = ops.softmax(_tensor(logits), axis=-1)
+    return ops.sum(ops.square(probs), axis=-1)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+def p_norm(logits: Any, *, p: float = 4.0, center: bool = True) -> Any:
+    """Largest logit of the logits normalised by their p-norm.
+
+    max_k v_k / ||v||_p, v = z - mean(z) (or z with `center=False`), where
+    ||v||_p = (sum_k |v_k|^p)^(1/p), and the number of non-zero entries for
+    p = 0. In [0, 1] for p > 0 when centred; 0 where all logits are equal.
+
+    Args:
+        logits: Shape `(..., num_classes)`. NumPy arrays are computed in
+            float64, where only equal scores tie.
+        p: Order of the norm, >= 0.
+        center: Whether the mean is taken off first.
+
+    Returns:
+        Scores `(...)`.
+
+    Reference:
+        Cattelan and Silva, How to Fix a Broken Confidence Estimator:
+        Evaluating Post-hoc Methods for Selective Classification with Deep
+        Neural Networks, UAI 2024, https://arxiv.org/abs/2305.15508
+    """
+    check_at_least("p", p, 0.0)
+    values = as_numbers(logits, "logits")
+    if isinstance(logits, np.ndarray):
+        check_rank("logits", values, 1, _SHAPE)
+        values = values.astype("float64", copy=False)
+    else:
+        values = _tensor(logits)
+    xp = namespace(values)
+    if center:
+        values = values - xp.mean(values, axis=-1, keepdims=True)
+    largest = xp.max(values, axis=-1)
+    size = xp.abs(values)
+    if p == 0:
+        norm = xp.where(size > 0, xp.ones_like(size), xp.zeros_like(size))
+        return safe_divide(largest, xp.sum(norm, axis=-1))
+    # Divided by the largest entry first: |v|^p overflows float32 soon.
+    scale = xp.max(size, axis=-1, keepdims=True)
+    share = safe_divide(size, scale)
+    norm = xp.power(xp.sum(xp.power(share, p), axis=-1), 1.0 / p)
+    scale = xp.squeeze(scale, axis=-1)
+    return safe_divide(largest, scale * norm)
+
+
+def _tensor(logits: Any) -> Any:
+    """Logits as a tensor, at least float32."""
+    logits = at_least_float32(logits)
+    check_rank("logits", logits, 1, _SHAPE)
+    return logits
+
+
+def _two_largest(x: Any) -> tuple[Any, Any]:
+    values, _ = ops.top_k(x, 2)
+    return values[..., 0], values[..., 1]

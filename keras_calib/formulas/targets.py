@@ -1,0 +1,289 @@
+"""Soft targets: what a loss is asked to fit in place of the hard label."""
+
+import numbers
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import check_at_most
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_rank
+from keras_calib.inputs.checks import fits
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import shape_of
+from keras_calib.inputs.readers import read_arrays
+from keras_calib.inputs.values import check_ids
+from keras_calib.inputs.values import check_objectness
+from keras_calib.inputs.values import check_soft_labels
+from keras_calib.inputs.values import is_integer
+from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import at_least
+from keras_calib.numerics.arrays import at_least_float32
+from keras_calib.numerics.arrays import namespace
+from keras_calib.numerics.arrays import sigmoid
+from keras_calib.numerics.arrays import to_numpy
+
+__all__ = [
+    "cape_targets",
+    "check_beta_and_floor",
+    "objectness_targets",
+    "smooth_labels",
+]
+
+
+def smooth_labels(labels: Any, *, alpha: Any, spread: str = "all") -> Any:
+    """Moves the share `alpha` of each label to the classes.
+
+    `spread="all"`: (1 - alpha) labels + alpha / K, the true class keeps
+    1 - alpha + alpha / K. `spread="others"`: the true class keeps 1 - alpha
+    and each other class gets alpha / (K - 1). The first with
+    alpha K / (K - 1) is the second with alpha.
+
+    Args:
+        labels: One-hot or soft labels `(..., K)`, rows sum to 1.
+        alpha: Share moved, at most 1; negative sharpens. A number, or one
+            per label `(..., 1)`.
+        spread: `"all"` or `"others"`.
+
+    Returns:
+        Soft labels `(..., K)`, rows sum to 1.
+
+    Raises:
+        ValueError: If `spread` is unknown, a number `alpha` is above 1, or
+            there are fewer than two classes.
+
+    Reference:
+        Szegedy et al., Rethinking the Inception Architecture for Computer
+        Vision, CVPR 2016, section 7, https://arxiv.org/abs/1512.00567
+    """
+    check_in("spread", spread, ("all", "others"))
+    if isinstance(alpha, numbers.Real):
+        check_at_most("alpha", alpha, 1.0)
+    labels = as_numbers(labels, "labels")
+    check_rank("labels", labels, 1, "(..., num_classes)")
+    num_classes = labels.shape[-1]
+    check_integer("labels.shape[-1]", num_classes, 2)
+    if is_integer(labels) and namespace(labels) is ops:
+        labels = ops.cast(labels, "float32")
+    if spread == "others":
+        alpha = alpha * num_classes / (num_classes - 1)
+    return (1.0 - alpha) * labels + alpha / num_classes
+
+
+def objectness_targets(
+    labels: Any,
+    objectness: Any,
+    num_classes: int,
+    beta: float = 1.0,
+    floor: str | None = None,
+    context: Any = None,
+) -> Any:
+    """Labels smoothed by how little of the image the object covers.
+
+    With alpha = 1 - objectness, the true class gets 1 - beta alpha and each
+    other class beta alpha / (K - 1): never less than 1 - beta for the true
+    class. Where nothing of the object is seen and beta = 1, the true class
+    gets 0, and below objectness 1 / K it is the least likely, unless
+    `floor="uniform"` caps alpha at (K - 1) / K, the uniform target.
+
+    Args:
+        labels: Class ids `(...)`, or one-hot labels `(..., num_classes)`.
+        objectness: Share of the image or crop that the object covers,
+            `(...)`, in [0, 1]; clipped to it in compiled code.
+        num_classes: Number of classes K, at least 2.
+        beta: How much of the smoothing is taken, in [0, 1]; 0 leaves hard
+            labels.
+        floor: None, or `"uniform"` for targets in which no class is likelier
+            than the true one.
+        context: Bool `(...)`, or None: where True, all objects are painted
+            out, and each class gets 1 / K, whatever `beta` and `floor`.
+
+    Returns:
+        Soft labels `(..., num_classes)`, rows sum to 1. NumPy arrays give
+        NumPy arrays.
+
+    Raises:
+        ValueError: If `beta` or `floor` is out of range, or the shapes of
+            `labels`, `objectness` and `context` do not fit; where values can
+            be seen, if a class id is not in [0, num_classes) or an objectness
+            not in [0, 1].
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, eq. 5,
+        https://arxiv.org/abs/2009.06432
+
+    Differs:
+        Eq. 6 as printed subtracts the term of the other classes and keeps
+        log p_y in it; eq. 4 and 5, which sum to 1, are followed.
+    """
+    check_integer("num_classes", num_classes, 2)
+    check_beta_and_floor(beta, floor)
+    labels = as_numbers(labels, "labels")
+    xp = namespace(labels)
+    if xp is np:
+        objectness = as_array(objectness, "objectness", "float64")
+    else:
+        objectness = at_least_float32(objectness, "objectness")
+    _check_shapes(labels, objectness, num_classes)
+    check_objectness(objectness, "`objectness` must lie in [0, 1]")
+    if len(labels.shape) == len(objectness.shape):
+        check_ids(labels, num_classes, "labels")
+        if xp is np:
+            labels = np.equal(labels[..., None], np.arange(num_classes))
+        else:
+            labels = ops.one_hot(ops.cast(labels, "int32"), num_classes)
+    else:
+        check_soft_labels(labels, "labels")
+    labels = xp.array(labels, dtype=objectness.dtype)
+    # At least the share that the floor asks for, at most all of the image.
+    least = 1.0 / num_classes if floor == "uniform" else 0.0
+    alpha = at_least(1.0 - at_least(objectness, least), 0.0)
+    moved = beta * xp.expand_dims(alpha, -1)
+    if context is None:
+        return smooth_labels(labels, alpha=moved, spread="others")
+    # Of all that is moved each class gets the same: 1 / K.
+    context = xp.expand_dims(_flags(context, objectness), -1)
+    moved = moved * num_classes / (num_classes - 1)
+    moved = xp.where(context, xp.ones_like(moved), moved)
+    return smooth_labels(labels, alpha=moved)
+
+
+def cape_targets(
+    labels: Any,
+    probs: Any,
+    *,
+    method: str = "bins",
+    num_bins: int = 10,
+    sigma: float = 0.1,
+    window: int = 500,
+    from_logits: bool = False,
+) -> np.ndarray:
+    """How often similar predictions came true, for each prediction.
+
+    `"bins"`: predictions sorted by p, the probability of the second class,
+    in `num_bins` bins of equal count; the target is the mean label of the
+    bin. `"kernel"`: the mean label of the 2 `window` neighbours in that
+    order, itself included, with Gaussian weights exp(-(p_j - p_i)^2 / (2
+    sigma^2)). Tied predictions keep the order in which they came.
+
+    Args:
+        labels: Class ids 0 or 1 `(n,)`, or one-hot labels `(n, 2)`, of all
+            training samples.
+        probs: Probabilities `(n, 2)`, or of the second class `(n, 1)`,
+            predicted in inference mode.
+        method: `"bins"` or `"kernel"`.
+        num_bins: Number of bins, at most n. Defaults to `10`.
+        sigma: Standard deviation of the kernel in units of probability, > 0.
+        window: Neighbours on either side, >= 1. Defaults to `500`.
+        from_logits: Whether `probs` are logits. Defaults to `False`.
+
+    Returns:
+        Targets `(n,)` in [0, 1], in the order of the samples, float64: for
+        `cape_loss`.
+
+    Raises:
+        ValueError: If there are not two classes, or fewer predictions than
+            bins.
+
+    Reference:
+        Liu et al., Deep Probability Estimation, ICML 2022,
+        https://arxiv.org/abs/2111.10734
+    """
+    check_in("method", method, ("bins", "kernel"))
+    check_integer("num_bins", num_bins, 1)
+    check_above("sigma", sigma, 0.0)
+    check_integer("window", window, 1)
+    batch = read_arrays(labels, probs, from_logits=from_logits)
+    if batch.outputs.shape[-1] != 2:
+        raise ValueError(
+            invalid(
+                "`probs` must be of two classes",
+                **{"probs.shape": tuple(to_numpy(probs).shape)},
+            )
+        )
+    first, second = batch.outputs.astype("float64").T
+    p = sigmoid(second - first) if from_logits else second
+    truth = batch.labels
+    truth = (truth[:, 1] if truth.ndim == 2 else truth).astype("float64")
+    order = np.argsort(p, kind="stable")
+    targets = np.empty_like(p)
+    if method == "kernel":
+        targets[order] = _kernel_means(truth[order], p[order], sigma, window)
+        return targets
+    n = len(p)
+    if n < num_bins:
+        raise ValueError(
+            invalid(
+                "`num_bins` must be at most the number of predictions",
+                num_bins=num_bins,
+                predictions=n,
+            )
+        )
+    edges = np.arange(num_bins + 1) * n // num_bins
+    means = np.add.reduceat(truth[order], edges[:-1]) / np.diff(edges)
+    targets[order] = np.repeat(means, np.diff(edges))
+    return targets
+
+
+def _kernel_means(
+    truth: np.ndarray, p: np.ndarray, sigma: float, window: int
+) -> np.ndarray:
+    """Gaussian means over the neighbours `[i - window, i + window)`."""
+    total, weight = truth.copy(), np.ones_like(p)
+    for offset in range(1, min(window, len(p) - 1) + 1):
+        w = np.exp(-0.5 * np.square((p[offset:] - p[:-offset]) / sigma))
+        total[offset:] += w * truth[:-offset]
+        weight[offset:] += w
+        if offset < window:
+            total[:-offset] += w * truth[offset:]
+            weight[:-offset] += w
+    return total / weight
+
+
+def _check_shapes(labels: Any, objectness: Any, num_classes: int) -> None:
+    """Raises unless there is one objectness per label; None fits anything."""
+    shape, expected = shape_of(labels), shape_of(objectness)
+    if len(shape) != len(expected):
+        expected = (*expected, num_classes)
+    if not fits(shape, expected):
+        raise ValueError(
+            invalid(
+                "`labels` must be class ids of the shape of `objectness`, or "
+                "one-hot with `num_classes` classes last",
+                **{
+                    "labels.shape": shape,
+                    "objectness.shape": shape_of(objectness),
+                    "num_classes": num_classes,
+                },
+            )
+        )
+
+
+def _flags(context: Any, objectness: Any) -> Any:
+    """`context` as bool, checked for the shape of `objectness`."""
+    context = as_numbers(context, "context")
+    if not fits(shape_of(context), shape_of(objectness)):
+        raise ValueError(
+            invalid(
+                "`context` must have the shape of `objectness`",
+                **{
+                    "context.shape": shape_of(context),
+                    "objectness.shape": shape_of(objectness),
+                },
+            )
+        )
+    if namespace(objectness) is np:
+        return to_numpy(context, bool)
+    return ops.cast(context, "bool")
+
+
+def check_beta_and_floor(beta: Any, floor: Any) -> None:
+    """Raises unless both are as `objectness_targets` takes them."""
+    check_at_least("beta", beta, 0.0)
+    check_at_most("beta", beta, 1.0)
+    check_in("floor", floor, (None, "uniform"))

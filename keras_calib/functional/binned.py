@@ -1,0 +1,337 @@
+"""Calibration errors of the predicted class, over bins of equal width.
+
+Exact functions of whole data sets in float64; the formulas, on sums per bin,
+are those of the streaming metrics.
+"""
+
+from typing import Any
+
+from keras_calib.formulas import binned_errors
+from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.bins import bin_index
+from keras_calib.formulas.bins import bin_sums
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.top_label import TopLabel
+from keras_calib.inputs.top_label import top_label
+from keras_calib.inputs.top_label import whole_weights
+
+__all__ = [
+    "average_calibration_error",
+    "debiased_calibration_error",
+    "ece",
+    "equal_width_bins",
+    "mce",
+    "rmsce",
+]
+
+
+def equal_width_bins(
+    labels: Any,
+    probs: Any,
+    *,
+    num_bins: int,
+    closed: str = "right",
+    **reading: Any,
+) -> BinSums:
+    """Bin sums of a whole data set; `reading` as in `top_label`."""
+    return _bins_of(top_label(labels, probs, **reading), num_bins, closed)
+
+
+def ece(
+    labels: Any,
+    probs: Any,
+    *,
+    num_bins: int = 15,
+    norm: str = "l1",
+    closed: str = "right",
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+) -> float:
+    """Expected calibration error of a whole data set, in float64.
+
+    ECE = sum_b (n_b / N) |mean confidence_b - accuracy_b|, over equal-width
+    bins of the confidence of the predicted class.
+
+    Args:
+        labels: Class ids `(n, ...)` or one-hot or soft labels
+            `(n, ..., num_classes)`, read as their largest class.
+        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
+            second of two classes.
+        num_bins: Number of bins, at least 1.
+        norm: `"l1"`, as above; `"l2"` or `"max"`, as `rmsce` and `mce`.
+        closed: `"right"` for bins (lo, hi], the first with its lower edge;
+            `"left"` for [lo, hi), the last with its upper edge.
+        from_logits: Whether `probs` are logits.
+        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+        ignore_class: Class id that does not count.
+
+    Returns:
+        ECE in [0, 1].
+
+    Raises:
+        ValueError: If shapes do not fit, there is no sample, or a value is
+            out of range.
+
+    Example:
+
+    >>> round(ece([0, 1], [[0.8, 0.2], [0.6, 0.4]], num_bins=10), 4)
+    0.4
+
+    Reference:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        eq. 3, https://arxiv.org/abs/1706.04599
+    """
+    check_in("norm", norm, binned_errors.NORMS)
+    sums = equal_width_bins(
+        labels,
+        probs,
+        num_bins=num_bins,
+        closed=closed,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    return float(binned_errors.calibration_error(sums, norm))
+
+
+def mce(
+    labels: Any,
+    probs: Any,
+    *,
+    num_bins: int = 15,
+    closed: str = "right",
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+) -> float:
+    """Maximum calibration error of a whole data set, in float64.
+
+    MCE = max_b |mean confidence_b - accuracy_b| over the bins that are not
+    empty. Bins of few samples decide it: it grows with the number of bins.
+
+    Args:
+        labels: Class ids `(n, ...)` or one-hot or soft labels
+            `(n, ..., num_classes)`, read as their largest class.
+        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
+            second of two classes.
+        num_bins: Number of bins, at least 1.
+        closed: `"right"` for bins (lo, hi], the first with its lower edge;
+            `"left"` for [lo, hi), the last with its upper edge.
+        from_logits: Whether `probs` are logits.
+        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+        ignore_class: Class id that does not count.
+
+    Returns:
+        MCE in [0, 1].
+
+    Raises:
+        ValueError: If shapes do not fit, there is no sample, or a value is
+            out of range.
+
+    Example:
+
+    >>> round(mce([0, 1], [[0.8, 0.2], [0.6, 0.4]], num_bins=10), 4)
+    0.6
+
+    Reference:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        eq. 5, https://arxiv.org/abs/1706.04599
+    """
+    sums = equal_width_bins(
+        labels,
+        probs,
+        num_bins=num_bins,
+        closed=closed,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    return float(binned_errors.calibration_error(sums, "max"))
+
+
+def rmsce(
+    labels: Any,
+    probs: Any,
+    *,
+    num_bins: int = 15,
+    closed: str = "right",
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+) -> float:
+    """Root mean squared calibration error, in float64.
+
+    RMSCE = sqrt(sum_b (n_b / N) (mean confidence_b - accuracy_b)^2). At
+    least the ECE and at most the MCE of the same bins.
+
+    Args:
+        labels: Class ids `(n, ...)` or one-hot or soft labels
+            `(n, ..., num_classes)`, read as their largest class.
+        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
+            second of two classes.
+        num_bins: Number of bins, at least 1.
+        closed: `"right"` for bins (lo, hi], the first with its lower edge;
+            `"left"` for [lo, hi), the last with its upper edge.
+        from_logits: Whether `probs` are logits.
+        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+        ignore_class: Class id that does not count.
+
+    Returns:
+        RMSCE in [0, 1].
+
+    Raises:
+        ValueError: If shapes do not fit, there is no sample, or a value is
+            out of range.
+
+    Example:
+
+    >>> round(rmsce([0, 1], [[0.8, 0.2], [0.6, 0.4]], num_bins=10), 4)
+    0.4472
+
+    Reference:
+        Hendrycks et al., Deep Anomaly Detection with Outlier Exposure, ICLR
+        2019, https://arxiv.org/abs/1812.04606
+
+    Differs:
+        The reference bins by equal mass; these bins are of equal width.
+    """
+    sums = equal_width_bins(
+        labels,
+        probs,
+        num_bins=num_bins,
+        closed=closed,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    return float(binned_errors.calibration_error(sums, "l2"))
+
+
+def average_calibration_error(
+    labels: Any,
+    probs: Any,
+    *,
+    num_bins: int = 15,
+    closed: str = "right",
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+) -> float:
+    """Mean of |confidence - accuracy| over bins that are not empty, in float64.
+
+    Each bin counts alike, however few its samples. "ACE" also names two
+    other quantities: the error of the predicted class over bins of equal
+    mass (`adaptive_ece`), and that of every class over bins of equal mass
+    (`classwise_ece` with `edges="mass"`).
+
+    Args:
+        labels: Class ids `(n, ...)` or one-hot or soft labels
+            `(n, ..., num_classes)`, read as their largest class.
+        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
+            second of two classes.
+        num_bins: Number of bins, at least 1.
+        closed: `"right"` for bins (lo, hi], the first with its lower edge;
+            `"left"` for [lo, hi), the last with its upper edge.
+        from_logits: Whether `probs` are logits.
+        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+        ignore_class: Class id that does not count.
+
+    Returns:
+        Error in [0, 1].
+
+    Raises:
+        ValueError: If shapes do not fit, there is no sample, or a value is
+            out of range.
+
+    Example:
+
+    >>> round(average_calibration_error([0, 1], [[0.8, 0.2], [0.6, 0.4]]), 4)
+    0.4
+
+    Reference:
+        Neumann et al., Relaxed Softmax: Efficient Confidence
+        Auto-Calibration for Safe Pedestrian Detection, NeurIPS Workshop on
+        Machine Learning for Intelligent Transportation Systems, 2018.
+    """
+    sums = equal_width_bins(
+        labels,
+        probs,
+        num_bins=num_bins,
+        closed=closed,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    return float(binned_errors.average_error(sums))
+
+
+def debiased_calibration_error(
+    labels: Any,
+    probs: Any,
+    *,
+    num_bins: int = 15,
+    closed: str = "right",
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+) -> float:
+    """Root mean squared calibration error, debiased, in float64.
+
+    sqrt(max(0, sum_b (n_b / N) (gap_b^2 - acc_b (1 - acc_b) / (n_b - 1)))):
+    `rmsce` without what the randomness of the labels adds on average. Bins
+    of one sample add nothing.
+
+    Args:
+        labels: Class ids `(n, ...)` or one-hot or soft labels
+            `(n, ..., num_classes)`, read as their largest class.
+        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
+            second of two classes.
+        num_bins: Number of bins, at least 1.
+        closed: `"right"` for bins (lo, hi], the first with its lower edge;
+            `"left"` for [lo, hi), the last with its upper edge.
+        from_logits: Whether `probs` are logits.
+        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+            Whole numbers count as repeats; else n_b is the effective
+            number, (sum w)^2 / sum w^2.
+        ignore_class: Class id that does not count.
+
+    Returns:
+        Error in [0, 1].
+
+    Raises:
+        ValueError: If shapes do not fit, there is no sample, or a value is
+            out of range.
+
+    Example:
+
+    >>> probs = [[0.9, 0.1]] * 4
+    >>> round(debiased_calibration_error([0, 0, 0, 1], probs), 4)
+    0.0
+    >>> round(rmsce([0, 0, 0, 1], probs), 4)
+    0.15
+
+    Reference:
+        Kumar et al., Verified Uncertainty Calibration, NeurIPS 2019,
+        https://arxiv.org/abs/1909.10155
+
+    Differs:
+        The reference bins by equal mass; these bins are of equal width.
+    """
+    top = top_label(
+        labels,
+        probs,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    sums = _bins_of(top, num_bins, closed)
+    return float(binned_errors.debiased_error(sums, whole_weights(top.weight)))
+
+
+def _bins_of(top: TopLabel, num_bins: int, closed: str) -> BinSums:
+    check_integer("num_bins", num_bins, 1)
+    check_in("closed", closed, ("right", "left"))
+    index = bin_index(top.confidence, num_bins, closed)
+    return bin_sums(top.confidence, top.correct, index, num_bins, top.weight)

@@ -1,0 +1,255 @@
+"""Calibration error of the probability of every class, exact in float64."""
+
+from collections.abc import Iterator
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_calib.formulas.bins import bin_index
+from keras_calib.functional.equal_mass import sorted_mass_error
+from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import check_at_most
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.readers import Predictions
+from keras_calib.inputs.readers import read_arrays
+from keras_calib.inputs.top_label import hard_labels
+from keras_calib.numerics.arrays import logsumexp
+
+__all__ = ["ClasswiseBins", "classwise_bins", "classwise_ece"]
+
+# Probabilities worked on at once: temporaries stay below 50 MB.
+_BLOCK = 2**19
+
+
+class ClasswiseBins(NamedTuple):
+    """What the bins of every class hold, arrays `(num_classes, num_bins)`.
+
+    Attributes:
+        weight: Weight of the samples whose p_k is in the bin.
+        probability: Weighted sum of p_k.
+        positive: Weight of those that are of the class.
+        residual: `probability - positive`, subtracted before rounding.
+        total: Weight of all samples.
+    """
+
+    weight: np.ndarray
+    probability: np.ndarray
+    positive: np.ndarray
+    residual: np.ndarray
+    total: float
+
+
+def classwise_ece(
+    labels: Any,
+    probs: Any,
+    *,
+    num_bins: int = 15,
+    edges: str = "width",
+    threshold: float = 0.0,
+    closed: str = "right",
+    classes: str = "all",
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+) -> float:
+    """Mean over the classes of the calibration error of p_k, in float64.
+
+    (1 / K) sum_k sum_b (n_kb / N) |mean p_k - share of class k| over bins of
+    p_k, for every sample and not only where class k is predicted. Also
+    called SCE; over bins of equal mass ACE, and with a threshold TACE.
+
+    Args:
+        labels: Class ids `(n, ...)` or one-hot or soft labels
+            `(n, ..., num_classes)`, of which the largest counts.
+        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
+            second of two classes.
+        num_bins: Number of bins of each class, at least 1.
+        edges: `"width"`: bins of equal width; p_k = 0 lies in no bin (lo,
+            hi]. `"mass"`: of equal mass, as `adaptive_ece`; every sample
+            from `threshold` on counts. `"rank"`: the edges of released code,
+            for parity with published tables: the p_k at the ranks
+            i floor(N / num_bins), with (lo, hi] membership, which leaves out
+            the smallest; without weights.
+        threshold: Smaller p_k are in no bin, in [0, 1]. They still count in
+            N; at `edges="rank"` they also rank, as zeros.
+        closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi) and 1 in
+            the last. Only for `edges="width"`.
+        classes: `"all"`, or `"to_largest_label"`: K is the largest id in
+            `labels` plus one, as in released code.
+        from_logits: Whether `probs` are logits.
+        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+        ignore_class: Class id that does not count.
+
+    Returns:
+        Error in [0, 1]; at most 2 / K, for the p_k of a sample sum to 1.
+
+    Raises:
+        ValueError: If shapes do not fit, there is no sample, or a value is
+            out of range.
+
+    Example:
+
+    >>> probs = [[0.8, 0.2], [0.6, 0.4]]
+    >>> round(classwise_ece([0, 1], probs, num_bins=10), 4)
+    0.4
+
+    Reference:
+        Nixon et al., Measuring Calibration in Deep Learning, CVPR Workshops
+        2019, https://arxiv.org/abs/1904.01685
+    """
+    check_integer("num_bins", num_bins, 1)
+    check_in("edges", edges, ("width", "mass", "rank"))
+    check_at_least("threshold", threshold, 0.0)
+    check_at_most("threshold", threshold, 1.0)
+    check_in("closed", closed, ("right", "left"))
+    check_in("classes", classes, ("all", "to_largest_label"))
+    if edges == "rank" and sample_weight is not None:
+        raise ValueError(
+            invalid(
+                '`sample_weight` needs `edges="width"` or "mass"', edges=edges
+            )
+        )
+    if edges != "width" and closed != "right":
+        raise ValueError(invalid('`closed` needs `edges="width"`', edges=edges))
+    read = read_arrays(
+        labels,
+        probs,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    ids = hard_labels(read.labels)
+    num_classes = read.outputs.shape[-1]
+    if classes == "to_largest_label":
+        num_classes = int(ids.max()) + 1
+    weight = np.ones(len(ids)) if read.weight is None else read.weight
+    total = 0.0
+    for first, p in _by_class(read, num_classes):
+        if edges == "width":
+            kept = p >= threshold
+            index = _width_index(p, kept, num_bins, closed)
+            residual = _residual(p, first, ids, weight) * kept
+            total += np.abs(_binned(index, residual, num_bins)).sum()
+            continue
+        for k, p_k in enumerate(p, start=first):
+            y_k = ids == k
+            if edges == "rank":
+                total += _rank_error(p_k, y_k, num_bins, threshold)
+            elif (keep := p_k >= threshold).any():
+                # Its error is of the weight that is kept.
+                w = weight[keep]
+                total += w.sum() * sorted_mass_error(
+                    p_k[keep], (p_k - y_k)[keep], num_bins, weight=w
+                )
+    return float(total / (num_classes * weight.sum()))
+
+
+def classwise_bins(
+    labels: Any,
+    probs: Any,
+    *,
+    num_bins: int = 15,
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+) -> ClasswiseBins:
+    """Sums over the bins (lo, hi] of each class, as `classwise_ece` has them.
+
+    The mean over the classes of sum_b |residual_b| / total is the classwise
+    ECE; arguments are its own.
+    """
+    check_integer("num_bins", num_bins, 1)
+    read = read_arrays(
+        labels,
+        probs,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    ids = hard_labels(read.labels)
+    weight = np.ones(len(ids)) if read.weight is None else read.weight
+    blocks = []
+    for first, p in _by_class(read, read.outputs.shape[-1]):
+        kept = np.ones(p.shape, bool)
+        index = _width_index(p, kept, num_bins, "right")
+        residual = _residual(p, first, ids, weight) * kept
+        kept = kept * weight
+        sums = [_binned(index, x, num_bins) for x in (kept, p * kept, residual)]
+        blocks.append((*sums[:2], sums[1] - sums[2], sums[2]))
+    sums = [np.concatenate(x) for x in zip(*blocks, strict=True)]
+    return ClasswiseBins(*sums, float(weight.sum()))
+
+
+def _by_class(
+    read: Predictions, num_classes: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """First class and probabilities `(block, n)`, float64, of some classes."""
+    outputs = read.outputs
+    num_rows = len(outputs)
+    log_total = None
+    if read.from_logits:
+        rows = max(1, _BLOCK // outputs.shape[-1])
+        log_total = np.concatenate(
+            [
+                logsumexp(outputs[start : start + rows].astype("float64"))
+                for start in range(0, num_rows, rows)
+            ]
+        )
+    step = max(1, _BLOCK // num_rows)
+    for first in range(0, num_classes, step):
+        block = outputs[:, first : min(first + step, num_classes)].T
+        p = np.array(block, dtype="float64", order="C")
+        if log_total is not None:
+            p -= log_total
+            np.exp(p, out=p)
+        yield first, np.clip(p, 0.0, 1.0, out=p)
+
+
+def _width_index(
+    p: np.ndarray, kept: np.ndarray, num_bins: int, closed: str
+) -> np.ndarray:
+    """Bin of each probability of some classes `(block, n)`, class by class.
+
+    Those of 0 that lie in no bin are taken out of `kept`.
+    """
+    if closed == "right":
+        kept &= p > 0
+    index = bin_index(p, num_bins, closed)
+    index += num_bins * np.arange(len(p))[:, None]
+    return index
+
+
+def _residual(
+    p: np.ndarray, first: int, ids: np.ndarray, weight: np.ndarray
+) -> np.ndarray:
+    """weight (p - y) of some classes `(block, n)`."""
+    classes = np.arange(len(p))[:, None]
+    residual = p - (ids == first + classes)
+    residual *= weight
+    return residual
+
+
+def _binned(index: np.ndarray, values: np.ndarray, num_bins: int) -> np.ndarray:
+    """Sums of the bins of some classes, `(block, num_bins)`."""
+    sums = np.bincount(
+        index.reshape(-1),
+        weights=values.reshape(-1),
+        minlength=num_bins * len(index),
+    )
+    return sums.reshape(len(index), num_bins)
+
+
+def _rank_error(
+    p: np.ndarray, y: np.ndarray, num_bins: int, threshold: float
+) -> float:
+    """Sum of |p - y| over bins whose edges are p at some ranks, `(n,)`."""
+    p = np.where(p < threshold, 0.0, p)
+    ranks = np.arange(num_bins) * (len(p) // num_bins)
+    edges = np.append(np.sort(p)[ranks], 1.0)
+    # What lies at or below the first edge is in no bin.
+    index = np.searchsorted(edges, p, side="left")
+    sums = np.bincount(index, weights=p - y, minlength=num_bins + 1)
+    return np.abs(sums)[1:].sum()

@@ -1,0 +1,170 @@
+"""How well a score tells right predictions from wrong ones, in float64."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from keras_calib.formulas.operating_points import failure_fpr95_of_groups
+from keras_calib.formulas.risk_coverage import failure_auroc_of_groups
+from keras_calib.functional.ranking import ranked
+from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.checks import check_at_most
+from keras_calib.inputs.checks import check_in
+from keras_calib.numerics.arrays import safe_divide
+
+__all__ = ["failure_auroc", "failure_average_precision", "failure_fpr95"]
+
+
+def failure_auroc(
+    labels: Any,
+    probs: Any,
+    *,
+    score: str | Callable[[Any], Any] = "msp",
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+) -> float:
+    """P(a correct prediction scores higher than a wrong one), ties half.
+
+    The area under the ROC curve of correctness. It says nothing of the error
+    rate: with a the accuracy,
+    AUGRC = (1 - AUROC) a (1 - a) + (1 - a)^2 / 2.
+
+    Args:
+        labels: As in `aurc`, shape `(n, ...)`.
+        probs: As in `aurc`, shape `(n, ..., num_classes)`.
+        score: As in `aurc`.
+        from_logits: Whether `probs` are logits.
+        sample_weight: As in `aurc`.
+        ignore_class: Class id that does not count.
+
+    Returns:
+        AUROC in [0, 1]; 0.5, no information, where all predictions are right
+        or all are wrong.
+
+    Example:
+
+    >>> probs = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4]]
+    >>> failure_auroc([0, 1, 0], probs)
+    0.5
+
+    Reference:
+        Hendrycks and Gimpel, A Baseline for Detecting Misclassified and
+        Out-of-Distribution Examples, ICLR 2017,
+        https://arxiv.org/abs/1610.02136
+    """
+    groups, _ = ranked(
+        labels,
+        probs,
+        score=score,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    return float(failure_auroc_of_groups(groups))
+
+
+def failure_fpr95(
+    labels: Any,
+    probs: Any,
+    *,
+    tpr: float = 0.95,
+    score: str | Callable[[Any], Any] = "msp",
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+) -> float:
+    """Share of the wrong predictions accepted with 95 % of the right ones.
+
+    At the highest threshold that accepts at least that share of the right
+    predictions. Tied samples are accepted together.
+
+    Args:
+        labels: As in `aurc`, shape `(n, ...)`.
+        probs: As in `aurc`, shape `(n, ..., num_classes)`.
+        tpr: Share of the right predictions to accept, in (0, 1].
+        score: As in `aurc`.
+        from_logits: Whether `probs` are logits.
+        sample_weight: As in `aurc`.
+        ignore_class: Class id that does not count.
+
+    Returns:
+        Share in [0, 1]; 0 where all predictions are right or all are wrong.
+
+    Example:
+
+    >>> probs = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4]]
+    >>> failure_fpr95([0, 0, 1], probs)
+    0.0
+
+    Reference:
+        Hendrycks et al., Deep Anomaly Detection with Outlier Exposure, ICLR
+        2019, section 4.1, https://arxiv.org/abs/1812.04606
+    """
+    check_above("tpr", tpr, 0.0)
+    check_at_most("tpr", tpr, 1.0)
+    groups, _ = ranked(
+        labels,
+        probs,
+        score=score,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    return float(failure_fpr95_of_groups(groups, tpr))
+
+
+def failure_average_precision(
+    labels: Any,
+    probs: Any,
+    *,
+    positive: str = "error",
+    score: str | Callable[[Any], Any] = "msp",
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+) -> float:
+    """Average precision of finding the wrong, or the right, predictions.
+
+    sum_t (recall_t - recall_(t-1)) precision_t over the thresholds t. A
+    random score gives the share of the positive ones.
+
+    Args:
+        labels: As in `aurc`, shape `(n, ...)`.
+        probs: As in `aurc`, shape `(n, ..., num_classes)`.
+        positive: `"error"`: wrong predictions are to be found, least sure
+            first; `"success"`: right ones, surest first.
+        score: As in `aurc`.
+        from_logits: Whether `probs` are logits.
+        sample_weight: As in `aurc`.
+        ignore_class: Class id that does not count.
+
+    Returns:
+        Average precision in [0, 1]; 0 if nothing is positive.
+
+    Example:
+
+    >>> probs = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4]]
+    >>> failure_average_precision([0, 0, 1], probs)
+    1.0
+
+    Reference:
+        Hendrycks and Gimpel, A Baseline for Detecting Misclassified and
+        Out-of-Distribution Examples, ICLR 2017,
+        https://arxiv.org/abs/1610.02136
+    """
+    check_in("positive", positive, ("error", "success"))
+    groups, _ = ranked(
+        labels,
+        probs,
+        score=score,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    mass, found = groups.mass, groups.mass - groups.wrong
+    if positive == "error":
+        mass, found = mass[::-1], groups.wrong[::-1]
+    precision = safe_divide(np.cumsum(found), np.cumsum(mass))
+    return float(safe_divide(np.sum(found * precision), np.sum(found)))

@@ -1,0 +1,357 @@
+"""Is a network calibrated, and is one network better than another?"""
+
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import chi2
+from scipy.stats import norm
+
+from keras_calib.formulas.binned_errors import calibration_error
+from keras_calib.formulas.bins import bin_index
+from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.intervals import poisson_binomial_tails
+from keras_calib.formulas.intervals import tail_of
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.top_label import top_label
+from keras_calib.numerics.arrays import as_array
+
+__all__ = ["CalibrationTest", "Comparison", "calibration_test", "compare"]
+
+# Uniform numbers drawn at once, 8 MB.
+_BLOCK = 1_000_000
+# Of a bin, for its squared gap to be nearly chi-square.
+_ENOUGH_VARIANCE = 5.0
+
+
+class CalibrationTest(NamedTuple):
+    """Result of `calibration_test`.
+
+    Attributes:
+        statistic: The value of the test statistic.
+        p_value: Probability of one as extreme, were the network calibrated.
+    """
+
+    statistic: float
+    p_value: float
+
+
+class Comparison(NamedTuple):
+    """Result of `compare`.
+
+    Attributes:
+        a: Metric of the first network.
+        b: Metric of the second.
+        difference: `a - b`.
+        low: Lower end of the interval of the difference.
+        high: Upper end.
+        p_value: Two-sided, of no difference.
+    """
+
+    a: float
+    b: float
+    difference: float
+    low: float
+    high: float
+    p_value: float
+
+
+def calibration_test(
+    labels: Any,
+    probs: Any,
+    *,
+    statistic: str = "ece",
+    num_bins: int = 15,
+    num_samples: int = 1000,
+    seed: int = 0,
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+) -> CalibrationTest:
+    """Tests whether predictions are right as often as their confidence says.
+
+    `"ece"`: ECE over equal-width bins, against that of labels drawn from the
+    confidences, p = (1 + #{drawn >= observed}) / (1 + num_samples).
+    `"chi2"`: sum_b (correct_b - confidence_b)^2 / sum_{i in b} c_i (1 - c_i)
+    over bins of equal mass, against chi-square with as many degrees of
+    freedom as bins. Neighbours are merged until each holds a variance of
+    five; where only one bin is left, the number of right predictions is
+    tested exactly.
+    `"spiegelhalter"`: Z = sum (correct - c) (1 - 2 c) / sqrt(sum (1 - 2 c)^2
+    c (1 - c)), two-sided; needs no bins and sees uniform over- or
+    underconfidence best, gaps of changing sign hardly.
+
+    Args:
+        labels: Class ids `(n, ...)` or one-hot or soft labels
+            `(n, ..., num_classes)`.
+        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
+            second of two classes.
+        statistic: `"ece"`, `"chi2"` or `"spiegelhalter"`.
+        num_bins: Number of bins, at least 1.
+        num_samples: Number of draws for `"ece"`, at least 1.
+        seed: Seed of the draws.
+        from_logits: Whether `probs` are logits.
+        sample_weight: Must be None: with weights the null distributions
+            would be others.
+        ignore_class: Class id that does not count.
+
+    Returns:
+        Statistic and p-value.
+
+    Raises:
+        ValueError: If weights are given, shapes do not fit, there is no
+            sample, or a value is out of range.
+
+    Example:
+
+    >>> probs = [[0.9, 0.1]] * 100
+    >>> test = calibration_test([0] * 70 + [1] * 30, probs)
+    >>> print(f"ECE {test.statistic:.2f}, p = {test.p_value:.3f}")
+    ECE 0.20, p = 0.001
+
+    Reference:
+        Vaicenavicius et al., Evaluating Model Calibration in Classification,
+        AISTATS 2019, https://arxiv.org/abs/1902.06977 (resampling);
+        Spiegelhalter, Probabilistic Prediction in Patient Management and
+        Clinical Trials, Statistics in Medicine 1986,
+        https://doi.org/10.1002/sim.4780050506
+    """
+    check_in("statistic", statistic, ("ece", "chi2", "spiegelhalter"))
+    check_integer("num_bins", num_bins, 1)
+    check_integer("num_samples", num_samples, 1)
+    if sample_weight is not None:
+        raise ValueError(
+            invalid(
+                "`sample_weight` must be None: the test counts predictions",
+                sample_weight=type(sample_weight).__name__,
+            )
+        )
+    top = top_label(
+        labels, probs, from_logits=from_logits, ignore_class=ignore_class
+    )
+    # A softmax in float32 can round to slightly more than 1.
+    confidence = np.clip(top.confidence.astype("float64"), 0.0, 1.0)
+    if statistic == "ece":
+        rng = np.random.default_rng(seed)
+        return _resampled_ece(
+            confidence, top.correct, num_bins, num_samples, rng
+        )
+    if statistic == "chi2":
+        return _chi_square(confidence, top.score, top.correct, num_bins)
+    return _spiegelhalter(confidence, top.correct)
+
+
+def compare(
+    labels: Any,
+    probs_a: Any,
+    probs_b: Any,
+    metric: Callable[..., float],
+    *,
+    level: float = 0.95,
+    num_replicates: int = 400,
+    seed: int = 0,
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+    **options: Any,
+) -> Comparison:
+    """Difference of a metric between two networks on the same samples.
+
+    A paired bootstrap: every row counts a Poisson(1) number of times, the
+    same for both networks, which removes the noise they share. The interval
+    is difference -+ z times the standard deviation of the replicates.
+
+    It is not made of percentiles of the replicates because those of a
+    binned calibration error are shifted: each replicate has more noise, and
+    hence more bias, than the data. Such a bias is also in the difference
+    itself where one network is much better calibrated than the other; the
+    interval is then for the difference to expect from test sets of this
+    size.
+
+    Args:
+        labels: Class ids `(n, ...)` or one-hot or soft labels
+            `(n, ..., num_classes)`.
+        probs_a: Outputs of the first network, `(n, ..., num_classes)`.
+        probs_b: Outputs of the second, of the same number of rows.
+        metric: An exact function of this package, such as
+            `keras_calib.aurc`, or one that takes the same arguments.
+        level: Probability to cover, in (0, 1).
+        num_replicates: Number of replicates, at least 2.
+        seed: Seed of the replicates.
+        from_logits: Whether the outputs are logits.
+        sample_weight: Weights of the shape of the class ids, or `(n,)`;
+            a replicate multiplies them by its counts.
+        ignore_class: Class id that does not count.
+        **options: Passed on to `metric`, such as `num_bins`.
+
+    Returns:
+        Both values, their difference, its interval and a p-value. Rows are
+        those of the first axis: of dense predictions images are resampled,
+        not their pixels, which are not independent.
+
+    Raises:
+        ValueError: If shapes do not fit or a value is out of range.
+
+    Example:
+
+    >>> from keras_calib import ece
+    >>> labels = [0] * 70 + [1] * 30
+    >>> result = compare(labels, [[0.9, 0.1]] * 100, [[0.7, 0.3]] * 100, ece)
+    >>> print(f"{result.difference:.2f}, p = {result.p_value:.2g}")
+    0.20, p = 6.1e-05
+
+    Reference:
+        Efron and Tibshirani, An Introduction to the Bootstrap, 1993,
+        chapters 6 and 12
+    """
+    tail = tail_of(level)
+    check_integer("num_replicates", num_replicates, 2)
+    arrays = {"labels": labels, "probs_a": probs_a, "probs_b": probs_b}
+    labels, *outputs = (as_array(v, name) for name, v in arrays.items())
+    rows = outputs[0].shape[0] if outputs[0].ndim else 0
+    for name, value in (("labels", labels), ("probs_b", outputs[1])):
+        if value.shape[:1] != (rows,):
+            raise ValueError(
+                invalid(
+                    f"`{name}` must have as many rows as `probs_a`",
+                    **{
+                        f"{name}.shape": value.shape,
+                        "probs_a.shape": outputs[0].shape,
+                    },
+                )
+            )
+    reading = {"from_logits": from_logits, "ignore_class": ignore_class}
+
+    def difference(weight: Any) -> np.ndarray:
+        return np.array(
+            [
+                metric(labels, v, sample_weight=weight, **reading, **options)
+                for v in outputs
+            ]
+        )
+
+    values = difference(sample_weight)
+    if sample_weight is not None:
+        sample_weight = as_array(sample_weight, "sample_weight", "float64")
+    rng = np.random.default_rng(seed)
+    replicates = np.empty(num_replicates)
+    for i in range(num_replicates):
+        counts = rng.poisson(size=rows).astype("float64")
+        if sample_weight is not None:
+            shape = (rows, *[1] * (sample_weight.ndim - 1))
+            counts = sample_weight * counts.reshape(shape)
+        if counts.any():
+            replicates[i] = np.subtract(*difference(counts))
+        else:
+            # Of a few rows all may be left out; then nothing differs.
+            replicates[i] = 0.0
+    observed = float(values[0] - values[1])
+    error = float(np.std(replicates, ddof=1))
+    reach = norm.isf(tail) * error
+    if error > 0.0:
+        p_value = float(2.0 * norm.sf(abs(observed) / error))
+    else:
+        p_value = 1.0 if observed == 0.0 else 0.0
+    return Comparison(
+        a=float(values[0]),
+        b=float(values[1]),
+        difference=observed,
+        low=observed - reach,
+        high=observed + reach,
+        p_value=p_value,
+    )
+
+
+def _resampled_ece(
+    confidence: np.ndarray,
+    correct: np.ndarray,
+    num_bins: int,
+    num_samples: int,
+    rng: np.random.Generator,
+) -> CalibrationTest:
+    """ECE against that of labels drawn from the confidences."""
+    index = bin_index(confidence, num_bins)
+    sums = bin_sums(confidence, correct, index, num_bins)
+    observed = float(calibration_error(sums))
+    # Sorted by bin, the sums of many draws are sums of slices.
+    confidence = confidence[np.argsort(index, kind="stable")]
+    filled = sums.weight > 0
+    expected = sums.confidence[filled]
+    ends = np.cumsum(sums.weight[filled]).astype(int)
+    starts = np.r_[0, ends[:-1]]
+    rows = max(1, _BLOCK // len(confidence))
+    reached = 0
+    for first in range(0, num_samples, rows):
+        size = (min(rows, num_samples - first), len(confidence))
+        drawn = rng.random(size) < confidence
+        hits = np.add.reduceat(drawn, starts, axis=1, dtype="int64")
+        errors = np.abs(expected - hits).sum(axis=1) / len(confidence)
+        # Draws equal to the data must count whatever the rounding.
+        reached += int(np.sum(errors >= observed - 1e-12))
+    return CalibrationTest(observed, (1 + reached) / (1 + num_samples))
+
+
+def _chi_square(
+    confidence: np.ndarray,
+    score: np.ndarray,
+    correct: np.ndarray,
+    num_bins: int,
+) -> CalibrationTest:
+    """Squared gaps over their variances, in bins of equal mass."""
+    order = np.sort(score)
+    # Tied scores go to one bin, that of the middle one.
+    below = np.searchsorted(order, score, side="left")
+    through = np.searchsorted(order, score, side="right")
+    index = (below + through - 1) * num_bins // (2 * len(score))
+    # Confidences of 1 and of 0 leave no chance: all or nothing.
+    certain = confidence * (1.0 - confidence) == 0.0
+    if np.any(correct[certain] != confidence[certain]):
+        return CalibrationTest(np.inf, 0.0)
+    gap = np.bincount(index, weights=correct - confidence)
+    variance = np.bincount(index, weights=confidence * (1.0 - confidence))
+    starts = _merged_starts(variance)
+    if not len(starts):
+        return CalibrationTest(0.0, 1.0)
+    gap, variance = (np.add.reduceat(x, starts) for x in (gap, variance))
+    value = float(np.sum(gap**2 / variance))
+    if len(gap) == 1:
+        return CalibrationTest(value, _exact_p_value(confidence, correct))
+    return CalibrationTest(value, float(chi2.sf(value, len(gap))))
+
+
+def _merged_starts(variance: np.ndarray) -> list[int]:
+    """First bins of runs of bins that hold enough variance each."""
+    starts, held = [], _ENOUGH_VARIANCE
+    for i, more in enumerate(variance):
+        if held >= _ENOUGH_VARIANCE and variance[i:].sum() > 0:
+            rest = float(variance[i:].sum())
+            # What is left at the end joins the last run.
+            if not starts or rest >= _ENOUGH_VARIANCE:
+                starts.append(i)
+            held = 0.0
+        held += more
+    return starts
+
+
+def _exact_p_value(confidence: np.ndarray, correct: np.ndarray) -> float:
+    """Two-sided, of the number of right predictions."""
+    groups, count = np.unique(confidence, return_counts=True)
+    tails = poisson_binomial_tails(int(correct.sum()), groups, count)
+    return min(1.0, 2.0 * min(tails))
+
+
+def _spiegelhalter(
+    confidence: np.ndarray, correct: np.ndarray
+) -> CalibrationTest:
+    lean = 1.0 - 2.0 * confidence
+    distance = float(np.sum((correct - confidence) * lean))
+    variance = np.sum(lean**2 * confidence * (1.0 - confidence))
+    if variance == 0.0:
+        if distance == 0.0:
+            return CalibrationTest(0.0, 1.0)
+        return CalibrationTest(float(np.copysign(np.inf, distance)), 0.0)
+    z = distance / float(np.sqrt(variance))
+    return CalibrationTest(z, float(2.0 * norm.sf(abs(z))))

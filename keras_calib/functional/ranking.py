@@ -1,0 +1,146 @@
+"""Whole data sets ranked by a score: what selection functions work on."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from keras_calib.formulas.risk_coverage import RankedGroups
+from keras_calib.formulas.score_names import score_function
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import shape_of
+from keras_calib.inputs.readers import read_arrays
+from keras_calib.inputs.top_label import TopLabel
+from keras_calib.inputs.top_label import top_label
+from keras_calib.inputs.top_label import whole_weights
+from keras_calib.numerics.arrays import to_logits
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.arrays import top1
+
+__all__ = ["TIES", "rank", "ranked", "thresholds", "top_scored"]
+
+TIES = ("average", "order")
+
+# Of float64 scores, which are sums over some thousand classes.
+_ROUNDING = 1e-13
+# Numbers that are float64 at a time, 32 MB.
+_BLOCK = 2**22
+
+
+def ranked(
+    labels: Any,
+    probs: Any,
+    *,
+    score: str | Callable[[Any], Any] = "msp",
+    ties: str = "average",
+    **reading: Any,
+) -> tuple[RankedGroups, bool]:
+    """Groups of a whole data set, and whether its weights are counts.
+
+    `reading` as in `top_label`.
+    """
+    check_in("ties", ties, TIES)
+    top = top_scored(labels, probs, score, **reading)
+    return rank(top, ties), whole_weights(top.weight)
+
+
+def rank(top: TopLabel, ties: str = "average") -> RankedGroups:
+    """Groups of a whole data set, one per distinct score (or per sample).
+
+    Scores that differ by no more than rounding are tied: which of two equal
+    ones comes out larger may hang on the order of the classes.
+    """
+    order = np.argsort(-top.score, kind="stable")
+    mass = np.ones(len(order)) if top.weight is None else top.weight[order]
+    wrong = mass * (1.0 - top.correct[order])
+    if ties == "average":
+        score = top.score[order]
+        starts = _starts(score)
+        mass = np.add.reduceat(mass, starts)
+        wrong = np.add.reduceat(wrong, starts)
+    before = np.cumsum(np.r_[0.0, mass[:-1]])
+    wrong_before = np.cumsum(np.r_[0.0, wrong[:-1]])
+    return RankedGroups(mass, wrong, before, wrong_before, np.zeros_like(mass))
+
+
+def thresholds(top: TopLabel) -> np.ndarray:
+    """The smallest score of each group of `rank(top)`."""
+    score = -np.sort(-top.score)
+    return score[np.r_[_starts(score)[1:], len(score)] - 1]
+
+
+def _starts(score: np.ndarray) -> np.ndarray:
+    """Where groups of tied scores start, of scores in descending order."""
+    first, second = score[:-1], score[1:]
+    if score.dtype != np.float64:
+        # Too coarse: what rounding blurs could be most of the order.
+        return np.flatnonzero(np.r_[True, first != second])
+    size = np.maximum(np.abs(first), np.abs(second))
+    size = np.maximum(np.where(np.isfinite(size), size, 0.0), 1.0)
+    with np.errstate(invalid="ignore"):
+        # Equal infinities have no difference.
+        apart = first - second > _ROUNDING * size
+    return np.flatnonzero(np.r_[True, apart])
+
+
+def top_scored(
+    labels: Any,
+    probs: Any,
+    score: str | Callable[[Any], Any] = "msp",
+    **reading: Any,
+) -> TopLabel:
+    """`top_label` with the score of that name or function.
+
+    Raises:
+        ValueError: Also if a score is not finite, or not one per sample.
+    """
+    function = score_function(score)
+    top = top_label(labels, probs, **reading)
+    from_logits = reading.get("from_logits", False)
+    if score == "msp" and not from_logits:
+        return top
+    outputs = read_arrays(labels, probs, **reading).outputs
+    if score == "msp":
+        # Log-odds of logits, where probabilities near 1 still differ.
+        values = _in_blocks(
+            lambda rows: top1(rows, from_logits=True).log_odds, outputs
+        )
+        return top._replace(score=values)
+    if not from_logits:
+        outputs = to_logits(outputs)
+    if callable(score):
+        values = to_numpy(function(outputs), "float64")
+    else:
+        values = _in_blocks(function, outputs)
+    if values.shape != top.correct.shape:
+        raise ValueError(
+            invalid(
+                "`score` must return one value per sample",
+                **{
+                    "score.shape": shape_of(values),
+                    "samples": len(top.correct),
+                },
+            )
+        )
+    bad = int(np.sum(~np.isfinite(values)))
+    if bad:
+        raise ValueError(
+            invalid(
+                "`score` must return finite values",
+                **{"values that are not": bad},
+            )
+        )
+    return top._replace(score=values)
+
+
+def _in_blocks(
+    function: Callable[[np.ndarray], Any], outputs: np.ndarray
+) -> np.ndarray:
+    """Scores of rows in float64, without a float64 copy of all of them."""
+    size = max(1, _BLOCK // max(1, outputs.shape[-1]))
+    values = [
+        to_numpy(function(outputs[i : i + size].astype("float64")), "float64")
+        for i in range(0, len(outputs), size)
+    ]
+    return np.concatenate(values) if values else np.zeros(0)

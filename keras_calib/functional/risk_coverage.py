@@ -1,0 +1,398 @@
+"""Risk-coverage curves of whole data sets, exact and tie-aware in float64."""
+
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_calib.formulas.operating_points import coverage_at_risk_of_groups
+from keras_calib.formulas.operating_points import risk_at_coverage_of_groups
+from keras_calib.formulas.risk_coverage_conventions import analytic_optimum
+from keras_calib.formulas.risk_coverage_conventions import augrc_by_convention
+from keras_calib.formulas.risk_coverage_conventions import aurc_by_convention
+from keras_calib.formulas.risk_coverage_conventions import optimum_by_convention
+from keras_calib.functional.ranking import rank
+from keras_calib.functional.ranking import ranked
+from keras_calib.functional.ranking import thresholds
+from keras_calib.functional.ranking import top_scored
+from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import check_at_most
+from keras_calib.inputs.checks import check_in
+from keras_calib.numerics.arrays import safe_divide
+
+__all__ = [
+    "RiskCoverageCurve",
+    "augrc",
+    "aurc",
+    "coverage_at_accuracy",
+    "coverage_at_risk",
+    "eaurc",
+    "risk_at_coverage",
+    "risk_coverage_curve",
+]
+
+
+class RiskCoverageCurve(NamedTuple):
+    """Points of the curve, one for each threshold that can be set, `(n,)`.
+
+    Attributes:
+        coverage: Share of the weight that scores at least `threshold`.
+        risk: Share of wrong predictions among it.
+        threshold: Distinct scores, descending.
+    """
+
+    coverage: np.ndarray
+    risk: np.ndarray
+    threshold: np.ndarray
+
+
+def aurc(
+    labels: Any,
+    probs: Any,
+    *,
+    score: str | Callable[[Any], Any] = "msp",
+    ties: str = "average",
+    convention: str = "mean",
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+) -> float:
+    """Area under the risk-coverage curve of a whole data set, in float64.
+
+    AURC = (1/N) sum_k (errors among the k surest) / k, ranked by the
+    probability of the predicted class or another score. Lower is better; a
+    random ranking gives the error rate.
+
+    Args:
+        labels: Class ids `(n, ...)` or one-hot or soft labels
+            `(n, ..., num_classes)`.
+        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
+            second of two classes.
+        score: What ranks: `"msp"` (the probability of the predicted class),
+            `"max_logit"`, `"logit_margin"`, `"prob_margin"`,
+            `"neg_entropy"`, `"neg_energy"`, `"gini"` (in the precision of
+            the backend, float32 on JAX), `"p_norm"`, or a function of
+            logits `(n, num_classes)`, or log p, to `(n,)`, higher = surer.
+        ties: `"average"`: the mean over all orders of tied samples;
+            `"order"`: tied samples stay in the order given.
+        convention: `"mean"` as above; or as other code has it, R_k the risk
+            of the k surest: `"trapezoid"`, the trapezoid rule from coverage
+            1/N, over 1 - 1/N; `"origin"`, the same from (0, 0); `"merged"`,
+            between thresholds, flat to coverage 0; `"geifman"`, the mean
+            with denominators k + 1 for k < N; `"achievable"`, the area
+            below the convex hull. Weights that are not whole go with
+            `"mean"`, `"merged"` and `"achievable"` only.
+        from_logits: Whether `probs` are logits; these tie less.
+        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+            Whole numbers count as repeats of the sample, others as mass.
+        ignore_class: Class id that does not count.
+
+    Returns:
+        AURC in [0, 1]; papers print it times 1000.
+
+    Raises:
+        ValueError: If shapes do not fit, there is no sample, or a value is
+            out of range.
+
+    Example:
+
+    >>> round(aurc([0, 1], [[0.8, 0.2], [0.6, 0.4]]), 4)
+    0.25
+
+    Reference:
+        Geifman et al., Bias-Reduced Uncertainty Estimation for Deep Neural
+        Classifiers, ICLR 2019, https://arxiv.org/abs/1805.08206
+
+    Differs:
+        The released code, `"geifman"`, sorts tied samples as they come; the
+        default here is the exact mean over their orders.
+    """
+    groups, whole = ranked(
+        labels,
+        probs,
+        score=score,
+        ties=ties,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    return aurc_by_convention(groups, whole, convention)
+
+
+def eaurc(
+    labels: Any,
+    probs: Any,
+    *,
+    score: str | Callable[[Any], Any] = "msp",
+    ties: str = "average",
+    convention: str = "mean",
+    optimum: str = "finite",
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+) -> float:
+    """Excess AURC: AURC less that of a ranking with every error last.
+
+    Args:
+        labels: As in `aurc`, shape `(n, ...)`.
+        probs: As in `aurc`, shape `(n, ..., num_classes)`.
+        score: As in `aurc`.
+        ties: `"average"` or `"order"`, as in `aurc`.
+        convention: As in `aurc`.
+        optimum: `"finite"`: the optimum of as many samples, by the same
+            convention; `"analytic"`: the limit r + (1 - r) log(1 - r).
+        from_logits: Whether `probs` are logits.
+        sample_weight: As in `aurc`.
+        ignore_class: Class id that does not count.
+
+    Returns:
+        E-AURC in [0, 1]; with the analytic optimum it can be below 0.
+
+    Reference:
+        Geifman et al., Bias-Reduced Uncertainty Estimation for Deep Neural
+        Classifiers, ICLR 2019, https://arxiv.org/abs/1805.08206
+
+    Differs:
+        The paper has the analytic optimum.
+    """
+    check_in("optimum", optimum, ("finite", "analytic"))
+    groups, whole = ranked(
+        labels,
+        probs,
+        score=score,
+        ties=ties,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    value = aurc_by_convention(groups, whole, convention)
+    if optimum == "analytic":
+        return value - analytic_optimum(groups)
+    return value - optimum_by_convention(groups, whole, convention)
+
+
+def augrc(
+    labels: Any,
+    probs: Any,
+    *,
+    score: str | Callable[[Any], Any] = "msp",
+    ties: str = "average",
+    convention: str = "origin",
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+) -> float:
+    """Area under the generalised risk-coverage curve.
+
+    The average over thresholds of the share of all samples that is accepted
+    and wrong; a random ranking gives half the error rate.
+
+    Args:
+        labels: As in `aurc`, shape `(n, ...)`.
+        probs: As in `aurc`, shape `(n, ..., num_classes)`.
+        score: As in `aurc`.
+        ties: `"average"` or `"order"`, as in `aurc`.
+        convention: `"origin"`: the area from coverage 0; `"trapezoid"`: the
+            trapezoid rule from coverage 1/N, over 1 - 1/N, for whole
+            weights.
+        from_logits: Whether `probs` are logits.
+        sample_weight: As in `aurc`.
+        ignore_class: Class id that does not count.
+
+    Returns:
+        AUGRC in [0, 0.5].
+
+    Reference:
+        Traub et al., Overcoming Common Flaws in the Evaluation of Selective
+        Classification Systems, NeurIPS 2024, https://arxiv.org/abs/2407.01032
+    """
+    groups, whole = ranked(
+        labels,
+        probs,
+        score=score,
+        ties=ties,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    return augrc_by_convention(groups, whole, convention)
+
+
+def coverage_at_risk(
+    labels: Any,
+    probs: Any,
+    risk: float,
+    *,
+    score: str | Callable[[Any], Any] = "msp",
+    ties: str = "average",
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+) -> float:
+    """The largest coverage at which the risk is at most `risk`.
+
+    Args:
+        labels: As in `aurc`, shape `(n, ...)`.
+        probs: As in `aurc`, shape `(n, ..., num_classes)`.
+        risk: Allowed share of errors among the accepted, in [0, 1].
+        score: As in `aurc`.
+        ties: `"average"`: only thresholds that can be set count, tied
+            samples are accepted together; `"order"`: any prefix counts.
+        from_logits: Whether `probs` are logits.
+        sample_weight: As in `aurc`.
+        ignore_class: Class id that does not count.
+
+    Returns:
+        Coverage in [0, 1]; 0 if no threshold is good enough.
+
+    Reference:
+        Geifman and El-Yaniv, Selective Classification for Deep Neural
+        Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
+    """
+    check_at_least("risk", risk, 0.0)
+    check_at_most("risk", risk, 1.0)
+    groups, _ = ranked(
+        labels,
+        probs,
+        score=score,
+        ties=ties,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    return float(coverage_at_risk_of_groups(groups, risk))
+
+
+def coverage_at_accuracy(
+    labels: Any,
+    probs: Any,
+    accuracy: float,
+    *,
+    score: str | Callable[[Any], Any] = "msp",
+    ties: str = "average",
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+) -> float:
+    """The largest coverage at which the accuracy is at least `accuracy`.
+
+    Args:
+        labels: As in `aurc`, shape `(n, ...)`.
+        probs: As in `aurc`, shape `(n, ..., num_classes)`.
+        accuracy: Share of correct predictions among the accepted, in [0, 1].
+        score: As in `aurc`.
+        ties: As in `coverage_at_risk`.
+        from_logits: Whether `probs` are logits.
+        sample_weight: As in `aurc`.
+        ignore_class: Class id that does not count.
+
+    Returns:
+        Coverage in [0, 1]; 0 if no threshold is good enough.
+
+    Reference:
+        Galil et al., What Can We Learn From The Selective Prediction And
+        Uncertainty Estimation Performance Of 523 Imagenet Classifiers?, ICLR
+        2023, https://arxiv.org/abs/2302.11874
+    """
+    check_at_least("accuracy", accuracy, 0.0)
+    check_at_most("accuracy", accuracy, 1.0)
+    return coverage_at_risk(
+        labels,
+        probs,
+        1.0 - accuracy,
+        score=score,
+        ties=ties,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+
+
+def risk_at_coverage(
+    labels: Any,
+    probs: Any,
+    coverage: float,
+    *,
+    score: str | Callable[[Any], Any] = "msp",
+    ties: str = "average",
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+) -> float:
+    """The risk at the smallest coverage of at least `coverage`.
+
+    Args:
+        labels: As in `aurc`, shape `(n, ...)`.
+        probs: As in `aurc`, shape `(n, ..., num_classes)`.
+        coverage: Share of the samples to accept, in (0, 1]. The weight is
+            rounded up to whole samples.
+        score: As in `aurc`.
+        ties: `"average"`: samples tied at the threshold count in
+            proportion; `"order"`: tied samples stay in the order given.
+        from_logits: Whether `probs` are logits.
+        sample_weight: As in `aurc`.
+        ignore_class: Class id that does not count.
+
+    Returns:
+        Share of errors among the accepted, in [0, 1].
+
+    Reference:
+        Geifman and El-Yaniv, Selective Classification for Deep Neural
+        Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
+    """
+    check_above("coverage", coverage, 0.0)
+    check_at_most("coverage", coverage, 1.0)
+    groups, whole = ranked(
+        labels,
+        probs,
+        score=score,
+        ties=ties,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    return float(risk_at_coverage_of_groups(groups, coverage, whole))
+
+
+def risk_coverage_curve(
+    labels: Any,
+    probs: Any,
+    *,
+    score: str | Callable[[Any], Any] = "msp",
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+) -> RiskCoverageCurve:
+    """The risk-coverage curve at every threshold that can be set.
+
+    Args:
+        labels: As in `aurc`, shape `(n, ...)`.
+        probs: As in `aurc`, shape `(n, ..., num_classes)`.
+        score: As in `aurc`.
+        from_logits: Whether `probs` are logits.
+        sample_weight: As in `aurc`.
+        ignore_class: Class id that does not count.
+
+    Returns:
+        RiskCoverageCurve of arrays `(num_thresholds,)`, coverage ascending.
+        Thresholds are scores: of `"msp"` confidences, or log-odds of logits.
+
+    Reference:
+        El-Yaniv and Wiener, On the Foundations of Noise-free Selective
+        Classification, JMLR 2010,
+        https://www.jmlr.org/papers/v11/el-yaniv10a.html
+    """
+    top = top_scored(
+        labels,
+        probs,
+        score,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    groups = rank(top)
+    through = groups.before + groups.mass
+    risk = safe_divide(groups.wrong_before + groups.wrong, through)
+    return RiskCoverageCurve(through / through[-1], risk, thresholds(top))

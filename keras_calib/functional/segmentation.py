@@ -1,0 +1,102 @@
+"""Metrics of dense predictions, image by image."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_not_empty
+from keras_calib.inputs.checks import check_rank
+from keras_calib.inputs.checks import invalid
+from keras_calib.numerics.arrays import as_array
+
+__all__ = ["per_image"]
+
+
+def per_image(
+    function: Callable[..., float],
+    labels: Any,
+    probs: Any,
+    *,
+    background: int | None = None,
+    ignore_class: int | None = None,
+    **options: Any,
+) -> float:
+    """Mean of a metric over images, by their number of valid pixels.
+
+    sum_i n_i function(image i) / sum_i n_i, over images with n_i > 0 valid
+    pixels. Published tables of segmentation use it, often without the
+    background; the metric of all pixels together is another number, and
+    never larger for errors that are means of absolute gaps of fixed bins.
+
+    Args:
+        function: Exact metric, called with labels `(n_i,)`, predictions
+            `(n_i, num_classes)` and `options`; returns a number.
+        labels: Class ids `(batch, ...)`.
+        probs: What `function` takes, `(batch, ..., num_classes)`.
+        background: Class id whose pixels do not count, or None.
+        ignore_class: Class id that does not count either, or None.
+        **options: Further arguments of `function`, as `from_logits=True`;
+            no `sample_weight`.
+
+    Returns:
+        Mean, in the unit of `function`.
+
+    Raises:
+        ValueError: If shapes do not fit or no pixel is valid.
+        TypeError: If `options` has a `sample_weight`.
+
+    Example:
+
+    >>> from keras_calib import ece
+    >>> labels = [[0, 255], [1, 1]]
+    >>> probs = [[[0.8, 0.2], [0.5, 0.5]], [[0.6, 0.4], [0.1, 0.9]]]
+    >>> round(per_image(ece, labels, probs, ignore_class=255), 4)
+    0.3
+
+    Reference:
+        Liu et al., The Devil is in the Margin: Margin-based Label Smoothing
+        for Network Calibration, CVPR 2022, https://arxiv.org/abs/2111.15430,
+        whose released code evaluates segmentation so.
+    """
+    labels, probs = as_array(labels, "labels"), as_array(probs, "probs")
+    check_rank("probs", probs, 3, "(batch, ..., num_classes)")
+    check_not_empty("probs", probs)
+    if labels.shape != probs.shape[:-1]:
+        raise ValueError(
+            invalid(
+                "`labels` must be class ids of the shape of `probs` without "
+                "the classes",
+                **{"labels.shape": labels.shape, "probs.shape": probs.shape},
+            )
+        )
+    if "sample_weight" in options:
+        raise TypeError(
+            invalid(
+                "`options` must not have weights: pixels count alike",
+                options=sorted(options),
+            )
+        )
+    valid = np.ones(labels.shape, "bool")
+    for name, dropped in (
+        ("background", background),
+        ("ignore_class", ignore_class),
+    ):
+        if dropped is not None:
+            check_integer(name, dropped)
+            valid &= labels != dropped
+    counts = valid.reshape(len(labels), -1).sum(axis=1)
+    if not counts.any():
+        raise ValueError(
+            invalid(
+                "`labels` must hold a class that counts",
+                background=background,
+                ignore_class=ignore_class,
+            )
+        )
+    values = [
+        function(labels[i][valid[i]], probs[i][valid[i]], **options)
+        for i in np.flatnonzero(counts)
+    ]
+    return float(np.average(values, weights=counts[counts > 0]))

@@ -1,0 +1,246 @@
+"""The one place that words errors: argument, rule, what was received."""
+
+import math
+import numbers
+import re
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "check_above",
+    "check_at_least",
+    "check_at_most",
+    "check_flag",
+    "check_in",
+    "check_integer",
+    "check_loss",
+    "check_not_empty",
+    "check_number",
+    "check_numbers",
+    "check_rank",
+    "check_rows",
+    "check_some_classes",
+    "class_axis",
+    "fits",
+    "invalid",
+    "shape_of",
+    "warn",
+]
+
+
+_PACKAGE = str(Path(__file__).parents[1])
+_REAL = re.compile(r"bool_?|u?int\d+|b?float\d+\w*|half|double")
+
+
+def invalid(rule: str, **received: Any) -> str:
+    """One wording for the library: the rule, then the facts."""
+    facts = ", ".join(f"{name}={value!r}" for name, value in received.items())
+    return f"{rule}. Received: {facts}"
+
+
+def warn(message: str) -> None:
+    """A RuntimeWarning at the line that called this library.
+
+    Python shows it once for each such line.
+    """
+    frame, depth = sys._getframe(1), 2
+    while frame.f_back and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, depth = frame.f_back, depth + 1
+    warnings.warn(message, RuntimeWarning, stacklevel=depth)
+
+
+def shape_of(x: Any) -> tuple:
+    """Static shape as a tuple; unknown sizes are None."""
+    return tuple(x.shape)
+
+
+def fits(shape: tuple, expected: tuple) -> bool:
+    """Whether two static shapes can be equal; None fits anything."""
+    return len(shape) == len(expected) and all(
+        None in pair or pair[0] == pair[1]
+        for pair in zip(shape, expected, strict=True)
+    )
+
+
+def check_number(name: str, value: Any) -> None:
+    """Raises TypeError unless `value` is a real, finite number."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(invalid(f"`{name}` must be a number", **{name: value}))
+    if not math.isfinite(value):
+        raise ValueError(invalid(f"`{name}` must be finite", **{name: value}))
+
+
+def check_integer(name: str, value: Any, minimum: int | None = None) -> None:
+    """Raises unless `value` is a whole number, of at least `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(
+            invalid(f"`{name}` must be an integer", **{name: value})
+        )
+    if minimum is not None:
+        check_at_least(name, value, minimum)
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raises TypeError unless `value` is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(
+            invalid(f"`{name}` must be True or False", **{name: value})
+        )
+
+
+def check_numbers(name: str, x: Any, of_part: bool = False) -> None:
+    """Raises TypeError unless an array or tensor holds plain real numbers.
+
+    Args:
+        name: What the caller calls it.
+        x: An array, a tensor or a variable.
+        of_part: Whether `x` is a part of a list, which may be anything.
+    """
+    kind = type(x).__name__
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(
+            invalid(
+                f"`{name}` must not be a masked array: pass a plain array, "
+                "and 0 in `sample_weight` where a sample must not count",
+                type=kind,
+            )
+        )
+    if of_part:
+        return
+    dtype = getattr(x.dtype, "name", None) or str(x.dtype)
+    dtype = "str" if dtype.startswith("str") else dtype
+    is_ragged = kind == "RaggedTensor"
+    if not is_ragged and _REAL.fullmatch(dtype.rpartition(".")[-1]):
+        return
+    if is_ragged or dtype == "object":
+        rule = "must be an array of numbers, not ragged or of objects"
+    elif "complex" in dtype:
+        rule = "must hold real numbers, not complex ones"
+    else:
+        rule = "must hold numbers, not strings or other things"
+        if "label" in name or "true" in name:
+            rule += ": map names to class ids, from 0 on"
+    raise TypeError(invalid(f"`{name}` {rule}", type=kind, dtype=dtype))
+
+
+def check_at_least(name: str, value: Any, minimum: float) -> None:
+    """Raises unless `value` is a number >= `minimum`."""
+    check_number(name, value)
+    if value < minimum:
+        raise ValueError(
+            invalid(f"`{name}` must be >= {minimum}", **{name: value})
+        )
+
+
+def check_at_most(name: str, value: Any, maximum: float) -> None:
+    """Raises unless `value` is a number <= `maximum`."""
+    check_number(name, value)
+    if value > maximum:
+        raise ValueError(
+            invalid(f"`{name}` must be <= {maximum}", **{name: value})
+        )
+
+
+def check_above(name: str, value: Any, bound: float) -> None:
+    """Raises unless `value` is a number > `bound`."""
+    check_number(name, value)
+    if value <= bound:
+        raise ValueError(
+            invalid(f"`{name}` must be > {bound}", **{name: value})
+        )
+
+
+def check_loss(loss: Any) -> None:
+    """Raises TypeError for the name of a loss, or what is none."""
+    if not callable(loss):
+        raise TypeError(
+            invalid(
+                "`loss` must be a loss such as "
+                "`keras.losses.CategoricalCrossentropy(from_logits=True)`, or "
+                "a function of labels and logits; a name does not say whether "
+                "it takes logits",
+                loss=loss,
+            )
+        )
+
+
+def check_in(name: str, value: Any, allowed: Sequence) -> None:
+    """Raises ValueError unless `value` is one of `allowed`."""
+    if value not in allowed:
+        raise ValueError(
+            invalid(f"`{name}` must be one of {allowed}", **{name: value})
+        )
+
+
+def check_rank(name: str, x: Any, minimum: int, meaning: str) -> None:
+    """Raises ValueError unless `x` has at least `minimum` axes."""
+    if len(x.shape) < minimum:
+        raise ValueError(
+            invalid(
+                f"`{name}` must have shape {meaning}",
+                **{f"{name}.shape": shape_of(x)},
+            )
+        )
+
+
+def check_not_empty(name: str, x: Any) -> None:
+    """Raises ValueError if an array has no elements."""
+    if 0 in shape_of(x):
+        raise ValueError(
+            invalid(
+                f"`{name}` must not be empty", **{f"{name}.shape": shape_of(x)}
+            )
+        )
+
+
+def check_some_classes(name: str, x: Any) -> None:
+    """Raises ValueError if an array has no classes or no places for them.
+
+    No samples are fine: a batch may be empty.
+    """
+    if 0 in shape_of(x)[1:]:
+        check_not_empty(name, x)
+
+
+def check_rows(name: str, x: Any, logits: Any) -> None:
+    """Raises ValueError unless `x` has one value per row of `logits`."""
+    if not fits(shape_of(x), shape_of(logits)[:-1]):
+        raise ValueError(
+            invalid(
+                f"`{name}` must have the shape of `logits` without the classes",
+                **{
+                    f"{name}.shape": shape_of(x),
+                    "logits.shape": shape_of(logits),
+                },
+            )
+        )
+
+
+def class_axis(y_pred: Any, axis: int, name: str = "y_pred") -> int:
+    """The axis of the classes from the front, checked.
+
+    Raises:
+        ValueError: If `y_pred` has fewer than two axes, or not this one.
+    """
+    meaning = "(batch, ..., num_classes)"
+    if len(y_pred.shape) == 1:
+        meaning += (
+            f"; scores of the second of two classes need an axis more: "
+            f"`{name}[:, None]`"
+        )
+    check_rank(name, y_pred, 2, meaning)
+    rank = len(y_pred.shape)
+    if not -rank <= axis < rank:
+        raise ValueError(
+            invalid(
+                f"`axis` must be an axis of `{name}`",
+                axis=axis,
+                **{f"{name}.shape": shape_of(y_pred)},
+            )
+        )
+    return axis % rank

@@ -1,0 +1,399 @@
+"""The door: labels, predictions and weights in every form users have them.
+
+Losses, metrics, calibrators and exact functions all read their arguments
+here, so that each of them takes integer, `(n, 1)`, one-hot and soft labels,
+logits or probabilities, one output for two classes, any leading shape, an
+ignored class, and raises the same errors.
+"""
+
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+from keras import ops
+
+from keras_calib.inputs.checks import check_flag
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_not_empty
+from keras_calib.inputs.checks import check_some_classes
+from keras_calib.inputs.checks import class_axis
+from keras_calib.inputs.checks import fits
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import shape_of
+from keras_calib.inputs.rows import check_no_nan
+from keras_calib.inputs.rows import check_no_probabilities
+from keras_calib.inputs.rows import check_row_sums
+from keras_calib.inputs.rows import sum_tolerance
+from keras_calib.inputs.rows import warn_of_probabilities
+from keras_calib.inputs.rows import without_harm
+from keras_calib.inputs.values import SUM_TOLERANCE
+from keras_calib.inputs.values import check_ids
+from keras_calib.inputs.values import check_objectness
+from keras_calib.inputs.values import check_one_hot
+from keras_calib.inputs.values import check_probabilities
+from keras_calib.inputs.values import check_second_class
+from keras_calib.inputs.values import check_soft_labels
+from keras_calib.inputs.values import is_integer
+from keras_calib.inputs.values import pairs_hint
+from keras_calib.inputs.weights import weight_of_rows
+from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import at_least_float32
+from keras_calib.numerics.arrays import to_numpy
+
+__all__ = [
+    "CONTEXT",
+    "Predictions",
+    "check_reading",
+    "possible_labels",
+    "read_arrays",
+    "read_labels",
+    "read_predictions",
+    "soft_labels",
+    "split_objectness",
+]
+
+# In place of an objectness: no object is left in the image, by intent.
+CONTEXT = -1
+
+_KERAS_NAMES = ("y_true", "y_pred")
+
+
+class Predictions(NamedTuple):
+    """One batch, read: what metrics and exact functions work on.
+
+    Attributes:
+        labels: Class ids `(n,)`, int32, or soft labels `(n, num_classes)`.
+        outputs: Logits or probabilities `(n, num_classes)`.
+        from_logits: Which of the two `outputs` are.
+        weight: `(n,)`, or None where every sample counts 1.
+        valid: `(n,)` bool, or None where every sample counts.
+        objectness: `(n,)`, the share of the image that the object covers,
+            or None where not given.
+    """
+
+    labels: Any
+    outputs: Any
+    from_logits: bool
+    weight: Any
+    valid: Any
+    objectness: Any = None
+
+
+def check_reading(
+    axis: Any, ignore_class: Any, from_logits: Any = False
+) -> None:
+    """Raises TypeError unless they are whole numbers (or None) and a bool."""
+    check_flag("from_logits", from_logits)
+    check_integer("axis", axis)
+    if ignore_class is not None:
+        check_integer("ignore_class", ignore_class)
+
+
+def split_objectness(
+    y_true: Any, ignore_class: int | None = None
+) -> tuple[Any, Any, Any]:
+    """Class ids and objectness of pairs that share the last axis.
+
+    Args:
+        y_true: Pairs `(..., 2)`: class id, and the share of the image that
+            the object covers, in [0, 1], or `CONTEXT` where all objects are
+            painted out.
+        ignore_class: Id whose objectness may be anything, or None.
+
+    Returns:
+        `(ids, objectness, context)`, each `(...)`: objectness in [0, 1], 0
+        for context; context bool.
+
+    Raises:
+        ValueError: If the last axis is not 2; and in eager use, if an
+            objectness is outside [0, 1].
+    """
+    y_true = ops.convert_to_tensor(as_numbers(y_true, "y_true"))
+    shape = shape_of(y_true)
+    if len(shape) < 2 or shape[-1] != 2:
+        raise ValueError(
+            invalid(
+                "`y_true` must be pairs (class id, objectness) of shape "
+                "(batch, ..., 2)",
+                **{"y_true.shape": shape},
+            )
+        )
+    ids, objectness = y_true[..., 0], y_true[..., 1]
+    context = ops.equal(objectness, CONTEXT)
+    objectness = ops.where(context, ops.zeros_like(objectness), objectness)
+    shown = objectness
+    if ignore_class is not None:
+        ignored = ops.equal(ids, ignore_class)
+        shown = ops.where(ignored, ops.zeros_like(shown), shown)
+    check_objectness(shown)
+    return ids, objectness, context
+
+
+def read_predictions(
+    y_pred: Any,
+    *,
+    from_logits: bool,
+    axis: int = -1,
+    name: str = "y_pred",
+    counts: Any = None,
+) -> Any:
+    """Model outputs with classes last and at least two of them.
+
+    Args:
+        y_pred: Logits or probabilities `(batch, ..., num_classes)`, or
+            `(batch, ..., 1)` for the second of two classes.
+        from_logits: Whether these are logits.
+        axis: The axis of the classes.
+        name: What the caller calls them, for errors.
+        counts: Where they count, bool `(batch, ...)`, or None for everywhere.
+            What does not count is not judged.
+
+    Returns:
+        Float tensor `(batch, ..., num_classes)`: logits or probabilities as
+        given. Binary logits z become `[0, z]`, probabilities `[1 - p, p]`.
+    """
+    y_pred = at_least_float32(y_pred, name)
+    axis = class_axis(y_pred, axis, name)
+    if axis != len(y_pred.shape) - 1:
+        y_pred = ops.moveaxis(y_pred, axis, -1)
+    check_some_classes(name, y_pred)
+    if not from_logits:
+        check_probabilities(y_pred, name, counts)
+    if y_pred.shape[-1] == 1:
+        other = ops.zeros_like(y_pred) if from_logits else 1.0 - y_pred
+        y_pred = ops.concatenate([other, y_pred], axis=-1)
+    return y_pred
+
+
+def read_labels(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    axis: int = -1,
+    ignore_class: int | None = None,
+    names: tuple[str, str] = _KERAS_NAMES,
+    counts: Any = None,
+) -> tuple[Any, Any]:
+    """Labels of any form, told apart by shape alone.
+
+    Args:
+        y_true: Class ids `(batch, ...)` or with a 1 on the class axis, or
+            one-hot or soft labels of the shape of `y_pred`. With binary
+            outputs: the probability of the second class, 0 or 1 or between.
+        y_pred: The model's outputs, as given by the user.
+        axis: The axis of the classes in `y_pred`.
+        ignore_class: Class id that does not count.
+        names: What the caller calls labels and outputs, for errors.
+        counts: Where samples count by weight or mask, bool `(batch, ...)`, or
+            None for everywhere. What does not count is not judged.
+
+    Returns:
+        `(labels, valid)`: int32 ids `(batch, ...)` or float soft labels
+        `(batch, ..., num_classes)`; and where they are not of the ignored
+        class, bool `(batch, ...)`, None if everywhere. Ids that are ignored
+        or do not count are replaced by 0.
+
+    Raises:
+        ValueError: If shapes do not fit; and, where values can be seen
+            (eager use), if ids are out of range or rows do not sum to 1.
+    """
+    y_true = ops.convert_to_tensor(as_numbers(y_true, names[0]))
+    axis = class_axis(y_pred, axis, names[1])
+    rank, given_shape = len(y_pred.shape), shape_of(y_true)
+    lead = list(shape_of(y_pred))
+    num_classes = lead.pop(axis)
+    if len(given_shape) == rank:
+        if axis != rank - 1:
+            y_true = ops.moveaxis(y_true, axis, -1)
+        if y_true.shape[-1] == 1:
+            y_true = ops.squeeze(y_true, axis=-1)
+    soft = len(y_true.shape) == rank
+    expected = (*lead, num_classes) if soft else tuple(lead)
+    if not fits(shape_of(y_true), expected):
+        raise ValueError(
+            invalid(
+                f"`{names[0]}` must be class ids or one-hot or soft labels "
+                f"that fit `{names[1]}`{pairs_hint(given_shape)}",
+                **{
+                    f"{names[0]}.shape": given_shape,
+                    f"{names[1]}.shape": shape_of(y_pred),
+                },
+            )
+        )
+    if soft:
+        if ignore_class is not None:
+            raise ValueError(
+                invalid(
+                    "`ignore_class` needs class ids as labels, not one-hot "
+                    "or soft labels",
+                    ignore_class=ignore_class,
+                    **{f"{names[0]}.shape": given_shape},
+                )
+            )
+        y_true = at_least_float32(y_true)
+        check_soft_labels(y_true, names[0], counts)
+        return y_true, None
+    if is_integer(y_true):
+        # An id of -1 means nothing in uint8.
+        y_true = ops.cast(y_true, "int32")
+    valid = None
+    if ignore_class is not None:
+        valid = ops.not_equal(y_true, ops.cast(ignore_class, y_true.dtype))
+        y_true = ops.where(valid, y_true, ops.zeros_like(y_true))
+    if counts is not None:
+        y_true = ops.where(counts, y_true, ops.zeros_like(y_true))
+    if num_classes == 1:
+        y_true = at_least_float32(y_true)
+        check_second_class(y_true, names[0])
+        return ops.stack([1.0 - y_true, y_true], axis=-1), valid
+    check_ids(y_true, num_classes, names[0])
+    if not is_integer(y_true):
+        # Compiled code cannot raise: no class, rather than the one below.
+        whole = ops.equal(y_true, ops.round(y_true))
+        y_true = ops.where(whole, y_true, -ops.ones_like(y_true))
+    return ops.cast(y_true, "int32"), valid
+
+
+def possible_labels(
+    labels: Any, num_classes: int, *, hard: bool = False
+) -> Any:
+    """Where a label can be: an id in range, a row that sums to 1.
+
+    In compiled code values cannot raise. There an impossible label makes a
+    loss or metric NaN rather than a wrong number.
+
+    Args:
+        labels: int32 ids `(batch, ...)` or soft `(batch, ..., num_classes)`.
+        num_classes: Number of classes.
+        hard: Whether rows must be one-hot.
+
+    Returns:
+        bool `(batch, ...)`.
+
+    Raises:
+        ValueError: If `hard` and, in eager use, a row is not one-hot.
+    """
+    if is_integer(labels):
+        return ops.logical_and(labels >= 0, labels < num_classes)
+    distance = ops.abs(ops.sum(labels, axis=-1) - 1.0)
+    distance = ops.maximum(distance, -ops.min(labels, axis=-1))
+    if hard:
+        largest = ops.abs(ops.max(labels, axis=-1) - 1.0)
+        distance = ops.maximum(distance, largest)
+        check_one_hot(distance)
+    return distance <= SUM_TOLERANCE
+
+
+def soft_labels(labels: Any, num_classes: int, dtype: Any) -> Any:
+    """Ids as one-hot rows, soft labels as they are.
+
+    Args:
+        labels: int32 ids `(batch, ...)` or soft `(batch, ..., num_classes)`.
+        num_classes: Number of classes.
+        dtype: Float dtype of the result.
+
+    Returns:
+        Soft labels `(batch, ..., num_classes)`.
+    """
+    if is_integer(labels):
+        return ops.one_hot(labels, num_classes, dtype=dtype)
+    return ops.cast(labels, dtype)
+
+
+def read_arrays(
+    labels: Any,
+    outputs: Any,
+    *,
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+    name: str = "probs",
+    drop: bool = True,
+    refuse_probabilities: bool = False,
+) -> Predictions:
+    """Whole data sets as NumPy arrays in the precision they have.
+
+    Half precision becomes float32.
+
+    Args:
+        labels: Labels as in `read_labels`.
+        outputs: `(batch, ..., num_classes)` or `(batch, ..., 1)`.
+        from_logits: Whether `outputs` are logits.
+        sample_weight: As in `read_weight`, or None.
+        ignore_class: Class id that does not count, or None.
+        name: What the caller calls `outputs`, for errors.
+        drop: Whether rows of the ignored class are dropped, which copies the
+            others; if not, `valid` says where they are.
+        refuse_probabilities: Whether logits that look like probabilities
+            raise, instead of a warning.
+
+    Returns:
+        Predictions of NumPy arrays; labels int64 ids or float soft labels.
+
+    Raises:
+        ValueError: Also if no sample counts, or an output is NaN or, of
+            logits, infinite.
+    """
+    check_reading(-1, ignore_class, from_logits)
+    labels, outputs = as_array(labels, "labels"), as_array(outputs, name)
+    class_axis(outputs, -1, name)
+    tolerance = sum_tolerance(outputs.dtype)
+    if outputs.dtype not in (np.float32, np.float64):
+        outputs = outputs.astype("float32")
+    check_not_empty(name, outputs)
+    weight = counts = None
+    if sample_weight is not None:
+        weight = weight_of_rows(sample_weight, outputs.shape[:-1])
+        counts = (weight > 0).reshape(outputs.shape[:-1])
+    read, valid = read_labels(
+        labels,
+        outputs,
+        ignore_class=ignore_class,
+        names=("labels", name),
+        counts=counts,
+    )
+    soft = len(read.shape) == outputs.ndim
+    as_given = valid is None and counts is None
+    if soft and labels.shape == read.shape:
+        read = labels  # float64 labels are float32 tensors on JAX
+    elif not soft and as_given and labels.dtype.kind in "iu":
+        read = labels.astype("int64", copy=False)
+    read = to_numpy(read) if soft else to_numpy(read, "int64")
+    outputs = outputs.reshape(-1, outputs.shape[-1])
+    valid = None if valid is None else to_numpy(valid).reshape(-1)
+    counts = valid if weight is None else weight > 0
+    if weight is not None and valid is not None:
+        counts &= valid
+    outputs = without_harm(outputs, counts, from_logits)
+    if soft:
+        read = without_harm(read.reshape(-1, read.shape[-1]), counts, False)
+    check_no_nan(outputs, from_logits, name)
+    if from_logits and refuse_probabilities:
+        check_no_probabilities(outputs, name)
+    elif from_logits:
+        warn_of_probabilities(outputs, name)
+    else:
+        check_probabilities(outputs, name)
+        check_row_sums(outputs, name, counts, tolerance)
+    if outputs.shape[-1] == 1:
+        other = np.zeros_like(outputs) if from_logits else 1 - outputs
+        outputs = np.concatenate([other, outputs], axis=-1)
+    read = read if soft else read.reshape(-1)
+    if valid is not None:
+        if not valid.any():
+            raise ValueError(
+                invalid(
+                    "`labels` must hold a class that is not ignored",
+                    ignore_class=ignore_class,
+                )
+            )
+        if drop:
+            outputs, read = outputs[valid], read[valid]
+            weight = None if weight is None else weight[valid]
+            valid = None
+    if weight is not None and not weight.any():
+        raise ValueError(
+            invalid("`sample_weight` must not be 0 everywhere", sum=0.0)
+        )
+    return Predictions(read, outputs, from_logits, weight, valid)

@@ -1,0 +1,304 @@
+"""Checks of rows of predictions: a distribution, logits, or neither.
+
+While a graph is traced there are no values; then these pass.
+"""
+
+from typing import Any
+
+import numpy as np
+from keras import backend
+from keras import ops
+
+from keras_calib.backend.traced import made_by
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import shape_of
+from keras_calib.inputs.checks import warn
+from keras_calib.inputs.values import SUM_TOLERANCE
+from keras_calib.inputs.values import check_probabilities
+from keras_calib.inputs.values import in_unit_interval
+from keras_calib.inputs.values import is_made_up
+from keras_calib.inputs.values import located
+from keras_calib.numerics.arrays import concrete
+from keras_calib.numerics.arrays import namespace
+
+__all__ = [
+    "LOOSE_TOLERANCE",
+    "as_logits_message",
+    "check_no_nan",
+    "check_no_probabilities",
+    "check_row_sums",
+    "resembles_probabilities",
+    "sum_tolerance",
+    "sums_to_1",
+    "usable_outputs",
+    "warn_by_operation",
+    "warn_of_probabilities",
+    "without_harm",
+]
+
+# How far a row of probabilities may be from summing to 1 without a word.
+_ROW_TOLERANCE = 1e-3
+_HALF_TOLERANCE = {"float16": 5e-3, "bfloat16": 3e-2}
+# And at all: of a dtype that the probabilities were computed in and that
+# nobody knows.
+LOOSE_TOLERANCE = max(_HALF_TOLERANCE.values())
+
+_AS_LOGITS = "is read as logits: pass `from_logits=False`, or the logits"
+
+
+def check_no_nan(outputs: np.ndarray, from_logits: bool, name: str) -> None:
+    """Raises ValueError where a row has a NaN, or a logit is infinity."""
+    # One pass in the common case: a sum shows NaN and infinity alike.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(np.sum(outputs, dtype="float64")):
+            return
+    bad = np.isnan(outputs)
+    if from_logits:
+        bad = bad | np.isposinf(outputs)
+    bad = bad.any(axis=-1).reshape(-1)
+    if bad.any():
+        raise ValueError(
+            invalid(
+                f"`{name}` must not contain NaN"
+                + (" or infinity" if from_logits else ""),
+                **located(bad),
+            )
+        )
+
+
+def check_row_sums(
+    probs: Any,
+    name: str,
+    counts: Any = None,
+    tolerance: float = _ROW_TOLERANCE,
+) -> None:
+    """Rows of probabilities must sum to 1 where they count.
+
+    Args:
+        probs: Shape `(..., num_classes)`; of one class nothing is asked.
+        name: What the caller calls them.
+        counts: Where they count, bool `(...)`, or None for everywhere.
+        tolerance: As `sum_tolerance` says for their dtype.
+
+    Raises:
+        ValueError: If a row is further off than any softmax is.
+
+    Warns:
+        RuntimeWarning: If one is further off than one of this dtype, or of
+            another that holds all values: half precision that was cast.
+    """
+    if probs.shape[-1] == 1 or 0 in shape_of(probs):
+        return
+    largest = concrete(namespace(probs).max(_distance_from_1(probs)))
+    # NaN passes: it is for others to judge.
+    if largest is None or not largest > tolerance or is_made_up(probs):
+        return
+    rows = concrete(probs)
+    rows = rows.reshape(-1, rows.shape[-1])
+    off = _distance_from_1(rows.astype("float64"))
+    if counts is not None:
+        off[~concrete(counts).reshape(-1)] = 0.0
+    far = off > LOOSE_TOLERANCE
+    if not far.any():
+        off = off.max()
+        if off > tolerance and off > _tolerance_of(rows):
+            warn(
+                f"`{name}` has rows of probabilities whose sums are off 1 by "
+                f"more than {tolerance:g}, as those of a softmax in half "
+                "precision are. They are read as they are: compute the softmax "
+                "in float32, or divide rows by their sum"
+            )
+        return
+    check_probabilities(rows[far], name)
+    raise ValueError(
+        invalid(
+            f"`{name}` must sum to 1 over the classes; sigmoid outputs of a "
+            "multi-label model are not supported, logits need "
+            "`from_logits=True`, and rounded rows must be divided by their sum",
+            **located(far),
+            sum=round(float(rows[far][0].astype("float64").sum()), 6),
+        )
+    )
+
+
+def sum_tolerance(dtype: Any) -> float:
+    """How far probabilities of a dtype may be from summing to 1.
+
+    A softmax that is computed in half precision is off by up to 0.0016
+    (float16) and 0.011 (bfloat16) for 2 to 20,000 classes.
+    """
+    return _HALF_TOLERANCE.get(backend.standardize_dtype(dtype), _ROW_TOLERANCE)
+
+
+def sums_to_1(probs: Any, tolerance: float) -> Any:
+    """Where rows sum to 1, bool `(...)`; everywhere for one class (either)."""
+    xp = namespace(probs)
+    if probs.shape[-1] == 1:
+        return xp.ones_like(probs[..., 0], dtype="bool")
+    return _distance_from_1(probs) <= tolerance
+
+
+def usable_outputs(
+    outputs: Any, from_logits: bool, tolerance: float = LOOSE_TOLERANCE
+) -> Any:
+    """Where rows `(n, num_classes)` are predictions, bool `(n,)` (either).
+
+    No entry is NaN; probabilities are in [0, 1] and sum to 1 within the
+    tolerance; a logit may be -inf, which rules a class out, but not
+    infinity, nor all of them -inf.
+    """
+    xp = namespace(outputs)
+    if not from_logits:
+        inside = xp.all(in_unit_interval(outputs), axis=-1)
+        return xp.logical_and(inside, sums_to_1(outputs, tolerance))
+    largest = xp.max(outputs, axis=-1)
+    finite = xp.logical_and(largest < float("inf"), largest > -float("inf"))
+    if xp is np:
+        return finite & ~np.isnan(outputs).any(axis=-1)
+    # A maximum may drop NaN; a sum keeps it, and costs less than a test of
+    # every entry.
+    return xp.logical_and(
+        finite, xp.logical_not(xp.isnan(xp.sum(outputs, axis=-1)))
+    )
+
+
+def resembles_probabilities(logits: Any) -> Any:
+    """Whether rows given as logits are probabilities (either).
+
+    A few rows tell: no network returns logits that sum to 1. One row, rows of
+    whole numbers, and one channel z as `[0, z]`, tell nothing.
+
+    Args:
+        logits: Shape `(n, num_classes)`.
+
+    Returns:
+        bool, a scalar.
+    """
+    xp = namespace(logits)
+    rows = _few(logits)
+    if rows.shape[-1] == 1 or rows.shape[0] in (0, 1):
+        return xp.zeros((), dtype="bool")
+    inside = xp.all(xp.logical_and(rows >= 0.0, rows <= 1.0))
+    near = xp.all(_distance_from_1(rows) <= SUM_TOLERANCE)
+    broken = xp.any(xp.logical_and(rows > 0.0, rows < 1.0))
+    if rows.shape[-1] == 2:
+        broken = xp.logical_and(broken, xp.any(rows[:, 0] > 0.0))
+    several = xp.sum(xp.ones_like(rows[:, 0])) > 1.0
+    return xp.logical_and(
+        xp.logical_and(inside, near), xp.logical_and(broken, several)
+    )
+
+
+def check_no_probabilities(logits: np.ndarray, name: str) -> None:
+    """Logits must not be rows of probabilities.
+
+    What a fit made of probabilities would look like any other.
+    """
+    rows = _few(logits.reshape(-1, logits.shape[-1])).astype("float64")
+    if resembles_probabilities(rows):
+        raise ValueError(
+            invalid(
+                f"`{name}` must be logits, not probabilities: pass their logs; "
+                "`fit_on` and `export` take these of a model that returns "
+                "probabilities",
+                **{f"{name}[0]": np.round(rows[0], 4).tolist()[:10]},
+            )
+        )
+
+
+def warn_of_probabilities(logits: Any, name: str) -> bool:
+    """Warns of rows of probabilities that are given as logits.
+
+    Returns:
+        Whether the values could tell what they are.
+    """
+    num_classes = logits.shape[-1]
+    if num_classes == 1 or 0 in shape_of(logits):
+        return False
+    rows = concrete(_few(namespace(logits).reshape(logits, (-1, num_classes))))
+    if rows is None:
+        return False
+    if resembles_probabilities(rows.astype("float32")):
+        warn(as_logits_message(name))
+        return True
+    return len(rows) > 1 and bool((rows != np.floor(rows)).any())
+
+
+def as_logits_message(name: str) -> str:
+    """What to say of probabilities that are given as logits."""
+    return (
+        f"`{name}` looks like probabilities (rows in [0, 1] that sum to 1) and "
+        + _AS_LOGITS
+    )
+
+
+def warn_by_operation(outputs: Any, name: str, from_logits: bool) -> bool:
+    """Warns of outputs that are not what `from_logits` says, while traced.
+
+    On TensorFlow the graph shows a layer without a softmax, or a softmax.
+
+    Args:
+        outputs: Shape `(..., num_classes)`.
+        name: What the caller calls them.
+        from_logits: How they are read.
+
+    Returns:
+        Whether it warned.
+    """
+    kind = made_by(outputs)
+    if kind != ("softmax" if from_logits else "layer"):
+        return False
+    if from_logits:
+        warn(f"`{name}` is the output of a softmax or sigmoid and {_AS_LOGITS}")
+    else:
+        warn(
+            f"`{name}` is the output of a layer without a softmax and is read "
+            "as probabilities: pass `from_logits=True`, or end the model in a "
+            "softmax. A compiled loss is NaN where rows do not sum to 1"
+        )
+    return True
+
+
+def without_harm(
+    rows: np.ndarray, counts: np.ndarray | None, from_logits: bool
+) -> np.ndarray:
+    """Rows `(n, num_classes)`, of which those that do not count do no harm.
+
+    NaN times a weight of 0 is NaN.
+    """
+    if counts is None or counts.all():
+        return rows
+    places = np.flatnonzero(~counts)
+    usable = usable_outputs(rows[places], from_logits)
+    if usable.all():
+        return rows
+    rows = rows.copy()
+    rows[places[~usable]] = 0.0 if from_logits else 1 / max(2, rows.shape[-1])
+    return rows
+
+
+def _few(rows: Any) -> Any:
+    """At most 100 rows from all over `(n, num_classes)` (either).
+
+    Not the first: the pixels of one edge of an image may all be alike.
+    """
+    count = rows.shape[0]
+    if count is None:
+        count = ops.shape(rows)[0]
+        return rows[:: ops.maximum(count // 100, 1)][:100]
+    return rows[:: max(count // 100, 1)][:100]
+
+
+def _distance_from_1(rows: Any) -> Any:
+    xp = namespace(rows)
+    return xp.abs(xp.sum(rows, axis=-1) - 1.0)
+
+
+def _tolerance_of(rows: np.ndarray) -> float:
+    """That of the narrowest dtype that holds these values."""
+    tolerance = sum_tolerance(rows.dtype)
+    for name, wider in _HALF_TOLERANCE.items():
+        half = ops.convert_to_numpy(ops.cast(rows, name))
+        if np.array_equal(half.astype(rows.dtype), rows):
+            tolerance = max(tolerance, wider)
+    return tolerance

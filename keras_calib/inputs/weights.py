@@ -1,0 +1,72 @@
+"""Sample weights in the shape of the labels."""
+
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_calib.inputs.checks import class_axis
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import shape_of
+from keras_calib.inputs.values import check_weights
+from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.arrays import at_least_float32
+
+__all__ = ["broadcast_weight", "read_weight", "weight_of_rows"]
+
+
+def read_weight(sample_weight: Any, lead_shape: Any) -> Any:
+    """Weights in the shape of the labels.
+
+    Args:
+        sample_weight: `(batch,)`, or the shape of the labels, or that shape
+            with a last 1; at least 0.
+        lead_shape: Shape of the labels `(batch, ...)`.
+
+    Returns:
+        Float tensor that broadcasts to the labels.
+    """
+    weight = at_least_float32(sample_weight, "sample_weight")
+    lead_shape = tuple(lead_shape)
+    rank = len(lead_shape)
+    if len(weight.shape) == rank + 1 and weight.shape[-1] == 1:
+        weight = ops.squeeze(weight, axis=-1)
+    got = shape_of(weight)
+    padded = got + (1,) * (rank - len(got))
+    fits = len(got) <= rank and all(
+        w is None or n is None or w in (n, 1)
+        for w, n in zip(padded, lead_shape, strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            invalid(
+                "`sample_weight` must have the shape of the labels, or one "
+                "weight per sample",
+                **{
+                    "sample_weight.shape": got,
+                    "labels.shape": lead_shape,
+                },
+            )
+        )
+    check_weights(weight)
+    for _ in range(rank - len(got)):
+        weight = ops.expand_dims(weight, -1)
+    return weight
+
+
+def broadcast_weight(sample_weight: Any, y_pred: Any, axis: int = -1) -> Any:
+    """Weights, read, of the full shape of the labels `(batch, ...)`."""
+    lead = list(shape_of(y_pred))
+    del lead[class_axis(y_pred, axis)]
+    weight = read_weight(sample_weight, lead)
+    sizes = list(ops.shape(y_pred))
+    del sizes[class_axis(y_pred, axis)]
+    return ops.broadcast_to(weight, sizes)
+
+
+def weight_of_rows(sample_weight: Any, lead_shape: tuple) -> np.ndarray:
+    """Weights, read, one per row of a whole data set, float64 `(n,)`."""
+    weight = as_array(sample_weight, "sample_weight", "float64")
+    # Checked as any weight, but kept in float64 on every backend.
+    shape = shape_of(read_weight(weight, lead_shape))
+    return np.broadcast_to(weight.reshape(shape), lead_shape).reshape(-1)

@@ -1,0 +1,147 @@
+"""The base of every loss that looks at the whole batch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_calib.backend.replicas import all_rows
+from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import invalid
+from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.base import check_hyperparameters
+from keras_calib.losses.base import settle
+from keras_calib.losses.smoothing import cross_entropy
+
+__all__ = ["BatchCoupledLoss"]
+
+# What loss and fidelity must agree on: the labels are read once for both.
+_SHARED = ("from_logits", "axis", "ignore_class", "reduction", "dtype")
+
+
+class BatchCoupledLoss(PerSampleLoss):
+    """Abstract: a per-sample loss plus a statistic of the whole batch.
+
+    Each sample's value is fidelity + strength statistic, so that any
+    reduction, and any number of replicas, gives the mean (or sum) of the
+    fidelity plus `strength` times the statistic (once per sample under
+    `"sum"`). Sample weights, ignored labels and masks enter inside the
+    statistic too: a sample of weight 2 counts as two samples.
+
+    Under a distribution strategy the statistic is that of the batch of all
+    replicas, as on one device.
+
+    Args:
+        statistic: `statistic(labels, logits, *, sample_weight,
+            **hyperparameters)` to a scalar, from soft labels and logits
+            `(..., num_classes)` and weights `(...)` or None.
+        strength: Coefficient of the statistic, >= 0.
+        fidelity: The `PerSampleLoss` that the statistic is added to, with
+            the same `from_logits`, `axis`, `ignore_class`, `reduction` and
+            `dtype`; None for cross entropy.
+        hyperparameters: Keyword arguments of `statistic`.
+        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction`, `name`
+            and `dtype` of `PerSampleLoss`.
+
+    Raises:
+        TypeError: If `fidelity` is not a `PerSampleLoss`, or an argument is
+            not known.
+        ValueError: If `strength` is negative or `fidelity` reads labels and
+            predictions in another way.
+
+    Reference:
+        Kumar et al., Trainable Calibration Measures for Neural Networks from
+        Kernel Mean Embeddings, ICML 2018,
+        https://proceedings.mlr.press/v80/kumar18a.html
+    """
+
+    def __init__(
+        self,
+        statistic: Callable,
+        *,
+        strength: float = 1.0,
+        fidelity: PerSampleLoss | None = None,
+        hyperparameters: dict | None = None,
+        **kwargs: Any,
+    ):
+        check_at_least("strength", strength, 0.0)
+        super().__init__(statistic, **kwargs)
+        check_hyperparameters(statistic, hyperparameters or {})
+        self.hyperparameters |= hyperparameters or {}
+        self._check_fidelity(fidelity)
+        self.strength = strength
+        self.fidelity = fidelity
+        if fidelity is not None and fidelity.needs_hard_labels:
+            self.needs_hard_labels = True
+
+    def call(self, y_true, y_pred):
+        """Values of shape `(batch, ...)`; 0 where the label is ignored."""
+        weight = None
+        if isinstance(y_true, tuple):
+            y_true, weight = y_true
+        labels, logits, valid, possible = self._read(y_true, y_pred)
+        if weight is None and valid is not None:
+            weight = ops.cast(valid, logits.dtype)
+        if self.fidelity is None:
+            losses = cross_entropy(labels, logits)
+        else:
+            options = self.fidelity.hyperparameters
+            losses = self.fidelity.fn(labels, logits, **options)
+        whole = None if weight is None else all_rows(weight)
+        statistic = self.fn(
+            all_rows(labels),
+            all_rows(logits),
+            sample_weight=whole,
+            **self.hyperparameters,
+        )
+        return settle(losses + self.strength * statistic, valid, possible)
+
+    def get_config(self):
+        fidelity = self.fidelity
+        if fidelity is not None:
+            fidelity = keras.saving.serialize_keras_object(fidelity)
+        return {
+            **super().get_config(),
+            "strength": self.strength,
+            "fidelity": fidelity,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        fidelity = config.get("fidelity")
+        if isinstance(fidelity, dict):
+            fidelity = keras.saving.deserialize_keras_object(fidelity)
+        return cls(**{**config, "fidelity": fidelity})
+
+    def _join(self, y_true, sample_weight):
+        return y_true if sample_weight is None else (y_true, sample_weight)
+
+    def _check_fidelity(self, fidelity):
+        if fidelity is None:
+            return
+        plain = isinstance(fidelity, PerSampleLoss)
+        if not plain or isinstance(fidelity, BatchCoupledLoss):
+            raise TypeError(
+                invalid(
+                    "`fidelity` must be a per-sample loss of keras_calib, or "
+                    "None for cross entropy",
+                    fidelity=fidelity,
+                )
+            )
+        if fidelity.takes_objectness or fidelity.takes_factor:
+            raise TypeError(
+                invalid(
+                    "`fidelity` must take plain labels", fidelity=fidelity.name
+                )
+            )
+        for name in _SHARED:
+            own, other = getattr(self, name), getattr(fidelity, name)
+            if own != other:
+                raise ValueError(
+                    invalid(
+                        f"`fidelity` must have the `{name}` of the loss "
+                        "around it",
+                        **{name: own, f"fidelity.{name}": other},
+                    )
+                )

@@ -1,0 +1,82 @@
+"""The Brier score, as a loss."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_calib.backend.gradients import with_gradient
+from keras_calib.losses.base import PerSampleLoss
+from keras_calib.numerics.arrays import at_least_float32
+from keras_calib.numerics.arrays import labels_like
+
+__all__ = ["BrierLoss", "brier_loss"]
+
+
+def brier_loss(labels: Any, logits: Any) -> Any:
+    """Squared distance of the prediction to the label, per sample.
+
+    loss = sum_k (p_k - labels_k)^2
+
+    Args:
+        labels: One-hot or soft labels `(..., num_classes)`.
+        logits: Logits `(..., num_classes)`.
+
+    Returns:
+        Losses `(...)`, in [0, 2].
+
+    Reference:
+        Brier, Verification of Forecasts Expressed in Terms of Probability,
+        Monthly Weather Review 78, 1950.
+    """
+    logits = at_least_float32(logits)
+    labels = labels_like(labels, logits)
+
+    def forward(logits):
+        probs = ops.softmax(logits, axis=-1)
+        distance = probs - labels
+
+        def gradient():
+            moment = ops.sum(probs * distance, axis=-1, keepdims=True)
+            return 2.0 * probs * (distance - moment)
+
+        return ops.sum(ops.square(distance), axis=-1), gradient
+
+    return with_gradient(forward, logits)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class BrierLoss(PerSampleLoss):
+    """Squared distance of the predicted probabilities to the label.
+
+    A proper loss that is bounded: a sure mistake costs 2. Summed over the
+    classes, averaged over the samples.
+
+    Args:
+        name: Name of the loss.
+        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
+            `dtype` of `PerSampleLoss`.
+
+    Returns:
+        On call with labels `(batch, ...)` and predictions
+        `(batch, ..., num_classes)`: the reduced loss, a scalar.
+
+    Example:
+
+    >>> loss = BrierLoss(from_logits=True)
+    >>> round(float(loss([0], [[1.0, 0.0]])), 4)
+    0.1447
+
+    Reference:
+        Brier, Verification of Forecasts Expressed in Terms of Probability,
+        Monthly Weather Review 78, 1950; for calibration: Mukhoti et al.,
+        Calibrating Deep Neural Networks using Focal Loss, NeurIPS 2020,
+        https://arxiv.org/abs/2002.09437
+
+    Differs:
+        For two classes it is twice the squared error of the probability of
+        the second, which some authors call the Brier score.
+    """
+
+    def __init__(self, *, name: str = "brier_loss", **kwargs: Any):
+        super().__init__(brier_loss, name=name, **kwargs)

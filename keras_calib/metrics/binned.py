@@ -1,0 +1,344 @@
+"""Calibration errors of the predicted class, over bins of equal width."""
+
+from typing import Any
+
+import keras
+
+from keras_calib.formulas.binned_errors import NORMS
+from keras_calib.formulas.binned_errors import Decomposition
+from keras_calib.formulas.binned_errors import brier_decomposition
+from keras_calib.formulas.binned_intervals import error_interval
+from keras_calib.formulas.bins import BinSums
+from keras_calib.inputs.checks import check_in
+from keras_calib.metrics.base import StreamingMetric
+from keras_calib.metrics.registry import BINNED
+from keras_calib.metrics.registry import BinnedQuantity
+from keras_calib.metrics.states.bins import BinSummary
+
+__all__ = [
+    "AverageCalibrationError",
+    "BinnedMetric",
+    "DebiasedCalibrationError",
+    "ECE",
+    "MCE",
+    "OverconfidenceError",
+    "RMSCE",
+]
+
+_BY_NORM = {"l1": "ece", "l2": "rmsce", "max": "mce"}
+
+
+class BinnedMetric(StreamingMetric):
+    """What is computed from the sums of equal-width bins."""
+
+    mode = "min"
+
+    _quantity: BinnedQuantity
+
+    def __init__(
+        self,
+        num_bins: int = 15,
+        *,
+        closed: str = "right",
+        name: str | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(BinSummary(num_bins, closed), name=name, **kwargs)
+        self.num_bins = num_bins
+        self.closed = closed
+
+    def bins(self) -> BinSums:
+        """What the bins hold so far: float64 NumPy arrays `(num_bins,)`."""
+        return self.summary.bins(self._exact_sums()[0])
+
+    def decomposition(self) -> Decomposition:
+        """Calibration and refinement of the squared error of the bins.
+
+        Returns:
+            Two floats that add up to the mean of (confidence_b - correct)^2:
+            `calibration` sum_b w_b gap_b^2 and `refinement`
+            sum_b w_b accuracy_b (1 - accuracy_b).
+        """
+        parts = brier_decomposition(self.bins())
+        return Decomposition(*(float(part) for part in parts))
+
+    def get_config(self):
+        return {
+            "num_bins": self.num_bins,
+            "closed": self.closed,
+            **super().get_config(),
+        }
+
+    def _value(self, sums, whole):
+        return self._quantity.value(self.summary.bins(sums), whole)
+
+    def _interval(self, sums, whole, level):
+        norm = self._quantity.norm
+        if norm is None:
+            return super()._interval(sums, whole, level)
+        return error_interval(self.summary.bins(sums), norm=norm, level=level)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class ECE(BinnedMetric):
+    """Expected calibration error, streaming and exact.
+
+    ECE = sum_b (n_b / N) |mean confidence_b - accuracy_b|, over equal-width
+    bins of the confidence of the predicted class. Equals the function `ece`
+    on all predictions at once to about 1e-7, at any number of predictions.
+
+    Args:
+        num_bins: Number of bins, at least 1. Defaults to `15`.
+        norm: `"l1"` as above; `"l2"` as `RMSCE`; `"max"` as `MCE`.
+        closed: `"right"` for bins (lo, hi], the first with its lower edge;
+            `"left"` for [lo, hi), the last with its upper edge.
+        name: Name of the metric.
+        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
+            `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
+
+    Returns:
+        From `result()`: a scalar in [0, 1]; 0 before any sample.
+
+    Raises:
+        ValueError: If `num_bins` is below 1 or a choice is unknown.
+
+    Example:
+
+    >>> metric = ECE(num_bins=10)
+    >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> round(float(metric.result()), 4)
+    0.4
+
+    Reference:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        eq. 3, https://arxiv.org/abs/1706.04599
+    """
+
+    def __init__(
+        self,
+        num_bins: int = 15,
+        *,
+        norm: str = "l1",
+        closed: str = "right",
+        name: str = "ece",
+        **kwargs: Any,
+    ):
+        check_in("norm", norm, NORMS)
+        super().__init__(num_bins, closed=closed, name=name, **kwargs)
+        self.norm = norm
+        self._quantity = BINNED[_BY_NORM[norm]]
+
+    def get_config(self):
+        return {"norm": self.norm, **super().get_config()}
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class MCE(BinnedMetric):
+    """Maximum calibration error, streaming and exact.
+
+    MCE = max_b |mean confidence_b - accuracy_b| over the bins that are not
+    empty. A bin with a single sample can make it large: look at `interval()`.
+
+    Args:
+        num_bins: Number of bins, at least 1. Defaults to `15`.
+        closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
+        name: Name of the metric.
+        **kwargs: As in `ECE`.
+
+    Returns:
+        From `result()`: a scalar in [0, 1]; 0 before any sample.
+
+    Raises:
+        ValueError: If `num_bins` is below 1 or `closed` unknown.
+
+    Example:
+
+    >>> metric = MCE(num_bins=10)
+    >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> round(float(metric.result()), 4)
+    0.6
+
+    Reference:
+        Naeini et al., Obtaining Well Calibrated Probabilities Using Bayesian
+        Binning, AAAI 2015, https://ojs.aaai.org/index.php/AAAI/article/view/9602
+    """
+
+    _quantity = BINNED["mce"]
+
+    def __init__(self, num_bins: int = 15, *, name: str = "mce", **kwargs: Any):
+        super().__init__(num_bins, name=name, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class RMSCE(BinnedMetric):
+    """Root mean squared calibration error, streaming and exact.
+
+    RMSCE = sqrt(sum_b (n_b / N) (mean confidence_b - accuracy_b)^2).
+
+    Args:
+        num_bins: Number of bins, at least 1. Defaults to `15`.
+        closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
+        name: Name of the metric.
+        **kwargs: As in `ECE`.
+
+    Returns:
+        From `result()`: a scalar in [0, 1]; 0 before any sample.
+
+    Raises:
+        ValueError: If `num_bins` is below 1 or `closed` unknown.
+
+    Example:
+
+    >>> metric = RMSCE(num_bins=10)
+    >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> round(float(metric.result()), 4)
+    0.4472
+
+    Reference:
+        Hendrycks et al., Deep Anomaly Detection with Outlier Exposure, ICLR
+        2019, https://arxiv.org/abs/1812.04606
+
+    Differs:
+        The reference bins by equal mass; these bins are of equal width.
+    """
+
+    _quantity = BINNED["rmsce"]
+
+    def __init__(
+        self, num_bins: int = 15, *, name: str = "rmsce", **kwargs: Any
+    ):
+        super().__init__(num_bins, name=name, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class DebiasedCalibrationError(BinnedMetric):
+    """L2 calibration error without the bias of noise, streaming and exact.
+
+    sqrt(max(0, sum_b (n_b / N) (gap_b^2 - acc_b (1 - acc_b) / (n_b - 1)))):
+    what the randomness of labels adds to the squared gaps is taken off. Of a
+    calibrated network the plain errors shrink as 1/sqrt(N); this one is 0
+    about as often as not.
+
+    Args:
+        num_bins: Number of bins, at least 1. Defaults to `15`.
+        closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
+        name: Name of the metric.
+        **kwargs: As in `ECE`.
+
+    Returns:
+        From `result()`: a scalar in [0, 1]; 0 before any sample.
+
+    Raises:
+        ValueError: If `num_bins` is below 1 or `closed` unknown.
+
+    Example:
+
+    >>> metric = DebiasedCalibrationError(num_bins=1)
+    >>> metric.update_state([0, 0, 0], [[0.6, 0.4], [0.5, 0.5], [0.7, 0.3]])
+    >>> round(float(metric.result()), 4)
+    0.4
+
+    Reference:
+        Kumar et al., Verified Uncertainty Calibration, NeurIPS 2019,
+        https://arxiv.org/abs/1909.10155
+    """
+
+    _quantity = BINNED["debiased_calibration_error"]
+
+    def __init__(
+        self,
+        num_bins: int = 15,
+        *,
+        name: str = "debiased_calibration_error",
+        **kwargs: Any,
+    ):
+        super().__init__(num_bins, name=name, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class AverageCalibrationError(BinnedMetric):
+    """Mean |gap| of the bins, each counting alike, streaming and exact.
+
+    (1 / B) sum_b |mean confidence_b - accuracy_b| over the B bins that are
+    not empty. It is one of three errors called "ACE": this one; the error
+    over bins of equal mass of the predicted class, here `AECE`; and that of
+    every class, here `ClasswiseECE(edges="mass")`.
+
+    Args:
+        num_bins: Number of bins, at least 1. Defaults to `15`.
+        closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
+        name: Name of the metric.
+        **kwargs: As in `ECE`.
+
+    Returns:
+        From `result()`: a scalar in [0, 1]; 0 before any sample.
+
+    Raises:
+        ValueError: If `num_bins` is below 1 or `closed` unknown.
+
+    Example:
+
+    >>> metric = AverageCalibrationError(num_bins=10)
+    >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> round(float(metric.result()), 4)
+    0.4
+
+    Reference:
+        Neumann et al., Relaxed Softmax: Efficient Confidence Auto-Calibration
+        for Safe Pedestrian Detection, NeurIPS workshop 2018,
+        https://openreview.net/forum?id=S1lG7aTnqQ
+    """
+
+    _quantity = BINNED["average_calibration_error"]
+
+    def __init__(
+        self,
+        num_bins: int = 15,
+        *,
+        name: str = "average_calibration_error",
+        **kwargs: Any,
+    ):
+        super().__init__(num_bins, name=name, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class OverconfidenceError(BinnedMetric):
+    """Overconfidence error, streaming and exact.
+
+    OE = sum_b (n_b / N) confidence_b max(confidence_b - accuracy_b, 0).
+
+    Args:
+        num_bins: Number of bins, at least 1. Defaults to `15`.
+        closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
+        name: Name of the metric.
+        **kwargs: As in `ECE`.
+
+    Returns:
+        From `result()`: a scalar in [0, 1]; 0 before any sample.
+
+    Raises:
+        ValueError: If `num_bins` is below 1 or `closed` unknown.
+
+    Example:
+
+    >>> metric = OverconfidenceError(num_bins=10)
+    >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> round(float(metric.result()), 4)
+    0.18
+
+    Reference:
+        Thulasidasan et al., On Mixup Training: Improved Calibration and
+        Predictive Uncertainty for Deep Neural Networks, NeurIPS 2019,
+        https://arxiv.org/abs/1905.11001
+    """
+
+    _quantity = BINNED["overconfidence_error"]
+
+    def __init__(
+        self,
+        num_bins: int = 15,
+        *,
+        name: str = "overconfidence_error",
+        **kwargs: Any,
+    ):
+        super().__init__(num_bins, name=name, **kwargs)

@@ -1,0 +1,143 @@
+"""What metrics share whose state is the fine histogram of a score."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.formulas.risk_coverage import aurc_of_groups
+from keras_calib.formulas.score_names import SCORE_RANGES
+from keras_calib.formulas.score_names import score_function
+from keras_calib.functional.risk_coverage import RiskCoverageCurve
+from keras_calib.inputs.checks import check_in
+from keras_calib.metrics.base import StreamingMetric
+from keras_calib.metrics.reading import score_input
+from keras_calib.metrics.registry import RANK
+from keras_calib.metrics.registry import curve_of_groups
+from keras_calib.metrics.registry import lost_order
+from keras_calib.metrics.registry import mode_of
+from keras_calib.metrics.registry import rank_bounds
+from keras_calib.metrics.registry import rank_interval
+from keras_calib.metrics.states.histogram import UNBOUNDED
+from keras_calib.metrics.states.histogram import HistogramSummary
+from keras_calib.metrics.states.records import log_odds_of
+
+__all__ = ["HistogramMetric", "score_summary"]
+
+
+def score_summary(
+    score: str | Callable[[Any], Any],
+    score_range: str | None,
+    resolution: int,
+) -> HistogramSummary:
+    """The histogram of a ranking score."""
+    function = score_function(score)
+    if score_range is None:
+        score_range = SCORE_RANGES.get(score, "real")
+    check_in("score_range", score_range, ("unit", "real"))
+    if score == "msp":
+        return HistogramSummary(resolution)
+    is_unit = score_range == "unit"
+
+    def of_records(records):
+        if records.rows is None:
+            values = records.score
+        else:
+            values = function(score_input(records.rows))
+            values = ops.cast(values, "float32")
+        return log_odds_of(ops.clip(values, 0.0, 1.0)) if is_unit else values
+
+    options = {} if is_unit else {"score_map": UNBOUNDED}
+    return HistogramSummary(resolution, None, score=of_records, **options)
+
+
+class HistogramMetric(StreamingMetric):
+    """A metric of the ranking by a score."""
+
+    # Its name in `RANK`.
+    _quantity = ""
+
+    def __init__(
+        self,
+        *,
+        score: str | Callable[[Any], Any] = "msp",
+        score_range: str | None = None,
+        resolution: int = 8192,
+        **kwargs: Any,
+    ):
+        summary = score_summary(score, score_range, resolution)
+        super().__init__(summary, **kwargs)
+        self.score = score
+        self.score_range = score_range
+        self.resolution = resolution
+
+    @property
+    def mode(self) -> str:
+        """`"min"` where lower is better, `"max"` where higher is."""
+        return mode_of(self._quantity)
+
+    def bounds(self) -> tuple[float, float]:
+        """The value with the best and the worst order inside every cell.
+
+        The exact value of the same predictions lies between them.
+        """
+        sums, whole = self._exact_sums()
+        groups = self.summary.ranked(sums)
+        return rank_bounds(self._quantity, groups, whole, self)
+
+    def aurc(self) -> float:
+        """The AURC of the same ranking, in float64."""
+        sums, whole = self._exact_sums()
+        groups = self.summary.ranked(sums)
+        return float(aurc_of_groups(groups, np.asarray(whole)))
+
+    def curve(self) -> RiskCoverageCurve:
+        """The risk-coverage curve at the edges of the cells."""
+        sums, _ = self._exact_sums()
+        return curve_of_groups(
+            self.summary.ranked(sums), self.summary.lower_score()
+        )
+
+    def get_config(self):
+        score = self.score
+        if callable(score):
+            score = keras.saving.serialize_keras_object(score)
+        return {
+            "score": score,
+            "score_range": self.score_range,
+            "resolution": self.resolution,
+            **super().get_config(),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        score = config.get("score")
+        if isinstance(score, dict):
+            score = keras.saving.deserialize_keras_object(score)
+            config = {**config, "score": score}
+        return cls(**config)
+
+    def _value(self, sums, whole):
+        groups = self.summary.ranked(sums)
+        return RANK[self._quantity].value(groups, whole, self)
+
+    def _interval(self, sums, whole, level):
+        return rank_interval(
+            self._quantity,
+            self.summary.ranked(sums),
+            whole,
+            self,
+            self.summary.weight_ratio(sums),
+            level,
+        )
+
+    def _what_is_wrong(self, num_invalid, sums):
+        yield from super()._what_is_wrong(num_invalid, sums)
+        of_logits = self.reading.from_logits and self._has_all_rows()
+        if self.summary.is_unbounded or (of_logits and self.score == "msp"):
+            yield from lost_order(self.name, self.summary, sums)
+
+    def _ranks_by_confidence(self):
+        return self.score == "msp"

@@ -1,0 +1,196 @@
+"""Metrics of dense predictions, image by image."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.formulas.intervals import mean_interval
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_rank
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import shape_of
+from keras_calib.inputs.readers import Predictions
+from keras_calib.inputs.top_label import hard_labels
+from keras_calib.metrics.base import StreamingMetric
+from keras_calib.metrics.reading import is_empty
+from keras_calib.metrics.reading import read_batch
+from keras_calib.metrics.states.moments import MomentSummary
+from keras_calib.metrics.states.records import Records
+from keras_calib.metrics.states.records import observe
+from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import safe_divide
+
+__all__ = ["PerImage"]
+
+
+def _value_of(records):
+    return records.score, None
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class PerImage(StreamingMetric):
+    """Mean of a metric over images, by their number of valid pixels.
+
+    sum_i n_i metric(image i) / sum_i n_i: what published tables of
+    segmentation use, often without the background. The metric of all pixels
+    together is another number, and never larger for errors that are means of
+    absolute gaps of fixed bins.
+
+    Args:
+        metric: A metric of this package with a scalar value, whose
+            `from_logits`, `axis`, `ignore_class` and so on say how images
+            are read. Its own state stays empty.
+        background: Class id whose pixels do not count either, or None.
+        name: Name of the metric; `"image_"` and that of `metric` by default.
+        dtype: Dtype of the result.
+
+    Returns:
+        From `result()`: a scalar in the unit of `metric`; 0 before any image
+        with a valid pixel.
+
+    Raises:
+        TypeError: If `metric` is no metric of this package, or weights are
+            given.
+        ValueError: On update, if predictions are not
+            `(batch, ..., num_classes)` with a known number of pixels.
+
+    Example:
+
+    >>> from keras_calib import ECE
+    >>> metric = PerImage(ECE(ignore_class=255))
+    >>> probs = [[[0.8, 0.2], [0.5, 0.5]], [[0.6, 0.4], [0.1, 0.9]]]
+    >>> metric.update_state([[0, 255], [1, 1]], probs)
+    >>> round(float(metric.result()), 4)
+    0.3
+
+    Reference:
+        Liu et al., The Devil is in the Margin: Margin-based Label Smoothing
+        for Network Calibration, CVPR 2022, https://arxiv.org/abs/2111.15430,
+        whose released code evaluates segmentation so.
+    """
+
+    def __init__(
+        self,
+        metric: StreamingMetric,
+        *,
+        background: int | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+    ):
+        if not isinstance(metric, StreamingMetric):
+            raise TypeError(
+                invalid(
+                    "`metric` must be a metric of keras_calib",
+                    type=type(metric).__name__,
+                )
+            )
+        if background is not None:
+            check_integer("background", background)
+        self.mode = metric.mode
+        super().__init__(
+            MomentSummary(_value_of),
+            **metric.reading._asdict(),
+            name=name or f"image_{metric.name}",
+            dtype=dtype,
+        )
+        self.metric = metric
+        self.background = background
+        self._largest = metric._largest
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        """Adds one batch of images.
+
+        Args:
+            y_true: Labels, see `StreamingMetric`.
+            y_pred: Predictions `(batch, ..., num_classes)`.
+            sample_weight: Must be None.
+        """
+        if sample_weight is not None:
+            raise TypeError(
+                invalid(
+                    "`sample_weight` must be None: pixels count alike",
+                    sample_weight=type(sample_weight).__name__,
+                )
+            )
+        y_pred = ops.convert_to_tensor(as_numbers(y_pred, "y_pred"))
+        check_rank("y_pred", y_pred, 3, "(batch, ..., num_classes)")
+        batch, num_invalid = read_batch(y_true, y_pred, None, self.reading)
+        if is_empty(batch):
+            return
+        num_pixels = self._num_pixels(y_pred)
+        if self.background is not None:
+            ids = ops.cast(hard_labels(batch.labels), "int32")
+            kept = ops.not_equal(ids, self.background)
+            batch = batch._replace(valid=ops.logical_and(batch.valid, kept))
+        images = {
+            name: ops.reshape(x, (-1, num_pixels, *x.shape[1:]))
+            for name, x in batch._asdict().items()
+            if hasattr(x, "shape")
+        }
+        values, counts = ops.map(self._of_image, images)
+        records = Records(
+            confidence=None,
+            score=values,
+            wrong=None,
+            counted=counts > 0,
+            weight=counts / num_pixels,
+            rows=None,
+        )
+        self._add([records], None, num_invalid, False, batch)
+
+    def update_scores(self, confidence, correct, sample_weight=None):
+        raise TypeError(
+            invalid("`PerImage` needs images", method="update_scores")
+        )
+
+    def get_config(self):
+        return {
+            "metric": keras.saving.serialize_keras_object(self.metric),
+            "background": self.background,
+            "name": self.name,
+            "dtype": self.dtype,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        metric = keras.saving.deserialize_keras_object(config["metric"])
+        return cls(**{**config, "metric": metric})
+
+    def _num_pixels(self, y_pred) -> int:
+        sizes = list(shape_of(y_pred))
+        del sizes[self.reading.axis % len(sizes)]
+        if None in sizes[1:]:
+            raise ValueError(
+                invalid(
+                    "`y_pred` must have a known number of pixels",
+                    **{"y_pred.shape": shape_of(y_pred)},
+                )
+            )
+        num_pixels = 1
+        for size in sizes[1:]:
+            num_pixels *= size
+        chosen = self.reading.pixels_per_image
+        return num_pixels if chosen is None else min(num_pixels, chosen)
+
+    def _of_image(self, image: dict[str, Any]) -> tuple[Any, Any]:
+        """Value and number of valid pixels of one image."""
+        fields = {"weight": None, "objectness": None, **image}
+        batch = Predictions(from_logits=self.reading.from_logits, **fields)
+        summary = self.metric.summary
+        value = self.metric._value(
+            summary.summarise(observe(batch)), ops.convert_to_tensor(True)
+        )
+        count = ops.sum(ops.cast(batch.valid, "float32"))
+        return ops.cast(value, "float32"), count
+
+    def _value(self, sums, whole):
+        moments = self.summary.moments(sums)
+        return safe_divide(moments.total[0], moments.weight[0])
+
+    def _interval(self, sums, whole, level):
+        moments = self.summary.moments(sums)
+        moments = type(moments)(*(x[0] for x in moments))
+        ends = mean_interval(moments, level=level, unseen=(0.0, self._largest))
+        return tuple(np.clip(ends, 0.0, self._largest))

@@ -1,0 +1,79 @@
+"""Equal-width bins of the confidence as a state that streams and merges."""
+
+from typing import Any
+
+from keras import ops
+
+from keras_calib.formulas.bins import CLOSED
+from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.bins import bin_index
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_integer
+from keras_calib.metrics.states.records import Records
+from keras_calib.numerics import exact_sums
+from keras_calib.numerics.arrays import namespace
+
+__all__ = ["BinSummary"]
+
+
+class BinSummary:
+    """Equal-width bins as exact, mergeable integer sums.
+
+    Args:
+        num_bins: Number of bins.
+        closed: Which end belongs to a bin, `"right"` or `"left"`.
+    """
+
+    needs_rows = False
+
+    def __init__(self, num_bins: int, closed: str = "right"):
+        check_integer("num_bins", num_bins, 1)
+        check_in("closed", closed, CLOSED)
+        self.num_bins = num_bins
+        self.closed = closed
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the int32 limbs: limb, quantity and key."""
+        return (exact_sums.NUM_LIMBS, 3 * 2 * self.num_bins)
+
+    def summarise(self, records: Records) -> Any:
+        """Limbs of weight, confidence and squared weight, by bin and wrong."""
+        num_keys = 2 * self.num_bins
+        confidence, weight = records.confidence, records.weight
+        keys = 2 * bin_index(confidence, self.num_bins, self.closed)
+        keys = keys + records.wrong
+        keys = ops.where(records.counted, keys, ops.full_like(keys, num_keys))
+        if weight is None:
+            mass = exact_sums.limbs_from_counts(
+                exact_sums.count_by_key(keys, num_keys)
+            )
+            total = exact_sums.sum_by_key(confidence, keys, num_keys)
+            squares = mass
+        else:
+            scale = exact_sums.power_of_two_above(weight)
+            mass, total, squares = (
+                exact_sums.sum_by_key(values, keys, num_keys, scale=unit)
+                for values, unit in (
+                    (weight, scale),
+                    (weight * confidence, scale),
+                    (ops.square(weight), scale * scale),
+                )
+            )
+        return ops.concatenate([mass, total, squares], axis=-1)
+
+    def bins(self, limbs: Any) -> BinSums:
+        """Bin sums of limbs (either)."""
+        shape = (exact_sums.NUM_LIMBS, 3, self.num_bins, 2)
+        limbs = namespace(limbs).reshape(limbs, shape)
+        both = limbs[..., 0] + limbs[..., 1]
+        values = exact_sums.to_float(both)
+        # A float32 difference of two long sums would lose a small gap.
+        correct = limbs[:, 0, :, 0]
+        return BinSums(
+            weight=values[0],
+            confidence=values[1],
+            correct=exact_sums.to_float(correct),
+            residual=exact_sums.to_float(both[:, 1] - correct),
+            squared_weight=values[2],
+        )

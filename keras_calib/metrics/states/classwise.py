@@ -1,0 +1,246 @@
+"""Calibration of every class as a state that streams and merges.
+
+Of bins of equal width almost every probability of many classes lies in the
+first. Fewer than `num_bins` + 1 of a row can lie beyond it: only the largest
+of each row are sorted into bins, and the first bin gets what is left of the
+sum over the column, exactly, for sums of integers can be subtracted.
+"""
+
+from typing import Any
+
+from keras import ops
+
+from keras_calib.formulas.bins import bin_index
+from keras_calib.functional.equal_mass import equal_mass_error
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.top_label import hard_labels
+from keras_calib.metrics.states.histogram import LOG_ODDS
+from keras_calib.metrics.states.records import Records
+from keras_calib.metrics.states.records import log_odds_of
+from keras_calib.numerics import exact_sums
+from keras_calib.numerics.arrays import namespace
+from keras_calib.numerics.arrays import safe_divide
+
+__all__ = [
+    "ClassBinSummary",
+    "ClassHistogramSummary",
+    "class_probabilities",
+    "weights_by_key",
+]
+
+
+class ClassBinSummary:
+    """Sums of p_k and of labels in equal-width bins of every class.
+
+    Args:
+        num_classes: Number of classes.
+        num_bins: Number of bins.
+        threshold: Probabilities below it do not count.
+        closed: Which end belongs to a bin, `"right"` or `"left"`.
+    """
+
+    needs_rows = True
+    # Sums of base-4096 digits fit in int32.
+    max_rows = 2**18
+
+    def __init__(
+        self, num_classes: int, num_bins: int, threshold: float, closed: str
+    ):
+        self.num_classes = num_classes
+        self.num_bins = num_bins
+        self.threshold = threshold
+        self.closed = closed
+        self._num_keys = num_classes * num_bins
+        self.shape = (exact_sums.NUM_LIMBS, 2 * self._num_keys + 1)
+
+    def summarise(self, records: Records) -> Any:
+        """Limbs of sums of p and of labels by class and bin; of weights."""
+        probs = class_probabilities(records, self.num_classes)
+        if self.threshold > 0:
+            low = probs < self.threshold
+            probs = ops.where(low, ops.zeros_like(probs), probs)
+        weight = records.weight
+        scale = ops.ones((), "float32")
+        if weight is not None:
+            scale = exact_sums.power_of_two_above(weight)
+        if self.num_classes <= 2 * self.num_bins:
+            # Few classes: all of them into their bins.
+            classes = ops.arange(self.num_classes, dtype="int32")
+            classes = ops.broadcast_to(classes, ops.shape(probs))
+            digits = self._digits(probs, classes, weight, scale)
+        else:
+            values, classes = ops.top_k(probs, self.num_bins)
+            classes = ops.cast(classes, "int32")
+            digits = self._digits(values, classes, weight, scale)
+            shape = (-1, self.num_classes, self.num_bins)
+            beyond = ops.reshape(digits, shape)[..., 1:]
+            columns = exact_sums.column_digits(_weighted(probs, weight, scale))
+            first = columns - ops.sum(beyond, axis=-1)
+            digits = ops.concatenate([first[..., None], beyond], axis=-1)
+        digits = ops.reshape(digits, (-1, self._num_keys))
+        totals = exact_sums.limbs_of_digits(digits, scale)
+        truth, all_weight = self._labels(records, probs)
+        return ops.concatenate([totals, truth, all_weight], axis=-1)
+
+    def residuals(self, limbs: Any) -> tuple[Any, Any]:
+        """sum w (p_k - y_k), `(num_classes, num_bins)`; the weight (either)."""
+        size = self._num_keys
+        # Subtracted before rounding.
+        difference = limbs[:, :size] - limbs[:, size : 2 * size]
+        residual = exact_sums.to_float(difference)
+        shape = (self.num_classes, self.num_bins)
+        return (
+            namespace(limbs).reshape(residual, shape),
+            exact_sums.to_float(limbs[:, -1]),
+        )
+
+    def error(self, limbs: Any) -> Any:
+        """Mean over the classes of their calibration errors (either)."""
+        residual, weight = self.residuals(limbs)
+        xp = namespace(limbs)
+        return safe_divide(xp.sum(xp.abs(residual)), self.num_classes * weight)
+
+    def _digits(
+        self, values: Any, classes: Any, weight: Any, scale: Any
+    ) -> Any:
+        """Integer sums of values `(n, k)` by class and bin."""
+        keys = bin_index(values, self.num_bins, self.closed)
+        keys = keys + classes * self.num_bins
+        values = _weighted(values, weight, scale)
+        return exact_sums.digits_by_key(
+            ops.reshape(values, (-1,)), ops.reshape(keys, (-1,)), self._num_keys
+        )
+
+    def _labels(self, records: Records, probs: Any) -> tuple[Any, Any]:
+        """Limbs of labels by class and bin of p_y, and of all weights."""
+        ids = ops.cast(hard_labels(records.rows.labels), "int32")
+        ids = ops.clip(ids, 0, self.num_classes - 1)
+        p = ops.take_along_axis(probs, ids[:, None], axis=-1)[:, 0]
+        keys = ids * self.num_bins
+        keys = keys + bin_index(p, self.num_bins, self.closed)
+        kept = records.counted
+        # Below the threshold, or 0 and so in no bin (lo, hi].
+        if self.threshold > 0 or self.closed == "right":
+            kept = ops.logical_and(kept, p > 0)
+        keys = ops.where(kept, keys, ops.full_like(keys, self._num_keys))
+        return weights_by_key(records, keys, self._num_keys)
+
+
+class ClassHistogramSummary:
+    """A histogram of p_k for every class, for bins of equal mass.
+
+    Args:
+        num_classes: Number of classes.
+        resolution: Number of bins of each histogram.
+        threshold: Probabilities below it do not count.
+    """
+
+    needs_rows = True
+
+    def __init__(self, num_classes: int, resolution: int, threshold: float):
+        self.num_classes = num_classes
+        self.resolution = resolution
+        self.threshold = threshold
+        self._num_keys = num_classes * resolution
+        self.shape = (exact_sums.NUM_LIMBS, 3 * self._num_keys + 1)
+
+    def summarise(self, records: Records) -> Any:
+        """Limbs of mass, of sums of p and of labels; of all weights."""
+        probs = class_probabilities(records, self.num_classes)
+        slope = LOG_ODDS.slope * self.resolution
+        log_odds = log_odds_of(probs) / LOG_ODDS.scale
+        log_odds = ops.clip(log_odds, -LOG_ODDS.limit, LOG_ODDS.limit)
+        cell = ops.cast(ops.floor(slope * ops.arcsinh(log_odds)), "int32")
+        cell = cell + round(LOG_ODDS.zero * self.resolution)
+        cell = ops.clip(cell, 0, self.resolution - 1)
+        classes = ops.arange(self.num_classes, dtype="int32")
+        keys = classes * self.resolution + cell
+        kept = ops.logical_and(
+            probs >= self.threshold, records.counted[:, None]
+        )
+        keys = ops.where(kept, keys, ops.full_like(keys, self._num_keys))
+        flat = ops.reshape(keys, (-1,))
+        size = self._num_keys
+        weight = records.weight
+        if weight is None:
+            mass = exact_sums.limbs_from_counts(
+                exact_sums.count_by_key(flat, size)
+            )
+            total = exact_sums.sum_by_key(ops.reshape(probs, (-1,)), flat, size)
+        else:
+            scale = exact_sums.power_of_two_above(weight)
+            spread = ops.broadcast_to(weight[:, None], ops.shape(probs))
+            mass, total = (
+                exact_sums.sum_by_key(
+                    ops.reshape(x, (-1,)), flat, size, scale=scale
+                )
+                for x in (spread, spread * probs)
+            )
+        ids = ops.cast(hard_labels(records.rows.labels), "int32")
+        ids = ops.clip(ids, 0, self.num_classes - 1)
+        of_label = ops.take_along_axis(keys, ids[:, None], axis=-1)[:, 0]
+        truth, all_weight = weights_by_key(records, of_label, size)
+        return ops.concatenate([mass, total, truth, all_weight], axis=-1)
+
+    def error(self, limbs: Any, num_bins: int, whole: Any) -> Any:
+        """Mean over the classes of their equal-mass errors (either)."""
+        xp, size = namespace(limbs), self._num_keys
+        shape = (self.num_classes, self.resolution)
+
+        def by_class(part):
+            return xp.reshape(exact_sums.to_float(part), shape)
+
+        mass, total, truth = (
+            limbs[:, i * size : i * size + size] for i in range(3)
+        )
+        residual = by_class(total - truth)
+        mass = by_class(mass)
+        before = xp.cumsum(mass, axis=-1) - mass
+        errors = equal_mass_error(before, mass, residual, num_bins, whole)
+        kept = before[:, -1] + mass[:, -1]
+        return safe_divide(
+            xp.sum(errors * kept),
+            self.num_classes * exact_sums.to_float(limbs[:, -1]),
+        )
+
+
+def class_probabilities(records: Records, num_classes: int) -> Any:
+    """Probabilities of all classes in [0, 1], 0 in rows that do not count."""
+    rows = records.rows
+    if rows.outputs.shape[-1] != num_classes:
+        raise ValueError(
+            invalid(
+                "`y_pred` must have `num_classes` classes",
+                num_classes=num_classes,
+                classes=rows.outputs.shape[-1],
+            )
+        )
+    probs = rows.outputs
+    if rows.from_logits:
+        probs = ops.softmax(probs, axis=-1)
+    probs = ops.clip(probs, 0.0, 1.0)
+    counted = ops.expand_dims(records.counted, -1)
+    return ops.where(counted, probs, ops.zeros_like(probs))
+
+
+def weights_by_key(
+    records: Records, keys: Any, num_keys: int
+) -> tuple[Any, Any]:
+    """Limbs of the weights of rows by their key, and of all that count."""
+    if records.weight is None:
+        counts = exact_sums.count_by_key(keys, num_keys)
+        total = ops.sum(ops.cast(records.counted, "int32"))
+        limbs = exact_sums.limbs_from_counts(
+            ops.concatenate([counts, ops.reshape(total, (1,))])
+        )
+        return limbs[:, :-1], limbs[:, -1:]
+    scale = exact_sums.power_of_two_above(records.weight)
+    return (
+        exact_sums.sum_by_key(records.weight, keys, num_keys, scale=scale),
+        exact_sums.sum_rows(records.weight[None]),
+    )
+
+
+def _weighted(values: Any, weight: Any, scale: Any) -> Any:
+    """Values in [0, 1] times weights in units of `scale`."""
+    return values if weight is None else values * (weight / scale)[:, None]

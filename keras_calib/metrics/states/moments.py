@@ -1,0 +1,74 @@
+"""Weighted means, and the spread of their values, as a state that merges."""
+
+from collections.abc import Callable
+from typing import Any
+
+from keras import ops
+
+from keras_calib.formulas.intervals import Moments
+from keras_calib.metrics.states.records import Records
+from keras_calib.numerics import exact_sums
+from keras_calib.numerics.arrays import namespace
+
+__all__ = ["MomentSummary"]
+
+_NUM_SUMS = len(Moments._fields)
+# More than any sum holds.
+_LARGEST = 2.0**60
+
+
+class MomentSummary:
+    """The sums of `Moments`, of one or more values x.
+
+    Args:
+        values: Functions of records to `(x, where)`: finite values >= 0 of
+            shape `(n,)`, and which of them count, bool `(n,)`, or None for
+            all records that count.
+        needs_rows: Whether the values need the outputs of all classes.
+    """
+
+    def __init__(
+        self,
+        *values: Callable[[Records], tuple[Any, Any]],
+        needs_rows: bool = False,
+    ):
+        self.values = values
+        self.needs_rows = needs_rows
+        self.shape = (exact_sums.NUM_LIMBS, _NUM_SUMS * len(values))
+
+    def summarise(self, records: Records) -> Any:
+        """Limbs of the sums, `Moments` by value."""
+        if self.needs_rows and records.rows is None:
+            return ops.zeros(self.shape, dtype="int32")
+        rows = []
+        for value in self.values:
+            x, where = value(records)
+            counted = records.counted
+            if where is not None:
+                counted = ops.logical_and(counted, where)
+            zero = ops.zeros_like(x)
+            # Squares of larger ones are infinite, and 0 times that is NaN.
+            x = ops.where(counted, ops.minimum(x, _LARGEST), zero)
+            if records.weight is None:
+                w = ops.cast(counted, x.dtype)
+                square = ops.square(x)
+                rows += [w, x, square, square * x]
+            else:
+                w = ops.where(counted, records.weight, zero)
+                wx = w * x
+                rows += [w, wx, ops.square(w), w * wx, ops.square(wx)]
+                rows += [wx * x, wx * ops.square(x)]
+        limbs = exact_sums.sum_rows(ops.stack(rows))
+        if records.weight is not None:
+            return limbs
+        # Weights of 1 are their own squares.
+        limbs = ops.reshape(limbs, (exact_sums.NUM_LIMBS, -1, 4))
+        w, wx, wxx, wxxx = (limbs[..., i] for i in range(4))
+        limbs = ops.stack([w, wx, w, wx, wxx, wxx, wxxx], axis=-1)
+        return ops.reshape(limbs, self.shape)
+
+    def moments(self, limbs: Any) -> Moments:
+        """Sums of limbs, each `(number of values,)` (either)."""
+        shape = (exact_sums.NUM_LIMBS, len(self.values), _NUM_SUMS)
+        values = exact_sums.to_float(namespace(limbs).reshape(limbs, shape))
+        return Moments(*(values[..., i] for i in range(_NUM_SUMS)))

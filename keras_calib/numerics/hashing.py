@@ -1,0 +1,55 @@
+"""The same random pixels of an image for every model that is compared."""
+
+from typing import Any
+
+from keras import ops
+
+from keras_calib.numerics.arrays import namespace
+
+__all__ = ["mixed", "sample_pixels", "wrapped"]
+
+_LAST = 2**31 - 1
+
+
+def sample_pixels(labels: Any, valid: Any, count: int, seed: int) -> Any:
+    """Which pixels of each image to look at.
+
+    Pixels are ranked by a hash of the seed, their place and the labels of
+    their image: without a state, the same whatever the batch, the order of
+    the images and the replica, and another draw for each image. Pixels that
+    do not count come last.
+
+    Args:
+        labels: int32 class ids `(batch, num_pixels)`.
+        valid: bool `(batch, num_pixels)`, or None where all count.
+        count: Number of pixels to choose of each image.
+        seed: Seed of the choice.
+
+    Returns:
+        int32 places `(batch, min(count, num_pixels))`.
+    """
+    num_pixels = labels.shape[-1]
+    place = ops.arange(num_pixels, dtype="int32")
+    place = mixed(place + wrapped(0x9E3779B1 * (seed + 1)))
+    # Products and sums wrap round; every backend keeps the low 32 bits.
+    image = ops.sum(place * (labels + 1), axis=-1, keepdims=True)
+    rank = mixed(mixed(ops.cast(image, "int32")) + place)
+    rank = ops.bitwise_and(rank, _LAST)
+    if valid is not None:
+        rank = ops.where(valid, rank, -ops.ones_like(rank))
+    return ops.cast(ops.top_k(rank, min(count, num_pixels))[1], "int32")
+
+
+def mixed(x: Any) -> Any:
+    """A hash of int32 values: bits of each go everywhere (either)."""
+    xp = namespace(x)
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
+        # Shifted with zeros, as if unsigned.
+        high = xp.bitwise_and(xp.right_shift(x, shift), 2 ** (32 - shift) - 1)
+        x = xp.bitwise_xor(x, high) * wrapped(factor)
+    return x
+
+
+def wrapped(value: int) -> int:
+    """The int32 of the low 32 bits."""
+    return (value + 2**31) % 2**32 - 2**31

@@ -1,0 +1,262 @@
+"""The page: what was gathered, in pictures, tables and HTML."""
+
+import base64
+import datetime
+import io
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_calib.formulas.intervals import binomial_upper_bound
+from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import sigmoid
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.plots import ConfidenceDisplay
+from keras_calib.plots import ReliabilityDisplay
+from keras_calib.plots import RiskCoverageDisplay
+from keras_calib.plots.display import Display
+from keras_calib.plots.display import figure_and_canvas
+from keras_calib.plots.pictures import as_picture
+from keras_calib.plots.texts import printable
+from keras_calib.reporting.evaluation import EXPLAINED
+from keras_calib.reporting.evaluation import Estimate
+from keras_calib.reporting.evaluation import Gathering
+from keras_calib.reporting.evaluation import Mistake
+from keras_calib.reporting.evaluation import Stage
+from keras_calib.reporting.verdicts import percent
+from keras_calib.reporting.verdicts import verdict
+from keras_calib.version import __version__
+
+__all__ = ["as_data_uri", "page_of", "risk_steps", "template"]
+
+_ABSENT = (
+    "Reports need Jinja2 and matplotlib: pip install 'keras-calib[report]'"
+)
+# Pixels of a side of a thumbnail, at most.
+_THUMBNAIL = 96
+# Positions of the slider.
+_NUM_STEPS = 200
+
+
+def page_of(
+    gatherings: list[Gathering],
+    *,
+    title: str,
+    class_names: list[str] | None,
+    facts: dict[str, Any],
+) -> str:
+    """The HTML page of some models."""
+    models = [_model(gathering, class_names) for gathering in gatherings]
+    overview = None
+    if len(gatherings) > 1:
+        display = RiskCoverageDisplay.from_metric(
+            {g.name: g.last.metric for g in gatherings}
+        )
+        overview = _picture(display, "Risk against coverage of all models.")
+    return template().render(
+        title=title,
+        models=models,
+        overview=overview,
+        columns=list(EXPLAINED.values()),
+        facts={
+            **facts,
+            "Made": datetime.datetime.now().isoformat(" ", "minutes"),
+            "With": f"keras_calib {__version__}, Keras {keras.__version__} on "
+            f"{keras.backend.backend()}",
+        },
+    )
+
+
+def template() -> Any:
+    """The template of the page; what it shows is escaped.
+
+    Raises:
+        ImportError: If Jinja2 or matplotlib is not installed.
+    """
+    try:
+        import jinja2
+    except ImportError as error:
+        raise ImportError(_ABSENT) from error
+    figure_and_canvas()
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("keras_calib", "reporting"),
+        autoescape=True,
+        finalize=_printed,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.jinja")
+
+
+def _printed(value: Any) -> Any:
+    """What a page shows, without what no file of a page may hold."""
+    # Of the kind that it was: escaped text is not escaped again.
+    return type(value)(printable(value)) if isinstance(value, str) else value
+
+
+def risk_steps(stage: Stage) -> list[dict[str, float | None]]:
+    """For risks from 0 to that of all samples: what to accept.
+
+    Returns:
+        Rows of the `risk` asked for, and the `threshold` on the confidence
+        with the largest `coverage` that meets it on the data, the same
+        threshold as a `score` in log-odds, the
+        `observed` risk there, and its `bound`, exact binomial at 95 %; None
+        where no threshold meets it.
+    """
+    curve = stage.metric.curve()
+    sums = stage.metric.bins()
+    weight, squares = sums.weight.sum(), sums.squared_weight.sum()
+    accepted = curve.coverage * safe_divide(weight**2, squares)
+    bounds = binomial_upper_bound(
+        np.minimum(curve.risk * accepted, accepted), accepted
+    )
+    rows = []
+    for risk in np.linspace(0.0, float(curve.risk[-1]), _NUM_STEPS + 1):
+        met = np.flatnonzero(curve.risk <= risk + 1e-12)
+        row = {"risk": float(risk)}
+        if len(met):
+            i = met[-1]
+            row |= {
+                "threshold": float(sigmoid(curve.threshold[i])),
+                # Not in JSON if it is infinite: everything is accepted.
+                "score": _finite(curve.threshold[i]),
+                "coverage": float(curve.coverage[i]),
+                "observed": float(curve.risk[i]),
+                "bound": float(bounds[i]),
+            }
+        rows.append(row)
+    return rows
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def as_data_uri(data: bytes, kind: str) -> str:
+    """A file inside an address."""
+    return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
+
+
+def _model(gathering: Gathering, class_names: list[str] | None) -> dict:
+    stages = {"Before": gathering.before}
+    if gathering.after is not None:
+        stages = {"Before calibration": gathering.before}
+        stages["After calibration"] = gathering.after
+    pictures = []
+    for title, stage in stages.items():
+        when = "" if len(stages) == 1 else f" {title.lower()}"
+        metric = stage.metric
+        pictures += [
+            _picture(
+                ReliabilityDisplay.from_metric(metric),
+                f"Accuracy against confidence{when}. Bars reach to the "
+                "confidence; lines are exact 95 % intervals.",
+            ),
+            _picture(
+                ConfidenceDisplay.from_metric(metric),
+                f"Confidence of correct and wrong predictions{when}.",
+            ),
+        ]
+    points = {}
+    if gathering.selector is not None and gathering.selector.chosen:
+        points["chosen threshold"] = gathering.selector.chosen
+    curves = {
+        title: stage.metric
+        for title, stage in (
+            stages.items() if len(stages) > 1 else [("model", gathering.before)]
+        )
+    }
+    pictures.append(
+        _picture(
+            RiskCoverageDisplay.from_metric(curves, points=points),
+            "Error rate of the accepted as more predictions are accepted, "
+            "the surest first"
+            + (", and the point chosen on held-out data." if points else "."),
+        )
+    )
+    estimates = [stage.estimates() for stage in stages.values()]
+    return {
+        "name": gathering.name,
+        "verdict": verdict(gathering),
+        "stages": list(stages),
+        "rows": [
+            (*words, [_cell(name, found[name]) for found in estimates])
+            for name, words in EXPLAINED.items()
+        ],
+        "pictures": pictures,
+        "steps": risk_steps(gathering.last),
+        "mistakes": [_mistake(m, class_names) for m in gathering.mistakes],
+        "num_samples": gathering.num_samples,
+        "num_classes": gathering.num_classes,
+    }
+
+
+def _cell(name: str, found: Estimate) -> tuple[str, str]:
+    digits = 3 if name == "nll" else 4
+    interval = ""
+    if np.isfinite([found.low, found.high]).all():
+        interval = f"{found.low:.{digits}f} to {found.high:.{digits}f}"
+    return f"{found.value:.{digits}f}", interval
+
+
+def _picture(display: Display, text: str) -> dict[str, str]:
+    svg = display.to_svg().encode("utf-8")
+    return {"uri": as_data_uri(svg, "image/svg+xml"), "text": text}
+
+
+def _mistake(mistake: Mistake, class_names: list[str] | None) -> dict:
+    def named(number: int) -> str:
+        if class_names is None:
+            return f"class {number}"
+        return str(class_names[number])
+
+    thumbnail, text = _shown(mistake.sample)
+    return {
+        "index": mistake.index,
+        "label": named(mistake.label),
+        "predicted": named(mistake.predicted),
+        "confidence": percent(mistake.confidence, 2),
+        "thumbnail": thumbnail,
+        "text": text,
+    }
+
+
+def _shown(sample: Any) -> tuple[str | None, str | None]:
+    """A sample as a picture or as text, if it is either."""
+    if sample is None:
+        return None, None
+    if sample.dtype.kind in "OSU":
+        value = sample.reshape(-1)[0] if sample.size == 1 else sample.tolist()
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "replace")
+        return None, str(value)[:300]
+    if sample.ndim == 2:
+        sample = sample[..., None]
+    if sample.ndim != 3 or sample.shape[-1] not in (1, 3, 4):
+        return None, None
+    return as_data_uri(_png(sample), "image/png"), None
+
+
+def _png(image: np.ndarray) -> bytes:
+    """An image `(height, width, channels)` as a small PNG file."""
+    figure_and_canvas()
+    from matplotlib.image import imsave
+
+    pixels = as_picture("inputs", np.nan_to_num(image)[..., :3])
+    pixels = pixels.reshape(*image.shape[:2], -1).astype("float32")
+    scale = _THUMBNAIL / max(pixels.shape[:2])
+    if scale < 1.0:
+        size = [max(1, round(scale * side)) for side in pixels.shape[:2]]
+        pixels = to_numpy(
+            keras.ops.image.resize(
+                pixels, size, antialias=True, data_format="channels_last"
+            )
+        )
+    if pixels.shape[-1] == 1:
+        pixels = np.repeat(pixels, 3, axis=-1)
+    file = io.BytesIO()
+    imsave(file, np.clip(pixels, 0.0, 1.0), format="png")
+    return file.getvalue()

@@ -1,0 +1,37 @@
+"""Models that train in more than one pass or remember, and their backups.
+
+Lives here: custom training steps, records of samples, backups that resume a
+run, training by several workers. Not here: losses (`losses`) and models that
+only answer (`ensembles`).
+Floor: above `losses`, `metrics` and `data`, beside `selection`.
+"""
+
+from keras_calib.training.adafocal import AdaptiveFocalModel
+from keras_calib.training.cape import CaPEModel
+from keras_calib.training.checkpoint import finished_epochs
+from keras_calib.training.checkpoint import load_training_state
+from keras_calib.training.checkpoint import save_training_state
+from keras_calib.training.crl import CorrectnessRankingModel
+from keras_calib.training.epoch_model import EpochModel
+from keras_calib.training.multi_worker import fit_workers
+from keras_calib.training.pruning import ConfidencePruningModel
+from keras_calib.training.recording_model import RecordingModel
+from keras_calib.training.resumable_backup import ResumableBackup
+from keras_calib.training.scheduled_focal import ScheduledFocalModel
+from keras_calib.training.sharpness_aware import SharpnessAwareModel
+
+__all__ = [
+    "AdaptiveFocalModel",
+    "CaPEModel",
+    "ConfidencePruningModel",
+    "CorrectnessRankingModel",
+    "EpochModel",
+    "RecordingModel",
+    "ResumableBackup",
+    "ScheduledFocalModel",
+    "SharpnessAwareModel",
+    "finished_epochs",
+    "fit_workers",
+    "load_training_state",
+    "save_training_state",
+]

@@ -1,0 +1,273 @@
+"""Focal losses whose gamma changes from epoch to epoch."""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_calib.formulas.bins import BinSums
+from keras_calib.functional.equal_mass import interpolated_bins
+from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_number
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.top_label import top_label
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.predictions.batches import check_reread
+from keras_calib.predictions.batches import predict_batches
+from keras_calib.training.focal_bins import FocalBinsModel
+
+__all__ = ["AdaptiveFocalModel", "next_gammas"]
+
+
+def next_gammas(
+    gammas: np.ndarray,
+    gaps: np.ndarray,
+    *,
+    rate: float = 1.0,
+    switch: float = 0.2,
+    limits: tuple[float, float] = (-2.0, 20.0),
+) -> np.ndarray:
+    """AdaFocal's next gammas, from the gaps of the validation bins.
+
+    gamma exp(rate gap) where gamma > 0, else gamma exp(-rate gap); what is
+    then within `switch` of 0 goes to the other side of it, -switch or
+    +switch; at last the limits.
+
+    Args:
+        gammas: One per bin `(num_bins,)`.
+        gaps: Mean confidence less accuracy of each bin `(num_bins,)`, 0 in
+            empty ones.
+        rate: How fast gammas follow the gaps, > 0.
+        switch: Where the sign changes, >= 0.
+        limits: Least and largest gamma.
+
+    Returns:
+        Gammas `(num_bins,)`, float64.
+
+    Reference:
+        Ghosh, Schaaf and Gormley, AdaFocal: Calibration-aware Adaptive Focal
+        Loss, NeurIPS 2022, https://arxiv.org/abs/2211.11838
+    """
+    positive = gammas > 0
+    moved = gammas * np.exp(np.where(positive, rate, -rate) * gaps)
+    near = np.abs(moved) < switch
+    moved = np.where(near, np.where(moved > 0, -switch, switch), moved)
+    return np.clip(moved, *limits)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class AdaptiveFocalModel(FocalBinsModel):
+    """AdaFocal: focal gammas that follow the calibration of validation data.
+
+    Trains on `adaptive_focal`, which gives each sample the gamma of the bin
+    that holds the probability of its true class. After each epoch the
+    validation data of `fit` are predicted once more, and cut into bins of
+    equal mass by confidence: their edges are the new edges, and the gap of
+    each moves its gamma, see `next_gammas`. Compile without a loss.
+
+    Args:
+        *args: As in `keras.Model`: inputs and outputs, or nothing in a
+            subclass with its own `call`.
+        num_bins: Number of bins. Defaults to `15`.
+        gamma: All gammas at first. Defaults to `1.0`.
+        rate: How fast gammas follow the gaps, > 0 (lambda in the paper).
+            Defaults to `1.0`.
+        switch: Where focal loss turns into inverse focal loss and back, >=
+            0. Defaults to `0.2`.
+        limits: Least and largest gamma. Defaults to `(-2, 20)`.
+        from_logits: Whether outputs are logits. Defaults to `False`.
+        axis: The axis of the classes. Defaults to `-1`.
+        ignore_class: Class id of labels that do not count.
+        **kwargs: As in `keras.Model`.
+
+    Raises:
+        ValueError: If an argument is out of range, the model is compiled
+            with a loss, or `fit` is given no `validation_data`, or such
+            with weights or that can be read once only.
+
+    Example:
+
+    >>> import keras
+    >>> inputs = keras.Input((4,))
+    >>> outputs = keras.layers.Dense(3)(inputs)
+    >>> model = AdaptiveFocalModel(inputs, outputs, from_logits=True)
+    >>> tuple(model.gammas.shape)
+    (15,)
+
+    Reference:
+        Ghosh, Schaaf and Gormley, AdaFocal: Calibration-aware Adaptive Focal
+        Loss, NeurIPS 2022, https://arxiv.org/abs/2211.11838
+
+    Differs:
+        The released code sums over the batch; this is the mean, so divide
+        its learning rate accordingly. Updates within an epoch, an option of
+        it, are not offered; `update_gammas` does one at any time.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        num_bins: int = 15,
+        gamma: float = 1.0,
+        rate: float = 1.0,
+        switch: float = 0.2,
+        limits: Sequence[float] = (-2.0, 20.0),
+        from_logits: bool = False,
+        axis: int = -1,
+        ignore_class: int | None = None,
+        **kwargs: Any,
+    ):
+        check_integer("num_bins", num_bins, 1)
+        check_number("gamma", gamma)
+        check_above("rate", rate, 0.0)
+        check_at_least("switch", switch, 0.0)
+        if len(limits) != 2:
+            raise ValueError(
+                invalid("`limits` must be two numbers", limits=limits)
+            )
+        low, high = limits
+        check_above("limits", high, low)
+        super().__init__(
+            *args,
+            edges=np.linspace(0.0, 1.0, num_bins + 1),
+            gammas=np.full(num_bins, gamma),
+            from_logits=from_logits,
+            axis=axis,
+            ignore_class=ignore_class,
+            **kwargs,
+        )
+        self.num_bins = num_bins
+        self.gamma = gamma
+        self.rate = rate
+        self.switch = switch
+        self.limits = (float(low), float(high))
+        self._update: Callable = _nothing
+
+    def update_gammas(
+        self, data: Any, batch_size: int = 32, steps: int | None = None
+    ) -> BinSums:
+        """Sets edges and gammas from data, in inference mode.
+
+        Args:
+            data: Arrays `(x, y)` or a data set of batches.
+            batch_size: Size of the batches of arrays.
+            steps: How many batches of a data set; None for all.
+
+        Returns:
+            What the new bins hold, arrays `(num_bins,)`.
+
+        Raises:
+            ValueError: If there are weights, or no sample counts.
+        """
+        confidence, correct = [], []
+        batches = predict_batches(self, data, batch_size, steps=steps)
+        for batch in batches:
+            _check_no_weight(batch.sample_weight)
+            outputs = np.moveaxis(batch.outputs, self.axis, -1)
+            labels = to_numpy(batch.labels)
+            if self.ignore_class is not None and np.all(
+                labels == self.ignore_class
+            ):
+                continue
+            top = top_label(
+                labels,
+                outputs,
+                from_logits=self.from_logits,
+                ignore_class=self.ignore_class,
+            )
+            confidence.append(top.confidence)
+            correct.append(top.correct)
+        if not confidence:
+            raise ValueError(
+                invalid("`validation_data` must have a sample that counts", n=0)
+            )
+        edges, sums = interpolated_bins(
+            np.concatenate(confidence), np.concatenate(correct), self.num_bins
+        )
+        gammas = next_gammas(
+            to_numpy(self.gammas, "float64"),
+            sums.gap,
+            rate=self.rate,
+            switch=self.switch,
+            limits=self.limits,
+        )
+        self.edges.assign(edges)
+        self.gammas.assign(gammas)
+        return sums
+
+    def begin_training(self, arguments: dict) -> None:
+        super().begin_training(arguments)
+        data = arguments.get("validation_data")
+        if data is None:
+            raise ValueError(
+                invalid(
+                    "`validation_data` must be given: its bins set the gammas",
+                    validation_data=None,
+                    validation_split=arguments.get("validation_split", 0.0),
+                )
+            )
+        if isinstance(data, list):
+            # As Keras takes it: arrays.
+            data = tuple(data)
+        check_reread("validation_data", data)
+        _check_unweighted(data)
+        size = arguments.get("validation_batch_size")
+        size = size or arguments.get("batch_size") or 32
+        steps = arguments.get("validation_steps")
+
+        def update():
+            self.update_gammas(data, size, steps)
+
+        self._update = update
+
+    def end_epoch(self, epoch: int) -> None:
+        super().end_epoch(epoch)
+        self._update()
+
+    def end_training(self) -> None:
+        super().end_training()
+        # Holds the validation data.
+        self._update = _nothing
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_bins": self.num_bins,
+            "gamma": self.gamma,
+            "rate": self.rate,
+            "switch": self.switch,
+            "limits": self.limits,
+        }
+
+
+def _check_unweighted(data: Any) -> None:
+    """Raises if validation data have weights, as far as they tell."""
+    first = data
+    if hasattr(data, "element_spec"):
+        first = data.element_spec
+    elif isinstance(data, keras.utils.PyDataset):
+        first = data[0]
+    if not isinstance(first, tuple):
+        return
+    weight = keras.utils.unpack_x_y_sample_weight(first)[2]
+    if getattr(weight, "value_type", None) is not type(None):
+        _check_no_weight(weight)
+
+
+def _check_no_weight(sample_weight: Any) -> None:
+    if sample_weight is not None:
+        raise ValueError(
+            invalid(
+                "`validation_data` must have no sample weights: bins of equal "
+                "mass count samples",
+                sample_weight=type(sample_weight).__name__,
+            )
+        )
+
+
+def _nothing() -> None:
+    """Outside of `fit` there are no validation data."""

@@ -1,0 +1,191 @@
+"""What a backup keeps of a callback, and may set on it again."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_calib.inputs.checks import invalid
+from keras_calib.numerics.arrays import to_numpy
+
+__all__ = [
+    "callback_state",
+    "check_state",
+    "is_plain",
+    "plain_number",
+    "set_state",
+    "state_names",
+]
+
+# What Keras' callbacks remember from epoch to epoch, as of Keras 3.12 to
+# 3.15. Nothing that their constructors take, such as a path, is here.
+_KERAS = {
+    "BackupAndRestore": (),
+    "CSVLogger": (),
+    "EarlyStopping": (
+        "best",
+        "best_epoch",
+        "best_weights",
+        "stopped_epoch",
+        "wait",
+    ),
+    "History": (),
+    "LambdaCallback": (),
+    "LearningRateScheduler": (),
+    "ModelCheckpoint": (
+        "_batches_seen_since_last_saving",
+        "_current_epoch",
+        "_last_batch_seen",
+        "best",
+    ),
+    "ProgbarLogger": (),
+    "ReduceLROnPlateau": ("best", "cooldown_counter", "wait"),
+    "RemoteMonitor": (),
+    "SwapEMAWeights": ("_ema_weights_in_model",),
+    "TensorBoard": ("_global_test_batch", "_global_train_batch"),
+    "TerminateOnNaN": (),
+}
+_OF_CLASS = {
+    getattr(keras.callbacks, name): names for name, names in _KERAS.items()
+}
+
+
+def state_names(callback: keras.callbacks.Callback) -> list[str]:
+    """Names of the attributes that belong into a backup.
+
+    Those of Keras' own callbacks are known here. Another class says them in
+    `state_attributes`, to which those of its bases are added.
+
+    Raises:
+        TypeError: If a class does not say them.
+    """
+    names: set[str] = set()
+    declared = False
+    for cls in type(callback).__mro__:
+        own = vars(cls).get("state_attributes")
+        known = _OF_CLASS.get(cls)
+        if own is not None:
+            if isinstance(own, str) or not all(isinstance(x, str) for x in own):
+                raise TypeError(
+                    invalid(
+                        f"`{cls.__name__}.state_attributes` must be a tuple "
+                        "of names",
+                        state_attributes=own,
+                    )
+                )
+            declared = True
+            names |= set(own)
+        if known is not None:
+            # A subclass of Keras' may remember more: it must say so.
+            declared = declared or cls is type(callback)
+            names |= set(known)
+    if not declared:
+        raise TypeError(
+            invalid(
+                "`callbacks` must say what a backup keeps of them: give the "
+                "class a tuple of names, `state_attributes`, empty for "
+                "nothing",
+                callback=type(callback).__name__,
+            )
+        )
+    return sorted(names)
+
+
+def callback_state(
+    callback: keras.callbacks.Callback,
+) -> tuple[dict[str, Any], dict[str, list[np.ndarray]]]:
+    """Numbers by name, and lists of arrays by name.
+
+    Raises:
+        TypeError: If an attribute is of another kind, or not declared.
+    """
+    numbers: dict[str, Any] = {}
+    arrays: dict[str, list[np.ndarray]] = {}
+    for name in state_names(callback):
+        if not hasattr(callback, name):
+            continue
+        value = getattr(callback, name)
+        if isinstance(value, list | tuple):
+            if not all(hasattr(x, "shape") for x in value):
+                raise _of_another_kind(callback, name, value)
+            arrays[name] = [to_numpy(x) for x in value]
+            continue
+        if hasattr(value, "shape") and tuple(value.shape) == ():
+            value = plain_number(value)
+        if not is_plain(value):
+            raise _of_another_kind(callback, name, value)
+        numbers[name] = plain_number(value)
+    return numbers, arrays
+
+
+def check_state(
+    callback: keras.callbacks.Callback,
+    names: set[str],
+    shapes: dict[str, list[tuple[int, ...]]],
+    model: keras.Model,
+) -> None:
+    """Raises unless a callback may be given what a backup holds of it.
+
+    Args:
+        callback: The callback.
+        names: Of all attributes.
+        shapes: Of the lists of arrays among them.
+        model: Whose weights `EarlyStopping` remembers.
+
+    Raises:
+        TypeError: If the class does not say what may be set.
+        ValueError: If an attribute may not be set.
+    """
+    other = sorted(names - set(state_names(callback)))
+    if other:
+        raise ValueError(
+            invalid(
+                "the backup must hold nothing of a callback but its "
+                "`state_attributes`: it is of another version of the class, "
+                "or not to be trusted",
+                callback=type(callback).__name__,
+                attributes=other,
+            )
+        )
+    saved = shapes.get("best_weights")
+    if isinstance(callback, keras.callbacks.EarlyStopping) and saved:
+        weights = [tuple(weight.shape) for weight in model.weights]
+        if saved != weights:
+            raise ValueError(
+                invalid(
+                    "`best_weights` in the backup must be of this model",
+                    shapes=saved,
+                    weights=weights,
+                )
+            )
+
+
+def set_state(
+    callback: keras.callbacks.Callback, values: dict[str, Any]
+) -> None:
+    """Sets what `check_state` has let pass."""
+    for name, value in values.items():
+        setattr(callback, name, value)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is None or a number."""
+    return value is None or isinstance(value, bool | int | float | np.generic)
+
+
+def plain_number(value: Any) -> Any:
+    """A number of Python; NaN and infinities stay."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    value = to_numpy(value)
+    return value.item() if value.ndim == 0 else value.tolist()
+
+
+def _of_another_kind(callback: Any, name: str, value: Any) -> TypeError:
+    return TypeError(
+        invalid(
+            f"`{type(callback).__name__}.{name}` must be None, a number or a "
+            "list of arrays to be in a backup",
+            **{name: type(value).__name__},
+        )
+    )

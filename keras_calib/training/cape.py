@@ -1,0 +1,281 @@
+"""CaPE: training on how often similar predictions came true."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.formulas.targets import cape_targets
+from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import shape_of
+from keras_calib.inputs.readers import read_labels
+from keras_calib.losses import PerSampleLoss
+from keras_calib.losses.smoothing import cross_entropy
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.predictions.batches import check_reread
+from keras_calib.predictions.batches import has_end
+from keras_calib.predictions.batches import predict_batches
+from keras_calib.predictions.outputs import reads_logits
+from keras_calib.training.recording_model import RecordingModel
+from keras_calib.training.sample_record import checked_index
+from keras_calib.training.sample_record import read_at
+from keras_calib.training.sample_record import unless_unknown
+
+__all__ = ["CaPEModel"]
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class CaPEModel(RecordingModel):
+    """Calibrated probability estimation (CaPE) for two classes.
+
+    In every `every`-th epoch, from `first_epoch` on, the training data are
+    predicted in inference mode, each sample's target becomes the share of
+    similar predictions that came true (see `cape_targets`), and the epoch
+    trains on cross entropy with these. The other epochs train on the
+    compiled loss. Meant to begin with a network whose training on cross
+    entropy was stopped early.
+
+    The training data given to `fit` are what is predicted, of those without
+    an end as many batches as an epoch has; where they are augmented, have no
+    end or can be read once only, give `fit(..., calibration_data=...)`, the
+    same samples with their index. A sample that
+    never was among them is trained on its label; one that is missing this
+    time keeps its last target. Sample weights do not enter the targets.
+
+    Args:
+        *args: As in `keras.Model`: inputs and outputs `(batch, 2)` or
+            `(batch, 1)`, or nothing in a subclass with its own `call`.
+        num_samples: How many training samples there are; targets take 4
+            bytes for each.
+        every: Each how many epochs one trains on targets. Defaults to `6`,
+            as released.
+        first_epoch: Number of the first epoch that does, counted from 0.
+            Defaults to `0`.
+        method: `"bins"` or `"kernel"`, see `cape_targets`.
+        num_bins: As in `cape_targets`. Defaults to `10`.
+        sigma: As in `cape_targets`. Defaults to `0.1`.
+        window: As in `cape_targets`. Defaults to `500`.
+        **kwargs: As in `keras.Model`.
+
+    Raises:
+        ValueError: If an argument is out of range, there are not two
+            classes, or data have no index or can be read once only.
+
+    Example:
+
+    >>> import keras
+    >>> inputs = keras.Input((4,))
+    >>> outputs = keras.layers.Dense(1)(inputs)
+    >>> model = CaPEModel(inputs, outputs, num_samples=100)
+    >>> tuple(model.targets.shape)
+    (100,)
+
+    Reference:
+        Liu et al., Deep Probability Estimation, ICML 2022,
+        https://arxiv.org/abs/2111.10734
+
+    Differs:
+        Tied predictions are sorted stably.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        num_samples: int,
+        every: int = 6,
+        first_epoch: int = 0,
+        method: str = "bins",
+        num_bins: int = 10,
+        sigma: float = 0.1,
+        window: int = 500,
+        **kwargs: Any,
+    ):
+        check_integer("every", every, 1)
+        check_integer("first_epoch", first_epoch, 0)
+        check_in("method", method, ("bins", "kernel"))
+        check_integer("num_bins", num_bins, 1)
+        check_above("sigma", sigma, 0.0)
+        check_integer("window", window, 1)
+        super().__init__(*args, num_samples=num_samples, **kwargs)
+        self.every = every
+        self.first_epoch = first_epoch
+        self.method = method
+        self.num_bins = num_bins
+        self.sigma = sigma
+        self.window = window
+        # -1 where there is no target yet.
+        self.targets = self.add_weight(
+            shape=(num_samples,),
+            initializer=keras.initializers.Constant(-1.0),
+            trainable=False,
+            dtype="float32",
+            name="targets",
+        )
+        self.calibrates = self.add_weight(
+            shape=(),
+            initializer="zeros",
+            trainable=False,
+            dtype="float32",
+            name="calibrates",
+        )
+        self._given: Callable = _nothing
+        self._update: Callable = _nothing
+
+    def records(self) -> list:
+        return [*super().records(), self.targets]
+
+    def update_targets(
+        self, data: Any, batch_size: int = 32, steps: int | None = None
+    ) -> None:
+        """Sets the targets of samples from predictions in inference mode.
+
+        Args:
+            data: Arrays `(x, {"label": labels, "index": numbers})`, or a data
+                set of such batches.
+            batch_size: Size of the batches of arrays.
+            steps: How many batches of a data set; None for all.
+
+        Raises:
+            ValueError: If there is no index, one is out of range, or there
+                are fewer samples than bins.
+        """
+        labels, outputs, index = [], [], []
+        for batch in predict_batches(self, data, batch_size, steps=steps):
+            if batch.index is None:
+                raise ValueError(
+                    invalid(
+                        'the labels of the data must be {"label": labels, '
+                        '"index": numbers of the samples}',
+                        labels=type(batch.labels).__name__,
+                    )
+                )
+            checked_index(batch.index, self.num_samples)
+            labels.append(to_numpy(batch.labels))
+            outputs.append(batch.outputs)
+            index.append(batch.index)
+        if not labels:
+            raise ValueError(invalid("data must have a sample", n=0))
+        targets = to_numpy(self.targets).copy()
+        targets[np.concatenate(index)] = cape_targets(
+            np.concatenate(labels),
+            np.concatenate(outputs),
+            method=self.method,
+            num_bins=self.num_bins,
+            sigma=self.sigma,
+            window=self.window,
+            from_logits=reads_logits(self),
+        )
+        self.targets.assign(targets)
+
+    def fit(self, *args, calibration_data=None, **kwargs):
+        """As `keras.Model.fit`, with the data that targets come from.
+
+        Args:
+            *args: As in `keras.Model.fit`.
+            calibration_data: Arrays or a data set with `y` as in training;
+                None for the training data.
+            **kwargs: As in `keras.Model.fit`.
+        """
+        # In a function, as Keras looks into attributes.
+        self._given = lambda: calibration_data
+        try:
+            return super().fit(*args, **kwargs)
+        finally:
+            self._given = _nothing
+
+    def begin_training(self, arguments: dict) -> None:
+        super().begin_training(arguments)
+        data, steps = self._given(), None
+        if data is None:
+            data = arguments.get("calibration_data")
+        if isinstance(data, list) and data and hasattr(data[0], "shape"):
+            # Arrays, not batches.
+            data = tuple(data)
+        if data is None and arguments.get("validation_split"):
+            raise ValueError(
+                invalid(
+                    "`calibration_data` must be given beside "
+                    "`validation_split`: the samples split off train nothing",
+                    validation_split=arguments["validation_split"],
+                )
+            )
+        if data is None:
+            data = arguments.get("x")
+            if arguments.get("y") is not None:
+                data = (data, arguments["y"])
+            elif not has_end(data):
+                steps = arguments.get("steps_per_epoch")
+        if callable(data):
+            raise ValueError(
+                invalid(
+                    "`calibration_data` must be given beside data that a "
+                    "function makes",
+                    calibration_data=None,
+                )
+            )
+        check_reread("calibration_data", data)
+        size = arguments.get("batch_size") or 32
+        self._update = lambda: self.update_targets(data, size, steps)
+
+    def begin_epoch(self, epoch: int) -> None:
+        super().begin_epoch(epoch)
+        since = epoch - self.first_epoch
+        calibrates = since >= 0 and since % self.every == 0
+        if calibrates:
+            self._update()
+        self.calibrates.assign(float(calibrates))
+
+    def end_training(self) -> None:
+        super().end_training()
+        # It holds the training data.
+        self._update = _nothing
+
+    def recorded_loss(self, x, labels, index, y_pred, sample_weight):
+        num_classes = y_pred.shape[-1]
+        if len(y_pred.shape) != 2 or num_classes not in (1, 2):
+            raise ValueError(
+                invalid(
+                    "outputs must be of two classes, (batch, 2) or (batch, 1)",
+                    **{"y_pred.shape": shape_of(y_pred)},
+                )
+            )
+        plain = self.plain_loss(x, labels, y_pred, sample_weight)
+        index, known = checked_index(index, self.num_samples)
+        targets = read_at(self.targets, index)
+        targets = ops.where(targets < 0, _second(labels, y_pred), targets)
+        soft = ops.expand_dims(targets, -1)
+        if num_classes == 2:
+            soft = ops.concatenate([1.0 - soft, soft], axis=-1)
+        calibrated = PerSampleLoss(
+            cross_entropy, from_logits=reads_logits(self), name="cape"
+        )(soft, y_pred, sample_weight)
+        calibrates = ops.convert_to_tensor(self.calibrates) > 0
+        loss = ops.where(calibrates, calibrated + self.added_losses(), plain)
+        return unless_unknown(known, loss)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "every": self.every,
+            "first_epoch": self.first_epoch,
+            "method": self.method,
+            "num_bins": self.num_bins,
+            "sigma": self.sigma,
+            "window": self.window,
+        }
+
+
+def _second(labels: Any, y_pred: Any) -> Any:
+    """The label's probability of the second class `(batch,)`."""
+    labels, _ = read_labels(labels, y_pred)
+    labels = ops.cast(labels, "float32")
+    return labels if len(labels.shape) == 1 else labels[:, 1]
+
+
+def _nothing() -> None:
+    """Outside of `fit` there are no training data."""

@@ -1,0 +1,271 @@
+"""Models that remember how often each training sample was right."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.backend.replicas import all_rows
+from keras_calib.backend.replicas import num_replicas
+from keras_calib.backend.replicas import own_rows
+from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import invalid
+from keras_calib.inputs.checks import shape_of
+from keras_calib.inputs.readers import read_labels
+from keras_calib.inputs.top_label import hard_labels
+from keras_calib.inputs.weights import broadcast_weight
+from keras_calib.losses import correctness_ranking
+from keras_calib.losses.margin import with_factor
+from keras_calib.numerics.arrays import is_wrong
+from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.predictions.outputs import reads_logits
+from keras_calib.predictions.outputs import to_model_logits
+from keras_calib.training.recording_model import RecordingModel
+from keras_calib.training.sample_record import add_at
+from keras_calib.training.sample_record import checked_index
+from keras_calib.training.sample_record import read_at
+from keras_calib.training.sample_record import unless_unknown
+
+__all__ = ["CorrectnessRankingModel", "classified", "weight_of_rows"]
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class CorrectnessRankingModel(RecordingModel):
+    """Ranks confidences as the samples' past correctness (CRL).
+
+    Remembers how often each training sample was classified right, and trains
+    on the compiled loss plus
+
+    strength mean_i relu(-sign(c_i - c_j) (kappa_i - kappa_j) + margin_i)
+
+    over the pairs of neighbours i, j = i + 1 in the batch (the last with the
+    first): c is the correctness and kappa the confidence, see
+    `correctness_ranking`. With `role="condition"` the ranking does not add a
+    term, but says on which samples the compiled loss, an
+    `ACLS(condition="ranking")`, is more than cross entropy.
+
+    The correctness is read before the batch changes it, and judged by the
+    logits of the training step (of its first pass in one of several). A pair
+    weighs as the lighter of its samples, and is no condition if that is 0;
+    samples of weight 0 are not recorded. Under a distribution strategy pairs
+    and record are those of the batch of all replicas.
+
+    Args:
+        *args: As in `keras.Model`: inputs and outputs, or nothing in a
+            subclass with its own `call`. Outputs are
+            `(batch, num_classes)`, or `(batch, 1)` for two classes.
+        num_samples: How many training samples there are; the record takes 8
+            bytes for each.
+        strength: Coefficient of the ranking term, >= 0. Defaults to `1.0`.
+        score: The confidence: `"msp"`, `"neg_entropy"` or `"prob_margin"`.
+        condition: `"margin"`, pairs are to be apart by the difference of
+            their correctness, as released; or `"ranking"`, only where
+            confidences contradict the record. None for the first as a
+            penalty, the second as a condition.
+        role: `"penalty"` or `"condition"`, see above.
+        normalization: `"epochs"`, as released: (count - least count of all) /
+            (finished epochs - least count of all), and 0 where that is 0 / 0,
+            with samples that were never seen among all, so that it is for
+            epochs that show each sample once;
+            `"views"`, as in the paper: count / times seen.
+        **kwargs: As in `keras.Model`.
+
+    Raises:
+        ValueError: If an argument is out of range; in training, if `y` is
+            not `{"label", "index"}`, or a number in `index` out of range
+            (where it can be seen; NaN loss elsewhere).
+
+    Example:
+
+    >>> import keras
+    >>> inputs = keras.Input((4,))
+    >>> outputs = keras.layers.Dense(3)(inputs)
+    >>> model = CorrectnessRankingModel(inputs, outputs, num_samples=100)
+    >>> model.correctness().shape
+    (100,)
+
+    Reference:
+        Moon et al., Confidence-Aware Learning for Deep Neural Networks, ICML
+        2020, https://arxiv.org/abs/2007.01458; as a condition: Park et al.,
+        ACLS, ICCV 2023, table 6, https://arxiv.org/abs/2308.11911
+
+    Differs:
+        The released code divides 0 by 0 where all samples were always right.
+        A sampler that shows a sample more than once in an epoch makes its
+        count larger than the number of epochs; correctness is at most 1 here.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        num_samples: int,
+        strength: float = 1.0,
+        score: str = "msp",
+        condition: str | None = None,
+        role: str = "penalty",
+        normalization: str = "epochs",
+        **kwargs: Any,
+    ):
+        check_at_least("strength", strength, 0.0)
+        check_in("score", score, ("msp", "neg_entropy", "prob_margin"))
+        check_in("role", role, ("penalty", "condition"))
+        if condition is None:
+            condition = "margin" if role == "penalty" else "ranking"
+        check_in("condition", condition, ("margin", "ranking"))
+        check_in("normalization", normalization, ("epochs", "views"))
+        super().__init__(*args, num_samples=num_samples, **kwargs)
+        self.strength = strength
+        self.score = score
+        self.condition = condition
+        self.role = role
+        self.normalization = normalization
+
+        def state(name, shape):
+            return self.add_weight(
+                shape=shape,
+                initializer="zeros",
+                trainable=False,
+                # Half precision would not count beyond 256.
+                dtype="float32",
+                name=name,
+            )
+
+        self.right_counts = state("right_counts", (num_samples,))
+        self.view_counts = state("view_counts", (num_samples,))
+        self.finished_epochs = state("finished_epochs", ())
+
+    def correctness(self) -> np.ndarray:
+        """How often each sample was right so far `(num_samples,)`, in [0, 1].
+
+        Of samples that were never seen it is 0. To be asked between epochs:
+        within one, Keras' variables hold nothing on JAX.
+        """
+        return to_numpy(self._correctness(ops.convert_to_tensor))
+
+    def _correctness(self, read: Callable) -> Any:
+        """The correctness of what `read` reads of the counts."""
+        count = read(self.right_counts)
+        if self.normalization == "views":
+            return safe_divide(count, read(self.view_counts))
+        least = ops.min(ops.convert_to_tensor(self.right_counts))
+        most = ops.maximum(ops.convert_to_tensor(self.finished_epochs), 1.0)
+        # As many epochs as the least count: all were always right.
+        return ops.clip(safe_divide(count - least, most - least), 0.0, 1.0)
+
+    def records(self) -> list:
+        return [*super().records(), self.right_counts, self.view_counts]
+
+    def end_epoch(self, epoch: int) -> None:
+        super().end_epoch(epoch)
+        # Not the number of the epoch: another `fit` counts from 0 again.
+        self.finished_epochs.assign_add(1.0)
+
+    def recorded_loss(self, x, labels, index, y_pred, sample_weight):
+        logits = classified(self, y_pred)
+        index, known = checked_index(index, self.num_samples)
+        record = self._correctness(lambda counts: read_at(counts, index))
+        record = all_rows(record)
+        weight = all_rows(weight_of_rows(sample_weight, logits))
+        hinge = correctness_ranking(
+            all_rows(logits),
+            record,
+            score=self.score,
+            condition=self.condition,
+        )
+        pair = ops.minimum(weight, ops.roll(weight, -1, axis=0))
+        if self.role == "condition":
+            active = ops.logical_and(hinge > 0, pair > 0)
+            loss = self._conditioned(x, labels, y_pred, sample_weight, active)
+            return unless_unknown(known, loss)
+        loss = self.plain_loss(x, labels, y_pred, sample_weight)
+        ranking = ops.mean(pair * hinge)
+        # Keras adds up what the replicas return.
+        loss = loss + self.strength * ranking / num_replicas()
+        return unless_unknown(known, loss)
+
+    def remember(self, labels, index, y_pred, sample_weight):
+        labels, _ = read_labels(labels, y_pred)
+        logits = classified(self, y_pred)
+        wrong = is_wrong(logits, ops.cast(hard_labels(labels), "int32"))
+        index, known = checked_index(index, self.num_samples)
+        seen = ops.logical_and(weight_of_rows(sample_weight, logits) > 0, known)
+        index, seen, wrong = map(all_rows, (index, seen, wrong))
+        right = ops.logical_and(seen, ops.logical_not(wrong))
+        add_at(self.right_counts, index, right)
+        add_at(self.view_counts, index, seen)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "strength": self.strength,
+            "score": self.score,
+            "condition": self.condition,
+            "role": self.role,
+            "normalization": self.normalization,
+        }
+
+    def begin_training(self, arguments: dict) -> None:
+        super().begin_training(arguments)
+        self._check_loss()
+
+    def _check_loss(self):
+        takes = getattr(self.loss, "takes_factor", False)
+        if self.role == "condition" and not takes:
+            raise ValueError(
+                invalid(
+                    '`role` "condition" needs `ACLS(condition="ranking")` as '
+                    "the loss",
+                    loss=self.loss,
+                )
+            )
+
+    def _conditioned(self, x, labels, y_pred, sample_weight, active):
+        """The compiled loss, told where confidences contradict the record."""
+        active = own_rows(ops.cast(active, "float32"), ops.shape(y_pred)[0])
+        return self.plain_loss(
+            x, with_factor(labels, y_pred, active), y_pred, sample_weight
+        )
+
+    def evaluated_loss(self, x, labels, y_pred, sample_weight):
+        self._check_loss()
+        if self.role == "condition":
+            # No record of other samples: cross entropy alone.
+            zeros = ops.zeros_like(y_pred[..., 0])
+            labels = with_factor(labels, y_pred, zeros)
+        return super().evaluated_loss(x, labels, y_pred, sample_weight)
+
+
+def classified(model: keras.Model, y_pred: Any) -> Any:
+    """Logits of a batch of samples of one class each.
+
+    Args:
+        model: A model that is compiled with a loss that says what it takes.
+        y_pred: What the model returns, `(batch, num_classes)` or
+            `(batch, 1)`.
+
+    Returns:
+        Logits `(batch, num_classes)`, float32.
+
+    Raises:
+        ValueError: If there are more axes: pixels have no record.
+    """
+    if len(y_pred.shape) != 2:
+        raise ValueError(
+            invalid(
+                "outputs must have shape (batch, num_classes): samples are "
+                "remembered, not pixels",
+                **{"y_pred.shape": shape_of(y_pred)},
+            )
+        )
+    return to_model_logits(y_pred, reads_logits(model))
+
+
+def weight_of_rows(sample_weight: Any, logits: Any) -> Any:
+    """Weights `(batch,)`, 1 where none are given."""
+    if sample_weight is None:
+        return ops.ones_like(logits[:, 0])
+    return ops.cast(broadcast_weight(sample_weight, logits), "float32")

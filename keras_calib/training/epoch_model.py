@@ -1,0 +1,247 @@
+"""What models share that train with more than a loss."""
+
+import inspect
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_calib.backend.keras_internals import make_functional
+from keras_calib.backend.keras_internals import unpickler
+from keras_calib.backend.replicas import num_replicas
+from keras_calib.inputs.checks import invalid
+from keras_calib.training.uneven import mean_of_the_whole
+from keras_calib.training.unsupported import refuse_class_weight
+from keras_calib.training.unsupported import refuse_scalar_loss
+from keras_calib.training.unsupported import refuse_training
+from keras_calib.training.unsupported import refuse_uneven_parts
+
+__all__ = ["EpochModel", "without_index"]
+
+# The configuration of the layers of a functional model.
+_GRAPH = ("name", "trainable", "layers", "input_layers", "output_layers")
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class EpochModel(keras.Model):
+    """A Keras model that can do something between epochs.
+
+    By itself it trains as `keras.Model` does, also on labels with an index;
+    the models of this package, and of their users, derive from it.
+
+    Made like any `keras.Model`: `Model(inputs, outputs, ...)`, or as the
+    base of a class with its own `call`. Several of these classes can be
+    combined, as in `class Both(SharpnessAwareModel, CorrectnessRankingModel)`,
+    but not two that remember samples.
+
+    `fit` calls `begin_training(arguments)` once, then `begin_epoch(epoch)`
+    and `end_epoch(epoch)`, before the callbacks of the user see them: what
+    they save is what the next epoch begins with; and `end_training()`, also
+    after an error. A loop of one's own calls these methods itself.
+
+    Where `y` is `{"label": labels, "index": numbers}`, as `with_index` makes
+    it, losses and metrics are given the labels.
+
+    Args:
+        *args: As in `keras.Model`.
+        **kwargs: As in `keras.Model`.
+
+    Example:
+
+    >>> import keras
+    >>> class Counting(EpochModel):
+    ...     count = 0
+    ...     def end_epoch(self, epoch):
+    ...         self.count = epoch + 1
+    >>> inputs = keras.Input((4,))
+    >>> model = Counting(inputs, keras.layers.Dense(3)(inputs))
+    >>> model.end_epoch(0)
+    >>> model.count
+    1
+
+    Reference:
+        Keras, customizing what happens in `fit`,
+        https://keras.io/guides/custom_train_step_in_tensorflow/
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        inputs = args[:1] or kwargs.get("inputs")
+        tensors = [
+            isinstance(x, keras.KerasTensor) for x in keras.tree.flatten(inputs)
+        ]
+        if any(tensors):
+            make_functional(self)
+        super().__init__(*args, **kwargs)
+
+    # Whether a step passes over its batch more than once, as that of
+    # `SharpnessAwareModel` does: it is recorded after the last pass.
+    postpones = False
+
+    def records(self) -> list:
+        """Variables that only `remember_batch` changes in a step."""
+        return []
+
+    def remember_batch(self, y: Any, y_pred: Any, sample_weight: Any) -> None:
+        """Records a training batch, where there is a record."""
+
+    def begin_training(self, arguments: dict) -> None:
+        """Called by `fit` with its arguments, before anything is trained."""
+        if arguments.get("class_weight") is not None and _has_index(arguments):
+            refuse_class_weight(arguments)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Called before each epoch, from 0 upwards."""
+
+    def end_epoch(self, epoch: int) -> None:
+        """Called after each epoch and its validation."""
+
+    def end_training(self) -> None:
+        """Called by `fit` at its end, whatever that is."""
+
+    def fit(self, *args, **kwargs):
+        """As `keras.Model.fit`."""
+        signature = inspect.signature(super().fit)
+        arguments = signature.bind(*args, **kwargs).arguments
+        refuse_training(self, arguments)
+        data = arguments.get("x")
+        follows = hasattr(data, "set_epoch")
+        if follows and arguments.get("steps_per_epoch") is not None:
+            raise ValueError(
+                invalid(
+                    "`steps_per_epoch` must be None for data whose order is "
+                    "that of the epoch",
+                    steps_per_epoch=arguments["steps_per_epoch"],
+                )
+            )
+        if follows and arguments.get("shuffle"):
+            raise ValueError(
+                invalid(
+                    "`shuffle` must be False, or left out, for data whose "
+                    "order is that of the epoch",
+                    shuffle=arguments["shuffle"],
+                )
+            )
+        if follows or hasattr(data, "element_spec"):
+            # A data set has its own order.
+            arguments.setdefault("shuffle", False)
+        callbacks = arguments.get("callbacks")
+        events = _EpochEvents(self, data if follows else None)
+        if isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks.callbacks.insert(0, events)
+        else:
+            given = [] if callbacks is None else keras.tree.flatten(callbacks)
+            arguments["callbacks"] = [events, *given]
+        try:
+            self.begin_training(arguments)
+            with refuse_uneven_parts():
+                return super().fit(**arguments)
+        finally:
+            self.end_training()
+            if isinstance(callbacks, keras.callbacks.CallbackList):
+                callbacks.callbacks.remove(events)
+
+    def evaluate(self, *args, **kwargs):
+        """As `keras.Model.evaluate`."""
+        with refuse_uneven_parts():
+            return super().evaluate(*args, **kwargs)
+
+    def train_on_batch(
+        self,
+        x,
+        y=None,
+        sample_weight=None,
+        class_weight=None,
+        return_dict=False,
+    ):
+        """As `keras.Model.train_on_batch`."""
+        if isinstance(y, dict):
+            refuse_class_weight({"class_weight": class_weight})
+        return super().train_on_batch(
+            x, y, sample_weight, class_weight, return_dict
+        )
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        labels, sample_weight = without_index(y, sample_weight)
+        refuse_scalar_loss(self, labels, y_pred)
+        loss = super().compute_loss(
+            x, labels, y_pred, sample_weight, training=training
+        )
+        return mean_of_the_whole(loss, self.loss, y_pred, sample_weight)
+
+    def __reduce__(self):
+        # By a class that pickle finds by its name: a functional model's own
+        # is made when it is needed.
+        return (unpickler(), super().__reduce__()[1])
+
+    def added_losses(self) -> Any:
+        """What layers add to the loss, such as regularizers."""
+        added = [ops.sum(ops.cast(x, "float32")) for x in self.losses]
+        # Keras adds up what the replicas return.
+        return sum(added) / num_replicas()
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        labels, sample_weight = without_index(y, sample_weight)
+        return super().compute_metrics(x, labels, y_pred, sample_weight)
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        if "input_layers" not in config:
+            return cls(**config)
+        graph = {key: config[key] for key in _GRAPH if key in config}
+        own = {key: config[key] for key in config if key not in _GRAPH}
+        network = keras.Model.from_config(graph, custom_objects)
+        model = cls(network.input, network.output, name=network.name, **own)
+        if not graph.get("trainable", True):
+            # Only then: it is set for all layers, also those that were not
+            # to be trained.
+            model.trainable = False
+        return model
+
+
+class _EpochEvents(keras.callbacks.Callback):
+    """Tells a model, and data that ask for it, that an epoch begins."""
+
+    def __init__(self, model: EpochModel, data: Any):
+        super().__init__()
+        self._told = model
+        self._data = data
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if self._data is not None:
+            self._data.set_epoch(epoch)
+        self._told.begin_epoch(epoch)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._told.end_epoch(epoch)
+
+
+def _has_index(arguments: dict) -> bool:
+    """Whether labels come with an index, as far as arguments of `fit` tell."""
+    data, y = arguments.get("x"), arguments.get("y")
+    spec = getattr(data, "element_spec", None)
+    if isinstance(data, keras.utils.PyDataset):
+        spec = data[0]
+    if isinstance(spec, tuple) and len(spec) > 1:
+        y = spec[1]
+    return isinstance(y, dict) or hasattr(data, "set_epoch")
+
+
+def without_index(y: Any, sample_weight: Any) -> tuple[Any, Any]:
+    """Labels and weights without what belongs to the index.
+
+    Args:
+        y: `{"label": labels, "index": numbers}`, or anything else, which
+            stays as it is.
+        sample_weight: Weights, or None. Of arrays whose `y` is a dict Keras
+            makes a dict too, with the same weights under each key.
+
+    Returns:
+        `(labels, sample_weight)`.
+    """
+    if not isinstance(y, dict) or set(y) != {"label", "index"}:
+        return y, sample_weight
+    if isinstance(sample_weight, dict):
+        sample_weight = sample_weight["label"]
+    return y["label"], sample_weight

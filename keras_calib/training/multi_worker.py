@@ -1,0 +1,300 @@
+"""Training on several hosts, for which `fit` of Keras 3 does not work."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_calib.backend.keras_internals import build_from_batch
+from keras_calib.backend.keras_internals import first_epoch
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import invalid
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.training.cape import CaPEModel
+from keras_calib.training.epoch_model import EpochModel
+from keras_calib.training.unsupported import refuse_accumulation
+
+__all__ = ["fit_workers", "is_chief"]
+
+
+def fit_workers(
+    model: keras.Model,
+    data: Any,
+    *,
+    epochs: int,
+    initial_epoch: int = 0,
+    steps_per_epoch: int | None = None,
+    validation_data: Any = None,
+    calibration_data: Any = None,
+    callbacks: Any = (),
+    verbose: int = 1,
+) -> keras.callbacks.History:
+    """Trains a model under MultiWorkerMirroredStrategy, or any strategy.
+
+    Each worker runs the same program, with its TF_CONFIG. Losses of this
+    package and its models give the gradients of the batch of all workers;
+    record, gammas and targets are the same on each.
+
+    Args:
+        model: Made and compiled inside of `strategy.scope()`, and built.
+        data: A `tf.data.Dataset` of batches of all workers, which TensorFlow
+            shares out; or a function of a `tf.distribute.InputContext` that
+            returns the batches of one worker, such as one that calls
+            `training_pipeline(..., input_context=context)`.
+        epochs: Number of the last epoch, as in `keras.Model.fit`.
+        initial_epoch: Number of the first one, from 0.
+        steps_per_epoch: Steps of an epoch; None for one pass over the data.
+            Data without an end are read on from epoch to epoch.
+        validation_data: A `tf.data.Dataset` of batches of all workers, or
+            arrays, or None. Evaluated after each epoch.
+        calibration_data: What the targets of `CaPEModel` come from, as in its
+            `fit`, in the same order on each worker; None for `data`.
+        callbacks: Callbacks as for `fit`; what they see of a step is the
+            loss of the epoch so far, and their `model.stop_training` must
+            be the same on all workers. Of `ResumableBackup` and
+            `CalibrationLogger` the first worker writes; all read the same
+            backup.
+        verbose: 1 for a progress bar of the first worker, 2 for a line per
+            epoch, 0 for silence.
+
+    Returns:
+        The `History`, the same on each worker.
+
+    Raises:
+        RuntimeError: If the backend is not TensorFlow.
+        TypeError: If data are of another kind.
+        ValueError: If the model is not compiled and built, the data have no
+            batch, or no end and `steps_per_epoch` is None.
+
+    Reference:
+        TensorFlow, multi-worker training with a custom training loop,
+        https://www.tensorflow.org/tutorials/distribute/multi_worker_with_ctl;
+        that `fit` does not work:
+        https://github.com/keras-team/keras/issues/20585
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            invalid(
+                "`fit_workers` needs the TensorFlow backend",
+                backend=keras.backend.backend(),
+            )
+        )
+    check_integer("epochs", epochs, 1)
+    check_integer("initial_epoch", initial_epoch, 0)
+    if not model.compiled or not model.built:
+        raise ValueError(
+            invalid(
+                "`model` must be compiled and built",
+                compiled=model.compiled,
+                built=model.built,
+            )
+        )
+    if calibration_data is not None and not isinstance(model, CaPEModel):
+        raise ValueError(
+            invalid(
+                "`calibration_data` must be None but for `CaPEModel`",
+                model=type(model).__name__,
+            )
+        )
+    refuse_accumulation(model)
+    strategy = model.distribute_strategy
+    with strategy.scope():
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+    train = _Batches(model, data, steps_per_epoch, model.train_step)
+    train.build(model)
+    validate = None
+    if validation_data is not None:
+        validate = _Batches(
+            model, _as_dataset(validation_data), None, model.test_step
+        )
+    events = keras.callbacks.CallbackList(
+        keras.tree.flatten(callbacks),
+        add_history=True,
+        add_progbar=verbose > 0 and is_chief(strategy),
+        verbose=verbose,
+        epochs=epochs,
+        steps=steps_per_epoch,
+        model=model,
+    )
+    arguments = {
+        "x": data,
+        "steps_per_epoch": steps_per_epoch,
+        "validation_data": validation_data,
+        "calibration_data": calibration_data,
+    }
+    plans = isinstance(model, EpochModel)
+    model.stop_training = False
+    logs: dict = {}
+    try:
+        if plans:
+            model.begin_training(arguments)
+        events.on_train_begin()
+        # As `fit` does: where a backup goes on.
+        for epoch in range(first_epoch(model, initial_epoch), epochs):
+            if plans:
+                model.begin_epoch(epoch)
+            events.on_epoch_begin(epoch)
+            model.reset_metrics()
+            train.run(
+                events.on_train_batch_begin,
+                events.on_train_batch_end,
+                lambda: model.stop_training,
+            )
+            logs = _results(model)
+            if validate is not None:
+                model.reset_metrics()
+                events.on_test_begin()
+                validate.run(
+                    events.on_test_batch_begin, events.on_test_batch_end
+                )
+                values = _results(model)
+                events.on_test_end(values)
+                logs |= {f"val_{name}": x for name, x in values.items()}
+            if plans:
+                model.end_epoch(epoch)
+            events.on_epoch_end(epoch, logs)
+            if model.stop_training:
+                break
+        # Averages of weights, for optimizers that keep them.
+        model.optimizer.finalize_variable_values(model.trainable_weights)
+        events.on_train_end(logs)
+    finally:
+        if plans:
+            model.end_training()
+    return next(
+        c for c in events.callbacks if isinstance(c, keras.callbacks.History)
+    )
+
+
+def is_chief(strategy: Any) -> bool:
+    """Whether this process is the one of several that writes files."""
+    resolver = getattr(strategy, "cluster_resolver", None)
+    if resolver is None or not resolver.task_type:
+        return True
+    if resolver.task_type == "chief":
+        return True
+    has_chief = "chief" in resolver.cluster_spec().as_dict()
+    return not has_chief and resolver.task_id in (None, 0)
+
+
+class _Batches:
+    """The batches of an epoch, and what is done with each."""
+
+    def __init__(
+        self,
+        model: keras.Model,
+        data: Any,
+        steps: int | None,
+        step: Callable,
+    ):
+        import tensorflow as tf
+
+        strategy = model.distribute_strategy
+        # A step of the user's own may have none.
+        shown = [m for m in model.metrics if m.name == "loss"]
+        if not callable(data) and not hasattr(data, "element_spec"):
+            raise TypeError(
+                invalid(
+                    "`data` must be a `tf.data.Dataset`, or a function that "
+                    "returns one",
+                    data=type(data).__name__,
+                )
+            )
+        if callable(data):
+            self._batches = strategy.distribute_datasets_from_function(data)
+        else:
+            if steps is None and int(data.cardinality()) == -1:
+                raise ValueError(
+                    invalid(
+                        "`steps_per_epoch` must be given for data that have "
+                        "no end",
+                        steps_per_epoch=None,
+                    )
+                )
+            options = tf.data.Options()
+            options.experimental_distribute.auto_shard_policy = (
+                tf.data.experimental.AutoShardPolicy.DATA
+            )
+            self._batches = strategy.experimental_distribute_dataset(
+                data.with_options(options)
+            )
+        self._steps = steps
+        self._iterator: Any = None
+
+        @tf.function(autograph=False)
+        def run_step(batch):
+            strategy.run(step, args=(batch,))
+            # Of all workers: what it is told to must do the same on each.
+            return {m.name: m.result() for m in shown}
+
+        self._run_step = run_step
+
+    def build(self, model: keras.Model) -> None:
+        """Makes the variables of loss and metrics, before a step would."""
+        strategy = model.distribute_strategy
+        first = next(iter(self._batches), None)
+        if first is None:
+            raise ValueError(invalid("`data` must have a batch", batches=0))
+        batch = keras.tree.map_structure(
+            lambda part: strategy.experimental_local_results(part)[0], first
+        )
+        with strategy.scope():
+            # As `fit` does.
+            build_from_batch(model, batch)
+
+    def run(
+        self,
+        before: Callable,
+        after: Callable,
+        stops: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """One epoch, with callbacks before and after each step.
+
+        Args:
+            before: Called with the number of the step.
+            after: Called with it and the loss, of all replicas and steps of
+                the epoch up to it.
+            stops: Asked after each step whether it was the last.
+        """
+        if self._steps is None or self._iterator is None:
+            self._iterator = iter(self._batches)
+        place = 0
+        while self._steps is None or place < self._steps:
+            batch = next(self._iterator, None)
+            if batch is None:
+                if self._steps is None:
+                    return
+                self._iterator = iter(self._batches)
+                continue
+            before(place)
+            after(place, self._run_step(batch))
+            place += 1
+            if stops():
+                return
+
+
+def _as_dataset(data: Any) -> Any:
+    """Arrays as batches; a data set as it is."""
+    import tensorflow as tf
+
+    if hasattr(data, "element_spec"):
+        return data
+    if not isinstance(data, tuple | list):
+        raise TypeError(
+            invalid(
+                "`validation_data` must be a `tf.data.Dataset` or arrays",
+                validation_data=type(data).__name__,
+            )
+        )
+    return tf.data.Dataset.from_tensor_slices(tuple(data)).batch(32)
+
+
+def _results(model: keras.Model) -> dict:
+    """What the metrics have seen on all workers, as `fit` tells it."""
+    values = model.get_metrics_result()
+    return {
+        name: float(value) if np.ndim(value) == 0 else to_numpy(value)
+        for name, value in values.items()
+    }

@@ -1,0 +1,221 @@
+"""Leaving out training samples of which a model is never confident."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.backend.replicas import all_rows
+from keras_calib.backend.replicas import sum_over_replicas
+from keras_calib.formulas.scores import msp
+from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import check_at_most
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import invalid
+from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.training.crl import classified
+from keras_calib.training.crl import weight_of_rows
+from keras_calib.training.recording_model import RecordingModel
+from keras_calib.training.sample_record import checked_index
+from keras_calib.training.sample_record import read_at
+from keras_calib.training.sample_record import set_at
+from keras_calib.training.sample_record import unless_unknown
+
+__all__ = ["ConfidencePruningModel"]
+
+# Means over all of a batch, whatever their weights.
+_MEANS = ("mean", "sum_over_batch_size")
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class ConfidencePruningModel(RecordingModel):
+    """Prunes training samples by a moving average of their confidence.
+
+    Remembers of each training sample a moving average of the probability of
+    the predicted class in training steps. After every `every`-th epoch the
+    share `fraction` of the samples still kept, those of the least average,
+    is pruned. Pruned samples do not train: they have weight 0, and means are
+    over the others of the batch. So that they take no time either, read the
+    data through `kept_examples`. Train with
+    `DCA(huber_delta=..., fidelity=FocalLoss(...))` for the whole method.
+
+    Args:
+        *args: As in `keras.Model`: inputs and outputs `(batch,
+            num_classes)` or `(batch, 1)`, or nothing in a subclass with its
+            own `call`.
+        num_samples: How many training samples there are; the record takes 8
+            bytes for each.
+        smoothing: Share of the newest confidence in the average, in (0, 1].
+            Defaults to `0.3`.
+        fraction: Share of the kept samples to prune at a time, in [0, 1).
+            Defaults to `0.1`.
+        every: After how many epochs. Defaults to `5`.
+        min_kept: Share of all samples that is kept at least, in [0, 1].
+            Defaults to `0.5`.
+        **kwargs: As in `keras.Model`.
+
+    Raises:
+        ValueError: If an argument is out of range; in training, if `y` has
+            no index.
+
+    Example:
+
+    >>> import keras
+    >>> inputs = keras.Input((4,))
+    >>> outputs = keras.layers.Dense(3)(inputs)
+    >>> model = ConfidencePruningModel(inputs, outputs, num_samples=100)
+    >>> int(model.kept().sum())
+    100
+
+    Reference:
+        Patra et al., Calibrating Deep Neural Networks using Explicit
+        Regularisation and Dynamic Data Pruning, WACV 2023,
+        https://arxiv.org/abs/2212.10005
+
+    Differs:
+        No code of the authors is public and their text was not at hand:
+        `every` and `min_kept` are this library's choice, and `smoothing`
+        and `fraction` are what is reported of the paper.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        num_samples: int,
+        smoothing: float = 0.3,
+        fraction: float = 0.1,
+        every: int = 5,
+        min_kept: float = 0.5,
+        **kwargs: Any,
+    ):
+        check_above("smoothing", smoothing, 0.0)
+        check_at_most("smoothing", smoothing, 1.0)
+        check_at_least("fraction", fraction, 0.0)
+        if fraction >= 1.0:
+            raise ValueError(
+                invalid("`fraction` must be < 1", fraction=fraction)
+            )
+        check_integer("every", every, 1)
+        check_at_least("min_kept", min_kept, 0.0)
+        check_at_most("min_kept", min_kept, 1.0)
+        super().__init__(*args, num_samples=num_samples, **kwargs)
+        self.smoothing = smoothing
+        self.fraction = fraction
+        self.every = every
+        self.min_kept = min_kept
+        # -1 where a sample was never seen.
+        self.confidence = self.add_weight(
+            shape=(num_samples,),
+            initializer=keras.initializers.Constant(-1.0),
+            trainable=False,
+            dtype="float32",
+            name="confidence",
+        )
+        self.keeps = self.add_weight(
+            shape=(num_samples,),
+            initializer="ones",
+            trainable=False,
+            dtype="float32",
+            name="keeps",
+        )
+
+    def records(self) -> list:
+        return [*super().records(), self.confidence, self.keeps]
+
+    def kept(self) -> np.ndarray:
+        """Which samples still train, bool `(num_samples,)`."""
+        return to_numpy(self.keeps) > 0
+
+    def prune(self) -> int:
+        """Prunes once; returns how many samples are left.
+
+        Samples that were never seen stay. Of samples of equal confidence the
+        first ones go.
+        """
+        kept = self.kept()
+        confidence = to_numpy(self.confidence, "float64")
+        candidates = np.flatnonzero(kept & (confidence >= 0))
+        count = int(self.fraction * kept.sum())
+        most = int(kept.sum()) - int(np.ceil(self.min_kept * self.num_samples))
+        count = max(0, min(count, most, len(candidates)))
+        order = np.argsort(confidence[candidates], kind="stable")
+        kept[candidates[order[:count]]] = False
+        self.keeps.assign(kept.astype("float32"))
+        return int(kept.sum())
+
+    def kept_examples(self, dataset: Any) -> Any:
+        """The examples of a data set that still train.
+
+        Each pass over the data asks anew, as it begins. Keras warns that data
+        ran out in an epoch that is shorter than the one before.
+
+        Args:
+            dataset: A `tf.data.Dataset` of single examples with an index, as
+                `with_index` makes it.
+
+        Returns:
+            A `tf.data.Dataset` of those that are kept.
+
+        Raises:
+            ValueError: If examples have no index.
+        """
+        import tensorflow as tf
+
+        spec = dataset.element_spec
+        labels = spec[1] if isinstance(spec, tuple) else spec
+        if not isinstance(labels, dict) or "index" not in labels:
+            raise ValueError(
+                invalid("examples must have an index", element_spec=spec)
+            )
+
+        def of_a_pass(_):
+            kept = tf.numpy_function(self.kept, [], tf.bool)
+            kept = tf.ensure_shape(kept, (self.num_samples,))
+
+            def keeps(*example):
+                labels = example[1] if len(example) > 1 else example[0]
+                return kept[labels["index"]]
+
+            return dataset.filter(keeps)
+
+        return tf.data.Dataset.range(1).flat_map(of_a_pass)
+
+    def end_epoch(self, epoch: int) -> None:
+        super().end_epoch(epoch)
+        if (epoch + 1) % self.every == 0:
+            self.prune()
+
+    def recorded_loss(self, x, labels, index, y_pred, sample_weight):
+        index, known = checked_index(index, self.num_samples)
+        weight = weight_of_rows(sample_weight, classified(self, y_pred))
+        kept = read_at(self.keeps, index)
+        # A mean over all would count the pruned ones.
+        count, total = sum_over_replicas(
+            [ops.sum(kept), ops.sum(ops.ones_like(kept))]
+        )
+        if getattr(self.loss, "reduction", "mean") in _MEANS:
+            kept = kept * safe_divide(total, count)
+        weight = weight * kept
+        return unless_unknown(known, self.plain_loss(x, labels, y_pred, weight))
+
+    def remember(self, labels, index, y_pred, sample_weight):
+        logits = classified(self, y_pred)
+        index, known = checked_index(index, self.num_samples)
+        seen = ops.logical_and(weight_of_rows(sample_weight, logits) > 0, known)
+        index, seen, confidence = map(all_rows, (index, seen, msp(logits)))
+        before = read_at(self.confidence, index)
+        moved = before + self.smoothing * (confidence - before)
+        moved = ops.where(before < 0, confidence, moved)
+        set_at(self.confidence, index, moved, seen)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "smoothing": self.smoothing,
+            "fraction": self.fraction,
+            "every": self.every,
+            "min_kept": self.min_kept,
+        }

@@ -1,0 +1,141 @@
+"""What models share that remember something of each training sample."""
+
+from typing import Any
+
+from keras import ops
+
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import invalid
+from keras_calib.predictions.batches import split_index
+from keras_calib.training.epoch_model import EpochModel
+from keras_calib.training.epoch_model import without_index
+from keras_calib.training.sample_record import checked_index
+from keras_calib.training.unsupported import refuse_class_weight
+from keras_calib.training.unsupported import refuse_several_outputs
+
+__all__ = ["RecordingModel"]
+
+
+class RecordingModel(EpochModel):
+    """Abstract: a model that remembers something of each training sample.
+
+    In training `y` is `{"label": labels, "index": numbers}`, with numbers in
+    [0, num_samples) that stay with their samples; `with_index` makes it of a
+    data set. Metrics and losses are given the labels alone. In evaluation
+    plain labels do too. A number out of range makes the loss NaN.
+
+    Args:
+        *args: As in `keras.Model`.
+        num_samples: How many training samples there are.
+        **kwargs: As in `keras.Model`.
+
+    Raises:
+        TypeError: If a class derives from two such models, each of which
+            has a loss of its own.
+        ValueError: In training, if `y` has no index, or `class_weight` is
+            given: weights go with their samples, as `sample_weight`; of
+            `train_on_batch`, under several replicas, each of which would
+            record the batch.
+
+    Reference:
+        Moon et al., Confidence-Aware Learning for Deep Neural Networks, ICML
+        2020, section 3.3, https://arxiv.org/abs/2007.01458
+    """
+
+    def __init__(self, *args: Any, num_samples: int, **kwargs: Any):
+        check_integer("num_samples", num_samples, 1)
+        _check_one_method(type(self))
+        super().__init__(*args, **kwargs)
+        self.num_samples = num_samples
+
+    def begin_training(self, arguments: dict) -> None:
+        super().begin_training(arguments)
+        refuse_class_weight(arguments)
+        index = _index_of(arguments)
+        if index is not None:
+            checked_index(index, self.num_samples)
+
+    def train_on_batch(self, *args, **kwargs):
+        """As `keras.Model.train_on_batch`."""
+        strategy = getattr(self, "distribute_strategy", None)
+        if strategy is not None and strategy.num_replicas_in_sync > 1:
+            raise ValueError(
+                invalid(
+                    "`train_on_batch` gives each replica the whole batch, "
+                    "which would be recorded by each: use `fit`",
+                    num_replicas=strategy.num_replicas_in_sync,
+                )
+            )
+        return super().train_on_batch(*args, **kwargs)
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        labels, index = split_index(y)
+        _, sample_weight = without_index(y, sample_weight)
+        refuse_several_outputs(y_pred)
+        if training and index is None:
+            raise ValueError(
+                invalid(
+                    '`y` must be {"label": labels, "index": numbers of the '
+                    "samples} in training",
+                    y=type(y).__name__,
+                )
+            )
+        if not training:
+            return self.evaluated_loss(x, labels, y_pred, sample_weight)
+        loss = self.recorded_loss(x, labels, index, y_pred, sample_weight)
+        if not self.postpones:
+            self.remember_batch(y, y_pred, sample_weight)
+        return loss
+
+    def remember_batch(self, y: Any, y_pred: Any, sample_weight: Any) -> None:
+        super().remember_batch(y, y_pred, sample_weight)
+        labels, index = split_index(y)
+        _, sample_weight = without_index(y, sample_weight)
+        self.remember(labels, index, ops.stop_gradient(y_pred), sample_weight)
+
+    def recorded_loss(self, x, labels, index, y_pred, sample_weight):
+        """The loss of a training batch, from what is remembered."""
+        raise NotImplementedError
+
+    def remember(self, labels, index, y_pred, sample_weight):
+        """Updates what is remembered, the same on each replica."""
+
+    def plain_loss(self, x, labels, y_pred, sample_weight):
+        """The loss that the model is compiled with, of a training batch."""
+        return super().compute_loss(
+            x, labels, y_pred, sample_weight, training=True
+        )
+
+    def evaluated_loss(self, x, labels, y_pred, sample_weight):
+        """The loss of a batch that is not trained on."""
+        return super().compute_loss(
+            x, labels, y_pred, sample_weight, training=False
+        )
+
+    def get_config(self):
+        return {**super().get_config(), "num_samples": self.num_samples}
+
+
+def _check_one_method(cls: type) -> None:
+    """Raises if two classes, neither derived from the other, record."""
+    own = [c for c in cls.__mro__ if "recorded_loss" in vars(c)]
+    own = [c for c in own if c is not RecordingModel]
+    for later in own:
+        if not issubclass(own[0], later):
+            raise TypeError(
+                invalid(
+                    "a model can be of one class that remembers samples, as "
+                    "each has a loss of its own",
+                    classes=[c.__name__ for c in (own[0], later)],
+                )
+            )
+
+
+def _index_of(arguments: dict) -> Any:
+    """The index of arrays among arguments of `fit`, None of other data."""
+    data, y = arguments.get("x"), arguments.get("y")
+    if hasattr(data, "set_epoch"):
+        return getattr(data, "index", None)
+    return split_index(y)[1] if isinstance(y, dict) else None

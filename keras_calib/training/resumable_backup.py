@@ -1,0 +1,219 @@
+"""Training that goes on where it was killed."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_calib.backend.keras_internals import begin_at_epoch
+from keras_calib.backend.keras_internals import callback_model
+from keras_calib.backend.keras_internals import neighbours
+from keras_calib.backend.locks import PathLock
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import invalid
+from keras_calib.training.callback_state import plain_number
+from keras_calib.training.callback_state import set_state
+from keras_calib.training.callback_state import state_names
+from keras_calib.training.checkpoint import load_training_state
+from keras_calib.training.checkpoint import save_training_state
+from keras_calib.training.multi_worker import is_chief
+
+__all__ = ["ResumableBackup"]
+
+
+class ResumableBackup(keras.callbacks.Callback):
+    """Saves the state of training after each epoch, and goes on from there.
+
+    One file holds all of it: weights, state of the optimizer, of random
+    numbers and of whatever else the model owns (records, gammas, targets),
+    the logs of all epochs, and the state of other callbacks. It is written
+    beside the old one, flushed, and takes its place in one operation of the
+    file system: whenever the process is killed, there is a whole backup, of
+    the last epoch or of the one before.
+
+    While it trains, a lock file beside the backup keeps other processes from
+    it, which are refused as their training begins. The lock of a process
+    that was killed is taken over. On another machine that takes up to 20
+    seconds, until the lock file has not been touched for so long.
+
+    `fit`, called as before, goes on with the first epoch that is not in the
+    backup. So that it sees the data in the order that an uninterrupted run
+    would see, the data must know the epoch too: `training_pipeline` and
+    `shuffled_epochs` take `first_epoch=finished_epochs(path)`, and
+    `EpochBatches`, which takes arrays on all backends. Arrays that `fit`
+    itself shuffles are in a new order. Random numbers that layers draw
+    without a `keras.random.SeedGenerator` of their own are new too.
+
+    Put it last in the list of callbacks. Where one of them stops training
+    within an epoch, as `TerminateOnNaN` does, be it in the last step, that
+    epoch is not finished: the backup stays as it was before, and training
+    goes on from there.
+
+    Args:
+        path: The file, which may be there from an interrupted run. Its
+            folder is made.
+        callbacks: Callbacks whose state is saved too, such as
+            `EarlyStopping` and `ReduceLROnPlateau`, which Keras resets when
+            training begins. What is saved of Keras' own is known. Another
+            class, also one derived from them, names it: in the class
+            attribute `state_attributes`, a tuple of names of attributes that
+            are None, numbers or lists of arrays. Nothing else is ever set,
+            whatever the file says.
+        every: After how many epochs it saves; and after the last.
+            Defaults to `1`.
+        delete_at_end: Whether the file is deleted when training ends by
+            itself. Defaults to `False`: then `fit` does nothing once all
+            epochs are done.
+
+    Raises:
+        OSError: When training begins, if its lock file cannot be written and
+            there is something to train.
+        RuntimeError: When training begins, if another process or thread
+            trains with this path; after an epoch, if one took it over.
+        TypeError: If one of `callbacks` has no `state_attributes`.
+        ValueError: When training begins, if the model is not built, the
+            backup is of another model, optimizer or other callbacks, or one
+            of `callbacks` does not stand before it.
+
+    Example:
+
+    >>> backup = ResumableBackup("backup.npz")
+    >>> backup.epoch_logs
+    []
+
+    Reference:
+        Keras, BackupAndRestore,
+        https://keras.io/api/callbacks/backup_and_restore/
+
+    Differs:
+        `BackupAndRestore` writes two files in place: killed between or
+        within these writes, it goes on with weights of one epoch as those of
+        another, or not at all.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        *,
+        callbacks: Any = (),
+        every: int = 1,
+        delete_at_end: bool = False,
+    ):
+        super().__init__()
+        check_integer("every", every, 1)
+        self.path = Path(path)
+        self.callbacks = list(callbacks)
+        for callback in self.callbacks:
+            state_names(callback)
+        self.every = every
+        self.delete_at_end = delete_at_end
+        self.epoch_logs: list[dict] = []
+        self._pending: list | None = None
+        # Whether training was stopped within an epoch.
+        self._broken_off = False
+        self._lock: PathLock | None = None
+
+    def on_train_begin(self, logs=None):
+        self._check_order()
+        self.epoch_logs = []
+        self._pending = None
+        self._broken_off = False
+        if not self.model.built:
+            # Also where there is no file yet, rather than after a crash.
+            raise ValueError(
+                invalid("`model` must be built before training", built=False)
+            )
+        unlocked = None
+        if self._writes():
+            self._lock = PathLock("path", self.path)
+            try:
+                self._lock.acquire()
+            except OSError as error:
+                # Nothing is written where all epochs are done.
+                unlocked, self._lock = error, None
+        try:
+            state = load_training_state(
+                self.path, self.model, callbacks=self.callbacks
+            )
+            if unlocked is not None and not self._is_done(state):
+                raise unlocked
+        except BaseException:
+            self._release()
+            raise
+        if state is None:
+            return
+        self.epoch_logs = state["logs"]
+        first = state["epochs"]
+        if state["stopped"]:
+            # As the run that a callback ended: nothing is left to train.
+            first = max(first, self.params.get("epochs", first))
+        begin_at_epoch(self.model, first)
+        # Callbacks that come later may yet reset themselves.
+        self._pending = state["callbacks"]
+
+    def on_epoch_begin(self, epoch, logs=None):
+        # Keras has read it; another `fit` begins where it is told to.
+        begin_at_epoch(self.model, None)
+        if self._pending is not None:
+            for callback, own in zip(
+                self.callbacks, self._pending, strict=True
+            ):
+                set_state(callback, own)
+            self._pending = None
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._broken_off = callback_model(self).stop_training
+
+    def _writes(self) -> bool:
+        """Whether this process writes the file."""
+        return is_chief(getattr(self.model, "distribute_strategy", None))
+
+    def _is_done(self, state: dict | None) -> bool:
+        """Whether nothing is left to train, after what a backup says."""
+        if state is None:
+            return False
+        return state["stopped"] or state["epochs"] >= self.params["epochs"]
+
+    def _check_order(self) -> None:
+        before, after = neighbours(self)
+        for callback in self.callbacks if before or after else ():
+            if not any(callback is x for x in before):
+                raise ValueError(
+                    invalid(
+                        "`callbacks` must stand before the backup among those "
+                        "of `fit`: it saves them as the epoch leaves them",
+                        callback=type(callback).__name__,
+                    )
+                )
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self._broken_off:
+            return
+        numbers = {k: plain_number(v) for k, v in (logs or {}).items()}
+        self.epoch_logs.append(numbers)
+        last = (self.params or {}).get("epochs") == epoch + 1
+        due = (epoch + 1) % self.every == 0 or last or self.model.stop_training
+        if due and self._writes():
+            if self._lock is not None:
+                self._lock.check()
+            save_training_state(
+                self.path,
+                self.model,
+                epoch + 1,
+                logs=self.epoch_logs,
+                callbacks=self.callbacks,
+                stopped=self.model.stop_training,
+            )
+
+    def on_train_end(self, logs=None):
+        # All epochs were done before.
+        begin_at_epoch(self.model, None)
+        if self.delete_at_end and not self._broken_off and self._writes():
+            self.path.unlink(missing_ok=True)
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None

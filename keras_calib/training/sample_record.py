@@ -1,0 +1,130 @@
+"""Values per training sample, read and changed at the samples of a batch."""
+
+from typing import Any
+
+from keras import backend
+from keras import ops
+
+from keras_calib.backend.keras_internals import in_stateless_scope
+from keras_calib.backend.replicas import num_replicas
+from keras_calib.inputs.checks import invalid
+from keras_calib.numerics.arrays import concrete
+
+__all__ = ["add_at", "checked_index", "read_at", "set_at", "unless_unknown"]
+
+
+def checked_index(index: Any, num_samples: int) -> tuple[Any, Any]:
+    """Numbers of samples that can be used, and which of them are right.
+
+    Args:
+        index: Whole numbers `(batch,)` or `(batch, 1)`.
+        num_samples: How many samples there are.
+
+    Returns:
+        `(index, known)`: int32 `(batch,)` in [0, num_samples), 0 where it is
+        not; and bool `(batch,)`.
+
+    Raises:
+        ValueError: In eager use, if a number is out of range.
+    """
+    index = ops.reshape(ops.convert_to_tensor(index), (-1,))
+    index = ops.cast(index, "int32")
+    known = ops.logical_and(index >= 0, index < num_samples)
+    values = concrete(index)
+    if values is not None and not concrete(ops.all(known)):
+        raise ValueError(
+            invalid(
+                "`index` must hold numbers in [0, num_samples)",
+                minimum=int(values.min()),
+                maximum=int(values.max()),
+                num_samples=num_samples,
+            )
+        )
+    return ops.where(known, index, ops.zeros_like(index)), known
+
+
+def read_at(record: Any, index: Any) -> Any:
+    """The values of some samples.
+
+    Args:
+        record: Float variable `(num_samples,)`.
+        index: int32 `(batch,)`, in range.
+
+    Returns:
+        Tensor `(batch,)`.
+    """
+    if _changes_in_place(record):
+        # Reading all of what is changed in place copies all of it.
+        return record.value.sparse_read(index)
+    return ops.take(ops.convert_to_tensor(record), index)
+
+
+def add_at(record: Any, index: Any, values: Any) -> None:
+    """Adds values at some samples, each as often as it comes.
+
+    Args:
+        record: Float variable `(num_samples,)`.
+        index: int32 `(batch,)`, in range.
+        values: `(batch,)`.
+    """
+    values = ops.cast(values, record.dtype)
+    if _changes_in_place(record):
+        import tensorflow as tf
+
+        record.value.scatter_add(tf.IndexedSlices(values, index))
+    else:
+        record.assign(_added(ops.convert_to_tensor(record), index, values))
+
+
+def set_at(record: Any, index: Any, values: Any, chosen: Any) -> None:
+    """Gives the chosen samples new values.
+
+    Samples that come more than once in a batch get the mean of their values.
+
+    Args:
+        record: Float variable `(num_samples,)`.
+        index: int32 `(batch,)`, in range.
+        values: `(batch,)`.
+        chosen: bool `(batch,)`: where False, nothing changes.
+    """
+    chosen = ops.cast(chosen, record.dtype)
+    change = ops.cast(values, record.dtype) - read_at(record, index)
+    times = _sums_of_equals(index, chosen)
+    add_at(record, index, chosen * change / ops.maximum(times, 1.0))
+
+
+def _sums_of_equals(index: Any, values: Any) -> Any:
+    """For each of a batch, the sum over those of the same number."""
+    group = ops.searchsorted(ops.sort(index), index)
+    return ops.take(_added(ops.zeros_like(values), group, values), group)
+
+
+def _added(x: Any, index: Any, values: Any) -> Any:
+    if backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.tensor_scatter_nd_add(x, ops.expand_dims(index, -1), values)
+    if backend.backend() == "jax":
+        return x.at[index].add(values)
+    return x.index_add(0, index, values)
+
+
+def _changes_in_place(record: Any) -> bool:
+    """Whether a few values of a variable can change without the others.
+
+    On JAX compiled code does so by itself.
+    """
+    if backend.backend() != "tensorflow" or num_replicas() > 1:
+        return False
+    import tensorflow as tf
+
+    value = record.value
+    # A strategy of one replica mirrors it.
+    mirrored = isinstance(value, tf.distribute.DistributedValues)
+    plain = isinstance(value, tf.Variable) and not mirrored
+    return plain and not in_stateless_scope()
+
+
+def unless_unknown(known: Any, loss: Any) -> Any:
+    """The loss, NaN if a number of a sample is out of range."""
+    return ops.where(ops.all(known), loss, ops.full_like(loss, float("nan")))

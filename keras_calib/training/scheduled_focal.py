@@ -1,0 +1,105 @@
+"""Focal loss with a gamma for each stage of training."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import invalid
+from keras_calib.training.focal_bins import FocalBinsModel
+
+__all__ = ["ScheduledFocalModel"]
+
+_FLSC_531 = ((0, 5.0), (100, 3.0), (250, 1.0))
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class ScheduledFocalModel(FocalBinsModel):
+    """Focal loss whose gamma follows a schedule of epochs.
+
+    Compile without a loss. Labels must be hard: class ids or one-hot.
+
+    Args:
+        *args: As in `keras.Model`: inputs and outputs, or nothing in a
+            subclass with its own `call`.
+        schedule: Rows (first epoch, gamma), epochs counted from 0 and
+            ascending from 0. Defaults to FLSc-531: 5, from epoch 100 on 3,
+            and from epoch 250 on 1.
+        from_logits: Whether outputs are logits. Defaults to `False`.
+        axis: The axis of the classes. Defaults to `-1`.
+        ignore_class: Class id of labels that do not count.
+        **kwargs: As in `keras.Model`.
+
+    Raises:
+        ValueError: If `schedule` is not such a table, or the model is
+            compiled with a loss.
+
+    Example:
+
+    >>> import keras
+    >>> inputs = keras.Input((4,))
+    >>> outputs = keras.layers.Dense(3)(inputs)
+    >>> model = ScheduledFocalModel(
+    ...     inputs, outputs, schedule=((0, 5.0), (10, 1.0)), from_logits=True
+    ... )
+    >>> model.gamma_of(9), model.gamma_of(10)
+    (5.0, 1.0)
+
+    Reference:
+        Mukhoti et al., Calibrating Deep Neural Networks using Focal Loss,
+        NeurIPS 2020, https://arxiv.org/abs/2002.09437 (released code,
+        FLSc-531)
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        schedule: Sequence[Sequence[float]] = _FLSC_531,
+        from_logits: bool = False,
+        axis: int = -1,
+        ignore_class: int | None = None,
+        **kwargs: Any,
+    ):
+        rows = _read_schedule(schedule)
+        super().__init__(
+            *args,
+            edges=np.array([0.0, 1.0]),
+            gammas=np.array([rows[0][1]]),
+            from_logits=from_logits,
+            axis=axis,
+            ignore_class=ignore_class,
+            **kwargs,
+        )
+        self.schedule = rows
+
+    def gamma_of(self, epoch: int) -> float:
+        """The gamma of an epoch, counted from 0."""
+        return [gamma for first, gamma in self.schedule if first <= epoch][-1]
+
+    def begin_epoch(self, epoch: int) -> None:
+        super().begin_epoch(epoch)
+        self.gammas.assign([self.gamma_of(epoch)])
+
+    def get_config(self):
+        return {**super().get_config(), "schedule": self.schedule}
+
+
+def _read_schedule(schedule: Any) -> tuple:
+    try:
+        rows = tuple((int(first), float(gamma)) for first, gamma in schedule)
+    except (TypeError, ValueError):
+        rows = ()
+    firsts = [first for first, _ in rows]
+    if not rows or firsts[0] != 0 or firsts != sorted(set(firsts)):
+        raise ValueError(
+            invalid(
+                "`schedule` must be rows of (first epoch, gamma), epochs "
+                "ascending from 0",
+                schedule=schedule,
+            )
+        )
+    for _, gamma in rows:
+        check_at_least("schedule", gamma, 0.0)
+    return rows
