@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import keras
 from keras import ops
 
 from keras_calib.inputs.checks import check_integer
@@ -16,6 +17,7 @@ from keras_calib.training.unsupported import refuse_several_outputs
 __all__ = ["RecordingModel"]
 
 
+@keras.saving.register_keras_serializable(package="keras_calib")
 class RecordingModel(EpochModel):
     """Abstract: a model that remembers something of each training sample.
 
