@@ -1,6 +1,6 @@
 # Every target makes the environments that it needs.
 PYTHON ?= python3
-# Files or options for `make test`; all tests if empty.
+# Files or options for `make test` and `make test-all`.
 TESTS =
 # Processes that test at a time, a file of tests each.
 WORKERS ?= 2
@@ -14,17 +14,18 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 # These flags save code generation, not XLA's rewriting of programs.
 # `make test-jax XLA_FLAGS=` tests code as users' programs get it, and helps
 # where a newer XLA no longer knows a flag.
-test test-jax: export XLA_FLAGS ?= --xla_backend_optimization_level=0 \
+test test-all test-jax: export XLA_FLAGS ?= --xla_backend_optimization_level=0 \
   --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false
 test-jax: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 
-.PHONY: demo test test-backends test-jax test-torch mutants lint format docs \
+.PHONY: demo test test-all test-backends test-jax test-torch mutants lint format docs \
   bench bench-peers clean help
 
 help:
 	@echo "make demo           train, measure, repair, draw and serve (about a minute"
 	@echo "                    after the installation)"
-	@echo "make test           all tests, on the TensorFlow backend"
+	@echo "make test           every claim once, on the TensorFlow backend"
+	@echo "make test-all       also slow tests, and those of examples/papers"
 	@echo "make test-backends  reference values and laws on JAX and on torch"
 	@echo "make mutants        small faults in a copy, which tests must see"
 	@echo "make lint           ruff"
@@ -37,6 +38,10 @@ demo: .venv/demo
 	.venv/bin/python examples/quickstart.py
 
 test: .venv/dev
+	KERAS_BACKEND=tensorflow .venv/bin/python $(PYTEST) -m "not slow" \
+	  --ignore=tests/papers $(TESTS)
+
+test-all: .venv/dev
 	KERAS_BACKEND=tensorflow .venv/bin/python $(PYTEST) $(TESTS)
 
 test-backends: test-jax test-torch
@@ -52,7 +57,7 @@ test-torch: .venv-torch/dev
 	KERAS_BACKEND=torch .venv-torch/bin/python $(PYTEST) -m portable
 
 mutants: .venv/dev
-	KERAS_BACKEND=tensorflow .venv/bin/python tests/mutants.py
+	KERAS_BACKEND=tensorflow .venv/bin/python tests/mutants
 
 lint: .venv/dev
 	.venv/bin/ruff check .

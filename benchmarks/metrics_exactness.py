@@ -22,7 +22,6 @@ import time
 import numpy as np
 from absl import app
 from absl import flags
-from keras import ops
 from reporting import machine
 from reporting import markdown_table
 from reporting import publish
@@ -31,9 +30,9 @@ import keras_calib
 from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.equal_mass import equal_mass_error
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.formulas.risk_coverage import aurc_of_groups
-from keras_calib.functional.equal_mass import equal_mass_error
 
 _NUM = flags.DEFINE_integer("num_predictions", 100_000_000, "In all.")
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
@@ -110,7 +109,7 @@ def stream(kind: str, num_predictions: int):
 
 def in_float32(metric):
     """The values as compiled code computes them."""
-    return metric._value(ops.convert_to_tensor(metric.sums), metric._whole())
+    return metric._from_tensors()
 
 
 def run(num_predictions: int) -> str:

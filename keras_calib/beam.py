@@ -12,22 +12,22 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calib.functional.proper import brier_losses
-from keras_calib.functional.proper import log_losses
-from keras_calib.functional.proper import summable_losses
+from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import warn
+from keras_calib.formulas.proper import brier_losses
+from keras_calib.formulas.proper import log_losses
+from keras_calib.formulas.proper import summable_losses
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import warn
 from keras_calib.inputs.rows import resembles_probabilities
 from keras_calib.inputs.rows import usable_outputs
 from keras_calib.metrics import table
 from keras_calib.metrics.states.composite import CompositeSummary
 from keras_calib.metrics.states.moments import MomentSummary
 from keras_calib.metrics.states.records import Records
-from keras_calib.metrics.states.records import log_odds_of
 from keras_calib.numerics import exact_sums
-from keras_calib.numerics.arrays import is_wrong
-from keras_calib.numerics.arrays import top1 as top_of
+from keras_calib.numerics.softmax import is_wrong
+from keras_calib.numerics.softmax import log_odds_of
+from keras_calib.numerics.softmax import top1 as top_of
 
 try:
     import apache_beam as beam
@@ -351,7 +351,7 @@ class CalibrationMetrics(beam.CombineFn):
         total = np.zeros(self._summary.shape, "int64")
         for start in range(0, columns.shape[1], exact_sums.MAX_BATCH):
             part = columns[:, start : start + exact_sums.MAX_BATCH]
-            limbs = self._summary.summarise(_records(part))
+            limbs = self._summary.update(_records(part))
             total += ops.convert_to_numpy(limbs)
         _add_sums(accumulator, total)
 
@@ -377,4 +377,4 @@ def _add_sums(accumulator: _Accumulator, sums: np.ndarray | None) -> None:
     if sums is not None:
         if accumulator.sums is not None:
             sums = sums + accumulator.sums
-        accumulator.sums = exact_sums.carried(sums)
+        accumulator.sums = exact_sums.normalize_limbs(sums)

@@ -457,10 +457,7 @@ class MetricCase:
 
     def values(self, metric):
         """That, and the same as compiled code computes it, in float32."""
-        sums = ops.convert_to_tensor(metric.sums)
-        return self.value(metric), _flat_values(
-            metric._value(sums, metric._whole())
-        )
+        return self.value(metric), _flat_values(metric._from_tensors())
 
     def bounds(self, metric):
         """Lower and upper bounds of them, infinite where there are none."""

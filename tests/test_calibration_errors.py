@@ -15,6 +15,9 @@ from keras_calib.formulas import binned_errors
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.proper import brier_losses
+from keras_calib.formulas.proper import log_losses
+from keras_calib.formulas.smooth import smooth_error_of_points
 from keras_calib.functional import classwise
 from keras_calib.functional.binned import average_calibration_error
 from keras_calib.functional.binned import debiased_calibration_error
@@ -28,14 +31,11 @@ from keras_calib.functional.confidence import overconfidence
 from keras_calib.functional.confidence import overconfidence_error
 from keras_calib.functional.confidence import underconfidence
 from keras_calib.functional.equal_mass import adaptive_ece
-from keras_calib.functional.proper import brier_losses
 from keras_calib.functional.proper import brier_score
 from keras_calib.functional.proper import calibration_decomposition
-from keras_calib.functional.proper import log_losses
 from keras_calib.functional.proper import nll
 from keras_calib.functional.segmentation import per_image
 from keras_calib.functional.smooth import smooth_ece
-from keras_calib.functional.smooth import smooth_error_of_points
 from keras_calib.metrics import ECE
 from keras_calib.metrics import CalibrationMetrics
 

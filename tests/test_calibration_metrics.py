@@ -15,7 +15,7 @@ from test_metrics import predictions
 from test_metrics import stream
 
 import keras_calib as kc
-from keras_calib.formulas.score_names import SCORE_NAMES
+from keras_calib.formulas.scores import SCORE_NAMES
 
 pytestmark = pytest.mark.portable
 

@@ -18,7 +18,7 @@ from exported import trained
 from keras import ops
 
 import keras_calib as kc
-from keras_calib.formulas.score_names import SCORE_NAMES
+from keras_calib.formulas.scores import SCORE_NAMES
 from keras_calib.selection import SelectiveClassifier
 
 pytestmark = pytest.mark.skipif(

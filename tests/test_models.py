@@ -12,7 +12,7 @@ from small_trainings import data_of
 from small_trainings import network
 
 import keras_calib as kc
-from keras_calib.functional.equal_mass import interpolated_bins
+from keras_calib.formulas.equal_mass import interpolated_bins
 from keras_calib.training.adafocal import next_gammas
 
 pytestmark = pytest.mark.portable

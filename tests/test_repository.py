@@ -22,35 +22,45 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "keras_calib"
 MAX_LINES = 400
 
-# A package imports from its own floor and below.
+# A package imports from lower floors: those of one floor are apart.
 FLOORS = {
     "version": 0,
     "backend": 0,
-    "numerics": 0,
-    "inputs": 0,
-    "formulas": 1,
-    "predictions": 1,
-    "functional": 1,
-    "calibrators": 2,
-    "data": 2,
-    "ensembles": 2,
-    "losses": 2,
-    "metrics": 2,
-    "analysis": 3,
-    "beam": 3,
-    "selection": 3,
-    "training": 3,
-    "exporting": 4,
-    "plots": 4,
-    "monitoring": 5,
-    "reporting": 5,
-    "__main__": 6,
+    "numerics": 1,
+    "inputs": 2,
+    "formulas": 3,
+    "predictions": 3,
+    "functional": 4,
+    "calibrators": 4,
+    "data": 4,
+    "ensembles": 4,
+    "losses": 4,
+    "metrics": 4,
+    "analysis": 5,
+    "beam": 5,
+    "selection": 5,
+    "training": 5,
+    "exporting": 6,
+    "plots": 6,
+    "monitoring": 7,
+    "reporting": 7,
+    "__main__": 8,
 }
-# What these share lives on the floor below.
-APART = {"calibrators", "data", "ensembles", "losses", "metrics"}
 # What users import from.
-NAMESPACES = sorted(
-    {*APART, "functional", "plots", "selection", "training", "analysis"}
+NAMESPACES = (
+    "analysis",
+    "calibrators",
+    "data",
+    "ensembles",
+    "exporting",
+    "functional",
+    "losses",
+    "metrics",
+    "monitoring",
+    "plots",
+    "reporting",
+    "selection",
+    "training",
 )
 # Also at the top of the package: its names, its types.
 MOST_ENTRIES = 24
@@ -255,17 +265,15 @@ def test_every_package_says_what_lives_there():
 
 
 @each_module(with_export_list=False)
-def test_module_imports_from_its_floor_and_below(path):
+def test_module_imports_from_lower_floors(path):
     own = ROOM_OF[path]
     for name, _ in imports(parse(path)):
         if name.split(".")[0] != "keras_calib":
             continue
         other = room(name)
         assert other is not None, "the export list is for users"
-        assert FLOORS[other] <= FLOORS[own], f"{own} imports {name}"
-        assert other == own or not {own, other} <= APART, (
-            f"{own} imports {name}"
-        )
+        below = FLOORS[other] < FLOORS[own]
+        assert below or other == own, f"{own} imports {name}"
 
 
 @each_module()

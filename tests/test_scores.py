@@ -9,8 +9,8 @@ from cases import sample
 from keras import ops
 
 import keras_calib as kc
-from keras_calib.formulas.score_names import SCORE_NAMES
-from keras_calib.formulas.score_names import score_function
+from keras_calib.formulas import scores
+from keras_calib.formulas.scores import SCORE_NAMES
 
 pytestmark = pytest.mark.portable
 
@@ -94,7 +94,7 @@ def test_scores_do_not_see_a_constant_on_the_logits(score):
 
 @pytest.mark.parametrize("name", SCORE_NAMES)
 def test_every_score_function_has_a_name_in_files(name):
-    score = score_function(name)
+    score = scores.get(name)
     kept = keras.saving.serialize_keras_object(score)
     assert keras.saving.deserialize_keras_object(kept) is score
 

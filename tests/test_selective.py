@@ -20,8 +20,7 @@ from keras_calib.formulas.operating_points import (
 )
 from keras_calib.formulas.operating_points import risk_at_coverage_of_groups
 from keras_calib.formulas.risk_coverage import RankedGroups
-from keras_calib.formulas.score_names import SCORE_NAMES
-from keras_calib.formulas.score_names import score_function
+from keras_calib.formulas.scores import SCORE_NAMES
 from keras_calib.functional.excess_aurc import eaugrc
 from keras_calib.functional.excess_aurc import normalized_aurc
 from keras_calib.functional.failure_detection import failure_auroc
@@ -684,7 +683,7 @@ def test_bad_scores_are_refused():
     with pytest.raises(ValueError, match="`score` must be a function or one"):
         aurc(labels, logits, score="entropy", **options)
     with pytest.raises(ValueError, match="`score` must be a function or one"):
-        score_function(3)
+        scores.get(3)
     with pytest.raises(ValueError, match="finite"):
         aurc(labels, logits, score=lambda z: z[:, 0] * np.inf, **options)
     with pytest.raises(ValueError, match="one value per sample"):

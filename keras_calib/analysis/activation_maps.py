@@ -8,11 +8,11 @@ import numpy as np
 from keras import ops
 
 from keras_calib.analysis.feature_maps import FeatureMaps
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.gradients import value_and_grad
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_not_empty
-from keras_calib.inputs.checks import invalid
 from keras_calib.inputs.values import check_ids
 from keras_calib.inputs.values import is_integer
 from keras_calib.numerics.arrays import safe_divide

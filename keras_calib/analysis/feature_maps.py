@@ -14,8 +14,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
+from keras_calib.backend.errors import invalid
+from keras_calib.numerics.arrays import shape_of
 from keras_calib.predictions.outputs import reads_logits
 
 __all__ = ["FeatureMaps"]

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.gradients import value_and_grad
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_integer
@@ -15,10 +16,8 @@ from keras_calib.inputs.checks import check_loss
 from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.checks import check_number
 from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
-from keras_calib.inputs.readers import read_labels
 from keras_calib.inputs.readers import soft_labels
+from keras_calib.inputs.readers import standardize_labels
 from keras_calib.inputs.rows import check_no_nan
 from keras_calib.inputs.rows import warn_of_probabilities
 from keras_calib.losses import PerSampleLoss
@@ -26,9 +25,10 @@ from keras_calib.losses.smoothing import cross_entropy
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import concrete
-from keras_calib.numerics.arrays import to_logits
+from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.arrays import value_if_eager
+from keras_calib.numerics.softmax import to_logits
 
 __all__ = [
     "EffectiveLabels",
@@ -359,14 +359,14 @@ def _read(loss, labels, logits):
     _check_classes("logits", logits, axis)
     if isinstance(loss, PerSampleLoss):
         labels, _ = loss.split_labels(labels)
-    hard, valid = read_labels(
+    hard, valid = standardize_labels(
         labels,
         logits,
         axis=axis,
         ignore_class=getattr(loss, "ignore_class", None),
         names=("labels", "logits"),
     )
-    if (values := concrete(ops.moveaxis(logits, axis, -1))) is not None:
+    if (values := value_if_eager(ops.moveaxis(logits, axis, -1))) is not None:
         counted = Ellipsis if valid is None else to_numpy(valid)
         check_no_nan(values[counted], True, "logits")
         warn_of_probabilities(values, "logits")

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.inputs.checks import invalid
+from keras_calib.backend.errors import invalid
 
 __all__ = [
     "backing_value",

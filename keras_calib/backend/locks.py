@@ -15,10 +15,10 @@ from typing import IO
 from typing import Any
 from typing import NamedTuple
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.processes import Process
 from keras_calib.backend.processes import is_alive
 from keras_calib.backend.processes import this_process
-from keras_calib.inputs.checks import invalid
 
 __all__ = ["PathLock", "check_not_locked"]
 

@@ -14,9 +14,9 @@ import numpy as np
 from keras import backend
 from keras import ops
 
+from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import warn
 from keras_calib.backend.keras_internals import backing_value
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import warn
 
 __all__ = [
     "all_rows",

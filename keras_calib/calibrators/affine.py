@@ -8,15 +8,15 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.calibrators.affine_solver import least_affine
 from keras_calib.calibrators.affine_solver import least_vector
 from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.fitting_data import Samples
+from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.likelihood import nll_and_residuals
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
-from keras_calib.numerics.arrays import logsumexp
+from keras_calib.numerics.softmax import logsumexp
 
 __all__ = ["DirichletCalibration", "MatrixScaling", "VectorScaling"]
 
@@ -79,7 +79,7 @@ class VectorScaling(Calibrator):
         """The fitted b, `(num_classes,)`."""
         return self.fitted_value("bias")
 
-    def fit_samples(self, samples: Samples) -> None:
+    def fit_samples(self, samples: FittingData) -> None:
         """Finds w and b."""
         scale, bias = least_vector(samples, self.name)
         self.set_fitted(samples.num_classes, scale=scale, bias=bias)
@@ -143,10 +143,10 @@ class _Affine(Calibrator):
         return self.fitted_value("bias")
 
     def features(self, logits: Any) -> Any:
-        """What is mapped (either)."""
+        """What is mapped (array-agnostic)."""
         return logits
 
-    def fit_samples(self, samples: Samples) -> None:
+    def fit_samples(self, samples: FittingData) -> None:
         """Finds W and b."""
         count = samples.num_classes
         penalty = np.zeros((count, count + 1))
@@ -154,7 +154,7 @@ class _Affine(Calibrator):
         np.fill_diagonal(penalty, 0.0)
         penalty[:, -1] = self.intercept_strength / count
 
-        def fitted(part: Samples) -> np.ndarray:
+        def fitted(part: FittingData) -> np.ndarray:
             return least_affine(part, self.features, penalty, self.name)
 
         theta = fitted(samples)
@@ -163,7 +163,7 @@ class _Affine(Calibrator):
             self._warn_if_overfitted(samples, theta, fitted)
 
     def _warn_if_overfitted(
-        self, samples: Samples, theta: np.ndarray, fitted: Callable
+        self, samples: FittingData, theta: np.ndarray, fitted: Callable
     ) -> None:
         """Warns if the map is worse than none on samples it was not fitted to.
 
@@ -207,7 +207,7 @@ class _Affine(Calibrator):
                 stacklevel=4,
             )
 
-    def _mean_nll(self, samples: Samples, theta: np.ndarray) -> float:
+    def _mean_nll(self, samples: FittingData, theta: np.ndarray) -> float:
         """NLL of an affine map of the features."""
         weights, bias = theta[:, :-1], theta[:, -1]
         return _mean_nll(samples, lambda z: self.features(z) @ weights.T + bias)
@@ -230,10 +230,10 @@ class _Affine(Calibrator):
         }
 
 
-def _mean_nll(samples: Samples, to_logits: Callable | None = None) -> float:
+def _mean_nll(samples: FittingData, to_logits: Callable | None = None) -> float:
     """Mean NLL of the logits, or of what is made of them."""
 
-    def of_block(block: Samples) -> tuple:
+    def of_block(block: FittingData) -> tuple:
         logits = block.logits if to_logits is None else to_logits(block.logits)
         return nll_and_residuals(logits, block)[0], block.weights().sum()
 
@@ -370,5 +370,5 @@ class DirichletCalibration(_Affine):
         )
 
     def features(self, logits: Any) -> Any:
-        """log p (either)."""
+        """log p (array-agnostic)."""
         return logits - logsumexp(logits, keepdims=True)

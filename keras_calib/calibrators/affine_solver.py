@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.calibrators.fitting_data import Samples
+from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.likelihood import least_convex
 from keras_calib.calibrators.likelihood import nll_and_residuals
 from keras_calib.calibrators.likelihood import warn_if_separated
@@ -32,7 +32,9 @@ _MANY = 256
 _BLOCK = 2**18
 
 
-def least_vector(samples: Samples, what: str) -> tuple[np.ndarray, np.ndarray]:
+def least_vector(
+    samples: FittingData, what: str
+) -> tuple[np.ndarray, np.ndarray]:
     """Scales and shifts of least NLL.
 
     Args:
@@ -66,7 +68,7 @@ def least_vector(samples: Samples, what: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def least_affine(
-    samples: Samples, features: Callable, penalty: np.ndarray, what: str
+    samples: FittingData, features: Callable, penalty: np.ndarray, what: str
 ) -> np.ndarray:
     """The affine map [W, b] of least NLL + sum penalty [W, b]^2.
 
@@ -156,7 +158,7 @@ class _Standardized(NamedTuple):
 
 
 def _standardized(
-    samples: Samples,
+    samples: FittingData,
     features: Callable = lambda logits: logits,
     *,
     centred: bool = True,
@@ -181,7 +183,7 @@ def _standardized(
     return _Standardized(features, shift, scale, np.flatnonzero(~varies))
 
 
-def _told_apart(samples: Samples, scaled: _Standardized) -> np.ndarray:
+def _told_apart(samples: FittingData, scaled: _Standardized) -> np.ndarray:
     """The projection on the directions in which the features vary.
 
     Where they do not, as across logits that sum to 0, no data say what the
@@ -229,7 +231,7 @@ def _least(
     return theta
 
 
-def _vector_sums(z: np.ndarray, block: Samples, theta: np.ndarray) -> tuple:
+def _vector_sums(z: np.ndarray, block: FittingData, theta: np.ndarray) -> tuple:
     """NLL, weight and gradient by (w, b), summed over a block."""
     scaled = z * theta[:, 0]
     scaled += theta[:, 1]
@@ -238,7 +240,7 @@ def _vector_sums(z: np.ndarray, block: Samples, theta: np.ndarray) -> tuple:
     return loss, block.weights().sum(), np.stack(slope, axis=-1)
 
 
-def _affine_sums(x: np.ndarray, block: Samples, theta: np.ndarray) -> tuple:
+def _affine_sums(x: np.ndarray, block: FittingData, theta: np.ndarray) -> tuple:
     """NLL, weight and gradient by [W, b], summed over a block."""
     scaled = (theta[:, :-1] @ x.T).T
     scaled += theta[:, -1]
@@ -248,7 +250,7 @@ def _affine_sums(x: np.ndarray, block: Samples, theta: np.ndarray) -> tuple:
 
 
 def _vector_curvature(
-    samples: Samples, features: Callable, theta: np.ndarray
+    samples: FittingData, features: Callable, theta: np.ndarray
 ) -> np.ndarray:
     """Hessians of the mean NLL by (w_k, b_k), `(num_classes, 2, 2)`."""
 
@@ -266,7 +268,7 @@ def _vector_curvature(
 
 
 def _exact_root(
-    samples: Samples,
+    samples: FittingData,
     features: Callable,
     theta: np.ndarray,
     penalty: np.ndarray,
@@ -292,7 +294,7 @@ def _exact_root(
 
 
 def _root_by_rows(
-    samples: Samples,
+    samples: FittingData,
     features: Callable,
     theta: np.ndarray,
     penalty: np.ndarray,
@@ -316,7 +318,7 @@ def _root_by_rows(
 
 
 def _root_of_blocks(
-    samples: Samples,
+    samples: FittingData,
     features: Callable,
     theta: np.ndarray,
     penalty: np.ndarray,
@@ -345,7 +347,7 @@ def _root_of_blocks(
     )
 
 
-def _mapped(block: Samples, features: Callable, theta: np.ndarray) -> tuple:
+def _mapped(block: FittingData, features: Callable, theta: np.ndarray) -> tuple:
     """x with a 1 at its end, softmax(theta x), and weights."""
     x = features(block.logits)
     x = np.column_stack([x, np.ones(len(x))])

@@ -7,15 +7,15 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.calibrators.fitted_layer import FittedLayer
-from keras_calib.calibrators.fitting_data import Samples
-from keras_calib.calibrators.fitting_data import one_core_a_product
+from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.fitting_data import read_batches
 from keras_calib.calibrators.fitting_data import read_samples
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
-from keras_calib.inputs.readers import read_predictions
+from keras_calib.calibrators.fitting_data import single_threaded_blas
+from keras_calib.inputs.readers import standardize_predictions
+from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.predictions.collect import predicted_batches
 from keras_calib.predictions.outputs import read_as
@@ -106,7 +106,7 @@ class Calibrator(FittedLayer):
         else:
             samples = read_samples(labels, logits, sample_weight, ignore_class)
         self._check_enough(samples, force)
-        with one_core_a_product():
+        with single_threaded_blas():
             self.fit_samples(samples)
         return self
 
@@ -171,7 +171,7 @@ class Calibrator(FittedLayer):
         ignore_class = reading.ignore_class
         return self.fit(batches, ignore_class=ignore_class, force=force)
 
-    def fit_samples(self, samples: Samples) -> None:
+    def fit_samples(self, samples: FittingData) -> None:
         """Fits on samples that were read and checked."""
         raise NotImplementedError
 
@@ -192,7 +192,7 @@ class Calibrator(FittedLayer):
         self._check_classes(shape_of(logits))
         if shape_of(logits)[-1] != 1:
             return self.calibrate(logits)
-        pair = self.calibrate(read_predictions(logits, from_logits=True))
+        pair = self.calibrate(standardize_predictions(logits, from_logits=True))
         return pair[..., 1:] - pair[..., :1]
 
     def compute_output_shape(self, input_shape):
@@ -304,7 +304,7 @@ class Calibrator(FittedLayer):
                 )
             )
 
-    def _check_enough(self, samples: Samples, force: bool) -> None:
+    def _check_enough(self, samples: FittingData, force: bool) -> None:
         present = samples.class_weights() > 0
         if present.sum() < 2:
             raise ValueError(

@@ -8,14 +8,14 @@ import numpy as np
 from keras import ops
 from scipy.optimize import minimize
 
-from keras_calib.calibrators.fitting_data import Samples
+from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.likelihood import warn_if_separated
 from keras_calib.calibrators.likelihood import warn_not_converged
 from keras_calib.calibrators.one_vs_rest import OneVsRest
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
-from keras_calib.numerics.arrays import sigmoid
-from keras_calib.numerics.arrays import top1
+from keras_calib.numerics.softmax import sigmoid
+from keras_calib.numerics.softmax import top1
 
 __all__ = ["BetaCalibration"]
 
@@ -91,7 +91,7 @@ class BetaCalibration(OneVsRest):
         """a, b, c of each class `(num_classes, 3)`, one row if binary."""
         return self.fitted_value("coefficients")
 
-    def fit_samples(self, samples: Samples) -> None:
+    def fit_samples(self, samples: FittingData) -> None:
         """Finds the coefficients of each class."""
         rows = [_fit(*column, self.name) for column in self.columns(samples)]
         self.set_fitted(samples.num_classes, coefficients=np.stack(rows))

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 from scipy.optimize import isotonic_regression
 
-from keras_calib.calibrators.fitting_data import Samples
+from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.lookup_table import interpolate
 from keras_calib.calibrators.lookup_table import locate
 from keras_calib.calibrators.lookup_table import padded
@@ -18,7 +18,7 @@ from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import to_logits
+from keras_calib.numerics.softmax import to_logits
 
 __all__ = ["HistogramBinning", "IsotonicCalibration"]
 
@@ -128,7 +128,7 @@ class HistogramBinning(_Table):
         """Upper ends of the bins `(num_classes, num_bins)`; 1 pads rows."""
         return self.fitted_value("upper_edges")
 
-    def fit_samples(self, samples: Samples) -> None:
+    def fit_samples(self, samples: FittingData) -> None:
         """Finds the edges and the shares."""
         edges, values = [], []
         for probs, labels, weight in self.columns(samples):
@@ -240,7 +240,7 @@ class IsotonicCalibration(_Table):
         """Where the functions bend, `(num_classes, size)`; 2 pads rows."""
         return self.fitted_value("thresholds")
 
-    def fit_samples(self, samples: Samples) -> None:
+    def fit_samples(self, samples: FittingData) -> None:
         """Finds the functions, by pooling adjacent violators."""
         rows = [_isotonic(*column) for column in self.columns(samples)]
         self.set_fitted(

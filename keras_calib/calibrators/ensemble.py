@@ -7,13 +7,13 @@ import numpy as np
 from keras import ops
 from scipy.optimize import minimize
 
+from keras_calib.backend.errors import invalid
 from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.fitting_data import Samples
+from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import invalid
-from keras_calib.numerics.arrays import to_logits
+from keras_calib.numerics.softmax import to_logits
 
 __all__ = ["EnsembleTemperatureScaling"]
 
@@ -112,7 +112,7 @@ class EnsembleTemperatureScaling(Calibrator):
         """Shares of scaled, plain and uniform probabilities, `(3,)`."""
         return self.fitted_value("mixture")
 
-    def fit_samples(self, samples: Samples) -> None:
+    def fit_samples(self, samples: FittingData) -> None:
         """Finds the temperature, then the mixture."""
         temperature = optimal_temperature(samples, self.objective)
         if self.objective == "mse":
@@ -136,14 +136,14 @@ class EnsembleTemperatureScaling(Calibrator):
         return {**super().get_config(), "objective": self.objective}
 
 
-def _members(block: Samples, temperature: float) -> list[np.ndarray]:
+def _members(block: FittingData, temperature: float) -> list[np.ndarray]:
     """Probabilities that are mixed, three times `(n, num_classes)`."""
     z = block.logits - block.logits.max(axis=-1, keepdims=True)
     members = [np.exp(z / temperature), np.exp(z), np.ones_like(z)]
     return [p / p.sum(axis=-1, keepdims=True) for p in members]
 
 
-def _least_mse(samples: Samples, temperature: float) -> np.ndarray:
+def _least_mse(samples: FittingData, temperature: float) -> np.ndarray:
     """The least of a quadratic, whose coefficients take one pass."""
 
     def of_block(block):
@@ -163,7 +163,7 @@ def _least_mse(samples: Samples, temperature: float) -> np.ndarray:
     return _least_on_simplex(value)
 
 
-def _least_nll(samples: Samples, temperature: float) -> np.ndarray:
+def _least_nll(samples: FittingData, temperature: float) -> np.ndarray:
     def value(mixture):
         def of_block(block):
             p, weight = _members(block, temperature), block.weights()

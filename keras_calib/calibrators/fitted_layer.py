@@ -4,10 +4,10 @@ from typing import Any
 
 import keras
 
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
+from keras_calib.backend.errors import invalid
 from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import concrete
+from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.arrays import value_if_eager
 
 __all__ = ["FittedLayer"]
 
@@ -58,7 +58,7 @@ def _shown(name: str, value: Any) -> str:
     if not hasattr(value, "shape"):
         return f"{name}={value!r}"
     # While a graph is traced there is no value to show.
-    array, shape = concrete(value), shape_of(value)
+    array, shape = value_if_eager(value), shape_of(value)
     if array is None or array.ndim > 1 or array.size > _SHOWN:
         return f"{name}.shape={shape}"
     if array.ndim == 0:

@@ -19,18 +19,23 @@ from typing import NamedTuple
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.readers import read_arrays
+from keras_calib.backend.errors import invalid
+from keras_calib.inputs.readers import standardize_arrays
 from keras_calib.numerics.arrays import to_numpy
 
-__all__ = ["Samples", "one_core_a_product", "read_batches", "read_samples"]
+__all__ = [
+    "FittingData",
+    "read_batches",
+    "read_samples",
+    "single_threaded_blas",
+]
 
 # Logits in a block: a cache holds it, and a few temporaries beside it.
 _BLOCK = 2**16
 _FEW = 200
 
 
-class Samples(NamedTuple):
+class FittingData(NamedTuple):
     """Held-out samples, NumPy.
 
     Attributes:
@@ -54,7 +59,7 @@ class Samples(NamedTuple):
         """Number of samples that count."""
         return int(self._counts().sum())
 
-    def thinned(self, size: int) -> "Samples":
+    def subsampled(self, size: int) -> "FittingData":
         """Samples at even distances, of those that count.
 
         Args:
@@ -74,15 +79,15 @@ class Samples(NamedTuple):
             seen += len(found)
         keep = np.concatenate(rows)
         weight = None if self.weight is None else self.weight[keep]
-        return Samples(self.labels[keep], self.logits[keep], weight)
+        return FittingData(self.labels[keep], self.logits[keep], weight)
 
-    def rows(self, keep: np.ndarray) -> "Samples":
+    def rows(self, keep: np.ndarray) -> "FittingData":
         """Some of the samples, a copy.
 
         Args:
             keep: bool `(n,)`.
         """
-        return Samples(*(x if x is None else x[keep] for x in self))
+        return FittingData(*(x if x is None else x[keep] for x in self))
 
     def total(self) -> float:
         """Total weight of the samples that count."""
@@ -96,7 +101,7 @@ class Samples(NamedTuple):
             rows = rows if part is None else rows & (part > 0)
         return rows
 
-    def blocks(self, size: int = _BLOCK) -> Iterator["Samples"]:
+    def blocks(self, size: int = _BLOCK) -> Iterator["FittingData"]:
         """Parts of at most `size` logits, in order, of what counts.
 
         The logits are float64. Those of few classes lie class by class in
@@ -116,9 +121,9 @@ class Samples(NamedTuple):
                     continue
             yield rows
 
-    def _block(self, rows: Any) -> "Samples":
+    def _block(self, rows: Any) -> "FittingData":
         order = "F" if self.num_classes < _FEW else "C"
-        return Samples(
+        return FittingData(
             self.labels[rows],
             np.array(self.logits[rows], "float64", order=order),
             None if self.weight is None else self.weight[rows],
@@ -153,7 +158,7 @@ class Samples(NamedTuple):
 
     def sums(
         self,
-        of_block: Callable[["Samples"], tuple],
+        of_block: Callable[["FittingData"], tuple],
         size: int = _BLOCK,
     ) -> list:
         """Sums over the blocks of each value that a function returns.
@@ -201,7 +206,7 @@ def _normalized(labels: np.ndarray) -> np.ndarray:
     return labels / labels.sum(axis=-1, keepdims=True, dtype="float64")
 
 
-def one_core_a_product() -> AbstractContextManager:
+def single_threaded_blas() -> AbstractContextManager:
     """While it is entered, products of matrices stay on their thread.
 
     Blocks are shared out to the cores already. Threads that BLAS adds wait
@@ -222,7 +227,7 @@ def read_samples(
     logits: Any,
     sample_weight: Any = None,
     ignore_class: int | None = None,
-) -> Samples:
+) -> FittingData:
     """Whole data sets, read and checked, without a copy where possible.
 
     Args:
@@ -239,7 +244,7 @@ def read_samples(
         ValueError: If shapes do not fit, there is no sample, a logit is not
             finite, or these are probabilities.
     """
-    read = read_arrays(
+    read = standardize_arrays(
         labels,
         logits,
         from_logits=True,
@@ -251,10 +256,12 @@ def read_samples(
     )
     if read.outputs.min() == -np.inf:
         raise ValueError(invalid("`logits` must be finite", minimum=-np.inf))
-    return Samples(read.labels, read.outputs, read.weight, read.valid)
+    return FittingData(read.labels, read.outputs, read.weight, read.valid)
 
 
-def read_batches(batches: Iterable, ignore_class: int | None = None) -> Samples:
+def read_batches(
+    batches: Iterable, ignore_class: int | None = None
+) -> FittingData:
     """All batches of `(labels, logits)` or `(labels, logits, weights)`.
 
     Only what counts is kept, once, in arrays that grow in place.
@@ -311,12 +318,12 @@ def read_batches(batches: Iterable, ignore_class: int | None = None) -> Samples:
             column.append(value)
     if not columns:
         raise ValueError(invalid("there must be a sample that counts", n=0))
-    return Samples(*(column.rows() for column in columns))
+    return FittingData(*(column.rows() for column in columns))
 
 
 def _of_batch(
     labels: Any, logits: Any, weight: Any = None, *, ignore_class: int | None
-) -> Samples | None:
+) -> FittingData | None:
     """One batch without what does not count; None if nothing does."""
     if not np.size(to_numpy(labels)):
         return None
@@ -329,7 +336,7 @@ def _of_batch(
         return whole
     keep = whole.valid
     weight = None if whole.weight is None else whole.weight[keep]
-    return Samples(whole.labels[keep], whole.logits[keep], weight)
+    return FittingData(whole.labels[keep], whole.logits[keep], weight)
 
 
 class _Growing:

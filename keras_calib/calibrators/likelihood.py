@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.optimize import minimize
 
-from keras_calib.calibrators.fitting_data import Samples
+from keras_calib.calibrators.fitting_data import FittingData
 
 __all__ = [
     "least_convex",
@@ -23,7 +23,7 @@ _ACCEPTED = 1e-5
 
 
 def nll_and_residuals(
-    scaled: np.ndarray, block: Samples
+    scaled: np.ndarray, block: FittingData
 ) -> tuple[float, np.ndarray]:
     """The summed NLL of a block and its gradient by the logits.
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.fitting_data import Samples
-from keras_calib.inputs.checks import invalid
+from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.numerics.arrays import to_numpy
 
 __all__ = ["OneVsRest"]
@@ -27,7 +27,7 @@ class OneVsRest(Calibrator):
     problem: that of the second.
     """
 
-    def columns(self, samples: Samples) -> Iterator[tuple]:
+    def columns(self, samples: FittingData) -> Iterator[tuple]:
         """The binary problem of each class.
 
         Args:

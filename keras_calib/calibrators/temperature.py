@@ -9,19 +9,19 @@ import keras
 import numpy as np
 from scipy.optimize import minimize_scalar
 
+from keras_calib.backend.errors import invalid
 from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.fitting_data import Samples
+from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.bins import bin_sums
-from keras_calib.functional.proper import brier_losses
-from keras_calib.functional.proper import log_losses
+from keras_calib.formulas.proper import brier_losses
+from keras_calib.formulas.proper import log_losses
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import invalid
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.numerics.arrays import is_wrong
+from keras_calib.numerics.softmax import is_wrong
 
 __all__ = ["TemperatureScaling", "optimal_temperature"]
 
@@ -116,7 +116,7 @@ class TemperatureScaling(Calibrator):
         """The fitted temperature."""
         return float(self.fitted_value("temperature"))
 
-    def fit_samples(self, samples: Samples) -> None:
+    def fit_samples(self, samples: FittingData) -> None:
         """Finds the temperature."""
         grid = self.grid
         if grid is None and self.objective == "ece":
@@ -143,7 +143,7 @@ class TemperatureScaling(Calibrator):
         }
 
 
-def optimal_temperature(samples: Samples, objective: str = "nll") -> float:
+def optimal_temperature(samples: FittingData, objective: str = "nll") -> float:
     """The temperature of the least NLL or MSE.
 
     Args:
@@ -158,7 +158,7 @@ def optimal_temperature(samples: Samples, objective: str = "nll") -> float:
             the differences of the logits, as when every prediction is right;
             the nearer end is taken.
     """
-    few = samples.thinned(_FEW)
+    few = samples.subsampled(_FEW)
     low, high = _range(few)
     if low == high:
         low, high = _range(samples)
@@ -181,7 +181,7 @@ def optimal_temperature(samples: Samples, objective: str = "nll") -> float:
     return 1.0 / beta
 
 
-def _range(samples: Samples) -> tuple[float, float]:
+def _range(samples: FittingData) -> tuple[float, float]:
     """Where 1/T is looked for; 1 and 1 if all logits of a sample are equal.
 
     From the largest differences of logits, and from the usual lead of the
@@ -210,7 +210,7 @@ def _range(samples: Samples) -> tuple[float, float]:
 
 
 def _least_nll(
-    samples: Samples, low: float, high: float, start: float
+    samples: FittingData, low: float, high: float, start: float
 ) -> float:
     """Newton's method on 1/T inside a bracket that always shrinks.
 
@@ -246,7 +246,7 @@ def _least_nll(
 
 
 def _least_mse(
-    samples: Samples, low: float, high: float, start: float
+    samples: FittingData, low: float, high: float, start: float
 ) -> float:
     """1/T: the minimum round the best of a coarse grid; it is not convex.
 
@@ -280,7 +280,9 @@ def _least_mse(
     return math.exp(found.x)
 
 
-def _best_of(grid: Sequence[float], samples: Samples, objective: str) -> float:
+def _best_of(
+    grid: Sequence[float], samples: FittingData, objective: str
+) -> float:
     """The first temperature of the least value, in one pass."""
     if objective == "ece":
         values = _errors(samples, grid)
@@ -289,12 +291,12 @@ def _best_of(grid: Sequence[float], samples: Samples, objective: str) -> float:
     return grid[int(np.argmin(values))]
 
 
-def _shifted(block: Samples) -> np.ndarray:
+def _shifted(block: FittingData) -> np.ndarray:
     """Logits less the largest of each sample: exp(0) is on top."""
     return block.logits - block.logits.max(axis=-1, keepdims=True)
 
 
-def _slopes(samples: Samples, beta: float) -> tuple[float, float]:
+def _slopes(samples: FittingData, beta: float) -> tuple[float, float]:
     """First and second derivative of the summed NLL by 1/T.
 
     d/d beta = sum_n w_n (E_p[z] - z_y), d2/d beta2 = sum_n w_n Var_p[z],
@@ -322,7 +324,7 @@ def _slopes(samples: Samples, beta: float) -> tuple[float, float]:
 
 
 def _losses(
-    samples: Samples, temperatures: Sequence[float], objective: str
+    samples: FittingData, temperatures: Sequence[float], objective: str
 ) -> np.ndarray:
     """NLL, or MSE over samples and classes, at each temperature."""
     losses = log_losses if objective == "nll" else brier_losses
@@ -340,7 +342,7 @@ def _losses(
     return total / (weight * scale)
 
 
-def _errors(samples: Samples, temperatures: Sequence[float]) -> list[float]:
+def _errors(samples: FittingData, temperatures: Sequence[float]) -> list[float]:
     """ECE at each temperature."""
 
     def of_block(block):

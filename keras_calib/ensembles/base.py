@@ -6,9 +6,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.inputs.checks import invalid
-from keras_calib.numerics.arrays import logsumexp
+from keras_calib.backend.errors import invalid
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.softmax import logsumexp
 from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = [

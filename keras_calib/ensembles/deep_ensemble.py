@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.ensembles.base import Member
 from keras_calib.ensembles.base import Predictor
 from keras_calib.ensembles.base import check_classifier
@@ -14,9 +15,8 @@ from keras_calib.ensembles.base import input_structure
 from keras_calib.ensembles.base import log_probs_of
 from keras_calib.ensembles.base import serialized
 from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import fits
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
+from keras_calib.numerics.arrays import fits
+from keras_calib.numerics.arrays import shape_of
 from keras_calib.predictions.outputs import reads_logits
 
 __all__ = ["DeepEnsemble"]

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.ensembles.base import Member
 from keras_calib.ensembles.base import Predictor
 from keras_calib.ensembles.base import check_classifier
@@ -15,7 +16,6 @@ from keras_calib.ensembles.base import serialized
 from keras_calib.ensembles.dropout_masks import dropout_layers
 from keras_calib.ensembles.dropout_masks import masked
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
 from keras_calib.predictions.outputs import reads_logits
 
 __all__ = ["MonteCarloDropout"]

@@ -11,10 +11,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.keras_internals import nested_layers
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
-from keras_calib.numerics.arrays import namespace
+from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.hashing import mixed
 from keras_calib.numerics.hashing import wrapped
 
@@ -101,7 +101,7 @@ def _masking(
             factor = 1.0 + math.sqrt(rate / (1.0 - rate)) * _normal(bits)
             return inputs * _tensor(factor, shape, inputs.dtype)
         kept = _uniform(bits) >= rate
-        kept = namespace(kept).where(kept, np.float32(1), np.float32(0))
+        kept = array_namespace(kept).where(kept, np.float32(1), np.float32(0))
         if isinstance(layer, keras.layers.AlphaDropout):
             # Klambauer et al. 2017, section 3: mean and variance stay.
             scale = ((1 - rate) * (1 + rate * _SATURATED**2)) ** -0.5
@@ -160,7 +160,7 @@ def _bits(shape: tuple, seeds: tuple) -> Any:
 
 def _uniform(bits: Any) -> Any:
     """Numbers in (0, 1), float32, of 23 bits of each."""
-    xp = namespace(bits)
+    xp = array_namespace(bits)
     low = xp.bitwise_and(bits, 2**23 - 1)
     low = low.astype("float32") if xp is np else xp.cast(low, "float32")
     return (low + 0.5) * np.float32(2.0**-23)
@@ -168,7 +168,7 @@ def _uniform(bits: Any) -> Any:
 
 def _normal(bits: Any) -> Any:
     """Standard normal numbers, float32, by Box and Muller's method."""
-    xp = namespace(bits)
+    xp = array_namespace(bits)
     angle = 2 * math.pi * _uniform(mixed(bits))
     return xp.sqrt(-2.0 * xp.log(_uniform(bits))) * xp.cos(angle)
 

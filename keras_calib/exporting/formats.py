@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.exporting.onnx_ops import HANDLERS
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.savedmodel import write_savedmodel
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import invalid
 
 __all__ = [
     "FORMATS",

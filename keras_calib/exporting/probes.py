@@ -9,14 +9,14 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.served_model import ServedModel
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
 from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.inputs.values import check_probabilities
+from keras_calib.numerics.arrays import shape_of
 
-__all__ = ["Question", "either_way", "questions", "scales"]
+__all__ = ["Probe", "either_way", "questions", "scales"]
 
 # Two sizes for each axis that is open, so that it must be open in the file.
 _BATCHES, _SIDES = (3, 1), (32, 64)
@@ -31,7 +31,7 @@ _LAST_PLACE = 2.0**-23
 _VANISHES = 104.0
 
 
-class Question(NamedTuple):
+class Probe(NamedTuple):
     """One batch for one signature of a file.
 
     Attributes:
@@ -55,7 +55,7 @@ def questions(
     images: ImageReader | None = None,
     *,
     client_logits: bool = True,
-) -> Iterator[Question]:
+) -> Iterator[Probe]:
     """Batches of two sizes for every signature that a file has, one at a time.
 
     Args:
@@ -99,7 +99,7 @@ def questions(
         logits = 3 * rng.standard_normal(shape, "float32")
         expected = served.answers_of_logits(logits)
         still = np.zeros((), "float32")
-        yield Question("serving_logits", {"logits": logits}, expected, still)
+        yield Probe("serving_logits", {"logits": logits}, expected, still)
     if images is not None:
         encoded = _encoded_images(images.shape, rng)
         for files in (encoded, encoded[:1]):
@@ -157,7 +157,7 @@ def either_way(
 
 def _about(
     signature: str, served: ServedModel, inputs: dict, outputs: Any
-) -> Question:
+) -> Probe:
     outputs = keras.ops.cast(outputs, "float32")
     outputs = keras.ops.convert_to_numpy(outputs)
     if not served.from_logits:
@@ -178,7 +178,7 @@ def _about(
     else:
         steps = rounding * outputs + _LAST_PLACE
     movement = either_way(logits_of, outputs, steps)
-    return Question(signature, inputs, expected, movement)
+    return Probe(signature, inputs, expected, movement)
 
 
 def _check_one_of_several(probs: np.ndarray) -> None:

@@ -8,11 +8,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import fits
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
+from keras_calib.numerics.arrays import fits
+from keras_calib.numerics.arrays import shape_of
 
 __all__ = ["ImageReader", "write_savedmodel"]
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.inputs.checks import invalid
+from keras_calib.backend.errors import invalid
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection import SelectiveClassifier
 

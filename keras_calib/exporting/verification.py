@@ -6,13 +6,13 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.exporting.formats import Signatures
-from keras_calib.exporting.probes import Question
+from keras_calib.exporting.probes import Probe
 from keras_calib.exporting.probes import either_way
 from keras_calib.exporting.probes import scales
 from keras_calib.exporting.served_model import OUTPUT_NAMES
 from keras_calib.exporting.served_model import ServedModel
-from keras_calib.inputs.checks import invalid
 from keras_calib.selection import SelectiveClassifier
 
 __all__ = ["check_answers"]
@@ -27,7 +27,7 @@ _ROUNDING = 1e-6
 
 
 def check_answers(
-    served: ServedModel, signatures: Signatures, asked: Iterable[Question]
+    served: ServedModel, signatures: Signatures, asked: Iterable[Probe]
 ) -> None:
     """Asks a loaded file, and raises unless it answers as Keras did.
 

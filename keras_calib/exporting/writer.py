@@ -12,18 +12,18 @@ from typing import Any
 
 import keras
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.files import scratch_folder
 from keras_calib.calibrators import Calibrator
 from keras_calib.exporting.formats import FileFormat
 from keras_calib.exporting.formats import file_format
 from keras_calib.exporting.formats import format_of
-from keras_calib.exporting.probes import Question
+from keras_calib.exporting.probes import Probe
 from keras_calib.exporting.probes import questions
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.exporting.served_model import check_served
 from keras_calib.exporting.verification import check_answers
-from keras_calib.inputs.checks import invalid
 from keras_calib.predictions.outputs import reads_logits
 from keras_calib.selection import SelectiveClassifier
 
@@ -264,7 +264,7 @@ def _write_whole(
     path: Path,
     made: FileFormat,
     images: ImageReader | None,
-    asked: Iterable[Question],
+    asked: Iterable[Probe],
 ) -> None:
     # Into a folder beside it, then renamed: a crash leaves no half model.
     path.parent.mkdir(parents=True, exist_ok=True)

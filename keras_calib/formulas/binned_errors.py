@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from keras_calib.formulas.bins import BinSums
 from keras_calib.inputs.checks import check_in
-from keras_calib.numerics.arrays import PROBABILITY_FLOOR
+from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import at_least
-from keras_calib.numerics.arrays import namespace
 from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.softmax import PROBABILITY_FLOOR
 
 __all__ = [
     "Decomposition",
@@ -47,7 +47,7 @@ class Decomposition(NamedTuple):
 
 
 def calibration_error(sums: BinSums, norm: str = "l1") -> Any:
-    """Norm of the gaps of the bins (either).
+    """Norm of the gaps of the bins (array-agnostic).
 
     With w_b the share of the weight in bin b: `"l1"` is the expected error
     sum_b w_b |gap_b|, `"l2"` the root of sum_b w_b gap_b^2, `"max"` the
@@ -61,7 +61,7 @@ def calibration_error(sums: BinSums, norm: str = "l1") -> Any:
         A scalar in [0, 1]; 0 when all bins are empty.
     """
     check_in("norm", norm, NORMS)
-    xp = namespace(sums.weight)
+    xp = array_namespace(sums.weight)
     if norm == "l1":
         # Without a division per bin.
         return safe_divide(xp.sum(xp.abs(sums.residual)), xp.sum(sums.weight))
@@ -72,7 +72,7 @@ def calibration_error(sums: BinSums, norm: str = "l1") -> Any:
 
 
 def average_error(sums: BinSums) -> Any:
-    """Mean of |gap| over the bins that are not empty (either).
+    """Mean of |gap| over the bins that are not empty (array-agnostic).
 
     Args:
         sums: Bin sums `(num_bins,)`.
@@ -80,7 +80,7 @@ def average_error(sums: BinSums) -> Any:
     Returns:
         A scalar in [0, 1]; 0 when all bins are empty.
     """
-    xp = namespace(sums.weight)
+    xp = array_namespace(sums.weight)
     filled = xp.where(
         sums.weight > 0, xp.ones_like(sums.weight), xp.zeros_like(sums.weight)
     )
@@ -88,7 +88,7 @@ def average_error(sums: BinSums) -> Any:
 
 
 def overconfidence_error(sums: BinSums) -> Any:
-    """sum_b w_b confidence_b max(gap_b, 0) (either).
+    """sum_b w_b confidence_b max(gap_b, 0) (array-agnostic).
 
     Args:
         sums: Bin sums `(num_bins,)`.
@@ -100,7 +100,9 @@ def overconfidence_error(sums: BinSums) -> Any:
 
 
 def debiased_squared_error(sums: BinSums) -> Any:
-    """Squared error of the bins less what the noise of labels adds (either).
+    """Squared error of the bins less what the noise of labels adds.
+
+    Array-agnostic.
 
     sum_b w_b (gap_b^2 - acc_b (1 - acc_b) / (n_b - 1)). Bins of fewer than
     two samples show no noise and add nothing. With weights n_b is the
@@ -117,7 +119,7 @@ def debiased_squared_error(sums: BinSums) -> Any:
         Kumar et al., Verified Uncertainty Calibration, NeurIPS 2019,
         https://arxiv.org/abs/1909.10155
     """
-    xp = namespace(sums.weight)
+    xp = array_namespace(sums.weight)
     count = safe_divide(sums.weight * sums.weight, sums.squared_weight)
     enough = count >= _TWO_SAMPLES
     freedom = xp.where(enough, count - 1.0, xp.ones_like(count))
@@ -126,19 +128,19 @@ def debiased_squared_error(sums: BinSums) -> Any:
     return _mean(sums, xp.where(enough, excess, xp.zeros_like(excess)))
 
 
-def debiased_error(sums: BinSums, whole: Any) -> Any:
-    """Root of the positive part of `debiased_squared_error` (either).
+def debiased_error(sums: BinSums, frequency_weights: Any) -> Any:
+    """Root of the positive part of `debiased_squared_error` (array-agnostic).
 
     Args:
         sums: Bin sums `(num_bins,)`.
-        whole: Whether weights are counts of repeats, each of which is a
-            sample: a bool, or a bool tensor.
+        frequency_weights: Whether weights are counts of repeats, each of which
+            is a sample: a bool, or a bool tensor.
 
     Returns:
         A scalar in [0, 1].
     """
-    xp = namespace(sums.weight)
-    squares = xp.where(whole, sums.weight, sums.squared_weight)
+    xp = array_namespace(sums.weight)
+    squares = xp.where(frequency_weights, sums.weight, sums.squared_weight)
     squared_error = debiased_squared_error(
         sums._replace(squared_weight=squares)
     )
@@ -146,7 +148,7 @@ def debiased_error(sums: BinSums, whole: Any) -> Any:
 
 
 def brier_decomposition(sums: BinSums) -> Decomposition:
-    """Parts of the squared error of binned forecasts (either).
+    """Parts of the squared error of binned forecasts (array-agnostic).
 
     The event is that the prediction is right; its forecast is the mean
     confidence of the bin. Calibration is sum_b w_b gap_b^2, refinement
@@ -170,7 +172,7 @@ def brier_decomposition(sums: BinSums) -> Decomposition:
 
 
 def nll_decomposition(sums: BinSums) -> Decomposition:
-    """Parts of the log score of binned forecasts, in nats (either).
+    """Parts of the log score of binned forecasts, in nats (array-agnostic).
 
     As `brier_decomposition`, with the score -log of the forecast of what
     happened: calibration is sum_b w_b KL(acc_b || confidence_b), refinement
@@ -201,20 +203,20 @@ def _error_rate(sums: BinSums) -> Any:
 
 def _mean(sums: BinSums, values: Any) -> Any:
     """Mean of one value per bin, by weight."""
-    xp = namespace(sums.weight)
+    xp = array_namespace(sums.weight)
     return safe_divide(xp.sum(sums.weight * values), xp.sum(sums.weight))
 
 
 def _entropy(share: Any) -> Any:
     """-share log(share), 0 at 0."""
-    xp = namespace(share)
+    xp = array_namespace(share)
     empty = share <= 0
     return -share * xp.log(xp.where(empty, xp.ones_like(share), share))
 
 
 def _relative_entropy(share: Any, gap: Any) -> Any:
     """share log(share / (share + gap)), 0 where `share` is 0."""
-    xp = namespace(share)
+    xp = array_namespace(share)
     excess = safe_divide(gap, share)
     # Accurate for small gaps on the one side, finite on the other.
     near = xp.log1p(at_least(excess, -0.5))

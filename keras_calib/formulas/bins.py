@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.inputs.checks import check_in
-from keras_calib.numerics.arrays import namespace
+from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
@@ -61,7 +61,7 @@ class BinSums(NamedTuple):
 
 
 def bin_index(confidence: Any, num_bins: int, closed: str = "right") -> Any:
-    """Index of the equal-width bin of each confidence (either).
+    """Index of the equal-width bin of each confidence (array-agnostic).
 
     Args:
         confidence: In [0, 1], any shape.
@@ -74,7 +74,7 @@ def bin_index(confidence: Any, num_bins: int, closed: str = "right") -> Any:
         Integers in `[0, num_bins)`, int32 for tensors.
     """
     check_in("closed", closed, CLOSED)
-    xp = namespace(confidence)
+    xp = array_namespace(confidence)
     edges = np.arange(num_bins + 1) / num_bins
     # The nearest edge, and then a comparison with the edge itself: a product
     # like 0.28 x 25 rounds across it.

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
 from keras_calib.numerics.arrays import to_numpy
 
 __all__ = ["poisson_interval"]

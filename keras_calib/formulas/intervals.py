@@ -9,9 +9,9 @@ from scipy.special import ndtr
 from scipy.stats import beta
 from scipy.stats import t
 
+from keras_calib.backend.errors import invalid
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_most
-from keras_calib.inputs.checks import invalid
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [

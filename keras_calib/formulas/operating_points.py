@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.formulas.risk_coverage import RankedGroups
-from keras_calib.numerics.arrays import namespace
+from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
@@ -29,22 +29,22 @@ _FLOAT64 = 1e-12
 
 
 def risk_at_coverage_of_groups(
-    groups: RankedGroups, coverage: float, whole: Any
+    groups: RankedGroups, coverage: float, frequency_weights: Any
 ) -> Any:
-    """Risk at a coverage; the cut group counts in proportion (either).
+    """Risk at a coverage; the cut group counts in proportion (array-agnostic).
 
     Args:
         groups: Ranked groups.
         coverage: Share of the mass to accept, in (0, 1].
-        whole: Whether weights are counts, of which the accepted number is
-            rounded up: bool, or a bool tensor.
+        frequency_weights: Whether weights are counts, of which the accepted
+            number is rounded up: bool, or a bool tensor.
 
     Returns:
         A scalar in [0, 1]; 0 when empty.
     """
-    xp = namespace(groups.mass)
+    xp = array_namespace(groups.mass)
     m, q, slope = groups.mass, groups.wrong, groups.slope
-    accepted, taken = _taken(groups, coverage, whole)
+    accepted, taken = _taken(groups, coverage, frequency_weights)
     share = safe_divide(taken, m)
     # A risk that is linear in the score is lower in the surer part.
     lower = 6.0 * slope * (1.0 - safe_divide(q, m)) * (1.0 - share)
@@ -55,11 +55,14 @@ def risk_at_coverage_of_groups(
 
 
 def risk_at_coverage_bounds_of_groups(
-    groups: RankedGroups, coverage: float, whole: Any
+    groups: RankedGroups, coverage: float, frequency_weights: Any
 ) -> tuple[Any, Any]:
-    """Risk at a coverage, correct first and wrong first in groups (either)."""
-    xp = namespace(groups.mass)
-    accepted, taken = _taken(groups, coverage, whole)
+    """Risk at a coverage, correct first and wrong first in groups.
+
+    Array-agnostic.
+    """
+    xp = array_namespace(groups.mass)
+    accepted, taken = _taken(groups, coverage, frequency_weights)
     good = xp.maximum(groups.mass - groups.wrong, 0.0)
     best = xp.maximum(taken - good, 0.0)
     best = xp.sum(xp.where(taken >= groups.mass, groups.wrong, best))
@@ -75,9 +78,9 @@ def coverage_at_risk_of_groups(groups: RankedGroups, risk: float) -> Any:
         risk: Allowed share of wrong among the accepted, in [0, 1].
 
     Returns:
-        A scalar in [0, 1] (either); 0 if no threshold is good enough.
+        A scalar in [0, 1] (array-agnostic); 0 if no threshold is good enough.
     """
-    xp = namespace(groups.mass)
+    xp = array_namespace(groups.mass)
     through = groups.before + groups.mass
     kept = within_risk(groups.wrong_before + groups.wrong, through, risk)
     covered = xp.max(xp.where(kept, through, xp.zeros_like(through)))
@@ -85,7 +88,7 @@ def coverage_at_risk_of_groups(groups: RankedGroups, risk: float) -> Any:
 
 
 def within_risk(wrong: Any, accepted: Any, risk: float) -> Any:
-    """Where wrong ones are at most that share of the accepted (either).
+    """Where wrong ones are at most that share of the accepted (array-agnostic).
 
     Args:
         wrong: Weight of the wrong predictions among the accepted.
@@ -95,33 +98,37 @@ def within_risk(wrong: Any, accepted: Any, risk: float) -> Any:
     Returns:
         bool, of that shape.
     """
-    return wrong <= _limit(risk, namespace(accepted)) * accepted
+    return wrong <= _limit(risk, array_namespace(accepted)) * accepted
 
 
 def coverage_at_risk_bounds_of_groups(
-    groups: RankedGroups, risk: float, whole: Any = False
+    groups: RankedGroups, risk: float, frequency_weights: Any = False
 ) -> tuple[Any, Any]:
-    """Coverage at a risk: of whole groups, and of the best order (either).
+    """Coverage at a risk: of whole groups, and of the best order.
+
+    Array-agnostic.
 
     Args:
         groups: Ranked groups.
         risk: As in `coverage_at_risk_of_groups`.
-        whole: Whether only whole counts can be accepted, which makes the
-            upper bound tight: bool, or a bool tensor.
+        frequency_weights: Whether only whole counts can be accepted, which
+            makes the upper bound tight: bool, or a bool tensor.
 
     Returns:
         `(lower, upper)`: the lower is reached by thresholds between groups.
         The upper takes the correct ones of a group first, then wrong ones
         while the risk allows.
     """
-    xp = namespace(groups.mass)
+    xp = array_namespace(groups.mass)
     m, q, n, a, _ = groups
     limit = _limit(risk, xp)
     good = n + xp.maximum(m - q, 0.0)
     room = limit * good - a
     more = q if limit >= 1.0 else xp.minimum(room / (1.0 - limit), q)
     # A count that rounding left just below a whole number is that number.
-    more = xp.where(whole, xp.floor(more * (1.0 + _tolerance(xp))), more)
+    more = xp.where(
+        frequency_weights, xp.floor(more * (1.0 + _tolerance(xp))), more
+    )
     more = xp.minimum(xp.maximum(more, 0.0), q)
     reached = xp.where(room >= 0.0, good + more, xp.zeros_like(good))
     lower = coverage_at_risk_of_groups(groups, risk)
@@ -130,7 +137,7 @@ def coverage_at_risk_bounds_of_groups(
 
 
 def failure_fpr95_of_groups(groups: RankedGroups, tpr: float = 0.95) -> Any:
-    """Share of the wrong accepted with `tpr` of the correct (either).
+    """Share of the wrong accepted with `tpr` of the correct (array-agnostic).
 
     At the highest threshold that accepts at least this share of the correct
     predictions.
@@ -148,11 +155,11 @@ def failure_fpr95_of_groups(groups: RankedGroups, tpr: float = 0.95) -> Any:
 def failure_fpr95_bounds_of_groups(
     groups: RankedGroups, tpr: float = 0.95
 ) -> tuple[Any, Any]:
-    """FPR at a TPR if groups are ordered best, and worst (either).
+    """FPR at a TPR if groups are ordered best, and worst (array-agnostic).
 
     The worst order is as bad as real ties.
     """
-    xp = namespace(groups.mass)
+    xp = array_namespace(groups.mass)
     _, q, n, a, _ = groups
     wrong = a + q
     accepted = n + groups.mass - wrong
@@ -168,16 +175,18 @@ def failure_fpr95_bounds_of_groups(
     return safe_divide(best, num_wrong), safe_divide(worst, num_wrong)
 
 
-def _taken(groups: RankedGroups, coverage: float, whole: Any) -> Any:
-    """Accepted mass, and how much of it each group gives (either)."""
-    xp = namespace(groups.mass)
+def _taken(
+    groups: RankedGroups, coverage: float, frequency_weights: Any
+) -> Any:
+    """Accepted mass, and how much of it each group gives (array-agnostic)."""
+    xp = array_namespace(groups.mass)
     total = xp.sum(groups.mass)
     accepted = coverage * total
     # 0.8 * 1000 must not become 801.
     nearest = xp.round(accepted)
     close = xp.abs(nearest - accepted) <= _tolerance(xp) * accepted
     counted = xp.where(close, nearest, xp.ceil(accepted))
-    accepted = xp.where(whole, xp.maximum(counted, 1.0), accepted)
+    accepted = xp.where(frequency_weights, xp.maximum(counted, 1.0), accepted)
     accepted = xp.where(total > 0, accepted, xp.zeros_like(accepted))
     return accepted, xp.minimum(
         xp.maximum(accepted - groups.before, 0.0), groups.mass

@@ -18,11 +18,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import digamma
 
-from keras_calib.numerics.arrays import namespace
+from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
     "RankedGroups",
+    "RiskCoverageCurve",
     "augrc_bounds_of_groups",
     "augrc_of_groups",
     "aurc_bounds_of_groups",
@@ -58,19 +59,19 @@ class RankedGroups(NamedTuple):
     slope: Any
 
 
-def aurc_of_groups(groups: RankedGroups, whole: Any) -> Any:
-    """AURC, the mean over all orders inside groups (either).
+def aurc_of_groups(groups: RankedGroups, frequency_weights: Any) -> Any:
+    """AURC, the mean over all orders inside groups (array-agnostic).
 
     Args:
         groups: Ranked groups.
-        whole: Whether weights are counts: bool, or a bool tensor.
+        frequency_weights: Whether weights are counts: bool, or a bool tensor.
 
     Returns:
         A scalar; 0 when empty.
     """
-    xp = namespace(groups.mass)
+    xp = array_namespace(groups.mass)
     m, q, n, a, _ = groups
-    step = xp.where(whole, 1.0, 0.0)
+    step = xp.where(frequency_weights, 1.0, 0.0)
     step = step if xp is np else xp.cast(step, m.dtype)
     rate = safe_divide(q, m)
     # The plain form cancels for m << n; this one adds positive terms only.
@@ -81,11 +82,17 @@ def aurc_of_groups(groups: RankedGroups, whole: Any) -> Any:
         # What the shift by one half leaves of the harmonic sum.
         rest = _digamma_rest(n1 + m) - _digamma_rest(xp.maximum(n1, 0.5))
         rest = rest * (a - n * rate)
-        shifted = shifted + xp.where(whole, rest, xp.zeros_like(rest))
+        shifted = shifted + xp.where(
+            frequency_weights, rest, xp.zeros_like(rest)
+        )
     first = n1 == 0
     shifted = xp.where(first, q, shifted)
     plain = q + (a - n * rate) * _harmonic_difference(n, m)
-    use_plain = xp.logical_and(whole, n < 64) if xp is not np else whole
+    use_plain = (
+        xp.logical_and(frequency_weights, n < 64)
+        if xp is not np
+        else frequency_weights
+    )
     terms = xp.where(use_plain, plain, shifted)
     # With |slope| <= 1/3 this never leaves the range of orders of a group.
     correction = 6.0 * rate * (1.0 - rate) * groups.slope * m
@@ -93,35 +100,45 @@ def aurc_of_groups(groups: RankedGroups, whole: Any) -> Any:
     return safe_divide(xp.sum(terms - correction), xp.sum(m))
 
 
-def aurc_bounds_of_groups(groups: RankedGroups, whole: Any) -> tuple[Any, Any]:
-    """AURC if each group is ordered best, and worst (either)."""
-    total = namespace(groups.mass).sum(groups.mass)
-    best, worst = _extreme_orders(groups, whole)
+def aurc_bounds_of_groups(
+    groups: RankedGroups, frequency_weights: Any
+) -> tuple[Any, Any]:
+    """AURC if each group is ordered best, and worst (array-agnostic)."""
+    total = array_namespace(groups.mass).sum(groups.mass)
+    best, worst = _extreme_orders(groups, frequency_weights)
     return safe_divide(best, total), safe_divide(worst, total)
 
 
-def optimal_aurc(groups: RankedGroups, whole: Any) -> Any:
-    """AURC if every wrong prediction ranked last (either)."""
-    return aurc_bounds_of_groups(_as_one(groups), whole)[0]
+def optimal_aurc(groups: RankedGroups, frequency_weights: Any) -> Any:
+    """AURC if every wrong prediction ranked last (array-agnostic)."""
+    return aurc_bounds_of_groups(_as_one(groups), frequency_weights)[0]
 
 
-def eaurc_of_groups(groups: RankedGroups, whole: Any) -> Any:
-    """AURC less its optimum, >= 0 (either)."""
-    return _excess(aurc_of_groups(groups, whole), groups, whole)
+def eaurc_of_groups(groups: RankedGroups, frequency_weights: Any) -> Any:
+    """AURC less its optimum, >= 0 (array-agnostic)."""
+    return _excess(
+        aurc_of_groups(groups, frequency_weights), groups, frequency_weights
+    )
 
 
-def eaurc_bounds_of_groups(groups: RankedGroups, whole: Any) -> tuple[Any, Any]:
-    """E-AURC if each group is ordered best, and worst (either)."""
-    best, worst = aurc_bounds_of_groups(groups, whole)
-    return _excess(best, groups, whole), _excess(worst, groups, whole)
+def eaurc_bounds_of_groups(
+    groups: RankedGroups, frequency_weights: Any
+) -> tuple[Any, Any]:
+    """E-AURC if each group is ordered best, and worst (array-agnostic)."""
+    best, worst = aurc_bounds_of_groups(groups, frequency_weights)
+    return _excess(best, groups, frequency_weights), _excess(
+        worst, groups, frequency_weights
+    )
 
 
-def normalized_aurc_of_groups(groups: RankedGroups, whole: Any) -> Any:
-    """(AURC - optimum) / (error - optimum) (either).
+def normalized_aurc_of_groups(
+    groups: RankedGroups, frequency_weights: Any
+) -> Any:
+    """(AURC - optimum) / (error - optimum) (array-agnostic).
 
     Args:
         groups: Ranked groups.
-        whole: Whether weights are counts: bool, or a bool tensor.
+        frequency_weights: Whether weights are counts: bool, or a bool tensor.
 
     Returns:
         A scalar: 0 for a perfect ranking, 1 for a random one, above 1 for
@@ -129,32 +146,41 @@ def normalized_aurc_of_groups(groups: RankedGroups, whole: Any) -> Any:
         perfect then.
     """
     return safe_divide(
-        eaurc_of_groups(groups, whole), _excess_of_random(groups, whole)
+        eaurc_of_groups(groups, frequency_weights),
+        _excess_of_random(groups, frequency_weights),
     )
 
 
 def normalized_aurc_bounds_of_groups(
-    groups: RankedGroups, whole: Any
+    groups: RankedGroups, frequency_weights: Any
 ) -> tuple[Any, Any]:
-    """Normalised AURC if each group is ordered best, and worst (either)."""
-    best, worst = eaurc_bounds_of_groups(groups, whole)
-    scale = _excess_of_random(groups, whole)
+    """Normalised AURC if each group is ordered best, and worst.
+
+    Array-agnostic.
+    """
+    best, worst = eaurc_bounds_of_groups(groups, frequency_weights)
+    scale = _excess_of_random(groups, frequency_weights)
     return safe_divide(best, scale), safe_divide(worst, scale)
 
 
 def augrc_of_groups(groups: RankedGroups) -> Any:
-    """AUGRC: the area under wrong accepted mass over coverage (either)."""
+    """AUGRC: the area under wrong accepted mass over coverage.
+
+    Array-agnostic.
+    """
     return _augrc(groups, groups.slope)
 
 
 def augrc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
-    """AUGRC if each group is ordered best, and worst (either)."""
-    half = namespace(groups.mass).full_like(groups.slope, 0.5)
+    """AUGRC if each group is ordered best, and worst (array-agnostic)."""
+    half = array_namespace(groups.mass).full_like(groups.slope, 0.5)
     return _augrc(groups, half), _augrc(groups, -half)
 
 
 def failure_auroc_of_groups(groups: RankedGroups) -> Any:
-    """P(a correct prediction scores above a wrong one), ties half (either).
+    """P(a correct prediction scores above a wrong one), ties half.
+
+    Array-agnostic.
 
     Args:
         groups: Ranked groups.
@@ -167,14 +193,14 @@ def failure_auroc_of_groups(groups: RankedGroups) -> Any:
 
 
 def failure_auroc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
-    """AUROC if each group is ordered worst, and best (either)."""
-    half = namespace(groups.mass).full_like(groups.slope, 0.5)
+    """AUROC if each group is ordered worst, and best (array-agnostic)."""
+    half = array_namespace(groups.mass).full_like(groups.slope, 0.5)
     return _auroc(groups, -half), _auroc(groups, half)
 
 
 def _augrc(groups: RankedGroups, slope: Any) -> Any:
     """AUGRC where P(correct above wrong) in a group is 1/2 + `slope`."""
-    xp = namespace(groups.mass)
+    xp = array_namespace(groups.mass)
     m, q, _, a, _ = groups
     # By shares: float32 overflows at squares of masses.
     total = xp.sum(m)
@@ -186,7 +212,7 @@ def _augrc(groups: RankedGroups, slope: Any) -> Any:
 
 def _auroc(groups: RankedGroups, slope: Any) -> Any:
     """AUROC where P(correct above wrong) in a group is 1/2 + `slope`."""
-    xp = namespace(groups.mass)
+    xp = array_namespace(groups.mass)
     q, a = groups.wrong, groups.wrong_before
     good = xp.maximum(groups.mass - q, 0.0)
     # Pairs in the wrong order: no difference of long sums.
@@ -200,7 +226,7 @@ def _auroc(groups: RankedGroups, slope: Any) -> Any:
 
 def _as_one(groups: RankedGroups) -> RankedGroups:
     """All mass in one group."""
-    xp = namespace(groups.mass)
+    xp = array_namespace(groups.mass)
     total, wrong = xp.sum(groups.mass), xp.sum(groups.wrong)
     return RankedGroups(
         *(xp.reshape(v, (1,)) for v in (total, wrong)),
@@ -208,22 +234,24 @@ def _as_one(groups: RankedGroups) -> RankedGroups:
     )
 
 
-def _excess(aurc: Any, groups: RankedGroups, whole: Any) -> Any:
-    return namespace(aurc).maximum(aurc - optimal_aurc(groups, whole), 0.0)
+def _excess(aurc: Any, groups: RankedGroups, frequency_weights: Any) -> Any:
+    return array_namespace(aurc).maximum(
+        aurc - optimal_aurc(groups, frequency_weights), 0.0
+    )
 
 
-def _excess_of_random(groups: RankedGroups, whole: Any) -> Any:
-    """Error rate less the optimal AURC, as a product (either)."""
-    xp = namespace(groups.mass)
+def _excess_of_random(groups: RankedGroups, frequency_weights: Any) -> Any:
+    """Error rate less the optimal AURC, as a product (array-agnostic)."""
+    xp = array_namespace(groups.mass)
     one = _as_one(groups)
     good = xp.maximum(one.mass - one.wrong, 0.0)
-    excess = good * _difference(good, one.wrong, whole)
+    excess = good * _difference(good, one.wrong, frequency_weights)
     return xp.sum(safe_divide(excess, one.mass))
 
 
 def _phi(x: Any) -> Any:
-    """1 - log1p(x) / x, without cancellation at small x (either)."""
-    xp = namespace(x)
+    """1 - log1p(x) / x, without cancellation at small x (array-agnostic)."""
+    xp = array_namespace(x)
     # Where the series is exact to the precision at hand.
     small = x < (1e-3 if xp is np else 0.06)
     near = xp.where(small, x, xp.zeros_like(x))
@@ -235,8 +263,8 @@ def _phi(x: Any) -> Any:
 
 
 def _slope_factor(x: Any) -> Any:
-    """(1 + 2x) / 2 - x (1 + x) log(1 + 1/x), x >= 0 (either)."""
-    xp = namespace(x)
+    """(1 + 2x) / 2 - x (1 + x) log(1 + 1/x), x >= 0 (array-agnostic)."""
+    xp = array_namespace(x)
     far = x > 20.0
     near = xp.where(far, xp.ones_like(x), xp.maximum(x, 1e-6))
     exact = 0.5 * (1.0 + 2.0 * near)
@@ -246,10 +274,10 @@ def _slope_factor(x: Any) -> Any:
 
 
 def _harmonic_difference(n: Any, m: Any) -> Any:
-    """1/(n+1) + ... + 1/(n+m), for real n, m >= 0 (either)."""
-    if namespace(n) is np:
+    """1/(n+1) + ... + 1/(n+m), for real n, m >= 0 (array-agnostic)."""
+    if array_namespace(n) is np:
         return digamma(n + m + 1.0) - digamma(n + 1.0)
-    xp = namespace(n)
+    xp = array_namespace(n)
     # Three exact terms, then the expansion of digamma at y = n + 3.5.
     y = n + 3.5
     total = xp.log1p(m / y) + _digamma_rest(y + m) - _digamma_rest(y)
@@ -267,24 +295,45 @@ def _digamma_rest(y: Any) -> Any:
     )
 
 
-def _difference(n: Any, m: Any, whole: Any) -> Any:
+def _difference(n: Any, m: Any, frequency_weights: Any) -> Any:
     """Integral of 1/c over m after n: a harmonic sum, or a logarithm.
 
     0 where the logarithm is infinite: its factor is 0 there.
     """
-    xp = namespace(n)
+    xp = array_namespace(n)
     return xp.where(
-        whole, _harmonic_difference(n, m), xp.log1p(safe_divide(m, n))
+        frequency_weights,
+        _harmonic_difference(n, m),
+        xp.log1p(safe_divide(m, n)),
     )
 
 
-def _extreme_orders(groups: RankedGroups, whole: Any) -> tuple[Any, Any]:
-    """Sums over groups with errors last, and first, inside each (either)."""
-    xp = namespace(groups.mass)
+def _extreme_orders(
+    groups: RankedGroups, frequency_weights: Any
+) -> tuple[Any, Any]:
+    """Sums over groups with errors last, and first, inside each.
+
+    Array-agnostic.
+    """
+    xp = array_namespace(groups.mass)
     m, q, n, a, _ = groups
     good = xp.maximum(m - q, 0.0)
-    best = a * _difference(n, good, whole) + q
-    best = best + (a - n - good) * _difference(n + good, q, whole)
-    worst = q + (a - n) * _difference(n, q, whole)
-    worst = worst + (a + q) * _difference(n + q, good, whole)
+    best = a * _difference(n, good, frequency_weights) + q
+    best = best + (a - n - good) * _difference(n + good, q, frequency_weights)
+    worst = q + (a - n) * _difference(n, q, frequency_weights)
+    worst = worst + (a + q) * _difference(n + q, good, frequency_weights)
     return xp.sum(best), xp.sum(worst)
+
+
+class RiskCoverageCurve(NamedTuple):
+    """Points of the curve, one for each threshold that can be set, `(n,)`.
+
+    Attributes:
+        coverage: Share of the weight that scores at least `threshold`.
+        risk: Share of wrong predictions among it.
+        threshold: Distinct scores, descending.
+    """
+
+    coverage: np.ndarray
+    risk: np.ndarray
+    threshold: np.ndarray

@@ -8,12 +8,12 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.special import digamma
 
+from keras_calib.backend.errors import invalid
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.formulas.risk_coverage import augrc_of_groups
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.formulas.risk_coverage import optimal_aurc
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import invalid
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
@@ -38,13 +38,13 @@ _FOR_ANY_WEIGHTS = ("mean", "merged", "achievable")
 
 
 def aurc_by_convention(
-    groups: RankedGroups, whole: bool, convention: str = "mean"
+    groups: RankedGroups, frequency_weights: bool, convention: str = "mean"
 ) -> float:
     """AURC of NumPy groups, R_k the risk of the k surest of N.
 
     Args:
         groups: Ranked groups of a whole data set.
-        whole: Whether weights are counts.
+        frequency_weights: Whether weights are counts.
         convention: `"mean"`: (R_1 + ... + R_N) / N; `"trapezoid"`: the
             trapezoid rule from coverage 1/N, over 1 - 1/N; `"origin"`: the
             trapezoid rule from (0, 0); `"merged"`: the trapezoid rule over
@@ -61,13 +61,13 @@ def aurc_by_convention(
             weights that are not whole numbers.
     """
     check_in("convention", convention, AURC_CONVENTIONS)
-    _check_weights(whole, convention, _FOR_ANY_WEIGHTS)
+    _check_weights(frequency_weights, convention, _FOR_ANY_WEIGHTS)
     groups = _filled(groups)
     if convention == "merged":
         return _merged(groups)
     if convention == "achievable":
         return float(aurc_of_groups(_convex(groups), False))
-    mean = float(aurc_of_groups(groups, whole))
+    mean = float(aurc_of_groups(groups, frequency_weights))
     if convention == "mean":
         return mean
     total, wrong = np.sum(groups.mass), np.sum(groups.wrong)
@@ -88,7 +88,7 @@ def aurc_by_convention(
 
 
 def optimum_by_convention(
-    groups: RankedGroups, whole: bool, convention: str = "mean"
+    groups: RankedGroups, frequency_weights: bool, convention: str = "mean"
 ) -> float:
     """`aurc_by_convention` if every wrong one ranked last, without ties."""
     wrong = float(np.sum(groups.wrong))
@@ -98,12 +98,12 @@ def optimum_by_convention(
         np.zeros(2),
     )
     if convention != "merged":
-        return aurc_by_convention(best, whole, convention)
-    _check_weights(whole, "merged with a finite optimum", ())
+        return aurc_by_convention(best, frequency_weights, convention)
+    _check_weights(frequency_weights, "merged with a finite optimum", ())
     # Every sample a group, flat to coverage 0.
     total = good + wrong
     first = 0.0 if good else 1.0
-    mean = aurc_by_convention(best, whole)
+    mean = aurc_by_convention(best, frequency_weights)
     return mean + (first - wrong / total) / (2.0 * total)
 
 
@@ -113,13 +113,13 @@ def analytic_optimum(groups: RankedGroups) -> float:
 
 
 def augrc_by_convention(
-    groups: RankedGroups, whole: bool, convention: str = "origin"
+    groups: RankedGroups, frequency_weights: bool, convention: str = "origin"
 ) -> float:
     """AUGRC of NumPy groups.
 
     Args:
         groups: Ranked groups of a whole data set.
-        whole: Whether weights are counts.
+        frequency_weights: Whether weights are counts.
         convention: `"origin"`: the area from coverage 0; `"trapezoid"`: the
             trapezoid rule from coverage 1/N, over 1 - 1/N.
 
@@ -131,7 +131,7 @@ def augrc_by_convention(
             weights that are not whole numbers.
     """
     check_in("convention", convention, AUGRC_CONVENTIONS)
-    _check_weights(whole, convention, ("origin",))
+    _check_weights(frequency_weights, convention, ("origin",))
     groups = _filled(groups)
     area = float(augrc_of_groups(groups))
     if convention == "origin":
@@ -143,8 +143,10 @@ def augrc_by_convention(
     return float((total**2 * area - 0.5 * first) / (total * (total - 1.0)))
 
 
-def _check_weights(whole: bool, convention: str, allowed: tuple) -> None:
-    if not whole and convention not in allowed:
+def _check_weights(
+    frequency_weights: bool, convention: str, allowed: tuple
+) -> None:
+    if not frequency_weights and convention not in allowed:
         raise ValueError(
             invalid(
                 "`sample_weight` must be whole numbers, counts of repeats, "

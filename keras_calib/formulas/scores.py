@@ -4,20 +4,25 @@ A constant added to the logits changes `max_logit`, `neg_energy` and `p_norm`
 that is not centred, and none of the others.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_rank
+from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import namespace
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
+    "SCORE_NAMES",
+    "SCORE_RANGES",
+    "get",
     "gini",
     "logit_margin",
     "max_logit",
@@ -195,7 +200,7 @@ def p_norm(logits: Any, *, p: float = 4.0, center: bool = True) -> Any:
         values = values.astype("float64", copy=False)
     else:
         values = _tensor(logits)
-    xp = namespace(values)
+    xp = array_namespace(values)
     if center:
         values = values - xp.mean(values, axis=-1, keepdims=True)
     largest = xp.max(values, axis=-1)
@@ -221,3 +226,54 @@ def _tensor(logits: Any) -> Any:
 def _two_largest(x: Any) -> tuple[Any, Any]:
     values, _ = ops.top_k(x, 2)
     return values[..., 0], values[..., 1]
+
+
+_SCORES = (
+    msp,
+    max_logit,
+    logit_margin,
+    prob_margin,
+    neg_entropy,
+    neg_energy,
+    gini,
+    p_norm,
+)
+SCORE_NAMES = tuple(score.__name__ for score in _SCORES)
+
+# Scores in [0, 1] crowd at its ends; the others may have any size.
+SCORE_RANGES = {
+    "msp": "unit",
+    "prob_margin": "unit",
+    "gini": "unit",
+    "p_norm": "unit",
+}
+
+
+def get(score: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The function of logits that `score` stands for.
+
+    Args:
+        score: One of `SCORE_NAMES`, or a function of logits
+            `(n, num_classes)` that returns `(n,)`, higher = surer.
+
+    Returns:
+        That function.
+
+    Raises:
+        ValueError: If `score` is neither.
+
+    Example:
+
+    >>> get("max_logit").__name__
+    'max_logit'
+    """
+    if callable(score):
+        return score
+    if score not in SCORE_NAMES:
+        raise ValueError(
+            invalid(
+                f"`score` must be a function or one of {SCORE_NAMES}",
+                score=score,
+            )
+        )
+    return _SCORES[SCORE_NAMES.index(score)]

@@ -6,27 +6,27 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_rank
-from keras_calib.inputs.checks import fits
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
-from keras_calib.inputs.readers import read_arrays
+from keras_calib.inputs.readers import standardize_arrays
 from keras_calib.inputs.values import check_ids
 from keras_calib.inputs.values import check_objectness
 from keras_calib.inputs.values import check_soft_labels
 from keras_calib.inputs.values import is_integer
+from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import namespace
-from keras_calib.numerics.arrays import sigmoid
+from keras_calib.numerics.arrays import fits
+from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.softmax import sigmoid
 
 __all__ = [
     "cape_targets",
@@ -68,7 +68,7 @@ def smooth_labels(labels: Any, *, alpha: Any, spread: str = "all") -> Any:
     check_rank("labels", labels, 1, "(..., num_classes)")
     num_classes = labels.shape[-1]
     check_integer("labels.shape[-1]", num_classes, 2)
-    if is_integer(labels) and namespace(labels) is ops:
+    if is_integer(labels) and array_namespace(labels) is ops:
         labels = ops.cast(labels, "float32")
     if spread == "others":
         alpha = alpha * num_classes / (num_classes - 1)
@@ -124,7 +124,7 @@ def objectness_targets(
     check_integer("num_classes", num_classes, 2)
     check_beta_and_floor(beta, floor)
     labels = as_numbers(labels, "labels")
-    xp = namespace(labels)
+    xp = array_namespace(labels)
     if xp is np:
         objectness = as_array(objectness, "objectness", "float64")
     else:
@@ -198,7 +198,7 @@ def cape_targets(
     check_integer("num_bins", num_bins, 1)
     check_above("sigma", sigma, 0.0)
     check_integer("window", window, 1)
-    batch = read_arrays(labels, probs, from_logits=from_logits)
+    batch = standardize_arrays(labels, probs, from_logits=from_logits)
     if batch.outputs.shape[-1] != 2:
         raise ValueError(
             invalid(
@@ -277,7 +277,7 @@ def _flags(context: Any, objectness: Any) -> Any:
                 },
             )
         )
-    if namespace(objectness) is np:
+    if array_namespace(objectness) is np:
         return to_numpy(context, bool)
     return ops.cast(context, "bool")
 

@@ -9,6 +9,7 @@ Floor: beside `losses`, `metrics`, `calibrators` and `data`.
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.intervals import clopper_pearson
+from keras_calib.formulas.risk_coverage import RiskCoverageCurve
 from keras_calib.formulas.scores import gini
 from keras_calib.formulas.scores import logit_margin
 from keras_calib.formulas.scores import max_logit
@@ -42,7 +43,6 @@ from keras_calib.functional.hypothesis_tests import compare
 from keras_calib.functional.proper import brier_score
 from keras_calib.functional.proper import calibration_decomposition
 from keras_calib.functional.proper import nll
-from keras_calib.functional.risk_coverage import RiskCoverageCurve
 from keras_calib.functional.risk_coverage import augrc
 from keras_calib.functional.risk_coverage import aurc
 from keras_calib.functional.risk_coverage import coverage_at_accuracy

@@ -14,7 +14,7 @@ from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.top_label import TopLabel
 from keras_calib.inputs.top_label import top_label
-from keras_calib.inputs.top_label import whole_weights
+from keras_calib.inputs.weights import are_frequency_weights
 
 __all__ = [
     "average_calibration_error",
@@ -327,7 +327,9 @@ def debiased_calibration_error(
         ignore_class=ignore_class,
     )
     sums = _bins_of(top, num_bins, closed)
-    return float(binned_errors.debiased_error(sums, whole_weights(top.weight)))
+    return float(
+        binned_errors.debiased_error(sums, are_frequency_weights(top.weight))
+    )
 
 
 def _bins_of(top: TopLabel, num_bins: int, closed: str) -> BinSums:

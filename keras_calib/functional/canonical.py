@@ -8,7 +8,7 @@ from scipy.special import softmax
 from keras_calib.formulas.bins import bin_index
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.readers import read_arrays
+from keras_calib.inputs.readers import standardize_arrays
 
 __all__ = ["canonical_calibration_error"]
 
@@ -70,7 +70,7 @@ def canonical_calibration_error(
     check_in("edges", edges, ("width", "median"))
     check_integer("num_bins", num_bins, 1)
     check_integer("min_bin_size", min_bin_size, 1)
-    read = read_arrays(
+    read = standardize_arrays(
         labels,
         probs,
         from_logits=from_logits,

@@ -6,17 +6,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.formulas.bins import bin_index
-from keras_calib.functional.equal_mass import sorted_mass_error
+from keras_calib.formulas.equal_mass import sorted_mass_error
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
 from keras_calib.inputs.readers import Predictions
-from keras_calib.inputs.readers import read_arrays
+from keras_calib.inputs.readers import standardize_arrays
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.numerics.arrays import logsumexp
+from keras_calib.numerics.softmax import logsumexp
 
 __all__ = ["ClasswiseBins", "classwise_bins", "classwise_ece"]
 
@@ -114,7 +114,7 @@ def classwise_ece(
         )
     if edges != "width" and closed != "right":
         raise ValueError(invalid('`closed` needs `edges="width"`', edges=edges))
-    read = read_arrays(
+    read = standardize_arrays(
         labels,
         probs,
         from_logits=from_logits,
@@ -162,7 +162,7 @@ def classwise_bins(
     ECE; arguments are its own.
     """
     check_integer("num_bins", num_bins, 1)
-    read = read_arrays(
+    read = standardize_arrays(
         labels,
         probs,
         from_logits=from_logits,

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.formulas import binned_errors
 from keras_calib.functional.binned import equal_width_bins
-from keras_calib.inputs.checks import invalid
 from keras_calib.inputs.top_label import top_label
 from keras_calib.inputs.values import check_objectness
 from keras_calib.numerics.arrays import as_array

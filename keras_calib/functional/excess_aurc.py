@@ -60,7 +60,7 @@ def normalized_aurc(
         The released code has the convention `"origin"` and the order of the
         samples among ties.
     """
-    groups, whole = ranked(
+    groups, frequency_weights = ranked(
         labels,
         probs,
         score=score,
@@ -70,9 +70,9 @@ def normalized_aurc(
         ignore_class=ignore_class,
     )
     if convention == "mean":
-        return float(normalized_aurc_of_groups(groups, whole))
-    value = aurc_by_convention(groups, whole, convention)
-    best = optimum_by_convention(groups, whole, convention)
+        return float(normalized_aurc_of_groups(groups, frequency_weights))
+    value = aurc_by_convention(groups, frequency_weights, convention)
+    best = optimum_by_convention(groups, frequency_weights, convention)
     wrong, total = np.sum(groups.wrong), np.sum(groups.mass)
     if wrong in (0.0, total):
         return 0.0

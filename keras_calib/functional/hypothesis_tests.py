@@ -8,6 +8,7 @@ import numpy as np
 from scipy.stats import chi2
 from scipy.stats import norm
 
+from keras_calib.backend.errors import invalid
 from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.bins import bin_sums
@@ -15,7 +16,6 @@ from keras_calib.formulas.intervals import poisson_binomial_tails
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
 from keras_calib.inputs.top_label import top_label
 from keras_calib.numerics.arrays import as_array
 

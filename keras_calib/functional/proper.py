@@ -9,29 +9,18 @@ import numpy as np
 
 from keras_calib.formulas import binned_errors
 from keras_calib.formulas.binned_errors import Decomposition
+from keras_calib.formulas.proper import brier_losses
+from keras_calib.formulas.proper import check_clip
+from keras_calib.formulas.proper import log_losses
 from keras_calib.functional.binned import equal_width_bins
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.readers import read_arrays
-from keras_calib.numerics.arrays import PROBABILITY_FLOOR
-from keras_calib.numerics.arrays import at_least
-from keras_calib.numerics.arrays import namespace
-from keras_calib.numerics.arrays import to_logits
+from keras_calib.inputs.readers import standardize_arrays
 
 __all__ = [
-    "LARGEST_LOSS",
-    "brier_losses",
     "brier_score",
     "calibration_decomposition",
-    "check_clip",
-    "log_losses",
     "nll",
-    "summable_losses",
 ]
-
-# In nats, of a probability that is as small as counts.
-LARGEST_LOSS = -float(np.log(PROBABILITY_FLOOR))
 
 
 def nll(
@@ -75,7 +64,7 @@ def nll(
         section 2, https://arxiv.org/abs/1706.04599
     """
     check_clip(clip)
-    read = read_arrays(
+    read = standardize_arrays(
         labels,
         probs,
         from_logits=from_logits,
@@ -132,7 +121,7 @@ def brier_score(
         For two classes it is twice the squared error of the probability of
         the second, which some libraries call the Brier score.
     """
-    read = read_arrays(
+    read = standardize_arrays(
         labels,
         probs,
         from_logits=from_logits,
@@ -212,99 +201,3 @@ def calibration_decomposition(
         "nll": binned_errors.nll_decomposition,
     }[score]
     return Decomposition(*map(float, decompose(sums)))
-
-
-def check_clip(clip: float | None) -> None:
-    """Raises unless `clip` is None or in (0, 1]."""
-    if clip is not None:
-        check_above("clip", clip, 0.0)
-        check_at_most("clip", clip, 1.0)
-
-
-def log_losses(
-    labels: Any,
-    outputs: Any,
-    *,
-    from_logits: bool,
-    clip: float | None = None,
-) -> Any:
-    """-log p_y of each sample, or cross entropy of soft labels (either).
-
-    Args:
-        labels: Class ids `(n,)` or soft labels `(n, num_classes)`.
-        outputs: Logits or probabilities `(n, num_classes)`.
-        from_logits: Which of the two.
-        clip: Lower bound on probabilities, or None.
-
-    Returns:
-        Losses in nats `(n,)`.
-    """
-    xp = namespace(outputs)
-    log_p = _log_softmax(outputs) if from_logits else to_logits(outputs)
-    if clip is not None:
-        log_p = at_least(log_p, float(np.log(clip)))
-    if len(labels.shape) > 1:
-        # A class ruled out by a logit of -inf costs nothing where it is not.
-        log_p = xp.where(labels == 0, xp.zeros_like(log_p), log_p)
-        return -xp.sum(labels * log_p, axis=-1)
-    # An id that can not be is told elsewhere; here it must not break.
-    index = xp.clip(labels, 0, log_p.shape[-1] - 1)
-    chosen = xp.take_along_axis(log_p, xp.expand_dims(index, -1), axis=-1)
-    return -xp.squeeze(chosen, axis=-1)
-
-
-def _log_softmax(logits: Any) -> Any:
-    """log p of logits, -inf only for a logit of -inf (either).
-
-    Shifted before the sum, whose logarithm would be lost beside logits of
-    1e7 in float32.
-    """
-    xp = namespace(logits)
-    top = xp.max(logits, axis=-1, keepdims=True)
-    # Half of each, as the difference of the largest numbers overflows.
-    largest = 1e38 if "float32" in str(logits.dtype) else 1e307
-    gap = at_least(0.5 * logits - 0.5 * top, -largest)
-    gap = xp.where(xp.isfinite(logits), 2.0 * gap, logits)
-    total = xp.sum(xp.exp(gap), axis=-1, keepdims=True)
-    # Without NumPy's warning where all logits are -inf.
-    return gap - xp.log(xp.where(total == 0, xp.ones_like(total), total))
-
-
-def summable_losses(losses: Any) -> Any:
-    """Log losses as sums can hold them: in [0, 85.2] nats if infinite (either).
-
-    A logit of -inf that rules the truth out counts as a probability of
-    1e-37. Rounding can leave a loss of -1e-8: no sum may run below 0.
-    """
-    xp = namespace(losses)
-    infinite = xp.logical_not(losses < float("inf"))
-    losses = xp.where(infinite, xp.full_like(losses, LARGEST_LOSS), losses)
-    return at_least(losses, 0.0)
-
-
-def brier_losses(labels: Any, outputs: Any, *, from_logits: bool) -> Any:
-    """sum_k (p_k - y_k)^2 of each sample (either).
-
-    Args:
-        labels: Class ids `(n,)` or soft labels `(n, num_classes)`.
-        outputs: Logits or probabilities `(n, num_classes)`.
-        from_logits: Which of the two.
-
-    Returns:
-        Losses in [0, 2], `(n,)`.
-    """
-    xp = namespace(outputs)
-    probs = outputs
-    if from_logits:
-        probs = xp.exp(_log_softmax(outputs))
-    if len(labels.shape) == 1 and xp is np:
-        # Much faster than rows of zeros and ones.
-        distance = probs if from_logits else probs.copy()
-        index = np.clip(labels, 0, probs.shape[-1] - 1)
-        distance[np.arange(len(index)), index] -= 1.0
-        return np.sum(np.square(distance, out=distance), axis=-1)
-    if len(labels.shape) == 1:
-        classes = xp.arange(probs.shape[-1], dtype="int32")
-        labels = xp.equal(classes, xp.expand_dims(labels, -1))
-        labels = xp.where(labels, xp.ones_like(probs), xp.zeros_like(probs))
-    return xp.sum(xp.square(probs - labels), axis=-1)

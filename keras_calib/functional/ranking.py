@@ -5,18 +5,18 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
+from keras_calib.formulas import scores
 from keras_calib.formulas.risk_coverage import RankedGroups
-from keras_calib.formulas.score_names import score_function
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
-from keras_calib.inputs.readers import read_arrays
+from keras_calib.inputs.readers import standardize_arrays
 from keras_calib.inputs.top_label import TopLabel
 from keras_calib.inputs.top_label import top_label
-from keras_calib.inputs.top_label import whole_weights
-from keras_calib.numerics.arrays import to_logits
+from keras_calib.inputs.weights import are_frequency_weights
+from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.numerics.arrays import top1
+from keras_calib.numerics.softmax import to_logits
+from keras_calib.numerics.softmax import top1
 
 __all__ = ["TIES", "rank", "ranked", "thresholds", "top_scored"]
 
@@ -42,7 +42,7 @@ def ranked(
     """
     check_in("ties", ties, TIES)
     top = top_scored(labels, probs, score, **reading)
-    return rank(top, ties), whole_weights(top.weight)
+    return rank(top, ties), are_frequency_weights(top.weight)
 
 
 def rank(top: TopLabel, ties: str = "average") -> RankedGroups:
@@ -95,12 +95,12 @@ def top_scored(
     Raises:
         ValueError: Also if a score is not finite, or not one per sample.
     """
-    function = score_function(score)
+    function = scores.get(score)
     top = top_label(labels, probs, **reading)
     from_logits = reading.get("from_logits", False)
     if score == "msp" and not from_logits:
         return top
-    outputs = read_arrays(labels, probs, **reading).outputs
+    outputs = standardize_arrays(labels, probs, **reading).outputs
     if score == "msp":
         # Log-odds of logits, where probabilities near 1 still differ.
         values = _in_blocks(

@@ -2,12 +2,10 @@
 
 from collections.abc import Callable
 from typing import Any
-from typing import NamedTuple
-
-import numpy as np
 
 from keras_calib.formulas.operating_points import coverage_at_risk_of_groups
 from keras_calib.formulas.operating_points import risk_at_coverage_of_groups
+from keras_calib.formulas.risk_coverage import RiskCoverageCurve
 from keras_calib.formulas.risk_coverage_conventions import analytic_optimum
 from keras_calib.formulas.risk_coverage_conventions import augrc_by_convention
 from keras_calib.formulas.risk_coverage_conventions import aurc_by_convention
@@ -23,7 +21,6 @@ from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
-    "RiskCoverageCurve",
     "augrc",
     "aurc",
     "coverage_at_accuracy",
@@ -32,20 +29,6 @@ __all__ = [
     "risk_at_coverage",
     "risk_coverage_curve",
 ]
-
-
-class RiskCoverageCurve(NamedTuple):
-    """Points of the curve, one for each threshold that can be set, `(n,)`.
-
-    Attributes:
-        coverage: Share of the weight that scores at least `threshold`.
-        risk: Share of wrong predictions among it.
-        threshold: Distinct scores, descending.
-    """
-
-    coverage: np.ndarray
-    risk: np.ndarray
-    threshold: np.ndarray
 
 
 def aurc(
@@ -109,7 +92,7 @@ def aurc(
         The released code, `"geifman"`, sorts tied samples as they come; the
         default here is the exact mean over their orders.
     """
-    groups, whole = ranked(
+    groups, frequency_weights = ranked(
         labels,
         probs,
         score=score,
@@ -118,7 +101,7 @@ def aurc(
         sample_weight=sample_weight,
         ignore_class=ignore_class,
     )
-    return aurc_by_convention(groups, whole, convention)
+    return aurc_by_convention(groups, frequency_weights, convention)
 
 
 def eaurc(
@@ -158,7 +141,7 @@ def eaurc(
         The paper has the analytic optimum.
     """
     check_in("optimum", optimum, ("finite", "analytic"))
-    groups, whole = ranked(
+    groups, frequency_weights = ranked(
         labels,
         probs,
         score=score,
@@ -167,10 +150,10 @@ def eaurc(
         sample_weight=sample_weight,
         ignore_class=ignore_class,
     )
-    value = aurc_by_convention(groups, whole, convention)
+    value = aurc_by_convention(groups, frequency_weights, convention)
     if optimum == "analytic":
         return value - analytic_optimum(groups)
-    return value - optimum_by_convention(groups, whole, convention)
+    return value - optimum_by_convention(groups, frequency_weights, convention)
 
 
 def augrc(
@@ -208,7 +191,7 @@ def augrc(
         Traub et al., Overcoming Common Flaws in the Evaluation of Selective
         Classification Systems, NeurIPS 2024, https://arxiv.org/abs/2407.01032
     """
-    groups, whole = ranked(
+    groups, frequency_weights = ranked(
         labels,
         probs,
         score=score,
@@ -217,7 +200,7 @@ def augrc(
         sample_weight=sample_weight,
         ignore_class=ignore_class,
     )
-    return augrc_by_convention(groups, whole, convention)
+    return augrc_by_convention(groups, frequency_weights, convention)
 
 
 def coverage_at_risk(
@@ -344,7 +327,7 @@ def risk_at_coverage(
     """
     check_above("coverage", coverage, 0.0)
     check_at_most("coverage", coverage, 1.0)
-    groups, whole = ranked(
+    groups, frequency_weights = ranked(
         labels,
         probs,
         score=score,
@@ -353,7 +336,9 @@ def risk_at_coverage(
         sample_weight=sample_weight,
         ignore_class=ignore_class,
     )
-    return float(risk_at_coverage_of_groups(groups, coverage, whole))
+    return float(
+        risk_at_coverage_of_groups(groups, coverage, frequency_weights)
+    )
 
 
 def risk_coverage_curve(

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.checks import check_rank
-from keras_calib.inputs.checks import invalid
 from keras_calib.numerics.arrays import as_array
 
 __all__ = ["per_image"]

@@ -2,14 +2,14 @@
 
 import math
 import numbers
-import re
-import sys
-import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from keras_calib.backend.errors import invalid
+from keras_calib.numerics.arrays import fits
+from keras_calib.numerics.arrays import shape_of
 
 __all__ = [
     "check_above",
@@ -21,50 +21,11 @@ __all__ = [
     "check_loss",
     "check_not_empty",
     "check_number",
-    "check_numbers",
     "check_rank",
     "check_rows",
     "check_some_classes",
     "class_axis",
-    "fits",
-    "invalid",
-    "shape_of",
-    "warn",
 ]
-
-
-_PACKAGE = str(Path(__file__).parents[1])
-_REAL = re.compile(r"bool_?|u?int\d+|b?float\d+\w*|half|double")
-
-
-def invalid(rule: str, **received: Any) -> str:
-    """One wording for the library: the rule, then the facts."""
-    facts = ", ".join(f"{name}={value!r}" for name, value in received.items())
-    return f"{rule}. Received: {facts}"
-
-
-def warn(message: str) -> None:
-    """A RuntimeWarning at the line that called this library.
-
-    Python shows it once for each such line.
-    """
-    frame, depth = sys._getframe(1), 2
-    while frame.f_back and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame, depth = frame.f_back, depth + 1
-    warnings.warn(message, RuntimeWarning, stacklevel=depth)
-
-
-def shape_of(x: Any) -> tuple:
-    """Static shape as a tuple; unknown sizes are None."""
-    return tuple(x.shape)
-
-
-def fits(shape: tuple, expected: tuple) -> bool:
-    """Whether two static shapes can be equal; None fits anything."""
-    return len(shape) == len(expected) and all(
-        None in pair or pair[0] == pair[1]
-        for pair in zip(shape, expected, strict=True)
-    )
 
 
 def check_number(name: str, value: Any) -> None:
@@ -91,41 +52,6 @@ def check_flag(name: str, value: Any) -> None:
         raise TypeError(
             invalid(f"`{name}` must be True or False", **{name: value})
         )
-
-
-def check_numbers(name: str, x: Any, of_part: bool = False) -> None:
-    """Raises TypeError unless an array or tensor holds plain real numbers.
-
-    Args:
-        name: What the caller calls it.
-        x: An array, a tensor or a variable.
-        of_part: Whether `x` is a part of a list, which may be anything.
-    """
-    kind = type(x).__name__
-    if isinstance(x, np.ma.MaskedArray):
-        raise TypeError(
-            invalid(
-                f"`{name}` must not be a masked array: pass a plain array, "
-                "and 0 in `sample_weight` where a sample must not count",
-                type=kind,
-            )
-        )
-    if of_part:
-        return
-    dtype = getattr(x.dtype, "name", None) or str(x.dtype)
-    dtype = "str" if dtype.startswith("str") else dtype
-    is_ragged = kind == "RaggedTensor"
-    if not is_ragged and _REAL.fullmatch(dtype.rpartition(".")[-1]):
-        return
-    if is_ragged or dtype == "object":
-        rule = "must be an array of numbers, not ragged or of objects"
-    elif "complex" in dtype:
-        rule = "must hold real numbers, not complex ones"
-    else:
-        rule = "must hold numbers, not strings or other things"
-        if "label" in name or "true" in name:
-            rule += ": map names to class ids, from 0 on"
-    raise TypeError(invalid(f"`{name}` {rule}", type=kind, dtype=dtype))
 
 
 def check_at_least(name: str, value: Any, minimum: float) -> None:

@@ -12,14 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.checks import check_some_classes
 from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.checks import fits
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
 from keras_calib.inputs.rows import check_no_nan
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.inputs.rows import check_row_sums
@@ -39,18 +37,20 @@ from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least_float32
+from keras_calib.numerics.arrays import fits
+from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 
 __all__ = [
     "CONTEXT",
     "Predictions",
     "check_reading",
-    "possible_labels",
-    "read_arrays",
-    "read_labels",
-    "read_predictions",
     "soft_labels",
     "split_objectness",
+    "standardize_arrays",
+    "standardize_labels",
+    "standardize_predictions",
+    "valid_labels_mask",
 ]
 
 # In place of an objectness: no object is left in the image, by intent.
@@ -130,7 +130,7 @@ def split_objectness(
     return ids, objectness, context
 
 
-def read_predictions(
+def standardize_predictions(
     y_pred: Any,
     *,
     from_logits: bool,
@@ -166,7 +166,7 @@ def read_predictions(
     return y_pred
 
 
-def read_labels(
+def standardize_labels(
     y_true: Any,
     y_pred: Any,
     *,
@@ -255,7 +255,7 @@ def read_labels(
     return ops.cast(y_true, "int32"), valid
 
 
-def possible_labels(
+def valid_labels_mask(
     labels: Any, num_classes: int, *, hard: bool = False
 ) -> Any:
     """Where a label can be: an id in range, a row that sums to 1.
@@ -301,7 +301,7 @@ def soft_labels(labels: Any, num_classes: int, dtype: Any) -> Any:
     return ops.cast(labels, dtype)
 
 
-def read_arrays(
+def standardize_arrays(
     labels: Any,
     outputs: Any,
     *,
@@ -317,10 +317,10 @@ def read_arrays(
     Half precision becomes float32.
 
     Args:
-        labels: Labels as in `read_labels`.
+        labels: Labels as in `standardize_labels`.
         outputs: `(batch, ..., num_classes)` or `(batch, ..., 1)`.
         from_logits: Whether `outputs` are logits.
-        sample_weight: As in `read_weight`, or None.
+        sample_weight: As in `standardize_weights`, or None.
         ignore_class: Class id that does not count, or None.
         name: What the caller calls `outputs`, for errors.
         drop: Whether rows of the ignored class are dropped, which copies the
@@ -346,7 +346,7 @@ def read_arrays(
     if sample_weight is not None:
         weight = weight_of_rows(sample_weight, outputs.shape[:-1])
         counts = (weight > 0).reshape(outputs.shape[:-1])
-    read, valid = read_labels(
+    read, valid = standardize_labels(
         labels,
         outputs,
         ignore_class=ignore_class,

@@ -9,17 +9,17 @@ import numpy as np
 from keras import backend
 from keras import ops
 
+from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import warn
 from keras_calib.backend.traced import made_by
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
-from keras_calib.inputs.checks import warn
 from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.inputs.values import check_probabilities
 from keras_calib.inputs.values import in_unit_interval
 from keras_calib.inputs.values import is_made_up
 from keras_calib.inputs.values import located
-from keras_calib.numerics.arrays import concrete
-from keras_calib.numerics.arrays import namespace
+from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.arrays import value_if_eager
 
 __all__ = [
     "LOOSE_TOLERANCE",
@@ -89,15 +89,17 @@ def check_row_sums(
     """
     if probs.shape[-1] == 1 or 0 in shape_of(probs):
         return
-    largest = concrete(namespace(probs).max(_distance_from_1(probs)))
+    largest = value_if_eager(
+        array_namespace(probs).max(_distance_from_1(probs))
+    )
     # NaN passes: it is for others to judge.
     if largest is None or not largest > tolerance or is_made_up(probs):
         return
-    rows = concrete(probs)
+    rows = value_if_eager(probs)
     rows = rows.reshape(-1, rows.shape[-1])
     off = _distance_from_1(rows.astype("float64"))
     if counts is not None:
-        off[~concrete(counts).reshape(-1)] = 0.0
+        off[~value_if_eager(counts).reshape(-1)] = 0.0
     far = off > LOOSE_TOLERANCE
     if not far.any():
         off = off.max()
@@ -131,8 +133,11 @@ def sum_tolerance(dtype: Any) -> float:
 
 
 def sums_to_1(probs: Any, tolerance: float) -> Any:
-    """Where rows sum to 1, bool `(...)`; everywhere for one class (either)."""
-    xp = namespace(probs)
+    """Where rows sum to 1, bool `(...)`; everywhere for one class.
+
+    Array-agnostic.
+    """
+    xp = array_namespace(probs)
     if probs.shape[-1] == 1:
         return xp.ones_like(probs[..., 0], dtype="bool")
     return _distance_from_1(probs) <= tolerance
@@ -141,13 +146,15 @@ def sums_to_1(probs: Any, tolerance: float) -> Any:
 def usable_outputs(
     outputs: Any, from_logits: bool, tolerance: float = LOOSE_TOLERANCE
 ) -> Any:
-    """Where rows `(n, num_classes)` are predictions, bool `(n,)` (either).
+    """Where rows `(n, num_classes)` are predictions, bool `(n,)`.
+
+    Array-agnostic.
 
     No entry is NaN; probabilities are in [0, 1] and sum to 1 within the
     tolerance; a logit may be -inf, which rules a class out, but not
     infinity, nor all of them -inf.
     """
-    xp = namespace(outputs)
+    xp = array_namespace(outputs)
     if not from_logits:
         inside = xp.all(in_unit_interval(outputs), axis=-1)
         return xp.logical_and(inside, sums_to_1(outputs, tolerance))
@@ -163,7 +170,7 @@ def usable_outputs(
 
 
 def resembles_probabilities(logits: Any) -> Any:
-    """Whether rows given as logits are probabilities (either).
+    """Whether rows given as logits are probabilities (array-agnostic).
 
     A few rows tell: no network returns logits that sum to 1. One row, rows of
     whole numbers, and one channel z as `[0, z]`, tell nothing.
@@ -174,7 +181,7 @@ def resembles_probabilities(logits: Any) -> Any:
     Returns:
         bool, a scalar.
     """
-    xp = namespace(logits)
+    xp = array_namespace(logits)
     rows = _few(logits)
     if rows.shape[-1] == 1 or rows.shape[0] in (0, 1):
         return xp.zeros((), dtype="bool")
@@ -215,7 +222,9 @@ def warn_of_probabilities(logits: Any, name: str) -> bool:
     num_classes = logits.shape[-1]
     if num_classes == 1 or 0 in shape_of(logits):
         return False
-    rows = concrete(_few(namespace(logits).reshape(logits, (-1, num_classes))))
+    rows = value_if_eager(
+        _few(array_namespace(logits).reshape(logits, (-1, num_classes)))
+    )
     if rows is None:
         return False
     if resembles_probabilities(rows.astype("float32")):
@@ -278,7 +287,7 @@ def without_harm(
 
 
 def _few(rows: Any) -> Any:
-    """At most 100 rows from all over `(n, num_classes)` (either).
+    """At most 100 rows from all over `(n, num_classes)` (array-agnostic).
 
     Not the first: the pixels of one edge of an image may all be alike.
     """
@@ -290,7 +299,7 @@ def _few(rows: Any) -> Any:
 
 
 def _distance_from_1(rows: Any) -> Any:
-    xp = namespace(rows)
+    xp = array_namespace(rows)
     return xp.abs(xp.sum(rows, axis=-1) - 1.0)
 
 

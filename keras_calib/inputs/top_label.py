@@ -5,12 +5,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.inputs.readers import read_arrays
-from keras_calib.numerics.arrays import is_wrong
-from keras_calib.numerics.arrays import namespace
-from keras_calib.numerics.arrays import top1
+from keras_calib.inputs.readers import standardize_arrays
+from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.softmax import is_wrong
+from keras_calib.numerics.softmax import top1
 
-__all__ = ["TopLabel", "hard_labels", "top_label", "whole_weights"]
+__all__ = [
+    "TopLabel",
+    "hard_labels",
+    "top_label",
+]
 
 
 class TopLabel(NamedTuple):
@@ -39,7 +43,7 @@ def top_label(
     ignore_class: int | None = None,
 ) -> TopLabel:
     """Confidence and correctness of every prediction, read and checked."""
-    read = read_arrays(
+    read = standardize_arrays(
         labels,
         probs,
         from_logits=from_logits,
@@ -53,13 +57,8 @@ def top_label(
     return TopLabel(top.confidence, score, correct, read.weight)
 
 
-def whole_weights(weight: np.ndarray | None) -> bool:
-    """Whether weights are whole numbers, that is counts of repeats."""
-    return weight is None or bool(np.all(weight == np.floor(weight)))
-
-
 def hard_labels(labels: Any) -> Any:
-    """Class ids `(n,)` of ids or of soft labels (either)."""
+    """Class ids `(n,)` of ids or of soft labels (array-agnostic)."""
     if len(labels.shape) == 1:
         return labels
-    return namespace(labels).argmax(labels, axis=-1)
+    return array_namespace(labels).argmax(labels, axis=-1)

@@ -10,10 +10,10 @@ import numpy as np
 from keras import backend
 from keras import ops
 
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
-from keras_calib.numerics.arrays import concrete
-from keras_calib.numerics.arrays import namespace
+from keras_calib.backend.errors import invalid
+from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.arrays import value_if_eager
 
 __all__ = [
     "PROBABILITY_TOLERANCE",
@@ -61,7 +61,7 @@ def check_ids(ids: Any, num_classes: int | None, name: str) -> None:
         )
     if is_integer(ids):
         return
-    if not concrete(ops.all(ops.equal(ids, ops.round(ids)))):
+    if not value_if_eager(ops.all(ops.equal(ids, ops.round(ids)))):
         raise ValueError(
             invalid(
                 f"`{name}` of the shape of class ids must hold whole numbers",
@@ -217,8 +217,11 @@ def check_weight_scale(weight: Any) -> None:
 
 
 def in_unit_interval(x: Any) -> Any:
-    """Where x lies in [0, 1], rounding aside; not where NaN (either)."""
-    xp = namespace(x)
+    """Where x lies in [0, 1], rounding aside; not where NaN.
+
+    Array-agnostic.
+    """
+    xp = array_namespace(x)
     return xp.logical_and(
         x >= -PROBABILITY_TOLERANCE, x <= 1.0 + PROBABILITY_TOLERANCE
     )
@@ -232,7 +235,7 @@ def _outside(bounds: tuple[float, float] | None) -> bool:
 
 def _counted(rows: Any, counts: Any) -> np.ndarray:
     """The rows that count: looked at where one of all is bad."""
-    return concrete(rows)[concrete(counts)]
+    return value_if_eager(rows)[value_if_eager(counts)]
 
 
 def _min_max(x: Any) -> tuple[float, float] | None:
@@ -240,7 +243,7 @@ def _min_max(x: Any) -> tuple[float, float] | None:
         return None
     if isinstance(x, np.ndarray):
         return x.min().item(), x.max().item()
-    low = concrete(ops.min(x))
+    low = value_if_eager(ops.min(x))
     if low is None:
         return None
-    return low.item(), concrete(ops.max(x)).item()
+    return low.item(), value_if_eager(ops.max(x)).item()

@@ -5,17 +5,22 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
 from keras_calib.inputs.values import check_weights
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import at_least_float32
+from keras_calib.numerics.arrays import shape_of
 
-__all__ = ["broadcast_weight", "read_weight", "weight_of_rows"]
+__all__ = [
+    "are_frequency_weights",
+    "broadcast_weight",
+    "standardize_weights",
+    "weight_of_rows",
+]
 
 
-def read_weight(sample_weight: Any, lead_shape: Any) -> Any:
+def standardize_weights(sample_weight: Any, lead_shape: Any) -> Any:
     """Weights in the shape of the labels.
 
     Args:
@@ -58,7 +63,7 @@ def broadcast_weight(sample_weight: Any, y_pred: Any, axis: int = -1) -> Any:
     """Weights, read, of the full shape of the labels `(batch, ...)`."""
     lead = list(shape_of(y_pred))
     del lead[class_axis(y_pred, axis)]
-    weight = read_weight(sample_weight, lead)
+    weight = standardize_weights(sample_weight, lead)
     sizes = list(ops.shape(y_pred))
     del sizes[class_axis(y_pred, axis)]
     return ops.broadcast_to(weight, sizes)
@@ -68,5 +73,10 @@ def weight_of_rows(sample_weight: Any, lead_shape: tuple) -> np.ndarray:
     """Weights, read, one per row of a whole data set, float64 `(n,)`."""
     weight = as_array(sample_weight, "sample_weight", "float64")
     # Checked as any weight, but kept in float64 on every backend.
-    shape = shape_of(read_weight(weight, lead_shape))
+    shape = shape_of(standardize_weights(weight, lead_shape))
     return np.broadcast_to(weight.reshape(shape), lead_shape).reshape(-1)
+
+
+def are_frequency_weights(weight: np.ndarray | None) -> bool:
+    """Whether weights are whole numbers, that is counts of repeats."""
+    return weight is None or bool(np.all(weight == np.floor(weight)))

@@ -6,10 +6,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_number
-from keras_calib.inputs.checks import invalid
 from keras_calib.inputs.weights import broadcast_weight
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.focal import signed_focal

@@ -7,18 +7,17 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.backend.replicas import sum_over_replicas
 from keras_calib.inputs.checks import check_some_classes
 from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
 from keras_calib.inputs.readers import check_reading
-from keras_calib.inputs.readers import possible_labels
-from keras_calib.inputs.readers import read_labels
-from keras_calib.inputs.readers import read_predictions
 from keras_calib.inputs.readers import soft_labels
+from keras_calib.inputs.readers import standardize_labels
+from keras_calib.inputs.readers import standardize_predictions
+from keras_calib.inputs.readers import valid_labels_mask
 from keras_calib.inputs.rows import LOOSE_TOLERANCE
 from keras_calib.inputs.rows import check_row_sums
 from keras_calib.inputs.rows import sums_to_1
@@ -27,10 +26,11 @@ from keras_calib.inputs.rows import warn_of_probabilities
 from keras_calib.inputs.values import is_integer
 from keras_calib.inputs.weights import broadcast_weight
 from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import concrete
-from keras_calib.numerics.arrays import to_logits
+from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.arrays import value_if_eager
+from keras_calib.numerics.softmax import to_logits
 
-__all__ = ["PerSampleLoss", "check_hyperparameters", "settle"]
+__all__ = ["PerSampleLoss", "check_hyperparameters", "mask_losses"]
 
 
 class PerSampleLoss(keras.losses.Loss):
@@ -87,7 +87,7 @@ class PerSampleLoss(keras.losses.Loss):
     # Labels are pairs of class id and objectness.
     takes_objectness = False
     # Labels bring a factor of the regulariser, which data sets do not have.
-    takes_factor = False
+    needs_penalty_mask = False
     # Means are over the batch of all replicas.
     spans_replicas = True
 
@@ -138,7 +138,9 @@ class PerSampleLoss(keras.losses.Loss):
         self._check_outputs(y_pred, _product(valid, sample_weight))
         if 0 in shape_of(y_pred) and num_replicas() == 1:
             # No samples; 0, in which the predictions still take part.
-            read_labels(self.split_labels(y_true)[0], y_pred, axis=self.axis)
+            standardize_labels(
+                self.split_labels(y_true)[0], y_pred, axis=self.axis
+            )
             losses = ops.cast(ops.sum(y_pred, axis=self.axis), self.dtype)
             is_whole = self.reduction in (None, "none")
             return losses if is_whole else ops.sum(losses)
@@ -160,7 +162,7 @@ class PerSampleLoss(keras.losses.Loss):
                 for name, x in beside.items()
             }
         losses = self.fn(labels, logits, **beside, **self.hyperparameters)
-        return settle(losses, valid, possible)
+        return mask_losses(losses, valid, possible)
 
     def split_labels(self, y_true):
         """Labels, and what travels with them as keyword arguments of `fn`."""
@@ -197,21 +199,21 @@ class PerSampleLoss(keras.losses.Loss):
 
     def _read(self, y_true, y_pred):
         """Soft labels, logits, where they count (or None), and can be."""
-        labels, valid = read_labels(
+        labels, valid = standardize_labels(
             y_true, y_pred, axis=self.axis, ignore_class=self.ignore_class
         )
-        logits = read_predictions(
+        logits = standardize_predictions(
             y_pred,
             from_logits=self.from_logits,
             axis=self.axis,
             counts=valid,
         )
         num_classes = logits.shape[-1]
-        possible = possible_labels(
+        possible = valid_labels_mask(
             labels, num_classes, hard=self.needs_hard_labels
         )
         if not self.from_logits:
-            if concrete(possible) is None:
+            if value_if_eager(possible) is None:
                 # Rows that count were checked where that can be seen.
                 possible = ops.logical_and(
                     possible, sums_to_1(logits, LOOSE_TOLERANCE)
@@ -229,7 +231,7 @@ class PerSampleLoss(keras.losses.Loss):
         valid = None
         if self.ignore_class is not None:
             labels, _ = self.split_labels(y_true)
-            _, valid = read_labels(
+            _, valid = standardize_labels(
                 labels, y_pred, axis=self.axis, ignore_class=self.ignore_class
             )
         mask = keras_mask(y_pred, class_axis(y_pred, self.axis))
@@ -281,7 +283,7 @@ def _product(x: Any, y: Any) -> Any:
     return x * y
 
 
-def settle(losses: Any, valid: Any, possible: Any) -> Any:
+def mask_losses(losses: Any, valid: Any, possible: Any) -> Any:
     """Losses, NaN where a label can not be and 0 where it does not count."""
     losses = ops.where(possible, losses, ops.full_like(losses, float("nan")))
     if valid is not None:

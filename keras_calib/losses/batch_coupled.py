@@ -6,12 +6,12 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.replicas import all_rows
 from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import invalid
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.base import check_hyperparameters
-from keras_calib.losses.base import settle
+from keras_calib.losses.base import mask_losses
 from keras_calib.losses.smoothing import cross_entropy
 
 __all__ = ["BatchCoupledLoss"]
@@ -95,7 +95,7 @@ class BatchCoupledLoss(PerSampleLoss):
             sample_weight=whole,
             **self.hyperparameters,
         )
-        return settle(losses + self.strength * statistic, valid, possible)
+        return mask_losses(losses + self.strength * statistic, valid, possible)
 
     def get_config(self):
         fidelity = self.fidelity
@@ -129,7 +129,7 @@ class BatchCoupledLoss(PerSampleLoss):
                     fidelity=fidelity,
                 )
             )
-        if fidelity.takes_objectness or fidelity.takes_factor:
+        if fidelity.takes_objectness or fidelity.needs_penalty_mask:
             raise TypeError(
                 invalid(
                     "`fidelity` must take plain labels", fidelity=fidelity.name

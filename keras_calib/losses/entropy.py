@@ -14,7 +14,7 @@ from keras_calib.losses.base import PerSampleLoss
 from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import labels_like
-from keras_calib.numerics.arrays import softmax_parts
+from keras_calib.numerics.softmax import softmax_parts
 
 __all__ = [
     "ConfidencePenalty",

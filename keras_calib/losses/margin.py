@@ -6,18 +6,18 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.gradients import with_gradient
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_rows
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import labels_like
-from keras_calib.numerics.arrays import softmax_parts
+from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.softmax import softmax_parts
 
-__all__ = ["ACLS", "MbLS", "acls", "mbls", "with_factor"]
+__all__ = ["ACLS", "MbLS", "acls", "mbls", "with_penalty_mask"]
 
 
 def mbls(
@@ -358,12 +358,12 @@ class ACLS(PerSampleLoss):
         )
 
     @property
-    def takes_factor(self) -> bool:
+    def needs_penalty_mask(self) -> bool:
         """Whether labels bring a factor per sample."""
         return self.hyperparameters["condition"] == "ranking"
 
     def split_labels(self, y_true):
-        if not self.takes_factor:
+        if not self.needs_penalty_mask:
             return super().split_labels(y_true)
         shape = shape_of(y_true)
         if len(shape) < 2 or shape[-1] == 1:
@@ -378,7 +378,7 @@ class ACLS(PerSampleLoss):
         return y_true[..., :-1], {"active": y_true[..., -1]}
 
 
-def with_factor(labels: Any, logits: Any, active: Any) -> Any:
+def with_penalty_mask(labels: Any, logits: Any, active: Any) -> Any:
     """Labels for `ACLS(condition="ranking")`.
 
     Args:

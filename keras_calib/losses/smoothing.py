@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.gradients import with_gradient
 from keras_calib.formulas.targets import check_beta_and_floor
 from keras_calib.formulas.targets import objectness_targets
@@ -12,15 +13,14 @@ from keras_calib.formulas.targets import smooth_labels
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_rows
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
-from keras_calib.inputs.readers import read_predictions
 from keras_calib.inputs.readers import split_objectness
+from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import labels_like
-from keras_calib.numerics.arrays import softmax_parts
+from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.softmax import softmax_parts
 
 __all__ = [
     "AdaptiveLabelSmoothing",
@@ -141,7 +141,7 @@ def cape_loss(targets: Any, logits: Any) -> Any:
         Liu et al., Deep Probability Estimation, ICML 2022,
         https://arxiv.org/abs/2111.10734
     """
-    logits = read_predictions(logits, from_logits=True)
+    logits = standardize_predictions(logits, from_logits=True)
     targets = ops.cast(targets, logits.dtype)
     if len(targets.shape) == len(logits.shape) and targets.shape[-1] == 1:
         # As Keras gives them to a function of one output.

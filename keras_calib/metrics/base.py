@@ -10,12 +10,12 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import warn
 from keras_calib.backend.keras_internals import set_direction
 from keras_calib.backend.replicas import assign_sum
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import warn
 from keras_calib.inputs.readers import Predictions
 from keras_calib.inputs.readers import check_reading
 from keras_calib.inputs.rows import as_logits_message
@@ -32,9 +32,9 @@ from keras_calib.metrics.state_dicts import state_of
 from keras_calib.metrics.state_dicts import what_is_wrong
 from keras_calib.metrics.states.records import Records
 from keras_calib.metrics.states.records import blocks
-from keras_calib.metrics.states.records import observe
+from keras_calib.metrics.states.records import top1_of_batch
 from keras_calib.numerics import exact_sums
-from keras_calib.numerics.arrays import concrete
+from keras_calib.numerics.arrays import value_if_eager
 
 __all__ = ["StreamingMetric"]
 
@@ -58,8 +58,7 @@ class StreamingMetric(keras.metrics.Metric):
     Labels may be class ids `(batch, ...)` or `(batch, ..., 1)`, or one-hot
     or soft labels `(batch, ..., num_classes)`, read as their largest class.
     Predictions are `(batch, ..., num_classes)`, or `(batch, ..., 1)` for the
-    second of two classes. The value is 0 before any sample, and NaN where
-    there were some and none can count.
+    second of two classes. The value is 0 before any sample, NaN if none counts.
 
     What cannot count (a prediction that is NaN, infinite or no probability,
     a row of probabilities that does not sum to 1, an impossible label, a
@@ -69,7 +68,7 @@ class StreamingMetric(keras.metrics.Metric):
     probabilities. A batch without samples, or of weights 0, adds nothing.
 
     Args:
-        summary: Has `shape`, `needs_rows`, and `summarise(records)` to int32
+        summary: Has `shape`, `needs_rows`, and `update(records)` to int32
             limbs of that shape.
         from_logits: Whether predictions are logits. Confidences that round
             to 1 in float32 are told apart only from logits. Defaults to
@@ -148,7 +147,7 @@ class StreamingMetric(keras.metrics.Metric):
         if is_empty(batch):
             return
         size = getattr(self.summary, "max_rows", exact_sums.MAX_BATCH)
-        parts = map(observe, blocks(batch, size))
+        parts = map(top1_of_batch, blocks(batch, size))
         self._add(parts, batch.weight, num_invalid, False, batch)
 
     def update_scores(self, confidence, correct, sample_weight=None):
@@ -186,7 +185,7 @@ class StreamingMetric(keras.metrics.Metric):
 
     def result(self):
         """The value so far, a scalar tensor (or a dict of them)."""
-        flags = concrete(self.flags)
+        flags = value_if_eager(self.flags)
         if flags is not None:
             sums = ops.convert_to_numpy(self.sums)
             for text in self._what_is_wrong(flags[_INVALID], sums):
@@ -194,14 +193,12 @@ class StreamingMetric(keras.metrics.Metric):
         return self._result()
 
     def _result(self):
-        if concrete(self.flags) is None:
-            value = self._known(ops.convert_to_tensor(self.sums), self._whole())
+        if value_if_eager(self.flags) is None:
             return keras.tree.map_structure(
-                lambda x: ops.cast(x, self.dtype), value
+                lambda x: ops.cast(x, self.dtype), self._from_tensors()
             )
         # On the host: in float64, and faster than one by one on a device.
-        sums, whole = self._exact_sums()
-        value = self._known(sums, np.asarray(whole))
+        value = self._known(*map(np.asarray, self._exact_sums()))
         return keras.tree.map_structure(
             lambda x: ops.convert_to_tensor(float(x), dtype=self.dtype), value
         )
@@ -226,8 +223,9 @@ class StreamingMetric(keras.metrics.Metric):
         Raises:
             NotImplementedError: If there is none for this metric.
         """
-        sums, whole = self._exact_sums()
-        return tuple(float(x) for x in self._interval(sums, whole, level))
+        sums, frequency_weights = self._exact_sums()
+        low, high = self._interval(sums, frequency_weights, level)
+        return float(low), float(high)
 
     def merge_state(self, metrics: Iterable[Any]) -> None:
         """Adds what other metrics of the same configuration have seen.
@@ -250,7 +248,7 @@ class StreamingMetric(keras.metrics.Metric):
             own = self.state_dict()
             for state in states:
                 sums = own["sums"] + np.asarray(state["sums"], "int64")
-                own["sums"] = exact_sums.carried(sums).astype("int64")
+                own["sums"] = exact_sums.normalize_limbs(sums).astype("int64")
                 own["flags"] += all_flags(state["flags"])
             self._assign(own)
 
@@ -258,9 +256,8 @@ class StreamingMetric(keras.metrics.Metric):
         """All that was summed, to store, send, add and merge.
 
         Returns:
-            A dict of the int64 arrays `"sums"` and `"flags"`, which add; of
-            `"config"`, what must be equal for that; and of `"schema"`, the
-            version of this layout.
+            A dict: the int64 arrays `"sums"` and `"flags"` add, `"config"` must
+            be equal for that, `"schema"` is the version of this layout.
         """
         return {
             "schema": SCHEMA,
@@ -271,9 +268,6 @@ class StreamingMetric(keras.metrics.Metric):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Replaces what was summed by a `state_dict()`, or a sum of some.
-
-        Args:
-            state: As `state_dict()` returns it.
 
         Raises:
             ValueError: If it is of another configuration or schema.
@@ -286,25 +280,26 @@ class StreamingMetric(keras.metrics.Metric):
         reading = self.reading._asdict()
         if reading["pixels_per_image"] is None:
             del reading["pixels_per_image"], reading["seed"]
-        return {**super().get_config(), **reading}
+        return super().get_config() | reading
 
-    def _value(self, sums: Any, whole: Any) -> Any:
-        """The value of int32 sums (either).
+    def _value(self, sums: Any, frequency_weights: Any) -> Any:
+        """The value of int32 sums (array-agnostic).
 
         Args:
             sums: The array of the state, or a tensor of it.
-            whole: Whether weights are counts so far, a bool of the same kind.
+            frequency_weights: Whether weights are counts so far, a bool of
+                the same kind.
         """
         raise NotImplementedError
 
-    def _known(self, sums: Any, whole: Any) -> Any:
+    def _known(self, sums: Any, frequency_weights: Any) -> Any:
         """The value, or NaN if predictions came of which none counts."""
-        return self._nan_if_lost(self._value(sums, whole), sums)
+        return self._nan_if_lost(self._value(sums, frequency_weights), sums)
 
-    def _nan_if_lost(self, value: Any, counted: Any) -> Any:
-        return nan_if_lost(value, self._seen_flags()[_INVALID], counted)
+    def _nan_if_lost(self, value: Any, mask: Any) -> Any:
+        return nan_if_lost(value, self._seen_flags()[_INVALID], mask)
 
-    def _interval(self, sums: np.ndarray, whole: bool, level: float) -> Any:
+    def _interval(self, sums: Any, frequency_weights: Any, level: float) -> Any:
         raise NotImplementedError(
             f"`{type(self).__name__}` has no interval from its state"
         )
@@ -335,7 +330,7 @@ class StreamingMetric(keras.metrics.Metric):
                 read_as_logits(batch, num_invalid),
             ]
         )
-        batch = [self.summary.summarise(records) for records in parts]
+        batch = [self.summary.update(records) for records in parts]
         with self._turn():
             sums = self.sums.value
             for limbs in batch:
@@ -347,15 +342,15 @@ class StreamingMetric(keras.metrics.Metric):
     def _turn(self) -> Any:
         """What keeps other threads from updating meanwhile.
 
-        Nothing in a compiled step, nor where replicas run side by side: each
-        of these has a state of its own, and they wait for one another.
+        Nothing in a compiled step, nor under replicas, each of which has a
+        state of its own.
         """
-        if num_replicas() > 1 or concrete(self.flags) is None:
+        if num_replicas() > 1 or value_if_eager(self.flags) is None:
             return contextlib.nullcontext()
         return _LOCK
 
     def _exact_sums(self) -> tuple[np.ndarray, bool]:
-        """Sums and `whole` on the host, where formulas run in float64."""
+        """Float64 sums on the host, and `frequency_weights`."""
         sums = ops.convert_to_numpy(self.sums)
         flags = ops.convert_to_numpy(self.flags)
         if flags[_PROBABILITIES] and not self._has_warned:
@@ -363,15 +358,17 @@ class StreamingMetric(keras.metrics.Metric):
             warn(as_logits_message(f"y_pred` of `{self.name}"))
         return sums, int(flags[_FRACTIONAL]) == 0
 
-    def _whole(self) -> Any:
-        return ops.equal(self.flags[_FRACTIONAL], 0)
+    def _from_tensors(self) -> Any:
+        """The value while a graph is traced."""
+        frequency_weights = ops.equal(self.flags[_FRACTIONAL], 0)
+        return self._known(ops.convert_to_tensor(self.sums), frequency_weights)
 
     def _has_all_rows(self) -> Any:
         return self._seen_flags()[_WITHOUT_ROWS] == 0
 
     def _seen_flags(self) -> Any:
         """The flags, on the host where that is possible."""
-        flags = concrete(self.flags)
+        flags = value_if_eager(self.flags)
         return ops.convert_to_tensor(self.flags) if flags is None else flags
 
     def _comparable_config(self) -> dict[str, Any]:
@@ -386,7 +383,8 @@ class StreamingMetric(keras.metrics.Metric):
         check_state(state, self._comparable_config(), shapes)
 
     def _assign(self, state: dict[str, Any]) -> None:
-        assign_sum(self.sums, exact_sums.carried(np.asarray(state["sums"])))
+        sums = exact_sums.normalize_limbs(np.asarray(state["sums"]))
+        assign_sum(self.sums, sums)
         flags = np.minimum(all_flags(state["flags"]), 2**31 - 1)
         assign_sum(self.flags, flags.astype("int32"))
 

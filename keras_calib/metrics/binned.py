@@ -69,13 +69,13 @@ class BinnedMetric(StreamingMetric):
             **super().get_config(),
         }
 
-    def _value(self, sums, whole):
-        return self._quantity.value(self.summary.bins(sums), whole)
+    def _value(self, sums, frequency_weights):
+        return self._quantity.value(self.summary.bins(sums), frequency_weights)
 
-    def _interval(self, sums, whole, level):
+    def _interval(self, sums, frequency_weights, level):
         norm = self._quantity.norm
         if norm is None:
-            return super()._interval(sums, whole, level)
+            return super()._interval(sums, frequency_weights, level)
         return error_interval(self.summary.bins(sums), norm=norm, level=level)
 
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import keras
 
+from keras_calib.backend.errors import invalid
 from keras_calib.formulas.bins import CLOSED
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.states.classwise import ClassBinSummary
 from keras_calib.metrics.states.classwise import ClassHistogramSummary
@@ -105,7 +105,7 @@ class ClasswiseECE(StreamingMetric):
             **super().get_config(),
         }
 
-    def _value(self, sums, whole):
+    def _value(self, sums, frequency_weights):
         if self.edges == "width":
             return self.summary.error(sums)
-        return self.summary.error(sums, self.num_bins, whole)
+        return self.summary.error(sums, self.num_bins, frequency_weights)

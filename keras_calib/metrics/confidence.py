@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.inputs.checks import invalid
+from keras_calib.backend.errors import invalid
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.registry import confidence_interval
 from keras_calib.metrics.states.moments import MomentSummary
@@ -57,11 +57,11 @@ class MeanMetric(StreamingMetric):
     ):
         super().__init__(MomentSummary(value, needs_rows=needs_rows), **kwargs)
 
-    def _value(self, sums, whole):
+    def _value(self, sums, frequency_weights):
         moments = self.summary.moments(sums)
         return safe_divide(moments.total[0], moments.weight[0])
 
-    def _interval(self, sums, whole, level):
+    def _interval(self, sums, frequency_weights, level):
         moments = self.summary.moments(sums)
         moments = type(moments)(*(x[0] for x in moments))
         return confidence_interval(self._quantity, moments, level)

@@ -90,12 +90,12 @@ class AECE(StreamingMetric):
         They hold for the exact function on the same predictions, with ties
         averaged or in any order.
         """
-        sums, whole = self._exact_sums()
+        sums, frequency_weights = self._exact_sums()
         return histogram_aece_bounds(
             self.summary,
             self.summary.cells(sums),
             self.num_bins,
-            whole,
+            frequency_weights,
             self.edges,
         )
 
@@ -107,18 +107,21 @@ class AECE(StreamingMetric):
             **super().get_config(),
         }
 
-    def _bins(self, sums, whole):
+    def _bins(self, sums, frequency_weights):
         return equal_mass_bins(
             self.summary.cells(sums),
             self.num_bins,
-            whole,
+            frequency_weights,
             self.summary.weight_ratio(sums),
         )
 
-    def _value(self, sums, whole):
+    def _value(self, sums, frequency_weights):
         return aece_of_cells(
-            self.summary.cells(sums), self.num_bins, whole, self.edges
+            self.summary.cells(sums),
+            self.num_bins,
+            frequency_weights,
+            self.edges,
         )
 
-    def _interval(self, sums, whole, level):
-        return error_interval(self._bins(sums, whole), level=level)
+    def _interval(self, sums, frequency_weights, level):
+        return error_interval(self._bins(sums, frequency_weights), level=level)

@@ -7,10 +7,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.formulas import scores
+from keras_calib.formulas.risk_coverage import RiskCoverageCurve
 from keras_calib.formulas.risk_coverage import aurc_of_groups
-from keras_calib.formulas.score_names import SCORE_RANGES
-from keras_calib.formulas.score_names import score_function
-from keras_calib.functional.risk_coverage import RiskCoverageCurve
+from keras_calib.formulas.scores import SCORE_RANGES
 from keras_calib.inputs.checks import check_in
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.reading import score_input
@@ -22,7 +22,7 @@ from keras_calib.metrics.registry import rank_bounds
 from keras_calib.metrics.registry import rank_interval
 from keras_calib.metrics.states.histogram import UNBOUNDED
 from keras_calib.metrics.states.histogram import HistogramSummary
-from keras_calib.metrics.states.records import log_odds_of
+from keras_calib.numerics.softmax import log_odds_of
 
 __all__ = ["HistogramMetric", "score_summary"]
 
@@ -33,7 +33,7 @@ def score_summary(
     resolution: int,
 ) -> HistogramSummary:
     """The histogram of a ranking score."""
-    function = score_function(score)
+    function = scores.get(score)
     if score_range is None:
         score_range = SCORE_RANGES.get(score, "real")
     check_in("score_range", score_range, ("unit", "real"))
@@ -83,15 +83,15 @@ class HistogramMetric(StreamingMetric):
 
         The exact value of the same predictions lies between them.
         """
-        sums, whole = self._exact_sums()
+        sums, frequency_weights = self._exact_sums()
         groups = self.summary.ranked(sums)
-        return rank_bounds(self._quantity, groups, whole, self)
+        return rank_bounds(self._quantity, groups, frequency_weights, self)
 
     def aurc(self) -> float:
         """The AURC of the same ranking, in float64."""
-        sums, whole = self._exact_sums()
+        sums, frequency_weights = self._exact_sums()
         groups = self.summary.ranked(sums)
-        return float(aurc_of_groups(groups, np.asarray(whole)))
+        return float(aurc_of_groups(groups, np.asarray(frequency_weights)))
 
     def curve(self) -> RiskCoverageCurve:
         """The risk-coverage curve at the edges of the cells."""
@@ -119,15 +119,15 @@ class HistogramMetric(StreamingMetric):
             config = {**config, "score": score}
         return cls(**config)
 
-    def _value(self, sums, whole):
+    def _value(self, sums, frequency_weights):
         groups = self.summary.ranked(sums)
-        return RANK[self._quantity].value(groups, whole, self)
+        return RANK[self._quantity].value(groups, frequency_weights, self)
 
-    def _interval(self, sums, whole, level):
+    def _interval(self, sums, frequency_weights, level):
         return rank_interval(
             self._quantity,
             self.summary.ranked(sums),
-            whole,
+            frequency_weights,
             self,
             self.summary.weight_ratio(sums),
             level,

@@ -12,11 +12,11 @@ from keras_calib.formulas.binned_errors import nll_decomposition
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.intervals import Moments
 from keras_calib.formulas.intervals import mean_interval
-from keras_calib.functional.proper import LARGEST_LOSS
-from keras_calib.functional.proper import brier_losses
-from keras_calib.functional.proper import check_clip
-from keras_calib.functional.proper import log_losses
-from keras_calib.functional.proper import summable_losses
+from keras_calib.formulas.proper import LARGEST_LOSS
+from keras_calib.formulas.proper import brier_losses
+from keras_calib.formulas.proper import check_clip
+from keras_calib.formulas.proper import log_losses
+from keras_calib.formulas.proper import summable_losses
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.states.bins import BinSummary
 from keras_calib.metrics.states.composite import CompositeSummary
@@ -107,11 +107,11 @@ class _ProperScore(StreamingMetric):
         parts = self.summary.split(self._exact_sums()[0])
         return self.summary.parts["bins"].bins(parts["bins"])
 
-    def _value(self, sums, whole):
+    def _value(self, sums, frequency_weights):
         moments = self._moments(sums)
         return safe_divide(moments.total[0], moments.weight[0])
 
-    def _interval(self, sums, whole, level):
+    def _interval(self, sums, frequency_weights, level):
         moments = self._moments(sums)
         losses = self.summary.split(sums)["losses"]
         return score_interval(

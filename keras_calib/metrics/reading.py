@@ -6,15 +6,14 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
 from keras_calib.inputs.readers import Predictions
-from keras_calib.inputs.readers import possible_labels
-from keras_calib.inputs.readers import read_labels
-from keras_calib.inputs.readers import read_predictions
 from keras_calib.inputs.readers import split_objectness
+from keras_calib.inputs.readers import standardize_labels
+from keras_calib.inputs.readers import standardize_predictions
+from keras_calib.inputs.readers import valid_labels_mask
 from keras_calib.inputs.rows import LOOSE_TOLERANCE
 from keras_calib.inputs.rows import check_row_sums
 from keras_calib.inputs.rows import resembles_probabilities
@@ -25,13 +24,14 @@ from keras_calib.inputs.values import in_unit_interval
 from keras_calib.inputs.values import is_made_up
 from keras_calib.inputs.values import located
 from keras_calib.inputs.weights import broadcast_weight
-from keras_calib.inputs.weights import read_weight
+from keras_calib.inputs.weights import standardize_weights
 from keras_calib.metrics.states.records import Records
-from keras_calib.metrics.states.records import log_odds_of
 from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import concrete
-from keras_calib.numerics.arrays import to_logits
+from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.arrays import value_if_eager
 from keras_calib.numerics.hashing import sample_pixels
+from keras_calib.numerics.softmax import log_odds_of
+from keras_calib.numerics.softmax import to_logits
 
 __all__ = [
     "Reading",
@@ -78,14 +78,14 @@ def read_batch(
         weight = broadcast_weight(weight, y_pred, reading.axis)
         # What is wrong with a weight is for others to say.
         counts = _both(counts, ops.not_equal(weight, 0))
-    labels, valid = read_labels(
+    labels, valid = standardize_labels(
         y_true,
         y_pred,
         axis=reading.axis,
         ignore_class=reading.ignore_class,
         counts=counts,
     )
-    outputs = read_predictions(
+    outputs = standardize_predictions(
         y_pred,
         from_logits=reading.from_logits,
         axis=reading.axis,
@@ -109,13 +109,13 @@ def read_batch(
     outputs = batch.outputs
     if is_empty(batch):
         return batch, ops.zeros((), dtype="int32")
-    valid, weight, num_invalid = _settle(
+    valid, weight, num_invalid = _resolve_mask(
         batch.valid,
         batch.weight,
         usable_outputs(
             outputs, reading.from_logits, _tolerance(y_pred.dtype, outputs)
         ),
-        possible_labels(batch.labels, outputs.shape[-1]),
+        valid_labels_mask(batch.labels, outputs.shape[-1]),
         outputs=outputs,
         from_logits=reading.from_logits,
     )
@@ -144,7 +144,7 @@ def read_scores(
         )
     weight = sample_weight
     if weight is not None:
-        weight = read_weight(weight, shape_of(score))
+        weight = standardize_weights(weight, shape_of(score))
         weight = ops.broadcast_to(weight, ops.shape(score))
         weight = ops.reshape(ops.cast(weight, "float32"), (-1,))
     score, correct = ops.reshape(score, (-1,)), ops.reshape(correct, (-1,))
@@ -153,7 +153,7 @@ def read_scores(
         usable = ops.logical_and(usable, in_unit_interval(score))
     else:
         usable = ops.logical_and(usable, ops.isfinite(score))
-    counted, weight, num_invalid = _settle(
+    counted, weight, num_invalid = _resolve_mask(
         None, weight, usable, None, what="`confidence` or `correct`"
     )
     score = ops.where(counted, score, ops.zeros_like(score))
@@ -211,12 +211,12 @@ def _tolerance(dtype: Any, outputs: Any) -> float:
     Compiled code does not see whether values are half precision that was cast,
     and can neither raise nor warn.
     """
-    if concrete(outputs[:1]) is None:
+    if value_if_eager(outputs[:1]) is None:
         return LOOSE_TOLERANCE
     return sum_tolerance(dtype)
 
 
-def _settle(
+def _resolve_mask(
     valid: Any,
     weight: Any,
     usable: Any,
@@ -245,11 +245,11 @@ def _settle(
         seen = ops.logical_or(weight > 0, ops.logical_not(good))
         shown = seen if valid is None else ops.logical_and(valid, seen)
     num_invalid = _count_outside(usable, shown)
-    count = concrete(num_invalid)
+    count = value_if_eager(num_invalid)
     is_eager = count is not None
     if is_eager and count:
         bad = _outside(usable, shown)
-        _judge(concrete(bad), outputs, from_logits, what)
+        _judge(value_if_eager(bad), outputs, from_logits, what)
         usable = ops.logical_or(usable, bad)
         num_invalid = ops.zeros_like(num_invalid)
     if possible is not None:
@@ -279,7 +279,7 @@ def _judge(bad: np.ndarray, outputs: Any, from_logits: bool, what: str) -> None:
     if outputs is not None and not from_logits:
         if is_made_up(outputs):
             return
-        rows = concrete(outputs)
+        rows = value_if_eager(outputs)
         inside = usable_outputs(rows, False, tolerance=np.inf)
         if inside[bad].all():
             check_row_sums(rows, "y_pred", bad)

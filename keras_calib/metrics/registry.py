@@ -29,6 +29,7 @@ from keras_calib.formulas.operating_points import (
 )
 from keras_calib.formulas.operating_points import risk_at_coverage_of_groups
 from keras_calib.formulas.risk_coverage import RankedGroups
+from keras_calib.formulas.risk_coverage import RiskCoverageCurve
 from keras_calib.formulas.risk_coverage import augrc_bounds_of_groups
 from keras_calib.formulas.risk_coverage import augrc_of_groups
 from keras_calib.formulas.risk_coverage import aurc_bounds_of_groups
@@ -39,7 +40,6 @@ from keras_calib.formulas.risk_coverage import failure_auroc_bounds_of_groups
 from keras_calib.formulas.risk_coverage import failure_auroc_of_groups
 from keras_calib.formulas.risk_coverage import normalized_aurc_bounds_of_groups
 from keras_calib.formulas.risk_coverage import normalized_aurc_of_groups
-from keras_calib.functional.risk_coverage import RiskCoverageCurve
 from keras_calib.metrics.states.histogram import Cells
 from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.numerics.arrays import safe_divide
@@ -93,17 +93,27 @@ class BinnedQuantity(NamedTuple):
 
 RANK = {
     "aurc": RankQuantity(
-        lambda groups, whole, _: aurc_of_groups(groups, whole),
-        lambda groups, whole, _: aurc_bounds_of_groups(groups, whole),
+        lambda groups, frequency_weights, _: aurc_of_groups(
+            groups, frequency_weights
+        ),
+        lambda groups, frequency_weights, _: aurc_bounds_of_groups(
+            groups, frequency_weights
+        ),
     ),
     "eaurc": RankQuantity(
-        lambda groups, whole, _: eaurc_of_groups(groups, whole),
-        lambda groups, whole, _: eaurc_bounds_of_groups(groups, whole),
+        lambda groups, frequency_weights, _: eaurc_of_groups(
+            groups, frequency_weights
+        ),
+        lambda groups, frequency_weights, _: eaurc_bounds_of_groups(
+            groups, frequency_weights
+        ),
     ),
     "naurc": RankQuantity(
-        lambda groups, whole, _: normalized_aurc_of_groups(groups, whole),
-        lambda groups, whole, _: normalized_aurc_bounds_of_groups(
-            groups, whole
+        lambda groups, frequency_weights, _: normalized_aurc_of_groups(
+            groups, frequency_weights
+        ),
+        lambda groups, frequency_weights, _: normalized_aurc_bounds_of_groups(
+            groups, frequency_weights
         ),
     ),
     "augrc": RankQuantity(
@@ -120,24 +130,24 @@ RANK = {
     ),
     "coverage_at_risk": RankQuantity(
         lambda groups, _, at: coverage_at_risk_of_groups(groups, at.risk),
-        lambda groups, whole, at: coverage_at_risk_bounds_of_groups(
-            groups, at.risk, whole
+        lambda groups, frequency_weights, at: coverage_at_risk_bounds_of_groups(
+            groups, at.risk, frequency_weights
         ),
     ),
     "coverage_at_accuracy": RankQuantity(
         lambda groups, _, at: coverage_at_risk_of_groups(
             groups, 1.0 - at.accuracy
         ),
-        lambda groups, whole, at: coverage_at_risk_bounds_of_groups(
-            groups, 1.0 - at.accuracy, whole
+        lambda groups, frequency_weights, at: coverage_at_risk_bounds_of_groups(
+            groups, 1.0 - at.accuracy, frequency_weights
         ),
     ),
     "risk_at_coverage": RankQuantity(
-        lambda groups, whole, at: risk_at_coverage_of_groups(
-            groups, at.coverage, whole
+        lambda groups, frequency_weights, at: risk_at_coverage_of_groups(
+            groups, at.coverage, frequency_weights
         ),
-        lambda groups, whole, at: risk_at_coverage_bounds_of_groups(
-            groups, at.coverage, whole
+        lambda groups, frequency_weights, at: risk_at_coverage_bounds_of_groups(
+            groups, at.coverage, frequency_weights
         ),
     ),
 }
@@ -184,10 +194,12 @@ def mode_of(name: str) -> str | None:
 
 
 def rank_bounds(
-    name: str, groups: RankedGroups, whole: bool, options: Any
+    name: str, groups: RankedGroups, frequency_weights: bool, options: Any
 ) -> tuple[float, float]:
     """Bounds of a rank quantity of groups in float64."""
-    low, high = RANK[name].bounds(groups, np.asarray(whole), options)
+    low, high = RANK[name].bounds(
+        groups, np.asarray(frequency_weights), options
+    )
     low, high = float(low), float(high)
     if name == "failure_auroc":
         # A difference from 1, rounded as that.
@@ -198,7 +210,7 @@ def rank_bounds(
 def rank_interval(
     name: str,
     groups: RankedGroups,
-    whole: bool,
+    frequency_weights: bool,
     options: Any,
     weight_ratio: float,
     level: float,
@@ -221,7 +233,9 @@ def rank_interval(
             wrong_before=np.cumsum(wrong) - wrong,
             slope=np.where((right > 0) & (wrong > 0), slope, 0.0),
         )
-        return float(RANK[name].value(resampled, np.asarray(whole), options))
+        return float(
+            RANK[name].value(resampled, np.asarray(frequency_weights), options)
+        )
 
     # Empty cells stay empty.
     filled = groups.mass > 0
@@ -268,15 +282,18 @@ def lost_order(
 
 
 def confidence_by_cell(name: str, cells: Cells) -> tuple[Any, Any]:
-    """Mass, and sum of the values whose mean is asked for, by cell (either)."""
+    """Mass, and sum of the values whose mean is asked for, by cell.
+
+    Array-agnostic.
+    """
     right = cells.mass - cells.wrong
     if name == "accuracy":
         return cells.mass, right
     if name == "mean_confidence":
         return cells.mass, cells.confidence
     if name == "overconfidence":
-        return cells.wrong, cells.residual + cells.doubt
-    return right, cells.doubt
+        return cells.wrong, cells.residual + cells.correct_one_minus_confidence
+    return right, cells.correct_one_minus_confidence
 
 
 def confidence_moments(name: str, cells: Cells, weight_ratio: float) -> Moments:

@@ -6,11 +6,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.formulas.intervals import mean_interval
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_rank
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
 from keras_calib.inputs.readers import Predictions
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics.base import StreamingMetric
@@ -18,9 +17,10 @@ from keras_calib.metrics.reading import is_empty
 from keras_calib.metrics.reading import read_batch
 from keras_calib.metrics.states.moments import MomentSummary
 from keras_calib.metrics.states.records import Records
-from keras_calib.metrics.states.records import observe
+from keras_calib.metrics.states.records import top1_of_batch
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import shape_of
 
 __all__ = ["PerImage"]
 
@@ -180,16 +180,16 @@ class PerImage(StreamingMetric):
         batch = Predictions(from_logits=self.reading.from_logits, **fields)
         summary = self.metric.summary
         value = self.metric._value(
-            summary.summarise(observe(batch)), ops.convert_to_tensor(True)
+            summary.update(top1_of_batch(batch)), ops.convert_to_tensor(True)
         )
         count = ops.sum(ops.cast(batch.valid, "float32"))
         return ops.cast(value, "float32"), count
 
-    def _value(self, sums, whole):
+    def _value(self, sums, frequency_weights):
         moments = self.summary.moments(sums)
         return safe_divide(moments.total[0], moments.weight[0])
 
-    def _interval(self, sums, whole, level):
+    def _interval(self, sums, frequency_weights, level):
         moments = self.summary.moments(sums)
         moments = type(moments)(*(x[0] for x in moments))
         ends = mean_interval(moments, level=level, unseen=(0.0, self._largest))

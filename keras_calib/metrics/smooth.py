@@ -4,19 +4,19 @@ from typing import Any
 
 import keras
 
-from keras_calib.functional.smooth import smooth_error_of_points
+from keras_calib.formulas.smooth import smooth_error_of_points
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.states.histogram import Cells
 from keras_calib.metrics.states.histogram import HistogramSummary
-from keras_calib.numerics.arrays import namespace
+from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["SmoothECE", "smooth_error_of_cells"]
 
 
 def smooth_error_of_cells(cells: Cells) -> Any:
-    """smECE of the cells of a histogram of the confidence (either)."""
-    total = namespace(cells.mass).sum(cells.mass)
+    """smECE of the cells of a histogram of the confidence (array-agnostic)."""
+    total = array_namespace(cells.mass).sum(cells.mass)
     return smooth_error_of_points(
         safe_divide(cells.confidence, cells.mass),
         safe_divide(cells.residual, total),
@@ -73,5 +73,5 @@ class SmoothECE(StreamingMetric):
     def get_config(self):
         return {"resolution": self.resolution, **super().get_config()}
 
-    def _value(self, sums, whole):
+    def _value(self, sums, frequency_weights):
         return smooth_error_of_cells(self.summary.cells(sums))

@@ -6,9 +6,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.inputs.checks import invalid
+from keras_calib.backend.errors import invalid
 from keras_calib.numerics import exact_sums
-from keras_calib.numerics.arrays import namespace
+from keras_calib.numerics.arrays import array_namespace
 
 __all__ = ["SCHEMA", "check_state", "nan_if_lost", "state_of", "what_is_wrong"]
 
@@ -91,7 +91,9 @@ def state_of(metric: Any, cls: type) -> dict[str, Any]:
 
 
 def nan_if_lost(value: Any, num_invalid: Any, counted: Any) -> Any:
-    """A value, or NaN where predictions came of which none counts (either).
+    """A value, or NaN where predictions came of which none counts.
+
+    Array-agnostic.
 
     A callback would take the value of nothing, 0, for the best of all.
 
@@ -100,7 +102,7 @@ def nan_if_lost(value: Any, num_invalid: Any, counted: Any) -> Any:
         num_invalid: Number of predictions that could not count.
         counted: Sums of those that the value is made of; all 0 without any.
     """
-    xp = namespace(counted)
+    xp = array_namespace(counted)
     lost = xp.logical_and(num_invalid > 0, xp.logical_not(xp.any(counted)))
     return keras.tree.map_structure(
         lambda x: xp.where(lost, xp.full_like(x, float("nan")), x), value

@@ -13,8 +13,9 @@ from keras_calib.formulas.binned_errors import nll_decomposition
 from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.intervals import Moments
-from keras_calib.functional.proper import check_clip
-from keras_calib.functional.risk_coverage import RiskCoverageCurve
+from keras_calib.formulas.proper import check_clip
+from keras_calib.formulas.risk_coverage import RiskCoverageCurve
+from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
@@ -46,9 +47,9 @@ from keras_calib.metrics.states.equal_mass import equal_mass_bins
 from keras_calib.metrics.states.equal_mass import histogram_aece_bounds
 from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.metrics.states.moments import MomentSummary
-from keras_calib.numerics.arrays import concrete
-from keras_calib.numerics.arrays import namespace
+from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import value_if_eager
 
 __all__ = ["CalibrationMetrics"]
 
@@ -67,8 +68,7 @@ class CalibrationMetrics(StreamingMetric):
     `average_calibration_error`, `overconfidence_error`, `aece`, `aurc`,
     `eaurc`, `naurc`, `augrc`, `failure_auroc`, `failure_fpr95`,
     `coverage_at_risk`, `coverage_at_accuracy`, `risk_at_coverage` and, if
-    asked for, `smooth_ece`. Each is what the metric class of that name
-    gives.
+    asked for, `smooth_ece`, as the metric class of that name gives each.
 
     Args:
         include: Names of the metrics, or None for all but `smooth_ece`,
@@ -169,12 +169,12 @@ class CalibrationMetrics(StreamingMetric):
                 self, self.reported_names, y_pred
             )
         super().update_state(y_true, y_pred, sample_weight)
-        if self.refresh_every == 1 or concrete(self.flags) is not None:
+        if self.refresh_every == 1 or value_if_eager(self.flags) is not None:
             return
         due = ops.equal(self.num_updates % self.refresh_every, 0)
         shown = ops.cond(
             due,
-            lambda: ops.stack(list(self._all_values().values())),
+            lambda: ops.stack(list(self._from_tensors().values())),
             lambda: ops.convert_to_tensor(self.shown),
         )
         self.shown.assign(shown)
@@ -182,7 +182,7 @@ class CalibrationMetrics(StreamingMetric):
 
     def result(self):
         """The values so far, a dict of scalar tensors."""
-        if self.refresh_every == 1 or concrete(self.flags) is not None:
+        if self.refresh_every == 1 or value_if_eager(self.flags) is not None:
             return super().result()
         return {
             self.prefix + name: ops.cast(self.shown[i], self.dtype)
@@ -234,30 +234,31 @@ class CalibrationMetrics(StreamingMetric):
 
     def aurc(self) -> float:
         """The AURC so far, in float64."""
-        sums, whole = self._exact_sums()
+        sums, frequency_weights = self._exact_sums()
         groups = TableReadings(self.summary, sums).groups
-        return float(RANK["aurc"].value(groups, np.asarray(whole), self))
+        return float(aurc_of_groups(groups, np.asarray(frequency_weights)))
 
     def curve(self) -> RiskCoverageCurve:
         """The risk-coverage curve at the edges of the cells; log-odds."""
         readings = self._readings()
-        return curve_of_groups(
-            readings.groups, readings.histogram.lower_score()
-        )
+        edges = readings.histogram.lower_score()
+        return curve_of_groups(readings.groups, edges)
 
     def bounds(self) -> dict[str, tuple[float, float]]:
         """Certified bounds of the rank metrics and `aece`, by name."""
-        sums, whole = self._exact_sums()
-        readings = TableReadings(self.summary, sums)
-        bounds = {}
+        sums, frequency_weights = self._exact_sums()
+        readings, bounds = TableReadings(self.summary, sums), {}
         for name in self.include:
             if name == "aece":
                 bounds[self.prefix + name] = histogram_aece_bounds(
-                    readings.histogram, readings.cells, self.num_bins, whole
+                    readings.histogram,
+                    readings.cells,
+                    self.num_bins,
+                    frequency_weights,
                 )
             elif name in RANK:
                 bounds[self.prefix + name] = rank_bounds(
-                    name, readings.groups, whole, self
+                    name, readings.groups, frequency_weights, self
                 )
         return bounds
 
@@ -271,8 +272,8 @@ class CalibrationMetrics(StreamingMetric):
             Two floats, see `calibration_decomposition`.
         """
         check_in("score", score, _LOSSES[::-1])
-        parts = {"brier": brier_decomposition, "nll": nll_decomposition}
-        return Decomposition(*(float(x) for x in parts[score](self.bins())))
+        parts = brier_decomposition if score == "brier" else nll_decomposition
+        return Decomposition(*map(float, parts(self.bins())))
 
     def interval(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
         """Confidence intervals by name, of those that have one.
@@ -284,14 +285,12 @@ class CalibrationMetrics(StreamingMetric):
             `(low, high)` by name, as the metric classes give them; without
             `overconfidence_error` and `smooth_ece`.
         """
-        sums, whole = self._exact_sums()
-        readings = TableReadings(self.summary, sums)
-        intervals = {}
+        sums, frequency_weights = self._exact_sums()
+        readings, intervals = TableReadings(self.summary, sums), {}
         for name in self.include:
-            found = self._one_interval(name, readings, whole, level)
+            found = self._one_interval(name, readings, frequency_weights, level)
             if found is not None:
-                low, high = found
-                intervals[self.prefix + name] = (float(low), float(high))
+                intervals[self.prefix + name] = tuple(map(float, found))
         return intervals
 
     def get_config(self):
@@ -309,9 +308,6 @@ class CalibrationMetrics(StreamingMetric):
             **super().get_config(),
         }
 
-    def _all_values(self) -> dict[str, Any]:
-        return self._known(ops.convert_to_tensor(self.sums), self._whole())
-
     def _comparable_config(self):
         config = super()._comparable_config()
         # What is shown meanwhile has no part in the sums.
@@ -324,10 +320,10 @@ class CalibrationMetrics(StreamingMetric):
     def _readings(self) -> TableReadings:
         return TableReadings(self.summary, self._exact_sums()[0])
 
-    def _value(self, sums, whole):
+    def _value(self, sums, frequency_weights):
         readings = TableReadings(self.summary, sums)
         return {
-            self.prefix + name: self._one(name, readings, whole)
+            self.prefix + name: self._one(name, readings, frequency_weights)
             for name in self.include
         }
 
@@ -336,22 +332,23 @@ class CalibrationMetrics(StreamingMetric):
         of_logits = self.reading.from_logits and self._has_all_rows()
         if of_logits and any(name in RANK for name in self.include):
             limbs = self.summary.split(sums)["histogram"]
-            yield from lost_order(
-                self.name, self.summary.parts["histogram"], limbs
-            )
+            histogram = self.summary.parts["histogram"]
+            yield from lost_order(self.name, histogram, limbs)
 
-    def _one(self, name, readings, whole):
-        xp = namespace(readings.limbs["histogram"])
+    def _one(self, name, readings, frequency_weights):
+        xp = array_namespace(readings.limbs["histogram"])
         if name in RANK:
-            return RANK[name].value(readings.groups, whole, self)
+            return RANK[name].value(readings.groups, frequency_weights, self)
         if name in BINNED:
-            return BINNED[name].value(readings.bins, whole)
+            return BINNED[name].value(readings.bins, frequency_weights)
         if name in CONFIDENCE:
             mass, total = confidence_by_cell(name, readings.cells)
             mass = xp.sum(mass)
             return self._nan_if_lost(safe_divide(xp.sum(total), mass), mass)
         if name == "aece":
-            return aece_of_cells(readings.cells, self.num_bins, whole)
+            return aece_of_cells(
+                readings.cells, self.num_bins, frequency_weights
+            )
         if name == "smooth_ece":
             return smooth_error_of_cells(readings.cells)
         moments, i = readings.moments, _LOSSES.index(name)
@@ -360,10 +357,15 @@ class CalibrationMetrics(StreamingMetric):
             self._has_all_rows(), mean, xp.full_like(mean, float("nan"))
         )
 
-    def _one_interval(self, name, readings, whole, level):
+    def _one_interval(self, name, readings, frequency_weights, level):
         if name in RANK:
             return rank_interval(
-                name, readings.groups, whole, self, readings.weight_ratio, level
+                name,
+                readings.groups,
+                frequency_weights,
+                self,
+                readings.weight_ratio,
+                level,
             )
         if name in BINNED:
             norm = BINNED[name].norm
@@ -376,7 +378,10 @@ class CalibrationMetrics(StreamingMetric):
             return confidence_interval(name, moments, level)
         if name == "aece":
             bins = equal_mass_bins(
-                readings.cells, self.num_bins, whole, readings.weight_ratio
+                readings.cells,
+                self.num_bins,
+                frequency_weights,
+                readings.weight_ratio,
             )
             return error_interval(bins, level=level)
         if name == "smooth_ece":

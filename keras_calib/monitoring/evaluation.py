@@ -15,11 +15,11 @@ import numpy as np
 from keras_calib.analysis.regularizers import RegularizerHistogram
 from keras_calib.analysis.regularizers import flipped_share
 from keras_calib.analysis.regularizers import regularizer_histogram
+from keras_calib.backend.errors import invalid
 from keras_calib.formulas.bins import BinSums
 from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.readers import read_labels
 from keras_calib.inputs.readers import split_objectness
+from keras_calib.inputs.readers import standardize_labels
 from keras_calib.losses import BatchCoupledLoss
 from keras_calib.losses import PerSampleLoss
 from keras_calib.numerics.arrays import to_numpy
@@ -29,7 +29,7 @@ from keras_calib.predictions.collect import labels_of
 from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = [
-    "DataSetMeter",
+    "DatasetEvaluator",
     "LoggedEpoch",
     "LoggerReading",
     "Measured",
@@ -106,7 +106,7 @@ class Measured(NamedTuple):
     predicted: Predicted | None
 
 
-class DataSetMeter:
+class DatasetEvaluator:
     """Measures what a model predicts on a data set.
 
     Args:
@@ -181,7 +181,7 @@ class _NotFiniteError(Exception):
 class _Run:
     """What one pass has seen so far."""
 
-    def __init__(self, meter: DataSetMeter):
+    def __init__(self, meter: DatasetEvaluator):
         self.meter = meter
         metrics = list(meter.metrics)
         if meter.diagram is not None and meter.diagram not in metrics:
@@ -270,7 +270,7 @@ class _Run:
         outputs, axis = batch.outputs, reading.axis
         if outputs.shape[axis] == 1 and reading.ignore_class is None:
             # Of one channel labels may be probabilities: rows of two.
-            labels, _ = read_labels(labels, outputs, axis=axis)
+            labels, _ = standardize_labels(labels, outputs, axis=axis)
             labels = np.moveaxis(to_numpy(labels), -1, axis)
         outputs = np.moveaxis(outputs, axis, -1)
         logits = to_numpy(to_model_logits(outputs, reading.from_logits))
@@ -293,7 +293,7 @@ class _Run:
             return Ellipsis
         if reading.objectness:
             labels, _, _ = split_objectness(labels, reading.ignore_class)
-        _, valid = read_labels(
+        _, valid = standardize_labels(
             labels,
             batch.outputs,
             axis=reading.axis,

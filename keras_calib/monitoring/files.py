@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.files import replacing
 from keras_calib.backend.locks import PathLock
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.inputs.checks import invalid
 from keras_calib.monitoring.evaluation import LoggedEpoch
 from keras_calib.plots import ReliabilityDisplay
 from keras_calib.plots.display import figure_and_canvas

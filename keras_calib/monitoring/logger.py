@@ -7,15 +7,15 @@ from typing import Any
 
 import keras
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.keras_internals import neighbours
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
 from keras_calib.inputs.readers import check_reading
 from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import ECE
 from keras_calib.metrics import CalibrationMetrics
 from keras_calib.metrics.binned import BinnedMetric
-from keras_calib.monitoring.evaluation import DataSetMeter
+from keras_calib.monitoring.evaluation import DatasetEvaluator
 from keras_calib.monitoring.evaluation import LoggedEpoch
 from keras_calib.monitoring.evaluation import LoggerReading
 from keras_calib.monitoring.evaluation import Measured
@@ -248,12 +248,12 @@ class CalibrationLogger(keras.callbacks.Callback):
             self.model, self.data, self.batch_size, num_batches, self.output
         )
 
-    def _meter_of(self, model: keras.Model) -> DataSetMeter:
+    def _meter_of(self, model: keras.Model) -> DatasetEvaluator:
         compiled = loss_of(model, choose_output(model, self.output))
         loss = self.loss
         if loss is None and isinstance(compiled, PerSampleLoss):
             # What a record of training says is not known of `data`.
-            loss = None if compiled.takes_factor else compiled
+            loss = None if compiled.needs_penalty_mask else compiled
         told = compiled if isinstance(compiled, keras.losses.Loss) else loss
         axis = getattr(told, "axis", None)
         read = read_as(model, self.from_logits, self.ignore_class, self.output)
@@ -270,7 +270,7 @@ class CalibrationLogger(keras.callbacks.Callback):
 
     def _measured_by(
         self, reading: LoggerReading, loss: Any = None
-    ) -> DataSetMeter:
+    ) -> DatasetEvaluator:
         options = reading._asdict()
         names = [x for x in self.metrics if isinstance(x, str)]
         metrics = [x for x in self.metrics if not isinstance(x, str)]
@@ -290,7 +290,7 @@ class CalibrationLogger(keras.callbacks.Callback):
         draws = self.log_dir is not None or self.picture_dir is not None
         if diagram is None and draws:
             diagram = ECE(num_bins=self.num_bins, **options)
-        return DataSetMeter(
+        return DatasetEvaluator(
             metrics,
             diagram,
             loss,

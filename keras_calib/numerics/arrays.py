@@ -1,89 +1,43 @@
 """Small numeric pieces that losses, scores, metrics and calibrators share.
 
-Functions marked "either" run on NumPy arrays in float64 and on backend
-tensors in float32: one formula, two precisions (see `namespace`).
+Functions marked "array-agnostic" run on NumPy arrays in float64 and on backend
+tensors in float32: one formula, two precisions (see `array_namespace`).
 """
 
+import re
 from typing import Any
-from typing import NamedTuple
 
 import keras
 import numpy as np
 from keras import backend
 from keras import ops
 
-from keras_calib.inputs.checks import check_numbers
-from keras_calib.inputs.checks import fits
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
+from keras_calib.backend.errors import invalid
 
 __all__ = [
-    "PROBABILITY_FLOOR",
-    "SoftmaxParts",
-    "TopOne",
+    "array_namespace",
     "as_array",
     "as_numbers",
     "at_least",
     "at_least_float32",
-    "concrete",
+    "check_numbers",
     "cumsum",
-    "is_wrong",
+    "fits",
     "labels_like",
-    "logsumexp",
-    "namespace",
     "running_sum",
     "safe_divide",
-    "sigmoid",
-    "softmax_parts",
+    "shape_of",
     "sum_products",
     "sum_slices",
-    "to_logits",
     "to_numpy",
-    "top1",
+    "value_if_eager",
 ]
 
-
-# log and 1/p stay finite in float32.
-PROBABILITY_FLOOR = 1e-37
-
-# Of a logit of -inf, less the largest: the square of its half is finite.
-_LOWEST = -1e18
 
 _BLOCK = 512
 
 
-class TopOne(NamedTuple):
-    """The predicted class of each sample.
-
-    Attributes:
-        confidence: Probability of that class `(n,)`, in [0, 1].
-        log_odds: log(confidence / (1 - confidence)) `(n,)`; from logits it
-            does not saturate where the confidence rounds to 1.
-    """
-
-    confidence: Any
-    log_odds: Any
-
-
-class SoftmaxParts(NamedTuple):
-    """The softmax p of logits z, `(..., num_classes)`.
-
-    Attributes:
-        shifted: z less its largest entry, <= 0; finite where z is -inf.
-        log_probs: log p, <= 0, finite where p rounds to 0.
-        probs: p.
-    """
-
-    shifted: Any
-    log_probs: Any
-    probs: Any
-
-    def cross_entropy(self, labels: Any) -> Any:
-        """-sum_k labels_k log p_k of labels that sum to 1, `(...)`."""
-        return -ops.sum(labels * self.log_probs, axis=-1)
-
-
-def namespace(x: Any) -> Any:
+def array_namespace(x: Any) -> Any:
     """The module to compute `x` with: NumPy for arrays, else keras.ops."""
     return np if isinstance(x, np.ndarray | np.generic) else ops
 
@@ -150,7 +104,7 @@ def as_array(x: Any, name: str, dtype: Any = None) -> np.ndarray:
     return to_numpy(as_numbers(x, name), dtype)
 
 
-def concrete(x: Any) -> np.ndarray | None:
+def value_if_eager(x: Any) -> np.ndarray | None:
     """The value of `x`, or None while a graph is traced."""
     try:
         return np.asarray(ops.convert_to_numpy(x))
@@ -166,7 +120,7 @@ def at_least_float32(x: Any, name: str = "logits") -> Any:
     """
     listed = isinstance(x, list | tuple)
     x = as_numbers(x, name)
-    if listed and namespace(x) is np:
+    if listed and array_namespace(x) is np:
         x = x.astype(backend.floatx())
     x = ops.convert_to_tensor(x)
     dtype = backend.standardize_dtype(x.dtype)
@@ -190,8 +144,8 @@ def labels_like(labels: Any, logits: Any) -> Any:
 
 
 def at_least(x: Any, bound: float) -> Any:
-    """max(x, bound) in the dtype of `x` (either)."""
-    if namespace(x) is np:
+    """max(x, bound) in the dtype of `x` (array-agnostic)."""
+    if array_namespace(x) is np:
         return np.maximum(x, x.dtype.type(bound))
     if backend.backend() == "torch":
         # Its ops.maximum rounds float64 to float32.
@@ -218,8 +172,8 @@ def running_sum(x: Any) -> Any:
 
 
 def cumsum(x: Any, axis: int) -> Any:
-    """Sums along an axis so far, in the dtype of `x` (either)."""
-    if namespace(x) is np:
+    """Sums along an axis so far, in the dtype of `x` (array-agnostic)."""
+    if array_namespace(x) is np:
         return np.cumsum(x, axis=axis)
     if backend.backend() == "torch":
         # Its ops.cumsum rounds float64 to float32.
@@ -228,7 +182,7 @@ def cumsum(x: Any, axis: int) -> Any:
 
 
 def sum_products(x: Any, y: Any) -> Any:
-    """Sums of x y over the last axis (either).
+    """Sums of x y over the last axis (array-agnostic).
 
     Args:
         x: Shape `(..., n)`.
@@ -237,7 +191,7 @@ def sum_products(x: Any, y: Any) -> Any:
     Returns:
         Shape `(...)`, in the dtype of `x`.
     """
-    xp = namespace(x)
+    xp = array_namespace(x)
     if len(y.shape) > 1 or xp is np or backend.backend() == "jax":
         return xp.sum(x * y, axis=-1)
     # A product with a matrix: compilers would compute y anew for each row of
@@ -247,7 +201,7 @@ def sum_products(x: Any, y: Any) -> Any:
 
 
 def sum_slices(x: Any, ends: np.ndarray) -> Any:
-    """Sums over slices of an array that lie side by side (either).
+    """Sums over slices of an array that lie side by side (array-agnostic).
 
     Args:
         x: Shape `(n,)`.
@@ -257,7 +211,7 @@ def sum_slices(x: Any, ends: np.ndarray) -> Any:
     Returns:
         Shape `(num_slices,)`, in the dtype of `x`.
     """
-    xp = namespace(x)
+    xp = array_namespace(x)
     if xp is ops and backend.backend() != "jax":
         places = np.arange(x.shape[-1])
         inside = (ends[:-1, None] <= places) & (places < ends[1:, None])
@@ -272,8 +226,8 @@ def sum_slices(x: Any, ends: np.ndarray) -> Any:
 
 
 def safe_divide(numerator: Any, denominator: Any) -> Any:
-    """Quotient, 0 where the denominator is 0 (either)."""
-    xp = namespace(denominator)
+    """Quotient, 0 where the denominator is 0 (array-agnostic)."""
+    xp = array_namespace(denominator)
     zero = denominator == 0
     quotient = numerator / xp.where(
         zero, xp.ones_like(denominator), denominator
@@ -281,96 +235,52 @@ def safe_divide(numerator: Any, denominator: Any) -> Any:
     return xp.where(zero, xp.zeros_like(quotient), quotient)
 
 
-def logsumexp(x: Any, axis: int = -1, keepdims: bool = False) -> Any:
-    """log(sum(exp(x))), finite for any finite `x`; -inf if all are (either)."""
-    xp = namespace(x)
-    top = xp.max(x, axis=axis, keepdims=True)
-    top = xp.where(xp.isfinite(top), top, xp.zeros_like(top))
-    total = xp.sum(xp.exp(x - top), axis=axis, keepdims=True)
-    # An empty sum: log(0) without NumPy's warning.
-    empty = total == 0
-    value = xp.log(xp.where(empty, xp.ones_like(total), total)) + top
-    value = xp.where(empty, xp.full_like(value, -np.inf), value)
-    return value if keepdims else xp.squeeze(value, axis=axis)
+_REAL = re.compile(r"bool_?|u?int\d+|b?float\d+\w*|half|double")
 
 
-def softmax_parts(logits: Any) -> SoftmaxParts:
-    """What losses need of the softmax, in few passes over the logits."""
-    shifted = logits - ops.max(logits, axis=-1, keepdims=True)
-    # A class that is ruled out: 0 times infinity would be NaN.
-    lowest = ops.full_like(shifted, _LOWEST)
-    shifted = ops.where(shifted < _LOWEST, lowest, shifted)
-    log_probs = ops.log_softmax(shifted, axis=-1)
-    return SoftmaxParts(shifted, log_probs, ops.softmax(shifted, axis=-1))
+def shape_of(x: Any) -> tuple:
+    """Static shape as a tuple; unknown sizes are None."""
+    return tuple(x.shape)
 
 
-def sigmoid(log_odds: Any) -> Any:
-    """1 / (1 + exp(-log_odds)), without overflow (either)."""
-    xp = namespace(log_odds)
-    e = xp.exp(-xp.abs(log_odds))
-    return xp.where(log_odds >= 0, 1.0 / (1.0 + e), e / (1.0 + e))
-
-
-def to_logits(probs: Any) -> Any:
-    """Logits log p, so that softmax gives p; floored at 1e-37 (either)."""
-    xp = namespace(probs)
-    return xp.log(at_least(probs, PROBABILITY_FLOOR))
-
-
-def top1(outputs: Any, *, from_logits: bool) -> TopOne:
-    """Confidence and log-odds of the predicted class (either).
-
-    Args:
-        outputs: Logits or probabilities `(n, num_classes)`.
-        from_logits: Which of the two.
-    """
-    xp = namespace(outputs)
-    largest = xp.max(outputs, axis=-1)
-    if not from_logits:
-        # Of the largest probability alone, so that samples tie as given.
-        confidence = xp.clip(largest, 0.0, 1.0)
-        one = confidence == 1.0
-        inside = xp.where(one, xp.full_like(confidence, 0.5), confidence)
-        log_odds = to_logits(inside) - xp.log1p(-inside)
-        log_odds = xp.where(one, xp.full_like(log_odds, np.inf), log_odds)
-        return TopOne(confidence, log_odds)
-    # The largest less the logsumexp of all others, of which some may equal
-    # it. Shifted by the second largest, which resolves the largest gaps.
-    at_top = outputs == xp.expand_dims(largest, -1)
-    zeros, nothing = xp.zeros_like(outputs), xp.full_like(outputs, -np.inf)
-    ties = xp.sum(xp.where(at_top, xp.ones_like(outputs), zeros), axis=-1)
-    ties = ties - 1.0
-    others = xp.where(at_top, nothing, outputs)
-    second = xp.where(ties > 0, largest, xp.max(others, axis=-1))
-    second = xp.where(xp.isfinite(second), second, xp.zeros_like(second))
-    total = xp.sum(xp.exp(others - xp.expand_dims(second, -1)), axis=-1)
-    total = total + ties
-    # No other class is left: infinite, without NumPy's warning.
-    alone = total == 0
-    log_odds = xp.log(xp.where(alone, xp.ones_like(total), total))
-    log_odds = largest - second - log_odds
-    log_odds = xp.where(alone, xp.full_like(log_odds, np.inf), log_odds)
-    return TopOne(sigmoid(log_odds), log_odds)
-
-
-def is_wrong(outputs: Any, labels: Any) -> Any:
-    """Where the first of the largest outputs is not the label (either).
-
-    Args:
-        outputs: Logits or probabilities `(n, num_classes)`.
-        labels: Class ids `(n,)`; an id out of range may give anything.
-
-    Returns:
-        bool `(n,)`.
-    """
-    if namespace(outputs) is np:
-        return np.argmax(outputs, axis=-1) != labels
-    # Without ops.argmax, which costs several times a maximum.
-    label = ops.expand_dims(ops.clip(labels, 0, outputs.shape[-1] - 1), -1)
-    largest = ops.max(outputs, axis=-1, keepdims=True)
-    of_label = ops.take_along_axis(outputs, label, axis=-1)
-    classes = ops.arange(outputs.shape[-1], dtype="int32")
-    earlier = ops.logical_and(classes < label, outputs >= largest)
-    return ops.logical_or(
-        ops.squeeze(of_label < largest, axis=-1), ops.any(earlier, axis=-1)
+def fits(shape: tuple, expected: tuple) -> bool:
+    """Whether two static shapes can be equal; None fits anything."""
+    return len(shape) == len(expected) and all(
+        None in pair or pair[0] == pair[1]
+        for pair in zip(shape, expected, strict=True)
     )
+
+
+def check_numbers(name: str, x: Any, of_part: bool = False) -> None:
+    """Raises TypeError unless an array or tensor holds plain real numbers.
+
+    Args:
+        name: What the caller calls it.
+        x: An array, a tensor or a variable.
+        of_part: Whether `x` is a part of a list, which may be anything.
+    """
+    kind = type(x).__name__
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(
+            invalid(
+                f"`{name}` must not be a masked array: pass a plain array, "
+                "and 0 in `sample_weight` where a sample must not count",
+                type=kind,
+            )
+        )
+    if of_part:
+        return
+    dtype = getattr(x.dtype, "name", None) or str(x.dtype)
+    dtype = "str" if dtype.startswith("str") else dtype
+    is_ragged = kind == "RaggedTensor"
+    if not is_ragged and _REAL.fullmatch(dtype.rpartition(".")[-1]):
+        return
+    if is_ragged or dtype == "object":
+        rule = "must be an array of numbers, not ragged or of objects"
+    elif "complex" in dtype:
+        rule = "must hold real numbers, not complex ones"
+    else:
+        rule = "must hold numbers, not strings or other things"
+        if "label" in name or "true" in name:
+            rule += ": map names to class ids, from 0 on"
+    raise TypeError(invalid(f"`{name}` {rule}", type=kind, dtype=dtype))

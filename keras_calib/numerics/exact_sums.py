@@ -17,20 +17,20 @@ import numpy as np
 from keras import backend
 from keras import ops
 
+from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import cumsum
-from keras_calib.numerics.arrays import namespace
 
 __all__ = [
     "MAX_BATCH",
     "NUM_LIMBS",
     "add",
-    "carried",
     "column_digits",
     "count_by_key",
     "digits_by_key",
     "is_saturated",
     "limbs_from_counts",
     "limbs_of_digits",
+    "normalize_limbs",
     "power_of_two_above",
     "sum_before",
     "sum_by_key",
@@ -68,7 +68,7 @@ def add(state: Any, addition: Any) -> Any:
     return ops.stack([low, middle, high], axis=0)
 
 
-def carried(limbs: np.ndarray) -> np.ndarray:
+def normalize_limbs(limbs: np.ndarray) -> np.ndarray:
     """int32 limbs as `add` returns them, of int64 ones of any size."""
     low, middle, high = limbs
     middle = middle + (low >> _LIMB_BITS)
@@ -98,7 +98,7 @@ def count_by_key(keys: Any, num_keys: int) -> Any:
 
 def limbs_from_counts(counts: Any) -> Any:
     """Limbs `(3, ...)` of integer counts."""
-    return _deposit_shifted(counts, _UNIT_BITS)
+    return _to_limbs_shifted(counts, _UNIT_BITS)
 
 
 def power_of_two_above(values: Any) -> Any:
@@ -144,11 +144,11 @@ def sum_by_key(
     sums = [_integer_sum(digit, keys, num_keys) for digit in digits]
     if scale is None:
         return sum(
-            _deposit_shifted(total, _UNIT_BITS - 8 * position)
+            _to_limbs_shifted(total, _UNIT_BITS - 8 * position)
             for position, total in enumerate(sums, start=1)
         )
     units = scale * _units(num_digits)
-    return _deposit(ops.stack(sums), ops.expand_dims(units, -1))
+    return _to_limbs(ops.stack(sums), ops.expand_dims(units, -1))
 
 
 def sum_rows(values: Any) -> Any:
@@ -168,7 +168,7 @@ def sum_rows(values: Any) -> Any:
         digits = ops.cast(digits, "int64")
     sums = ops.sum(digits, axis=-1)
     units = ops.expand_dims(_units(4), -1) * scale
-    return _deposit(sums, units)
+    return _to_limbs(sums, units)
 
 
 def column_digits(values: Any) -> Any:
@@ -197,12 +197,15 @@ def limbs_of_digits(sums: Any, scale: Any) -> Any:
     """Limbs `(3, m)` of `scale` times what sums `(2, m)` stand for."""
     units = [2.0 ** (_UNIT_BITS - 12 * i) for i in (1, 2)]
     units = scale * ops.convert_to_tensor(units, dtype="float32")
-    return _deposit(sums, ops.expand_dims(units, -1))
+    return _to_limbs(sums, ops.expand_dims(units, -1))
 
 
 def to_float(limbs: Any, dtype: str = "float32") -> Any:
-    """The numbers that limbs stand for (either): float64 of NumPy limbs."""
-    if namespace(limbs) is np:
+    """The numbers that limbs stand for: float64 of NumPy limbs.
+
+    Array-agnostic.
+    """
+    if array_namespace(limbs) is np:
         limbs = limbs.astype("float64")
     else:
         limbs = ops.cast(limbs, dtype)
@@ -212,7 +215,9 @@ def to_float(limbs: Any, dtype: str = "float32") -> Any:
 
 
 def sum_before(limbs: Any) -> Any:
-    """Sum of all earlier cells along the last axis, 0 for the first (either).
+    """Sum of all earlier cells along the last axis, 0 for the first.
+
+    Array-agnostic.
 
     A float32 running sum loses the small cells behind large ones. One in
     float64 does not, nor do, where there is none, integer running sums of
@@ -224,7 +229,7 @@ def sum_before(limbs: Any) -> Any:
     Returns:
         float32 or float64 `(..., n)`.
     """
-    xp = namespace(limbs)
+    xp = array_namespace(limbs)
     if xp is ops and backend.backend() == "jax":
         return _sum_before_in_integers(limbs)
     values = to_float(limbs, "float64")
@@ -295,7 +300,7 @@ def _is_wide(sums: Any) -> bool:
     return backend.standardize_dtype(sums.dtype) == "int64"
 
 
-def _deposit_shifted(sums: Any, shift: int) -> Any:
+def _to_limbs_shifted(sums: Any, shift: int) -> Any:
     """Limbs of `sums * 2^shift`, in integers; 0 <= shift < 48."""
     if shift < _LIMB_BITS:
         keep = _LIMB_BITS - shift
@@ -314,7 +319,7 @@ def _deposit_shifted(sums: Any, shift: int) -> Any:
     return ops.cast(ops.stack([low, middle, high]), "int32")
 
 
-def _deposit(sums: Any, units: Any) -> Any:
+def _to_limbs(sums: Any, units: Any) -> Any:
     """Limbs of the sum over the first axis of `sums * units`.
 
     16 significant bits times a power of two: each step is exact.

@@ -4,7 +4,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_calib.numerics.arrays import namespace
+from keras_calib.numerics.arrays import array_namespace
 
 __all__ = ["mixed", "sample_pixels", "wrapped"]
 
@@ -41,8 +41,8 @@ def sample_pixels(labels: Any, valid: Any, count: int, seed: int) -> Any:
 
 
 def mixed(x: Any) -> Any:
-    """A hash of int32 values: bits of each go everywhere (either)."""
-    xp = namespace(x)
+    """A hash of int32 values: bits of each go everywhere (array-agnostic)."""
+    xp = array_namespace(x)
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
         # Shifted with zeros, as if unsigned.
         high = xp.bitwise_and(xp.right_shift(x, shift), 2 ** (32 - shift) - 1)

@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.analysis.activation_maps import class_activations
-from keras_calib.inputs.checks import invalid
+from keras_calib.backend.errors import invalid
 from keras_calib.inputs.values import check_ids
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.plots.display import BLUE

@@ -4,9 +4,9 @@ from typing import Any
 
 import keras
 
+from keras_calib.backend.errors import invalid
 from keras_calib.formulas.bins import BinSums
 from keras_calib.functional.binned import equal_width_bins
-from keras_calib.inputs.checks import invalid
 from keras_calib.metrics.binned import ECE
 from keras_calib.metrics.binned import BinnedMetric
 from keras_calib.metrics.table import CalibrationMetrics

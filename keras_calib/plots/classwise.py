@@ -6,10 +6,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.functional.classwise import ClasswiseBins
 from keras_calib.functional.classwise import classwise_bins
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.plots.display import BLUE
 from keras_calib.plots.display import GREY

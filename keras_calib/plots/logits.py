@@ -7,14 +7,14 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.formulas.scores import p_norm
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.readers import read_arrays
+from keras_calib.inputs.readers import standardize_arrays
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.numerics.arrays import is_wrong
-from keras_calib.numerics.arrays import top1
+from keras_calib.numerics.softmax import is_wrong
+from keras_calib.numerics.softmax import top1
 from keras_calib.plots.display import BLUE
 from keras_calib.plots.display import COLORS
 from keras_calib.plots.display import DASHES
@@ -47,7 +47,7 @@ class _LogitDisplay(Display):
         ignore_class: int | None = None,
         name: str | None = None,
     ):
-        read = read_arrays(
+        read = standardize_arrays(
             labels,
             logits,
             from_logits=True,

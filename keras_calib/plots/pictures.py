@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.inputs.checks import invalid
+from keras_calib.backend.errors import invalid
 from keras_calib.numerics.arrays import to_numpy
 
 __all__ = ["as_picture", "show"]

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.intervals import clopper_pearson
-from keras_calib.inputs.checks import invalid
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.plots.binned import BinnedDisplay
 from keras_calib.plots.display import BLUE

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.formulas.intervals import clopper_pearson
-from keras_calib.functional.risk_coverage import RiskCoverageCurve
+from keras_calib.formulas.risk_coverage import RiskCoverageCurve
 from keras_calib.functional.risk_coverage import aurc
 from keras_calib.functional.risk_coverage import risk_coverage_curve
-from keras_calib.inputs.checks import invalid
 from keras_calib.inputs.top_label import top_label
 from keras_calib.metrics.histogram import HistogramMetric
 from keras_calib.metrics.table import CalibrationMetrics

@@ -7,13 +7,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.readers import read_arrays
+from keras_calib.backend.errors import invalid
+from keras_calib.inputs.readers import standardize_arrays
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.arrays import is_wrong
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.numerics.arrays import top1
+from keras_calib.numerics.softmax import is_wrong
+from keras_calib.numerics.softmax import top1
 from keras_calib.plots.display import ORANGE
 from keras_calib.plots.display import Display
 from keras_calib.plots.display import titled
@@ -140,7 +140,7 @@ class SegmentationDisplay(Display):
                 )
             )
         reading = {"from_logits": from_logits, "ignore_class": ignore_class}
-        read = read_arrays(labels, probs, drop=False, **reading)
+        read = standardize_arrays(labels, probs, drop=False, **reading)
         top = top1(read.outputs, from_logits=from_logits)
         score = top.log_odds if from_logits else top.confidence
         counted = np.ones(score.shape, "bool")

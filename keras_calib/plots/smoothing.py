@@ -7,9 +7,9 @@ import numpy as np
 from keras import ops
 
 from keras_calib.analysis.regularizers import effective_labels
+from keras_calib.backend.errors import invalid
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.plots.display import COLORS
 from keras_calib.plots.display import GREY

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import keras
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.replicas import shared_by_replicas
 from keras_calib.backend.replicas import warn_of_differences
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.predictions.given_arrays import as_arrays
 from keras_calib.predictions.given_arrays import cut

@@ -9,9 +9,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.readers import read_labels
+from keras_calib.inputs.readers import standardize_labels
 from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.hashing import sample_pixels
@@ -217,7 +217,7 @@ def _where_it_counts(batch: Batch, ignore_class: int | None) -> Any:
         weight = weight_of_rows(batch.sample_weight, lead)
         counts = weight.reshape(lead) > 0
     if ignore_class is not None:
-        _, valid = read_labels(
+        _, valid = standardize_labels(
             batch.labels,
             batch.outputs,
             ignore_class=ignore_class,

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.inputs.checks import invalid
+from keras_calib.backend.errors import invalid
 
 __all__ = ["as_arrays", "cut", "length", "with_arrays"]
 

@@ -7,13 +7,13 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
+from keras_calib.backend.errors import invalid
 from keras_calib.inputs.readers import check_reading
-from keras_calib.inputs.readers import read_predictions
+from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.inputs.rows import check_row_sums
 from keras_calib.inputs.rows import sum_tolerance
-from keras_calib.numerics.arrays import to_logits
+from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.softmax import to_logits
 
 __all__ = [
     "ChosenOutput",
@@ -278,7 +278,9 @@ def to_model_logits(outputs: Any, from_logits: bool, counts: Any = None) -> Any:
     tolerance = sum_tolerance(outputs.dtype)
     outputs = ops.cast(outputs, "float32")
     one_channel = outputs.shape[-1:] == (1,)
-    outputs = read_predictions(outputs, from_logits=from_logits, counts=counts)
+    outputs = standardize_predictions(
+        outputs, from_logits=from_logits, counts=counts
+    )
     if from_logits:
         return outputs
     if not one_channel:

@@ -6,18 +6,23 @@ from typing import Any
 
 import keras
 
+from keras_calib.backend.errors import invalid
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
 from keras_calib.inputs.readers import check_reading
 from keras_calib.reporting.document import Report
 from keras_calib.reporting.document import facts_of
 from keras_calib.reporting.document import results_of
-from keras_calib.reporting.evaluation import Gathering
+from keras_calib.reporting.evaluation import ModelEvaluation
 from keras_calib.reporting.evaluation import Options
 from keras_calib.reporting.html import page_of
 from keras_calib.reporting.html import template
 
-__all__ = ["BLOCK", "Making", "Progress", "check_num_bins"]
+__all__ = [
+    "BLOCK",
+    "Progress",
+    "ReportBuilder",
+    "check_num_bins",
+]
 
 # Numbers of predictions of a model that are worked on at a time.
 BLOCK = 2**20
@@ -25,7 +30,7 @@ BLOCK = 2**20
 _MOST_BINS, _FEW_BINS = 1000, 100
 
 
-class Making:
+class ReportBuilder:
     """Takes batches of labels and of what each model predicts.
 
     Args:
@@ -79,7 +84,7 @@ class Making:
             if check is not None:
                 check()
         self._gatherings = [
-            Gathering(
+            ModelEvaluation(
                 name,
                 calibrators.get(
                     name, getattr(selectors.get(name), "calibrator", None)

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from keras_calib.calibrators import TemperatureScaling
-from keras_calib.inputs.readers import read_arrays
-from keras_calib.inputs.readers import read_predictions
-from keras_calib.numerics.arrays import to_logits
+from keras_calib.inputs.readers import standardize_arrays
+from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.softmax import to_logits
 from keras_calib.plots.texts import printable
 from keras_calib.reporting.builder import BLOCK
-from keras_calib.reporting.builder import Making
 from keras_calib.reporting.builder import Progress
+from keras_calib.reporting.builder import ReportBuilder
 from keras_calib.reporting.builder import check_num_bins
 from keras_calib.reporting.document import check_html
 from keras_calib.reporting.given_files import GivenFile
@@ -267,7 +267,7 @@ def _report(given: argparse.Namespace) -> None:
                 delta=given.delta,
                 **options,
             )
-    making = Making(
+    making = ReportBuilder(
         _names(given.predictions),
         calibrator=calibrator,
         selector=selector,
@@ -299,7 +299,7 @@ def _names(paths: Sequence[str]) -> list[str]:
 
 
 def _add_all(
-    making: Making, opened: list[GivenFile], *, keys: bool, quiet: bool
+    making: ReportBuilder, opened: list[GivenFile], *, keys: bool, quiet: bool
 ) -> np.ndarray | None:
     """Adds all predictions, and returns keys of the rows if asked for."""
     first = opened[0].file
@@ -344,9 +344,9 @@ def _with_logits(
 ) -> Rows:
     """Predictions to fit on, with logits of every class."""
     if from_logits:
-        outputs = read_predictions(rows.outputs, from_logits=True)
+        outputs = standardize_predictions(rows.outputs, from_logits=True)
         return rows._replace(outputs=to_numpy(outputs))
-    probs = read_arrays(
+    probs = standardize_arrays(
         rows.labels,
         rows.outputs,
         sample_weight=rows.sample_weight,

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.files import scratch_folder
-from keras_calib.inputs.checks import invalid
-from keras_calib.reporting.evaluation import Gathering
+from keras_calib.reporting.evaluation import ModelEvaluation
 from keras_calib.reporting.evaluation import Options
 from keras_calib.reporting.verdicts import verdict
 
@@ -95,7 +95,9 @@ def check_html(path: Any) -> Path:
     return path
 
 
-def facts_of(gatherings: list[Gathering], options: Options) -> dict[str, Any]:
+def facts_of(
+    gatherings: list[ModelEvaluation], options: Options
+) -> dict[str, Any]:
     """How a report was made, by name."""
     facts = {
         "Models give": "logits" if options.from_logits else "probabilities",
@@ -114,7 +116,7 @@ def facts_of(gatherings: list[Gathering], options: Options) -> dict[str, Any]:
     return facts
 
 
-def results_of(gathering: Gathering) -> dict[str, Any]:
+def results_of(gathering: ModelEvaluation) -> dict[str, Any]:
     """What the page says of a model, in numbers."""
     accepted = gathering.accepted()
     chosen = getattr(gathering.selector, "chosen", None)

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.replicas import warn_of_differences
 from keras_calib.inputs.checks import check_rank
-from keras_calib.inputs.checks import invalid
 from keras_calib.numerics.arrays import as_array
 from keras_calib.predictions.batches import batches_of
 from keras_calib.predictions.batches import check_data
@@ -16,8 +16,8 @@ from keras_calib.predictions.batches import predict_batch
 from keras_calib.predictions.collect import labels_of
 from keras_calib.predictions.outputs import read_as
 from keras_calib.reporting.builder import BLOCK
-from keras_calib.reporting.builder import Making
 from keras_calib.reporting.builder import Progress
+from keras_calib.reporting.builder import ReportBuilder
 from keras_calib.reporting.document import Report
 
 __all__ = ["report", "report_of_predictions"]
@@ -108,7 +108,7 @@ def report(
     check_data(data, batch_size, steps)
     for model in models.values():
         warn_of_differences(model)
-    making = Making(
+    making = ReportBuilder(
         list(models),
         calibrator=calibrator,
         selector=selector,
@@ -204,7 +204,7 @@ def report_of_predictions(
                 **lengths,
             )
         )
-    making = Making(
+    making = ReportBuilder(
         list(outputs),
         calibrator=calibrator,
         selector=selector,

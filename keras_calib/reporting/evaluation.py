@@ -8,23 +8,23 @@ import numpy as np
 
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.inputs.readers import Predictions
-from keras_calib.inputs.readers import read_arrays
+from keras_calib.inputs.readers import standardize_arrays
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics import CalibrationMetrics
 from keras_calib.metrics.mean_gap import MeanGap
 from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import is_wrong
 from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import to_logits
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.numerics.arrays import top1
+from keras_calib.numerics.softmax import is_wrong
+from keras_calib.numerics.softmax import to_logits
+from keras_calib.numerics.softmax import top1
 
 __all__ = [
     "Accepted",
     "EXPLAINED",
     "Estimate",
-    "Gathering",
     "Mistake",
+    "ModelEvaluation",
     "Options",
     "Stage",
 ]
@@ -147,7 +147,7 @@ class Stage:
         return self._estimates
 
 
-class Gathering:
+class ModelEvaluation:
     """All that is gathered of one model.
 
     Args:
@@ -195,7 +195,7 @@ class Gathering:
             self.num_samples += int(np.prod(np.shape(outputs)[:-1]))
             return
         self.before.add(labels, outputs, sample_weight)
-        read = read_arrays(
+        read = standardize_arrays(
             labels,
             outputs,
             from_logits=options.from_logits,

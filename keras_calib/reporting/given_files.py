@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.formulas.intervals import clopper_pearson
-from keras_calib.inputs.checks import invalid
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.inputs.values import check_probabilities
 from keras_calib.reporting.prediction_files import PredictionFile

@@ -10,8 +10,8 @@ import numpy as np
 
 from keras_calib.formulas.intervals import binomial_upper_bound
 from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import sigmoid
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.softmax import sigmoid
 from keras_calib.plots import ConfidenceDisplay
 from keras_calib.plots import ReliabilityDisplay
 from keras_calib.plots import RiskCoverageDisplay
@@ -21,8 +21,8 @@ from keras_calib.plots.pictures import as_picture
 from keras_calib.plots.texts import printable
 from keras_calib.reporting.evaluation import EXPLAINED
 from keras_calib.reporting.evaluation import Estimate
-from keras_calib.reporting.evaluation import Gathering
 from keras_calib.reporting.evaluation import Mistake
+from keras_calib.reporting.evaluation import ModelEvaluation
 from keras_calib.reporting.evaluation import Stage
 from keras_calib.reporting.verdicts import percent
 from keras_calib.reporting.verdicts import verdict
@@ -40,7 +40,7 @@ _NUM_STEPS = 200
 
 
 def page_of(
-    gatherings: list[Gathering],
+    gatherings: list[ModelEvaluation],
     *,
     title: str,
     class_names: list[str] | None,
@@ -140,7 +140,7 @@ def as_data_uri(data: bytes, kind: str) -> str:
     return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
-def _model(gathering: Gathering, class_names: list[str] | None) -> dict:
+def _model(gathering: ModelEvaluation, class_names: list[str] | None) -> dict:
     stages = {"Before": gathering.before}
     if gathering.after is not None:
         stages = {"Before calibration": gathering.before}

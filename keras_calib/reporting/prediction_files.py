@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.inputs.checks import invalid
+from keras_calib.backend.errors import invalid
 
 __all__ = ["PredictionFile", "Rows", "open_predictions"]
 

@@ -3,13 +3,13 @@
 from keras_calib.metrics.mean_gap import MeanGap
 from keras_calib.reporting.evaluation import Accepted
 from keras_calib.reporting.evaluation import Estimate
-from keras_calib.reporting.evaluation import Gathering
+from keras_calib.reporting.evaluation import ModelEvaluation
 from keras_calib.selection import ChosenThreshold
 
 __all__ = ["direction", "percent", "verdict"]
 
 
-def verdict(gathering: Gathering) -> dict[str, object]:
+def verdict(gathering: ModelEvaluation) -> dict[str, object]:
     """A headline for a model, a word for its colour, and sentences."""
     before = gathering.before.gap()
     kind, headline = direction(before)

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.inputs.checks import check_not_empty
-from keras_calib.inputs.checks import invalid
 from keras_calib.inputs.values import located
 from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import as_array

@@ -8,13 +8,13 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.calibrators import Calibrator
 from keras_calib.calibrators.fitted_layer import FittedLayer
-from keras_calib.formulas.score_names import score_function
+from keras_calib.formulas import scores
 from keras_calib.inputs.checks import check_number
 from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.readers import read_predictions
+from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.predictions.collect import predicted_arrays
@@ -89,7 +89,7 @@ class SelectiveClassifier(FittedLayer):
         several = isinstance(score, list | tuple)
         self._scores = tuple(score) if several else (score,)
         self._functions = tuple(
-            s if s == "msp" else score_function(s) for s in self._scores
+            s if s == "msp" else scores.get(s) for s in self._scores
         )
         if not self._scores or (several and threshold is not None):
             raise ValueError(
@@ -379,7 +379,7 @@ class SelectiveClassifier(FittedLayer):
     def _calibrated(self, logits: Any) -> Any:
         # Of every class before they are calibrated, as models are served: a
         # calibrator gives the difference of two, and scores see more.
-        logits = read_predictions(logits, from_logits=True)
+        logits = standardize_predictions(logits, from_logits=True)
         if self.calibrator is not None:
             logits = at_least_float32(self.calibrator(logits))
         return logits

@@ -5,14 +5,14 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.formulas.scores import p_norm
 from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.readers import read_arrays
-from keras_calib.inputs.readers import read_predictions
+from keras_calib.inputs.readers import standardize_arrays
+from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.inputs.top_label import top_label
-from keras_calib.numerics.arrays import top1
+from keras_calib.numerics.softmax import top1
 from keras_calib.selection.scoring import area
 
 __all__ = ["LogitNormalization"]
@@ -115,7 +115,7 @@ class LogitNormalization(FittedLayer):
             ValueError: If shapes do not fit, there is no sample, a logit is
                 not finite, or these are probabilities.
         """
-        read = read_arrays(
+        read = standardize_arrays(
             labels,
             logits,
             from_logits=True,
@@ -149,7 +149,7 @@ class LogitNormalization(FittedLayer):
     def call(self, logits):
         """Scores `(...)` of logits `(..., num_classes)`."""
         self.check_fitted()
-        logits = read_predictions(logits, from_logits=True)
+        logits = standardize_predictions(logits, from_logits=True)
         if self._p == "msp":
             return top1(logits, from_logits=True).log_odds
         return p_norm(logits, p=self._p, center=self.center)

@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.functional.ranking import rank
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
 from keras_calib.inputs.readers import Predictions
-from keras_calib.inputs.readers import read_arrays
+from keras_calib.inputs.readers import standardize_arrays
 from keras_calib.inputs.top_label import TopLabel
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.inputs.top_label import whole_weights
-from keras_calib.numerics.arrays import is_wrong
+from keras_calib.inputs.weights import are_frequency_weights
+from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.numerics.arrays import top1
+from keras_calib.numerics.softmax import is_wrong
+from keras_calib.numerics.softmax import top1
 
 __all__ = [
     "apply_score",
@@ -55,7 +55,7 @@ def calibrate(
 ) -> Predictions:
     """Calibrated logits, labels and weights, read and checked."""
     logits = logits.astype("float32", copy=False)
-    read = read_arrays(
+    read = standardize_arrays(
         labels,
         logits,
         from_logits=True,
@@ -72,7 +72,7 @@ def calibrate(
     every = read.outputs.reshape(*logits.shape[:-1], -1)
     outputs = _by_blocks(calibrator, every).reshape(read.outputs.shape)
     rows = slice(None) if read.valid is None else read.valid
-    return read_arrays(
+    return standardize_arrays(
         read.labels[rows],
         outputs[rows],
         from_logits=True,
@@ -97,7 +97,7 @@ def scored(read: Predictions, function: Any) -> TopLabel:
 
 def area(top: TopLabel) -> float:
     """AURC, exact, the mean over orders of tied samples."""
-    return float(aurc_of_groups(rank(top), whole_weights(top.weight)))
+    return float(aurc_of_groups(rank(top), are_frequency_weights(top.weight)))
 
 
 def _by_blocks(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:

@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.formulas.intervals import binomial_upper_bound
 from keras_calib.formulas.operating_points import within_risk
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import invalid
-from keras_calib.numerics.arrays import sigmoid
+from keras_calib.numerics.softmax import sigmoid
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.guarantees import METHODS

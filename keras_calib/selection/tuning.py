@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import invalid
 from keras_calib.inputs.readers import Predictions
 from keras_calib.inputs.top_label import TopLabel
 from keras_calib.selection.scoring import area

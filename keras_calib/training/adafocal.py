@@ -7,13 +7,13 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.formulas.bins import BinSums
-from keras_calib.functional.equal_mass import interpolated_bins
+from keras_calib.formulas.equal_mass import interpolated_bins
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_number
-from keras_calib.inputs.checks import invalid
 from keras_calib.inputs.top_label import top_label
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.predictions.batches import check_reread

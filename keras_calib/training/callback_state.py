@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.inputs.checks import invalid
+from keras_calib.backend.errors import invalid
 from keras_calib.numerics.arrays import to_numpy
 
 __all__ = [

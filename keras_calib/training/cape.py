@@ -7,15 +7,15 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.formulas.targets import cape_targets
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
-from keras_calib.inputs.readers import read_labels
+from keras_calib.inputs.readers import standardize_labels
 from keras_calib.losses import PerSampleLoss
 from keras_calib.losses.smoothing import cross_entropy
+from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.predictions.batches import check_reread
 from keras_calib.predictions.batches import has_end
@@ -272,7 +272,7 @@ class CaPEModel(RecordingModel):
 
 def _second(labels: Any, y_pred: Any) -> Any:
     """The label's probability of the second class `(batch,)`."""
-    labels, _ = read_labels(labels, y_pred)
+    labels, _ = standardize_labels(labels, y_pred)
     labels = ops.cast(labels, "float32")
     return labels if len(labels.shape) == 1 else labels[:, 1]
 

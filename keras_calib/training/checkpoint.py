@@ -13,9 +13,9 @@ import keras
 import numpy as np
 
 from keras_calib.backend.array_files import ArrayFile
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.files import replacing
 from keras_calib.backend.locks import check_not_locked
-from keras_calib.inputs.checks import invalid
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.training.callback_state import callback_state
 from keras_calib.training.callback_state import check_state

@@ -7,21 +7,21 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.replicas import all_rows
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.backend.replicas import own_rows
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
-from keras_calib.inputs.readers import read_labels
+from keras_calib.inputs.readers import standardize_labels
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.inputs.weights import broadcast_weight
 from keras_calib.losses import correctness_ranking
-from keras_calib.losses.margin import with_factor
-from keras_calib.numerics.arrays import is_wrong
+from keras_calib.losses.margin import with_penalty_mask
 from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.softmax import is_wrong
 from keras_calib.predictions.outputs import reads_logits
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.training.recording_model import RecordingModel
@@ -188,7 +188,7 @@ class CorrectnessRankingModel(RecordingModel):
         return unless_unknown(known, loss)
 
     def remember(self, labels, index, y_pred, sample_weight):
-        labels, _ = read_labels(labels, y_pred)
+        labels, _ = standardize_labels(labels, y_pred)
         logits = classified(self, y_pred)
         wrong = is_wrong(logits, ops.cast(hard_labels(labels), "int32"))
         index, known = checked_index(index, self.num_samples)
@@ -213,7 +213,7 @@ class CorrectnessRankingModel(RecordingModel):
         self._check_loss()
 
     def _check_loss(self):
-        takes = getattr(self.loss, "takes_factor", False)
+        takes = getattr(self.loss, "needs_penalty_mask", False)
         if self.role == "condition" and not takes:
             raise ValueError(
                 invalid(
@@ -227,7 +227,7 @@ class CorrectnessRankingModel(RecordingModel):
         """The compiled loss, told where confidences contradict the record."""
         active = own_rows(ops.cast(active, "float32"), ops.shape(y_pred)[0])
         return self.plain_loss(
-            x, with_factor(labels, y_pred, active), y_pred, sample_weight
+            x, with_penalty_mask(labels, y_pred, active), y_pred, sample_weight
         )
 
     def evaluated_loss(self, x, labels, y_pred, sample_weight):
@@ -235,7 +235,7 @@ class CorrectnessRankingModel(RecordingModel):
         if self.role == "condition":
             # No record of other samples: cross entropy alone.
             zeros = ops.zeros_like(y_pred[..., 0])
-            labels = with_factor(labels, y_pred, zeros)
+            labels = with_penalty_mask(labels, y_pred, zeros)
         return super().evaluated_loss(x, labels, y_pred, sample_weight)
 
 

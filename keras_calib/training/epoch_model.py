@@ -6,10 +6,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.keras_internals import make_functional
 from keras_calib.backend.keras_internals import unpickler
 from keras_calib.backend.replicas import num_replicas
-from keras_calib.inputs.checks import invalid
 from keras_calib.training.uneven import mean_of_the_whole
 from keras_calib.training.unsupported import refuse_class_weight
 from keras_calib.training.unsupported import refuse_scalar_loss

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calib.inputs.checks import invalid
+from keras_calib.backend.errors import invalid
 from keras_calib.losses import PerSampleLoss
 from keras_calib.losses import adaptive_focal
 from keras_calib.training.epoch_model import EpochModel

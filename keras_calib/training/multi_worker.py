@@ -6,10 +6,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.keras_internals import build_from_batch
 from keras_calib.backend.keras_internals import first_epoch
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.training.cape import CaPEModel
 from keras_calib.training.epoch_model import EpochModel

@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
 from keras_calib.predictions.batches import split_index
 from keras_calib.training.epoch_model import EpochModel
 from keras_calib.training.epoch_model import without_index

@@ -6,12 +6,12 @@ from typing import Any
 
 import keras
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.keras_internals import begin_at_epoch
 from keras_calib.backend.keras_internals import callback_model
 from keras_calib.backend.keras_internals import neighbours
 from keras_calib.backend.locks import PathLock
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
 from keras_calib.training.callback_state import plain_number
 from keras_calib.training.callback_state import set_state
 from keras_calib.training.callback_state import state_names

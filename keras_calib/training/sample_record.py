@@ -5,10 +5,10 @@ from typing import Any
 from keras import backend
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.keras_internals import in_stateless_scope
 from keras_calib.backend.replicas import num_replicas
-from keras_calib.inputs.checks import invalid
-from keras_calib.numerics.arrays import concrete
+from keras_calib.numerics.arrays import value_if_eager
 
 __all__ = ["add_at", "checked_index", "read_at", "set_at", "unless_unknown"]
 
@@ -30,8 +30,8 @@ def checked_index(index: Any, num_samples: int) -> tuple[Any, Any]:
     index = ops.reshape(ops.convert_to_tensor(index), (-1,))
     index = ops.cast(index, "int32")
     known = ops.logical_and(index >= 0, index < num_samples)
-    values = concrete(index)
-    if values is not None and not concrete(ops.all(known)):
+    values = value_if_eager(index)
+    if values is not None and not value_if_eager(ops.all(known)):
         raise ValueError(
             invalid(
                 "`index` must hold numbers in [0, num_samples)",

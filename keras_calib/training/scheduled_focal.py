@@ -6,8 +6,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import invalid
 from keras_calib.training.focal_bins import FocalBinsModel
 
 __all__ = ["ScheduledFocalModel"]

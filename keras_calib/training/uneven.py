@@ -5,9 +5,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.backend.replicas import sum_over_replicas
-from keras_calib.inputs.checks import invalid
 
 __all__ = ["mean_of_the_whole"]
 

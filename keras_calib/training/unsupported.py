@@ -7,9 +7,9 @@ from typing import Any
 import keras
 from keras import backend
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.replicas import num_replicas
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
+from keras_calib.numerics.arrays import shape_of
 
 __all__ = [
     "refuse_accumulation",

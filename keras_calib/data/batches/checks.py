@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from keras_calib.backend.errors import invalid
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
 
 __all__ = [
     "check_common",

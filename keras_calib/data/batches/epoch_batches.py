@@ -6,10 +6,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.batches.order import hashed
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
 
 __all__ = ["EpochBatches", "array_pipeline"]
 

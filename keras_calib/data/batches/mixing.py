@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.crops import check_seed
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
+from keras_calib.numerics.arrays import shape_of
 
 __all__ = ["cutmix", "mixup", "ricap"]
 

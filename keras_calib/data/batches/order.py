@@ -4,11 +4,11 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.class_names import named_like
 from keras_calib.data.transforms.require import require
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
 
 __all__ = ["each_epoch", "hashed", "shuffled_epochs", "with_index"]
 

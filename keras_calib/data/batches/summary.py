@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.batches.checks import check_label
 from keras_calib.data.batches.checks import read_spec
@@ -18,7 +19,6 @@ from keras_calib.data.transforms.covered_share import objectness_from_mask
 from keras_calib.data.transforms.cropping import object_source
 from keras_calib.data.transforms.cropping import read_parts
 from keras_calib.data.transforms.validity import bad_boxes
-from keras_calib.inputs.checks import invalid
 
 __all__ = ["DatasetSummary", "describe"]
 

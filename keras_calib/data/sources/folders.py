@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.sources.voc_xml import read_annotations
 from keras_calib.data.transforms.tally import Tally
 from keras_calib.data.transforms.validity import check_policies
 from keras_calib.data.transforms.validity import clean
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import invalid
 
 __all__ = ["from_folder"]
 

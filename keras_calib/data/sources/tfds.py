@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from typing import NamedTuple
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.backend.optional import tensorflow_datasets as tfds
 from keras_calib.data.sources.voc_xml import read_annotations
@@ -14,7 +15,6 @@ from keras_calib.data.transforms.tally import Tally
 from keras_calib.data.transforms.validity import check_policies
 from keras_calib.data.transforms.validity import clean
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import invalid
 
 __all__ = ["from_tfds"]
 

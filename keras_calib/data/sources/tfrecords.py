@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.boxes import selected
 from keras_calib.data.transforms.require import require
@@ -13,7 +14,6 @@ from keras_calib.data.transforms.validity import check_policies
 from keras_calib.data.transforms.validity import clean
 from keras_calib.data.transforms.validity import without_errors
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
 
 __all__ = ["from_tfrecords"]
 

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.tally import Tally
 from keras_calib.data.transforms.validity import BOX_RULE
 from keras_calib.data.transforms.validity import bad_boxes
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import invalid
 
 __all__ = ["Annotations", "VocObjects", "read_annotations", "read_voc_xml"]
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_numbers
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
 from keras_calib.inputs.values import located
-from keras_calib.numerics.arrays import concrete
+from keras_calib.numerics.arrays import check_numbers
+from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.arrays import value_if_eager
 
 __all__ = [
     "NO_BOX",
@@ -246,7 +246,7 @@ def boxes_to_mask(boxes: Any, size: Any, touched: bool = False) -> Any:
         https://arxiv.org/abs/2009.06432
     """
     boxes = as_boxes("boxes", boxes)
-    values = concrete(boxes)
+    values = value_if_eager(boxes)
     if values is not None and np.isnan(values).any():
         # It would lie in no pixel.
         bad = np.isnan(values).any(axis=-1)

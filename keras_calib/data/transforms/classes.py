@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.boxes import clip_boxes
 from keras_calib.data.transforms.class_names import named_like
@@ -19,7 +20,6 @@ from keras_calib.data.transforms.validity import clean
 from keras_calib.data.transforms.validity import require_boxes
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
 
 __all__ = [
     "ClassMap",

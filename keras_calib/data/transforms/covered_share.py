@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.boxes import NO_BOX
 from keras_calib.data.transforms.boxes import as_boxes
@@ -10,8 +11,7 @@ from keras_calib.data.transforms.boxes import mask_area
 from keras_calib.data.transforms.boxes import selected
 from keras_calib.data.transforms.boxes import union_area
 from keras_calib.data.transforms.require import require
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
+from keras_calib.numerics.arrays import shape_of
 
 __all__ = [
     "check_mask_classes",

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.boxes import as_boxes
 from keras_calib.data.transforms.boxes import crop_boxes
@@ -23,8 +24,7 @@ from keras_calib.data.transforms.validity import check_box_labels
 from keras_calib.data.transforms.validity import require_boxes
 from keras_calib.data.transforms.validity import same_shape
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
+from keras_calib.numerics.arrays import shape_of
 
 __all__ = [
     "Cropping",

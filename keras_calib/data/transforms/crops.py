@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.cropping import Cropping
 from keras_calib.data.transforms.cropping import complete
@@ -22,7 +23,6 @@ from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import invalid
 
 __all__ = [
     "center_crop",

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.require import require
-from keras_calib.inputs.checks import invalid
-from keras_calib.inputs.checks import shape_of
+from keras_calib.numerics.arrays import shape_of
 
 __all__ = ["cut", "decode", "decoded", "is_encoded", "read_window"]
 

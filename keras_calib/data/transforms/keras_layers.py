@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.boxes import boxes_to_mask
 from keras_calib.data.transforms.boxes import resize_boxes
@@ -14,7 +15,6 @@ from keras_calib.data.transforms.covered_share import check_mask_classes
 from keras_calib.data.transforms.covered_share import known_boxes
 from keras_calib.data.transforms.covered_share import objectness_from_mask
 from keras_calib.data.transforms.cropping import object_source
-from keras_calib.inputs.checks import invalid
 
 __all__ = ["apply_layers"]
 

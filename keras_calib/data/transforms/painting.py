@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.boxes import boxes_to_mask
 from keras_calib.data.transforms.boxes import selected
@@ -13,7 +14,6 @@ from keras_calib.data.transforms.decoding import is_encoded
 from keras_calib.data.transforms.validity import check_box_labels
 from keras_calib.data.transforms.validity import has_objects
 from keras_calib.data.transforms.validity import require_boxes
-from keras_calib.inputs.checks import invalid
 
 __all__ = [
     "IMAGENET_MEAN",

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.inputs.checks import invalid
 
 __all__ = ["require"]
 

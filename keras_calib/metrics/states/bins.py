@@ -11,7 +11,7 @@ from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.metrics.states.records import Records
 from keras_calib.numerics import exact_sums
-from keras_calib.numerics.arrays import namespace
+from keras_calib.numerics.arrays import array_namespace
 
 __all__ = ["BinSummary"]
 
@@ -37,7 +37,7 @@ class BinSummary:
         """Shape of the int32 limbs: limb, quantity and key."""
         return (exact_sums.NUM_LIMBS, 3 * 2 * self.num_bins)
 
-    def summarise(self, records: Records) -> Any:
+    def update(self, records: Records) -> Any:
         """Limbs of weight, confidence and squared weight, by bin and wrong."""
         num_keys = 2 * self.num_bins
         confidence, weight = records.confidence, records.weight
@@ -63,9 +63,9 @@ class BinSummary:
         return ops.concatenate([mass, total, squares], axis=-1)
 
     def bins(self, limbs: Any) -> BinSums:
-        """Bin sums of limbs (either)."""
+        """Bin sums of limbs (array-agnostic)."""
         shape = (exact_sums.NUM_LIMBS, 3, self.num_bins, 2)
-        limbs = namespace(limbs).reshape(limbs, shape)
+        limbs = array_namespace(limbs).reshape(limbs, shape)
         both = limbs[..., 0] + limbs[..., 1]
         values = exact_sums.to_float(both)
         # A float32 difference of two long sums would lose a small gap.

@@ -10,16 +10,16 @@ from typing import Any
 
 from keras import ops
 
+from keras_calib.backend.errors import invalid
 from keras_calib.formulas.bins import bin_index
-from keras_calib.functional.equal_mass import equal_mass_error
-from keras_calib.inputs.checks import invalid
+from keras_calib.formulas.equal_mass import equal_mass_error
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics.states.histogram import LOG_ODDS
 from keras_calib.metrics.states.records import Records
-from keras_calib.metrics.states.records import log_odds_of
 from keras_calib.numerics import exact_sums
-from keras_calib.numerics.arrays import namespace
+from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.softmax import log_odds_of
 
 __all__ = [
     "ClassBinSummary",
@@ -53,7 +53,7 @@ class ClassBinSummary:
         self._num_keys = num_classes * num_bins
         self.shape = (exact_sums.NUM_LIMBS, 2 * self._num_keys + 1)
 
-    def summarise(self, records: Records) -> Any:
+    def update(self, records: Records) -> Any:
         """Limbs of sums of p and of labels by class and bin; of weights."""
         probs = class_probabilities(records, self.num_classes)
         if self.threshold > 0:
@@ -83,21 +83,27 @@ class ClassBinSummary:
         return ops.concatenate([totals, truth, all_weight], axis=-1)
 
     def residuals(self, limbs: Any) -> tuple[Any, Any]:
-        """sum w (p_k - y_k), `(num_classes, num_bins)`; the weight (either)."""
+        """sum w (p_k - y_k), `(num_classes, num_bins)`; the weight.
+
+        Array-agnostic.
+        """
         size = self._num_keys
         # Subtracted before rounding.
         difference = limbs[:, :size] - limbs[:, size : 2 * size]
         residual = exact_sums.to_float(difference)
         shape = (self.num_classes, self.num_bins)
         return (
-            namespace(limbs).reshape(residual, shape),
+            array_namespace(limbs).reshape(residual, shape),
             exact_sums.to_float(limbs[:, -1]),
         )
 
     def error(self, limbs: Any) -> Any:
-        """Mean over the classes of their calibration errors (either)."""
+        """Mean over the classes of their calibration errors.
+
+        Array-agnostic.
+        """
         residual, weight = self.residuals(limbs)
-        xp = namespace(limbs)
+        xp = array_namespace(limbs)
         return safe_divide(xp.sum(xp.abs(residual)), self.num_classes * weight)
 
     def _digits(
@@ -144,7 +150,7 @@ class ClassHistogramSummary:
         self._num_keys = num_classes * resolution
         self.shape = (exact_sums.NUM_LIMBS, 3 * self._num_keys + 1)
 
-    def summarise(self, records: Records) -> Any:
+    def update(self, records: Records) -> Any:
         """Limbs of mass, of sums of p and of labels; of all weights."""
         probs = class_probabilities(records, self.num_classes)
         slope = LOG_ODDS.slope * self.resolution
@@ -182,9 +188,9 @@ class ClassHistogramSummary:
         truth, all_weight = weights_by_key(records, of_label, size)
         return ops.concatenate([mass, total, truth, all_weight], axis=-1)
 
-    def error(self, limbs: Any, num_bins: int, whole: Any) -> Any:
-        """Mean over the classes of their equal-mass errors (either)."""
-        xp, size = namespace(limbs), self._num_keys
+    def error(self, limbs: Any, num_bins: int, frequency_weights: Any) -> Any:
+        """Mean over the classes of their equal-mass errors (array-agnostic)."""
+        xp, size = array_namespace(limbs), self._num_keys
         shape = (self.num_classes, self.resolution)
 
         def by_class(part):
@@ -196,7 +202,9 @@ class ClassHistogramSummary:
         residual = by_class(total - truth)
         mass = by_class(mass)
         before = xp.cumsum(mass, axis=-1) - mass
-        errors = equal_mass_error(before, mass, residual, num_bins, whole)
+        errors = equal_mass_error(
+            before, mass, residual, num_bins, frequency_weights
+        )
         kept = before[:, -1] + mass[:, -1]
         return safe_divide(
             xp.sum(errors * kept),

@@ -26,13 +26,13 @@ class CompositeSummary:
         self._ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
         self.shape = (exact_sums.NUM_LIMBS, self._ends[-1])
 
-    def summarise(self, records: Records) -> Any:
+    def update(self, records: Records) -> Any:
         """Limbs of all parts, of one batch."""
-        limbs = [part.summarise(records) for part in self.parts.values()]
+        limbs = [part.update(records) for part in self.parts.values()]
         return ops.concatenate(limbs, axis=-1)
 
     def split(self, limbs: Any) -> dict[str, Any]:
-        """Limbs of each part by its name (either)."""
+        """Limbs of each part by its name (array-agnostic)."""
         starts = [0, *self._ends[:-1]]
         return {
             name: limbs[:, start:end]

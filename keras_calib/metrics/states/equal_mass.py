@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from keras_calib.formulas.bins import BinSums
-from keras_calib.functional.equal_mass import equal_mass_edges
-from keras_calib.functional.equal_mass import equal_mass_error
+from keras_calib.formulas.equal_mass import equal_mass_edges
+from keras_calib.formulas.equal_mass import equal_mass_error
 from keras_calib.metrics.states.histogram import Cells
 from keras_calib.metrics.states.histogram import HistogramSummary
 
@@ -27,30 +27,35 @@ _ROUNDING = 1e-6
 
 
 def aece_of_cells(
-    cells: Cells, num_bins: int, whole: Any, edges: str = "mass"
+    cells: Cells, num_bins: int, frequency_weights: Any, edges: str = "mass"
 ) -> Any:
-    """Equal-mass calibration error of the cells (either)."""
+    """Equal-mass calibration error of the cells (array-agnostic)."""
     return equal_mass_error(
-        cells.before, cells.mass, cells.residual, num_bins, whole, edges
+        cells.before,
+        cells.mass,
+        cells.residual,
+        num_bins,
+        frequency_weights,
+        edges,
     )
 
 
 def equal_mass_bins(
-    cells: Cells, num_bins: int, whole: bool, weight_ratio: float
+    cells: Cells, num_bins: int, frequency_weights: bool, weight_ratio: float
 ) -> BinSums:
     """Sums of equal-mass bins, cells shared by mass; NumPy, float64.
 
     Args:
         cells: Cells in float64.
         num_bins: Number of bins.
-        whole: Whether weights are counts.
+        frequency_weights: Whether weights are counts.
         weight_ratio: Sum of squared weights over that of weights.
 
     Returns:
         BinSums of arrays `(num_bins,)`.
     """
     through = np.r_[0.0, cells.before + cells.mass]
-    ends = equal_mass_edges(through[-1], num_bins, whole)
+    ends = equal_mass_edges(through[-1], num_bins, frequency_weights)
 
     def share(values):
         return np.diff(np.interp(ends, through, np.r_[0.0, np.cumsum(values)]))
@@ -69,7 +74,7 @@ def aece_bounds(
     cells: Cells,
     lowest: np.ndarray,
     num_bins: int,
-    whole: bool,
+    frequency_weights: bool,
     edges: str = "mass",
 ) -> tuple[float, float]:
     """What the equal-mass error can be, whatever the order inside cells.
@@ -85,7 +90,7 @@ def aece_bounds(
         cells: Cells in float64.
         lowest: The smallest confidence each cell can hold, `(num_cells,)`.
         num_bins: Number of equal-mass bins.
-        whole: Whether weights are counts.
+        frequency_weights: Whether weights are counts.
         edges: `"mass"` or `"interp"`. The latter moves an edge up to the
             end of the samples that tie with it.
 
@@ -98,7 +103,7 @@ def aece_bounds(
     mass, wrong, before, confidence, residual, _ = (v[filled] for v in cells)
     lowest = lowest[filled]
     total = before[-1] + mass[-1]
-    ends = equal_mass_edges(total, num_bins, whole, edges)
+    ends = equal_mass_edges(total, num_bins, frequency_weights, edges)
     cut = np.searchsorted(before, ends, side="right") - 1
     x = np.clip(ends - before[cut], 0.0, mass[cut])
     correct = (mass - wrong)[cut]
@@ -124,12 +129,12 @@ def histogram_aece_bounds(
     histogram: HistogramSummary,
     cells: Cells,
     num_bins: int,
-    whole: bool,
+    frequency_weights: bool,
     edges: str = "mass",
 ) -> tuple[float, float]:
     """`aece_bounds` of a histogram, with room for rounding, in [0, 1]."""
     lowest = histogram.lower_confidence()
-    low, high = aece_bounds(cells, lowest, num_bins, whole, edges)
+    low, high = aece_bounds(cells, lowest, num_bins, frequency_weights, edges)
     room = _ROUNDING + histogram.confidence_room
     return max(0.0, low - room), min(1.0, high + room)
 

@@ -28,10 +28,10 @@ from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.metrics.states.records import Records
 from keras_calib.numerics import exact_sums
-from keras_calib.numerics.arrays import namespace
+from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import sigmoid
 from keras_calib.numerics.arrays import sum_slices
+from keras_calib.numerics.softmax import sigmoid
 
 __all__ = [
     "Cells",
@@ -83,7 +83,7 @@ class Cells(NamedTuple):
     before: Any
     confidence: Any
     residual: Any
-    doubt: Any
+    correct_one_minus_confidence: Any
 
 
 class HistogramSummary:
@@ -142,7 +142,7 @@ class HistogramSummary:
         """
         return (exact_sums.NUM_LIMBS, 4 * self.num_cells + self.num_bins)
 
-    def summarise(self, records: Records) -> Any:
+    def update(self, records: Records) -> Any:
         """Limbs of mass and offset sum by cell and wrong, of one batch."""
         score = records.score if self.score is None else self.score(records)
         score = ops.where(records.counted, score, ops.zeros_like(score))
@@ -207,19 +207,19 @@ class HistogramSummary:
         right, wrong = exact_sums.to_float(right), exact_sums.to_float(wrong)
         sure, unsure = self._mean_confidence(_mean_offset(right_offset, right))
         fooled, _ = self._mean_confidence(_mean_offset(wrong_offset, wrong))
-        doubt = right * unsure
+        correct_one_minus_confidence = right * unsure
         return Cells(
             mass=exact_sums.to_float(both),
             wrong=wrong,
             before=exact_sums.sum_before(both),
             confidence=right * sure + wrong * fooled,
             # Differences of long sums would lose a confidence near 1.
-            residual=wrong * fooled - doubt,
-            doubt=doubt,
+            residual=wrong * fooled - correct_one_minus_confidence,
+            correct_one_minus_confidence=correct_one_minus_confidence,
         )
 
     def bins(self, limbs: Any, cells: Cells | None = None) -> BinSums:
-        """Sums of the equal-width calibration bins (either)."""
+        """Sums of the equal-width calibration bins (array-agnostic)."""
         cells = self.cells(limbs) if cells is None else cells
         # Cells of one bin lie side by side.
         ends = np.searchsorted(
@@ -238,8 +238,8 @@ class HistogramSummary:
         )
 
     def ranked(self, limbs: Any) -> RankedGroups:
-        """Cells as groups of tied scores, surest first (either)."""
-        xp = namespace(limbs)
+        """Cells as groups of tied scores, surest first (array-agnostic)."""
+        xp = array_namespace(limbs)
         right, wrong, right_offset, wrong_offset = (
             xp.flip(x, axis=-1) for x in self._split(limbs)
         )
@@ -263,7 +263,7 @@ class HistogramSummary:
     def weight_ratio(self, limbs: Any) -> Any:
         """Sum of squared weights over that of weights, 0 when empty."""
         both = exact_sums.to_float(limbs[:, : 2 * self.num_cells])
-        xp = namespace(limbs)
+        xp = array_namespace(limbs)
         return safe_divide(xp.sum(self._squares(limbs)), xp.sum(both))
 
     def clipped_share(self, limbs: np.ndarray) -> float:
@@ -318,7 +318,7 @@ class HistogramSummary:
         The confidence at the mean offset, plus the curvature of a bin that
         is filled evenly: p''(v) / 24.
         """
-        xp = namespace(offset)
+        xp = array_namespace(offset)
         start = self._bin - self._zero
         if xp is ops:
             start = ops.convert_to_tensor(start.astype("float32"))

@@ -8,7 +8,7 @@ from keras import ops
 from keras_calib.formulas.intervals import Moments
 from keras_calib.metrics.states.records import Records
 from keras_calib.numerics import exact_sums
-from keras_calib.numerics.arrays import namespace
+from keras_calib.numerics.arrays import array_namespace
 
 __all__ = ["MomentSummary"]
 
@@ -36,7 +36,7 @@ class MomentSummary:
         self.needs_rows = needs_rows
         self.shape = (exact_sums.NUM_LIMBS, _NUM_SUMS * len(values))
 
-    def summarise(self, records: Records) -> Any:
+    def update(self, records: Records) -> Any:
         """Limbs of the sums, `Moments` by value."""
         if self.needs_rows and records.rows is None:
             return ops.zeros(self.shape, dtype="int32")
@@ -68,7 +68,9 @@ class MomentSummary:
         return ops.reshape(limbs, self.shape)
 
     def moments(self, limbs: Any) -> Moments:
-        """Sums of limbs, each `(number of values,)` (either)."""
+        """Sums of limbs, each `(number of values,)` (array-agnostic)."""
         shape = (exact_sums.NUM_LIMBS, len(self.values), _NUM_SUMS)
-        values = exact_sums.to_float(namespace(limbs).reshape(limbs, shape))
+        values = exact_sums.to_float(
+            array_namespace(limbs).reshape(limbs, shape)
+        )
         return Moments(*(values[..., i] for i in range(_NUM_SUMS)))

@@ -8,11 +8,14 @@ from keras import ops
 
 from keras_calib.inputs.readers import Predictions
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.numerics.arrays import is_wrong
-from keras_calib.numerics.arrays import to_logits
-from keras_calib.numerics.arrays import top1
+from keras_calib.numerics.softmax import is_wrong
+from keras_calib.numerics.softmax import top1
 
-__all__ = ["Records", "blocks", "log_odds_of", "observe"]
+__all__ = [
+    "Records",
+    "blocks",
+    "top1_of_batch",
+]
 
 
 class Records(NamedTuple):
@@ -39,7 +42,7 @@ class Records(NamedTuple):
     rows: Predictions | None
 
 
-def observe(batch: Predictions) -> Records:
+def top1_of_batch(batch: Predictions) -> Records:
     """Records of one batch, whose `valid` says what counts."""
     top = top1(batch.outputs, from_logits=batch.from_logits)
     labels = ops.cast(hard_labels(batch.labels), "int32")
@@ -54,14 +57,6 @@ def observe(batch: Predictions) -> Records:
         weight=batch.weight,
         rows=batch,
     )
-
-
-def log_odds_of(confidence: Any) -> Any:
-    """log(c / (1 - c)) of confidences in [0, 1]; infinite at 0 and 1."""
-    one = confidence == 1.0
-    inside = ops.where(one, ops.full_like(confidence, 0.5), confidence)
-    log_odds = to_logits(inside) - ops.log1p(-inside)
-    return ops.where(one, ops.full_like(log_odds, float("inf")), log_odds)
 
 
 def blocks(batch: Any, size: int) -> Iterable[Any]:

@@ -1,0 +1,162 @@
+"""Calibration error of equal-mass bins, from sorted values or cells."""
+
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.bins import bin_sums
+from keras_calib.inputs.weights import are_frequency_weights
+from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import sum_products
+
+__all__ = [
+    "equal_mass_edges",
+    "equal_mass_error",
+    "interpolated_bins",
+    "sorted_mass_error",
+]
+
+
+def sorted_mass_error(
+    score: np.ndarray,
+    residual: np.ndarray,
+    num_bins: int,
+    *,
+    weight: np.ndarray | None = None,
+    ties: str = "average",
+) -> float:
+    """Equal-mass calibration error of samples in any order, in float64.
+
+    Args:
+        score: What orders the samples, `(n,)`, n at least 1.
+        residual: Confidence less outcome of each sample, `(n,)`.
+        num_bins: Number of bins.
+        weight: Weights `(n,)`, or None.
+        ties: `"average"` or `"order"`, as in `adaptive_ece`.
+
+    Returns:
+        Error in [0, 1].
+    """
+    frequency_weights = are_frequency_weights(weight)
+    order = np.argsort(score, kind="stable")
+    score, residual = score[order], residual[order]
+    weight = np.ones(len(order)) if weight is None else weight[order]
+    residual = weight * residual
+    if ties == "average":
+        starts = np.flatnonzero(np.r_[True, score[1:] != score[:-1]])
+        weight = np.add.reduceat(weight, starts)
+        residual = np.add.reduceat(residual, starts)
+    before = np.cumsum(weight) - weight
+    return float(
+        equal_mass_error(before, weight, residual, num_bins, frequency_weights)
+    )
+
+
+def equal_mass_edges(
+    total: Any, num_bins: int, frequency_weights: Any, edges: str = "mass"
+) -> Any:
+    """Masses at which equal-mass bins end, `(num_bins + 1, ...)` (either).
+
+    Args:
+        total: Total mass, `(...)`.
+        num_bins: Number of bins.
+        frequency_weights: Whether weights are counts. Then cuts fall between
+            samples: the first `total mod num_bins` bins hold one more.
+        edges: `"mass"`, or `"interp"` for those of samples without ties: a
+            bin ends with the sample past k / num_bins of all, and the first
+            sample is in none.
+    """
+    xp = array_namespace(total)
+    index = np.arange(num_bins + 1.0).reshape(-1, *[1] * len(total.shape))
+    if xp is ops:
+        index = ops.convert_to_tensor(index.astype("float32"))
+    if edges == "interp":
+        # Rounding must not put a whole number below itself.
+        past = xp.floor(index * (total / num_bins) * (1 + 3e-7)) + 1.0
+        return xp.minimum(past, total)
+    size = xp.floor(total / num_bins)
+    counted = index * size + xp.minimum(index, total - num_bins * size)
+    return xp.where(frequency_weights, counted, index * (total / num_bins))
+
+
+def equal_mass_error(
+    before: Any,
+    mass: Any,
+    residual: Any,
+    num_bins: int,
+    frequency_weights: Any,
+    edges: str = "mass",
+) -> Any:
+    """Equal-mass calibration error of groups in ascending order (either).
+
+    A group cut by an edge is shared in proportion to its mass.
+
+    Args:
+        before: Mass below each group, `(..., n)`.
+        mass: Mass of each group, `(..., n)`.
+        residual: Mass times (mean confidence - accuracy), `(..., n)`.
+        num_bins: Number of bins.
+        frequency_weights: Whether weights are counts, see `equal_mass_edges`.
+        edges: `"mass"` or `"interp"`, see `equal_mass_edges`.
+
+    Returns:
+        Errors `(...)`; 0 when empty.
+    """
+    xp = array_namespace(mass)
+    if xp is np and mass.ndim > 1:
+        # One after the other: all shares at once take num_bins times as much.
+        rows = zip(before, mass, residual, strict=True)
+        return np.array(
+            [
+                equal_mass_error(*row, num_bins, frequency_weights, edges)
+                for row in rows
+            ]
+        )
+    total = before[..., -1] + mass[..., -1]
+    ends = equal_mass_edges(total, num_bins, frequency_weights, edges)
+    if xp is np:
+        below = np.interp(
+            ends,
+            np.r_[0.0, before + mass],
+            np.r_[0.0, np.cumsum(residual)],
+        )
+        gaps = np.diff(below)
+    else:
+        share = safe_divide(xp.expand_dims(ends, -1) - before, mass)
+        share = xp.clip(share, 0.0, 1.0)
+        # Differences first: a bin's residual must not be the difference of
+        # two long sums.
+        gaps = sum_products(share[1:] - share[:-1], residual)
+    return safe_divide(xp.sum(xp.abs(gaps), axis=0), total)
+
+
+def interpolated_bins(
+    confidence: np.ndarray, correct: np.ndarray, num_bins: int
+) -> tuple[np.ndarray, BinSums]:
+    """Bins of equal mass as in the papers' code.
+
+    Args:
+        confidence: Confidences `(n,)`, n at least 1.
+        correct: 1 where right, 0 where wrong, `(n,)`.
+        num_bins: Number of bins.
+
+    Returns:
+        `(edges, sums)`: ascending edges `(num_bins + 1,)`, interpolated from
+        the sorted confidences; and what lies in (lo, hi], arrays
+        `(num_bins,)`. The smallest confidence is in no bin.
+    """
+    confidence = confidence.astype("float64")
+    count = len(confidence)
+    edges = np.interp(
+        np.linspace(0, count, num_bins + 1),
+        np.arange(count),
+        np.sort(confidence),
+    )
+    # What lies at or below the first edge is in no bin.
+    index = np.searchsorted(edges, confidence, side="left")
+    sums = bin_sums(confidence, correct, index, num_bins + 2)
+    inside = slice(1, num_bins + 1)
+    return edges, BinSums(*(part[inside] for part in sums))

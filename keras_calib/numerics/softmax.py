@@ -1,0 +1,165 @@
+"""Softmax, log-odds and the predicted class, without overflow."""
+
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+from keras import ops
+
+from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.arrays import at_least
+
+__all__ = [
+    "PROBABILITY_FLOOR",
+    "SoftmaxParts",
+    "TopOne",
+    "is_wrong",
+    "log_odds_of",
+    "logsumexp",
+    "sigmoid",
+    "softmax_parts",
+    "to_logits",
+    "top1",
+]
+
+
+# log and 1/p stay finite in float32.
+PROBABILITY_FLOOR = 1e-37
+
+
+# Of a logit of -inf, less the largest: the square of its half is finite.
+_LOWEST = -1e18
+
+
+class TopOne(NamedTuple):
+    """The predicted class of each sample.
+
+    Attributes:
+        confidence: Probability of that class `(n,)`, in [0, 1].
+        log_odds: log(confidence / (1 - confidence)) `(n,)`; from logits it
+            does not saturate where the confidence rounds to 1.
+    """
+
+    confidence: Any
+    log_odds: Any
+
+
+class SoftmaxParts(NamedTuple):
+    """The softmax p of logits z, `(..., num_classes)`.
+
+    Attributes:
+        shifted: z less its largest entry, <= 0; finite where z is -inf.
+        log_probs: log p, <= 0, finite where p rounds to 0.
+        probs: p.
+    """
+
+    shifted: Any
+    log_probs: Any
+    probs: Any
+
+    def cross_entropy(self, labels: Any) -> Any:
+        """-sum_k labels_k log p_k of labels that sum to 1, `(...)`."""
+        return -ops.sum(labels * self.log_probs, axis=-1)
+
+
+def logsumexp(x: Any, axis: int = -1, keepdims: bool = False) -> Any:
+    """log(sum(exp(x))), finite for any finite `x`; -inf if all are (either)."""
+    xp = array_namespace(x)
+    top = xp.max(x, axis=axis, keepdims=True)
+    top = xp.where(xp.isfinite(top), top, xp.zeros_like(top))
+    total = xp.sum(xp.exp(x - top), axis=axis, keepdims=True)
+    # An empty sum: log(0) without NumPy's warning.
+    empty = total == 0
+    value = xp.log(xp.where(empty, xp.ones_like(total), total)) + top
+    value = xp.where(empty, xp.full_like(value, -np.inf), value)
+    return value if keepdims else xp.squeeze(value, axis=axis)
+
+
+def softmax_parts(logits: Any) -> SoftmaxParts:
+    """What losses need of the softmax, in few passes over the logits."""
+    shifted = logits - ops.max(logits, axis=-1, keepdims=True)
+    # A class that is ruled out: 0 times infinity would be NaN.
+    lowest = ops.full_like(shifted, _LOWEST)
+    shifted = ops.where(shifted < _LOWEST, lowest, shifted)
+    log_probs = ops.log_softmax(shifted, axis=-1)
+    return SoftmaxParts(shifted, log_probs, ops.softmax(shifted, axis=-1))
+
+
+def sigmoid(log_odds: Any) -> Any:
+    """1 / (1 + exp(-log_odds)), without overflow (either)."""
+    xp = array_namespace(log_odds)
+    e = xp.exp(-xp.abs(log_odds))
+    return xp.where(log_odds >= 0, 1.0 / (1.0 + e), e / (1.0 + e))
+
+
+def to_logits(probs: Any) -> Any:
+    """Logits log p, so that softmax gives p; floored at 1e-37 (either)."""
+    xp = array_namespace(probs)
+    return xp.log(at_least(probs, PROBABILITY_FLOOR))
+
+
+def top1(outputs: Any, *, from_logits: bool) -> TopOne:
+    """Confidence and log-odds of the predicted class (either).
+
+    Args:
+        outputs: Logits or probabilities `(n, num_classes)`.
+        from_logits: Which of the two.
+    """
+    xp = array_namespace(outputs)
+    largest = xp.max(outputs, axis=-1)
+    if not from_logits:
+        # Of the largest probability alone, so that samples tie as given.
+        confidence = xp.clip(largest, 0.0, 1.0)
+        one = confidence == 1.0
+        inside = xp.where(one, xp.full_like(confidence, 0.5), confidence)
+        log_odds = to_logits(inside) - xp.log1p(-inside)
+        log_odds = xp.where(one, xp.full_like(log_odds, np.inf), log_odds)
+        return TopOne(confidence, log_odds)
+    # The largest less the logsumexp of all others, of which some may equal
+    # it. Shifted by the second largest, which resolves the largest gaps.
+    at_top = outputs == xp.expand_dims(largest, -1)
+    zeros, nothing = xp.zeros_like(outputs), xp.full_like(outputs, -np.inf)
+    ties = xp.sum(xp.where(at_top, xp.ones_like(outputs), zeros), axis=-1)
+    ties = ties - 1.0
+    others = xp.where(at_top, nothing, outputs)
+    second = xp.where(ties > 0, largest, xp.max(others, axis=-1))
+    second = xp.where(xp.isfinite(second), second, xp.zeros_like(second))
+    total = xp.sum(xp.exp(others - xp.expand_dims(second, -1)), axis=-1)
+    total = total + ties
+    # No other class is left: infinite, without NumPy's warning.
+    alone = total == 0
+    log_odds = xp.log(xp.where(alone, xp.ones_like(total), total))
+    log_odds = largest - second - log_odds
+    log_odds = xp.where(alone, xp.full_like(log_odds, np.inf), log_odds)
+    return TopOne(sigmoid(log_odds), log_odds)
+
+
+def is_wrong(outputs: Any, labels: Any) -> Any:
+    """Where the first of the largest outputs is not the label (either).
+
+    Args:
+        outputs: Logits or probabilities `(n, num_classes)`.
+        labels: Class ids `(n,)`; an id out of range may give anything.
+
+    Returns:
+        bool `(n,)`.
+    """
+    if array_namespace(outputs) is np:
+        return np.argmax(outputs, axis=-1) != labels
+    # Without ops.argmax, which costs several times a maximum.
+    label = ops.expand_dims(ops.clip(labels, 0, outputs.shape[-1] - 1), -1)
+    largest = ops.max(outputs, axis=-1, keepdims=True)
+    of_label = ops.take_along_axis(outputs, label, axis=-1)
+    classes = ops.arange(outputs.shape[-1], dtype="int32")
+    earlier = ops.logical_and(classes < label, outputs >= largest)
+    return ops.logical_or(
+        ops.squeeze(of_label < largest, axis=-1), ops.any(earlier, axis=-1)
+    )
+
+
+def log_odds_of(confidence: Any) -> Any:
+    """log(c / (1 - c)) of confidences in [0, 1]; infinite at 0 and 1."""
+    one = confidence == 1.0
+    inside = ops.where(one, ops.full_like(confidence, 0.5), confidence)
+    log_odds = to_logits(inside) - ops.log1p(-inside)
+    return ops.where(one, ops.full_like(log_odds, float("inf")), log_odds)
