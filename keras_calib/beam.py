@@ -150,7 +150,7 @@ class CalibrationMetrics(beam.CombineFn):
         self.output = output
         self._arguments = {"include": include, **kwargs}
         # Wrong arguments should raise here, not in the workers.
-        reading = self._metric().reading
+        reading = self._metric().options
         self.from_logits = reading.from_logits
         self.ignore_class = reading.ignore_class
 

@@ -748,7 +748,7 @@ def test_configuration_round_trips(case):
     assert type(again) is type(metric)
     assert again.get_config() == metric.get_config()
     assert again.summary.shape == metric.summary.shape
-    assert again.reading == metric.reading
+    assert again.options == metric.options
 
 
 @every_metric

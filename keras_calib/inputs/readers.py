@@ -13,11 +13,10 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import invalid
-from keras_calib.inputs.checks import check_flag
-from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.checks import check_some_classes
 from keras_calib.inputs.checks import class_axis
+from keras_calib.inputs.options import check_reading
 from keras_calib.inputs.rows import check_no_nan
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.inputs.rows import check_row_sums
@@ -44,7 +43,6 @@ from keras_calib.numerics.arrays import to_numpy
 __all__ = [
     "CONTEXT",
     "Predictions",
-    "check_reading",
     "soft_labels",
     "split_objectness",
     "standardize_arrays",
@@ -78,16 +76,6 @@ class Predictions(NamedTuple):
     weight: Any
     valid: Any
     objectness: Any = None
-
-
-def check_reading(
-    axis: Any, ignore_class: Any, from_logits: Any = False
-) -> None:
-    """Raises TypeError unless they are whole numbers (or None) and a bool."""
-    check_flag("from_logits", from_logits)
-    check_integer("axis", axis)
-    if ignore_class is not None:
-        check_integer("ignore_class", ignore_class)
 
 
 def split_objectness(

@@ -13,7 +13,7 @@ from keras_calib.backend.replicas import num_replicas
 from keras_calib.backend.replicas import sum_over_replicas
 from keras_calib.inputs.checks import check_some_classes
 from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.readers import check_reading
+from keras_calib.inputs.options import check_reading
 from keras_calib.inputs.readers import soft_labels
 from keras_calib.inputs.readers import standardize_labels
 from keras_calib.inputs.readers import standardize_predictions

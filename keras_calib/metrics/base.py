@@ -16,10 +16,10 @@ from keras_calib.backend.keras_internals import set_direction
 from keras_calib.backend.replicas import assign_sum
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.options import ReadOptions
+from keras_calib.inputs.options import check_reading
 from keras_calib.inputs.readers import Predictions
-from keras_calib.inputs.readers import check_reading
 from keras_calib.inputs.rows import as_logits_message
-from keras_calib.metrics.reading import Reading
 from keras_calib.metrics.reading import all_flags
 from keras_calib.metrics.reading import is_empty
 from keras_calib.metrics.reading import read_as_logits
@@ -120,7 +120,7 @@ class StreamingMetric(keras.metrics.Metric):
         super().__init__(name=name, dtype=dtype)
         set_direction(self, self.mode)
         self.summary = summary
-        self.reading = Reading(
+        self.options = ReadOptions(
             from_logits, axis, ignore_class, objectness, pixels_per_image, seed
         )
         self.sums = self._add_sums("sums", summary.shape)
@@ -142,7 +142,7 @@ class StreamingMetric(keras.metrics.Metric):
                 and `result()` warns of it.
         """
         batch, num_invalid = read_batch(
-            y_true, y_pred, sample_weight, self.reading
+            y_true, y_pred, sample_weight, self.options
         )
         if is_empty(batch):
             return
@@ -277,10 +277,7 @@ class StreamingMetric(keras.metrics.Metric):
             self._assign(state)
 
     def get_config(self):
-        reading = self.reading._asdict()
-        if reading["pixels_per_image"] is None:
-            del reading["pixels_per_image"], reading["seed"]
-        return super().get_config() | reading
+        return super().get_config() | self.options.of_metric()
 
     def _value(self, sums: Any, frequency_weights: Any) -> Any:
         """The value of int32 sums (array-agnostic).

@@ -135,7 +135,7 @@ class HistogramMetric(StreamingMetric):
 
     def _what_is_wrong(self, num_invalid, sums):
         yield from super()._what_is_wrong(num_invalid, sums)
-        of_logits = self.reading.from_logits and self._has_all_rows()
+        of_logits = self.options.from_logits and self._has_all_rows()
         if self.summary.is_unbounded or (of_logits and self.score == "msp"):
             yield from lost_order(self.name, self.summary, sums)
 

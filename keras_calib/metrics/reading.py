@@ -1,7 +1,6 @@
 """How a streaming metric reads a batch, and what in it cannot count."""
 
 from typing import Any
-from typing import NamedTuple
 
 import numpy as np
 from keras import ops
@@ -9,6 +8,7 @@ from keras import ops
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.inputs.checks import class_axis
+from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.readers import Predictions
 from keras_calib.inputs.readers import split_objectness
 from keras_calib.inputs.readers import standardize_labels
@@ -34,7 +34,6 @@ from keras_calib.numerics.softmax import log_odds_of
 from keras_calib.numerics.softmax import to_logits
 
 __all__ = [
-    "Reading",
     "all_flags",
     "is_empty",
     "read_as_logits",
@@ -44,19 +43,8 @@ __all__ = [
 ]
 
 
-class Reading(NamedTuple):
-    """What the arguments of `StreamingMetric` of the same names say."""
-
-    from_logits: bool
-    axis: int
-    ignore_class: int | None
-    objectness: bool
-    pixels_per_image: int | None
-    seed: int
-
-
 def read_batch(
-    y_true: Any, y_pred: Any, sample_weight: Any, reading: Reading
+    y_true: Any, y_pred: Any, sample_weight: Any, options: ReadOptions
 ) -> tuple[Predictions, Any]:
     """One batch as flat tensors, and how many predictions cannot count.
 
@@ -70,25 +58,25 @@ def read_batch(
     """
     y_pred = ops.convert_to_tensor(as_numbers(y_pred, "y_pred"))
     objectness = None
-    if reading.objectness:
-        y_true, objectness, _ = split_objectness(y_true, reading.ignore_class)
-    mask = counts = keras_mask(y_pred, class_axis(y_pred, reading.axis))
+    if options.objectness:
+        y_true, objectness, _ = split_objectness(y_true, options.ignore_class)
+    mask = counts = keras_mask(y_pred, class_axis(y_pred, options.axis))
     weight = sample_weight
     if weight is not None:
-        weight = broadcast_weight(weight, y_pred, reading.axis)
+        weight = broadcast_weight(weight, y_pred, options.axis)
         # What is wrong with a weight is for others to say.
         counts = _both(counts, ops.not_equal(weight, 0))
     labels, valid = standardize_labels(
         y_true,
         y_pred,
-        axis=reading.axis,
-        ignore_class=reading.ignore_class,
+        axis=options.axis,
+        ignore_class=options.ignore_class,
         counts=counts,
     )
     outputs = standardize_predictions(
         y_pred,
-        from_logits=reading.from_logits,
-        axis=reading.axis,
+        from_logits=options.from_logits,
+        axis=options.axis,
         counts=_both(valid, counts),
     )
     valid = _both(valid, mask)
@@ -96,15 +84,15 @@ def read_batch(
     batch = Predictions(
         labels=ops.cast(labels, "float32") if is_soft else labels,
         outputs=ops.cast(outputs, "float32"),
-        from_logits=reading.from_logits,
+        from_logits=options.from_logits,
         weight=None if weight is None else ops.cast(weight, "float32"),
         valid=valid,
         objectness=None
         if objectness is None
         else ops.cast(objectness, "float32"),
     )
-    if reading.pixels_per_image is not None:
-        batch = _some_pixels(batch, reading)
+    if options.pixels_per_image is not None:
+        batch = _some_pixels(batch, options)
     batch = _flat(batch)
     outputs = batch.outputs
     if is_empty(batch):
@@ -113,11 +101,11 @@ def read_batch(
         batch.valid,
         batch.weight,
         usable_outputs(
-            outputs, reading.from_logits, _tolerance(y_pred.dtype, outputs)
+            outputs, options.from_logits, _tolerance(y_pred.dtype, outputs)
         ),
         valid_labels_mask(batch.labels, outputs.shape[-1]),
         outputs=outputs,
-        from_logits=reading.from_logits,
+        from_logits=options.from_logits,
     )
     return batch._replace(valid=valid, weight=weight), num_invalid
 
@@ -311,7 +299,7 @@ def _flat(batch: Predictions) -> Predictions:
     )
 
 
-def _some_pixels(batch: Predictions, reading: Reading) -> Predictions:
+def _some_pixels(batch: Predictions, options: ReadOptions) -> Predictions:
     """A few pixels of each image, `(batch, count)`."""
     lead = shape_of(batch.outputs)[:-1]
     if len(lead) < 2 or None in lead[1:]:
@@ -334,7 +322,7 @@ def _some_pixels(batch: Predictions, reading: Reading) -> Predictions:
     ids = ops.argmax(labels, axis=-1) if is_soft else labels
     valid = None if batch.valid is None else by_image(batch.valid)
     places = sample_pixels(
-        ops.cast(ids, "int32"), valid, reading.pixels_per_image, reading.seed
+        ops.cast(ids, "int32"), valid, options.pixels_per_image, options.seed
     )
 
     def chosen(x):

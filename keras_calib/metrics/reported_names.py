@@ -54,7 +54,7 @@ def warn_of_shared_names(table: Any, names: Sequence[str], y_pred: Any) -> bool:
 
 def _is_same_accuracy(metric: Any, table: Any, y_pred: Any) -> bool:
     """Whether a metric of Keras gives the accuracy of a table."""
-    reading = table.reading
+    reading = table.options
     if reading.ignore_class is not None or (
         reading.objectness or reading.pixels_per_image
     ):

@@ -91,7 +91,7 @@ class PerImage(StreamingMetric):
         self.mode = metric.mode
         super().__init__(
             MomentSummary(_value_of),
-            **metric.reading._asdict(),
+            **metric.options.of_metric(),
             name=name or f"image_{metric.name}",
             dtype=dtype,
         )
@@ -116,7 +116,7 @@ class PerImage(StreamingMetric):
             )
         y_pred = ops.convert_to_tensor(as_numbers(y_pred, "y_pred"))
         check_rank("y_pred", y_pred, 3, "(batch, ..., num_classes)")
-        batch, num_invalid = read_batch(y_true, y_pred, None, self.reading)
+        batch, num_invalid = read_batch(y_true, y_pred, None, self.options)
         if is_empty(batch):
             return
         num_pixels = self._num_pixels(y_pred)
@@ -160,7 +160,7 @@ class PerImage(StreamingMetric):
 
     def _num_pixels(self, y_pred) -> int:
         sizes = list(shape_of(y_pred))
-        del sizes[self.reading.axis % len(sizes)]
+        del sizes[self.options.axis % len(sizes)]
         if None in sizes[1:]:
             raise ValueError(
                 invalid(
@@ -171,13 +171,13 @@ class PerImage(StreamingMetric):
         num_pixels = 1
         for size in sizes[1:]:
             num_pixels *= size
-        chosen = self.reading.pixels_per_image
+        chosen = self.options.pixels_per_image
         return num_pixels if chosen is None else min(num_pixels, chosen)
 
     def _of_image(self, image: dict[str, Any]) -> tuple[Any, Any]:
         """Value and number of valid pixels of one image."""
         fields = {"weight": None, "objectness": None, **image}
-        batch = Predictions(from_logits=self.reading.from_logits, **fields)
+        batch = Predictions(from_logits=self.options.from_logits, **fields)
         summary = self.metric.summary
         value = self.metric._value(
             summary.update(top1_of_batch(batch)), ops.convert_to_tensor(True)

@@ -329,7 +329,7 @@ class CalibrationMetrics(StreamingMetric):
 
     def _what_is_wrong(self, num_invalid, sums):
         yield from super()._what_is_wrong(num_invalid, sums)
-        of_logits = self.reading.from_logits and self._has_all_rows()
+        of_logits = self.options.from_logits and self._has_all_rows()
         if of_logits and any(name in RANK for name in self.include):
             limbs = self.summary.split(sums)["histogram"]
             histogram = self.summary.parts["histogram"]

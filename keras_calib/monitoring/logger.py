@@ -10,7 +10,7 @@ import keras
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.keras_internals import neighbours
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.readers import check_reading
+from keras_calib.inputs.options import check_reading
 from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import ECE
 from keras_calib.metrics import CalibrationMetrics

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_calib.backend.errors import invalid
-from keras_calib.inputs.readers import check_reading
+from keras_calib.inputs.options import check_reading
 from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.inputs.rows import check_row_sums
 from keras_calib.inputs.rows import sum_tolerance

@@ -8,7 +8,7 @@ import keras
 
 from keras_calib.backend.errors import invalid
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.readers import check_reading
+from keras_calib.inputs.options import check_reading
 from keras_calib.reporting.document import Report
 from keras_calib.reporting.document import facts_of
 from keras_calib.reporting.document import results_of
