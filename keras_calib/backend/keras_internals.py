@@ -300,32 +300,33 @@ def in_stateless_scope() -> bool:
 # Masks.
 
 
-class _Probe(keras.losses.Loss):
-    """A loss of 1 everywhere: unreduced, Keras turns it into the mask."""
-
-    def call(self, y_true, y_pred):
-        return y_true
-
-
-def keras_mask(y_pred: Any, axis: int) -> Any:
+def keras_mask(y_pred: Any, rank: int) -> Any:
     """The mask that layers such as `Embedding(mask_zero=True)` attach.
 
-    Keras hides it in an attribute of the tensor. A loss of its public
-    interface shows it, whatever that attribute is called.
+    Seen in Keras 3.15: `keras.src.backend.get_keras_mask`, which reads
+    `_keras_mask` of the tensor, to which this falls back.
 
     Args:
-        y_pred: Predictions `(batch, ..., num_classes)`, a tensor.
-        axis: The axis of the classes, from the front.
+        y_pred: Predictions as the model gave them.
+        rank: Number of axes of the samples.
 
     Returns:
-        bool `(batch, ...)`, or None if there is no mask.
+        bool of that rank, or None if there is no mask.
     """
-    sizes = list(ops.shape(y_pred))
-    del sizes[axis]
-    ones = ops.ones(sizes, dtype="float32")
-    probe = _Probe(name="mask", reduction="none", dtype="float32")
-    mask = probe(ones, y_pred)
-    return None if mask is ones else ops.cast(mask, "bool")
+    try:
+        from keras.src.backend import get_keras_mask
+    except ImportError:
+        mask = getattr(y_pred, "_keras_mask", None)
+    else:
+        mask = get_keras_mask(y_pred)
+    if mask is None:
+        return None
+    mask = ops.cast(mask, "bool")
+    if len(mask.shape) > rank:
+        return ops.squeeze(mask, axis=-1)
+    while len(mask.shape) < rank:
+        mask = ops.expand_dims(mask, -1)
+    return mask
 
 
 def _callers() -> Iterator[Any]:

@@ -1,13 +1,11 @@
-"""What tensors are made by, while TensorFlow traces a graph of them.
-
-Compiled code has no values to look at, but its operations are known.
-"""
+"""Tensors of traced graphs: no values, but on TensorFlow known operations."""
 
 from typing import Any
 
+import numpy as np
 from keras import backend
 
-__all__ = ["made_by"]
+__all__ = ["is_traced", "made_by"]
 
 # They leave it open whether rows are logits or probabilities.
 _PASSING = {
@@ -26,6 +24,22 @@ _SUMS = {"Add", "AddV2", "BiasAdd"}
 _MIXING = _PASSING | _SUMS
 _MIXING |= {"AddN", "Mean", "Mul", "RealDiv", "Sub", "Sum"}
 _MIXING |= {"ConcatV2", "Pack", "StridedSlice", "Transpose"}
+
+
+def is_traced(x: Any) -> bool:
+    """Whether a tensor has no values, as it is traced or but a shape."""
+    if isinstance(x, np.ndarray | np.generic):
+        return False
+    name = backend.backend()
+    if backend.is_keras_tensor(x):
+        return True
+    if name == "jax":
+        import jax
+
+        return isinstance(x, jax.core.Tracer)
+    if name == "torch":
+        return x.device.type == "meta"
+    return not hasattr(x, "numpy")
 
 
 def made_by(tensor: Any) -> str | None:

@@ -20,7 +20,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from keras_calib.backend.errors import invalid
-from keras_calib.inputs.readers import standardize_arrays
+from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.numerics.arrays import to_numpy
 
 __all__ = [
@@ -256,7 +256,7 @@ def read_samples(
     )
     if read.outputs.min() == -np.inf:
         raise ValueError(invalid("`logits` must be finite", minimum=-np.inf))
-    return FittingData(read.labels, read.outputs, read.weight, read.valid)
+    return FittingData(read.labels, read.outputs, read.weight, read.mask)
 
 
 def read_batches(

@@ -7,13 +7,13 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import invalid
+from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_rank
-from keras_calib.inputs.readers import standardize_arrays
 from keras_calib.inputs.values import check_ids
 from keras_calib.inputs.values import check_objectness
 from keras_calib.inputs.values import check_soft_labels

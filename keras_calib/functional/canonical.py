@@ -6,9 +6,9 @@ import numpy as np
 from scipy.special import softmax
 
 from keras_calib.formulas.bins import bin_index
+from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.readers import standardize_arrays
 
 __all__ = ["canonical_calibration_error"]
 

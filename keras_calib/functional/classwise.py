@@ -9,12 +9,12 @@ import numpy as np
 from keras_calib.backend.errors import invalid
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.equal_mass import sorted_mass_error
+from keras_calib.inputs.batch import Batch
+from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.readers import Predictions
-from keras_calib.inputs.readers import standardize_arrays
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.softmax import logsumexp
 
@@ -184,7 +184,7 @@ def classwise_bins(
 
 
 def _by_class(
-    read: Predictions, num_classes: int
+    read: Batch, num_classes: int
 ) -> Iterator[tuple[int, np.ndarray]]:
     """First class and probabilities `(block, n)`, float64, of some classes."""
     outputs = read.outputs

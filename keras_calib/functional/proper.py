@@ -13,8 +13,8 @@ from keras_calib.formulas.proper import brier_losses
 from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.proper import log_losses
 from keras_calib.functional.binned import equal_width_bins
+from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.readers import standardize_arrays
 
 __all__ = [
     "brier_score",

@@ -8,8 +8,8 @@ import numpy as np
 from keras_calib.backend.errors import invalid
 from keras_calib.formulas import scores
 from keras_calib.formulas.risk_coverage import RankedGroups
+from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.readers import standardize_arrays
 from keras_calib.inputs.top_label import TopLabel
 from keras_calib.inputs.top_label import top_label
 from keras_calib.inputs.weights import are_frequency_weights

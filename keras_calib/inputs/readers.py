@@ -7,45 +7,32 @@ ignored class, and raises the same errors.
 """
 
 from typing import Any
-from typing import NamedTuple
 
-import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import invalid
-from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.checks import check_some_classes
 from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.options import check_reading
-from keras_calib.inputs.rows import check_no_nan
-from keras_calib.inputs.rows import check_no_probabilities
-from keras_calib.inputs.rows import check_row_sums
-from keras_calib.inputs.rows import sum_tolerance
-from keras_calib.inputs.rows import warn_of_probabilities
-from keras_calib.inputs.rows import without_harm
 from keras_calib.inputs.values import SUM_TOLERANCE
-from keras_calib.inputs.values import check_ids
-from keras_calib.inputs.values import check_objectness
-from keras_calib.inputs.values import check_one_hot
-from keras_calib.inputs.values import check_probabilities
-from keras_calib.inputs.values import check_second_class
-from keras_calib.inputs.values import check_soft_labels
+from keras_calib.inputs.values import Rule
+from keras_calib.inputs.values import ids_rule
 from keras_calib.inputs.values import is_integer
+from keras_calib.inputs.values import objectness_rule
+from keras_calib.inputs.values import one_hot_rule
 from keras_calib.inputs.values import pairs_hint
-from keras_calib.inputs.weights import weight_of_rows
-from keras_calib.numerics.arrays import as_array
+from keras_calib.inputs.values import probabilities_rule
+from keras_calib.inputs.values import require
+from keras_calib.inputs.values import second_class_rule
+from keras_calib.inputs.values import soft_labels_rule
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.arrays import to_numpy
 
 __all__ = [
     "CONTEXT",
-    "Predictions",
     "soft_labels",
     "split_objectness",
-    "standardize_arrays",
     "standardize_labels",
     "standardize_predictions",
     "valid_labels_mask",
@@ -57,29 +44,10 @@ CONTEXT = -1
 _KERAS_NAMES = ("y_true", "y_pred")
 
 
-class Predictions(NamedTuple):
-    """One batch, read: what metrics and exact functions work on.
-
-    Attributes:
-        labels: Class ids `(n,)`, int32, or soft labels `(n, num_classes)`.
-        outputs: Logits or probabilities `(n, num_classes)`.
-        from_logits: Which of the two `outputs` are.
-        weight: `(n,)`, or None where every sample counts 1.
-        valid: `(n,)` bool, or None where every sample counts.
-        objectness: `(n,)`, the share of the image that the object covers,
-            or None where not given.
-    """
-
-    labels: Any
-    outputs: Any
-    from_logits: bool
-    weight: Any
-    valid: Any
-    objectness: Any = None
-
-
 def split_objectness(
-    y_true: Any, ignore_class: int | None = None
+    y_true: Any,
+    ignore_class: int | None = None,
+    rules: list[Rule] | None = None,
 ) -> tuple[Any, Any, Any]:
     """Class ids and objectness of pairs that share the last axis.
 
@@ -88,6 +56,7 @@ def split_objectness(
             the object covers, in [0, 1], or `CONTEXT` where all objects are
             painted out.
         ignore_class: Id whose objectness may be anything, or None.
+        rules: As in `standardize_labels`.
 
     Returns:
         `(ids, objectness, context)`, each `(...)`: objectness in [0, 1], 0
@@ -114,7 +83,7 @@ def split_objectness(
     if ignore_class is not None:
         ignored = ops.equal(ids, ignore_class)
         shown = ops.where(ignored, ops.zeros_like(shown), shown)
-    check_objectness(shown)
+    require(objectness_rule, shown, rules=rules)
     return ids, objectness, context
 
 
@@ -124,7 +93,8 @@ def standardize_predictions(
     from_logits: bool,
     axis: int = -1,
     name: str = "y_pred",
-    counts: Any = None,
+    mask: Any = None,
+    rules: list[Rule] | None = None,
 ) -> Any:
     """Model outputs with classes last and at least two of them.
 
@@ -134,8 +104,9 @@ def standardize_predictions(
         from_logits: Whether these are logits.
         axis: The axis of the classes.
         name: What the caller calls them, for errors.
-        counts: Where they count, bool `(batch, ...)`, or None for everywhere.
+        mask: Where they count, bool `(batch, ...)`, or None for everywhere.
             What does not count is not judged.
+        rules: As in `standardize_labels`.
 
     Returns:
         Float tensor `(batch, ..., num_classes)`: logits or probabilities as
@@ -147,7 +118,7 @@ def standardize_predictions(
         y_pred = ops.moveaxis(y_pred, axis, -1)
     check_some_classes(name, y_pred)
     if not from_logits:
-        check_probabilities(y_pred, name, counts)
+        require(probabilities_rule, y_pred, name, mask, rules=rules)
     if y_pred.shape[-1] == 1:
         other = ops.zeros_like(y_pred) if from_logits else 1.0 - y_pred
         y_pred = ops.concatenate([other, y_pred], axis=-1)
@@ -161,7 +132,8 @@ def standardize_labels(
     axis: int = -1,
     ignore_class: int | None = None,
     names: tuple[str, str] = _KERAS_NAMES,
-    counts: Any = None,
+    mask: Any = None,
+    rules: list[Rule] | None = None,
 ) -> tuple[Any, Any]:
     """Labels of any form, told apart by shape alone.
 
@@ -173,8 +145,10 @@ def standardize_labels(
         axis: The axis of the classes in `y_pred`.
         ignore_class: Class id that does not count.
         names: What the caller calls labels and outputs, for errors.
-        counts: Where samples count by weight or mask, bool `(batch, ...)`, or
+        mask: Where samples count by weight or mask, bool `(batch, ...)`, or
             None for everywhere. What does not count is not judged.
+        rules: Where to put the rules of values, for the caller to `enforce`
+            at once with others; None to look at the values here.
 
     Returns:
         `(labels, valid)`: int32 ids `(batch, ...)` or float soft labels
@@ -220,7 +194,7 @@ def standardize_labels(
                 )
             )
         y_true = at_least_float32(y_true)
-        check_soft_labels(y_true, names[0], counts)
+        require(soft_labels_rule, y_true, names[0], mask, rules=rules)
         return y_true, None
     if is_integer(y_true):
         # An id of -1 means nothing in uint8.
@@ -229,13 +203,14 @@ def standardize_labels(
     if ignore_class is not None:
         valid = ops.not_equal(y_true, ops.cast(ignore_class, y_true.dtype))
         y_true = ops.where(valid, y_true, ops.zeros_like(y_true))
-    if counts is not None:
-        y_true = ops.where(counts, y_true, ops.zeros_like(y_true))
+    if mask is not None:
+        y_true = ops.where(mask, y_true, ops.zeros_like(y_true))
     if num_classes == 1:
         y_true = at_least_float32(y_true)
-        check_second_class(y_true, names[0])
+        require(second_class_rule, y_true, names[0], rules=rules)
         return ops.stack([1.0 - y_true, y_true], axis=-1), valid
-    check_ids(y_true, num_classes, names[0])
+    if num_classes is not None:
+        require(ids_rule, y_true, num_classes, names[0], rules=rules)
     if not is_integer(y_true):
         # Compiled code cannot raise: no class, rather than the one below.
         whole = ops.equal(y_true, ops.round(y_true))
@@ -244,7 +219,11 @@ def standardize_labels(
 
 
 def valid_labels_mask(
-    labels: Any, num_classes: int, *, hard: bool = False
+    labels: Any,
+    num_classes: int,
+    *,
+    hard: bool = False,
+    rules: list[Rule] | None = None,
 ) -> Any:
     """Where a label can be: an id in range, a row that sums to 1.
 
@@ -255,6 +234,7 @@ def valid_labels_mask(
         labels: int32 ids `(batch, ...)` or soft `(batch, ..., num_classes)`.
         num_classes: Number of classes.
         hard: Whether rows must be one-hot.
+        rules: As in `standardize_labels`.
 
     Returns:
         bool `(batch, ...)`.
@@ -269,7 +249,7 @@ def valid_labels_mask(
     if hard:
         largest = ops.abs(ops.max(labels, axis=-1) - 1.0)
         distance = ops.maximum(distance, largest)
-        check_one_hot(distance)
+        require(one_hot_rule, distance, rules=rules)
     return distance <= SUM_TOLERANCE
 
 
@@ -287,101 +267,3 @@ def soft_labels(labels: Any, num_classes: int, dtype: Any) -> Any:
     if is_integer(labels):
         return ops.one_hot(labels, num_classes, dtype=dtype)
     return ops.cast(labels, dtype)
-
-
-def standardize_arrays(
-    labels: Any,
-    outputs: Any,
-    *,
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
-    name: str = "probs",
-    drop: bool = True,
-    refuse_probabilities: bool = False,
-) -> Predictions:
-    """Whole data sets as NumPy arrays in the precision they have.
-
-    Half precision becomes float32.
-
-    Args:
-        labels: Labels as in `standardize_labels`.
-        outputs: `(batch, ..., num_classes)` or `(batch, ..., 1)`.
-        from_logits: Whether `outputs` are logits.
-        sample_weight: As in `standardize_weights`, or None.
-        ignore_class: Class id that does not count, or None.
-        name: What the caller calls `outputs`, for errors.
-        drop: Whether rows of the ignored class are dropped, which copies the
-            others; if not, `valid` says where they are.
-        refuse_probabilities: Whether logits that look like probabilities
-            raise, instead of a warning.
-
-    Returns:
-        Predictions of NumPy arrays; labels int64 ids or float soft labels.
-
-    Raises:
-        ValueError: Also if no sample counts, or an output is NaN or, of
-            logits, infinite.
-    """
-    check_reading(-1, ignore_class, from_logits)
-    labels, outputs = as_array(labels, "labels"), as_array(outputs, name)
-    class_axis(outputs, -1, name)
-    tolerance = sum_tolerance(outputs.dtype)
-    if outputs.dtype not in (np.float32, np.float64):
-        outputs = outputs.astype("float32")
-    check_not_empty(name, outputs)
-    weight = counts = None
-    if sample_weight is not None:
-        weight = weight_of_rows(sample_weight, outputs.shape[:-1])
-        counts = (weight > 0).reshape(outputs.shape[:-1])
-    read, valid = standardize_labels(
-        labels,
-        outputs,
-        ignore_class=ignore_class,
-        names=("labels", name),
-        counts=counts,
-    )
-    soft = len(read.shape) == outputs.ndim
-    as_given = valid is None and counts is None
-    if soft and labels.shape == read.shape:
-        read = labels  # float64 labels are float32 tensors on JAX
-    elif not soft and as_given and labels.dtype.kind in "iu":
-        read = labels.astype("int64", copy=False)
-    read = to_numpy(read) if soft else to_numpy(read, "int64")
-    outputs = outputs.reshape(-1, outputs.shape[-1])
-    valid = None if valid is None else to_numpy(valid).reshape(-1)
-    counts = valid if weight is None else weight > 0
-    if weight is not None and valid is not None:
-        counts &= valid
-    outputs = without_harm(outputs, counts, from_logits)
-    if soft:
-        read = without_harm(read.reshape(-1, read.shape[-1]), counts, False)
-    check_no_nan(outputs, from_logits, name)
-    if from_logits and refuse_probabilities:
-        check_no_probabilities(outputs, name)
-    elif from_logits:
-        warn_of_probabilities(outputs, name)
-    else:
-        check_probabilities(outputs, name)
-        check_row_sums(outputs, name, counts, tolerance)
-    if outputs.shape[-1] == 1:
-        other = np.zeros_like(outputs) if from_logits else 1 - outputs
-        outputs = np.concatenate([other, outputs], axis=-1)
-    read = read if soft else read.reshape(-1)
-    if valid is not None:
-        if not valid.any():
-            raise ValueError(
-                invalid(
-                    "`labels` must hold a class that is not ignored",
-                    ignore_class=ignore_class,
-                )
-            )
-        if drop:
-            outputs, read = outputs[valid], read[valid]
-            weight = None if weight is None else weight[valid]
-            valid = None
-    if weight is not None and not weight.any():
-        raise ValueError(
-            invalid("`sample_weight` must not be 0 everywhere", sum=0.0)
-        )
-    return Predictions(read, outputs, from_logits, weight, valid)

@@ -3,6 +3,7 @@
 While a graph is traced there are no values; then these pass.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,13 @@ from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import warn
 from keras_calib.backend.traced import made_by
 from keras_calib.inputs.values import SUM_TOLERANCE
+from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import check_probabilities
 from keras_calib.inputs.values import in_unit_interval
 from keras_calib.inputs.values import is_made_up
 from keras_calib.inputs.values import located
+from keras_calib.inputs.values import require
 from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import value_if_eager
 
 __all__ = [
@@ -27,7 +29,9 @@ __all__ = [
     "check_no_nan",
     "check_no_probabilities",
     "check_row_sums",
+    "logits_rule",
     "resembles_probabilities",
+    "row_sums_rule",
     "sum_tolerance",
     "sums_to_1",
     "usable_outputs",
@@ -66,61 +70,66 @@ def check_no_nan(outputs: np.ndarray, from_logits: bool, name: str) -> None:
         )
 
 
-def check_row_sums(
+def row_sums_rule(
     probs: Any,
     name: str,
-    counts: Any = None,
+    mask: Any = None,
     tolerance: float = _ROW_TOLERANCE,
-) -> None:
+) -> Rule:
     """Rows of probabilities must sum to 1 where they count.
+
+    A row that is further off than any softmax raises. One that is further off
+    than one of this dtype, or of another that holds all values (half precision
+    that was cast), is warned of.
 
     Args:
         probs: Shape `(..., num_classes)`; of one class nothing is asked.
         name: What the caller calls them.
-        counts: Where they count, bool `(...)`, or None for everywhere.
+        mask: Where they count, bool `(...)`, or None for everywhere.
         tolerance: As `sum_tolerance` says for their dtype.
-
-    Raises:
-        ValueError: If a row is further off than any softmax is.
-
-    Warns:
-        RuntimeWarning: If one is further off than one of this dtype, or of
-            another that holds all values: half precision that was cast.
     """
-    if probs.shape[-1] == 1 or 0 in shape_of(probs):
-        return
-    largest = value_if_eager(
-        array_namespace(probs).max(_distance_from_1(probs))
-    )
+    xp = array_namespace(probs)
+    if probs.shape[-1] == 1:
+        return Rule(xp.ones((), dtype="bool"), lambda: None)
     # NaN passes: it is for others to judge.
-    if largest is None or not largest > tolerance or is_made_up(probs):
-        return
-    rows = value_if_eager(probs)
-    rows = rows.reshape(-1, rows.shape[-1])
-    off = _distance_from_1(rows.astype("float64"))
-    if counts is not None:
-        off[~value_if_eager(counts).reshape(-1)] = 0.0
-    far = off > LOOSE_TOLERANCE
-    if not far.any():
-        off = off.max()
-        if off > tolerance and off > _tolerance_of(rows):
-            warn(
-                f"`{name}` has rows of probabilities whose sums are off 1 by "
-                f"more than {tolerance:g}, as those of a softmax in half "
-                "precision are. They are read as they are: compute the softmax "
-                "in float32, or divide rows by their sum"
+    near = xp.logical_not(_distance_from_1(probs) > tolerance)
+
+    def fail():
+        if is_made_up(probs):
+            return
+        rows = value_if_eager(probs).reshape(-1, probs.shape[-1])
+        off = _distance_from_1(rows.astype("float64"))
+        if mask is not None:
+            off[~value_if_eager(mask).reshape(-1)] = 0.0
+        far = off > LOOSE_TOLERANCE
+        if not far.any():
+            off = off.max()
+            if off > tolerance and off > _tolerance_of(rows):
+                warn(
+                    f"`{name}` has rows of probabilities whose sums are off 1 "
+                    f"by more than {tolerance:g}, as those of a softmax in "
+                    "half precision are. They are read as they are: compute "
+                    "the softmax in float32, or divide rows by their sum"
+                )
+            return
+        check_probabilities(rows[far], name)
+        raise ValueError(
+            invalid(
+                f"`{name}` must sum to 1 over the classes; sigmoid outputs of "
+                "a multi-label model are not supported, logits need "
+                "`from_logits=True`, and rounded rows must be divided by "
+                "their sum",
+                **located(far),
+                sum=round(float(rows[far][0].astype("float64").sum()), 6),
             )
-        return
-    check_probabilities(rows[far], name)
-    raise ValueError(
-        invalid(
-            f"`{name}` must sum to 1 over the classes; sigmoid outputs of a "
-            "multi-label model are not supported, logits need "
-            "`from_logits=True`, and rounded rows must be divided by their sum",
-            **located(far),
-            sum=round(float(rows[far][0].astype("float64").sum()), 6),
         )
-    )
+
+    return Rule(xp.all(near), fail)
+
+
+def check_row_sums(probs: Any, name: str, *args: Any) -> None:
+    """Enforces `row_sums_rule`."""
+    require(row_sums_rule, probs, name, *args)
 
 
 def sum_tolerance(dtype: Any) -> float:
@@ -213,24 +222,39 @@ def check_no_probabilities(logits: np.ndarray, name: str) -> None:
         )
 
 
-def warn_of_probabilities(logits: Any, name: str) -> bool:
-    """Warns of rows of probabilities that are given as logits.
+def logits_rule(
+    logits: Any, name: str, seen: Callable[[], None] | None = None
+) -> Rule:
+    """Logits must not look like probabilities, which is warned of.
 
-    Returns:
-        Whether the values could tell what they are.
+    Args:
+        logits: Shape `(..., num_classes)`.
+        name: What the caller calls them.
+        seen: Called once the values have told what they are; then the rule
+            has no need to hold again. None to warn of each.
     """
-    num_classes = logits.shape[-1]
-    if num_classes == 1 or 0 in shape_of(logits):
-        return False
-    rows = value_if_eager(
-        _few(array_namespace(logits).reshape(logits, (-1, num_classes)))
-    )
-    if rows is None:
-        return False
-    if resembles_probabilities(rows.astype("float32")):
-        warn(as_logits_message(name))
-        return True
-    return len(rows) > 1 and bool((rows != np.floor(rows)).any())
+    xp = array_namespace(logits)
+    rows = _few(xp.reshape(logits, (-1, logits.shape[-1])))
+    holds = xp.logical_not(resembles_probabilities(rows))
+    if seen is not None:
+        # Whole numbers tell nothing: they may be logits or one-hot rows.
+        telling = xp.logical_and(
+            xp.any(rows != xp.floor(rows)), rows.shape[0] != 1
+        )
+        holds = xp.logical_and(holds, xp.logical_not(telling))
+
+    def fail():
+        if resembles_probabilities(value_if_eager(rows)):
+            warn(as_logits_message(name))
+        if seen is not None:
+            seen()
+
+    return Rule(holds, fail)
+
+
+def warn_of_probabilities(logits: Any, name: str) -> None:
+    """Enforces `logits_rule`."""
+    require(logits_rule, logits, name)
 
 
 def as_logits_message(name: str) -> str:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.inputs.readers import standardize_arrays
+from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.softmax import is_wrong
 from keras_calib.numerics.softmax import top1

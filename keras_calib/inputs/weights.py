@@ -7,7 +7,9 @@ from keras import ops
 
 from keras_calib.backend.errors import invalid
 from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.values import check_weights
+from keras_calib.inputs.values import Rule
+from keras_calib.inputs.values import require
+from keras_calib.inputs.values import weights_rule
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import shape_of
@@ -20,13 +22,16 @@ __all__ = [
 ]
 
 
-def standardize_weights(sample_weight: Any, lead_shape: Any) -> Any:
+def standardize_weights(
+    sample_weight: Any, lead_shape: Any, rules: list[Rule] | None = None
+) -> Any:
     """Weights in the shape of the labels.
 
     Args:
         sample_weight: `(batch,)`, or the shape of the labels, or that shape
             with a last 1; at least 0.
         lead_shape: Shape of the labels `(batch, ...)`.
+        rules: As in `standardize_labels`.
 
     Returns:
         Float tensor that broadcasts to the labels.
@@ -53,17 +58,22 @@ def standardize_weights(sample_weight: Any, lead_shape: Any) -> Any:
                 },
             )
         )
-    check_weights(weight)
+    require(weights_rule, weight, rules=rules)
     for _ in range(rank - len(got)):
         weight = ops.expand_dims(weight, -1)
     return weight
 
 
-def broadcast_weight(sample_weight: Any, y_pred: Any, axis: int = -1) -> Any:
+def broadcast_weight(
+    sample_weight: Any,
+    y_pred: Any,
+    axis: int = -1,
+    rules: list[Rule] | None = None,
+) -> Any:
     """Weights, read, of the full shape of the labels `(batch, ...)`."""
     lead = list(shape_of(y_pred))
     del lead[class_axis(y_pred, axis)]
-    weight = standardize_weights(sample_weight, lead)
+    weight = standardize_weights(sample_weight, lead, rules)
     sizes = list(ops.shape(y_pred))
     del sizes[class_axis(y_pred, axis)]
     return ops.broadcast_to(weight, sizes)

@@ -10,7 +10,6 @@ from keras_calib.backend.errors import invalid
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_number
-from keras_calib.inputs.weights import broadcast_weight
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.focal import signed_focal
 from keras_calib.numerics.arrays import safe_divide
@@ -153,16 +152,14 @@ class FLSD(PerSampleLoss):
         Returns:
             Shares `(rows,)` that sum to 1; zeros if no sample counts.
         """
-        y_pred = ops.convert_to_tensor(y_pred)
-        labels, logits, valid, _ = self._read(y_true, y_pred)
-        p = ops.sum(labels * ops.softmax(logits, axis=-1), axis=-1)
+        batch, _ = self.standardize(y_true, y_pred, sample_weight)
+        p = ops.sum(batch.labels * ops.softmax(batch.outputs, axis=-1), axis=-1)
         row = _rows(p, self.hyperparameters["gammas"])
         weight = ops.ones_like(p)
-        if sample_weight is not None:
-            weight = broadcast_weight(sample_weight, y_pred, self.axis)
-            weight = ops.cast(weight, p.dtype)
-        if valid is not None:
-            weight = weight * ops.cast(valid, p.dtype)
+        if batch.weight is not None:
+            weight = ops.cast(batch.weight, p.dtype)
+        if batch.mask is not None:
+            weight = weight * ops.cast(batch.mask, p.dtype)
         count = len(self.hyperparameters["gammas"])
         taken = ops.one_hot(row, count, dtype=p.dtype)
         taken = ops.reshape(taken * ops.expand_dims(weight, -1), (-1, count))

@@ -8,27 +8,20 @@ import keras
 from keras import ops
 
 from keras_calib.backend.errors import invalid
-from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.backend.replicas import sum_over_replicas
-from keras_calib.inputs.checks import check_some_classes
-from keras_calib.inputs.checks import class_axis
+from keras_calib.inputs.batch import Batch
+from keras_calib.inputs.batch import standardize
+from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
-from keras_calib.inputs.readers import soft_labels
-from keras_calib.inputs.readers import standardize_labels
-from keras_calib.inputs.readers import standardize_predictions
-from keras_calib.inputs.readers import valid_labels_mask
-from keras_calib.inputs.rows import LOOSE_TOLERANCE
-from keras_calib.inputs.rows import check_row_sums
-from keras_calib.inputs.rows import sums_to_1
+from keras_calib.inputs.rows import logits_rule
+from keras_calib.inputs.rows import row_sums_rule
+from keras_calib.inputs.rows import sum_tolerance
 from keras_calib.inputs.rows import warn_by_operation
-from keras_calib.inputs.rows import warn_of_probabilities
-from keras_calib.inputs.values import is_integer
-from keras_calib.inputs.weights import broadcast_weight
-from keras_calib.numerics.arrays import as_numbers
+from keras_calib.inputs.values import Rule
+from keras_calib.inputs.values import enforce
+from keras_calib.inputs.values import has_values
 from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.arrays import value_if_eager
-from keras_calib.numerics.softmax import to_logits
 
 __all__ = ["PerSampleLoss", "check_hyperparameters", "mask_losses"]
 
@@ -113,9 +106,7 @@ class PerSampleLoss(keras.losses.Loss):
             dtype="float64" if is_double else "float32",
         )
         self.fn = fn
-        self.from_logits = from_logits
-        self.axis = axis
-        self.ignore_class = ignore_class
+        self.options = ReadOptions(from_logits, axis, ignore_class)
         self.hyperparameters = hyperparameters
         # Whether predictions were seen to be what `from_logits` says.
         self._has_seen_logits = False
@@ -123,50 +114,89 @@ class PerSampleLoss(keras.losses.Loss):
         self._has_told = False
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        y_true = ops.convert_to_tensor(as_numbers(y_true, "y_true"))
-        y_pred = ops.convert_to_tensor(as_numbers(y_pred, "y_pred"))
-        if sample_weight is not None:
-            sample_weight = ops.cast(
-                broadcast_weight(sample_weight, y_pred, self.axis), self.dtype
-            )
-        check_some_classes("y_pred", y_pred)
-        if is_integer(y_pred):
-            y_pred = ops.cast(y_pred, self.dtype)
-        y_pred, valid = self._valid(y_true, y_pred)
-        if valid is not None:
-            valid = ops.cast(valid, self.dtype)
-        self._check_outputs(y_pred, _product(valid, sample_weight))
-        if 0 in shape_of(y_pred) and num_replicas() == 1:
-            # No samples; 0, in which the predictions still take part.
-            standardize_labels(
-                self.split_labels(y_true)[0], y_pred, axis=self.axis
-            )
-            losses = ops.cast(ops.sum(y_pred, axis=self.axis), self.dtype)
-            is_whole = self.reduction in (None, "none")
-            return losses if is_whole else ops.sum(losses)
-        if num_replicas() > 1 and self.reduction not in (None, "none", "sum"):
-            return self._mean_of_replicas(y_true, y_pred, valid, sample_weight)
-        weight = sample_weight
-        if valid is not None:
-            weight = _product(self._valid_weight(valid), sample_weight)
-        y_true = self._join(y_true, _product(valid, sample_weight))
-        return super().__call__(y_true, y_pred, weight)
+        with keras.name_scope(self.name):
+            batch, beside = self.standardize(y_true, y_pred, sample_weight)
+            return self.reduce(self.per_sample(batch, beside), batch)
 
     def call(self, y_true, y_pred):
         """Losses of shape `(batch, ...)`; 0 where the label is ignored."""
-        labels, beside = self.split_labels(y_true)
-        labels, logits, valid, possible = self._read(labels, y_pred)
-        if valid is not None:
+        return self.per_sample(*self.standardize(y_true, y_pred))
+
+    def standardize(self, y_true, y_pred, sample_weight=None):
+        """The batch, read and checked once, and what travels with labels.
+
+        Returns:
+            `(batch, beside)`: a Batch with logits and soft labels, whose
+            `label_mask` says where labels can be, and keyword arguments of
+            `fn`.
+        """
+        rules: list[Rule] = []
+        labels, beside = self.split_labels(y_true, rules)
+        batch = standardize(labels, y_pred, sample_weight, self.options, rules)
+        self._check_outputs(batch, y_pred, rules)
+        batch = batch.with_logits(self.dtype, rules, self.needs_hard_labels)
+        enforce(rules)
+        return batch, beside
+
+    def per_sample(self, batch, beside):
+        """Losses `(batch, ...)`; 0 where masked, NaN of impossible labels."""
+        if 0 in shape_of(batch.outputs) and num_replicas() == 1:
+            # No samples; 0, in which the predictions still take part.
+            return ops.sum(batch.outputs, axis=-1)
+        if batch.mask is not None:
             beside = {
-                name: ops.where(valid, x, ops.zeros_like(x))
+                name: ops.where(batch.mask, x, ops.zeros_like(x))
                 for name, x in beside.items()
             }
-        losses = self.fn(labels, logits, **beside, **self.hyperparameters)
-        return mask_losses(losses, valid, possible)
+        return mask_losses(self.values(batch, beside), batch)
 
-    def split_labels(self, y_true):
+    def values(self, batch, beside):
+        """Losses `(batch, ...)`, also of samples that do not count."""
+        return self.fn(
+            batch.labels, batch.outputs, **beside, **self.hyperparameters
+        )
+
+    def reduce(self, losses, batch):
+        """The reduction, over the batch of all replicas.
+
+        Each returns its share, as Keras sums gradients. Keras itself takes
+        the mean of the replicas' means, another number wherever labels that
+        count, weights or examples are unevenly spread.
+        """
+        losses = ops.cast(losses, self.dtype)
+        count = ops.ones_like(losses)
+        if batch.mask is not None:
+            count = ops.cast(batch.mask, self.dtype)
+        if batch.weight is not None:
+            weight = count * ops.cast(batch.weight, self.dtype)
+            losses = losses * weight
+            if self.reduction == "mean_with_sample_weight":
+                count = weight
+        if self.reduction in (None, "none"):
+            return losses
+        if self.reduction == "sum":
+            return ops.sum(losses)
+        total, count = sum_over_replicas([ops.sum(losses), ops.sum(count)])
+        return ops.divide_no_nan(total, count) / num_replicas()
+
+    def split_labels(self, y_true, rules=None):
         """Labels, and what travels with them as keyword arguments of `fn`."""
         return y_true, {}
+
+    @property
+    def from_logits(self) -> bool:
+        """Whether predictions are logits."""
+        return self.options.from_logits
+
+    @property
+    def axis(self) -> int:
+        """The axis of the classes."""
+        return self.options.axis
+
+    @property
+    def ignore_class(self) -> int | None:
+        """Class id of labels that do not count, or None."""
+        return self.options.ignore_class
 
     def get_config(self):
         return {
@@ -178,117 +208,41 @@ class PerSampleLoss(keras.losses.Loss):
             **self.hyperparameters,
         }
 
-    def _check_outputs(self, y_pred, weight):
-        """Looks whether these are what `from_logits` says.
+    def _check_outputs(self, batch, y_pred, rules):
+        """Whether these are what `from_logits` says.
 
-        In eager use at the values, in a graph at what made them.
+        In eager use values tell, in a graph the operation that made them.
         """
         if self.from_logits and self._has_seen_logits:
             return
-        if self.axis not in (-1, len(y_pred.shape) - 1):
-            y_pred = ops.moveaxis(y_pred, self.axis, -1)
-        if not self._has_told:
-            self._has_told = warn_by_operation(
-                y_pred, "y_pred", self.from_logits
-            )
-        if self.from_logits:
-            self._has_seen_logits = warn_of_probabilities(y_pred, "y_pred")
-            return
-        counts = None if weight is None else weight > 0
-        check_row_sums(y_pred, "y_pred", counts)
-
-    def _read(self, y_true, y_pred):
-        """Soft labels, logits, where they count (or None), and can be."""
-        labels, valid = standardize_labels(
-            y_true, y_pred, axis=self.axis, ignore_class=self.ignore_class
-        )
-        logits = standardize_predictions(
-            y_pred,
-            from_logits=self.from_logits,
-            axis=self.axis,
-            counts=valid,
-        )
-        num_classes = logits.shape[-1]
-        possible = valid_labels_mask(
-            labels, num_classes, hard=self.needs_hard_labels
-        )
-        if not self.from_logits:
-            if value_if_eager(possible) is None:
-                # Rows that count were checked where that can be seen.
-                possible = ops.logical_and(
-                    possible, sums_to_1(logits, LOOSE_TOLERANCE)
+        outputs = batch.outputs
+        if not has_values(outputs):
+            if not self._has_told:
+                given = ops.moveaxis(
+                    ops.convert_to_tensor(y_pred), self.axis, -1
                 )
-            logits = to_logits(logits)
-        labels = soft_labels(labels, num_classes, logits.dtype)
-        if valid is not None:
-            # Not by weight 0 alone: an ignored NaN times 0 is NaN.
-            shown = ops.expand_dims(valid, -1)
-            logits = ops.where(shown, logits, ops.zeros_like(logits))
-        return ops.stop_gradient(labels), logits, valid, possible
-
-    def _valid(self, y_true, y_pred):
-        """Predictions, and where they count by label and by Keras' mask."""
-        valid = None
-        if self.ignore_class is not None:
-            labels, _ = self.split_labels(y_true)
-            _, valid = standardize_labels(
-                labels, y_pred, axis=self.axis, ignore_class=self.ignore_class
+                self._has_told = warn_by_operation(
+                    given, "y_pred", self.from_logits
+                )
+        elif self.from_logits:
+            rules.append(logits_rule(outputs, "y_pred", self._see_logits))
+        else:
+            tolerance = sum_tolerance(getattr(y_pred, "dtype", self.dtype))
+            rules.append(
+                row_sums_rule(outputs, "y_pred", batch.counted(), tolerance)
             )
-        mask = keras_mask(y_pred, class_axis(y_pred, self.axis))
-        if mask is not None:
-            # Counted here, so Keras must not count it once more.
-            valid = mask if valid is None else ops.logical_and(valid, mask)
-            y_pred = ops.copy(y_pred)
-        return y_pred, valid
 
-    def _join(self, y_true, sample_weight):
-        """What `call` gets as labels; one that needs weights adds them."""
-        return y_true
-
-    def _mean_of_replicas(self, y_true, y_pred, valid, sample_weight):
-        """The mean over the batch of all replicas.
-
-        Each returns its share, as Keras sums gradients. Keras itself takes
-        the mean of the replicas' means, another number wherever labels that
-        count, weights or examples are unevenly spread.
-        """
-        weight = _product(valid, sample_weight)
-        y_true = self._join(y_true, weight)
-        y_true, y_pred = keras.tree.map_structure(
-            lambda x: ops.convert_to_tensor(x, dtype=self.dtype),
-            (y_true, y_pred),
-        )
-        losses = ops.cast(self.call(y_true, y_pred), self.dtype)
-        divisor = ops.ones_like(losses) if valid is None else valid
-        if self.reduction == "mean_with_sample_weight" and weight is not None:
-            divisor = weight
-        total, count = sum_over_replicas(
-            [ops.sum(_product(losses, weight)), ops.sum(divisor)]
-        )
-        return ops.divide_no_nan(total, count) / num_replicas()
-
-    def _valid_weight(self, valid):
-        """Weights that leave ignored labels out of sums and of means."""
-        if self.reduction not in ("mean", "sum_over_batch_size"):
-            return valid
-        # Keras divides by the number of labels; by the valid ones here.
-        count = ops.sum(ops.ones_like(valid))
-        return valid * ops.divide_no_nan(count, ops.sum(valid))
+    def _see_logits(self):
+        self._has_seen_logits = True
 
 
-def _product(x: Any, y: Any) -> Any:
-    """The product of two tensors, of which None stands for ones."""
-    if x is None or y is None:
-        return x if y is None else y
-    return x * y
-
-
-def mask_losses(losses: Any, valid: Any, possible: Any) -> Any:
+def mask_losses(losses: Any, batch: Batch) -> Any:
     """Losses, NaN where a label can not be and 0 where it does not count."""
-    losses = ops.where(possible, losses, ops.full_like(losses, float("nan")))
-    if valid is not None:
-        losses = ops.where(valid, losses, ops.zeros_like(losses))
-    return losses
+    nan = ops.full_like(losses, float("nan"))
+    losses = ops.where(batch.label_mask, losses, nan)
+    if batch.mask is None:
+        return losses
+    return ops.where(batch.mask, losses, ops.zeros_like(losses))
 
 
 def check_hyperparameters(fn: Callable, hyperparameters: dict) -> None:

@@ -11,7 +11,6 @@ from keras_calib.backend.replicas import all_rows
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.base import check_hyperparameters
-from keras_calib.losses.base import mask_losses
 from keras_calib.losses.smoothing import cross_entropy
 
 __all__ = ["BatchCoupledLoss"]
@@ -75,27 +74,26 @@ class BatchCoupledLoss(PerSampleLoss):
         if fidelity is not None and fidelity.needs_hard_labels:
             self.needs_hard_labels = True
 
-    def call(self, y_true, y_pred):
-        """Values of shape `(batch, ...)`; 0 where the label is ignored."""
-        weight = None
-        if isinstance(y_true, tuple):
-            y_true, weight = y_true
-        labels, logits, valid, possible = self._read(y_true, y_pred)
-        if weight is None and valid is not None:
-            weight = ops.cast(valid, logits.dtype)
+    def values(self, batch, beside):
+        labels, logits = batch.labels, batch.outputs
         if self.fidelity is None:
             losses = cross_entropy(labels, logits)
         else:
             options = self.fidelity.hyperparameters
             losses = self.fidelity.fn(labels, logits, **options)
-        whole = None if weight is None else all_rows(weight)
+        weight = batch.weight
+        if batch.mask is not None:
+            mask = ops.cast(batch.mask, logits.dtype)
+            weight = mask if weight is None else mask * weight
+        if weight is not None:
+            weight = all_rows(ops.cast(weight, logits.dtype))
         statistic = self.fn(
             all_rows(labels),
             all_rows(logits),
-            sample_weight=whole,
+            sample_weight=weight,
             **self.hyperparameters,
         )
-        return mask_losses(losses + self.strength * statistic, valid, possible)
+        return losses + self.strength * statistic
 
     def get_config(self):
         fidelity = self.fidelity
@@ -113,9 +111,6 @@ class BatchCoupledLoss(PerSampleLoss):
         if isinstance(fidelity, dict):
             fidelity = keras.saving.deserialize_keras_object(fidelity)
         return cls(**{**config, "fidelity": fidelity})
-
-    def _join(self, y_true, sample_weight):
-        return y_true if sample_weight is None else (y_true, sample_weight)
 
     def _check_fidelity(self, fidelity):
         if fidelity is None:

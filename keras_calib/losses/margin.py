@@ -12,6 +12,7 @@ from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_rows
 from keras_calib.losses.base import PerSampleLoss
+from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import labels_like
 from keras_calib.numerics.arrays import shape_of
@@ -362,9 +363,10 @@ class ACLS(PerSampleLoss):
         """Whether labels bring a factor per sample."""
         return self.hyperparameters["condition"] == "ranking"
 
-    def split_labels(self, y_true):
+    def split_labels(self, y_true, rules=None):
         if not self.needs_penalty_mask:
             return super().split_labels(y_true)
+        y_true = ops.convert_to_tensor(as_numbers(y_true, "y_true"))
         shape = shape_of(y_true)
         if len(shape) < 2 or shape[-1] == 1:
             raise ValueError(

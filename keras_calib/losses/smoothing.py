@@ -273,6 +273,6 @@ class AdaptiveLabelSmoothing(PerSampleLoss):
             **kwargs,
         )
 
-    def split_labels(self, y_true):
-        ids, *shares = split_objectness(y_true, self.ignore_class)
+    def split_labels(self, y_true, rules=None):
+        ids, *shares = split_objectness(y_true, self.ignore_class, rules)
         return ids, dict(zip(("objectness", "context"), shares, strict=True))

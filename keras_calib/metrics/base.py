@@ -15,10 +15,11 @@ from keras_calib.backend.errors import warn
 from keras_calib.backend.keras_internals import set_direction
 from keras_calib.backend.replicas import assign_sum
 from keras_calib.backend.replicas import num_replicas
+from keras_calib.backend.traced import is_traced
+from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
-from keras_calib.inputs.readers import Predictions
 from keras_calib.inputs.rows import as_logits_message
 from keras_calib.metrics.reading import all_flags
 from keras_calib.metrics.reading import is_empty
@@ -133,7 +134,7 @@ class StreamingMetric(keras.metrics.Metric):
 
         Args:
             y_true: Labels, see the class.
-            y_pred: Predictions, see the class.
+            y_pred: Batch, see the class.
             sample_weight: `(batch,)` or of the shape of the class ids, >= 0
                 where 0 does not count. Whole numbers count as repeats. The
                 largest of a batch must lie between 1e-3 and 1e4 (checked in
@@ -193,7 +194,7 @@ class StreamingMetric(keras.metrics.Metric):
         return self._result()
 
     def _result(self):
-        if value_if_eager(self.flags) is None:
+        if self._is_traced():
             return keras.tree.map_structure(
                 lambda x: ops.cast(x, self.dtype), self._from_tensors()
             )
@@ -313,7 +314,7 @@ class StreamingMetric(keras.metrics.Metric):
         weight: Any,
         num_invalid: Any,
         is_top_one: bool,
-        batch: Predictions | None = None,
+        batch: Batch | None = None,
     ) -> None:
         fractional = ops.zeros_like(num_invalid)
         if weight is not None:
@@ -342,7 +343,7 @@ class StreamingMetric(keras.metrics.Metric):
         Nothing in a compiled step, nor under replicas, each of which has a
         state of its own.
         """
-        if num_replicas() > 1 or value_if_eager(self.flags) is None:
+        if num_replicas() > 1 or self._is_traced():
             return contextlib.nullcontext()
         return _LOCK
 
@@ -354,6 +355,9 @@ class StreamingMetric(keras.metrics.Metric):
             self._has_warned = True
             warn(as_logits_message(f"y_pred` of `{self.name}"))
         return sums, int(flags[_FRACTIONAL]) == 0
+
+    def _is_traced(self) -> bool:
+        return is_traced(ops.convert_to_tensor(self.flags))
 
     def _from_tensors(self) -> Any:
         """The value while a graph is traced."""

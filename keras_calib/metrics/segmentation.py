@@ -8,9 +8,9 @@ from keras import ops
 
 from keras_calib.backend.errors import invalid
 from keras_calib.formulas.intervals import mean_interval
+from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_rank
-from keras_calib.inputs.readers import Predictions
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.reading import is_empty
@@ -123,7 +123,7 @@ class PerImage(StreamingMetric):
         if self.background is not None:
             ids = ops.cast(hard_labels(batch.labels), "int32")
             kept = ops.not_equal(ids, self.background)
-            batch = batch._replace(valid=ops.logical_and(batch.valid, kept))
+            batch = batch._replace(mask=ops.logical_and(batch.mask, kept))
         images = {
             name: ops.reshape(x, (-1, num_pixels, *x.shape[1:]))
             for name, x in batch._asdict().items()
@@ -177,12 +177,12 @@ class PerImage(StreamingMetric):
     def _of_image(self, image: dict[str, Any]) -> tuple[Any, Any]:
         """Value and number of valid pixels of one image."""
         fields = {"weight": None, "objectness": None, **image}
-        batch = Predictions(from_logits=self.options.from_logits, **fields)
+        batch = Batch(from_logits=self.options.from_logits, **fields)
         summary = self.metric.summary
         value = self.metric._value(
             summary.update(top1_of_batch(batch)), ops.convert_to_tensor(True)
         )
-        count = ops.sum(ops.cast(batch.valid, "float32"))
+        count = ops.sum(ops.cast(batch.mask, "float32"))
         return ops.cast(value, "float32"), count
 
     def _value(self, sums, frequency_weights):

@@ -49,7 +49,6 @@ from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.metrics.states.moments import MomentSummary
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import value_if_eager
 
 __all__ = ["CalibrationMetrics"]
 
@@ -169,7 +168,7 @@ class CalibrationMetrics(StreamingMetric):
                 self, self.reported_names, y_pred
             )
         super().update_state(y_true, y_pred, sample_weight)
-        if self.refresh_every == 1 or value_if_eager(self.flags) is not None:
+        if self.refresh_every == 1 or not self._is_traced():
             return
         due = ops.equal(self.num_updates % self.refresh_every, 0)
         shown = ops.cond(
@@ -182,7 +181,7 @@ class CalibrationMetrics(StreamingMetric):
 
     def result(self):
         """The values so far, a dict of scalar tensors."""
-        if self.refresh_every == 1 or value_if_eager(self.flags) is not None:
+        if self.refresh_every == 1 or not self._is_traced():
             return super().result()
         return {
             self.prefix + name: ops.cast(self.shown[i], self.dtype)

@@ -9,9 +9,9 @@ import numpy as np
 
 from keras_calib.backend.errors import invalid
 from keras_calib.formulas.scores import p_norm
+from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.readers import standardize_arrays
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.softmax import is_wrong
 from keras_calib.numerics.softmax import top1

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from keras_calib.backend.errors import invalid
-from keras_calib.inputs.readers import standardize_arrays
+from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import to_numpy
@@ -144,8 +144,8 @@ class SegmentationDisplay(Display):
         top = top1(read.outputs, from_logits=from_logits)
         score = top.log_odds if from_logits else top.confidence
         counted = np.ones(score.shape, "bool")
-        if read.valid is not None:
-            counted = read.valid
+        if read.mask is not None:
+            counted = read.mask
         wrong = counted & is_wrong(read.outputs, hard_labels(read.labels))
         rank = np.full(score.shape, np.nan)
         rank[counted] = _uncertainty_rank(score[counted])

@@ -279,7 +279,7 @@ def to_model_logits(outputs: Any, from_logits: bool, counts: Any = None) -> Any:
     outputs = ops.cast(outputs, "float32")
     one_channel = outputs.shape[-1:] == (1,)
     outputs = standardize_predictions(
-        outputs, from_logits=from_logits, counts=counts
+        outputs, from_logits=from_logits, mask=counts
     )
     if from_logits:
         return outputs

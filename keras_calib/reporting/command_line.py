@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.calibrators import TemperatureScaling
-from keras_calib.inputs.readers import standardize_arrays
+from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import to_logits

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_calib.formulas.intervals import clopper_pearson
-from keras_calib.inputs.readers import Predictions
-from keras_calib.inputs.readers import standardize_arrays
+from keras_calib.inputs.batch import Batch
+from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics import CalibrationMetrics
 from keras_calib.metrics.mean_gap import MeanGap
@@ -247,14 +247,14 @@ class ModelEvaluation:
 
     def _add_mistakes(
         self,
-        read: Predictions,
+        read: Batch,
         confidence: np.ndarray,
         wrong: np.ndarray,
         truth: np.ndarray,
         inputs: Any,
     ) -> None:
-        if read.valid is not None:
-            wrong = wrong & read.valid
+        if read.mask is not None:
+            wrong = wrong & read.mask
         rows = np.flatnonzero(wrong)
         kept = self.options.num_mistakes
         # Stable, so that the first of equal ones is shown.
@@ -275,8 +275,8 @@ class ModelEvaluation:
 
     def _add_selected(self, answers, read, truth):
         weight = np.ones(len(truth)) if read.weight is None else read.weight
-        if read.valid is not None:
-            weight = weight * read.valid
+        if read.mask is not None:
+            weight = weight * read.mask
         accept = to_numpy(answers["accept"]).reshape(-1)
         wrong = accept & (to_numpy(answers["label"]).reshape(-1) != truth)
         for row, where in zip(

@@ -8,8 +8,8 @@ import numpy as np
 from keras_calib.backend.errors import invalid
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.formulas.scores import p_norm
+from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.readers import standardize_arrays
 from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.inputs.top_label import top_label
 from keras_calib.numerics.softmax import top1

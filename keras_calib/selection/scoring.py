@@ -9,8 +9,8 @@ from keras import ops
 from keras_calib.backend.errors import invalid
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.functional.ranking import rank
-from keras_calib.inputs.readers import Predictions
-from keras_calib.inputs.readers import standardize_arrays
+from keras_calib.inputs.batch import Batch
+from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.top_label import TopLabel
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.inputs.weights import are_frequency_weights
@@ -52,7 +52,7 @@ def calibrate(
     *,
     calibrator: Callable[[Any], Any] | None,
     ignore_class: int | None,
-) -> Predictions:
+) -> Batch:
     """Calibrated logits, labels and weights, read and checked."""
     logits = logits.astype("float32", copy=False)
     read = standardize_arrays(
@@ -71,7 +71,7 @@ def calibrate(
     # look at neighbours.
     every = read.outputs.reshape(*logits.shape[:-1], -1)
     outputs = _by_blocks(calibrator, every).reshape(read.outputs.shape)
-    rows = slice(None) if read.valid is None else read.valid
+    rows = slice(None) if read.mask is None else read.mask
     return standardize_arrays(
         read.labels[rows],
         outputs[rows],
@@ -81,7 +81,7 @@ def calibrate(
     )
 
 
-def scored(read: Predictions, function: Any) -> TopLabel:
+def scored(read: Batch, function: Any) -> TopLabel:
     """Score and correctness of every prediction."""
     score = _by_blocks(lambda z: apply_score(function, z), read.outputs)
     if score.shape != read.outputs.shape[:1]:

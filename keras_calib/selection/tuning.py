@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import invalid
+from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.readers import Predictions
 from keras_calib.inputs.top_label import TopLabel
 from keras_calib.selection.scoring import area
 from keras_calib.selection.scoring import calibrate
@@ -46,7 +46,7 @@ class HeldOut(NamedTuple):
             labels=self.labels[part], logits=self.logits[part], weight=weight
         )
 
-    def calibrated(self, calibrator: Any) -> Predictions:
+    def calibrated(self, calibrator: Any) -> Batch:
         """Calibrated logits, labels and weights, read and checked."""
         return calibrate(
             *self[:3], calibrator=calibrator, ignore_class=self.ignore_class

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from keras import ops
 
-from keras_calib.inputs.readers import Predictions
+from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.softmax import is_wrong
 from keras_calib.numerics.softmax import top1
@@ -39,15 +39,15 @@ class Records(NamedTuple):
     wrong: Any
     counted: Any
     weight: Any
-    rows: Predictions | None
+    rows: Batch | None
 
 
-def top1_of_batch(batch: Predictions) -> Records:
-    """Records of one batch, whose `valid` says what counts."""
+def top1_of_batch(batch: Batch) -> Records:
+    """Records of one batch, whose `mask` says what counts."""
     top = top1(batch.outputs, from_logits=batch.from_logits)
     labels = ops.cast(hard_labels(batch.labels), "int32")
     wrong = is_wrong(batch.outputs, labels)
-    counted = batch.valid
+    counted = batch.mask
     zero = ops.zeros_like(top.confidence)
     return Records(
         confidence=ops.where(counted, top.confidence, zero),
@@ -60,7 +60,7 @@ def top1_of_batch(batch: Predictions) -> Records:
 
 
 def blocks(batch: Any, size: int) -> Iterable[Any]:
-    """Parts of at most `size` rows of Predictions or Records."""
+    """Parts of at most `size` rows of a Batch or Records."""
     fields = batch._asdict()
     rows = [x for x in fields.values() if hasattr(x, "shape")]
     count = rows[0].shape[0]

@@ -1,0 +1,273 @@
+"""Labels, predictions and weights of a batch or a data set, read once."""
+
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+from keras import ops
+
+from keras_calib.backend.errors import invalid
+from keras_calib.backend.keras_internals import keras_mask
+from keras_calib.inputs.checks import check_not_empty
+from keras_calib.inputs.checks import class_axis
+from keras_calib.inputs.options import ReadOptions
+from keras_calib.inputs.options import check_reading
+from keras_calib.inputs.readers import soft_labels
+from keras_calib.inputs.readers import split_objectness
+from keras_calib.inputs.readers import standardize_labels
+from keras_calib.inputs.readers import standardize_predictions
+from keras_calib.inputs.readers import valid_labels_mask
+from keras_calib.inputs.rows import LOOSE_TOLERANCE
+from keras_calib.inputs.rows import check_no_nan
+from keras_calib.inputs.rows import check_no_probabilities
+from keras_calib.inputs.rows import check_row_sums
+from keras_calib.inputs.rows import sum_tolerance
+from keras_calib.inputs.rows import sums_to_1
+from keras_calib.inputs.rows import warn_of_probabilities
+from keras_calib.inputs.rows import without_harm
+from keras_calib.inputs.values import Rule
+from keras_calib.inputs.values import check_probabilities
+from keras_calib.inputs.values import has_values
+from keras_calib.inputs.weights import broadcast_weight
+from keras_calib.inputs.weights import weight_of_rows
+from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.softmax import to_logits
+
+__all__ = [
+    "Batch",
+    "both",
+    "standardize",
+    "standardize_arrays",
+]
+
+
+class Batch(NamedTuple):
+    """Labels and predictions, read: what everything after the door uses.
+
+    Attributes:
+        labels: Class ids, int32, or soft labels with a last axis of classes.
+        outputs: Logits or probabilities, of the classes on the last axis.
+        from_logits: Which of the two `outputs` are.
+        weight: Weights, or None where every sample counts 1.
+        mask: Where samples count, bool, or None for everywhere.
+        objectness: The share of the image that the object covers, or None.
+        label_mask: Where labels can be (an id in range, a row that sums to
+            1), bool, or None where nothing asked.
+    """
+
+    labels: Any
+    outputs: Any
+    from_logits: bool
+    weight: Any = None
+    mask: Any = None
+    objectness: Any = None
+    label_mask: Any = None
+
+    def counted(self) -> Any:
+        """Where samples count by mask and by weight, or None."""
+        has_weight = None if self.weight is None else self.weight > 0
+        return both(self.mask, has_weight)
+
+    def with_logits(
+        self, dtype: str, rules: list[Rule], hard: bool = False
+    ) -> "Batch":
+        """As losses take it: logits, and labels as constant soft rows.
+
+        Where compiled code cannot raise, a label that cannot be, or
+        probabilities that do not sum to 1, are none by `label_mask`.
+
+        Args:
+            dtype: Of the formulas.
+            rules: As in `standardize`.
+            hard: Whether rows of labels must be one-hot.
+        """
+        logits = self.outputs
+        num_classes = logits.shape[-1]
+        label_mask = valid_labels_mask(
+            self.labels, num_classes, hard=hard, rules=rules
+        )
+        if not self.from_logits:
+            if not has_values(logits):
+                near = sums_to_1(logits, LOOSE_TOLERANCE)
+                label_mask = ops.logical_and(label_mask, near)
+            logits = to_logits(logits)
+        logits = ops.cast(logits, dtype)
+        if self.mask is not None:
+            # Not by weight 0 alone: an ignored NaN times 0 is NaN.
+            shown = ops.expand_dims(self.mask, -1)
+            logits = ops.where(shown, logits, ops.zeros_like(logits))
+        labels = soft_labels(self.labels, num_classes, dtype)
+        return self._replace(
+            labels=ops.stop_gradient(labels),
+            outputs=logits,
+            from_logits=True,
+            label_mask=label_mask,
+        )
+
+
+def standardize(
+    y_true: Any,
+    y_pred: Any,
+    sample_weight: Any,
+    options: ReadOptions,
+    rules: list[Rule],
+) -> Batch:
+    """One batch of a loss or metric, read once.
+
+    Args:
+        y_true: Labels as in `standardize_labels`.
+        y_pred: Predictions as in `standardize_predictions`.
+        sample_weight: As in `standardize_weights`, or None.
+        options: How to read them.
+        rules: Where to put the rules of values, for the caller to `enforce`.
+
+    Returns:
+        Batch of shape `(batch, ...)`. Its mask combines that of Keras and the
+        ignored class.
+
+    Raises:
+        ValueError: If shapes do not fit.
+    """
+    given = y_pred
+    y_pred = ops.convert_to_tensor(as_numbers(y_pred, "y_pred"))
+    axis = class_axis(y_pred, options.axis)
+    objectness = weight = None
+    if options.objectness:
+        y_true, objectness, _ = split_objectness(
+            y_true, options.ignore_class, rules
+        )
+    user_mask = counts = keras_mask(given, len(y_pred.shape) - 1)
+    if sample_weight is not None:
+        weight = broadcast_weight(sample_weight, y_pred, axis, rules)
+        # What is wrong with a weight is for its own rule to say.
+        counts = both(counts, ops.not_equal(weight, 0))
+    labels, mask = standardize_labels(
+        y_true,
+        y_pred,
+        axis=axis,
+        ignore_class=options.ignore_class,
+        mask=counts,
+        rules=rules,
+    )
+    outputs = standardize_predictions(
+        y_pred,
+        from_logits=options.from_logits,
+        axis=axis,
+        mask=both(mask, counts),
+        rules=rules,
+    )
+    return Batch(
+        labels,
+        outputs,
+        options.from_logits,
+        weight,
+        both(mask, user_mask),
+        objectness,
+    )
+
+
+def both(one: Any, other: Any) -> Any:
+    """Where both masks hold; None holds everywhere."""
+    if one is None or other is None:
+        return other if one is None else one
+    return ops.logical_and(one, other)
+
+
+def standardize_arrays(
+    labels: Any,
+    outputs: Any,
+    *,
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+    name: str = "probs",
+    drop: bool = True,
+    refuse_probabilities: bool = False,
+) -> Batch:
+    """Whole data sets as NumPy arrays in the precision they have.
+
+    Half precision becomes float32.
+
+    Args:
+        labels: Labels as in `standardize_labels`.
+        outputs: `(batch, ..., num_classes)` or `(batch, ..., 1)`.
+        from_logits: Whether `outputs` are logits.
+        sample_weight: As in `standardize_weights`, or None.
+        ignore_class: Class id that does not count, or None.
+        name: What the caller calls `outputs`, for errors.
+        drop: Whether rows of the ignored class are dropped, which copies the
+            others; if not, `mask` says where they are.
+        refuse_probabilities: Whether logits that look like probabilities
+            raise, instead of a warning.
+
+    Returns:
+        A batch of NumPy arrays; labels int64 ids or float soft labels.
+
+    Raises:
+        ValueError: Also if no sample counts, or an output is NaN or, of
+            logits, infinite.
+    """
+    check_reading(-1, ignore_class, from_logits)
+    labels, outputs = as_array(labels, "labels"), as_array(outputs, name)
+    class_axis(outputs, -1, name)
+    tolerance = sum_tolerance(outputs.dtype)
+    if outputs.dtype not in (np.float32, np.float64):
+        outputs = outputs.astype("float32")
+    check_not_empty(name, outputs)
+    weight = counts = None
+    if sample_weight is not None:
+        weight = weight_of_rows(sample_weight, outputs.shape[:-1])
+        counts = (weight > 0).reshape(outputs.shape[:-1])
+    read, valid = standardize_labels(
+        labels,
+        outputs,
+        ignore_class=ignore_class,
+        names=("labels", name),
+        mask=counts,
+    )
+    soft = len(read.shape) == outputs.ndim
+    as_given = valid is None and counts is None
+    if soft and labels.shape == read.shape:
+        read = labels  # float64 labels are float32 tensors on JAX
+    elif not soft and as_given and labels.dtype.kind in "iu":
+        read = labels.astype("int64", copy=False)
+    read = to_numpy(read) if soft else to_numpy(read, "int64")
+    outputs = outputs.reshape(-1, outputs.shape[-1])
+    valid = None if valid is None else to_numpy(valid).reshape(-1)
+    counts = valid if weight is None else weight > 0
+    if weight is not None and valid is not None:
+        counts &= valid
+    outputs = without_harm(outputs, counts, from_logits)
+    if soft:
+        read = without_harm(read.reshape(-1, read.shape[-1]), counts, False)
+    check_no_nan(outputs, from_logits, name)
+    if from_logits and refuse_probabilities:
+        check_no_probabilities(outputs, name)
+    elif from_logits:
+        warn_of_probabilities(outputs, name)
+    else:
+        check_probabilities(outputs, name)
+        check_row_sums(outputs, name, counts, tolerance)
+    if outputs.shape[-1] == 1:
+        other = np.zeros_like(outputs) if from_logits else 1 - outputs
+        outputs = np.concatenate([other, outputs], axis=-1)
+    read = read if soft else read.reshape(-1)
+    if valid is not None:
+        if not valid.any():
+            raise ValueError(
+                invalid(
+                    "`labels` must hold a class that is not ignored",
+                    ignore_class=ignore_class,
+                )
+            )
+        if drop:
+            outputs, read = outputs[valid], read[valid]
+            weight = None if weight is None else weight[valid]
+            valid = None
+    if weight is not None and not weight.any():
+        raise ValueError(
+            invalid("`sample_weight` must not be 0 everywhere", sum=0.0)
+        )
+    return Batch(read, outputs, from_logits, weight, valid)

@@ -1,0 +1,33 @@
+"""Settings of the door: `keras_calib.config`."""
+
+__all__ = ["validate", "validates"]
+
+_VALIDATES = True
+
+
+def validate(enabled: bool = True) -> None:
+    """Switches the checks of values in eager use on or off.
+
+    Without them nothing waits for the device: what is wrong is treated as in
+    compiled code, which cannot raise. There an invalid label makes a loss
+    NaN, and metrics count invalid samples in `num_invalid`. Shapes are
+    always checked, and arrays outside of losses and metrics too.
+
+    Args:
+        enabled: Whether losses and metrics look at values in eager use. True
+            until changed.
+
+    Example:
+
+    >>> validate(False)
+    >>> validates()
+    False
+    >>> validate(True)
+    """
+    global _VALIDATES
+    _VALIDATES = bool(enabled)
+
+
+def validates() -> bool:
+    """Whether values are checked in eager use."""
+    return _VALIDATES
