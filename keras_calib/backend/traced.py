@@ -39,7 +39,11 @@ def is_traced(x: Any) -> bool:
         return isinstance(x, jax.core.Tracer)
     if name == "torch":
         return x.device.type == "meta"
-    return not hasattr(x, "numpy")
+    import tensorflow as tf
+
+    if isinstance(x, tf.Tensor):
+        return not hasattr(x, "numpy")
+    return not tf.executing_eagerly()
 
 
 def made_by(tensor: Any) -> str | None:

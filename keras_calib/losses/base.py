@@ -115,15 +115,23 @@ class PerSampleLoss(keras.losses.Loss):
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         with keras.name_scope(self.name):
-            batch, beside = self.standardize(y_true, y_pred, sample_weight)
+            batch, beside = self.standardize(
+                y_true, y_pred, sample_weight, self.dtype
+            )
             return self.reduce(self.per_sample(batch, beside), batch)
 
     def call(self, y_true, y_pred):
         """Losses of shape `(batch, ...)`; 0 where the label is ignored."""
         return self.per_sample(*self.standardize(y_true, y_pred))
 
-    def standardize(self, y_true, y_pred, sample_weight=None):
+    def standardize(self, y_true, y_pred, sample_weight=None, dtype=None):
         """The batch, read and checked once, and what travels with labels.
+
+        Args:
+            y_true: Labels, see the class.
+            y_pred: Predictions, see the class.
+            sample_weight: Weights, or None.
+            dtype: Of the logits; None for that of the predictions.
 
         Returns:
             `(batch, beside)`: a Batch with logits and soft labels, whose
@@ -134,7 +142,9 @@ class PerSampleLoss(keras.losses.Loss):
         labels, beside = self.split_labels(y_true, rules)
         batch = standardize(labels, y_pred, sample_weight, self.options, rules)
         self._check_outputs(batch, y_pred, rules)
-        batch = batch.with_logits(self.dtype, rules, self.needs_hard_labels)
+        batch = batch.with_logits(
+            dtype or batch.outputs.dtype, rules, self.needs_hard_labels
+        )
         enforce(rules)
         return batch, beside
 

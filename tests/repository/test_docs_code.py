@@ -2,14 +2,13 @@
 
 import re
 import shlex
-from pathlib import Path
 
 import keras
 import matplotlib as mpl
 import pytest
 from docs_preludes import PRELUDES
+from paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(
     r"(?:<!-- not run: (?P<reason>[^>]+) -->\s*)?"

@@ -4,15 +4,13 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
-from pathlib import Path
 from urllib.parse import unquote
 from urllib.parse import urlsplit
 
 import pytest
+from paths import ROOT
 
 import keras_calib
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 class Html(HTMLParser):

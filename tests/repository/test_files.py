@@ -1,0 +1,80 @@
+"""Files are short and well named, and speak of the library alone."""
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import mutants
+from paths import ROOT
+from paths import TESTS
+from repository_files import MODULES
+from repository_files import module_name
+from repository_files import parse
+from repository_files import text_files
+
+MAX_LINES = 400
+VAGUE_NAMES = {"common", "helpers", "misc", "tools", "util", "utils"}
+
+# Put together here, so that this file does not contain what it looks for.
+WORKING_PAPERS = re.compile(
+    "|".join(
+        (
+            r"\b(HOUSE|METHODS|PLATFORM|PEERS|STYLE|SCORE_HISTOGRAM)" + r"\.md",
+            r"\." + r"library\b",
+            r"(?<!\w)/wo" + r"rk/[\w.]",
+        )
+    )
+)
+
+
+def test_modules_are_short_enough_to_read():
+    found = {
+        str(path.relative_to(ROOT)): lines
+        for path in [*MODULES, *TESTS.rglob("*.py")]
+        if (lines := len(path.read_text(encoding="utf-8").splitlines()))
+        > MAX_LINES
+    }
+    assert not found
+
+
+def test_the_lines_that_mutants_change_are_there():
+    for name, mutant in mutants.MUTANTS.items():
+        assert mutants.lines_of(mutant) == 1, name
+        file, _, test = mutant.test.partition("::")
+        text = (TESTS / file).read_text(encoding="utf-8")
+        assert f"def {test.partition('[')[0]}(" in text, name
+
+
+def test_modules_raise_instead_of_asserting():
+    for path in MODULES:
+        asserts = [
+            node.lineno
+            for node in ast.walk(parse(path))
+            if isinstance(node, ast.Assert)
+        ]
+        assert not asserts, path
+
+
+def test_module_names_say_what_is_inside_and_shadow_no_public_name():
+    for path in MODULES:
+        package, _, name = module_name(path).rpartition(".")
+        assert not {*package.split("."), name} & VAGUE_NAMES, path
+        if package:
+            exported = getattr(importlib.import_module(package), "__all__", ())
+            assert name not in exported, path
+
+
+def test_files_speak_of_the_library_alone():
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in text_files()
+        for match in WORKING_PAPERS.finditer(
+            path.read_text(encoding="utf-8", errors="replace")
+        )
+    ]
+    assert not found
+
+
+def test_text_files_include_this_one():
+    assert Path(__file__).resolve() in text_files()

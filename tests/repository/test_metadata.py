@@ -1,0 +1,84 @@
+"""Metadata of the distribution."""
+
+import configparser
+import re
+
+import cases
+import keras
+import pytest
+from paths import ROOT
+from repository_files import MODULES
+from repository_files import PACKAGE
+from repository_files import imports
+from repository_files import parse
+
+import keras_calib
+
+# Extras that nothing in the package imports: benchmarks compare with them.
+UNUSED = {"tensorflow-probability", "tf-keras"}
+EXTRAS = (
+    "dev",
+    "examples",
+    "litert",
+    "onnx",
+    "report",
+    "serving",
+    "tensorflow",
+    "tfds",
+    "tfp",
+)
+
+
+def requirements(text: str) -> set[str]:
+    return {
+        re.match(r"[\w.-]+", line.strip())[0]
+        for line in text.splitlines()
+        if line.strip()
+    }
+
+
+@pytest.fixture(scope="module")
+def metadata():
+    parser = configparser.ConfigParser()
+    assert parser.read(ROOT / "setup.cfg", encoding="utf-8")
+    return parser
+
+
+def test_python_requirement_is_3_11(metadata):
+    assert metadata["options"]["python_requires"] == ">=3.11"
+
+
+def test_only_small_packages_are_required_beside_keras(metadata):
+    required = requirements(metadata["options"]["install_requires"])
+    assert required == {"keras", "numpy", "scipy", "threadpoolctl"}
+
+
+def test_extras_can_be_installed_and_bring_what_is_used(metadata):
+    extras = metadata["options.extras_require"]
+    assert all(requirements(extras[extra]) for extra in EXTRAS)
+    assert requirements(extras["tensorflow"]) == {"tensorflow"}
+    assert requirements(extras["tfp"]) >= UNUSED
+    imported = {n.split(".")[0] for p in MODULES for n, _ in imports(parse(p))}
+    assert not {name.replace("-", "_") for name in UNUSED} & imported
+
+
+def test_wheel_ships_the_type_marker(metadata):
+    shipped = metadata["options.package_data"]["keras_calib"].split()
+    assert "py.typed" in shipped
+    assert (PACKAGE / "py.typed").is_file()
+
+
+def test_every_exported_class_has_a_case_for_the_laws():
+    bases = (
+        keras.losses.Loss,
+        keras.metrics.Metric,
+        keras_calib.Calibrator,
+    )
+    exported = {
+        cls
+        for cls in map(vars(keras_calib).get, keras_calib.__all__)
+        if isinstance(cls, type) and issubclass(cls, bases)
+    }
+    listed = cases.LOSSES + cases.METRICS + cases.CALIBRATORS
+    covered = {case.cls for case in listed} | {*cases.OTHER_METRICS}
+    assert exported == covered | set(cases.ABSTRACT)

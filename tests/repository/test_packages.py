@@ -1,0 +1,305 @@
+"""Packages stand on floors, import downwards, and list what is public."""
+
+import ast
+import importlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import keras
+import pytest
+from paths import ROOT
+from repository_files import MODULES
+from repository_files import PACKAGE
+from repository_files import ROOM_OF
+from repository_files import defined_names
+from repository_files import export_list
+from repository_files import imports
+from repository_files import module_name
+from repository_files import parse
+from repository_files import relative
+from repository_files import room
+
+import keras_calib
+
+# A package imports from lower floors: those of one floor are apart.
+FLOORS = {
+    "version": 0,
+    "backend": 0,
+    "numerics": 1,
+    "inputs": 2,
+    "formulas": 3,
+    "predictions": 3,
+    "functional": 4,
+    "calibrators": 4,
+    "data": 4,
+    "ensembles": 4,
+    "losses": 4,
+    "metrics": 4,
+    "analysis": 5,
+    "beam": 5,
+    "selection": 5,
+    "training": 5,
+    "exporting": 6,
+    "plots": 6,
+    "monitoring": 7,
+    "reporting": 7,
+    "__main__": 8,
+}
+# What users import from.
+NAMESPACES = (
+    "analysis",
+    "calibrators",
+    "data",
+    "ensembles",
+    "exporting",
+    "functional",
+    "losses",
+    "metrics",
+    "monitoring",
+    "plots",
+    "reporting",
+    "selection",
+    "training",
+)
+AT_THE_TOP = ("__version__",)
+# Also at the top of the package: its names, its types.
+MOST_ENTRIES = 24
+
+# At the top of a module: the standard library and these.
+EVERYWHERE = {"keras", "keras_calib", "numpy", "scipy", "threadpoolctl"}
+# A room that only those enter who have installed what it is for.
+AT_TOP_ALSO = {"beam": {"apache_beam"}}
+# Inside functions also these, in the rooms named.
+INSIDE_FUNCTIONS = {
+    "ai_edge_litert": {"exporting"},
+    "apache_beam": {"beam"},
+    "jax": {"backend", "training"},
+    "jinja2": {"reporting"},
+    "matplotlib": {"plots", "reporting"},
+    "onnxruntime": {"exporting"},
+    "pyarrow": {"reporting"},
+    "tensorflow": {
+        "backend",
+        "data",
+        "ensembles",
+        "exporting",
+        "monitoring",
+        "training",
+    },
+    "tensorflow_datasets": {"backend", "data"},
+    "tensorflow_probability": set(),
+    "tf_keras": set(),
+    "tf2onnx": {"exporting"},
+    "torch": {"backend", "training"},
+}
+# The one room for what Keras does not promise.
+KERAS_INTERNALS = PACKAGE / "backend" / "keras_internals.py"
+
+
+def test_every_package_has_a_floor():
+    assert set(FLOORS) == set(ROOM_OF.values()) - {None}
+    entries = {path.relative_to(PACKAGE).parts[0] for path in MODULES}
+    assert len({*entries, "py.typed"}) <= MOST_ENTRIES
+
+
+def test_every_package_says_what_lives_there():
+    for path in MODULES:
+        if path.name == "__init__.py" and ROOM_OF[path]:
+            told = ast.get_docstring(parse(path)).replace("\n", " ")
+            assert "Not here: " in told, path
+            nested = path.parent.parent != PACKAGE
+            assert nested or "Floor: " in told, path
+
+
+def test_modules_import_from_lower_floors():
+    wrong = []
+    for path, own in ROOM_OF.items():
+        for name, _ in imports(parse(path)) if own else ():
+            if name.split(".")[0] != "keras_calib":
+                continue
+            # The export list is for users.
+            other = room(name)
+            below = other and FLOORS[other] < FLOORS[own]
+            if not below and other != own:
+                wrong.append(f"{relative(path)} imports {name}")
+    assert not wrong
+
+
+def test_modules_import_at_their_top_only_what_is_always_installed():
+    wrong = []
+    for path, own in ROOM_OF.items():
+        found = list(imports(parse(path)))
+        tops = {name.split(".")[0] for name, inside in found if not inside}
+        allowed = EVERYWHERE | AT_TOP_ALSO.get(own, set())
+        extra = tops - sys.stdlib_module_names - allowed
+        wrong += [f"{relative(path)} imports {name}" for name in extra]
+        for name, _ in found:
+            of_extras = room(name) in AT_TOP_ALSO and own != room(name)
+            if of_extras and name.startswith("keras_calib."):
+                wrong.append(f"{relative(path)} imports {name}")
+    assert not wrong
+
+
+def test_functions_import_extras_only_in_their_rooms():
+    wrong = [
+        f"{relative(path)} imports {name}"
+        for path, own in ROOM_OF.items()
+        for name, _ in imports(parse(path))
+        if (package := name.split(".")[0])
+        not in EVERYWHERE | sys.stdlib_module_names
+        and own not in INSIDE_FUNCTIONS.get(package, set())
+    ]
+    assert not wrong
+
+
+def private_names_of_keras() -> set[str]:
+    """What its objects have beside their public interface."""
+    things = [
+        keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]),
+        keras.callbacks.Callback(),
+        keras.callbacks.CallbackList(),
+        keras.losses.MeanSquaredError(),
+        keras.metrics.MeanSquaredError(),
+        keras.optimizers.SGD(),
+        keras.utils.PyDataset(),
+        keras.Variable(0.0),
+    ]
+    things[0].compile("sgd", loss="mse", metrics=["mae"])
+    names = {name for thing in things for name in dir(thing)}
+    names |= {"_direction", "_keras_mask", "_keras_history", "_initial_epoch"}
+    return {n for n in names if re.match(r"_(?!_)", n)}
+
+
+def private_uses(tree: ast.Module, private: set[str]) -> Iterator[str]:
+    """Where a module takes what is private to Keras.
+
+    Private names of its own objects are those that it assigns to `self`, and
+    those that Keras has not.
+    """
+    nodes = list(ast.walk(tree))
+    own = {
+        node.attr
+        for node in nodes
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    }
+    own |= {n.name for n in nodes if isinstance(n, ast.FunctionDef)}
+    # Of a metric of this library.
+    fine = {"self.metric._value"}
+    for name, _ in imports(tree):
+        if name.startswith("keras.src"):
+            yield name
+    for node in nodes:
+        if isinstance(node, ast.Attribute):
+            of_self = isinstance(node.value, ast.Name)
+            of_self = of_self and node.value.id == "self"
+            text = ast.unparse(node)
+            is_own = text in fine or (of_self and node.attr in own)
+            if node.attr in private and not is_own:
+                yield f"line {node.lineno}: {text}"
+        if isinstance(node, ast.Constant) and node.value == "__class__":
+            yield f"line {node.lineno}: another class for an object"
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("delattr", "getattr", "hasattr", "setattr")
+            and isinstance(node.args[1], ast.Constant)
+            and node.args[1].value in private
+        ):
+            yield f"line {node.lineno}: {ast.unparse(node)}"
+
+
+def test_private_parts_of_keras_are_used_in_one_room():
+    private = private_names_of_keras()
+    seen = "import keras.src.ops\nfrom keras.src import ops\n"
+    seen += "model._loss_tracker\nself._tracker\ngetattr(x, '_value')\n"
+    seen += "object.__setattr__(x, '__class__', y)\n"
+    seen += "model._initial_epoch = 1\nx._direction = 'up'\nx._keras_mask\n"
+    assert len(list(private_uses(ast.parse(seen), private))) == 9
+    fine = "self._fitted = 1\nself._dtype = 2\nself._dtype\nx._replace(a=1)"
+    assert not list(private_uses(ast.parse(fine), private))
+    found = {
+        str(path.relative_to(PACKAGE)): uses
+        for path in MODULES
+        if path != KERAS_INTERNALS
+        and (uses := list(private_uses(parse(path), private)))
+    }
+    assert not found
+
+
+def test_each_private_part_of_keras_has_its_reason_and_its_version():
+    for node in parse(KERAS_INTERNALS).body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            told = ast.get_docstring(node)
+            used = list(private_uses(node, private_names_of_keras()))
+            used += re.findall(r'_part\([\w.]+, "(\w+)"', ast.unparse(node))
+            assert not used or re.search(
+                r"Seen in Keras 3\.\d+:|See `\w+`", told
+            ), node.name
+
+
+@pytest.mark.portable
+def test_import_loads_no_framework_but_the_backend():
+    code = (
+        "import sys, keras; before = set(sys.modules); import keras_calib; "
+        "print(*{m.split('.')[0] for m in set(sys.modules) - before}); "
+        "print(*{m.split('.')[0] for m in sys.modules})"
+    )
+    run = subprocess.run(
+        (sys.executable, "-c", code),
+        cwd=ROOT,
+        env={**os.environ, "KERAS_BACKEND": keras.backend.backend()},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    new, loaded = map(set, map(str.split, run.stdout.splitlines()[-2:]))
+    assert "keras_calib" in new
+    assert not new & {"absl", *INSIDE_FUNCTIONS}
+    if keras.backend.backend() != "tensorflow":
+        assert "tensorflow" not in loaded
+
+
+@pytest.mark.portable
+def test_an_absent_extra_is_named_with_what_installs_it():
+    from keras_calib.backend import optional
+
+    absent = type(optional.tensorflow)("no_such_package", "tfds")
+    with pytest.raises(ImportError, match=r"pip install 'keras-calib\[tfds\]'"):
+        _ = absent.anything
+    assert not hasattr(absent, "__wrapped__")
+
+
+def test_export_lists_are_sorted_and_true():
+    for path in MODULES:
+        tree = parse(path)
+        names = export_list(tree) or []
+        assert names == sorted(set(names)), path
+        module = importlib.import_module(module_name(path))
+        assert not [n for n in names if not hasattr(module, n)], path
+        if path == PACKAGE / "__init__.py":
+            continue
+        if path.name == "__init__.py":
+            public = {
+                alias.asname or alias.name
+                for node in tree.body
+                if isinstance(node, ast.Import | ast.ImportFrom)
+                for alias in node.names
+            }
+        else:
+            public = defined_names(tree)
+        assert set(names) == public, path
+
+
+def test_the_top_exports_what_the_namespaces_do():
+    public = [
+        name
+        for package in NAMESPACES
+        for name in getattr(keras_calib, package).__all__
+    ]
+    assert sorted(keras_calib.__all__) == sorted([*public, *AT_THE_TOP])

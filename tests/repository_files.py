@@ -1,0 +1,144 @@
+"""The package's files as the rules of the repository read them."""
+
+import ast
+import inspect
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from paths import ROOT
+
+import keras_calib
+
+PACKAGE = ROOT / "keras_calib"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+PUBLIC = [
+    getattr(keras_calib, name)
+    for name in keras_calib.__all__
+    if not name.startswith("__")
+]
+
+
+def module_name(path: Path) -> str:
+    """Name as in an import statement."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room(name: str) -> str | None:
+    """Package or module of keras_calib; None for the export list."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 else None
+
+
+ROOM_OF = {path: room(module_name(path)) for path in MODULES}
+NAMES = {module_name(path) for path in MODULES}
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imports(tree: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
+    """Each imported module, and whether a function imports it."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, inside
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide the floor"
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield name if name in NAMES else node.module, inside
+                if node.module == "keras_calib.backend.optional":
+                    # Imported when it is first used.
+                    yield alias.name, True
+        function = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+        yield from imports(node, inside or isinstance(node, function))
+
+
+def defined_names(tree: ast.Module) -> set[str]:
+    """Public functions, classes and constants of a module."""
+    names = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = getattr(node, "targets", None) or [node.target]
+            for target in targets:
+                names |= {
+                    n.id for n in ast.walk(target) if isinstance(n, ast.Name)
+                }
+    return {name for name in names if not name.startswith("_")}
+
+
+def export_list(tree: ast.Module) -> list[str] | None:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(
+            isinstance(target, ast.Name) and target.id == "__all__"
+            for target in node.targets
+        ):
+            return ast.literal_eval(node.value)
+    return None
+
+
+def sections(thing) -> dict[str, str]:
+    """Docstring by section; the text before the first is under ""."""
+    found, title = {"": ""}, ""
+    for line in inspect.cleandoc(thing.__doc__ or "").splitlines():
+        head = re.fullmatch(r"([A-Z][a-z]+):", line)
+        if head:
+            title = head[1]
+            assert title not in found, f"two sections {title}"
+            found[title] = ""
+        else:
+            found[title] += line + "\n"
+    return found
+
+
+def documented(section: str) -> dict[str, str]:
+    """Text by argument of an `Args:` section."""
+    parts = re.split(r"^ {4}(\*{0,2}\w+):", section, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def parameters(thing) -> list[str]:
+    """Names as documented: keyword catch-alls keep their stars."""
+    stars = {
+        inspect.Parameter.VAR_POSITIONAL: "*",
+        inspect.Parameter.VAR_KEYWORD: "**",
+    }
+    return [
+        stars.get(parameter.kind, "") + name
+        for name, parameter in inspect.signature(thing).parameters.items()
+    ]
+
+
+def is_named_tuple(thing) -> bool:
+    return isinstance(thing, type) and issubclass(thing, tuple)
+
+
+def text_files() -> list[Path]:
+    """What is in the repository, or is about to be."""
+    command = ("git", "ls-files", "-co", "--exclude-standard", "-z")
+    try:
+        listed = subprocess.run(
+            command, cwd=ROOT, capture_output=True, check=True, text=True
+        ).stdout
+        files = [ROOT / name for name in listed.split("\0") if name]
+    except (OSError, subprocess.CalledProcessError):
+        files = []
+        for folder, folders, names in os.walk(ROOT):
+            folders[:] = [f for f in folders if not f.startswith(".")]
+            files += [Path(folder, name) for name in names]
+    return [
+        path
+        for path in files
+        if path.is_file() and b"\0" not in path.read_bytes()
+    ]
