@@ -61,6 +61,8 @@ class RankedGroups(NamedTuple):
 def aurc_of_groups(groups: RankedGroups, whole: Any) -> Any:
     """AURC, the mean over all orders inside groups (either).
 
+    Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
+
     Args:
         groups: Ranked groups.
         whole: Whether weights are counts: bool, or a bool tensor.
@@ -94,7 +96,10 @@ def aurc_of_groups(groups: RankedGroups, whole: Any) -> Any:
 
 
 def aurc_bounds_of_groups(groups: RankedGroups, whole: Any) -> tuple[Any, Any]:
-    """AURC if each group is ordered best, and worst (either)."""
+    """AURC if each group is ordered best, and worst (either).
+
+    Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
+    """
     total = namespace(groups.mass).sum(groups.mass)
     best, worst = _extreme_orders(groups, whole)
     return safe_divide(best, total), safe_divide(worst, total)
@@ -106,7 +111,10 @@ def optimal_aurc(groups: RankedGroups, whole: Any) -> Any:
 
 
 def eaurc_of_groups(groups: RankedGroups, whole: Any) -> Any:
-    """AURC less its optimum, >= 0 (either)."""
+    """AURC less its optimum, >= 0 (either).
+
+    Derivation: docs/derivations.md, 'AURC under ties'.
+    """
     return _excess(aurc_of_groups(groups, whole), groups, whole)
 
 
@@ -118,6 +126,8 @@ def eaurc_bounds_of_groups(groups: RankedGroups, whole: Any) -> tuple[Any, Any]:
 
 def normalized_aurc_of_groups(groups: RankedGroups, whole: Any) -> Any:
     """(AURC - optimum) / (error - optimum) (either).
+
+    Derivation: docs/derivations.md, 'AURC under ties'.
 
     Args:
         groups: Ranked groups.
@@ -143,7 +153,10 @@ def normalized_aurc_bounds_of_groups(
 
 
 def augrc_of_groups(groups: RankedGroups) -> Any:
-    """AUGRC: the area under wrong accepted mass over coverage (either)."""
+    """AUGRC: the area under wrong accepted mass over coverage (either).
+
+    Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
+    """
     return _augrc(groups, groups.slope)
 
 
@@ -155,6 +168,8 @@ def augrc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
 
 def failure_auroc_of_groups(groups: RankedGroups) -> Any:
     """P(a correct prediction scores above a wrong one), ties half (either).
+
+    Derivation: docs/derivations.md, 'AURC under ties'.
 
     Args:
         groups: Ranked groups.

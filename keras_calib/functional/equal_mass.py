@@ -147,6 +147,8 @@ def equal_mass_edges(
 ) -> Any:
     """Masses at which equal-mass bins end, `(num_bins + 1, ...)` (either).
 
+    Derivation: docs/derivations.md, 'Equal-mass errors from cells'.
+
     Args:
         total: Total mass, `(...)`.
         num_bins: Number of bins.
@@ -180,6 +182,8 @@ def equal_mass_error(
     """Equal-mass calibration error of groups in ascending order (either).
 
     A group cut by an edge is shared in proportion to its mass.
+
+    Derivation: docs/derivations.md, 'Equal-mass errors from cells'.
 
     Args:
         before: Mass below each group, `(..., n)`.
