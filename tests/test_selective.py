@@ -166,40 +166,38 @@ def test_areas_equal_a_loop_over_samples():
     assert abs(eaurc(*data) - (expected_aurc - perfect)) < 1e-12
 
 
-def test_tied_areas_are_the_mean_over_orders():
-    correct, score = tied_data()
-    data = binary(correct, score)
-    rng = np.random.default_rng(1)
-    totals = np.zeros(4)
-    num_orders = 1000
-    options = ("mean", "trapezoid", "origin", "geifman")
-    labels, probs = data
-    samples = []
-    for _ in range(num_orders):
-        order = rng.permutation(len(score))
-        jittered = score[order] + 1e-9 * np.arange(len(score))
-        areas = loop_areas(correct[order], jittered)
-        totals[:3] += areas
-        samples.append(areas[0])
-    mean = totals / num_orders
-    noise = 5 * np.std(samples) / np.sqrt(num_orders)
-    assert abs(aurc(labels, probs) - mean[0]) < noise
-    assert abs(augrc(labels, probs) - mean[1]) < noise
-    assert abs(failure_auroc(labels, probs) - mean[2]) < 10 * noise
-    for convention in options:
-        values = []
-        for _ in range(200):
-            order = rng.permutation(len(score))
-            values.append(
-                aurc(
-                    labels[order],
-                    probs[order],
-                    ties="order",
-                    convention=convention,
-                )
-            )
-        tied = aurc(labels, probs, convention=convention)
-        assert abs(tied - np.mean(values)) < 5 * np.std(values) / np.sqrt(200)
+def loop_conventions(wrong):
+    """AURC of these flags, surest first, as other libraries integrate it."""
+    n, errors = len(wrong), np.cumsum(wrong)
+    risk, place = errors / (np.arange(n) + 1), np.arange(n) + 1
+    return {
+        "mean": risk.mean(),
+        "trapezoid": np.sum(risk[1:] + risk[:-1]) / 2 / (n - 1),
+        "origin": np.sum(risk + np.r_[0, risk[:-1]]) / 2 / n,
+        "geifman": np.sum(errors / np.minimum(place + 1, n)) / n,
+    }
+
+
+def test_tied_areas_are_the_mean_over_all_orders():
+    flags = [0, 0, 1], [0, 1, 1], [1], [0, 0, 0, 1]
+    each = [sorted(set(itertools.permutations(f))) for f in flags]
+    found = []
+    for parts in itertools.product(*each):
+        wrong = np.concatenate(parts)
+        areas = loop_areas(wrong == 0, -np.arange(len(wrong)))
+        values = dict(zip(("aurc", "augrc", "auroc"), areas, strict=True))
+        found.append({**values, **loop_conventions(wrong)})
+    score = np.repeat([0.9, 0.8, 0.7, 0.6], [len(f) for f in flags])
+    data = binary(np.concatenate(flags) == 0, score)
+    tied = {
+        "aurc": aurc(*data),
+        "augrc": augrc(*data),
+        "auroc": failure_auroc(*data),
+    }
+    for name in ("mean", "trapezoid", "origin", "geifman"):
+        tied[name] = aurc(*data, convention=name)
+    mean = {name: np.mean([v[name] for v in found]) for name in tied}
+    assert tied == pytest.approx(mean, rel=1e-12)
 
 
 def loop_points(correct, score, weight, risk, coverage, tpr):
@@ -454,6 +452,12 @@ def test_slope_is_that_of_a_risk_linear_in_the_score():
     assert abs(values["auroc"] - auroc) < 1e-9
     area = np.sum(np.cumsum(risk) - risk / 2) / n**2
     assert abs(values["augrc"] - area) < 1e-9
+    # The same cell, after 250,000 predictions of which 20,000 are wrong.
+    late = [np.array([v]) for v in (n, rate * n, 250_000.0, 20_000.0, slope)]
+    area = np.mean((20_000 + wrong_above) / (250_000 + n * u))
+    for whole in (True, False):
+        value = risk_coverage.aurc_of_groups(RankedGroups(*late), whole)
+        assert abs(value - area) < 1e-6
 
 
 def test_the_slope_of_a_cell_is_no_steeper_than_a_linear_risk_allows():

@@ -8,6 +8,7 @@ __all__ = ["members", "parts", "text_of"]
 _SECTION = re.compile(r"([A-Z][a-z]+):")
 _ITEM = re.compile(r" {4}(\*{0,2}\w+|`[^`]+`)(?: \(.*?\))?:(?: |$)(.*)")
 _LISTS = ("Args", "Attributes", "Raises")
+_DERIVATION = re.compile(r"docs/derivations\.md((?:,\s+'[^']+')+)")
 
 
 def parts(thing):
@@ -42,7 +43,8 @@ def text_of(name, thing, *, level):
         elif title in _LISTS:
             lines += [*_items(text), ""]
         else:
-            lines += [_escaped(inspect.cleandoc("\n" + text)), ""]
+            text = _escaped(inspect.cleandoc("\n" + text))
+            lines += [_DERIVATION.sub(_links, text), ""]
     if inspect.isclass(thing) and not issubclass(thing, tuple):
         for method, function in members(thing):
             lines += [
@@ -92,6 +94,15 @@ def _items(text):
         else:
             rest.append(_escaped(line.strip()))
     return [*rest, *lines]
+
+
+def _links(match):
+    """Links to the sections of the page of derivations."""
+    titles = re.findall(r"'([^']+)'", match[1])
+    return ", ".join(
+        f"[{title}](../derivations.md#{title.lower().replace(' ', '-')})"
+        for title in titles
+    )
 
 
 def _escaped(text):

@@ -53,6 +53,8 @@ def calibration_error(sums: BinSums, norm: str = "l1") -> Any:
     sum_b w_b |gap_b|, `"l2"` the root of sum_b w_b gap_b^2, `"max"` the
     largest |gap_b| of the bins that are not empty.
 
+    Derivation: docs/derivations.md, 'Binned errors'.
+
     Args:
         sums: Bin sums `(num_bins,)`.
         norm: `"l1"`, `"l2"` or `"max"`.
@@ -74,6 +76,8 @@ def calibration_error(sums: BinSums, norm: str = "l1") -> Any:
 def average_error(sums: BinSums) -> Any:
     """Mean of |gap| over the bins that are not empty (array-agnostic).
 
+    Derivation: docs/derivations.md, 'Binned errors'.
+
     Args:
         sums: Bin sums `(num_bins,)`.
 
@@ -89,6 +93,8 @@ def average_error(sums: BinSums) -> Any:
 
 def overconfidence_error(sums: BinSums) -> Any:
     """sum_b w_b confidence_b max(gap_b, 0) (array-agnostic).
+
+    Derivation: docs/derivations.md, 'Binned errors'.
 
     Args:
         sums: Bin sums `(num_bins,)`.
@@ -107,6 +113,8 @@ def debiased_squared_error(sums: BinSums) -> Any:
     sum_b w_b (gap_b^2 - acc_b (1 - acc_b) / (n_b - 1)). Bins of fewer than
     two samples show no noise and add nothing. With weights n_b is the
     effective number of samples, weight^2 / squared_weight, an approximation.
+
+    Derivation: docs/derivations.md, 'Binned errors'.
 
     Args:
         sums: Bin sums `(num_bins,)`.
@@ -130,6 +138,8 @@ def debiased_squared_error(sums: BinSums) -> Any:
 
 def debiased_error(sums: BinSums, frequency_weights: Any) -> Any:
     """Root of the positive part of `debiased_squared_error` (array-agnostic).
+
+    Derivation: docs/derivations.md, 'Binned errors'.
 
     Args:
         sums: Bin sums `(num_bins,)`.
@@ -155,6 +165,8 @@ def brier_decomposition(sums: BinSums) -> Decomposition:
     sum_b w_b acc_b (1 - acc_b); their sum is the mean of
     (confidence_b - correct)^2.
 
+    Derivation: docs/derivations.md, 'Binned errors'.
+
     Args:
         sums: Bin sums `(num_bins,)`.
 
@@ -177,6 +189,8 @@ def nll_decomposition(sums: BinSums) -> Decomposition:
     As `brier_decomposition`, with the score -log of the forecast of what
     happened: calibration is sum_b w_b KL(acc_b || confidence_b), refinement
     sum_b w_b H(acc_b). Forecasts of 0 and 1 are clipped by 1e-37.
+
+    Derivation: docs/derivations.md, 'Binned errors'.
 
     Args:
         sums: Bin sums `(num_bins,)`.

@@ -86,6 +86,8 @@ def error_interval(
 
     The estimate itself may lie above the interval, since it is biased.
 
+    Derivation: docs/derivations.md, 'Intervals and guarantees'.
+
     Args:
         sums: Sums per bin `(num_bins,)`, of equal width or equal mass.
             Weighted predictions count by their effective number,

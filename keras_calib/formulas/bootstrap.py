@@ -38,6 +38,8 @@ def poisson_interval(
     of both halves. Of n predictions without any error the error rate then
     gets the upper end of Clopper and Pearson, 3.7 / n at 95 %.
 
+    Derivation: docs/derivations.md, 'Intervals and guarantees'.
+
     Args:
         statistic: Takes masses of right and wrong predictions, each
             `(cells,)`, and gives a number; NaN where it is not defined.

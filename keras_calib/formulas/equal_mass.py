@@ -60,6 +60,8 @@ def equal_mass_edges(
 ) -> Any:
     """Masses at which equal-mass bins end, `(num_bins + 1, ...)` (either).
 
+    Derivation: docs/derivations.md, 'Equal-mass errors from cells'.
+
     Args:
         total: Total mass, `(...)`.
         num_bins: Number of bins.
@@ -91,6 +93,8 @@ def equal_mass_error(
     edges: str = "mass",
 ) -> Any:
     """Equal-mass calibration error of groups in ascending order (either).
+
+    Derivation: docs/derivations.md, 'Equal-mass errors from cells'.
 
     A group cut by an edge is shared in proportion to its mass.
 

@@ -34,6 +34,8 @@ def clopper_pearson(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Exact binomial interval; covers with at least the given probability.
 
+    Derivation: docs/derivations.md, 'Intervals and guarantees'.
+
     Args:
         successes: `(...)`, between 0 and `trials`; need not be whole, as
             with effective sample sizes of weighted data.
@@ -96,6 +98,8 @@ def binomial_upper_bound(
 def binomial_p_value(errors: Any, trials: Any, risk: float) -> np.ndarray:
     """P(Bin(trials, risk) <= errors): small if the true risk is lower.
 
+    Derivation: docs/derivations.md, 'Intervals and guarantees'.
+
     Args:
         errors: `(...)`, counts between 0 and `trials`.
         trials: `(...)`, counts.
@@ -120,6 +124,8 @@ def poisson_binomial_tails(
     number of errors of a calibrated network is. Exact by a discrete Fourier
     transform up to a variance of 100; beyond it the normal distribution
     with a term for the skewness, right to 3e-4.
+
+    Derivation: docs/derivations.md, 'Intervals and guarantees'.
 
     Args:
         successes: Number of successes, >= 0.

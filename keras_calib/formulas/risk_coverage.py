@@ -62,6 +62,8 @@ class RankedGroups(NamedTuple):
 def aurc_of_groups(groups: RankedGroups, frequency_weights: Any) -> Any:
     """AURC, the mean over all orders inside groups (array-agnostic).
 
+    Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
+
     Args:
         groups: Ranked groups.
         frequency_weights: Whether weights are counts: bool, or a bool tensor.
@@ -103,7 +105,10 @@ def aurc_of_groups(groups: RankedGroups, frequency_weights: Any) -> Any:
 def aurc_bounds_of_groups(
     groups: RankedGroups, frequency_weights: Any
 ) -> tuple[Any, Any]:
-    """AURC if each group is ordered best, and worst (array-agnostic)."""
+    """AURC if each group is ordered best, and worst (array-agnostic).
+
+    Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
+    """
     total = array_namespace(groups.mass).sum(groups.mass)
     best, worst = _extreme_orders(groups, frequency_weights)
     return safe_divide(best, total), safe_divide(worst, total)
@@ -115,7 +120,10 @@ def optimal_aurc(groups: RankedGroups, frequency_weights: Any) -> Any:
 
 
 def eaurc_of_groups(groups: RankedGroups, frequency_weights: Any) -> Any:
-    """AURC less its optimum, >= 0 (array-agnostic)."""
+    """AURC less its optimum, >= 0 (array-agnostic).
+
+    Derivation: docs/derivations.md, 'AURC under ties'.
+    """
     return _excess(
         aurc_of_groups(groups, frequency_weights), groups, frequency_weights
     )
@@ -135,6 +143,8 @@ def normalized_aurc_of_groups(
     groups: RankedGroups, frequency_weights: Any
 ) -> Any:
     """(AURC - optimum) / (error - optimum) (array-agnostic).
+
+    Derivation: docs/derivations.md, 'AURC under ties'.
 
     Args:
         groups: Ranked groups.
@@ -166,6 +176,8 @@ def normalized_aurc_bounds_of_groups(
 def augrc_of_groups(groups: RankedGroups) -> Any:
     """AUGRC: the area under wrong accepted mass over coverage.
 
+    Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
+
     Array-agnostic.
     """
     return _augrc(groups, groups.slope)
@@ -181,6 +193,8 @@ def failure_auroc_of_groups(groups: RankedGroups) -> Any:
     """P(a correct prediction scores above a wrong one), ties half.
 
     Array-agnostic.
+
+    Derivation: docs/derivations.md, 'AURC under ties'.
 
     Args:
         groups: Ranked groups.

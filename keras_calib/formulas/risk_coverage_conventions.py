@@ -42,6 +42,8 @@ def aurc_by_convention(
 ) -> float:
     """AURC of NumPy groups, R_k the risk of the k surest of N.
 
+    Derivation: docs/derivations.md, 'AURC under ties'.
+
     Args:
         groups: Ranked groups of a whole data set.
         frequency_weights: Whether weights are counts.

@@ -26,6 +26,8 @@ def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:
     Classes that the batch lacks count too. The gradient of a class whose
     means agree is 0.
 
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
+
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
@@ -83,6 +85,8 @@ def dca(
     huber_delta (|d| - huber_delta / 2) beyond.
 
     The gradient runs through the confidence, to the first of tied classes.
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`; a soft one is

@@ -43,6 +43,8 @@ def correctness_ranking(
     `correctness_ranking(logits, record, condition="ranking") > 0` is the
     ranking condition of ACLS, see `active` of `acls`.
 
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
+
     Args:
         logits: Logits `(batch, num_classes)`.
         correctness: How often each sample was right so far, in [0, 1],

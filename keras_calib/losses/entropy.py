@@ -34,6 +34,8 @@ def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
     0 where p_y >= 1 - alpha, else
     (1 - alpha) log((1 - alpha) / p_y) + alpha log(alpha / (1 - p_y))
 
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
+
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
@@ -88,6 +90,8 @@ def confidence_penalty(
     where H = -sum_k p_k log p_k (a mean over k with
     `class_reduction="mean"`).
 
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
+
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
@@ -140,6 +144,8 @@ def uniformity_penalty(
     """Cross entropy plus the L1 distance to the uniform distribution.
 
     loss = CE + strength sum_k |p_k - 1 / K|
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.

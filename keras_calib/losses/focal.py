@@ -34,6 +34,8 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
 
     The gradient runs through (1 - p)^gamma.
 
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
+
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
@@ -100,6 +102,8 @@ def signed_focal(labels: Any, logits: Any, choose: Callable) -> Any:
 
     -(1 - p_y)^gamma log p_y where gamma >= 0, -(1 + p_y)^|gamma| log p_y
     where gamma < 0.
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.

@@ -53,6 +53,8 @@ def mmce(
     kernel sums are made by two running sums over sorted confidences: time
     N log N and memory N, not N^2.
 
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
+
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.

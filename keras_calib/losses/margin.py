@@ -34,6 +34,7 @@ def mbls(
     loss = CE + strength mean_k relu(max_j z_j - z_k - margin)
 
     The gradient runs through the maximum, to the first of tied classes.
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
@@ -91,6 +92,7 @@ def acls(
     where positive = relu(max_j z_j - min_j z_j - margin) = max_k r_k
     (`reference="min"`) or relu(max_j z_j - margin), once for each class tied
     at the maximum, as in the released code (`reference="zero"`).
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.

@@ -30,6 +30,8 @@ def cpc(
     Pairs are visited one distance of class ids at a time: memory is that of
     a few copies of the logits, time grows with the square of num_classes.
 
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
+
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits z `(..., num_classes)`.

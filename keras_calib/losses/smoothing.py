@@ -35,6 +35,8 @@ __all__ = [
 def cross_entropy(labels: Any, logits: Any) -> Any:
     """-sum_k labels_k log p_k, one value per sample.
 
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
+
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
@@ -58,6 +60,8 @@ def label_smoothing(
     """Cross entropy with smoothed labels, one value per sample.
 
     loss = -sum_k t_k log p_k, t = smooth_labels(labels, alpha, spread)
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
@@ -90,6 +94,8 @@ def adaptive_label_smoothing(
     """Cross entropy with labels smoothed by objectness, per sample.
 
     loss = -sum_k t_k log p_k, t = objectness_targets(labels, objectness)
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.

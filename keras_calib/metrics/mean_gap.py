@@ -57,6 +57,8 @@ def mean_gap(
     With weights that differ, the interval of Clopper and Pearson of the
     effective number of wrong predictions takes its place. It is wider.
 
+    Derivation: docs/derivations.md, 'Intervals and guarantees'.
+
     Args:
         mass: Weight of the predictions of each group of alike confidence,
             in ascending confidence, `(groups,)`.

@@ -51,6 +51,8 @@ _SATURATED = 2**27
 def add(state: Any, addition: Any) -> Any:
     """Sum of two limb arrays, with the carries brought up.
 
+    Derivation: docs/derivations.md, 'Exact sums'.
+
     Args:
         state: int32 limbs `(3, ...)`, lowest first.
         addition: int32 limbs of the same shape, each below 2^30 (or, of the
@@ -125,6 +127,8 @@ def sum_by_key(
 
     Each value is rounded once, to `scale * 2^(-8 num_digits)`; the sum of
     the rounded values is exact.
+
+    Derivation: docs/derivations.md, 'Exact sums'.
 
     Args:
         values: float32 `(n,)` in `[0, scale]`; n at most 2 `MAX_BATCH`.
@@ -222,6 +226,8 @@ def sum_before(limbs: Any) -> Any:
     A float32 running sum loses the small cells behind large ones. One in
     float64 does not, nor do, where there is none, integer running sums of
     12-bit parts.
+
+    Derivation: docs/derivations.md, 'Exact sums'.
 
     Args:
         limbs: Limbs `(3, ..., n)`, or sums of a few; n below 2^19.

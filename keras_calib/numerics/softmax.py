@@ -101,6 +101,8 @@ def to_logits(probs: Any) -> Any:
 def top1(outputs: Any, *, from_logits: bool) -> TopOne:
     """Confidence and log-odds of the predicted class (either).
 
+    Derivation: docs/derivations.md, 'Log-odds map'.
+
     Args:
         outputs: Logits or probabilities `(n, num_classes)`.
         from_logits: Which of the two.

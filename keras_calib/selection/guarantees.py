@@ -52,7 +52,10 @@ def certify(
 
 
 def first_rank(risk: float, delta: float) -> int:
-    """The fewest samples that certify `risk` if all of them are correct."""
+    """The fewest samples that certify `risk` if all of them are correct.
+
+    Derivation: docs/derivations.md, 'Intervals and guarantees'.
+    """
     count = max(math.ceil(math.log(delta) / math.log1p(-risk)), 1)
     # The logarithms may round to just below a whole number.
     while binomial_p_value(0, count, risk) > delta:
@@ -75,6 +78,8 @@ def fixed_sequence(
     many samples lie above each score where the true risk crosses `risk`, it
     is settled which ranks are bad, and at each bad rank the number of errors
     is at least binomial with `risk`.
+
+    Derivation: docs/derivations.md, 'Intervals and guarantees'.
 
     Args:
         accepted: As in `certify`, shape `(num_thresholds,)`.

@@ -86,6 +86,8 @@ def aece_bounds(
     what one bin gains the next one loses, so that where both have gaps of
     one sign nothing is uncertain.
 
+    Derivation: docs/derivations.md, 'Equal-mass errors from cells'.
+
     Args:
         cells: Cells in float64.
         lowest: The smallest confidence each cell can hold, `(num_cells,)`.

@@ -48,6 +48,8 @@ _QUANTUM = 2.0 ** (-8 * _OFFSET_DIGITS)
 class ScoreMap(NamedTuple):
     """Bins of a score t: v = slope asinh(t / scale), bin floor(v) + zero.
 
+    Derivation: docs/derivations.md, 'Log-odds map'.
+
     Attributes:
         slope: For one bin in all.
         zero: Bin of t = 0, for one bin in all.
@@ -201,6 +203,8 @@ class HistogramSummary:
         """Cells in ascending score (either: NumPy limbs give float64).
 
         Without a calibration of the score to confidences, these are 0.
+
+        Derivation: docs/derivations.md, 'Log-odds map'.
         """
         right, wrong, right_offset, wrong_offset = self._split(limbs)
         both = right + wrong
@@ -238,7 +242,10 @@ class HistogramSummary:
         )
 
     def ranked(self, limbs: Any) -> RankedGroups:
-        """Cells as groups of tied scores, surest first (array-agnostic)."""
+        """Cells as groups of tied scores, surest first (array-agnostic).
+
+        Derivation: docs/derivations.md, 'AURC from a histogram'.
+        """
         xp = array_namespace(limbs)
         right, wrong, right_offset, wrong_offset = (
             xp.flip(x, axis=-1) for x in self._split(limbs)
