@@ -24,6 +24,7 @@ from keras_calib.data import *
 from keras_calib.ensembles import *
 from keras_calib.exporting import *
 from keras_calib.functional import *
+from keras_calib.inputs import config as config
 from keras_calib.losses import *
 from keras_calib.metrics import *
 from keras_calib.monitoring import *

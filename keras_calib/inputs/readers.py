@@ -8,6 +8,7 @@ ignored class, and raises the same errors.
 
 from typing import Any
 
+from keras import backend
 from keras import ops
 
 from keras_calib.backend.errors import invalid
@@ -265,5 +266,8 @@ def soft_labels(labels: Any, num_classes: int, dtype: Any) -> Any:
         Soft labels `(batch, ..., num_classes)`.
     """
     if is_integer(labels):
+        if backend.backend() == "torch":
+            # It raises of an id that others make a row of zeros of.
+            labels = ops.clip(labels, 0, num_classes - 1)
         return ops.one_hot(labels, num_classes, dtype=dtype)
     return ops.cast(labels, dtype)

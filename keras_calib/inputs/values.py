@@ -65,9 +65,8 @@ class Rule(NamedTuple):
 
 
 def has_values(x: Any) -> bool:
-    """Whether the values of an array can and should be looked at."""
-    looks = isinstance(x, np.ndarray) or config.validates()
-    return looks and not is_traced(x) and 0 not in shape_of(x)
+    """Whether a loss or metric can and should look at the values."""
+    return config.validates() and _has_values(x)
 
 
 def enforce(rules: list[Rule]) -> None:
@@ -97,11 +96,9 @@ def require(
         *args: What else the rule takes.
         rules: Where to put it, for `enforce` with others; None to look now.
     """
-    if not has_values(x):
-        return
-    if rules is None:
+    if rules is None and _has_values(x):
         enforce([rule(x, *args)])
-    else:
+    elif rules is not None and has_values(x):
         rules.append(rule(x, *args))
 
 
@@ -336,6 +333,10 @@ def in_unit_interval(x: Any) -> Any:
     return xp.logical_and(
         x >= -PROBABILITY_TOLERANCE, x <= 1.0 + PROBABILITY_TOLERANCE
     )
+
+
+def _has_values(x: Any) -> bool:
+    return not is_traced(x) and 0 not in shape_of(x)
 
 
 def min_max(x: Any) -> tuple[float, float]:
