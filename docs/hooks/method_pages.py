@@ -13,7 +13,8 @@ __all__ = ["METHODS", "method_pages"]
 ROOT = Path(__file__).resolve().parents[2]
 
 # Title of each page to public names, names in the tables of cost, and names in
-# the first column of the tables of results.
+# the first column of the tables of results. A loss or model that is not here
+# has a page under its own name.
 METHODS = {
     "Label smoothing": (
         ["LabelSmoothing"],
@@ -25,15 +26,12 @@ METHODS = {
         ["AdaptiveLabelSmoothing"],
         [],
     ),
-    "MbLS": (["MbLS"], ["MbLS"], ["MbLS"]),
-    "ACLS": (["ACLS"], ["ACLS"], ["ACLS"]),
     "Label relaxation": (
         ["LabelRelaxation"],
         ["LabelRelaxation"],
         ["label relaxation"],
     ),
     "Focal loss": (["FocalLoss"], ["FocalLoss"], ["focal loss"]),
-    "FLSD": (["FLSD"], ["FLSD"], ["FLSD"]),
     "Focal schedule": (
         ["ScheduledFocalModel"],
         ["focal schedule"],
@@ -52,10 +50,6 @@ METHODS = {
     ),
     "Uniformity penalty": (["UniformityPenalty"], ["UniformityPenalty"], []),
     "Brier score as a loss": (["BrierLoss"], ["BrierLoss"], []),
-    "CPC": (["CPC"], ["CPC"], ["CPC"]),
-    "MMCE": (["MMCE"], ["MMCE"], ["MMCE"]),
-    "MDCA": (["MDCA"], ["MDCA"], ["MDCA"]),
-    "DCA": (["DCA"], ["DCA"], ["DCA"]),
     "CRL": (
         ["CorrectnessRankingModel", "correctness_ranking"],
         ["CRL"],
@@ -82,7 +76,10 @@ BASES = {"BatchCoupledLoss", "PerSampleLoss", "EpochModel", "RecordingModel"}
 def method_pages():
     """Address and Markdown of each page, and of the page that lists them."""
     pages, rows = {}, []
-    for title, (names, costs, effects) in METHODS.items():
+    named = {name for names, _, _ in METHODS.values() for name in names}
+    alone = sorted(exported_methods() - named)
+    methods = METHODS | {name: ([name], [name], [name]) for name in alone}
+    for title, (names, costs, effects) in sorted(methods.items()):
         address = re.sub(r"\W+", "_", title.lower())
         lines = [f"# {title}", "", *_formulas(names)]
         for name in names:
