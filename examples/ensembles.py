@@ -1,6 +1,6 @@
 r"""Monte Carlo dropout and a deep ensemble beside the networks they are of.
 
-    python examples/predictors.py
+    python examples/ensembles.py
 
 Trains five small networks with dropout on the handwritten digits that
 scikit-learn ships, for each of three seeds, in about a minute on 2 cores, and
@@ -17,7 +17,7 @@ import keras
 import numpy as np
 from absl import app
 from absl import flags
-from datasets import load_digits
+from sklearn.datasets import load_digits
 
 import keras_calib
 
@@ -26,7 +26,17 @@ _MEMBERS = flags.DEFINE_integer("members", 5, "Networks in an ensemble.")
 _PASSES = flags.DEFINE_integer("passes", 20, "Passes of Monte Carlo dropout.")
 _RATE = flags.DEFINE_float("rate", 0.5, "Rate of dropout.")
 _SEEDS = flags.DEFINE_integer("seeds", 3, "Repetitions, each with its split.")
-_WORKDIR = flags.DEFINE_string("workdir", "work/predictors", "For results.")
+_WORKDIR = flags.DEFINE_string("workdir", "work/ensembles", "For results.")
+
+
+def load(seed):
+    """Images and class ids for training, for the temperature, for testing."""
+    x, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(seed).permutation(len(y))
+    x, y = (x[order] / 16).astype("float32"), y[order]
+    return list(
+        zip(np.split(x, [898, 1198]), np.split(y, [898, 1198]), strict=True)
+    )
 
 
 def train(x, y, *, rate, epochs, seed):
@@ -82,7 +92,7 @@ def table(values):
 def run(*, seeds, members, passes, rate, epochs, workdir):
     values = {}
     for seed in range(seeds):
-        train_set, val_set, (images, labels) = load_digits(seed)
+        train_set, val_set, (images, labels) = load(seed)
         models = []
         for i in range(members):
             print(f"seed {seed + 1}/{seeds}, network {i + 1}/{members}")
