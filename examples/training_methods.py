@@ -48,7 +48,7 @@ def methods(count, epochs):
     dca = kc.DCA(10.0, huber_delta=0.005, fidelity=focal, **LOGITS)
     acls = kc.ACLS(6.0, condition="ranking", **LOGITS)
     # FLSc-531 is for 350 epochs.
-    steps = ((0, 5.0), (epochs * 2 // 7, 3.0), (epochs * 5 // 7, 1.0))
+    gammas = {0: 5.0, epochs * 2 // 7: 3.0, epochs * 5 // 7: 1.0}
     crl, sam = kc.CorrectnessRankingModel, kc.SharpnessAwareModel
     plain, both = kc.EpochModel, SharpCorrectnessRanking
     return {
@@ -59,7 +59,7 @@ def methods(count, epochs):
         "AdaFocal": (kc.AdaptiveFocalModel, LOGITS, None),
         "focal schedule 5-3-1": (
             kc.ScheduledFocalModel,
-            {"schedule": steps, **LOGITS},
+            {"schedule": tuple(gammas.items()), **LOGITS},
             None,
         ),
         "SAM": (sam, {"rho": 0.05}, cross_entropy()),
