@@ -32,8 +32,8 @@ from reporting import quartiles
 
 import keras_calib
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-import image_sets  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "papers"))
+from data import images as image_sets  # noqa: E402
 
 _STEPS = flags.DEFINE_integer("steps", 150, "Batches of a run.")
 _ROUNDS = flags.DEFINE_integer("rounds", 9, "Runs of each.")

@@ -27,7 +27,7 @@ from reporting import publish
 _ROUNDS = flags.DEFINE_integer("rounds", 4, "Trainings of each kind.")
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
 
-_EXAMPLES = Path(__file__).parents[1] / "examples"
+_PAPERS = Path(__file__).parents[1] / "examples" / "papers"
 _BATCH, _STEPS = 64, 600
 _KEEP = {
     "MALLOC_TRIM_THRESHOLD_": "8000000000",
@@ -54,12 +54,12 @@ def write_images(path: Path) -> None:
 
 def seconds(images: Path, epochs: int, settings: dict[str, str]) -> float:
     """What a training takes that runs in a process of its own."""
-    recipes = _EXAMPLES / "recipes"
+    recipes = _PAPERS / "recipes"
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
             [
                 sys.executable,
-                _EXAMPLES / "train_classifier.py",
+                _PAPERS / "train_classifier.py",
                 f"--flagfile={recipes}/setups/mnist_dense.flags",
                 f"--flagfile={recipes}/losses/cross_entropy.flags",
                 f"--data={images}",

@@ -416,7 +416,7 @@ def test_it_serves_where_keras_cannot_be_imported(tmp_path):
     model, x = trained(3)
     path = kc.export(model, tmp_path / "model", selector=selector(0.0))
     np.save(tmp_path / "x.npy", x)
-    script = ROOT / "examples" / "reload_savedmodel.py"
+    script = ROOT / "examples" / "serving" / "reload_savedmodel.py"
     subprocess.run(
         [sys.executable, script, path, tmp_path / "x.npy", tmp_path / "p.npy"],
         check=True,

@@ -262,8 +262,9 @@ class Scenes(list):
 def test_the_example_draws_a_row_per_scene(tmp_path, monkeypatch):
     import matplotlib.pyplot as plt
 
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "examples")
-    draw = importlib.import_module("scene_pictures").draw_confidence
+    papers = Path(__file__).parents[1] / "examples" / "papers"
+    monkeypatch.syspath_prepend(papers)
+    draw = importlib.import_module("runs.scene_pictures").draw_confidence
     keras.utils.set_random_seed(0)
     model = keras.Sequential(
         [keras.Input((*SHAPE, 3)), layers.Conv2D(CLASSES, 3, padding="same")]

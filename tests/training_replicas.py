@@ -28,7 +28,7 @@ from keras_calib.backend.replicas import warn_of_differences
 from keras_calib.predictions import predict_batches
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "examples"))
+sys.path.insert(0, str(ROOT / "examples" / "papers"))
 from nets import catalogue  # noqa: E402
 
 LOSSES = {

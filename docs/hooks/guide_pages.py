@@ -11,11 +11,11 @@ _PAGE = re.compile(r"`docs/([a-z_]+\.md)`")
 
 
 def guide_pages():
-    """Address to Markdown of each `examples/guide_*.py`."""
-    scripts = sorted((ROOT / "examples").glob("guide_*.py"))
+    """Address to Markdown of each script that begins with a title."""
     return {
-        f"guides/{script.stem.removeprefix('guide_')}.md": _page(script)
-        for script in scripts
+        f"guides/{script.stem}.md": _page(script)
+        for script in sorted((ROOT / "examples").glob("*.py"))
+        if script.read_text(encoding="utf-8").startswith('"""\n# ')
     }
 
 

@@ -1,0 +1,130 @@
+r"""Monte Carlo dropout and a deep ensemble beside the networks they are of.
+
+    python examples/ensembles.py
+
+Trains five small networks with dropout on the handwritten digits that
+scikit-learn ships, for each of three seeds, in about a minute on 2 cores, and
+measures one as it is, under Monte Carlo dropout and the ensemble of all, as
+trained (accuracy 0.973, 0.973, 0.978; NLL 0.093, 0.131, 0.085) and after
+temperature scaling on held-out data (NLL 0.091, 0.105, 0.083). The table and
+the last ensemble, as a SavedModel, are written to --workdir.
+"""
+
+import shutil
+from pathlib import Path
+
+import keras
+import numpy as np
+from absl import app
+from absl import flags
+from sklearn.datasets import load_digits
+
+import keras_calib
+
+_EPOCHS = flags.DEFINE_integer("epochs", 40, "Passes over the training data.")
+_MEMBERS = flags.DEFINE_integer("members", 5, "Networks in an ensemble.")
+_PASSES = flags.DEFINE_integer("passes", 20, "Passes of Monte Carlo dropout.")
+_RATE = flags.DEFINE_float("rate", 0.5, "Rate of dropout.")
+_SEEDS = flags.DEFINE_integer("seeds", 3, "Repetitions, each with its split.")
+_WORKDIR = flags.DEFINE_string("workdir", "work/ensembles", "For results.")
+
+
+def load(seed):
+    """Images and class ids for training, for the temperature, for testing."""
+    x, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(seed).permutation(len(y))
+    x, y = (x[order] / 16).astype("float32"), y[order]
+    return list(
+        zip(np.split(x, [898, 1198]), np.split(y, [898, 1198]), strict=True)
+    )
+
+
+def train(x, y, *, rate, epochs, seed):
+    keras.utils.set_random_seed(seed)
+    model = keras.Sequential(
+        [
+            keras.Input(x.shape[1:]),
+            keras.layers.Dense(128, activation="relu"),
+            keras.layers.Dropout(rate),
+            keras.layers.Dense(128, activation="relu"),
+            keras.layers.Dropout(rate),
+            keras.layers.Dense(10),
+        ]
+    )
+    model.compile(
+        optimizer=keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    model.fit(x, y, batch_size=64, epochs=epochs, verbose=0)
+    return model
+
+
+def measure(labels, logits):
+    """Accuracy, ECE and NLL."""
+    accuracy = np.mean(np.argmax(logits, axis=-1) == labels)
+    functions = (keras_calib.ece, keras_calib.nll)
+    return accuracy, *(f(labels, logits, from_logits=True) for f in functions)
+
+
+def predictors(models, passes):
+    return {
+        "network": models[0],
+        "Monte Carlo dropout": keras_calib.MonteCarloDropout(models[0], passes),
+        "deep ensemble": keras_calib.DeepEnsemble(models),
+    }
+
+
+def table(values):
+    """Text of `{name: (seeds, 2, measures)}`."""
+    names = "".join(f"{n:>9}" for n in ("accuracy", "ECE", "NLL"))
+    title = f"{'':20}{'as trained':^38}{'after temperature scaling':^38}"
+    lines = [title.rstrip(), f"{'':20}{names}{'+-':>9}  {names}{'+-':>9}"]
+    for name, rows in values.items():
+        mean, spread = np.mean(rows, axis=0), np.std(rows, axis=0)
+        parts = [
+            "".join(f"{v:9.4f}" for v in (*mean[i], spread[i, -1]))
+            for i in range(2)
+        ]
+        lines.append(f"{name:20}{parts[0]}  {parts[1]}")
+    return "\n".join(lines)
+
+
+def run(*, seeds, members, passes, rate, epochs, workdir):
+    values = {}
+    for seed in range(seeds):
+        train_set, val_set, (images, labels) = load(seed)
+        models = []
+        for i in range(members):
+            print(f"seed {seed + 1}/{seeds}, network {i + 1}/{members}")
+            each = members * seed + i
+            models.append(
+                train(*train_set, rate=rate, epochs=epochs, seed=each)
+            )
+        for name, model in predictors(models, passes).items():
+            logits = model.predict(images, batch_size=1024, verbose=0)
+            scaling = keras_calib.TemperatureScaling()
+            scaling.fit_on(model, [val_set], verbose=0)
+            scaled = keras.ops.convert_to_numpy(scaling(logits))
+            row = measure(labels, logits), measure(labels, scaled)
+            values.setdefault(name, []).append(row)
+    workdir.mkdir(parents=True, exist_ok=True)
+    text = table(values)
+    (workdir / "table.txt").write_text(text + "\n")
+    shutil.rmtree(workdir / "serving", ignore_errors=True)
+    path = keras_calib.export(model, workdir / "serving" / "1", scaling)
+    print(f"\n{text}\n\nWritten:\n  {workdir / 'table.txt'}\n  {path}")
+
+
+def main(_):
+    run(
+        seeds=_SEEDS.value,
+        members=_MEMBERS.value,
+        passes=_PASSES.value,
+        rate=_RATE.value,
+        epochs=_EPOCHS.value,
+        workdir=Path(_WORKDIR.value),
+    )
+
+
+if __name__ == "__main__":
+    app.run(main)

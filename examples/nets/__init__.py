@@ -1,1 +1,0 @@
-"""Networks that the examples train."""

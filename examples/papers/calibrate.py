@@ -1,0 +1,100 @@
+r"""Repairs trained networks: calibrators beside one another.
+
+    python examples/papers/calibrate.py \
+        work/runs/cifar10_resnet50/cross_entropy/seed0
+    python examples/papers/calibrate.py RUN --save=TemperatureScaling
+
+fits each calibrator on the run's predictions for its validation data and
+measures it on those for its test data, or on --part=imagenet_v2 that
+evaluate.py made. A calibrator that refuses the data, as one with more
+parameters than samples does, is named with its reason. Written into the run's
+folder: calibrators.csv (of another part calibrators_imagenet_v2.csv), and with
+--save a SavedModel that answers calibrated, under serving_calibrated.
+"""
+
+import csv
+from pathlib import Path
+
+import keras
+from absl import app
+from absl import flags
+from results.runs import load_network
+from results.runs import measures
+from results.runs import read_predictions
+from results.runs import repairable_runs
+
+import keras_calib
+
+_NAMES = (
+    "TemperatureScaling",
+    "VectorScaling",
+    "MatrixScaling",
+    "DirichletCalibration",
+    "EnsembleTemperatureScaling",
+    "HistogramBinning",
+    "IsotonicCalibration",
+    "BetaCalibration",
+)
+_CALIBRATORS = flags.DEFINE_multi_enum(
+    "calibrator", _NAMES[:2] + _NAMES[4:], _NAMES, "Which."
+)
+_PART = flags.DEFINE_string("part", "test", "Predictions to measure on.")
+_SAVE = flags.DEFINE_enum("save", None, _NAMES, "Which to export.")
+_SHOWN = ("accuracy", "nll", "brier", "ece", "aece", "aurc")
+
+
+def fitted(name, folder):
+    """A calibrator, fitted on a run's validation data."""
+    labels, logits = read_predictions(folder, "validation")
+    return getattr(keras_calib, name)().fit(labels, logits)
+
+
+def repair(folder, names, part):
+    """Rows of measures on a part, before and after each calibrator.
+
+    And by name, why a calibrator refused the data.
+    """
+    labels, logits = read_predictions(folder, part)
+    rows = [{"calibrator": "none", **measures(labels, logits)}]
+    refused = {}
+    for name in names:
+        try:
+            calibrator = fitted(name, folder)
+        except ValueError as error:
+            refused[name] = str(error)
+            continue
+        repaired = keras.ops.convert_to_numpy(calibrator(logits))
+        rows.append({"calibrator": name, **measures(labels, repaired)})
+    return rows, refused
+
+
+def main(argv):
+    folders = repairable_runs(argv[1:])
+    for folder in folders:
+        rows, refused = repair(folder, _CALIBRATORS.value, _PART.value)
+        suffix = "" if _PART.value == "test" else f"_{_PART.value}"
+        path = folder / f"calibrators{suffix}.csv"
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+        print(f"\n{folder}\n{'':28}" + "".join(f"{n:>10}" for n in _SHOWN))
+        for row in rows:
+            numbers = "".join(f"{row[name]:10.4f}" for name in _SHOWN)
+            print(f"{row['calibrator']:28}{numbers}")
+        for name, reason in refused.items():
+            print(f"{name:28}refused: {reason}")
+        if _SAVE.value is not None:
+            save(folder, _SAVE.value)
+
+
+def save(folder, name):
+    """Exports a run's model with a calibrator inside."""
+    target = Path(folder) / "serving_calibrated"
+    model = load_network(folder)
+    keras_calib.export(model, target, fitted(name, folder), from_logits=True)
+    print(f"Served from {target}")
+
+
+if __name__ == "__main__":
+    app.run(main)

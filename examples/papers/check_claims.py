@@ -1,0 +1,118 @@
+r"""Which claims the runs bear out, when as many are tested at once.
+
+    python examples/papers/check_claims.py \
+        --claims=benchmarks/results/runs/claims.csv
+
+prints a table for each family of claims: the mean difference of two methods on
+the same seeds, p of a two-sided t-test of pairs, and that p after Holm's
+correction for all claims of the family. One claim in twenty that is false has
+a p below 0.05 by chance; after the correction one family in twenty has such a
+claim. A claim holds here where the corrected p is below 0.05.
+
+The file has a row for each claim: family, table (a CSV file of runs beside
+it), set-up, the claim in words, two methods with the measure of each, and what
+is expected of the first less the second: lower, higher or equal.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from absl import app
+from absl import flags
+from results.pairs import p_of_pairs
+from results.runs import read_rows
+
+__all__ = ["checked", "holm", "table"]
+
+_CLAIMS = flags.DEFINE_string(
+    "claims", None, "CSV file of claims.", required=True
+)
+_LEVEL = 0.05
+
+
+def main(argv):
+    if len(argv) > 1:
+        raise app.UsageError(f"Unknown arguments: {' '.join(argv[1:])}")
+    for family, rows in checked(_CLAIMS.value).items():
+        print(f"## {family}\n\n{table(rows)}\n")
+
+
+def checked(path):
+    """`{family: rows}` of a file of claims, with what the runs say.
+
+    Returns:
+        Rows with `difference`, `p`, `corrected` and `verdict`.
+
+    Raises:
+        ValueError: If a table has fewer than two pairs of runs of a claim.
+    """
+    families = {}
+    for row in read_rows(path):
+        gaps = _gaps(Path(path).parent / row["table"], row)
+        found = {"difference": np.mean(gaps), "p": p_of_pairs(gaps)}
+        families.setdefault(row["family"], []).append(row | found)
+    for rows in families.values():
+        for row, p in zip(rows, holm([r["p"] for r in rows]), strict=True):
+            row["corrected"] = p
+            row["verdict"] = _verdict(row)
+    return families
+
+
+def holm(p):
+    """p of tests made together, after the correction of Holm (1979)."""
+    p = np.asarray(p, float)
+    order = np.argsort(p)
+    scaled = p[order] * np.arange(len(p), 0, -1)
+    corrected = np.empty_like(p)
+    corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
+    return corrected
+
+
+def table(rows):
+    """Markdown of the rows of one family."""
+    lines = [
+        "| claim | difference | p | corrected p | |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        numbers = f"{row['difference']:+.4f} | {_p(row['p'])}"
+        lines.append(
+            f"| {row['claim']} | {numbers} | {_p(row['corrected'])} "
+            f"| {row['verdict']} |"
+        )
+    return "\n".join(lines)
+
+
+def _gaps(path, claim):
+    """The first method less the second, on the seeds that both have."""
+    values = {"first": {}, "second": {}}
+    for row in read_rows(path):
+        name = row.get("name", row["method"])
+        for place, of_seed in values.items():
+            if (row["setup"], name) == (claim["setup"], claim[place]):
+                of_seed[row["seed"]] = row[claim[f"{place}_measure"]]
+    seeds = sorted(set(values["first"]) & set(values["second"]))
+    if len(seeds) < 2:
+        raise ValueError(
+            "A claim must have two pairs of runs at least. Received: "
+            f"claim={claim['claim']}, table={path}, seeds={seeds}"
+        )
+    return [values["first"][s] - values["second"][s] for s in seeds]
+
+
+def _verdict(row):
+    expected = row["expected"]
+    if row["corrected"] >= _LEVEL:
+        return "not shown"
+    found = "lower" if row["difference"] < 0 else "higher"
+    if expected == "equal":
+        return "does not hold"
+    return "holds" if found == expected else "the reverse holds"
+
+
+def _p(p):
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+if __name__ == "__main__":
+    app.run(main)

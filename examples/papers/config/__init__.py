@@ -1,0 +1,1 @@
+"""Flags of a recipe, and what they make: losses, optimizers, devices."""

@@ -1,0 +1,1 @@
+"""What the papers train and test on, from files or TFDS."""

@@ -1,0 +1,192 @@
+"""Data sets of images of all sizes, read from disk as training needs them.
+
+Adaptive label smoothing reads its boxes and masks here too.
+"""
+
+from functools import partial
+
+from absl import app
+from config.losses import label_kind
+from config.losses import remembers
+
+import keras_calib
+from data.datasets import tfds_builder
+
+__all__ = ["evaluation_batches", "is_large", "large_parts", "split_names"]
+
+_TARGETS = {"ids": "ids", "soft": "one_hot", "pairs": "pairs"}
+
+
+def is_large(setup, options):
+    """Whether the images of a set-up are read from disk at each epoch."""
+    if setup.data in ("digits", "tiny_imagenet") or setup.data.endswith(".npz"):
+        return False
+    if setup.objects is not None:
+        return True
+    builder = _builder(setup, options)
+    return None in builder.info.features["image"].shape[:2]
+
+
+def large_parts(setup, method, options):
+    """Batches of a TFDS data set, cropped and labelled.
+
+    Args:
+        setup: A `Setup`.
+        method: A `Method`.
+        options: `Options`.
+
+    Returns:
+        `(parts, shape, num_classes)`: the fields of a `Task` but its network,
+        shape of the images, number of classes.
+    """
+    builder = _builder(setup, options)
+    read = partial(
+        keras_calib.from_tfds,
+        builder,
+        annotations=options.annotations,
+        objects=setup.objects,
+        without_boxes="keep" if setup.objects is None else "drop",
+    )
+    splits = split_names(setup, builder)
+    train = read(splits["train"])
+    names = train.class_names
+    labelled = "label" in train.element_spec
+    # Of the test data all images count, also those without a box.
+    whole = {"objects": None, "annotations": None, "without_boxes": "keep"}
+    tests = {
+        part: splits[part] and read(splits[part], **(whole if labelled else {}))
+        for part in ("validation", "test")
+    }
+    if setup.alone:
+        fill = keras_calib.pixel_mean(train, max_examples=2000)
+        alone = partial(keras_calib.object_examples, fill=fill)
+        if not labelled:
+            # Only objects have classes, in test data too.
+            tests = {part: data and alone(data) for part, data in tests.items()}
+        train = alone(train)
+    if remembers(method):
+        train = keras_calib.with_index(train)
+    size = setup.image_size or [224]
+    fraction = _fraction(setup)
+    if setup.augment != "resized_crop" and setup.resize:
+        train = train.map(partial(_resized, setup.resize))
+    # A crop of a fixed share is what cutting it from a resized image gives.
+    least = setup.scale if setup.augment == "resized_crop" else fraction**2
+    crops = {"scale": (least, max(least, 1.0))}
+    if setup.augment != "resized_crop":
+        crops = {"scale": (least, least), "ratio": (1.0, 1.0)}
+    mix = None if method.mix is None else getattr(keras_calib, method.mix)
+    if method.mix_share < 1:
+        mix = partial(mix, probability=method.mix_share)
+    batch = setup.batch_size
+    count = _count(train)
+    pipeline = partial(
+        keras_calib.training_pipeline,
+        train,
+        size if len(size) == 2 else size[0],
+        batch,
+        len(names),
+        targets=_TARGETS[label_kind(method)],
+        context_share=method.context_share,
+        flip=setup.augment.endswith("flip") or setup.augment == "resized_crop",
+        jitter=setup.jitter,
+        mix=mix,
+        seed=options.seed,
+        **crops,
+    )
+    evaluated = {
+        part: data and evaluation_batches(data, setup, len(names))
+        for part, data in tests.items()
+    }
+    parts = {
+        "train": lambda done: pipeline(first_epoch=done),
+        "calibration": None,
+        "steps": options.steps_per_epoch or count // batch,
+        "num_samples": count,
+        **evaluated,
+    }
+    return parts, (*(size * 2)[:2], 3), len(names)
+
+
+def split_names(setup, builder):
+    """Which parts of a TFDS data set are for what, by TFDS' names.
+
+    Args:
+        setup: A `Setup`.
+        builder: Of the data set.
+
+    Returns:
+        Names for `train`, `validation`, which may be None, and `test`. With
+        `--validation=0` a part that the data set itself holds out for
+        validation is taken, if there is one beside the test data. Names are
+        of rows in the order of the data set, the same for each seed.
+
+    Raises:
+        app.UsageError: With `--stratified`, which would need all labels.
+    """
+    if setup.stratified:
+        raise app.UsageError(
+            "`--stratified` must be off for data that are read from disk, "
+            "of which validation data are the first. "
+            f"Received: --data={setup.data}, --stratified"
+        )
+    have = builder.info.splits
+    test = setup.test_split or ("test" if "test" in have else "validation")
+    held = setup.validation
+    if not held:
+        own = [name for name in ("val", "validation") if name in have]
+        own = [name for name in own if name != test]
+        return {
+            "train": "train",
+            "validation": (own or [None])[0],
+            "test": test,
+        }
+    cut = f"{round(100 * held)}%" if held < 1 else f"{int(held)}"
+    if setup.validation_of == "test":
+        parts = {"validation": f"{test}[:{cut}]", "test": f"{test}[{cut}:]"}
+        return {"train": "train", **parts}
+    parts = {"train": f"train[{cut}:]", "validation": f"train[:{cut}]"}
+    return {**parts, "test": test}
+
+
+def evaluation_batches(data, setup, num_classes):
+    """The middle of each image of some examples, in batches with class ids."""
+    size = setup.image_size or [224]
+    return keras_calib.validation_pipeline(
+        data,
+        size if len(size) == 2 else size[0],
+        setup.batch_size,
+        num_classes,
+        fraction=_fraction(setup),
+    )
+
+
+def _fraction(setup):
+    """Share of the side of an image that a crop of it has."""
+    side = (setup.image_size or [224])[0]
+    if setup.resize:
+        return side / setup.resize
+    # Of images that are as small as their crops, all is shown.
+    return 0.875 if side > 64 else 1.0
+
+
+def _resized(side, example):
+    """The image as a square; boxes are shares of it."""
+    import tensorflow as tf
+
+    image = example["image"]
+    if image.dtype == tf.string:
+        image = tf.io.decode_image(image, channels=3, expand_animations=False)
+    return {**example, "image": tf.image.resize(image, (side, side))}
+
+
+def _builder(setup, options):
+    return tfds_builder(setup.data, options.data_dir, download=options.download)
+
+
+def _count(examples):
+    """How many there are; read through where nothing else says it."""
+    known = int(examples.cardinality())
+    if known >= 0:
+        return known
+    return sum(1 for _ in examples)

@@ -1,0 +1,1 @@
+"""Networks that the papers train; `catalogue` names them."""

@@ -1,0 +1,1 @@
+"""What is kept of runs, compared and drawn; what the papers print."""

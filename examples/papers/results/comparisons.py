@@ -1,0 +1,329 @@
+"""Many runs in one table: means over seeds, what was published, ranks."""
+
+import csv
+import math
+from pathlib import Path
+
+import numpy as np
+from absl import app
+from scipy.stats import rankdata
+
+from results.pairs import p_of_pairs
+from results.runs import find_runs
+from results.runs import read_row
+from results.runs import read_rows
+from results.runs import rises
+
+__all__ = [
+    "blocks",
+    "differences",
+    "grouped",
+    "markdown",
+    "paired_values",
+    "read_published",
+    "ranks",
+    "write_rows",
+]
+
+# On what papers measure, the test data of a recipe first.
+_OWN = ("test", "validation", "V1")
+# Runs beside which the numbers of a published name stand too.
+_SAME = {"acls": ("acls_released",)}
+_COLUMNS = {"mean_confidence": "confidence"}
+# What `results.pairs` takes, and the unit.
+_PAIRED = (("accuracy", 1), ("nll", 1), ("ece", 1), ("aece", 1), ("aurc", 1000))
+
+
+def grouped(folders):
+    """Rows of runs, `{set-up: {method: {seed: row}}}`, without grids.
+
+    Of folders of runs, and of files that `write_rows` wrote.
+
+    Names of methods that ran with several options have these in brackets.
+
+    Raises:
+        app.UsageError: If runs cannot stand in one table: two of one name and
+            seed, or some on official and others on resampled data.
+    """
+    found, options, folder_of, drawn = {}, {}, {}, {}
+    for folder, name, row in _runs(folders):
+        setup = row["setup"]
+        key = setup, name, row["options"]
+        options.setdefault(key[:2], set()).add(row["options"])
+        first = drawn.setdefault(setup, (bool(row.get("resampled")), folder))
+        other = folder_of.setdefault((*key, row["seed"]), folder)
+        if other != folder or first[0] != bool(row.get("resampled")):
+            raise app.UsageError(
+                "Runs of one table must differ in method, options or seed, and "
+                "all or none of a set-up be on resampled data. "
+                f"Received: {other if other != folder else first[1]}, {folder}"
+            )
+        found.setdefault(setup, {}).setdefault(key, {})[row["seed"]] = row
+    return {
+        setup: {
+            name + (f" [{own}]" if len(options[setup, name]) > 1 else ""): rows
+            for (_, name, own), rows in methods.items()
+        }
+        for setup, methods in found.items()
+    }
+
+
+def markdown(methods, measures, published):
+    """A table of one set-up: a row per method.
+
+    Args:
+        methods: `{method: {seed: row}}`.
+        measures: Names of columns of the rows.
+        published: `{(method, measure): text}`.
+    """
+    lines = [
+        "| method | seeds | " + " | ".join(measures) + " |",
+        "|---|---|" + "---|" * len(measures),
+    ]
+    for method, seeds in methods.items():
+        rows = [row for row in seeds.values() if not row["diverged"]]
+        count = f"{len(rows)}"
+        if len(rows) < len(seeds):
+            count += f" ({len(seeds) - len(rows)} diverged)"
+        cells = []
+        for measure in measures:
+            values = [row[measure] for row in rows if measure in row]
+            printed = published.get((method, measure))
+            cells.append(_cell(values) + (f" [{printed}]" if printed else ""))
+        lines.append(f"| {method} | {count} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def differences(methods, measures, baseline):
+    """A table of mean differences to a method on the same seeds.
+
+    Args:
+        methods: `{method: {seed: row}}`.
+        measures: Names of columns of the rows.
+        baseline: Name of a method.
+
+    Returns:
+        Markdown. Each cell has the mean difference, p of a t-test of pairs,
+        two-sided, and a star where p < 0.05; of one seed, the difference.
+        Seeds with which either diverged are left out.
+    """
+    lines = [
+        "| method | pairs | " + " | ".join(measures) + " |",
+        "|---|---|" + "---|" * len(measures),
+    ]
+    for method, rows in methods.items():
+        if method == baseline:
+            continue
+        pairs = [
+            (row, methods[baseline][seed])
+            for seed, row in rows.items()
+            if seed in methods[baseline]
+        ]
+        pairs = [p for p in pairs if not (p[0]["diverged"] or p[1]["diverged"])]
+        cells = [
+            _difference(
+                [
+                    [row[measure] for row in pair]
+                    for pair in pairs
+                    if all(measure in row for row in pair)
+                ]
+            )
+            for measure in measures
+        ]
+        lines.append(f"| {method} | {len(pairs)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def paired_values(methods, baseline):
+    """`{method: (seeds, 5)}` for `results.pairs`, the baseline first.
+
+    A row for each seed of the baseline, NaN where a method has no such run;
+    methods without any are left out.
+    """
+    finite = {
+        name: {s: row for s, row in seeds.items() if not row["diverged"]}
+        for name, seeds in methods.items()
+    }
+    own = finite.pop(baseline)
+    missing = dict.fromkeys((name for name, _ in _PAIRED), math.nan)
+    return {
+        name: [
+            [unit * rows.get(seed, missing)[name] for name, unit in _PAIRED]
+            for seed in sorted(own)
+        ]
+        for name, rows in {baseline: own, **finite}.items()
+        if set(rows) & set(own)
+    }
+
+
+def ranks(setups, measures, *, ties="average", digits=4):
+    """Mean rank of each method over set-ups, 1 the best.
+
+    Args:
+        setups: As of `grouped`.
+        measures: Names of columns of the rows.
+        ties: What equal methods get: "average", or "min", the best rank.
+        digits: Means that are equal when rounded so are ties.
+
+    Returns:
+        `{method: [mean rank by each measure]}` of the methods that all
+        set-ups have, with these measures in all runs.
+    """
+    names = set.intersection(
+        *(
+            {
+                name
+                for name, rows in methods.items()
+                if all(set(measures) <= set(row) for row in rows.values())
+            }
+            for methods in setups.values()
+        )
+    )
+    names = [name for name in next(iter(setups.values())) if name in names]
+    table = np.zeros((len(names), len(measures)))
+    for methods in setups.values():
+        for column, measure in enumerate(measures):
+            means = [
+                np.mean([row[measure] for row in methods[name].values()])
+                for name in names
+            ]
+            sign = -1.0 if rises(measure) else 1.0
+            table[:, column] += rankdata(sign * np.round(means, digits), ties)
+    table /= len(setups)
+    return {name: list(row) for name, row in zip(names, table, strict=True)}
+
+
+def blocks(setups):
+    """What is ranked together: what was tuned by one measure, or not at all.
+
+    Of runs that held data out, what a temperature by ECE makes of them stands
+    among what was tuned by ECE, in the place of the same method without.
+
+    Args:
+        setups: As of `grouped`.
+
+    Returns:
+        `{measure: setups}`; the measure is "" if nothing was tuned.
+    """
+    marks = {
+        name.partition(" (")[2].rstrip(")")
+        for methods in setups.values()
+        for name in methods
+        if name.endswith(")")
+    }
+    found = {}
+    for tuned in sorted(marks) or [""]:
+        for setup, methods in setups.items():
+            own = {
+                name.removesuffix(f" ({tuned})"): rows
+                for name, rows in methods.items()
+                if name.endswith(f" ({tuned})")
+                or not name.endswith((")", " held out"))
+            }
+            for name, rows in methods.items():
+                base, sign, _ = name.partition(" held out")
+                if sign and tuned == "ece":
+                    own.pop(base, None)
+                    own[f"{base}+temperature"] = _scaled(rows)
+            found.setdefault(tuned, {})[setup] = own
+    return found
+
+
+def _scaled(rows):
+    """Rows with the measures after the temperature by ECE."""
+    end = "_ts_ece"
+    return {
+        seed: row
+        | {
+            name.removesuffix(end): x
+            for name, x in row.items()
+            if name.endswith(end)
+        }
+        for seed, row in rows.items()
+    }
+
+
+def read_published(path, setup):
+    """`{(method, measure): text}` of the published numbers of a set-up.
+
+    Those on the set-up's own test data; of ACLS, beside both of its forms.
+    """
+    found = {}
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["setup"] == setup]
+    for where in _OWN:
+        for row in rows:
+            if row["on"] != where:
+                continue
+            tuned = f" ({row['tuned']})" if row["tuned"] else ""
+            spread = f" ± {row['std']}" if row["std"] else ""
+            for name in (row["loss"], *_SAME.get(row["loss"], ())):
+                measure = _COLUMNS.get(row["measure"], row["measure"])
+                key = name + tuned, measure
+                found.setdefault(key, row["value"] + spread)
+            # What a temperature does is in columns of the run itself; the
+            # accuracy that it goes with is that of the run that held data out.
+            name, sign, _ = row["loss"].partition("+temperature")
+            if sign:
+                measure = row["measure"]
+                column = (
+                    measure if measure == "accuracy" else f"{measure}_ts_ece"
+                )
+                for own in (name, f"{name} held out"):
+                    found.setdefault((own, column), row["value"] + spread)
+    return found
+
+
+def write_rows(setups, path):
+    """All rows of all runs, as CSV."""
+    rows = [
+        {"name": name, **row}
+        for methods in setups.values()
+        for name, seeds in methods.items()
+        for row in seeds.values()
+    ]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _runs(places):
+    """Where it is, name of its method, and row, of each run."""
+    tables = [Path(x) for x in places if Path(x).suffix == ".csv"]
+    for folder in find_runs(x for x in places if Path(x) not in tables):
+        row = read_row(folder)
+        tuned = row.get("tuned", "")
+        if tuned == "grid":
+            continue
+        name = row["method"] + (f" ({tuned})" if tuned else "")
+        if "held_out" in folder.parent.name:
+            name += " held out"
+        yield folder, name, row
+    for table in tables:
+        for number, row in enumerate(read_rows(table), 2):
+            name = row.pop("name").removesuffix(f" [{row['options']}]")
+            # What a run did not have is empty.
+            known = {k: v for k, v in row.items() if v != "" or k == "options"}
+            yield f"{table}, line {number}", name, known
+
+
+def _cell(values):
+    if not values:
+        return "-"
+    mean = np.mean(values)
+    if len(values) == 1 or not math.isfinite(mean):
+        return f"{mean:.4f}"
+    return f"{mean:.4f} ± {np.std(values, ddof=1):.4f}"
+
+
+def _difference(pairs):
+    if not pairs:
+        return "-"
+    gaps = np.subtract(*np.transpose(pairs))
+    text = f"{gaps.mean():+.4f}"
+    if len(gaps) == 1:
+        return text
+    p = p_of_pairs(gaps)
+    return f"{text} (p = {p:.3f})" + ("*" if p < 0.05 else "")

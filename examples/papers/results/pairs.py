@@ -1,0 +1,160 @@
+"""Methods beside the first one, on the same seeds: verdicts, a picture."""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import ttest_1samp
+
+__all__ = ["Row", "draw", "p_of_pairs", "summarize"]
+
+_ACCURACY, _ECE = 0, 2
+# Okabe and Ito's palette: told apart by colour-blind readers.
+_COLORS = {
+    "beats": "#0072B2",
+    "trades": "#E69F00",
+    "fails": "#D55E00",
+    "equals": "#777777",
+    "-": "#000000",
+}
+_MEANINGS = {
+    "beats": "lower ECE, accuracy not lower",
+    "trades": "lower ECE, lower accuracy",
+    "fails": "higher ECE or lower accuracy alone",
+    "equals": "no difference that these seeds show",
+}
+
+
+class Row(NamedTuple):
+    """A method beside the first one of its task.
+
+    Attributes:
+        values: Accuracy, NLL, ECE, AECE and 1000 AURC, `(seeds, 5)`.
+        leads: Accuracies less those of the first one on the same seeds.
+        gap: Mean difference of ECE, its own less that of the first one.
+        error: Standard error of `gap`; 0 of one seed.
+        ece: "lower", "equal" or "higher", by a t-test of pairs at 5 %; "-"
+            of the first method, and of one seed.
+        accuracy: The same of accuracies.
+        verdict: "beats", "trades", "fails" or "equals", as the legend of
+            the picture says; "-".
+    """
+
+    task: str
+    method: str
+    values: np.ndarray
+    leads: np.ndarray
+    gap: float
+    error: float
+    ece: str
+    accuracy: str
+    verdict: str
+
+
+def summarize(values):
+    """Rows of `{task: {method: (seeds, 5)}}`; without seeds that are NaN."""
+    rows = []
+    for task, methods in values.items():
+        first = np.array(next(iter(methods.values())))
+        for method, found in methods.items():
+            made = np.isfinite(found).all(axis=1)
+            found = np.array(found)[made]
+            gaps = found - first[made]
+            error = _spread(gaps)[_ECE] / np.sqrt(len(gaps))
+            words = _compared(gaps[:, _ECE]), _compared(gaps[:, _ACCURACY])
+            rows.append(
+                Row(
+                    task,
+                    method,
+                    found,
+                    gaps[:, _ACCURACY],
+                    gaps[:, _ECE].mean(),
+                    error,
+                    *words,
+                    _verdict(*words),
+                )
+            )
+    return rows
+
+
+def draw(rows, path):
+    """ECE, and what it costs in accuracy: a dot per seed, a bar at the mean."""
+    import matplotlib.pyplot as plt
+
+    baseline = rows[0].method.replace("_", " ")
+    tasks = {}
+    for row in sorted(rows, key=lambda row: row.values[:, _ECE].mean()):
+        tasks.setdefault(row.task, []).append(row)
+    figure, grid = plt.subplots(
+        len(tasks),
+        2,
+        figsize=(9.5, 2.0 + 0.33 * len(rows)),
+        height_ratios=[len(part) + 0.4 for part in tasks.values()],
+        sharex="col",
+        squeeze=False,
+        layout="constrained",
+    )
+    for (left, right), part in zip(grid, tasks.values(), strict=True):
+        first = next(row.values for row in rows if row.task == part[0].task)
+        left.set_title(part[0].task, loc="left", fontsize=10, weight="bold")
+        left.axvline(first[:, _ECE].mean(), color="k", ls="--", lw=0.9)
+        right.axvline(0, color="k", ls="--", lw=0.9)
+        for place, row in enumerate(part):
+            _draw_seeds(left, place, row.values[:, _ECE], row.verdict)
+            _draw_seeds(right, place, 100 * row.leads, row.verdict)
+        left.set_yticks(range(len(part)), [row.method for row in part])
+        right.set_yticks(range(len(part)), [])
+        for ax in (left, right):
+            ax.set_ylim(len(part) - 0.4, -0.6)
+            ax.grid(axis="x", alpha=0.3)
+            ax.spines[["top", "right"]].set_visible(False)
+    left.set_xlim(left=0)
+    left.set_xlabel("ECE, 15 bins (lower is better)")
+    right.set_xlabel(f"accuracy less that of {baseline}, in points")
+    figure.legend(
+        handles=[
+            plt.Line2D([], [], marker="o", ls="", color=_COLORS[v], label=text)
+            for v, text in _MEANINGS.items()
+            if any(row.verdict == v for row in rows)
+        ],
+        title=f"Beside {baseline} (dashed) on the same seeds:",
+        loc="outside upper center",
+        ncols=2,
+        frameon=False,
+    )
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _draw_seeds(ax, place, values, verdict):
+    color = _COLORS[verdict]
+    ax.scatter(values, [place] * len(values), color=color, alpha=0.5, s=22)
+    ax.plot([values.mean()] * 2, [place - 0.3, place + 0.3], color, lw=2.5)
+
+
+def p_of_pairs(gaps):
+    """Of a two-sided t-test of two and more paired differences."""
+    if not np.ptp(gaps):
+        return 0.0 if np.any(gaps) else 1.0
+    return float(ttest_1samp(gaps, 0.0).pvalue)
+
+
+def _compared(gaps):
+    """What a t-test of paired differences says at 5 %."""
+    if len(gaps) == 1 or not gaps.any():
+        return "-"
+    if p_of_pairs(gaps) >= 0.05:
+        return "equal"
+    return "lower" if gaps.mean() < 0 else "higher"
+
+
+def _verdict(ece, accuracy):
+    if ece == "lower":
+        return "trades" if accuracy == "lower" else "beats"
+    if ece == "higher" or accuracy == "lower":
+        return "fails"
+    return ece if ece == "-" else "equals"
+
+
+def _spread(values):
+    """Standard deviation over seeds; 0 of one."""
+    return np.std(values, axis=0, ddof=min(1, len(values) - 1))

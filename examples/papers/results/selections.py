@@ -1,0 +1,193 @@
+"""What rejecting does for trained networks: tables, curves, guarantees."""
+
+import keras
+import numpy as np
+from runs.training import follows
+
+import keras_calib
+from results.runs import read_flags
+from results.runs import read_predictions
+from results.runs import read_row
+
+__all__ = [
+    "accepted_errors",
+    "curves_of",
+    "guarantee",
+    "imbalance",
+    "read_votes",
+    "selection_row",
+]
+
+_RISKS = (0.01, 0.05)
+
+
+def selection_row(folder, part="test"):
+    """Area and coverages of a run, by softmax and by normalised logits.
+
+    The order of the norm is chosen on the run's validation predictions.
+    """
+    labels, logits = read_predictions(folder, part)
+    normalization = _normalization(folder)
+    row = {"p": normalization.p}
+    for name, score in (("msp", "msp"), ("norm", normalization)):
+        options = {"score": score, "from_logits": True}
+        row[f"aurc_{name}"] = keras_calib.aurc(labels, logits, **options)
+        for risk in _RISKS:
+            row[f"coverage_at_{risk:g}_{name}"] = keras_calib.coverage_at_risk(
+                labels, logits, risk, **options
+            )
+    return row
+
+
+def guarantee(folder, risk, delta, part="test"):
+    """What a threshold with a guarantee accepts, and at what risk.
+
+    Returns:
+        `delta`, coverage and risk on `part` of a selector that was fitted on
+        the run's validation predictions. `delta` is None where nothing can be
+        guaranteed, and the risk is that of the validation predictions alone:
+        for pixels, since those of one image are not independent, and where
+        training looked at the validation data, to choose the epoch. Where no
+        threshold reaches the risk, nothing is accepted: coverage 0, risk None.
+    """
+    flags = read_flags(folder)
+    looked = flags.get("keep") == "best" or follows(flags.get("train_model"))
+    if "miou" in read_row(folder) or looked:
+        delta = None
+    labels, logits = read_predictions(folder, part)
+    selector = keras_calib.SelectiveClassifier()
+    validation = read_predictions(folder, "validation")
+    try:
+        selector.fit(*validation, risk=risk, delta=delta)
+    except ValueError as error:
+        print(f"{folder}: {error}")
+        return delta, 0.0, None
+    accepted = keras.ops.convert_to_numpy(selector(logits)["accept"])
+    wrong = np.argmax(logits, axis=-1) != labels
+    count = max(1, int(accepted.sum()))
+    return delta, float(accepted.mean()), float(wrong[accepted].sum() / count)
+
+
+def accepted_errors(folder, other, coverage=0.1):
+    """Errors among the surest, by where they are from.
+
+    Args:
+        folder: Of a run.
+        other: Name of predictions on data that are mixed with the test data.
+        coverage: Share of both that is accepted.
+
+    Returns:
+        A row: shares of the accepted that are errors on the test data, and on
+        the other data, all of which are if evaluate.py was told --foreign, by
+        softmax and by normalised logits; whether it was.
+    """
+    parts = [read_predictions(folder, part) for part in ("test", other)]
+    labels, logits = (
+        np.concatenate(column) for column in zip(*parts, strict=True)
+    )
+    foreign = np.repeat([False, True], [len(part[0]) for part in parts])
+    wrong = np.argmax(logits, axis=-1) != labels
+    normalization = _normalization(folder)
+    row = {}
+    for name, scores in (
+        ("msp", _log_odds(logits)),
+        ("norm", keras.ops.convert_to_numpy(normalization(logits))),
+    ):
+        surest = np.argsort(-scores, kind="stable")
+        accepted = surest[: round(coverage * len(labels))]
+        for origin, part in (("own", ~foreign), ("other", foreign)):
+            errors = (wrong & part)[accepted]
+            row[f"errors_{origin}_{name}"] = float(errors.mean())
+    return {**row, "foreign": bool((parts[1][0] == -1).all())}
+
+
+def imbalance(folder, votes, alpha, num_bins=10, part="test"):
+    """How label smoothing pulls at the largest logit, by chance of error.
+
+    With the votes as true probabilities, equation 16: alpha times (1 -
+    P_error) - alpha / K, where P_error is the share of votes against the
+    predicted class.
+
+    Args:
+        folder: Of a run on CIFAR-10.
+        votes: Shares of votes `(n, num_classes)`, in the order of the
+            predictions.
+        alpha: Of label smoothing.
+        num_bins: Of the softmax probability, of equal mass.
+        part: Predictions to take.
+
+    Returns:
+        A row per bin: mean softmax probability; of predictions that most
+        people share, and of those that they do not: how many, mean pull, mean
+        largest centred logit.
+    """
+    _, logits = read_predictions(folder, part)
+    predicted = np.argmax(logits, axis=-1)
+    error = 1.0 - votes[np.arange(len(votes)), predicted]
+    pull = alpha * (1.0 - error) - alpha / votes.shape[1]
+    centred = logits - logits.mean(axis=-1, keepdims=True)
+    order = np.argsort(_log_odds(logits), kind="stable")
+    confidence = keras.ops.convert_to_numpy(keras_calib.msp(logits))
+    rows = []
+    for chunk in np.array_split(order, num_bins):
+        shared = error[chunk] < 0.5
+        row = {"confidence": float(confidence[chunk].mean())}
+        for name, own in (("shared", chunk[shared]), ("other", chunk[~shared])):
+            largest = centred[own].max(axis=-1)
+            row[f"{name}_count"] = len(own)
+            row[f"{name}_pull"] = float(pull[own].mean()) if len(own) else None
+            row[f"{name}_logit"] = float(largest.mean()) if len(own) else None
+        rows.append(row)
+    return rows
+
+
+def read_votes(path, labels):
+    """Shares of votes of CIFAR-10H, an .npz file with counts and labels.
+
+    Raises:
+        ValueError: If its images are not those of the labels.
+    """
+    with np.load(path) as arrays:
+        counts, truth = arrays["counts"], arrays["labels"]
+    if not np.array_equal(truth, labels):
+        raise ValueError(
+            "`--votes` must be on the images of the runs, in their order. "
+            f"Received: --votes={path} of {len(truth)} images, predictions of "
+            f"{len(labels)}; labels differ"
+        )
+    return counts / counts.sum(axis=1, keepdims=True)
+
+
+def curves_of(folders, part="test"):
+    """Labels, and `{name: logits}` of the runs on the data of the first."""
+    found = {}
+    labels, _ = read_predictions(folders[0], part)
+    for folder in folders:
+        row = read_row(folder)
+        own, logits = read_predictions(folder, part)
+        if not np.array_equal(own, labels):
+            continue
+        options = f" {row['options']}" if row["options"] else ""
+        found[row["setup"], f"{row['method']}{options}", folder] = logits
+    return labels, _named(found)
+
+
+def _named(found):
+    """With keys as short as they can be to differ."""
+    for parts in (slice(1, 2), slice(0, 2), slice(0, 3)):
+        names = [" ".join(map(str, key[parts])) for key in found]
+        if len(set(names)) == len(names):
+            break
+    return dict(zip(names, found.values(), strict=True))
+
+
+def _normalization(folder):
+    """Its order chosen on the validation predictions."""
+    validation = read_predictions(folder, "validation")
+    return keras_calib.LogitNormalization().fit(*validation)
+
+
+def _log_odds(logits):
+    """Of the predicted class; exact where its probability is nearly 1."""
+    scores = keras_calib.SelectiveClassifier(threshold=0.0).score_of(logits)
+    return keras.ops.convert_to_numpy(scores)

@@ -1,0 +1,238 @@
+"""Writes recipes/README.md: how recipes combine, and what the papers print.
+
+python examples/papers/results/tables.py
+"""
+
+import collections
+import csv
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Loss", "Published", "parse_loss", "read_published", "readme"]
+
+FOLDER = Path(__file__).parent
+RECIPES = FOLDER.with_name("recipes")
+# Columns: those that no paper prints are left out.
+_COLUMNS = {
+    "accuracy or mIoU": ("accuracy", "miou"),
+    "ECE": ("ece",),
+    "AECE": ("aece",),
+    "AURC": ("aurc",),
+}
+_SOURCES = {
+    "ACLS": "Park et al., ICCV 2023",
+    "MbLS appendix": "Liu et al., CVPR 2022",
+    "Label Relaxation": "Lienen & Hüllermeier, AAAI 2021",
+    "Adaptive Label Smoothing": "Krothapalli & Abbott, 2020",
+}
+# What the flags cannot say: set-up (None for all), loss as published.
+_NOT_BY_FLAGS = {
+    (None, "crl[condition=logit_margin]"),
+    (None, "cross_entropy+mc_dropout"),
+    (None, "adaptive_label_smoothing+cutmix"),
+    ("tiny_imagenet_resnet50", "cape"),
+}
+
+_TEXT = """\
+# Recipes
+
+A recipe is two files of flags: a set-up (data, network, optimizer, schedule)
+and a loss. Any two combine, and flags after them change them:
+
+```
+python examples/papers/train_classifier.py --data_dir=DIR \\
+    --flagfile=examples/papers/recipes/setups/cifar10_resnet50.flags \\
+    --flagfile=examples/papers/recipes/losses/acls.flags --seed=1
+```
+
+`--task` in a set-up says which script it is for: `train_classifier.py`,
+`train_segmentation.py` or `train_text.py`. Adaptive label smoothing needs a
+set-up with `--objects`, AdaFocal one with validation data, CaPE two classes;
+methods that mix images or remember samples (CRL, `acls_ranking`, CaPE,
+pruning) are not for pixels. A third file of `sweeps/` is a grid of
+hyperparameters for `sweep.py`.
+
+Comments in the files say from where each number is: paper and section, the
+released code, or this project, where neither says it. Three things hold for
+all of them. `--coupled_decay` is the papers' weight decay as it is printed,
+added to the gradient as torch does it, not half of it. Batch normalization
+has torch's momentum (0.9 in Keras' terms) and epsilon (1e-5). Margins belong
+to the set-up: 6 for CIFAR-10, 10 elsewhere.
+
+The files: {setups} set-ups, {losses} losses, {sweeps} sweeps.
+
+Set-ups of this project, which train on a CPU, have no published numbers:
+`digits_dense`, `cifar10_resnet20_cpu`, `camvid_deeplabv3plus_small`,
+`newsgroups20`. The paper on label smoothing and selective classification (Xia
+et al., 2024) prints curves alone, so that its five set-ups (`*_lssc` and
+`cityscapes_deeplabv3plus_resnet101`) and every AURC are missing below, and
+the main text of MbLS, with the results on VOC of `voc_deeplabv3_mbls`, was not
+at hand.
+
+## What the papers print
+
+All numbers of the tables are in [published.csv](../results/published.csv),
+with deviations and more measures: {rows} rows. They are fractions, not percent.
+They are from
+
+{sources}
+
+In the table below,
+
+- A name in brackets is the loss with other options: `acls[lambda1=0]` is
+  `--flagfile=.../acls.flags --loss_option=lambda1=0`.
+- `+temperature` is the loss, and temperature scaling after training.
+- `acls` is the paper's ACLS. Its numbers are most probably those of the
+  released code, `acls_released`.
+- Rows marked with \\* cannot be trained by these files: see below.
+- *On* is what was measured: the test data of the set-up; `validation`, held
+  out of the training data; for ImageNet `V1`, its validation set, `V2`,
+  ImageNetV2, and `context`, V1 with its objects painted over; for OpenImages
+  `val` and `test`.
+- *Chosen by* is the measure on held-out data that chose the hyperparameter.
+- Where papers print different numbers, there are two.
+
+ECE has 15 bins, but means different things. That of Adaptive Label Smoothing
+is from a library which takes midpoints of bins over [1 / K, 1], not mean
+confidences; in nine rows it is less than the difference of mean confidence and
+accuracy, which an ECE never is. Its Table 1 does not say what the networks
+were trained on: the `mask` images are assumed, whose mean confidences the text
+quotes. That of Label Relaxation is of test data drawn anew for each seed. On
+VOC the code of MbLS, which ACLS follows, leaves the background out and
+averages over batches. With temperature, MbLS and ACLS print different numbers
+for the same networks. In Table A of ACLS training failed with lambda1 = 0 and
+lambda2 = 0.015. Two set-ups are not the paper's, as their files say: vision
+transformers here are S/16, and 20 Newsgroups is split by date.
+
+{table}
+
+\\* The row `crl[condition=logit_margin]` has CRL's loss where logits are
+further apart than a margin: no public class does it. Monte Carlo dropout needs
+a network with dropout, and the paper does not say which. Labels by objectness
+and CutMix do not go together in these flags. CaPE here is for two classes.
+"""
+
+
+class Published(NamedTuple):
+    """A row of published.csv; the fields are its columns, as text."""
+
+    setup: str
+    loss: str
+    on: str
+    tuned: str
+    measure: str
+    value: str
+    std: str
+    source: str
+
+
+class Loss(NamedTuple):
+    """A published loss.
+
+    Attributes:
+        stem: Of its file.
+        options: What differs, name to value.
+        after: What was done besides, or "".
+    """
+
+    stem: str
+    options: dict[str, str]
+    after: str
+
+
+def read_published():
+    """All rows of published.csv."""
+    with open(FOLDER / "published.csv", encoding="utf-8", newline="") as file:
+        return [Published(**row) for row in csv.DictReader(file)]
+
+
+def parse_loss(text):
+    """`stem[name=value,...]+after`, of which all but the stem may be absent.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    parts = re.fullmatch(r"([\w.]+)(?:\[([^]]+)\])?(?:\+(\w+))?", text)
+    if not parts:
+        raise ValueError(f"`text` must name a loss. Received: text={text!r}")
+    stem, options, after = parts.groups(default="")
+    pairs = (option.split("=") for option in options.split(",") if option)
+    return Loss(stem, dict(pairs), after)
+
+
+def readme():
+    """The text of README.md."""
+    rows = read_published()
+    counts = collections.Counter(_paper(row) for row in rows)
+    sources = [
+        f"- {name}: {who}, {counts.pop(name)} rows"
+        for name, who in _SOURCES.items()
+    ]
+    if counts:
+        raise ValueError(f"`source` must be a known one. Received: {counts}")
+    return _TEXT.format(
+        **{
+            name: len(list((RECIPES / name).glob("*.flags")))
+            for name in ("setups", "losses", "sweeps")
+        },
+        rows=len(rows),
+        sources="\n".join(sources),
+        table=_table(rows),
+    )
+
+
+def _table(rows):
+    # Sets of rows by set-up, in the order of the file.
+    setups = {}
+    for row in rows:
+        groups = setups.setdefault(row.setup, {})
+        groups.setdefault((row.loss, row.on, row.tuned), []).append(row)
+    shown = {
+        name: kinds
+        for name, kinds in _COLUMNS.items()
+        if any(row.measure in kinds for row in rows)
+    }
+    head = ["set-up", "loss", "on", "chosen by", *shown, "printed in"]
+    lines = [_line(head), _line(["---"] * 4 + ["--:"] * len(shown) + ["---"])]
+    for setup, groups in setups.items():
+        for (loss, on, tuned), found in groups.items():
+            cells = [f"[{setup}](setups/{setup}.flags)", _linked(setup, loss)]
+            cells += [on, tuned]
+            cells += [_cell(found, kinds) for kinds in shown.values()]
+            lines.append(_line([*cells, _printed(found)]))
+    return "\n".join(lines)
+
+
+def _linked(setup, loss):
+    star = " \\*" if {(None, loss), (setup, loss)} & _NOT_BY_FLAGS else ""
+    return f"[`{loss}`](losses/{parse_loss(loss).stem}.flags){star}"
+
+
+def _cell(rows, kinds):
+    values = dict.fromkeys(row.value for row in rows if row.measure in kinds)
+    return " / ".join(values)
+
+
+def _printed(rows):
+    """Sources, the name of each once: `ACLS, Tables 3, B`."""
+    tables = {}
+    for row in rows:
+        number = row.source.rpartition(" ")[2]
+        tables.setdefault(_paper(row), {})[number] = None
+    return "; ".join(
+        f"{name}, Table{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+        for name, numbers in tables.items()
+    )
+
+
+def _paper(row):
+    return row.source.partition(", Table ")[0]
+
+
+def _line(cells):
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    (RECIPES / "README.md").write_text(readme(), encoding="utf-8")

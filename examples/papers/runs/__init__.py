@@ -1,0 +1,1 @@
+"""Training of one kind of data each, and what a run leaves."""

@@ -1,0 +1,271 @@
+"""One training, from its flags to its row of results."""
+
+import datetime
+import shutil
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+
+import keras
+import numpy as np
+from config.losses import build_loss
+from config.losses import build_model
+from config.losses import label_kind
+from config.losses import option_text
+from config.optimizers import build_optimizer
+from config.strategies import check_batch_size
+from config.strategies import make_alike
+from config.strategies import scope
+from nets.convolutions import synchronize
+from results.runs import check_flags
+from results.runs import measures
+from results.runs import predict
+from results.runs import repaired
+from results.runs import run_folder
+from results.runs import save_predictions
+from results.runs import write_row
+
+import keras_calib
+from keras_calib.backend.locks import PathLock
+
+__all__ = ["Task", "build", "follows", "needs_validation", "run"]
+
+# Models that look at validation data after each epoch.
+_FOLLOWING = ("AdaptiveFocalModel",)
+
+
+class Task(NamedTuple):
+    """Data and network of a set-up.
+
+    Attributes:
+        train: A function of the number of epochs that are done, which
+            returns the batches to train on.
+        calibration: The training data as they are, for CaPE; or None.
+        validation: Batches, or None.
+        test: Batches.
+        steps: Steps of an epoch.
+        num_samples: Samples of an epoch.
+        network: A function without arguments: inputs and logits.
+        meter: A function without arguments: what is shown all predictions
+            on test data; None keeps them all instead.
+    """
+
+    train: Callable[[int], Any]
+    calibration: Any
+    validation: Any
+    test: Any
+    steps: int
+    num_samples: int
+    network: Callable[[], tuple]
+    meter: Callable[[], Any] | None = None
+
+
+def run(task, setup, method, options, folder=None, **extra):
+    """Trains, predicts, measures and writes it all.
+
+    Args:
+        task: A `Task`.
+        setup: A `Setup`.
+        method: A `Method`.
+        options: `Options`.
+        folder: Where to write; by default a folder of `options.workdir`.
+        **extra: More columns of the row; but for `tuned` they make it
+            another run.
+
+    Returns:
+        The row: names of the run, measures on test data, and those after
+        repair with the validation data, where there are any.
+
+    Raises:
+        RuntimeError: If another process trains in the folder.
+        ValueError: If the folder holds a run of other flags, or validation
+            data are needed and there are none.
+        app.UsageError: If the devices cannot share a batch evenly.
+    """
+    # Before anything is written; a grid may have sizes of its own.
+    check_batch_size(
+        setup.batch_size, options.strategy, options.logical_devices
+    )
+    folder = folder or run_folder(options.workdir, setup, method, options.seed)
+    if needs_validation(setup, method) and task.validation is None:
+        raise ValueError(
+            "There must be validation data to keep the best epoch, and for "
+            f"AdaFocal. Received: --keep={setup.keep}, "
+            f"--method={method.method}, --validation={setup.validation}"
+        )
+    # Before the flags: who is refused changes nothing.
+    with PathLock("folder", folder):
+        return _run(task, setup, method, options, folder, extra)
+
+
+def _run(task, setup, method, options, folder, extra):
+    flags = {name: x for name, x in extra.items() if name != "tuned"}
+    check_flags(folder, setup, method, options, **flags)
+    if not options.resume:
+        shutil.rmtree(folder)
+        check_flags(folder, setup, method, options, **flags)
+    model = build(task, setup, method, options)
+    epochs, seconds = _fit(model, task, setup, options, folder)
+    make_alike(model)
+    row = {
+        "setup": setup.setup,
+        "method": method.method,
+        "options": option_text(method, setup),
+        "seed": options.seed,
+        "epochs": epochs,
+        "seconds": round(seconds, 1),
+        **extra,
+    }
+    row |= _measured(model, task, setup, folder)
+    if options.export:
+        plain = keras.Model(model.inputs, model.outputs)
+        plain.save(folder / "model.keras")
+        if keras.backend.backend() == "tensorflow":
+            shutil.rmtree(folder / "serving", ignore_errors=True)
+            keras_calib.export(plain, folder / "serving", from_logits=True)
+    write_row(folder, row)
+    return row
+
+
+def needs_validation(setup, method):
+    """Whether training looks at validation data after each epoch."""
+    return setup.keep == "best" or follows(method.train_model)
+
+
+def follows(train_model):
+    """Whether a way to train looks at validation data after each epoch."""
+    return train_model in _FOLLOWING
+
+
+def build(task, setup, method, options):
+    """The compiled model of a run."""
+    keras.utils.set_random_seed(options.seed)
+    keras.config.set_dtype_policy(options.precision)
+    with scope(options.strategy, options.logical_devices):
+        model = build_model(method, setup, task.num_samples, *task.network())
+        synchronize(model, setup.synchronized)
+        model.compile(
+            build_optimizer(setup, task.steps),
+            build_loss(method, setup),
+            metrics=_metrics(label_kind(method), setup),
+            jit_compile=options.jit or "auto",
+        )
+    return model
+
+
+def _metrics(kind, setup):
+    if kind == "pairs":
+        return [keras_calib.Accuracy(from_logits=True, objectness=True)]
+    if setup.ignore_class is not None:
+        ignored = {"ignore_class": setup.ignore_class}
+        return [keras_calib.Accuracy(from_logits=True, **ignored)]
+    return ["accuracy"]
+
+
+def _fit(model, task, setup, options, folder):
+    """Trains; how many epochs were done, and their seconds."""
+    backup = folder / "backup.npz"
+    clock = _Clock()
+    best = _Best()
+    remembered = [clock, *([best] if setup.keep == "best" else [])]
+    callbacks = [keras.callbacks.TerminateOnNaN()]
+    data = {}
+    if task.validation is not None:
+        callbacks.append(
+            keras_calib.CalibrationLogger(
+                task.validation,
+                # A checkpoint must see each epoch.
+                every=1 if setup.keep == "best" else max(1, setup.epochs // 25),
+                from_logits=True,
+                ignore_class=setup.ignore_class,
+                csv_path=folder / "log.csv",
+                log_dir=folder / "tensorboard" if options.tensorboard else None,
+            )
+        )
+        if isinstance(model, keras_calib.AdaptiveFocalModel):
+            data["validation_data"] = task.validation
+    elif options.tensorboard:
+        callbacks.append(keras.callbacks.TensorBoard(folder / "tensorboard"))
+    last = keras_calib.ResumableBackup(backup, callbacks=remembered)
+    if isinstance(model, keras_calib.CaPEModel) and task.calibration:
+        data["calibration_data"] = task.calibration
+    batches = task.train(keras_calib.finished_epochs(backup))
+    if not hasattr(batches, "set_epoch"):
+        data["steps_per_epoch"] = task.steps
+    model.fit(
+        batches,
+        epochs=setup.epochs,
+        callbacks=[*callbacks, *remembered, last],
+        verbose=options.verbose,
+        **data,
+    )
+    done = keras_calib.finished_epochs(backup)
+    if best.weights is not None:
+        model.set_weights(best.weights)
+    return done, clock.seconds
+
+
+class _Best(keras.callbacks.Callback):
+    """The weights with the best accuracy on held-out data."""
+
+    state_attributes = ("accuracy", "weights")
+
+    def __init__(self):
+        super().__init__()
+        # The backup remembers both: no file of their own that a kill could
+        # leave half written.
+        self.accuracy = -1.0
+        self.weights = None
+
+    def on_epoch_end(self, epoch, logs=None):
+        if logs["cal_accuracy"] > self.accuracy:
+            self.accuracy = logs["cal_accuracy"]
+            self.weights = self.model.get_weights()
+
+
+class _Clock(keras.callbacks.Callback):
+    """Seconds of the epochs, also of those before a kill."""
+
+    state_attributes = ("seconds",)
+
+    def __init__(self):
+        super().__init__()
+        self.seconds = 0.0
+        self._began = None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._began = datetime.datetime.now()
+
+    def on_epoch_end(self, epoch, logs=None):
+        passed = datetime.datetime.now() - self._began
+        self.seconds += passed.total_seconds()
+
+
+def _measured(model, task, setup, folder):
+    """Measures of the trained model; writes its predictions."""
+    found = {}
+    meter = task.meter and task.meter()
+    for part in ("validation", "test"):
+        data = getattr(task, part)
+        if data is not None:
+            found[part] = predict(
+                model,
+                data,
+                pixels_per_image=setup.pixels_per_image,
+                ignore_class=setup.ignore_class,
+                meter=meter if part == "test" else None,
+            )
+            save_predictions(folder, part, *found[part])
+    finite = np.isfinite(found["test"][1]).all()
+    row = {"diverged": not (finite and (meter is None or meter.finite))}
+    if row["diverged"]:
+        return row
+    row |= measures(*found["test"])
+    if "validation" in found:
+        row |= repaired(found["validation"], found["test"])
+    if meter is None:
+        return row
+    # The others are of the pixels that were kept.
+    for name in ("ece10", "aece10"):
+        del row[name]
+    return row | meter.row()

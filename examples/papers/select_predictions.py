@@ -1,0 +1,100 @@
+r"""Rejects what trained networks are unsure of: curves, coverage, guarantees.
+
+    python examples/papers/select_predictions.py work/runs/cifar10_resnet20_cpu
+    python examples/papers/select_predictions.py RUNS --mixed_with=notmnist
+
+prints for each run AURC and the coverage at 1 % and 5 % risk, by softmax
+probability and by normalised logits, whose order is chosen on the run's
+validation predictions; and what a threshold accepts, at what risk, that was
+chosen there such that the risk is above --risk with probability --delta at
+most (for pixels, which are not independent, and where training looked at these
+data, without this guarantee). With --mixed_with, predictions that evaluate.py
+made: which share of the surest 10 % of both are errors, by origin. With
+--votes, CIFAR-10H: how label smoothing pulls at logits by the chance of error.
+Written to --out: selection.csv and risk_coverage.png of the first seed. (A
+module called select would hide Python's own.)
+"""
+
+import csv
+from pathlib import Path
+
+import matplotlib as mpl
+from absl import app
+from absl import flags
+from results.runs import read_predictions
+from results.runs import read_row
+from results.runs import repairable_runs
+from results.selections import accepted_errors
+from results.selections import curves_of
+from results.selections import guarantee
+from results.selections import imbalance
+from results.selections import read_votes
+from results.selections import selection_row
+
+import keras_calib
+
+_RISK = flags.DEFINE_float("risk", 0.05, "Largest risk of the guarantee.")
+_DELTA = flags.DEFINE_float("delta", 0.05, "How often it may fail.")
+_MIXED = flags.DEFINE_string("mixed_with", None, "Other predictions.")
+_VOTES = flags.DEFINE_string("votes", None, "CIFAR-10H's file.")
+_ALPHA = flags.DEFINE_float("alpha", 0.1, "Of label smoothing, with --votes.")
+_OUT = flags.DEFINE_string("out", "work/selection", "Folder for results.")
+
+
+def select(folder):
+    """One line of the table."""
+    row = read_row(folder)
+    names = ("setup", "method", "options", "seed", "accuracy")
+    found = {name: row[name] for name in names}
+    found |= selection_row(folder)
+    delta, coverage, risk = guarantee(folder, _RISK.value, _DELTA.value)
+    found |= {"delta": delta, "chosen_coverage": coverage, "chosen_risk": risk}
+    if _MIXED.value is not None:
+        found |= accepted_errors(folder, _MIXED.value)
+    return found
+
+
+def write(rows, path):
+    """Writes rows with the same names, and prints them."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    for row in rows:
+        print("  ".join(f"{name}={_text(x)}" for name, x in row.items()))
+    print(f"Written to {path}\n")
+
+
+def main(argv):
+    mpl.use("Agg")
+    folders = repairable_runs(argv[1:])
+    out = Path(_OUT.value)
+    out.mkdir(parents=True, exist_ok=True)
+    write([select(folder) for folder in folders], out / "selection.csv")
+    if _VOTES.value is not None:
+        rows = []
+        for folder in folders:
+            labels, _ = read_predictions(folder, "test")
+            votes = read_votes(_VOTES.value, labels)
+            row = read_row(folder)
+            names = {name: row[name] for name in ("setup", "method", "options")}
+            names |= {"run": folder.name, "alpha": _ALPHA.value}
+            rows += [
+                {**names, **bin_row}
+                for bin_row in imbalance(folder, votes, _ALPHA.value)
+            ]
+        write(rows, out / "imbalance.csv")
+    first = [folder for folder in folders if folder.name == "seed0"]
+    labels, logits = curves_of(first or folders[:1])
+    display = keras_calib.RiskCoverageDisplay.from_predictions(
+        labels, logits, from_logits=True
+    ).plot()
+    display.figure_.savefig(out / "risk_coverage.png", dpi=150)
+
+
+def _text(value):
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,104 @@
+r"""Chooses hyperparameters on held-out data, then trains anew with them.
+
+    python examples/papers/sweep.py --data_dir=DIR --seeds=3 --resample \
+        --flagfile=examples/papers/recipes/setups/mnist_dense.flags \
+        --flagfile=examples/papers/recipes/losses/label_relaxation.flags \
+        --flagfile=examples/papers/recipes/sweeps/label_relaxation.flags
+
+is Label Relaxation's protocol: each value of the grid is trained on what
+--validation leaves and judged on the rest, by accuracy and by ECE; the best by
+each is trained on all training data, for each seed on data drawn anew from
+training and test data: of other seeds than the first, test data were among
+those that hyperparameters were chosen on, as in the paper. --hold_out keeps a
+share back from the end, to fit a temperature on. Without a grid, the seeds
+alone, by default with the validation data of the set-up. The grid is written to
+grid.csv (a value with which training diverged is shown as such), runs as
+train_classifier.py writes them; compare.py makes one table of many. After a
+kill, add --resume: runs that are done are not trained again.
+"""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+from absl import app
+from absl import flags
+from absl import logging
+from config import recipe_flags
+from config.strategies import check_batch_size
+from results.runs import measures
+from runs.sweeps import Protocol
+from runs.sweeps import apply_cell
+from runs.sweeps import chosen
+from runs.sweeps import copy_runs
+from runs.sweeps import parse_axis
+from runs.sweeps import read_sets
+from runs.sweeps import train
+from runs.sweeps import tune
+
+recipe_flags.define()
+_GRID = flags.DEFINE_multi_string(
+    "grid", [], "An axis: margin=6,8 or loss_option.alpha=0.1,0.2."
+)
+_TUNE_FOR = flags.DEFINE_list("tune_for", ["accuracy", "ece"], "By what.")
+_TUNE_EPOCHS = flags.DEFINE_float("tune_epochs", 1.0, "Share of the epochs.")
+_TUNE_SEEDS = flags.DEFINE_integer("tune_seeds", 1, "Of each grid value.")
+_SEEDS = flags.DEFINE_integer("seeds", 3, "Of the chosen values.")
+_RESAMPLE = flags.DEFINE_bool("resample", False, "New splits for each seed.")
+_HOLD_OUT = flags.DEFINE_float(
+    "hold_out",
+    None,
+    "Validation data of the training at the end; by default none after a grid "
+    "(but where they choose the epoch), else those of the set-up.",
+)
+
+
+def main(_):
+    logging.set_verbosity(logging.ERROR)
+    setup, method, options = recipe_flags.read()
+    check_batch_size(
+        setup.batch_size, options.strategy, options.logical_devices
+    )
+    protocol = Protocol(
+        axes=dict(parse_axis(text) for text in _GRID.value),
+        tune_epochs=_TUNE_EPOCHS.value,
+        tune_seeds=_TUNE_SEEDS.value,
+        seeds=_SEEDS.value,
+        resample=_RESAMPLE.value,
+        hold_out=_HOLD_OUT.value,
+    )
+    sets = read_sets(setup, options)
+    root = Path(options.workdir) / setup.setup
+    name = method.method + ("_held_out" if protocol.hold_out else "")
+    known = measures(np.arange(2), np.eye(2, dtype="float32"))
+    unknown = set(_TUNE_FOR.value) - set(known)
+    if unknown:
+        raise app.UsageError(
+            f"`--tune_for` must be some of {', '.join(known)}. "
+            f"Received: {', '.join(sorted(unknown))}"
+        )
+    if not protocol.axes:
+        train(sets, setup, method, options, root / name, protocol)
+        return
+    folder = root / f"{method.method}_grid"
+    rows = tune(sets, setup, method, options, folder, protocol)
+    columns = dict.fromkeys(column for row in rows for column in row)
+    with open(root / f"{method.method}_grid.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, list(columns), restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+    trained = {}
+    for measure in _TUNE_FOR.value:
+        cell = chosen(rows, list(protocol.axes), measure)
+        print(f"\nbest by {measure}: {cell}")
+        folder = root / f"{name}_{measure}"
+        same = trained.setdefault(tuple(cell.values()), folder)
+        if same != folder:
+            copy_runs(same, folder, measure)
+            continue
+        recipe = apply_cell(cell, setup, method)
+        train(sets, *recipe, options, folder, protocol, measure)
+
+
+if __name__ == "__main__":
+    app.run(main)

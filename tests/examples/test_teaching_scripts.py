@@ -1,0 +1,228 @@
+"""The scripts that teach show what they say."""
+
+import functools
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from absl import flags
+from cases import BACKEND
+
+pytestmark = pytest.mark.skipif(
+    BACKEND != "tensorflow", reason="the examples train with TensorFlow"
+)
+ROOT = Path(__file__).parents[2]
+
+
+def printed(script, *arguments):
+    """What a script prints that runs as a program."""
+    done = subprocess.run(
+        [sys.executable, f"examples/{script}.py", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Imports a script; its flags are those of no other."""
+
+    def loaded(name):
+        own = flags.FlagValues()
+        for kind in ("bool", "enum", "float", "integer", "string"):
+            define = getattr(flags, f"DEFINE_{kind}")
+            define = functools.partial(define, flag_values=own)
+            monkeypatch.setattr(flags, f"DEFINE_{kind}", define)
+        path = ROOT / "examples" / f"{name}.py"
+        spec = importlib.util.spec_from_file_location(f"{name}_script", path)
+        module = importlib.util.module_from_spec(spec)
+        # Beam sends functions by the name of their module.
+        monkeypatch.setitem(sys.modules, spec.name, module)
+        spec.loader.exec_module(module)
+        return module
+
+    return loaded
+
+
+def numbers(lines, name):
+    """Those behind `name` in the first line that begins with it."""
+    line = next(line for line in lines if line.startswith(name))
+    return [float(v) for v in re.findall(r"[-+]?\d+\.?\d*", line[len(name) :])]
+
+
+# In this process, as small as they can be.
+
+
+def test_quickstart_trains_draws_and_serves(script, tmp_path, capsys):
+    quickstart = script("quickstart")
+    sets = quickstart.load("digits")
+    assert [len(labels) for _, labels in sets] == [898, 300, 599]
+    losses = {
+        name: quickstart.SEVEN[name] for name in ("cross entropy", "ACLS")
+    }
+    quickstart.run(losses, sets, tmp_path, width=32, epochs=3)
+    rows = (tmp_path / "table.txt").read_text().splitlines()
+    assert len(rows) == 2 + len(losses)
+    for row in rows[2:]:
+        accuracy, nll = (float(v) for v in row[19:].split()[:2])
+        assert accuracy > 0.7
+        assert 0 < nll < 2
+    *_, words, _, a, b, c, d = capsys.readouterr().out.splitlines()
+    assert float(words.split()[-1]) < 1e-5
+    assert all(Path(line.strip()).exists() for line in (a, b, c, d))
+
+
+def test_losses_of_the_quickstart_are_all_that_need_labels_and_logits(script):
+    losses = script("quickstart").ALL
+    assert len(losses) == 17
+    logits = np.eye(3, dtype="float32")
+    for name, loss in losses.items():
+        assert np.isfinite(float(loss(np.arange(3), logits))), name
+
+
+def test_ways_to_train_are_compared_with_cross_entropy(script, capsys):
+    methods = script("training_methods")
+    methods.run(2, methods.methods_for_two_classes, seeds=2, epochs=8)
+    lines = capsys.readouterr().out.splitlines()
+    for name in ("cross entropy", "CaPE"):
+        accuracy, error, nll = numbers(lines, name)[:3]
+        assert accuracy > 0.6
+        assert 0 < error < 0.5
+        assert 0 < nll < 2
+    # With that of accuracy, that of ECE.
+    assert len(numbers(lines, "CaPE")) == 5
+
+
+def test_predictors_are_compared_and_exported(script, tmp_path, capsys):
+    script("ensembles").run(
+        seeds=1, members=2, passes=2, rate=0.5, epochs=2, workdir=tmp_path
+    )
+    rows = (tmp_path / "table.txt").read_text().splitlines()[2:]
+    assert len(rows) == 3
+    for row in rows:
+        accuracy, error, nll = (float(v) for v in row[20:].split()[:3])
+        assert accuracy > 0.2
+        assert 0 < error < 0.7
+        assert 0 < nll < 2
+    assert (tmp_path / "serving" / "1" / "saved_model.pb").exists()
+
+
+def test_pixels_are_measured_repaired_and_drawn(script, tmp_path, capsys):
+    script("segmentation").run(epochs=3, noise=1.0, workdir=tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + 2 * 2 + 1
+    for line in lines[1:-1]:
+        iou, pixels, image = (float(v) for v in line[24:].split())
+        assert 0 < iou < 1
+        # A mean of absolute gaps over all pixels is the smaller one.
+        assert 0 < pixels <= image + 1e-4
+    assert (tmp_path / "confidence.png").stat().st_size > 10_000
+
+
+def test_labels_by_objectness_are_measured_without_objects(script, capsys):
+    script("objectness").run(epochs=1, width=2)
+    lines = capsys.readouterr().out.splitlines()
+    for name in ("hard labels", "adaptive  ", "adaptive + context"):
+        values = numbers(lines, name)
+        assert len(values) == 4
+        assert all(0 < value < 1 for value in values), name
+
+
+def test_metrics_of_logs_are_read_by_beam(script, tmp_path, capsys):
+    pytest.importorskip("apache_beam")
+    import tensorflow as tf
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from pyarrow import parquet
+
+    module = script("metrics_from_logs")
+    logs = module.write_demo_logs(tmp_path / "logs")
+    # The same predictions, as records.
+    with tf.io.TFRecordWriter(str(tmp_path / "logs" / "a.tfrecord")) as writer:
+        for path in sorted((tmp_path / "logs").glob("*.parquet")):
+            for row in parquet.read_table(path).to_pylist():
+                example = tf.train.Example()
+                feature = example.features.feature
+                feature["model"].bytes_list.value.append(row["model"].encode())
+                feature["label"].int64_list.value.append(row["label"])
+                feature["outputs"].float_list.value.extend(row["outputs"])
+                writer.write(example.SerializeToString())
+    tables = []
+    for file_format in ("parquet", "tfrecord"):
+        module.run(
+            logs.replace("parquet", file_format),
+            file_format,
+            ("model", "label", "outputs", ""),
+            from_logits=False,
+            states=tmp_path / file_format,
+            options=PipelineOptions(["--runner=FnApiRunner"]),
+        )
+        tables.append(capsys.readouterr().out)
+    assert "sober" in tables[0]
+    assert "overfitted" in tables[0]
+    assert tables[0] == tables[1]
+
+
+# As programs.
+
+
+@pytest.mark.slow
+def test_guide_to_training_shows_what_it_says():
+    lines = printed("calibrated_training")
+    logged = [line.split() for line in lines[1:9]]
+    confidence = [float(line[2]) for line in logged]
+    assert [int(line[0]) for line in logged] == list(range(5, 41, 5))
+    assert confidence[-1] > confidence[0]
+    _, nll, ece, temperature, repaired_nll, repaired_ece, _ = numbers(
+        lines, "cross entropy     "
+    )
+    assert temperature > 1.5
+    assert repaired_nll < nll
+    assert repaired_ece < ece
+    for name in ("label smoothing", "focal"):
+        assert numbers(lines, f"{name:18}")[2] < ece
+
+
+@pytest.mark.slow
+def test_guide_to_rejection_keeps_its_promise():
+    lines = printed("rejecting")
+    assert numbers(lines, "msp")[0] < numbers(lines, "neg_energy")[0]
+    broken, _, coverage = numbers(lines, "delta None  ")
+    promised, _, promised_coverage = numbers(lines, "delta 0.1  ")
+    assert broken > 50
+    assert promised <= 30
+    assert 0.3 < promised_coverage < coverage
+    assert any(line.startswith("accept [") for line in lines)
+
+
+@pytest.mark.slow
+def test_quickstart_trains_seven_losses(tmp_path):
+    lines = printed("quickstart", "--epochs=2", f"--workdir={tmp_path}")
+    assert len((tmp_path / "table.txt").read_text().splitlines()) == 2 + 7
+    assert all(Path(line.strip()).exists() for line in lines[-4:])
+
+
+@pytest.mark.slow
+def test_labels_by_objectness_lower_the_confidence_in_context():
+    lines = printed("objectness", "--epochs=8", "--width=8")
+    hard = numbers(lines, "hard labels")
+    adaptive = numbers(lines, "adaptive + context")
+    # On images whose objects are painted out.
+    assert adaptive[3] < 0.7 * hard[3]
+
+
+@pytest.mark.slow
+def test_every_way_to_train_is_compared():
+    lines = printed("training_methods", "--epochs=1", "--seeds=1")
+    names = {"CRL ", "AdaFocal", "SAM ", "ASAM", "pruning", "MMCE", "CaPE"}
+    for name in names:
+        assert np.all(np.isfinite(numbers(lines, name)[-3:])), name
+    assert len(lines) == 3 + 14 + 1 + 2

@@ -1,0 +1,191 @@
+"""Tables of many runs: means, pairs, ranks, and what they leave out."""
+
+import numpy as np
+import pytest
+from absl import app
+from recipe_cases import fake_runs
+from results import comparisons
+from results import pairs
+from results import runs as run_results
+
+
+def test_tables_hold_means_ranks_and_published_numbers(tmp_path):
+    fake_runs(tmp_path, {"cross_entropy": 1.0, "acls_released": 3.0})
+    published = tmp_path / "published.csv"
+    published.write_text(
+        "setup,loss,on,tuned,measure,value,std,source\n"
+        "fake,acls,V2,,ece,0.5,,x\n"
+        "fake,acls,test,,ece,0.0112,,x\n"
+        "fake,cross_entropy,test,,ece,0.05,0.01,x\n"
+        "other,acls,test,,ece,0.9,,x\n"
+        "fake,cross_entropy+temperature,test,ece,ece,0.003,,x\n"
+    )
+    setups = comparisons.grouped([tmp_path])
+    found = comparisons.read_published(published, "fake")
+    assert found["cross_entropy held out", "ece_ts_ece"] == "0.003"
+    text = comparisons.markdown(setups["fake"], ["accuracy", "ece"], found)
+    lines = text.splitlines()
+    assert "[0.0112]" in lines[2] and lines[2].startswith("| acls_released")
+    assert "[0.05 ± 0.01]" in lines[3]
+    rows = setups["fake"]["cross_entropy"]
+    mean = np.mean([row["ece"] for row in rows.values()])
+    assert f"{mean:.4f} ±" in lines[3]
+    ranks = comparisons.ranks(setups, ["accuracy", "aurc"])
+    assert ranks == {"acls_released": [1.0, 1.0], "cross_entropy": [2.0, 2.0]}
+    values = comparisons.paired_values(setups["fake"], "cross_entropy")
+    assert list(values) == ["cross_entropy", "acls_released"]
+    assert np.shape(values["acls_released"]) == (2, 5)
+    lines = comparisons.differences(
+        setups["fake"], ["ece", "missing"], "cross_entropy"
+    ).splitlines()
+    first, second = (
+        np.array([setups["fake"][name][seed]["ece"] for seed in range(2)])
+        for name in ("acls_released", "cross_entropy")
+    )
+    # Student's distribution with one degree of freedom is Cauchy's.
+    gaps = first - second
+    t = gaps.mean() / (np.ptp(gaps) / 2)
+    p = 1 - 2 / np.pi * np.arctan(abs(t))
+    cell = f"{gaps.mean():+.4f} (p = {p:.3f})" + "*" * int(p < 0.05)
+    assert lines[2:] == [f"| acls_released | 2 | {cell} | - |"]
+
+
+def test_a_table_of_rows_stands_for_its_runs(tmp_path):
+    folder = tmp_path / "runs"
+    fake_runs(folder, {"cross_entropy": 3.0, "acls": 1.5})
+    several = fake_runs(tmp_path / "several", {"mbls": 2.0})
+    row = run_results.read_row(several[1])
+    run_results.write_row(several[1], row | {"options": "strength=0.2"})
+    both = [folder, tmp_path / "several"]
+    setups = comparisons.grouped(both)
+    table = tmp_path / "runs.csv"
+    comparisons.write_rows(setups, table)
+    again = comparisons.grouped([str(table)])
+
+    def filled(setups):
+        return {
+            (setup, name, seed): {k: v for k, v in row.items() if v != ""}
+            for setup, methods in setups.items()
+            for name, rows in methods.items()
+            for seed, row in rows.items()
+        }
+
+    assert filled(again) == filled(setups)
+    assert {"mbls []", "mbls [strength=0.2]"} < set(again["fake"])
+    # With other runs beside it, but not with its own.
+    part = tmp_path / "part.csv"
+    comparisons.write_rows(comparisons.grouped([folder]), part)
+    beside = comparisons.grouped([part, tmp_path / "several"])
+    assert filled(beside) == filled(setups)
+    with pytest.raises(app.UsageError, match="must differ in method"):
+        comparisons.grouped([part, folder])
+
+
+def test_runs_of_one_name_are_told_apart_or_refused(tmp_path):
+    grouped = comparisons.grouped
+    folders = fake_runs(tmp_path / "a", {"acls": 2.0})
+    others = fake_runs(tmp_path / "b", {"acls": 3.0})
+    with pytest.raises(app.UsageError, match="must differ in method"):
+        grouped([tmp_path])
+    for folder in others:
+        row = run_results.read_row(folder)
+        run_results.write_row(folder, row | {"options": "lambda1=0.0"})
+    found = grouped([tmp_path])["fake"]
+    assert {name: len(rows) for name, rows in found.items()} == {
+        "acls []": 2,
+        "acls [lambda1=0.0]": 2,
+    }
+    row = run_results.read_row(folders[0])
+    run_results.write_row(folders[0], row | {"resampled": True})
+    with pytest.raises(app.UsageError, match="all or none"):
+        grouped([tmp_path / "a"])
+    # Cells of grids and runs that diverged are no networks to use.
+    run_results.write_row(folders[0], row | {"tuned": "grid"})
+    assert run_results.repairable_runs([tmp_path / "a"]) == folders[1:]
+    run_results.write_row(folders[1], row | {"diverged": True})
+    with pytest.raises(app.UsageError, match="with validation_pred"):
+        run_results.repairable_runs([tmp_path / "a"])
+
+
+def test_ranks_are_of_what_was_tuned_by_one_measure():
+
+    def rows(ece, scaled=0.0):
+        return {0: {"ece": ece, "ece_ts_ece": scaled}}
+
+    methods = {
+        "cross_entropy": rows(0.1),
+        "cross_entropy held out": rows(0.3, 0.02),
+        "focal (accuracy)": rows(0.1004),
+        "focal (ece)": rows(0.03),
+        "crl (accuracy)": rows(0.2),
+        "crl (ece)": rows(0.04),
+    }
+    setups = {"a": methods, "b": methods}
+    found = comparisons.blocks(setups)
+    assert list(found) == ["accuracy", "ece"]
+    options = {"ties": "min", "digits": 3}
+    assert comparisons.ranks(found["accuracy"], ["ece"], **options) == {
+        "cross_entropy": [1.0],
+        "focal": [1.0],
+        "crl": [3.0],
+    }
+    assert comparisons.ranks(found["ece"], ["ece"]) == {
+        "focal": [2.0],
+        "crl": [3.0],
+        "cross_entropy+temperature": [1.0],
+    }
+
+
+def test_diverged_runs_are_counted_and_left_out(tmp_path):
+    shifts = {"cross_entropy": 1.0, "acls": 2.0, "crl": 2.0}
+    fake_runs(tmp_path, shifts)
+    for method, seed in (("acls", 1), ("crl", 0), ("crl", 1)):
+        folder = tmp_path / "fake" / method / f"seed{seed}"
+        row = run_results.read_row(folder)
+        kept = ("setup", "method", "options", "seed", "tuned")
+        row = {name: row[name] for name in kept}
+        run_results.write_row(folder, {**row, "diverged": True})
+    setups = comparisons.grouped([tmp_path])
+    text = comparisons.markdown(setups["fake"], ["ece"], {})
+    assert "| acls | 1 (1 diverged) |" in text
+    assert "| crl | 0 (2 diverged) | - |" in text
+    text = comparisons.differences(setups["fake"], ["ece"], "cross_entropy")
+    rows = [
+        setups["fake"][name][0]["ece"] for name in ("acls", "cross_entropy")
+    ]
+    assert f"| acls | 1 | {rows[0] - rows[1]:+.4f} |" in text
+    assert "| crl | 0 | - |" in text
+    values = comparisons.paired_values(setups["fake"], "cross_entropy")
+    # A hole of one method takes nothing from the others.
+    rows = pairs.summarize({"fake": values})
+    assert {row.method: len(row.values) for row in rows} == {
+        "cross_entropy": 2,
+        "acls": 1,
+    }
+    by_name = {row.method: row for row in rows}
+    kept = setups["fake"]
+    lead = kept["acls"][0]["accuracy"] - kept["cross_entropy"][0]["accuracy"]
+    np.testing.assert_allclose(by_name["acls"].leads, [lead])
+    pairs.draw(rows, tmp_path / "ece.png")
+    ranks = comparisons.ranks({**setups, "other": setups["fake"]}, ["ece"])
+    assert list(ranks) == ["cross_entropy"]
+
+
+def test_what_methods_do_beside_the_first_is_said_by_pairs():
+    first = np.array([[0.8, 1, 0.10, 1, 1], [0.7, 1, 0.20, 1, 1]])
+    better, worse = first.copy(), first.copy()
+    better[:, 2] -= [0.050, 0.051]
+    worse[:, 0] -= [0.030, 0.031]
+    worse[:, 2] -= [0.050, 0.051]
+    noise = first + [[0, 0, 0.05, 0, 0], [0, 0, -0.04, 0, 0]]
+    methods = {
+        "first": first,
+        "beats": better,
+        "trades": worse,
+        "equals": noise,
+        "fails": 2 * first - better,
+    }
+    rows = pairs.summarize({"task": methods})
+    assert [row.verdict for row in rows] == ["-", *list(methods)[1:]]
+    assert rows[1].gap == pytest.approx(-0.0505)
+    assert rows[1].error == pytest.approx(0.0005)

@@ -1,0 +1,155 @@
+"""What the papers print, in published.csv and in the README of recipes."""
+
+import re
+
+import pytest
+from recipe_cases import LOSSES
+from recipe_cases import RECIPES
+from recipe_cases import SETUPS
+from recipe_cases import comment
+from results import tables
+
+import keras_calib
+
+MEASURES = {
+    "accuracy",
+    "aece",
+    "aece10",
+    "aurc",
+    "ece",
+    "ece10",
+    "ece100",
+    "mce",
+    "mean_confidence",
+    "miou",
+    "nll",
+    "overconfidence",
+    "underconfidence",
+}
+
+# How many numbers the tables have: rows x columns that are not empty.
+ROWS = {
+    "ACLS, Table 1": 7,
+    "ACLS, Table 3": 12 * 15,
+    "ACLS, Table 4": 6 * 3,
+    "ACLS, Table 5": 6 * 4,
+    "ACLS, Table 6": 4 * 2,
+    "ACLS, Table A": 15 * 2,
+    # Accuracy stands there twice, and one row has two numbers.
+    "ACLS, Table B": 7 * 5 + 2,
+    "Adaptive Label Smoothing, Table 1": 4 * 4,
+    "Adaptive Label Smoothing, Table 2": 14 * 6,
+    "Adaptive Label Smoothing, Table 3": 4 * 6,
+    "Adaptive Label Smoothing, Table 5": 30 * 8,
+    "Adaptive Label Smoothing, Table 6": 10 * 8,
+    "Label Relaxation, Table 1": 10 * 4,
+    "Label Relaxation, Table 2": 30 * 4,
+    "MbLS appendix, Table 1": 6 * 10,
+    "MbLS appendix, Table 2": 2 * 8,
+}
+
+
+@pytest.fixture(scope="module")
+def published():
+    return tables.read_published()
+
+
+def test_published_numbers_are_as_many_as_the_tables_have(published):
+    counts = dict.fromkeys(ROWS, 0)
+    for row in published:
+        counts[row.source] += 1
+    assert counts == ROWS
+
+
+def test_published_number_stands_once_for_each_source(published):
+    keys = [row._replace(value="", std="") for row in published]
+    assert len(keys) == len(set(keys))
+
+
+def test_published_rows_name_a_setup_and_a_loss(published):
+    setups = {path.stem for path in SETUPS}
+    losses = {path.stem for path in LOSSES}
+    for row in published:
+        assert row.setup in setups
+        assert tables.parse_loss(row.loss).stem in losses
+        assert row.tuned in ("", "accuracy", "ece")
+        assert row.on in ("test", "validation", "val", "V1", "V2", "context")
+
+
+def test_published_numbers_are_fractions(published):
+    for row in published:
+        assert row.measure in MEASURES
+        assert 0 < float(row.value) < (1 if row.measure != "nll" else 5)
+        if row.std:
+            assert 0 < float(row.std) < 0.2
+
+
+def test_published_confidences_agree_with_each_other(published):
+    """The mean is that of right and wrong predictions, to rounding."""
+    groups = {}
+    for row in published:
+        key = row._replace(measure="", value="")
+        groups.setdefault(key, {})[row.measure] = float(row.value)
+    checked = 0
+    for found in groups.values():
+        if "mean_confidence" not in found:
+            continue
+        accuracy, over, under = (
+            found[name]
+            for name in ("accuracy", "overconfidence", "underconfidence")
+        )
+        mean = accuracy * (1 - under) + (1 - accuracy) * over
+        assert mean == pytest.approx(found["mean_confidence"], abs=2e-3)
+        checked += 1
+    assert checked == 44
+
+
+def test_published_tables_repeat_the_same_numbers(published):
+    """Only temperatures of two papers differ."""
+    values = {}
+    for row in published:
+        values.setdefault(row._replace(value="", std="", source=""), set()).add(
+            float(row.value)
+        )
+    differ = {key for key, found in values.items() if len(found) > 1}
+    assert {key.loss for key in differ} == {"cross_entropy+temperature"}
+    assert len(differ) == 4
+
+
+def test_options_of_a_published_loss_are_arguments(published):
+    for text in {row.loss for row in published}:
+        loss = tables.parse_loss(text)
+        if loss.stem == "acls":
+            options = {k: float(v) for k, v in loss.options.items()}
+            keras_calib.ACLS(**options, from_logits=True)
+        else:
+            assert not loss.options or text == "crl[condition=logit_margin]"
+
+
+def test_a_published_loss_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="`text` must name a loss"):
+        tables.parse_loss("acls[lambda1=0")
+
+
+def test_readme_is_what_its_script_writes():
+    path = RECIPES / "README.md"
+    assert tables.readme() == path.read_text(encoding="utf-8")
+
+
+def test_setup_without_published_numbers_is_named_in_the_readme(published):
+    text = (RECIPES / "README.md").read_text(encoding="utf-8")
+    have = {row.setup for row in published}
+    for path in SETUPS:
+        lssc = path.stem.endswith("_lssc") and "`*_lssc`" in text
+        assert path.stem in have or lssc or f"`{path.stem}`" in text
+
+
+def test_setups_say_in_which_tables_their_numbers_are(published):
+    for path in SETUPS:
+        sources = {row.source for row in published if row.setup == path.stem}
+        text = comment(path).replace("#", "")
+        text = " ".join(text.split()).replace("tables", "table")
+        for source in sources:
+            number = source.rpartition(" ")[2]
+            pattern = rf"(?i)table [^.;]*\b{number}\b"
+            assert re.search(pattern, text), (path.stem, source)
