@@ -11,19 +11,19 @@ from cases import KINDS
 from cases import LOSSES
 from cases import array
 from cases import one_hot
-from test_bad_input import ALL
-from test_bad_input import FIT
-from test_bad_input import HARD_LOSSES
-from test_bad_input import INF
-from test_bad_input import NAN
-from test_bad_input import UNIT
-from test_bad_input import Case
-from test_bad_input import choice
-from test_bad_input import compiled
-from test_bad_input import each
-from test_bad_input import integer
-from test_bad_input import number
-from test_bad_input import refused
+from refusals import ALL
+from refusals import FIT
+from refusals import HARD_LOSSES
+from refusals import INF
+from refusals import NAN
+from refusals import UNIT
+from refusals import Case
+from refusals import choice
+from refusals import compiled
+from refusals import each
+from refusals import integer
+from refusals import number
+from refusals import refused
 
 import keras_calib as kc
 

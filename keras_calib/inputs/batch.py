@@ -113,6 +113,8 @@ def standardize(
     sample_weight: Any,
     options: ReadOptions,
     rules: list[Rule],
+    *,
+    skip_weightless: bool = False,
 ) -> Batch:
     """One batch of a loss or metric, read once.
 
@@ -122,6 +124,7 @@ def standardize(
         sample_weight: As in `standardize_weights`, or None.
         options: How to read them.
         rules: Where to put the rules of values, for the caller to `enforce`.
+        skip_weightless: Whether samples of weight 0 may hold anything.
 
     Returns:
         Batch of shape `(batch, ...)`. Its mask combines that of Keras and the
@@ -141,8 +144,9 @@ def standardize(
     user_mask = counts = keras_mask(given, len(y_pred.shape) - 1)
     if sample_weight is not None:
         weight = broadcast_weight(sample_weight, y_pred, axis, rules)
-        # What is wrong with a weight is for its own rule to say.
-        counts = both(counts, ops.not_equal(weight, 0))
+        if skip_weightless:
+            # What is wrong with a weight is for its own rule to say.
+            counts = both(counts, ops.not_equal(weight, 0))
     labels, mask = standardize_labels(
         y_true,
         y_pred,

@@ -57,7 +57,9 @@ def read_batch(
             cannot count.
     """
     rules: list[Rule] = []
-    batch = standardize(y_true, y_pred, sample_weight, options, rules)
+    batch = standardize(
+        y_true, y_pred, sample_weight, options, rules, skip_weightless=True
+    )
     if options.pixels_per_image is not None:
         batch = _some_pixels(batch, options)
     batch = _flat(batch)

@@ -8,18 +8,19 @@ part for each.
 
 import battery
 import numpy as np
+import odd_inputs
 import pytest
 from battery import NAMES
-from battery import ODD_ARRAYS
-from battery import ODD_LABELS
-from battery import ODD_PREDICTIONS
-from battery import ODD_PROBS
-from battery import ODD_WEIGHTS
 from battery import base_of
 from battery import entry_of
-from battery import outcome
 from cases import BACKEND
-from test_bad_input import FORM
+from odd_inputs import ODD_ARRAYS
+from odd_inputs import ODD_LABELS
+from odd_inputs import ODD_PREDICTIONS
+from odd_inputs import ODD_PROBS
+from odd_inputs import ODD_WEIGHTS
+from odd_inputs import outcome
+from refusals import FORM
 
 pytestmark = pytest.mark.portable
 
@@ -79,15 +80,15 @@ def test_every_form_of_the_same_numbers_gives_the_same_value(name):
     label_forms = [("plain", lambda y: y)]
     weight_forms = [("plain", lambda w: w)]
     if entry.labels:
-        label_forms = list(battery.LABEL_FORMS.items())
+        label_forms = list(odd_inputs.LABEL_FORMS.items())
         if entry.takes in ("rows", "labels") or (
             len(entry.lead) != 1 or entry.classes == 2
         ):
             keep = ("tensor", "pandas", "variable", "reversed", "list")
             label_forms = [x for x in label_forms if x[0] in keep]
     if entry.weights:
-        weight_forms += battery.WEIGHT_FORMS.items()
-    forms = list(enumerate(battery.PREDICTION_FORMS.items()))
+        weight_forms += odd_inputs.WEIGHT_FORMS.items()
+    forms = list(enumerate(odd_inputs.PREDICTION_FORMS.items()))
     for i, (form, changed) in some(forms, name, most=len(forms)):
         label_form, of_labels = label_forms[i % len(label_forms)]
         weight_form, of_weight = weight_forms[i % len(weight_forms)]
@@ -220,7 +221,7 @@ def test_no_samples_are_refused_or_nothing(name):
         if entry.nothing is None:
             assert of_house(found), (kind, shown(found))
         else:
-            nothing = battery.numbers(entry.nothing())
+            nothing = odd_inputs.numbers(entry.nothing())
             assert close(found, nothing), (kind, shown(found))
             assert not told
 

@@ -1,0 +1,201 @@
+"""Compiled code cannot raise: what is wrong there is NaN, counted or told."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import refusals
+from keras import ops
+from refusals import HARD_LOSSES
+from refusals import IDS
+from refusals import LOSSES
+from refusals import NAN
+from refusals import PROBS
+from refusals import compiled
+from refusals import compiled_update
+from refusals import of_library
+from refusals import read_by_loss
+from refusals import read_by_metric
+
+from keras_calib import AURC
+from keras_calib import ECE
+from keras_calib import MMCE
+from keras_calib import NLL
+from keras_calib import BatchCoupledLoss
+from keras_calib import MbLS
+from keras_calib import RiskCoverageDisplay
+from keras_calib import aurc
+from keras_calib import ece
+from keras_calib import effective_labels
+from keras_calib import nll
+
+pytestmark = pytest.mark.portable
+
+IMPOSSIBLE = {
+    "class id too large": np.array([0, 3]),
+    "negative class id": np.array([0, -1]),
+    "class id too large, shape (n, 1)": np.array([[0], [3]]),
+    "two classes": np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]),
+    "no class": np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]),
+    "NaN": np.array([[1.0, 0.0, 0.0], [NAN, 1.0, 0.0]]),
+}
+
+
+def test_an_impossible_label_makes_a_compiled_loss_nan():
+    logits = np.array([[5.0, 1.0, 0.0], [0.5, 2.0, 1.0]], "float32")
+    for cls in LOSSES:
+        loss = cls(from_logits=True, reduction=None)
+        run = compiled(loss)
+        # One class shows all the forms, the others that ids are looked at.
+        forms = [*IMPOSSIBLE.values()][: 6 if cls is MbLS else 1]
+        for labels in forms:
+            values = ops.convert_to_numpy(run(labels, logits))
+            assert np.isnan(values[1]), cls
+            if not issubclass(cls, BatchCoupledLoss):
+                alone = ops.convert_to_numpy(loss(labels[:1], logits[:1]))
+                np.testing.assert_allclose(
+                    values[0], alone[0], rtol=1e-5, atol=1e-7
+                )
+
+
+def test_an_impossible_label_makes_a_compiled_mean_nan():
+    for cls in (MbLS, MMCE):
+        run = compiled(cls(from_logits=True))
+        assert np.isfinite(float(run(IDS, PROBS)))
+        assert np.isnan(float(run(np.array([0, 3]), PROBS)))
+
+
+def test_a_soft_label_makes_a_compiled_loss_of_hard_labels_nan():
+    labels = np.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
+    for cls in HARD_LOSSES:
+        loss = cls(from_logits=True, reduction=None)
+        values = ops.convert_to_numpy(compiled(loss)(labels, PROBS))
+        assert np.isfinite(values[0])
+        assert np.isnan(values[1])
+
+
+def test_rows_that_are_no_distribution_are_not_read_as_one():
+    rows = np.array([[0.7, 0.2, 0.1], [0.3, 0.6, 0.2]], "float32")
+    for cls in (MbLS, MMCE):
+        run = compiled(cls(reduction=None))
+        good, bad = (ops.convert_to_numpy(run(IDS, x)) for x in (PROBS, rows))
+        assert np.isfinite(good).all()
+        assert np.isnan(bad[1])
+        logits = np.array([[5.0, 1.0, 0.0], [0.5, 2.0, 1.0]], "float32")
+        assert np.isnan(float(compiled(cls())(IDS, logits)))
+    for half in ("float16", "bfloat16"):
+        found = ops.softmax(ops.cast(np.log(PROBS), half))
+        for x in (found, ops.cast(found, "float32")):
+            assert np.isfinite(float(MbLS()(IDS, x)))
+            assert np.isfinite(float(compiled(MbLS())(IDS, x)))
+            assert np.isfinite(ece(IDS, ops.convert_to_numpy(x)))
+    for count in (ECE, NLL):
+        metric = count()
+        compiled_update(metric)(IDS, rows)
+        assert metric.num_invalid == 1
+        with pytest.warns(RuntimeWarning, match="leaves out 1 predictions"):
+            metric.result()
+
+
+def test_a_softmax_in_half_precision_that_was_cast_counts():
+    # Values that no half precision holds: a layer in float32 came after it.
+    cast = PROBS * np.array([[1.004], [0.98]], "float32")
+    rule = r"has rows of probabilities whose sums are off 1 by more than 0.001"
+    readers = (ece, partial(read_by_metric, ECE), partial(read_by_loss, MbLS))
+    for reader in readers:
+        with pytest.warns(RuntimeWarning, match=rule) as caught:
+            reader(IDS, cast)
+        (told,) = of_library(caught)
+        assert told.filename in (__file__, refusals.__file__)
+        for rows in (PROBS * 0.5, PROBS * 1.04):
+            with pytest.raises(ValueError, match="must sum to 1 over"):
+                reader(IDS, rows)
+    for count in (ECE, NLL):
+        metric = count()
+        compiled_update(metric)(IDS, cast)
+        assert metric.num_invalid == 0
+        compiled_update(metric)(IDS, PROBS * 0.5)
+        assert metric.num_invalid == 2
+
+
+# The last row counts for nothing: what is there is not judged.
+PADDED = {
+    "id -1": (np.array([0, 1, -1]), None),
+    "id too large": (np.array([0, 1, 9]), None),
+    "no class": (np.eye(3)[[0, 1, 1]] * [[1], [1], [0]], None),
+    "label NaN": (np.array([0, 1, NAN]), None),
+    "soft label NaN": (np.array([*np.eye(3)[:2], [NAN] * 3]), None),
+    "no probabilities": (np.array([0, 1, 2]), -7.0),
+    "zeros": (np.array([0, 1, 2]), 0.0),
+    "NaN": (np.array([0, 1, 2]), NAN),
+}
+
+
+@pytest.mark.parametrize("how", ["weight 0", "ignored"])
+def test_what_does_not_count_is_not_judged(how):
+    for labels, value in PADDED.values():
+        probs = np.concatenate([PROBS, PROBS[:1]])
+        if value is not None:
+            probs[2] = value
+        weight, options = np.array([1.0, 1.0, 0.0]), {}
+        if how == "ignored":
+            if labels.ndim > 1 or np.isnan(labels[2]):
+                continue
+            weight, options = None, {"ignore_class": int(labels[2])}
+        for exact, cls in ((ece, ECE), (nll, NLL), (aurc, AURC)):
+            expected = exact(IDS, PROBS)
+            found = exact(labels, probs, sample_weight=weight, **options)
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
+            metric, plain = cls(**options), cls()
+            metric.update_state(labels, probs, weight)
+            assert metric.num_invalid == 0
+            plain.update_state(IDS, PROBS)
+            assert float(metric.result()) == float(plain.result())
+
+
+def test_probabilities_read_as_logits_are_told_once():
+    rule = "looks like probabilities"
+    loss, metric = MbLS(from_logits=True), ECE(from_logits=True)
+    with pytest.warns(RuntimeWarning, match=rule) as caught:
+        loss(IDS, PROBS)
+        loss(IDS, PROBS)
+    (told,) = of_library(caught)
+    assert told.filename == __file__
+    compiled_update(metric)(IDS, PROBS)
+    with pytest.warns(RuntimeWarning, match=f"`ece` {rule}") as caught:
+        metric.bins()
+        metric.result()
+    assert [w.filename for w in of_library(caught)] == [__file__]
+    rank = AURC(from_logits=True)
+    compiled_update(rank)(IDS, PROBS)
+    with pytest.warns(RuntimeWarning, match=f"`aurc` {rule}"):
+        RiskCoverageDisplay.from_metric(rank)
+    with pytest.warns(RuntimeWarning, match=f"`logits` {rule}"):
+        effective_labels(loss, IDS, PROBS)
+    # One row, whole numbers and other sums tell nothing.
+    for logits in (PROBS[:1], np.eye(3)[:2], PROBS * 1.1, PROBS - 0.1):
+        ece(IDS[: len(logits)], logits, from_logits=True)
+    # Nor does one channel, nor the upper edge of a picture.
+    one = np.full((200, 1), 0.995, "float32")
+    told = ECE(from_logits=True)
+    told.update_state(np.zeros(200, int), one)
+    edge = np.concatenate([np.tile(PROBS, (60, 1)), np.eye(3)[[0] * 300] * 9])
+    told.update_state(np.zeros(420, int), edge)
+    ece(np.zeros(420, int), edge, from_logits=True)
+    assert told.state_dict()["flags"][3] == 0
+    state = metric.state_dict()
+    older = {**state, "flags": state["flags"][:3]}
+    metric.load_state_dict(older)
+    metric.merge_state([older])
+    assert list(metric.state_dict()["flags"]) == [0, 0, 0, 0]
+
+
+def test_bad_rows_are_located():
+    labels, probs = np.tile(IDS, 4), np.tile(PROBS, (4, 1))
+    for value in (NAN, 0.9):
+        probs[[2, 5, 6], 0] = value
+        for reader in (ece, partial(read_by_metric, ECE)):
+            with pytest.raises(ValueError, match=r"rows=3, first=\[2, 5, 6\]"):
+                reader(labels, probs)
+    with pytest.raises(ValueError, match=r"`probs\[:, None\]`"):
+        ece(IDS, PROBS[:, 0])

@@ -1,0 +1,76 @@
+"""Public names that take no predictions, with the reason."""
+
+_ABSTRACT = "a base: its subclasses are called"
+_BOXES = "takes boxes or masks of images"
+_DATA = "takes images or data sets"
+_FILES = "takes files"
+_MODEL = "takes a model, whose outputs come by way of what is called here"
+_RESULT = "holds results"
+NO_PREDICTIONS = {
+    **dict.fromkeys(
+        ("BatchCoupledLoss", "Calibrator", "PerSampleLoss", "StreamingMetric"),
+        _ABSTRACT,
+    ),
+    **dict.fromkeys(
+        (
+            *("boxes_to_mask", "clip_boxes", "crop_boxes", "flip_boxes"),
+            *("mask_area", "objectness", "objectness_from_mask"),
+            *("resize_boxes", "union_area"),
+        ),
+        _BOXES,
+    ),
+    **dict.fromkeys(
+        (
+            *("ClassMap", "EpochBatches", "Tally", "apply_layers"),
+            *(
+                "array_pipeline",
+                "cap_classes",
+                "center_crop",
+                "class_map",
+                "color_jitter",
+            ),
+            *("context_examples", "cutmix", "describe", "label_by_largest"),
+            *("map_classes", "mixup", "object_examples", "pixel_mean"),
+            *("random_resized_crop", "ricap", "shuffled_epochs"),
+            *("training_pipeline", "valid_examples", "validation_pipeline"),
+            "with_index",
+        ),
+        _DATA,
+    ),
+    **dict.fromkeys(
+        (
+            *("ResumableBackup", "finished_epochs", "from_folder"),
+            *("from_tfds", "from_tfrecords", "load_training_state"),
+            "save_training_state",
+        ),
+        _FILES,
+    ),
+    **dict.fromkeys(
+        (
+            *("AdaptiveFocalModel", "CaPEModel", "CalibrationLogger"),
+            *("ClassActivationDisplay", "ConfidencePruningModel"),
+            *("CorrectnessRankingModel", "DeepEnsemble", "EpochModel"),
+            *("MonteCarloDropout", "RecordingModel", "ScheduledFocalModel"),
+            *("SharpnessAwareModel", "class_activation_maps", "export"),
+            *("fit_workers", "report"),
+        ),
+        _MODEL,
+    ),
+    **dict.fromkeys(
+        (
+            *("BinSums", "CalibrationTest", "ChosenThreshold", "Comparison"),
+            *("DatasetSummary", "Decomposition", "EffectiveLabels"),
+            *("LoggedEpoch", "RegularizerHistogram", "Report"),
+            *("RiskCoverageCurve", "ThresholdTable"),
+        ),
+        _RESULT,
+    ),
+    **dict.fromkeys(
+        (
+            *("EffectiveLabelsDisplay", "LossCurveDisplay"),
+            "SmoothingProfileDisplay",
+        ),
+        "draws losses of points of its own",
+    ),
+    "clopper_pearson": "takes counts",
+}
