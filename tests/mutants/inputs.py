@@ -1,0 +1,68 @@
+"""Faults of the door."""
+
+from mutants.mutant import Mutant
+
+_DATA = "inputs/test_bad_data.py::test_bad_data_is_refused"
+_COMPILED = "inputs/test_values_in_compiled_code.py::"
+MUTANTS = {
+    "ids_up_to_the_number_of_classes": Mutant(
+        "inputs/values.py",
+        "right = xp.logical_and(ids >= 0, ids < num_classes)",
+        "right = xp.logical_and(ids >= 0, ids <= num_classes)",
+        _DATA,
+    ),
+    "ids_that_are_not_whole": Mutant(
+        "inputs/values.py",
+        "right = xp.logical_and(right, xp.equal(ids, xp.round(ids)))",
+        "right = xp.logical_and(right, xp.equal(ids, ids))",
+        _DATA,
+    ),
+    "negative_weights": Mutant(
+        "inputs/values.py",
+        'right = ops.logical_and(weight >= 0, weight < float("inf"))',
+        'right = ops.logical_and(weight >= -1, weight < float("inf"))',
+        _DATA,
+    ),
+    "rules_not_looked_at": Mutant(
+        "inputs/values.py",
+        "    if kept is None or kept.all():\n",
+        "    if kept is None or kept.any():\n",
+        _DATA,
+    ),
+    "a_transfer_for_each_rule": Mutant(
+        "inputs/values.py",
+        "        rules.append(rule(x, *args))\n",
+        "        enforce([rule(x, *args)])\n",
+        "inputs/test_door.py::test_values_are_looked_at_in_one_transfer",
+    ),
+    "checks_that_stay_on": Mutant(
+        "inputs/config.py",
+        "    _VALIDATES = bool(enabled)\n",
+        "    _VALIDATES = True\n",
+        "inputs/test_door.py::test_nothing_waits_for_the_device_without_checks",
+    ),
+    "ignored_class_counts": Mutant(
+        "inputs/batch.py",
+        "        both(mask, user_mask),\n",
+        "        user_mask,\n",
+        _COMPILED + "test_what_does_not_count_is_not_judged",
+    ),
+    "weightless_samples_are_judged": Mutant(
+        "inputs/batch.py",
+        "        if skip_weightless:\n",
+        "        if not skip_weightless:\n",
+        _COMPILED + "test_what_does_not_count_is_not_judged",
+    ),
+    "compiled_rows_of_any_sum": Mutant(
+        "inputs/batch.py",
+        "near = sums_to_1(logits, LOOSE_TOLERANCE)",
+        "near = sums_to_1(logits, 10.0)",
+        _COMPILED + "test_rows_that_are_no_distribution_are_not_read_as_one",
+    ),
+    "impossible_labels_are_no_nan": Mutant(
+        "losses/base.py",
+        'nan = ops.full_like(losses, float("nan"))',
+        "nan = ops.zeros_like(losses)",
+        _COMPILED + "test_an_impossible_label_makes_a_compiled_loss_nan",
+    ),
+}
