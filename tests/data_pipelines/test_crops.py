@@ -152,12 +152,13 @@ def test_areas_of_crops_are_drawn_evenly_until_they_fit():
 
 
 def areas_are_drawn_evenly(size, scale, ratio):
-    crop = tf.function(
-        lambda seed: kc.random_resized_crop(
-            {"image": tf.zeros([*size, 1])}, 2, scale, ratio, seed
+    image = tf.zeros([*size, 1])
+    windows = tf.data.Dataset.range(400).map(
+        lambda k: kc.random_resized_crop(
+            {"image": image}, 2, scale, ratio, tf.stack([k, 7])
         )["window"]
     )
-    windows = np.array([crop(tf.constant([k, 7])) for k in range(400)])
+    windows = np.array(list(windows.as_numpy_iterator()))
     extent = (windows[:, 2:] - windows[:, :2]) * size
     got = extent.prod(-1) / np.prod(size)
     # The rule of ImageNet recipes, in plain Python.

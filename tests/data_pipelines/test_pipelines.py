@@ -216,6 +216,7 @@ def test_targets_are_never_below_0():
     np.testing.assert_allclose(soft.sum(-1), 1, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_model_trains_on_them_and_confidence_follows_objectness():
     keras.utils.set_random_seed(0)
     model = keras.Sequential(
