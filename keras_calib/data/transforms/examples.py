@@ -138,10 +138,10 @@ def as_bytes(value: Any) -> bytes:
 
 
 def _readable(received: dict) -> dict:
-    """What was received, with shapes as tuples."""
+    """What was received, with the shapes of TensorFlow as tuples."""
+    # Arrays are checked on backends without TensorFlow too.
     return {
-        k: tuple(v) if isinstance(v, tf.TensorShape) else v
-        for k, v in received.items()
+        k: tuple(v) if hasattr(v, "as_list") else v for k, v in received.items()
     }
 
 
