@@ -6,26 +6,27 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.data.batches.order import epoch_numbers
 from keras_calib.data.batches.order import hashed
+from keras_calib.data.transforms.crops import random_bits
+from keras_calib.data.transforms.examples import require
 from keras_calib.inputs.checks import check_integer
 
 __all__ = ["EpochBatches", "array_pipeline"]
 
 
 class EpochBatches(keras.utils.PyDataset):
-    """Arrays in batches with an index, shuffled by seed and epoch, for `fit`.
+    """Feeds arrays to `fit` with an index, shuffled by seed and epoch.
 
-    For models that remember their training samples, on every backend. The
-    order is a function of seed and epoch alone, so that training that is
-    resumed sees what it would have seen. `fit` of the models of this library
-    tells it the epoch.
+    Use it for models that remember their training samples, on every backend.
+    The order is a function of seed and epoch alone, so that training that is
+    resumed sees what it would have seen. The models of this library tell it
+    the epoch in `fit`.
 
-    A plain `keras.Model` cannot read labels with an index: pass
-    `with_index=False` for it. Call its `fit` with `shuffle=False`, or Keras
-    shuffles the batches once more. Training that is resumed also needs the
-    callback `LambdaCallback(on_epoch_begin=lambda epoch, logs:
+    For a plain `keras.Model` pass `with_index=False`, and `shuffle=False` to
+    its `fit`, or Keras shuffles the batches once more. To resume its training,
+    also pass the callback `LambdaCallback(on_epoch_begin=lambda epoch, logs:
     batches.set_epoch(epoch))`; without it, whole passes are counted from 0.
 
     Args:
@@ -78,20 +79,18 @@ class EpochBatches(keras.utils.PyDataset):
         check_integer("batch_size", batch_size, 1)
         if seed is not None:
             check_integer("seed", seed, 0)
-        if isinstance(y, dict):
-            raise ValueError(
-                invalid(
-                    "`y` must be labels: the index is added here, unless "
-                    "`with_index=False`",
-                    y=sorted(y),
-                )
-            )
+        require(
+            not isinstance(y, dict),
+            "`y` must be labels: the index is added here, unless "
+            "`with_index=False`",
+            y=type(y).__name__,
+        )
         super().__init__()
         self._x = x if _is_structure(x) else np.asarray(x)
         self._y = np.asarray(y)
-        self._weight = None
-        if sample_weight is not None:
-            self._weight = np.asarray(sample_weight)
+        self._weight = (
+            None if sample_weight is None else np.asarray(sample_weight)
+        )
         self._seed = seed
         self._epoch = 0
         self._told = False
@@ -103,13 +102,13 @@ class EpochBatches(keras.utils.PyDataset):
         self._drop = drop_remainder
         self._augment = augment
         self._with_index = with_index
-        parts = [*keras.tree.flatten(self._x), self._y]
-        parts += [] if self._weight is None else [self._weight]
-        lengths = [len(part) for part in parts]
-        if len(set(lengths)) != 1:
-            raise ValueError(
-                invalid("arrays must have the same length", lengths=lengths)
-            )
+        parts = [*keras.tree.flatten(self._x), self._y, self._weight]
+        lengths = [len(part) for part in parts if part is not None]
+        require(
+            len(set(lengths)) == 1,
+            "arrays must have the same length",
+            lengths=lengths,
+        )
         self._order = self._of_epoch()
 
     @property
@@ -171,21 +170,19 @@ def array_pipeline(
     first_epoch: int = 0,
     num_parallel_calls: int | None = None,
 ) -> Any:
-    """Arrays as batches with an index, made in parallel by `tf.data`.
+    """Feeds arrays with an index by `tf.data`, in parallel.
 
     Use it in place of `EpochBatches` where training waits for its data, for
-    instance on several GPUs. Samples come in the order of `EpochBatches` of
+    instance on several GPUs. Samples come in the order of `EpochBatches` with
     the same seed and epoch. Batches are a function of the arrays, `seed` and
-    the epoch: they do not depend on parallel calls or on other random numbers
-    of the program.
+    the epoch, whatever the number of parallel calls.
 
     Args:
-        x: Inputs `(n, ...)`, an array or a structure of arrays.
-        y: Labels `(n, ...)`.
-        batch_size: Samples per batch. Defaults to `32`.
-        sample_weight: Weights `(n,)`, or None.
-        seed: Seed of the order and of `augment`, or None for the order of the
-            arrays. Defaults to `0`.
+        x: As in `EpochBatches`.
+        y: As in `EpochBatches`.
+        batch_size: As in `EpochBatches`.
+        sample_weight: As in `EpochBatches`.
+        seed: As in `EpochBatches`, for the order and for `augment`.
         drop_remainder: Whether to leave out the last, smaller batch of an
             epoch. Defaults to `True`: several devices share a batch evenly.
         augment: A function of inputs, labels and a key, an int32 tensor
@@ -225,13 +222,9 @@ def array_pipeline(
         TensorFlow, better performance with the tf.data API,
         https://www.tensorflow.org/guide/data_performance
     """
-    check_integer("first_epoch", first_epoch, 0)
-    for name, number in (
-        ("epochs", epochs),
-        ("num_parallel_calls", num_parallel_calls),
-    ):
-        if number is not None:
-            check_integer(name, number, 1)
+    if num_parallel_calls is not None:
+        check_integer("num_parallel_calls", num_parallel_calls, 1)
+    numbers = epoch_numbers(epochs, first_epoch)
     arrays = EpochBatches(
         x,
         y,
@@ -241,20 +234,17 @@ def array_pipeline(
         drop_remainder=drop_remainder,
     )
     count = len(arrays.index)
-    if not len(arrays):
-        raise ValueError(
-            invalid(
-                "arrays must have samples for a batch",
-                samples=count,
-                batch_size=batch_size,
-            )
-        )
-    parts = (arrays._x, arrays._y, arrays._weight)
+    require(
+        len(arrays) > 0,
+        "arrays must have samples for a batch",
+        samples=count,
+        batch_size=batch_size,
+    )
+    weights = [] if arrays._weight is None else [arrays._weight]
     # A GPU would hold all of them, and give them back batch by batch.
     with tf.device("CPU"):
         parts = keras.tree.map_structure(
-            lambda part: None if part is None else tf.convert_to_tensor(part),
-            parts,
+            tf.convert_to_tensor, (arrays._x, arrays._y, *weights)
         )
     root = hashed(seed or 0, 1)
 
@@ -272,28 +262,17 @@ def array_pipeline(
         )
 
     def batch(epoch: Any, place: Any, index: Any) -> tuple:
-        x, labels, weight = keras.tree.map_structure(
-            lambda part: None if part is None else tf.gather(part, index),
-            parts,
+        x, labels, *weight = keras.tree.map_structure(
+            lambda part: tf.gather(part, index), parts
         )
         if augment is not None:
-            key = tf.random.stateless_uniform(
-                [2],
-                tf.stack([root + epoch, place]),
-                minval=None,
-                maxval=None,
-                dtype="int32",
-            )
+            key = random_bits([2], tf.stack([root + epoch, place]))
             x, labels = augment(x, labels, key)
         made = tuple(x) if isinstance(x, list) else x
-        y = {"label": labels, "index": index}
-        return (made, y) if weight is None else (made, y, weight)
+        return (made, {"label": labels, "index": index}, *weight)
 
-    if epochs is None:
-        numbers = tf.data.Dataset.counter(first_epoch)
-        num_batches = tf.data.INFINITE_CARDINALITY
-    else:
-        numbers = tf.data.Dataset.range(first_epoch, first_epoch + epochs)
+    num_batches = tf.data.INFINITE_CARDINALITY
+    if epochs is not None:
         num_batches = epochs * len(arrays)
     calls = num_parallel_calls or tf.data.AUTOTUNE
     return (

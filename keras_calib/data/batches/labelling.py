@@ -19,30 +19,30 @@ from keras_calib.data.transforms.covered_share import check_mask_classes
 from keras_calib.data.transforms.covered_share import covered_share
 from keras_calib.data.transforms.covered_share import known_boxes
 from keras_calib.data.transforms.covered_share import objectness_from_mask
-from keras_calib.data.transforms.cropping import Cropping
-from keras_calib.data.transforms.cropping import complete
-from keras_calib.data.transforms.cropping import read_parts
-from keras_calib.data.transforms.cropping import shown_window
-from keras_calib.data.transforms.require import require
+from keras_calib.data.transforms.crops import Cropping
+from keras_calib.data.transforms.crops import complete
+from keras_calib.data.transforms.crops import shown_window
+from keras_calib.data.transforms.examples import require
+from keras_calib.data.transforms.examples import without
 from keras_calib.data.transforms.validity import BOX_RULE
 from keras_calib.data.transforms.validity import bad_boxes
+from keras_calib.data.transforms.validity import read_parts
 from keras_calib.formulas.targets import objectness_targets
 from keras_calib.inputs.readers import CONTEXT
 
-__all__ = ["Labelling", "checked", "finish", "labels_of", "to_batch"]
+__all__ = ["Labelling", "labels_of", "to_batch"]
 
 
 class Labelling(NamedTuple):
-    """What the batches of a pipeline carry beside the images."""
+    """How batches are labelled: the arguments of `training_pipeline`."""
 
     targets: str
     num_classes: int
+    source: str | None
+    classes: Sequence[int] | None
+    max_boxes: int
     beta: float = 1.0
     floor: str | None = None
-    source: str | None = None
-    classes: Sequence[int] | None = None
-    max_boxes: int = 100
-    with_index: bool = False
 
 
 def to_batch(
@@ -50,15 +50,15 @@ def to_batch(
     example: dict,
     seed: Any,
     labelling: Labelling,
-    augment: Callable[[dict], dict] | None,
+    augment: Callable[[dict], dict] | None = None,
 ) -> dict:
     """One cropped example: the parts that a batch of it needs."""
     source, classes = labelling.source, labelling.classes
-    kept = {"label": tf.cast(example["label"], "int64")}
+    kept = {
+        k: example[k] for k in ("index", "context", "boxed") if k in example
+    }
+    kept["label"] = tf.cast(example["label"], "int64")
     kept["name"] = _name(example)
-    for part in ("index", "context", "boxed"):
-        if part in example:
-            kept[part] = example[part]
     example = read_parts(example)
     if augment is not None:
         counted = _counted(example, source, classes)
@@ -77,12 +77,39 @@ def to_batch(
         kept["pixels"], kept["size"] = shown["pixels"], shown["size"]
         kept["boxes"] = _padded(example["boxes"], NO_BOX, labelling.max_boxes)
         if classes is not None:
-            kept["box_labels"] = _padded(
-                tf.cast(example["box_labels"], "int64"),
-                -1,
-                labelling.max_boxes,
-            )
+            labels = tf.cast(example["box_labels"], "int64")
+            kept["box_labels"] = _padded(labels, -1, labelling.max_boxes)
     return kept
+
+
+def labels_of(batch: dict, labelling: Labelling) -> Any:
+    """Labels of the kind asked for, of examples that are checked.
+
+    Raises:
+        tf.errors.InvalidArgumentError: With the names of the examples, for
+            labels out of range, boxes that are none, or too many of them.
+    """
+    labels, context = batch["label"], batch.get("context")
+    _require_none(
+        (labels < 0) | (labels >= labelling.num_classes),
+        f"Labels must be >= 0 and < num_classes={labelling.num_classes}",
+        batch["name"],
+        label=labels,
+    )
+    shares = batch.get("objectness")
+    if "boxes" in batch:
+        shares = _shares(batch, labelling)
+    if "boxed" in batch and shares is not None:
+        shares = tf.where(batch["boxed"], shares, 1.0)
+    if labelling.targets == "ids":
+        return labels
+    if labelling.targets == "pairs":
+        if context is not None:
+            shares = tf.where(context, tf.cast(CONTEXT, shares.dtype), shares)
+        return tf.stack([tf.cast(labels, shares.dtype), shares], axis=-1)
+    if labelling.targets == "one_hot":
+        shares = tf.ones_like(labels, "float32")
+    return _targets(labels, shares, context, labelling)
 
 
 def _name(example: dict) -> Any:
@@ -93,29 +120,6 @@ def _name(example: dict) -> Any:
         number = tf.strings.as_string(example["index"])
         return tf.strings.join(["index ", number])
     return tf.constant("(no name)")
-
-
-def checked(batch: dict, labelling: Labelling) -> dict:
-    """The batch, with `objectness` if there is something to find it by.
-
-    Raises:
-        tf.errors.InvalidArgumentError: With the names of the examples, for
-            labels out of range, boxes that are none, or too many of them.
-    """
-    names, labels = batch["name"], batch["label"]
-    wrong = tf.logical_or(labels < 0, labels >= labelling.num_classes)
-    _require_none(
-        wrong,
-        f"Labels must be >= 0 and < num_classes={labelling.num_classes}",
-        names,
-        label=labels,
-    )
-    if "boxes" in batch:
-        batch = {**batch, "objectness": _shares(batch, labelling)}
-    if "boxed" in batch and "objectness" in batch:
-        shares = tf.where(batch["boxed"], batch["objectness"], 1.0)
-        batch = {**batch, "objectness": shares}
-    return batch
 
 
 def _shares(batch: dict, labelling: Labelling) -> Any:
@@ -148,64 +152,37 @@ def _counted(
     example: dict, source: str | None, classes: Sequence[int] | None
 ) -> dict:
     """The example with those objects alone that count."""
-    other = {"boxes": ("mask",), "mask": ("boxes", "box_labels")}
-    left = other.get(source, ())
-    example = {k: v for k, v in example.items() if k not in left}
-    if source == "mask" and classes is not None:
-        check_mask_classes(classes)
-        mask = tf.convert_to_tensor(example["mask"])
-        nothing = tf.zeros_like(mask)
-        example["mask"] = tf.where(selected(mask, classes), mask, nothing)
-    elif source == "boxes" and classes is not None:
-        among = selected(example["box_labels"], classes)
-        for part in ("boxes", "box_labels"):
-            example[part] = tf.boolean_mask(example[part], among)
+    if source == "mask":
+        example = without(example, "boxes", "box_labels")
+        if classes is not None:
+            check_mask_classes(classes)
+            mask = example["mask"]
+            among = selected(mask, classes)
+            example["mask"] = tf.where(among, mask, tf.zeros_like(mask))
+    elif source == "boxes":
+        example = without(example, "mask")
+        if classes is not None:
+            among = selected(example["box_labels"], classes)
+            for part in ("boxes", "box_labels"):
+                example[part] = tf.boolean_mask(example[part], among)
     return example
-
-
-def labels_of(batch: dict, labelling: Labelling) -> Any:
-    """Labels of the kind asked for."""
-    labels, context = batch["label"], batch.get("context")
-    if labelling.targets == "ids":
-        return labels
-    if labelling.targets == "pairs":
-        shares = batch["objectness"]
-        if context is not None:
-            shares = tf.where(context, tf.cast(CONTEXT, shares.dtype), shares)
-        return tf.stack([tf.cast(labels, shares.dtype), shares], axis=-1)
-    hard = labelling.targets == "one_hot"
-    shares = tf.ones_like(labels, "float32") if hard else batch["objectness"]
-    return _targets(labels, shares, context, labelling)
-
-
-def finish(
-    images: Any,
-    labels: Any,
-    batch: dict,
-    labelling: Labelling,
-    preprocess: Callable[[Any], Any] | None,
-) -> tuple[Any, Any]:
-    """What `fit` gets."""
-    if preprocess is not None:
-        images = preprocess(images)
-    if labelling.with_index:
-        labels = {"label": labels, "index": batch["index"]}
-    return images, labels
 
 
 def _targets(
     labels: Any, shares: Any, context: Any, labelling: Labelling
 ) -> Any:
     """`objectness_targets`, on whatever backend Keras runs."""
-    options = {
-        "num_classes": labelling.num_classes,
-        "beta": labelling.beta,
-        "floor": labelling.floor,
-    }
     given = [labels, shares] if context is None else [labels, shares, context]
 
     def make(labels: Any, shares: Any, context: Any = None) -> Any:
-        return objectness_targets(labels, shares, context=context, **options)
+        return objectness_targets(
+            labels,
+            shares,
+            context=context,
+            num_classes=labelling.num_classes,
+            beta=labelling.beta,
+            floor=labelling.floor,
+        )
 
     if backend.backend() == "tensorflow":
         # 1 - alpha rounds to less than 0 where alpha is 1.
@@ -233,7 +210,7 @@ def _padded(values: Any, filler: Any, most: int) -> Any:
 def _require_none(wrong: Any, rule: str, names: Any, **values: Any) -> None:
     """Raises with the names, and values, of the examples that are wrong."""
     require(
-        tf.logical_not(tf.reduce_any(wrong)),
+        ~tf.reduce_any(wrong),
         rule,
         example=tf.boolean_mask(names, wrong),
         **{k: tf.boolean_mask(v, wrong) for k, v in values.items()},

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.crops import check_seed
+from keras_calib.data.transforms.crops import random_bits
+from keras_calib.data.transforms.examples import require
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
-from keras_calib.numerics.arrays import shape_of
 
 __all__ = ["cutmix", "mixup", "ricap"]
 
@@ -16,7 +16,7 @@ __all__ = ["cutmix", "mixup", "ricap"]
 def mixup(
     images: Any, targets: Any, seed: Any, *, alpha: float = 0.2
 ) -> tuple[Any, Any]:
-    """Each image blended with another: lam x_a + (1 - lam) x_b.
+    """Blends each image with another: lam x_a + (1 - lam) x_b.
 
     lam is drawn from Beta(alpha, alpha), once per batch.
 
@@ -63,17 +63,16 @@ def cutmix(
     alpha: float = 1.0,
     probability: float = 1.0,
 ) -> tuple[Any, Any]:
-    """A rectangle of each image replaced by that of another.
+    """Replaces a rectangle of each image by that of another.
 
     Its area is 1 - lam of the image before it is clipped at the border, lam
     from Beta(alpha, alpha); place and size are drawn once per batch. Targets
     are mixed by the area that was really replaced.
 
     Args:
-        images: Shape `(batch, height, width, channels)`.
-        targets: Soft or one-hot labels `(batch, num_classes)`, smoothed by
-            objectness or not.
-        seed: Two integers, or an integer tensor `(2,)`.
+        images: As in `mixup`.
+        targets: As in `mixup`.
+        seed: As in `mixup`.
         alpha: Both parameters of the Beta distribution, > 0.
         probability: How often a batch is mixed at all, in [0, 1].
 
@@ -109,10 +108,12 @@ def cutmix(
     low = tf.clip_by_value(center - extent // 2, 0, size)
     high = tf.clip_by_value(center + extent // 2, 0, size)
     high = tf.where(draws[2] < probability, high, low)
+    places = (tf.range(size[axis]) for axis in (0, 1))
     rows, columns = (
-        _between(low[axis], high[axis], size[axis]) for axis in (0, 1)
+        (low[axis] <= place) & (place < high[axis])
+        for axis, place in enumerate(places)
     )
-    inside = tf.logical_and(rows[:, None], columns)[..., None]
+    inside = (rows[:, None] & columns)[..., None]
     order = _permutation(images, seeds[2])
     mixed = tf.where(inside, tf.gather(images, order), images)
     replaced = tf.reduce_prod(high - low) / tf.reduce_prod(size)
@@ -123,16 +124,15 @@ def cutmix(
 def ricap(
     images: Any, targets: Any, seed: Any, *, beta: float = 0.3
 ) -> tuple[Any, Any]:
-    """Four images cropped and patched together to one.
+    """Patches crops of four images together to one.
 
     The point where they meet is drawn from Beta(beta, beta) for height and
     width, once per batch, and so are the places of the crops.
 
     Args:
-        images: Shape `(batch, height, width, channels)`.
-        targets: Soft or one-hot labels `(batch, num_classes)`, smoothed by
-            objectness or not.
-        seed: Two integers, or an integer tensor `(2,)`.
+        images: As in `mixup`.
+        targets: As in `mixup`.
+        seed: As in `mixup`.
         beta: Both parameters of the Beta distribution, > 0.
 
     Returns:
@@ -164,12 +164,7 @@ def ricap(
     parts, mixed_targets = [], 0.0
     for k in range(4):
         # Top left, top right, bottom left, bottom right.
-        extent = tf.stack(
-            [
-                point[0] if k < 2 else size[0] - point[0],
-                point[1] if k % 2 == 0 else size[1] - point[1],
-            ]
-        )
+        extent = tf.where([k < 2, k % 2 == 0], point, size - point)
         room = tf.cast(size - extent + 1, "float32")
         corner = tf.minimum(tf.cast(draws[k] * room, "int32"), size - extent)
         order = _permutation(images, seeds[3 + k])
@@ -188,35 +183,22 @@ def _read(
     images: Any, targets: Any, seed: Any, num_seeds: int
 ) -> tuple[Any, Any, Any]:
     """Floats, and independent seeds `(num_seeds, 2)`."""
-    images, targets = (
-        tf.convert_to_tensor(images),
-        tf.convert_to_tensor(targets),
+    images, targets = map(tf.convert_to_tensor, (images, targets))
+    require(
+        images.shape.rank == 4,
+        "`images` must have shape (batch, height, width, channels)",
+        **{"images.shape": images.shape},
     )
-    if images.shape.rank != 4:
-        raise ValueError(
-            invalid(
-                "`images` must have shape (batch, height, width, channels)",
-                **{"images.shape": shape_of(images)},
-            )
-        )
-    if targets.shape.rank != 2 or not targets.dtype.is_floating:
-        raise ValueError(
-            invalid(
-                "`targets` must be soft or one-hot labels (batch, num_classes)"
-                " of floats, which can be mixed",
-                **{
-                    "targets.shape": shape_of(targets),
-                    "targets.dtype": targets.dtype.name,
-                },
-            )
-        )
-    seeds = tf.random.stateless_uniform(
-        [num_seeds, 2],
-        check_seed(seed),
-        minval=None,
-        maxval=None,
-        dtype="int32",
+    require(
+        targets.shape.rank == 2 and targets.dtype.is_floating,
+        "`targets` must be soft or one-hot labels (batch, num_classes) of "
+        "floats, which can be mixed",
+        **{
+            "targets.shape": targets.shape,
+            "targets.dtype": targets.dtype.name,
+        },
     )
+    seeds = random_bits([num_seeds, 2], check_seed(seed))
     return tf.cast(images, "float32"), targets, seeds
 
 
@@ -233,11 +215,6 @@ def _beta(parameter: float, seed: Any) -> Any:
 def _permutation(images: Any, seed: Any) -> Any:
     places = tf.range(tf.shape(images)[0])
     return tf.random.experimental.stateless_shuffle(places, seed)
-
-
-def _between(low: Any, high: Any, count: Any) -> Any:
-    place = tf.range(count)
-    return tf.logical_and(low <= place, place < high)
 
 
 def _blend(first: Any, second: Any, lam: Any) -> Any:

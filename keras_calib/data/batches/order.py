@@ -4,13 +4,19 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.class_names import named_like
-from keras_calib.data.transforms.require import require
+from keras_calib.data.transforms.examples import named_like
+from keras_calib.data.transforms.examples import require
+from keras_calib.data.transforms.examples import required
 from keras_calib.inputs.checks import check_integer
 
-__all__ = ["each_epoch", "hashed", "shuffled_epochs", "with_index"]
+__all__ = [
+    "each_epoch",
+    "epoch_numbers",
+    "hashed",
+    "shuffled_epochs",
+    "with_index",
+]
 
 
 def with_index(dataset: Any, *, input_context: Any = None) -> Any:
@@ -42,27 +48,25 @@ def with_index(dataset: Any, *, input_context: Any = None) -> Any:
         step = input_context.num_input_pipelines
         first = input_context.input_pipeline_id
     if isinstance(spec, dict):
-        if "index" in spec:
-            raise ValueError(
-                invalid("Examples must not have an index", parts=sorted(spec))
-            )
-        numbered = dataset.enumerate().map(
-            lambda place, example: {**example, "index": place * step + first}
+        require(
+            "index" not in spec,
+            "Examples must not have an index",
+            parts=sorted(spec),
         )
-        return named_like(numbered, dataset)
-    if not isinstance(spec, tuple) or len(spec) != 2:
-        raise ValueError(
-            invalid(
-                "Elements must be dicts, or pairs of inputs and labels",
-                element_spec=spec,
-            )
+    else:
+        require(
+            isinstance(spec, tuple) and len(spec) == 2,
+            "Elements must be dicts, or pairs of inputs and labels",
+            element_spec=spec,
         )
-    return dataset.enumerate().map(
-        lambda place, pair: (
-            pair[0],
-            {"label": pair[1], "index": place * step + first},
-        )
-    )
+
+    def numbered(place: Any, element: Any) -> Any:
+        index = place * step + first
+        if isinstance(element, dict):
+            return {**element, "index": index}
+        return element[0], {"label": element[1], "index": index}
+
+    return named_like(dataset.enumerate().map(numbered), dataset)
 
 
 def shuffled_epochs(
@@ -73,17 +77,17 @@ def shuffled_epochs(
     epochs: int | None = None,
     first_epoch: int = 0,
 ) -> Any:
-    """One epoch after the other, each in an order of its own.
+    """Shuffles each epoch in an order of its own.
 
     The order is a function of seed and epoch alone: training that is resumed
     with `first_epoch` sees what it would have seen. `tf.data`'s own
-    reshuffling counts from 0 again.
+    reshuffling starts again from the first order.
 
     Args:
         dataset: A `tf.data.Dataset` in an order that does not change.
         seed: An integer.
-        buffer_size: How many elements are held while shuffling: all of them
-            are in a random order if there are no more than these.
+        buffer_size: How many elements are held while shuffling. The order is
+            fully random if the data set has no more.
         epochs: Number of epochs, or None for no end.
         first_epoch: Number of the first epoch.
 
@@ -124,12 +128,7 @@ def each_epoch(
     """What `one_epoch` makes of each number and shuffled data set, in turn."""
     check_integer("seed", seed)
     check_integer("buffer_size", buffer_size, 1)
-    check_integer("first_epoch", first_epoch, 0)
-    if epochs is not None:
-        check_integer("epochs", epochs, 1)
-        numbers = tf.data.Dataset.range(first_epoch, first_epoch + epochs)
-    else:
-        numbers = tf.data.Dataset.counter(first_epoch)
+    numbers = epoch_numbers(epochs, first_epoch)
 
     def make(epoch: Any) -> Any:
         # Of this function's graph: else the order would depend on the seed
@@ -151,6 +150,15 @@ def each_epoch(
     return batches.apply(tf.data.experimental.assert_cardinality(endless))
 
 
+def epoch_numbers(epochs: int | None, first_epoch: int) -> Any:
+    """The numbers of the epochs, without end if `epochs` is None."""
+    check_integer("first_epoch", first_epoch, 0)
+    if epochs is None:
+        return tf.data.Dataset.counter(first_epoch)
+    check_integer("epochs", epochs, 1)
+    return tf.data.Dataset.range(first_epoch, first_epoch + epochs)
+
+
 def _without_empty_epochs(numbers: Any, make: Callable[[Any], Any]) -> Any:
     """`numbers.flat_map(make)`, with an error where an epoch has no batch.
 
@@ -161,28 +169,24 @@ def _without_empty_epochs(numbers: Any, make: Callable[[Any], Any]) -> Any:
     def with_end(epoch: Any) -> Any:
         batches = make(epoch)
         end = tf.data.Dataset.from_tensors(optional.empty(batches.element_spec))
+        # `map` passes a pair as two arguments.
         return batches.map(
-            lambda *batch: optional.from_value(_one(batch))
+            lambda *b: optional.from_value(b if len(b) > 1 else b[0])
         ).concatenate(end)
 
     def look(count: Any, batch: Any) -> tuple[Any, Any]:
         there = batch.has_value()
-        some = require(
+        there = required(
+            there,
             there | (count > 0),
             "`dataset` must have examples, enough for a batch",
             batches=count,
         )
-        with tf.control_dependencies([some]):
-            return tf.where(there, count + 1, 0), batch
+        return tf.where(there, count + 1, 0), batch
 
     batches = numbers.flat_map(with_end).scan(tf.constant(0, "int64"), look)
     batches = batches.filter(lambda batch: batch.has_value())
     return batches.map(lambda batch: batch.get_value())
-
-
-def _one(batch: tuple) -> Any:
-    """What `map` passes as arguments: a pair as two, else one."""
-    return batch if len(batch) > 1 else batch[0]
 
 
 def hashed(*numbers: int) -> int:

@@ -5,31 +5,28 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.batches.checks import check_common
-from keras_calib.data.batches.checks import check_count
-from keras_calib.data.batches.checks import check_label
-from keras_calib.data.batches.checks import check_parts
-from keras_calib.data.batches.checks import read_spec
 from keras_calib.data.batches.labelling import Labelling
-from keras_calib.data.batches.labelling import checked
-from keras_calib.data.batches.labelling import finish
 from keras_calib.data.batches.labelling import labels_of
 from keras_calib.data.batches.labelling import to_batch
 from keras_calib.data.batches.order import each_epoch
 from keras_calib.data.batches.order import hashed
-from keras_calib.data.transforms.cropping import Cropping
-from keras_calib.data.transforms.cropping import object_source
-from keras_calib.data.transforms.cropping import read_parts
-from keras_calib.data.transforms.crops import check_range
-from keras_calib.data.transforms.crops import read_size
+from keras_calib.data.transforms.covered_share import object_source
+from keras_calib.data.transforms.crops import center_cropping
+from keras_calib.data.transforms.crops import random_bits
+from keras_calib.data.transforms.crops import random_cropping
+from keras_calib.data.transforms.examples import check_label
+from keras_calib.data.transforms.examples import check_parts
+from keras_calib.data.transforms.examples import read_spec
+from keras_calib.data.transforms.examples import require
+from keras_calib.data.transforms.examples import shard
+from keras_calib.data.transforms.examples import without
 from keras_calib.data.transforms.jitter import color_jitter
 from keras_calib.data.transforms.painting import IMAGENET_MEAN
 from keras_calib.data.transforms.painting import without_objects
 from keras_calib.data.transforms.validity import has_objects
+from keras_calib.data.transforms.validity import read_parts
 from keras_calib.formulas.targets import check_beta_and_floor
-from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
@@ -38,6 +35,8 @@ from keras_calib.inputs.checks import check_integer
 __all__ = ["training_pipeline", "validation_pipeline"]
 
 _TARGETS = ("soft", "pairs", "one_hot", "ids")
+_LABEL = "; `object_examples` and `label_by_largest` make one of boxes"
+_OBJECTS = " or 'mask', to say where objects are"
 
 
 def training_pipeline(
@@ -70,11 +69,11 @@ def training_pipeline(
     drop_remainder: bool = True,
     num_parallel_calls: int | None = None,
 ) -> Any:
-    """Batches to train on: shuffled, cropped, labelled by objectness.
+    """Makes batches to train on: shuffled, cropped, labelled by objectness.
 
     What a batch shows depends on `seed`, the epoch and the data set alone,
-    not on the number of parallel calls or on other random numbers. Objectness
-    is computed for whole batches, where it costs least.
+    whatever the number of parallel calls. Objectness is computed for whole
+    batches, where it costs least.
 
     Args:
         dataset: Examples, see `random_resized_crop`, with `label`, in an
@@ -143,73 +142,59 @@ def training_pipeline(
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, sections 3,
         4.1 and A.3, https://arxiv.org/abs/2009.06432
     """
-    check_common(batch_size, num_classes, num_parallel_calls)
+    spec, calls = _read(
+        dataset, batch_size, num_classes, max_boxes, num_parallel_calls
+    )
     check_in("targets", targets, _TARGETS)
     check_beta_and_floor(beta, floor)
     check_at_least("jitter", jitter, 0.0)
     check_at_least("context_share", context_share, 0.0)
     check_at_most("context_share", context_share, 1.0)
-    check_integer("max_boxes", max_boxes, 1)
-    cropping = Cropping(
-        read_size(size),
-        check_range("scale", scale, most=1.0),
-        check_range("ratio", ratio),
-        flip=flip,
-    )
-    spec = read_spec(dataset)
-    check_parts(spec, "label", "image")
-    check_label(spec["label"])
+    cropping = random_cropping(size, scale, ratio, flip=flip)
     source = object_source(spec, objects, classes)
     needs_objects = targets in ("soft", "pairs") or context_share > 0
     if needs_objects and source is None and augment is None:
-        check_parts(spec, "boxes")
-    has_context = context_share > 0 or "context" in spec
-    if has_context and targets == "ids":
-        raise ValueError(
-            invalid(
-                "`targets` must not be class ids where context examples have "
-                "uniform targets",
-                targets=targets,
-            )
-        )
-    if mix is not None and targets not in ("soft", "one_hot"):
-        raise ValueError(
-            invalid(
-                "`targets` must be 'soft' or 'one_hot' to be mixed",
-                targets=targets,
-            )
-        )
+        check_parts(spec, "boxes", hint=_OBJECTS)
+    require(
+        targets != "ids" or not (context_share > 0 or "context" in spec),
+        "`targets` must not be class ids where context examples have uniform "
+        "targets",
+        targets=targets,
+    )
+    require(
+        mix is None or targets in ("soft", "one_hot"),
+        "`targets` must be 'soft' or 'one_hot' to be mixed",
+        targets=targets,
+    )
+    source = source if needs_objects else None
     labelling = Labelling(
-        targets,
-        num_classes,
-        beta,
-        floor,
-        source if needs_objects else None,
-        classes,
-        max_boxes,
-        "index" in spec,
+        targets, num_classes, source, classes, max_boxes, beta, floor
     )
     worker = 0
     if input_context is not None:
         worker = input_context.input_pipeline_id
-        if not sharded:
-            dataset = dataset.shard(input_context.num_input_pipelines, worker)
-    check_count(dataset, batch_size if drop_remainder else 1)
-    plain = not {"painted", "painted_mask"} & set(spec)
-    if plain and not needs_objects and augment is None:
+    if not sharded:
+        dataset = shard(dataset, input_context)
+    # An epoch would have no batch; without end, reading would not return.
+    count, least = int(dataset.cardinality()), 1
+    if drop_remainder:
+        least = batch_size
+    require(
+        count < 0 or count >= least,
+        "`dataset` must have examples for a batch",
+        examples=count,
+        batch_size=least,
+    )
+    unused = {"boxes", "box_labels", "mask"} & set(spec)
+    plain = {"painted", "painted_mask"}.isdisjoint(spec)
+    if unused and plain and not needs_objects and augment is None:
         # Hard labels of whole images: boxes and masks are not even shuffled.
-        dataset = _without(dataset, "boxes", "box_labels", "mask")
+        dataset = dataset.map(lambda example: without(example, *unused))
     # Half of the key of every draw.
     root = hashed(seed, worker)
 
     def crop(epoch: Any, place: Any, example: dict) -> dict:
-        key = tf.random.stateless_uniform(
-            [3, 2],
-            tf.stack([root + epoch, place]),
-            minval=None,
-            maxval=None,
-            dtype="int32",
-        )
+        key = random_bits([3, 2], tf.stack([root + epoch, place]))
         if context_share > 0:
             example = _some_context(
                 read_parts(example), context_share, fill, classes, key[1]
@@ -227,13 +212,10 @@ def training_pipeline(
                 contrast=jitter,
                 saturation=jitter,
             )
-        batch = checked(batch, labelling)
         y = labels_of(batch, labelling)
         if mix is not None:
             images, y = mix(images, y, key + 1)
-        return finish(images, y, batch, labelling, preprocess)
-
-    calls = num_parallel_calls or tf.data.AUTOTUNE
+        return _finished(images, y, batch, preprocess)
 
     def one_epoch(epoch: Any, shuffled: Any) -> Any:
         crops = shuffled.enumerate().map(
@@ -267,7 +249,7 @@ def validation_pipeline(
     input_context: Any = None,
     num_parallel_calls: int | None = None,
 ) -> Any:
-    """Batches to evaluate on: the middle of each image, in order.
+    """Makes batches to evaluate on: the middle of each image, in order.
 
     Args:
         dataset: Examples, see `random_resized_crop`, with `label`; of
@@ -295,53 +277,60 @@ def validation_pipeline(
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 4.2,
         https://arxiv.org/abs/2009.06432
     """
-    check_common(batch_size, num_classes, num_parallel_calls)
+    spec, calls = _read(
+        dataset, batch_size, num_classes, max_boxes, num_parallel_calls
+    )
     check_in("targets", targets, ("ids", "pairs"))
-    check_above("fraction", fraction, 0.0)
-    check_at_most("fraction", fraction, 1.0)
-    check_integer("max_boxes", max_boxes, 1)
-    spec = read_spec(dataset)
-    check_parts(spec, "label", "image")
-    check_label(spec["label"])
-    source = (
-        object_source(spec, objects, classes) if targets == "pairs" else None
-    )
-    if targets == "pairs" and source is None:
-        check_parts(spec, "boxes")
-    cropping = Cropping(read_size(size), fraction=fraction)
-    labelling = Labelling(
-        targets,
-        num_classes,
-        source=source,
-        classes=classes,
-        max_boxes=max_boxes,
-        with_index="index" in spec,
-    )
-    if input_context is not None:
-        dataset = dataset.shard(
-            input_context.num_input_pipelines, input_context.input_pipeline_id
-        )
+    cropping = center_cropping(size, fraction)
+    source = None
+    if targets == "pairs":
+        source = object_source(spec, objects, classes)
+        if source is None:
+            check_parts(spec, "boxes", hint=_OBJECTS)
+    labelling = Labelling(targets, num_classes, source, classes, max_boxes)
 
     def crop(example: dict) -> dict:
-        example = {k: v for k, v in example.items() if k != "context"}
-        return to_batch(cropping, example, None, labelling, None)
+        return to_batch(cropping, without(example, "context"), None, labelling)
 
     def label(batch: dict) -> tuple[Any, Any]:
-        batch = checked(batch, labelling)
         y = labels_of(batch, labelling)
-        return finish(batch["image"], y, batch, labelling, preprocess)
+        return _finished(batch["image"], y, batch, preprocess)
 
-    calls = num_parallel_calls or tf.data.AUTOTUNE
-    data = dataset.map(crop, calls, deterministic=True).batch(batch_size)
-    return data.map(label, calls, deterministic=True).prefetch(tf.data.AUTOTUNE)
+    data = shard(dataset, input_context).map(crop, calls, deterministic=True)
+    data = data.batch(batch_size).map(label, calls, deterministic=True)
+    return data.prefetch(tf.data.AUTOTUNE)
 
 
-def _without(dataset: Any, *names: str) -> Any:
-    if not set(names) & set(dataset.element_spec):
-        return dataset
-    return dataset.map(
-        lambda example: {k: v for k, v in example.items() if k not in names}
-    )
+def _read(
+    dataset: Any,
+    batch_size: int,
+    num_classes: int,
+    max_boxes: int,
+    num_parallel_calls: int | None,
+) -> tuple[dict, int]:
+    """What examples have, and parallel calls, of arguments that are checked."""
+    check_integer("batch_size", batch_size, 1)
+    check_integer("num_classes", num_classes, 2)
+    check_integer("max_boxes", max_boxes, 1)
+    if num_parallel_calls is not None:
+        check_integer("num_parallel_calls", num_parallel_calls, 1)
+    spec = read_spec(dataset)
+    check_parts(spec, "label", hint=_LABEL)
+    check_parts(spec, "image")
+    check_label(spec)
+    return spec, num_parallel_calls or tf.data.AUTOTUNE
+
+
+def _finished(
+    images: Any, y: Any, batch: dict, preprocess: Callable[[Any], Any] | None
+) -> tuple[Any, Any]:
+    """What `fit` gets."""
+    if preprocess is not None:
+        images = preprocess(images)
+    return images, {
+        "label": y,
+        "index": batch["index"],
+    } if "index" in batch else y
 
 
 def _some_context(
@@ -354,8 +343,8 @@ def _some_context(
     """The example, or with probability `share` what surrounds its objects."""
     chosen = tf.random.stateless_uniform([], seed) < share
     if "boxed" in example:
-        chosen = tf.logical_and(chosen, example["boxed"])
-    chosen = tf.logical_and(chosen, has_objects(example, classes))
+        chosen &= example["boxed"]
+    chosen &= has_objects(example, classes)
     context = without_objects(example, fill, classes)
     plain = {"context": tf.constant(False), **example}
     for part in ("painted", "painted_mask", "fill"):

@@ -7,18 +7,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.batches.checks import check_label
-from keras_calib.data.batches.checks import read_spec
 from keras_calib.data.transforms.boxes import NO_BOX
-from keras_calib.data.transforms.class_names import class_names_of
 from keras_calib.data.transforms.covered_share import covered_share
 from keras_calib.data.transforms.covered_share import known_boxes
+from keras_calib.data.transforms.covered_share import object_source
 from keras_calib.data.transforms.covered_share import objectness_from_mask
-from keras_calib.data.transforms.cropping import object_source
-from keras_calib.data.transforms.cropping import read_parts
+from keras_calib.data.transforms.examples import check_label
+from keras_calib.data.transforms.examples import read_spec
+from keras_calib.data.transforms.examples import require
 from keras_calib.data.transforms.validity import bad_boxes
+from keras_calib.data.transforms.validity import read_parts
 
 __all__ = ["DatasetSummary", "describe"]
 
@@ -51,26 +50,22 @@ class DatasetSummary(NamedTuple):
 
     def __str__(self) -> str:
         share = self.mean_objectness
+        mean = "unknown" if share is None else f"{share:.4f}"
         lines = [
             f"examples            {self.num_examples}",
             f"boxes               {self.num_boxes}, at most {self.max_boxes} "
             "in an example",
             f"without boxes       {self.without_boxes}",
-            "mean objectness     "
-            + ("unknown" if share is None else f"{share:.4f}"),
+            f"mean objectness     {mean}",
         ]
         if self.bad_boxes:
             lines.append(f"with bad boxes      {self.bad_boxes}")
         if self.context:
             lines.append(f"context             {self.context}")
         if self.counts:
+            width = max(18, *(len(str(name)) + 1 for name in self.counts))
             lines.append("class")
-            width = max(len(str(name)) for name in self.counts)
-            width = max(width + 1, 18)
-            lines += [
-                f"  {name!s:{width}}{count}"
-                for name, count in self.counts.items()
-            ]
+            lines += [f"  {n!s:{width}}{k}" for n, k in self.counts.items()]
         return "\n".join(lines)
 
 
@@ -81,7 +76,7 @@ def describe(
     objects: str | None = None,
     classes: Sequence[int] | None = None,
 ) -> DatasetSummary:
-    """Prints what is in a data set: classes, objects, rows without boxes.
+    """Prints what is in a data set: classes, objects, examples without boxes.
 
     Reads the whole data set once; images are not decoded.
 
@@ -106,10 +101,10 @@ def describe(
     """
     spec = read_spec(dataset)
     if "label" in spec:
-        check_label(spec["label"])
+        check_label(spec)
     source = object_source(spec, objects, classes)
     if class_names is None:
-        class_names = class_names_of(dataset)
+        class_names = getattr(dataset, "class_names", None)
 
     def read(example: dict) -> tuple[Any, ...]:
         count, share = tf.constant(0), tf.constant(-1.0)
@@ -128,7 +123,7 @@ def describe(
             missing = share == 0
         else:
             missing = tf.constant(True)
-        missing = tf.logical_or(missing, tf.logical_not(boxed))
+        missing |= tf.logical_not(boxed)
         return (
             tf.cast(example.get("label", -1), "int64"),
             count,
@@ -140,8 +135,7 @@ def describe(
 
     batches = dataset.map(read, tf.data.AUTOTUNE).batch(1024)
     columns = list(zip(*batches.as_numpy_iterator(), strict=True))
-    if not columns:
-        raise ValueError(invalid("`dataset` must have examples", examples=0))
+    require(bool(columns), "`dataset` must have examples", examples=0)
     labels, boxes, missing, bad, shares, context = map(np.concatenate, columns)
     known = shares[(shares >= 0) & ~missing & ~bad].astype("float64")
     summary = DatasetSummary(

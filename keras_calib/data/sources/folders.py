@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.sources.voc_xml import read_annotations
+from keras_calib.data.transforms.examples import require
+from keras_calib.data.transforms.examples import shard
 from keras_calib.data.transforms.tally import Tally
 from keras_calib.data.transforms.validity import check_policies
 from keras_calib.data.transforms.validity import clean
@@ -31,11 +30,11 @@ def from_folder(
     tally: Tally | None = None,
     input_context: Any = None,
 ) -> Any:
-    """Examples of a folder of images and one of Pascal VOC files.
+    """Reads examples from a folder of images and one of Pascal VOC files.
 
     An image and its file have the same path but for the suffix:
-    `images/dogs/7.jpg` and `annotations/dogs/7.xml`; one folder for both will
-    do. Files are taken in the order of their paths.
+    `images/dogs/7.jpg` and `annotations/dogs/7.xml`. Both may lie in one
+    folder. Files are taken in the order of their paths.
 
     Args:
         images: Folder of the images, read with those inside it.
@@ -46,11 +45,9 @@ def from_folder(
             folder it lies in; by default there is no `label`, see
             `object_examples` and `label_by_largest`.
         first_pixel: What the first pixel is called in the files, 0 or 1.
-        without_boxes: Whether to `"drop"` images without a box, or to
-            `"keep"` them, with objectness 1.
-        on_error: Whether to `"raise"` an error, or to `"skip"` examples with
-            bad boxes or an unreadable image.
-        tally: Where to count these images and examples.
+        without_boxes: As in `from_tfds`.
+        on_error: As in `from_tfds`.
+        tally: As in `from_tfds`.
         input_context: A `tf.distribute.InputContext`: each worker reads its
             share of the images.
 
@@ -76,75 +73,48 @@ def from_folder(
         for path in images.rglob("*")
         if path.suffix.lower() in _SUFFIXES and path.is_file()
     )
-    if not paths:
-        raise ValueError(
-            invalid("`images` must hold images", images=str(images))
-        )
+    require(len(paths) > 0, "`images` must hold images", images=str(images))
     if labels == "folder" and class_names is None:
         class_names = sorted({path.parent.name for path in paths})
     files = {
         path: _with_suffix(annotations / path.relative_to(images))
         for path in paths
     }
-    marked = [path for path in paths if files[path].exists()]
+    there = [path for path in paths if files[path].exists()]
     read = read_annotations(
         annotations,
         class_names,
         on_error=on_error,
         tally=tally,
         first_pixel=first_pixel,
-        paths=[*dict.fromkeys(files[path] for path in marked)],
+        paths=[*dict.fromkeys(files[path] for path in there)],
         # A folder can be a class whose objects have other names.
         required=labels is None,
     )
-    usable = dict(zip(read.paths, range(len(read.paths)), strict=True))
-    kept = [
-        path
-        for path in paths
-        if not files[path].exists() or files[path] in usable
-    ]
-    # One row more, without boxes, for images that have no file.
-    if not kept:
-        raise ValueError(
-            invalid(
-                "`annotations` must have a file without an error",
-                annotations=str(annotations),
-            )
-        )
-    rows = np.array([usable.get(files[path], len(usable)) for path in kept])
-    splits = np.append(read.splits, read.splits[-1])
-    sizes = np.append(read.sizes, [[0, 0]], axis=0).astype("int32")
+    kept = [path for path in paths if files[path] not in read.bad]
+    require(
+        len(kept) > 0,
+        "`annotations` must have a file without an error",
+        annotations=str(annotations),
+    )
+    none = len(read.rows)
     columns = {
-        "path": [str(path) for path in kept],
-        "start": splits[rows],
-        "end": splits[rows + 1],
-        "image_size": sizes[rows],
+        "name": [str(path) for path in kept],
+        "row": [read.rows.get(files[path], none) for path in kept],
     }
     if labels == "folder":
         columns["label"] = _folder_ids(kept, read.class_names)
-    boxes, box_labels = tf.constant(read.boxes), tf.constant(read.labels)
 
-    def load(row: dict) -> dict:
-        start, end = row.pop("start"), row.pop("end")
-        path = row.pop("path")
-        return {
-            **row,
-            "image": tf.io.read_file(path),
-            "boxes": boxes[start:end],
-            "box_labels": box_labels[start:end],
-            "name": path,
-        }
+    def load(example: dict) -> dict:
+        row = example.pop("row")
+        image = tf.io.read_file(example["name"])
+        return {**example, "image": image, **read.at(row)}
 
     dataset = tf.data.Dataset.from_tensor_slices(columns)
-    if input_context is not None:
-        dataset = dataset.shard(
-            input_context.num_input_pipelines, input_context.input_pipeline_id
-        )
     dataset = clean(
-        dataset.map(load, tf.data.AUTOTUNE),
+        shard(dataset, input_context).map(load, tf.data.AUTOTUNE),
         without_boxes=without_boxes,
         on_error=on_error,
-        num_classes=None,
         tally=tally,
     )
     dataset.class_names = read.class_names
@@ -161,12 +131,10 @@ def _with_suffix(path: Path) -> Path:
 def _folder_ids(paths: Sequence[Path], class_names: Sequence[str]) -> Any:
     ids = {name: place for place, name in enumerate(class_names)}
     for path in paths:
-        if path.parent.name not in ids:
-            raise ValueError(
-                invalid(
-                    "The folder of each image must be one of `class_names`",
-                    image=str(path),
-                    class_names=list(class_names),
-                )
-            )
-    return np.array([ids[path.parent.name] for path in paths], "int64")
+        require(
+            path.parent.name in ids,
+            "The folder of each image must be one of `class_names`",
+            image=str(path),
+            class_names=list(class_names),
+        )
+    return tf.constant([ids[path.parent.name] for path in paths], "int64")

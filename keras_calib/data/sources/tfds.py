@@ -11,6 +11,8 @@ from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.backend.optional import tensorflow_datasets as tfds
 from keras_calib.data.sources.voc_xml import read_annotations
 from keras_calib.data.transforms.boxes import selected
+from keras_calib.data.transforms.examples import require
+from keras_calib.data.transforms.examples import without
 from keras_calib.data.transforms.tally import Tally
 from keras_calib.data.transforms.validity import check_policies
 from keras_calib.data.transforms.validity import clean
@@ -18,8 +20,7 @@ from keras_calib.inputs.checks import check_in
 
 __all__ = ["from_tfds"]
 
-
-_PARTS = {"image", "label", "boxes", "box_labels", "mask"}
+_PARTS = ["box_labels", "boxes", "image", "label", "mask"]
 
 
 class _Leaf(NamedTuple):
@@ -49,13 +50,13 @@ def from_tfds(
     tally: Tally | None = None,
     input_context: Any = None,
 ) -> Any:
-    """Examples of a TFDS data set of images with boxes or masks.
+    """Reads examples of a TFDS data set of images with boxes or masks.
 
     The image, its class, boxes with their classes, and the mask are found by
-    the types of the features; where there are several of a type, the one
-    named `label` is taken, else `features` must say which. Images stay
-    encoded until they are cropped. The order is that of the files. Boxes are
-    taken as TFDS has them; those of its kitti count from the bottom.
+    the types of the features. Of several of one type the one named `label` is
+    taken; else `features` must say which. Images stay encoded until they are
+    cropped. The order is that of the files. Boxes are taken as TFDS has them;
+    those of its kitti count from the bottom.
 
     Args:
         name: Name of the data set, or its builder.
@@ -102,13 +103,11 @@ def from_tfds(
     check_policies(without_boxes, on_error)
     check_in("objects", objects, (None, "boxes", "mask", "both"))
     asked = dict(features or {})
-    if not set(asked) <= _PARTS:
-        raise ValueError(
-            invalid(
-                f"`features` must be for parts of {sorted(_PARTS)}",
-                features=asked,
-            )
-        )
+    require(
+        set(asked) <= set(_PARTS),
+        f"`features` must be for parts of {_PARTS}",
+        features=asked,
+    )
     if not isinstance(split, str):
         raise TypeError(invalid("`split` must be one text", split=split))
     builder = name
@@ -133,8 +132,10 @@ def from_tfds(
             try_autocache=False, input_context=input_context
         ),
     )
-    names = _class_names(leaves)
-    boxes_of = None
+    names, boxes_of = None, None
+    for part in ("box_labels", "label"):
+        if part in leaves:
+            names = list(leaves[part].feature.names)
     if annotations is not None:
         read = read_annotations(
             Path(annotations), names, on_error=on_error, tally=tally
@@ -161,9 +162,8 @@ def from_tfds(
     examples = dataset.map(convert, tf.data.AUTOTUNE)
     if boxes_of is not None:
         # Images whose file of boxes was wrong, and is counted already.
-        examples = examples.filter(lambda e: tf.logical_not(e["bad_file"])).map(
-            lambda e: {k: v for k, v in e.items() if k != "bad_file"}
-        )
+        examples = examples.filter(lambda e: ~e["bad_file"])
+        examples = examples.map(lambda e: without(e, "bad_file"))
     dataset = clean(
         examples,
         without_boxes=without_boxes,
@@ -181,60 +181,54 @@ def _find(
     """What to read, by its part in an example."""
     types = tfds.features
     leaves = list(_leaves(features))
-    pictures = [
-        x for x in leaves if isinstance(x.feature, types.Image) and not x.depth
-    ]
+
+    def single(kind: Any) -> list[_Leaf]:
+        return [
+            x for x in leaves if isinstance(x.feature, kind) and not x.depth
+        ]
+
+    pictures = single(types.Image)
     colored = [x for x in pictures if x.feature.shape[-1] != 1]
     found = {"image": _choose("image", colored or pictures, asked)}
-    labels = [
-        x
-        for x in leaves
-        if isinstance(x.feature, types.ClassLabel) and not x.depth
+    image = found["image"].path
+    masks = [
+        x for x in pictures if x.feature.shape[-1] == 1 and x.path != image
     ]
     boxes = [
         x
         for x in leaves
         if isinstance(x.feature, types.BBoxFeature) and _is_corners(x.feature)
     ]
-    masks = [
-        x
-        for x in pictures
-        if x.feature.shape[-1] == 1 and x.path != found["image"].path
-    ]
     if objects is None and not annotated:
         if boxes or "boxes" in asked:
             objects = "boxes"
         elif masks or "mask" in asked:
             objects = "mask"
+    labels = single(types.ClassLabel)
     if labels or "label" in asked:
         found["label"] = _choose("label", labels, asked)
     if objects in ("boxes", "both") and not annotated:
         found["boxes"] = _choose("boxes", boxes, asked)
-        parent = found["boxes"].path[:-1]
         marks = [
             x
             for x in leaves
             if isinstance(x.feature, types.ClassLabel)
             and x.depth
-            and x.path[:-1] == parent
+            and x.path[:-1] == found["boxes"].path[:-1]
         ]
         if marks or "box_labels" in asked:
             found["box_labels"] = _choose("box_labels", marks, asked)
     if objects in ("mask", "both"):
         found["mask"] = _choose("mask", masks, asked)
-    texts = [
-        x for x in leaves if isinstance(x.feature, types.Text) and not x.depth
-    ]
+    texts = single(types.Text)
     files = [x for x in texts if "file" in x.name] or texts
+    require(
+        bool(files) or not annotated,
+        "`annotations` needs a feature with the name of the file",
+        features=sorted(x.name for x in leaves),
+    )
     if files:
         found["name"] = files[0]
-    elif annotated:
-        raise ValueError(
-            invalid(
-                "`annotations` needs a feature with the name of the file",
-                features=sorted(x.name for x in leaves),
-            )
-        )
     return found
 
 
@@ -259,30 +253,20 @@ def _leaves(
 
 def _choose(part: str, candidates: list[_Leaf], asked: dict) -> _Leaf:
     """The feature asked for, the only one, or the one named 'label'."""
-    names = [x.name for x in candidates]
     if part in asked:
         chosen = [x for x in candidates if x.name == asked[part]]
     elif len(candidates) > 1:
         chosen = [x for x in candidates if x.path[-1] == "label"]
     else:
         chosen = candidates
-    if len(chosen) != 1:
-        raise ValueError(
-            invalid(
-                f"`features` must name the feature for {part!r}, one of those "
-                "of its type",
-                features=asked,
-                of_this_type=names,
-            )
-        )
+    require(
+        len(chosen) == 1,
+        f"`features` must name the feature for {part!r}, one of those of its "
+        "type",
+        features=asked,
+        of_this_type=[x.name for x in candidates],
+    )
     return chosen[0]
-
-
-def _class_names(leaves: dict[str, _Leaf]) -> list[str] | None:
-    for part in ("label", "box_labels"):
-        if part in leaves:
-            return list(leaves[part].feature.names)
-    return None
 
 
 def _put(tree: dict, path: tuple[str, ...], value: Any) -> None:

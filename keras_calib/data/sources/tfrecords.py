@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.boxes import selected
-from keras_calib.data.transforms.require import require
+from keras_calib.data.transforms.examples import require
+from keras_calib.data.transforms.examples import required
 from keras_calib.data.transforms.tally import Tally
 from keras_calib.data.transforms.validity import check_policies
 from keras_calib.data.transforms.validity import clean
@@ -39,7 +40,7 @@ def from_tfrecords(
     input_context: Any = None,
     num_parallel_reads: int = 16,
 ) -> Any:
-    """Examples of TFRecord files with encoded images and boxes.
+    """Reads examples of TFRecord files with encoded images and boxes.
 
     Args:
         files: Their paths, or a pattern such as `"train-*"`; `.gz` files are
@@ -53,10 +54,8 @@ def from_tfrecords(
             default; a PNG of class ids). None: not there.
         first_label: The class id that stands for the first class: 1 in
             ImageNet's files, where 0 is the background.
-        mask_classes: Values of the mask that are objects: it is read as 1
-            there and 0 elsewhere. By default all but 0 counts.
-        without_boxes: Whether to `"drop"` rows without a box, or to `"keep"`
-            them, with objectness 1.
+        mask_classes: As in `from_tfds`.
+        without_boxes: As in `from_tfds`.
         on_error: Whether to `"raise"` an error, or to `"skip"` examples with
             bad boxes or an unreadable image, and records that cannot be
             parsed.
@@ -84,20 +83,19 @@ def from_tfrecords(
     paths = _paths(files)
     if input_context is not None:
         count = input_context.num_input_pipelines
-        if len(paths) < count:
-            raise ValueError(
-                invalid(
-                    "There must be a file for each worker",
-                    files=len(paths),
-                    workers=count,
-                )
-            )
+        require(
+            len(paths) >= count,
+            "There must be a file for each worker",
+            files=len(paths),
+            workers=count,
+        )
         paths = paths[input_context.input_pipeline_id :: count]
     zipped = [path.endswith(".gz") for path in paths]
-    if any(zipped) and not all(zipped):
-        raise ValueError(
-            invalid("All `files` must be .gz, or none", files=paths)
-        )
+    require(
+        any(zipped) == all(zipped),
+        "All `files` must be .gz, or none",
+        files=paths,
+    )
     kind = "GZIP" if any(zipped) else ""
 
     def read(path: Any) -> Any:
@@ -118,24 +116,21 @@ def from_tfrecords(
         return tf.strings.join([path, ":", tf.strings.as_string(numbered[0])])
 
     def parse(path: Any, numbered: Any) -> dict:
-        _, record = numbered
-        raw = tf.io.parse_single_example(record, features)
-        name = raw[used["name"]] if "name" in used else tf.constant("")
+        raw = tf.io.parse_single_example(numbered[1], features)
+        raw = {part: raw[key] for part, key in used.items()}
+        name = raw.get("name", tf.constant(""))
         # A record without a name is called by its place.
         name = tf.cond(
-            tf.equal(name, ""),
-            lambda: place(path, numbered),
-            lambda: name,
+            tf.equal(name, ""), lambda: place(path, numbered), lambda: name
         )
-        example = {"image": raw[used["image"]], "name": name}
-        if "label" in used:
-            example["label"] = raw[used["label"]] - first_label
-        if "box_labels" in used:
-            example["box_labels"] = raw[used["box_labels"]] - first_label
-        if "ymin" in used:
-            example["boxes"] = _boxes(raw, used, example)
-        if "mask" in used:
-            example["mask"] = _mask(raw[used["mask"]], mask_classes, name)
+        example = {"image": raw["image"], "name": name}
+        for part in ("label", "box_labels"):
+            if part in raw:
+                example[part] = raw[part] - first_label
+        if "ymin" in raw:
+            example["boxes"] = _boxes(raw, name)
+        if "mask" in raw:
+            example["mask"] = _mask(raw["mask"], mask_classes, name)
         return example
 
     if on_error == "skip":
@@ -149,12 +144,10 @@ def from_tfrecords(
         dataset = without_errors(
             dataset, attempt, parts, place, "bad record", tally
         ).map(lambda _, element: element)
-    examples = dataset.map(parse, tf.data.AUTOTUNE)
     return clean(
-        examples,
+        dataset.map(parse, tf.data.AUTOTUNE),
         without_boxes=without_boxes,
         on_error=on_error,
-        num_classes=None,
         tally=tally,
     )
 
@@ -162,18 +155,18 @@ def from_tfrecords(
 def _read_keys(keys: Mapping[str, str | None] | None) -> dict[str, str]:
     keys = dict(keys or {})
     parts = {*_KEYS, "box_labels", "mask"}
-    if not set(keys) <= parts:
-        raise ValueError(
-            invalid("`keys` must be of these parts", keys=keys, parts=parts)
-        )
+    require(
+        set(keys) <= parts,
+        "`keys` must be of these parts",
+        keys=keys,
+        parts=parts,
+    )
     used = {k: v for k, v in {**_KEYS, **keys}.items() if v is not None}
-    if "image" not in used or 0 < len({*_CORNERS} & {*used}) < 4:
-        raise ValueError(
-            invalid(
-                "`keys` must leave the image, and all four corners or none",
-                keys=keys,
-            )
-        )
+    require(
+        "image" in used and len({*_CORNERS} & {*used}) in (0, 4),
+        "`keys` must leave the image, and all four corners or none",
+        keys=keys,
+    )
     return used
 
 
@@ -189,46 +182,44 @@ def _paths(files: str | Path | Sequence[str | Path]) -> list[str]:
         for path in found
         if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path)
     ]
-    if missing or not found:
-        raise ValueError(
-            invalid("`files` must be files", files=str(files), missing=missing)
-        )
+    require(
+        bool(found) and not missing,
+        "`files` must be files",
+        files=str(files),
+        missing=missing,
+    )
     return found
 
 
 def _features(used: dict[str, str]) -> dict:
-    features: dict = {
-        used["image"]: tf.io.FixedLenFeature((), tf.string),
+    one = tf.io.FixedLenFeature
+    ragged = partial(tf.io.FixedLenSequenceFeature, (), allow_missing=True)
+    kinds = {
+        "image": one((), tf.string),
+        "label": one((), tf.int64),
+        "name": one((), tf.string, ""),
+        "mask": one((), tf.string),
+        **dict.fromkeys(_CORNERS, ragged(tf.float32)),
+        "box_labels": ragged(tf.int64),
     }
-    if "label" in used:
-        features[used["label"]] = tf.io.FixedLenFeature((), tf.int64)
-    if "name" in used:
-        features[used["name"]] = tf.io.FixedLenFeature((), tf.string, "")
-    if "mask" in used:
-        features[used["mask"]] = tf.io.FixedLenFeature((), tf.string)
-    ragged = tf.io.FixedLenSequenceFeature
-    for corner in _CORNERS:
-        if corner in used:
-            features[used[corner]] = ragged((), tf.float32, allow_missing=True)
-    if "box_labels" in used:
-        features[used["box_labels"]] = ragged((), tf.int64, allow_missing=True)
-    return features
+    return {used[part]: kinds[part] for part in kinds if part in used}
 
 
-def _boxes(raw: dict, used: dict[str, str], example: dict) -> Any:
-    corners = [raw[used[corner]] for corner in _CORNERS]
+def _boxes(raw: dict, name: Any) -> Any:
+    corners = [raw[corner] for corner in _CORNERS]
     lengths = [tf.size(corner) for corner in corners]
-    if "box_labels" in example:
-        lengths.append(tf.size(example["box_labels"]))
-    require(
+    if "box_labels" in raw:
+        lengths.append(tf.size(raw["box_labels"]))
+    lengths = tf.stack(lengths)
+    # Where lengths differ, this is to speak before `tf.stack`.
+    lengths = required(
+        lengths,
         tf.reduce_all(tf.equal(lengths, lengths[0])),
         "Every box must have four corners, and a label if `keys` names one",
-        example=example["name"],
-        lengths=tf.stack(lengths),
+        example=name,
+        lengths=lengths,
     )
-    # Both run at once: where lengths differ, the check is to speak first.
-    shortest = tf.reduce_min(tf.stack(lengths))
-    return tf.stack([corner[:shortest] for corner in corners], axis=-1)
+    return tf.stack([corner[: lengths[0]] for corner in corners], axis=-1)
 
 
 def _mask(data: Any, mask_classes: Sequence[int] | None, name: Any) -> Any:
@@ -239,7 +230,8 @@ def _mask(data: Any, mask_classes: Sequence[int] | None, name: Any) -> Any:
         tf.cast(tf.io.decode_raw(header, "uint8"), "int32"), 2
     )
     png = tf.equal(tf.strings.substr(data, 0, 4), b"\x89PNG")
-    grey = require(
+    data = required(
+        data,
         png & (bits > 0) & (bits <= 8) & ((kind == 0) | (kind == 4)),
         "Masks must hold class ids: PNG files in grey of at most 8 bits, "
         "without colours or a palette",
@@ -247,9 +239,8 @@ def _mask(data: Any, mask_classes: Sequence[int] | None, name: Any) -> Any:
         bits=bits,
         kind_of_colours=kind,
     )
-    with tf.control_dependencies([grey]):
-        most = tf.bitwise.left_shift(1, bits) - 1
-        mask = tf.io.decode_png(data, channels=1)
+    most = tf.bitwise.left_shift(1, bits) - 1
+    mask = tf.io.decode_png(data, channels=1)
     # Of fewer bits, decoders make the largest value 255.
     mask = tf.cond(
         most < 255, lambda: mask // tf.cast(255 // most, "uint8"), lambda: mask

@@ -12,165 +12,58 @@ import numpy as np
 
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.data.transforms.examples import require
 from keras_calib.data.transforms.tally import Tally
 from keras_calib.data.transforms.validity import BOX_RULE
 from keras_calib.data.transforms.validity import bad_boxes
-from keras_calib.inputs.checks import check_in
 
-__all__ = ["Annotations", "VocObjects", "read_annotations", "read_voc_xml"]
+__all__ = ["Annotations", "read_annotations"]
 
 # Sizes are kept in 32 bits.
 _LONGEST_SIDE = 2**31 - 1
-
-
-class VocObjects(NamedTuple):
-    """What one file says.
-
-    Attributes:
-        names: Names of the classes of the objects.
-        boxes: Boxes `(n, 4)` as shares of the image, float64.
-        size: Height and width of the image in pixels.
-    """
-
-    names: list[str]
-    boxes: np.ndarray
-    size: tuple[int, int]
 
 
 class Annotations(NamedTuple):
     """Boxes of many images.
 
     Attributes:
-        paths: The files.
+        rows: The row of each file.
         bad: Files that were wrong and left out.
         class_names: Names of the classes, in the order of their ids.
-        labels: Their ids, int64 `(boxes,)`.
-        boxes: Boxes `(boxes, 4)`, float32.
-        splits: Where the boxes of each file begin, and their end,
-            `(files + 1,)`.
-        sizes: Heights and widths of the images `(files, 2)`, int32.
+        at: From a row to its `boxes`, `box_labels` and `image_size`. After
+            those of the files stands one without boxes.
     """
 
-    paths: list[Path]
+    rows: dict[Path, int]
     bad: list[Path]
     class_names: list[str]
-    labels: np.ndarray
-    boxes: np.ndarray
-    splits: np.ndarray
-    sizes: np.ndarray
+    at: Callable[[Any], dict]
 
     def lookup(self) -> Callable[[Any], dict]:
         """From the name of an image file to the boxes of that image."""
-        stems = [path.stem for path in self.paths + self.bad]
-        twice = {stem for stem, count in Counter(stems).items() if count > 1}
-        if twice:
-            raise ValueError(
-                invalid(
-                    "`annotations` must have one file for each name of an "
-                    "image",
-                    twice=sorted(twice)[:9],
-                )
-            )
+        none = len(self.rows)
         # Wrong files come after the row that stands for none.
-        rows = np.arange(len(stems), dtype="int64")
-        rows[len(self.paths) :] += 1
+        rows = [*self.rows.values(), *[none + 1] * len(self.bad)]
+        stems = [path.stem for path in [*self.rows, *self.bad]]
+        twice = {stem for stem, count in Counter(stems).items() if count > 1}
+        require(
+            not twice,
+            "`annotations` must have one file for each name of an image",
+            twice=sorted(twice)[:9],
+        )
         table = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer(
-                tf.constant(stems, "string"),
-                rows,
+                tf.constant(stems, "string"), tf.constant(rows, "int64")
             ),
-            default_value=-1,
+            default_value=none,
         )
-        # One row more, without boxes, for images that have no file.
-        splits = tf.constant(np.append(self.splits, self.splits[-1]))
-        sizes = tf.constant(np.append(self.sizes, [[0, 0]], axis=0), "int32")
-        labels, boxes = tf.constant(self.labels), tf.constant(self.boxes)
-        none = tf.constant(len(self.paths), "int64")
 
         def find(name: Any) -> dict:
             stem = tf.strings.regex_replace(name, r"^.*/|\.[^./]*$", "")
             row = table.lookup(stem)
-            bad = row > none
-            row = tf.where(tf.logical_or(row < 0, bad), none, row)
-            start, end = splits[row], splits[row + 1]
-            return {
-                "boxes": boxes[start:end],
-                "box_labels": labels[start:end],
-                "image_size": sizes[row],
-                "bad_file": bad,
-            }
+            return {**self.at(tf.minimum(row, none)), "bad_file": row > none}
 
         return find
-
-
-def read_voc_xml(path: str | Path, *, first_pixel: int = 0) -> VocObjects:
-    """The objects of one Pascal VOC file.
-
-    Args:
-        path: The file.
-        first_pixel: What the first pixel is called, 0 or 1. With 1, as in
-            Pascal VOC itself, `xmin` is lowered by 1; TFDS does not.
-
-    Returns:
-        Names, boxes and size, a `VocObjects`.
-
-    Raises:
-        OSError: If the file cannot be read.
-        ValueError: If it is not in this form, the image has no pixels or
-            too many, or a box is none.
-
-    Reference:
-        Everingham et al., The PASCAL Visual Object Classes Challenge, IJCV
-        2010, https://doi.org/10.1007/s11263-009-0275-4
-    """
-    check_in("first_pixel", first_pixel, (0, 1))
-    try:
-        root = ElementTree.parse(path).getroot()
-        size = tuple(
-            int(float(root.findtext(f"size/{side}", "nan")))
-            for side in ("height", "width")
-        )
-        names, boxes = [], []
-        for item in root.iter("object"):
-            name = item.findtext("name", "").strip()
-            if not name:
-                raise ValueError("an object without <name>")
-            names.append(name)
-            corners = [
-                float(item.findtext(f"bndbox/{corner}", "nan"))
-                for corner in ("ymin", "xmin", "ymax", "xmax")
-            ]
-            boxes.append(corners)
-    except (
-        ElementTree.ParseError,
-        LookupError,
-        OverflowError,
-        ValueError,
-    ) as error:
-        raise ValueError(
-            invalid(
-                "Annotations must be Pascal VOC files with <size> and <bndbox>",
-                file=str(path),
-                error=str(error),
-            )
-        ) from error
-    if not 0 < min(size) <= max(size) <= _LONGEST_SIDE:
-        raise ValueError(
-            invalid(
-                "An image must have a height and a width of 1 to "
-                f"{_LONGEST_SIDE} pixels",
-                file=str(path),
-                size=size,
-            )
-        )
-    corners = np.array(boxes, "float64").reshape(-1, 4)
-    corners -= [first_pixel, first_pixel, 0, 0]
-    shares = corners / [*size, *size]
-    if bad_boxes(shares).any():
-        raise ValueError(
-            invalid(BOX_RULE, file=str(path), boxes=boxes, size=size)
-        )
-    return VocObjects(names, np.clip(shares, 0.0, 1.0), size)
 
 
 def read_annotations(
@@ -192,25 +85,11 @@ def read_annotations(
         paths = sorted(
             path for path in folder.rglob("*") if path.suffix.lower() == ".xml"
         )
-    if not paths:
-        raise ValueError(
-            invalid(
-                "`annotations` must hold the .xml files of the images",
-                annotations=str(folder),
-            )
-        )
-    read, kept, bad = [], [], []
-    for path in paths:
-        try:
-            read.append(read_voc_xml(path, first_pixel=first_pixel))
-        except (ValueError, OSError):
-            if on_error == "raise":
-                raise
-            if tally is not None:
-                tally.add("bad boxes", True, name=str(path))
-            bad.append(path)
-            continue
-        kept.append(path)
+    require(
+        len(paths) > 0,
+        "`annotations` must hold the .xml files of the images",
+        annotations=str(folder),
+    )
     if isinstance(class_names, str):
         raise TypeError(
             invalid(
@@ -218,38 +97,106 @@ def read_annotations(
                 class_names=class_names,
             )
         )
-    names = class_names
-    if names is None:
-        names = sorted({name for one in read for name in one.names})
+    read = {}
+    bad = []
+    for path in paths:
+        try:
+            read[path] = _read_file(path, first_pixel)
+        except (ValueError, OSError):
+            if on_error == "raise":
+                raise
+            if tally is not None:
+                tally.add("bad boxes", True, name=str(path))
+            bad.append(path)
+    marked = {name for names, *_ in read.values() for name in names}
+    names = sorted(marked) if class_names is None else list(class_names)
     ids = {name: place for place, name in enumerate(names)}
-    if len(ids) < len(names):
-        raise ValueError(
-            invalid("`class_names` must differ", class_names=list(names))
+    require(
+        len(ids) == len(names), "`class_names` must differ", class_names=names
+    )
+    require(
+        not (marked and required) or not marked.isdisjoint(ids),
+        "Objects must have names of classes",
+        names=sorted(marked)[:9],
+        class_names=names[:9],
+    )
+    labels, boxes = [], []
+    for marks, own, _ in read.values():
+        known = [i for i, name in enumerate(marks) if name in ids]
+        if tally is not None:
+            for _ in range(len(marks) - len(known)):
+                tally.add("unknown class", True)
+        labels.append([ids[marks[i]] for i in known])
+        boxes.append(own[known])
+    # The row without boxes.
+    lengths = [*map(len, labels), 0]
+    sizes = [*(size for *_, size in read.values()), (0, 0)]
+    columns = {
+        "boxes": np.concatenate([*boxes, np.zeros((0, 4))]).astype("float32"),
+        "box_labels": np.array([i for row in labels for i in row], "int64"),
+    }
+    ragged = {
+        part: tf.RaggedTensor.from_row_lengths(values, lengths)
+        for part, values in columns.items()
+    }
+    ragged["image_size"] = tf.constant(sizes, "int32")
+    return Annotations(
+        rows={path: row for row, path in enumerate(read)},
+        bad=bad,
+        class_names=names,
+        at=lambda row: {part: values[row] for part, values in ragged.items()},
+    )
+
+
+def _read_file(
+    path: Path, first_pixel: int
+) -> tuple[list[str], np.ndarray, tuple[int, ...]]:
+    """Names of the objects of one file, boxes as shares, size in pixels."""
+    try:
+        root = ElementTree.parse(path).getroot()
+        size = tuple(
+            int(float(root.findtext(f"size/{side}", "nan")))
+            for side in ("height", "width")
         )
-    marked = {name for one in read for name in one.names}
-    if marked and not marked & set(ids) and required:
+        objects = list(root.iter("object"))
+        names = [item.findtext("name", "").strip() for item in objects]
+        if "" in names:
+            raise ValueError("an object without <name>")
+        boxes = [
+            [
+                float(item.findtext(f"bndbox/{corner}", "nan"))
+                for corner in ("ymin", "xmin", "ymax", "xmax")
+            ]
+            for item in objects
+        ]
+    except (
+        ElementTree.ParseError,
+        LookupError,
+        OverflowError,
+        ValueError,
+    ) as error:
         raise ValueError(
             invalid(
-                "Objects must have names of classes",
-                names=sorted(marked)[:9],
-                class_names=list(names)[:9],
+                "Annotations must be Pascal VOC files with <size> and <bndbox>",
+                file=str(path),
+                error=str(error),
             )
-        )
-    labels, boxes, counts = [], [], []
-    for one in read:
-        known = [i for i, name in enumerate(one.names) if name in ids]
-        if tally is not None:
-            for _ in range(len(one.names) - len(known)):
-                tally.add("unknown class", True)
-        labels += [ids[one.names[i]] for i in known]
-        boxes.append(one.boxes[known])
-        counts.append(len(known))
-    return Annotations(
-        paths=kept,
-        bad=bad,
-        class_names=list(names),
-        labels=np.array(labels, "int64"),
-        boxes=np.concatenate([*boxes, np.zeros((0, 4))]).astype("float32"),
-        splits=np.concatenate([[0], np.cumsum(counts)]).astype("int64"),
-        sizes=np.array([one.size for one in read], "int32").reshape(-1, 2),
+        ) from error
+    require(
+        0 < min(size) <= max(size) <= _LONGEST_SIDE,
+        f"An image must have a height and a width of 1 to {_LONGEST_SIDE} "
+        "pixels",
+        file=str(path),
+        size=size,
     )
+    corners = np.array(boxes, "float64").reshape(-1, 4)
+    corners -= [first_pixel, first_pixel, 0, 0]
+    shares = corners / [*size, *size]
+    require(
+        not bad_boxes(shares).any(),
+        BOX_RULE,
+        file=str(path),
+        boxes=boxes,
+        size=size,
+    )
+    return names, np.clip(shares, 0.0, 1.0), size

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.data.transforms.examples import require
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.values import located
 from keras_calib.numerics.arrays import check_numbers
-from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import value_if_eager
 
 __all__ = [
@@ -35,15 +34,15 @@ NO_BOX = -3e38
 
 
 def clip_boxes(boxes: Any, window: Any) -> Any:
-    """What of each box lies in the window.
+    """Clips boxes to a window.
 
     Args:
         boxes: Boxes `(..., n, 4)` or one box `(4,)`, in any unit.
         window: Window `(..., 4)` in the same unit.
 
     Returns:
-        Boxes of the shape of `boxes`. One outside the window becomes a line
-        or a point on its border.
+        Boxes of the shape of `boxes`. A box outside the window becomes a
+        line or a point on its border.
 
     Raises:
         ValueError: If a last axis is not 4.
@@ -68,15 +67,15 @@ def clip_boxes(boxes: Any, window: Any) -> Any:
 
 
 def crop_boxes(boxes: Any, window: Any) -> Any:
-    """Boxes as they lie in an image cropped to the window.
+    """Moves boxes into an image cropped to a window.
 
     Args:
         boxes: Boxes `(..., n, 4)` or one box `(4,)`, in any unit.
         window: Window `(..., 4)` in the same unit.
 
     Returns:
-        Boxes of the shape of `boxes`, clipped, counted from the corner of the
-        window, in the same unit: `resize_boxes` rescales them.
+        Boxes of the shape of `boxes`, clipped and counted from the corner of
+        the window, in the same unit. `resize_boxes` rescales them.
 
     Raises:
         ValueError: If a last axis is not 4.
@@ -103,7 +102,7 @@ def flip_boxes(
     size: Sequence[float] = (1.0, 1.0),
     direction: str = "horizontal",
 ) -> Any:
-    """Boxes as they lie in the mirrored image.
+    """Mirrors boxes with their image.
 
     Args:
         boxes: Boxes `(..., 4)`.
@@ -139,7 +138,7 @@ def flip_boxes(
 
 
 def resize_boxes(boxes: Any, size: Any, new_size: Any) -> Any:
-    """Boxes as they lie in the resized image.
+    """Rescales boxes with their image.
 
     Args:
         boxes: Boxes `(..., 4)`.
@@ -202,14 +201,12 @@ def union_area(boxes: Any, window: Any) -> Any:
     # (..., 2, n): y first, x second, boxes last.
     low, high = tf.split(tf.linalg.matrix_transpose(boxes), 2, axis=-2)
     first, last = tf.split(window[..., None], 2, axis=-2)
-    low = tf.minimum(tf.maximum(low, first), last)
-    high = tf.minimum(tf.maximum(high, first), last)
+    low, high = (tf.minimum(tf.maximum(x, first), last) for x in (low, high))
     if boxes.shape[-2] == 1:
         return tf.reduce_prod(tf.maximum(high - low, 0)[..., 0], axis=-1)
     edges = tf.sort(tf.concat([low, high], axis=-1), axis=-1)
-    start, length = edges[..., :-1], edges[..., 1:] - edges[..., :-1]
-    start = tf.expand_dims(start, -2)
-    inside = tf.logical_and(low[..., None] <= start, start < high[..., None])
+    start, length = edges[..., None, :-1], edges[..., 1:] - edges[..., :-1]
+    inside = (low[..., None] <= start) & (start < high[..., None])
     inside = tf.cast(inside, boxes.dtype)
     # How many boxes cover each cell.
     cover = tf.matmul(
@@ -220,7 +217,7 @@ def union_area(boxes: Any, window: Any) -> Any:
 
 
 def boxes_to_mask(boxes: Any, size: Any, touched: bool = False) -> Any:
-    """Mask of the pixels that lie in a box.
+    """Draws boxes into a mask.
 
     Args:
         boxes: Boxes `(n, 4)` in pixels.
@@ -247,24 +244,21 @@ def boxes_to_mask(boxes: Any, size: Any, touched: bool = False) -> Any:
     """
     boxes = as_boxes("boxes", boxes)
     values = value_if_eager(boxes)
-    if values is not None and np.isnan(values).any():
-        # It would lie in no pixel.
+    if values is not None:
+        # NaN would lie in no pixel.
         bad = np.isnan(values).any(axis=-1)
-        raise ValueError(
-            invalid("`boxes` must not contain NaN", **located(bad))
-        )
+        if bad.any():
+            require(False, "`boxes` must not contain NaN", **located(bad))
     ymin, xmin, ymax, xmax = tf.unstack(boxes, axis=-1)
 
     def inside(low, high, count):
-        place = tf.range(count)
-        place = tf.cast(place, boxes.dtype)
+        place = tf.cast(tf.range(count), boxes.dtype)
         low, high = low[:, None], high[:, None]
         if touched:
-            within = tf.logical_and(low < place + 1, place < high)
             # An empty box touches nothing.
-            within = tf.logical_and(within, low < high)
+            within = (low < place + 1) & (place < high) & (low < high)
         else:
-            within = tf.logical_and(low <= place + 0.5, place + 0.5 < high)
+            within = (low <= place + 0.5) & (place + 0.5 < high)
         return tf.cast(within, "float32")
 
     rows = inside(ymin, ymax, size[0])
@@ -274,7 +268,7 @@ def boxes_to_mask(boxes: Any, size: Any, touched: bool = False) -> Any:
 
 
 def mask_area(mask: Any, classes: Sequence[int] | None = None) -> Any:
-    """Number of pixels of each mask that belong to an object.
+    """Counts the pixels of each mask that belong to an object.
 
     Args:
         mask: Masks `(..., height, width, 1)` of integers or bool.
@@ -296,15 +290,12 @@ def mask_area(mask: Any, classes: Sequence[int] | None = None) -> Any:
         (the object's pixels are counted), https://arxiv.org/abs/2009.06432
     """
     mask = _tensor("mask", mask)
-    if mask.shape.rank is not None and (
-        mask.shape.rank < 3 or mask.shape[-1] not in (1, None)
-    ):
-        raise ValueError(
-            invalid(
-                "`mask` must have shape (..., height, width, 1)",
-                **{"mask.shape": shape_of(mask)},
-            )
-        )
+    shape = mask.shape
+    require(
+        shape.rank is None or (shape.rank >= 3 and shape[-1] in (1, None)),
+        "`mask` must have shape (..., height, width, 1)",
+        **{"mask.shape": shape},
+    )
     # A third of the time of `count_nonzero`, which counts in int64.
     counted = tf.cast(selected(mask, classes), "int32")
     return tf.cast(tf.reduce_sum(counted, axis=(-3, -2, -1)), "float32")
@@ -314,12 +305,11 @@ def selected(values: Any, classes: Sequence[int] | None) -> Any:
     """Which integers are among the classes; None: which are not 0."""
     if classes is None:
         return tf.cast(values, "bool")
-    if np.ndim(classes) != 1:
-        raise ValueError(
-            invalid(
-                "`classes` must be a sequence of class ids", classes=classes
-            )
-        )
+    require(
+        np.ndim(classes) == 1,
+        "`classes` must be a sequence of class ids",
+        classes=classes,
+    )
     among = tf.constant(list(classes), dtype=values.dtype)
     return tf.reduce_any(tf.equal(values[..., None], among), axis=-1)
 
@@ -329,22 +319,16 @@ def as_boxes(name: str, boxes: Any, several: bool = False) -> Any:
     boxes = _tensor(name, boxes)
     if not boxes.dtype.is_floating:
         boxes = tf.cast(boxes, "float32")
-    if boxes.shape.rank is not None and (
-        boxes.shape.rank == 0 or boxes.shape[-1] not in (4, None)
-    ):
-        raise ValueError(
-            invalid(
-                f"`{name}` must be [ymin, xmin, ymax, xmax] on the last axis",
-                **{f"{name}.shape": shape_of(boxes)},
-            )
-        )
-    if several and boxes.shape.rank == 1:
-        raise ValueError(
-            invalid(
-                f"`{name}` must have shape (..., n, 4)",
-                **{f"{name}.shape": shape_of(boxes)},
-            )
-        )
+    shape = boxes.shape
+    received = {f"{name}.shape": shape}
+    require(
+        shape.rank is None or (shape.rank > 0 and shape[-1] in (4, None)),
+        f"`{name}` must be [ymin, xmin, ymax, xmax] on the last axis",
+        **received,
+    )
+    if several:
+        rule = f"`{name}` must have shape (..., n, 4)"
+        require(shape.rank != 1, rule, **received)
     return boxes
 
 

@@ -11,11 +11,13 @@ import numpy as np
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.boxes import clip_boxes
-from keras_calib.data.transforms.class_names import named_like
+from keras_calib.data.transforms.examples import check_box_labels
+from keras_calib.data.transforms.examples import check_parts
+from keras_calib.data.transforms.examples import name_of
+from keras_calib.data.transforms.examples import named_like
+from keras_calib.data.transforms.examples import require
 from keras_calib.data.transforms.painting import with_objects
-from keras_calib.data.transforms.require import require
 from keras_calib.data.transforms.tally import Tally
-from keras_calib.data.transforms.validity import check_box_labels
 from keras_calib.data.transforms.validity import clean
 from keras_calib.data.transforms.validity import require_boxes
 from keras_calib.inputs.checks import check_in
@@ -50,7 +52,7 @@ def class_map(
     drop: Iterable[str] = (),
     hierarchy: Mapping[str, Any] | None = None,
 ) -> ClassMap:
-    """Classes merged, left out, or reduced to the leaves of a hierarchy.
+    """Merges classes, drops them, or keeps the leaves of a hierarchy.
 
     Args:
         class_names: Names of the classes in the order of their ids.
@@ -85,28 +87,27 @@ def class_map(
         )
     merge, drop = dict(merge or {}), set(drop)
     known = set(class_names)
-    _check_names("merge", merge, known)
-    _check_names("drop", drop, known)
-    parents = _parents(hierarchy or {})
-    if hierarchy and not parents & known:
-        raise ValueError(
-            invalid(
-                "`hierarchy` must have classes above others, by the names in "
-                "`class_names`",
-                parents=sorted(parents)[:9],
-            )
+    for argument, named in (("merge", {*merge}), ("drop", drop)):
+        require(
+            named <= known,
+            f"`{argument}` must name classes",
+            unknown=sorted(named - known),
         )
+    parents = _parents(hierarchy or {})
+    require(
+        not hierarchy or bool(parents & known),
+        "`hierarchy` must have classes above others, by the names in "
+        "`class_names`",
+        parents=sorted(parents)[:9],
+    )
     drop |= parents & known
     onto = set(merge.values())
     lost = drop & ({*merge} | onto) | {*merge} & onto
-    if lost:
-        raise ValueError(
-            invalid(
-                "`merge` must not name classes that are left out or merged "
-                "themselves",
-                lost=sorted(lost),
-            )
-        )
+    require(
+        not lost,
+        "`merge` must not name classes that are left out or merged themselves",
+        lost=sorted(lost),
+    )
     new: dict[str, int] = {}
     ids = []
     for name in class_names:
@@ -114,10 +115,7 @@ def class_map(
             ids.append(-1)
             continue
         ids.append(new.setdefault(merge.get(name, name), len(new)))
-    if not new:
-        raise ValueError(
-            invalid("A class must be left", class_names=list(class_names))
-        )
+    require(bool(new), "A class must be left", class_names=list(class_names))
     return ClassMap(np.array(ids, "int64"), list(new))
 
 
@@ -151,18 +149,18 @@ def map_classes(
         https://arxiv.org/abs/2009.06432
     """
     spec = dataset.element_spec
-    if not {"label", "box_labels"} & set(spec):
-        raise ValueError(
-            invalid("Examples must have labels", parts=sorted(spec))
-        )
+    require(
+        not {"label", "box_labels"}.isdisjoint(spec),
+        "Examples must have labels",
+        parts=sorted(spec),
+    )
+    check_in("without_boxes", without_boxes, ("drop", "keep"))
     ids, count = tf.constant(classes.ids), len(classes.ids)
     none = tf.constant(2**31 - 1, "int64")
 
-    check_in("without_boxes", without_boxes, ("drop", "keep"))
-
     def new(old: Any) -> Any:
         old = tf.cast(old, "int64")
-        known = tf.logical_and(old >= 0, old < count)
+        known = (old >= 0) & (old < count)
         return tf.where(known, tf.gather(ids, tf.where(known, old, 0)), none)
 
     def convert(example: dict) -> dict:
@@ -174,7 +172,7 @@ def map_classes(
             kept = labels >= 0
             if "boxed" in example:
                 # The whole image, in place of boxes, is of no class.
-                kept = tf.logical_or(kept, tf.logical_not(example["boxed"]))
+                kept |= ~example["boxed"]
             example["box_labels"] = tf.boolean_mask(labels, kept)
             if "boxes" in example:
                 example["boxes"] = tf.boolean_mask(example["boxes"], kept)
@@ -192,10 +190,10 @@ def map_classes(
 
 
 def cap_classes(dataset: Any, cap: int, num_classes: int) -> Any:
-    """At most `cap` examples of each class: the first ones.
+    """Keeps the first `cap` examples of each class.
 
-    For the training split: a test split keeps its frequencies. The first of
-    files in random order are a random choice; of sorted files they are not.
+    Use it for the training split: a test split keeps its frequencies. The
+    first examples are a random choice only where files are in random order.
 
     Args:
         dataset: Examples with `label`, in an order that does not change.
@@ -215,18 +213,14 @@ def cap_classes(dataset: Any, cap: int, num_classes: int) -> Any:
     """
     check_integer("cap", cap, 1)
     check_integer("num_classes", num_classes, 1)
-    spec = dataset.element_spec
-    if "label" not in spec:
-        raise ValueError(
-            invalid("Examples must have 'label'", parts=sorted(spec))
-        )
+    check_parts(dataset.element_spec, "label")
 
     def count(counts: Any, example: dict) -> tuple[Any, Any]:
         label = tf.cast(example["label"], "int64")
         require(
-            tf.logical_and(label >= 0, label < num_classes),
+            (label >= 0) & (label < num_classes),
             f"Labels must be >= 0 and < num_classes={num_classes}",
-            example=example.get("name", ""),
+            example=name_of(example),
             label=label,
         )
         place = tf.clip_by_value(tf.reshape(label, [1, 1]), 0, num_classes - 1)
@@ -256,14 +250,7 @@ def label_by_largest(dataset: Any) -> Any:
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section A.2,
         https://arxiv.org/abs/2009.06432
     """
-    spec = dataset.element_spec
-    if not {"boxes", "box_labels"} <= set(spec):
-        raise ValueError(
-            invalid(
-                "Examples must have 'boxes' and 'box_labels'",
-                parts=sorted(spec),
-            )
-        )
+    check_parts(dataset.element_spec, "boxes", "box_labels")
 
     def label(example: dict) -> dict:
         example = check_box_labels(example)
@@ -275,14 +262,6 @@ def label_by_largest(dataset: Any) -> Any:
         return {**example, "label": example["box_labels"][tf.argmax(area)]}
 
     return named_like(with_objects(dataset).map(label), dataset)
-
-
-def _check_names(argument: str, names: Iterable, known: set[str]) -> None:
-    unknown = set(names) - known
-    if unknown:
-        raise ValueError(
-            invalid(f"`{argument}` must name classes", unknown=sorted(unknown))
-        )
 
 
 def _parents(hierarchy: Mapping[str, Any]) -> set[str]:

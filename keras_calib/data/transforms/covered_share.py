@@ -3,20 +3,20 @@
 from collections.abc import Sequence
 from typing import Any
 
-from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.boxes import NO_BOX
 from keras_calib.data.transforms.boxes import as_boxes
 from keras_calib.data.transforms.boxes import mask_area
 from keras_calib.data.transforms.boxes import selected
 from keras_calib.data.transforms.boxes import union_area
-from keras_calib.data.transforms.require import require
-from keras_calib.numerics.arrays import shape_of
+from keras_calib.data.transforms.examples import require
+from keras_calib.inputs.checks import check_in
 
 __all__ = [
     "check_mask_classes",
     "covered_share",
     "known_boxes",
+    "object_source",
     "objectness",
     "objectness_from_mask",
 ]
@@ -29,7 +29,7 @@ def objectness(
     classes: Sequence[int] | None = None,
     box_labels: Any = None,
 ) -> Any:
-    """Share of the window that the union of the boxes covers, exact.
+    """Computes the share of a window that boxes cover, exactly.
 
     Args:
         window: Window `(..., 4)`, `[ymin, xmin, ymax, xmax]`.
@@ -57,28 +57,21 @@ def objectness(
     """
     window = as_boxes("window", window)
     boxes = as_boxes("boxes", boxes, several=True)
-    if (classes is None) != (box_labels is None):
-        raise ValueError(
-            invalid(
-                "`classes` and `box_labels` must be given together",
-                classes=classes,
-                box_labels=box_labels,
-            )
-        )
-    finite = tf.reduce_all(tf.math.is_finite(boxes))
+    require(
+        (classes is None) == (box_labels is None),
+        "`classes` and `box_labels` must be given together",
+        classes=classes,
+        box_labels=box_labels,
+    )
     ordered = tf.reduce_all(boxes[..., :2] <= boxes[..., 2:])
     require(
-        tf.logical_and(finite, ordered),
+        tf.reduce_all(tf.math.is_finite(boxes)) & ordered,
         "`boxes` must be finite, with ymin <= ymax and xmin <= xmax",
         boxes=boxes,
     )
+    size = window[..., 2:] - window[..., :2]
     require(
-        tf.reduce_all(
-            tf.logical_and(
-                window[..., :2] < window[..., 2:],
-                tf.math.is_finite(window[..., 2:] - window[..., :2]),
-            )
-        ),
+        tf.reduce_all((size > 0) & tf.math.is_finite(size)),
         "`window` must have a height and a width above 0, finite",
         window=window,
     )
@@ -106,27 +99,44 @@ def known_boxes(
     )
 
 
-def check_mask_classes(classes: Sequence[int] | None) -> None:
-    """Raises ValueError if 0 counts, where a mask is changed to hold others.
+def object_source(
+    parts: dict, objects: str | None, classes: Sequence[int] | None
+) -> str | None:
+    """Whether boxes or the mask say where objects are; None if neither."""
+    check_in("objects", objects, (None, "boxes", "mask"))
+    if objects is None:
+        objects = next((p for p in ("boxes", "mask") if p in parts), None)
+    require(
+        objects != "boxes" or classes is None or "box_labels" in parts,
+        "Examples must have 'box_labels' for `classes`",
+        classes=classes,
+        parts=sorted(parts),
+    )
+    require(
+        objects is None or objects in parts,
+        "Examples must have what `objects` names",
+        objects=objects,
+        parts=sorted(parts),
+    )
+    return objects
 
-    0 is then what stands where no object is.
-    """
-    if classes is not None and 0 in classes:
-        raise ValueError(
-            invalid(
-                "`classes` of masks must be above 0 where layers move them",
-                classes=classes,
-            )
-        )
+
+def check_mask_classes(classes: Sequence[int] | None) -> None:
+    """Raises ValueError if 0 counts, which stands for no object in layers."""
+    require(
+        classes is None or 0 not in classes,
+        "`classes` of masks must be above 0 where layers move them",
+        classes=classes,
+    )
 
 
 def objectness_from_mask(
     mask: Any, *, classes: Sequence[int] | None = None
 ) -> Any:
-    """Share of the mask that belongs to an object.
+    """Computes the share of a mask that belongs to objects.
 
-    For data with masks, and for augmentations that turn boxes into other
-    shapes: the mask goes through the same transform as the image.
+    Use it for data with masks, and for augmentations that turn boxes into
+    other shapes: the mask goes through the same transform as the image.
 
     Args:
         mask: Masks `(..., height, width, 1)` of integers or bool.
@@ -149,10 +159,10 @@ def objectness_from_mask(
     """
     area = mask_area(mask, classes)
     mask = tf.convert_to_tensor(mask)
-    height, width = mask.shape[-3], mask.shape[-2]
-    if 0 in (height, width):
-        raise ValueError(
-            invalid("`mask` must have pixels", **{"mask.shape": shape_of(mask)})
-        )
+    require(
+        mask.shape.rank is None or 0 not in mask.shape[-3:-1],
+        "`mask` must have pixels",
+        **{"mask.shape": mask.shape},
+    )
     pixels = tf.reduce_prod(tf.shape(mask)[-3:-1])
     return area / tf.cast(pixels, "float32")

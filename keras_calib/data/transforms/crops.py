@@ -10,27 +10,50 @@ An example is a dict:
 - `label`: the class id; `name`: a string, for errors; anything else is kept.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.cropping import Cropping
-from keras_calib.data.transforms.cropping import complete
+from keras_calib.data.transforms.boxes import crop_boxes
+from keras_calib.data.transforms.boxes import flip_boxes
+from keras_calib.data.transforms.boxes import resize_boxes
+from keras_calib.data.transforms.covered_share import covered_share
+from keras_calib.data.transforms.covered_share import known_boxes
+from keras_calib.data.transforms.covered_share import object_source
+from keras_calib.data.transforms.covered_share import objectness_from_mask
+from keras_calib.data.transforms.decoding import cut
+from keras_calib.data.transforms.decoding import read_window
+from keras_calib.data.transforms.examples import name_of
+from keras_calib.data.transforms.examples import require
+from keras_calib.data.transforms.examples import required
+from keras_calib.data.transforms.examples import without
+from keras_calib.data.transforms.painting import paint
+from keras_calib.data.transforms.validity import read_parts
+from keras_calib.data.transforms.validity import require_boxes
+from keras_calib.data.transforms.validity import same_shape
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_integer
 
 __all__ = [
+    "Cropping",
     "center_crop",
-    "check_range",
+    "center_cropping",
     "check_seed",
+    "complete",
+    "random_bits",
+    "random_cropping",
     "random_resized_crop",
-    "read_size",
+    "shown_window",
 ]
+
+# Draws of a crop, until one lies inside the image.
+_TRIES = 10
 
 
 def random_resized_crop(
@@ -46,14 +69,14 @@ def random_resized_crop(
     interpolation: str = "bilinear",
     antialias: bool = False,
 ) -> dict:
-    """A random part of an image at the size wanted, with all that is in it.
+    """Crops an example at random, and resizes it with all that is in it.
 
-    A window is cut out (of a JPEG only this part is decoded), resized, and
-    mirrored in half of the cases; boxes and mask go the same way. Its area is
+    A window is cut out, resized, and mirrored in half of the cases; boxes and
+    mask go the same way. Of a JPEG only the window is decoded. Its area is
     drawn evenly from `scale`, the logarithm of its aspect ratio from `ratio`,
-    until it fits; after ten draws it is the largest part of the middle whose
-    ratio is allowed. `objectness` is the share of the window that objects
-    cover, computed before anything is resized.
+    until it fits. After ten draws it is the largest part of the middle with an
+    allowed ratio. `objectness` is the share of the window that objects cover,
+    computed before anything is resized.
 
     Args:
         example: A dict with `image`, and `boxes` or `mask` or neither; see
@@ -100,10 +123,10 @@ def random_resized_crop(
         Deeper with Convolutions, CVPR 2015, section 6 (the crop, in the form
         that ImageNet recipes have given it), https://arxiv.org/abs/1409.4842
     """
-    cropping = Cropping(
-        read_size(size),
-        check_range("scale", scale, most=1.0),
-        check_range("ratio", ratio),
+    cropping = random_cropping(
+        size,
+        scale,
+        ratio,
         flip=flip,
         interpolation=interpolation,
         antialias=antialias,
@@ -121,7 +144,7 @@ def center_crop(
     interpolation: str = "bilinear",
     antialias: bool = False,
 ) -> dict:
-    """The middle of an image at the size wanted, with all that is in it.
+    """Crops the middle of an example, and resizes it with all that is in it.
 
     Args:
         example: As in `random_resized_crop`.
@@ -150,50 +173,218 @@ def center_crop(
         He et al., Deep Residual Learning for Image Recognition, CVPR 2016,
         section 4.1, https://arxiv.org/abs/1512.03385
     """
-    check_above("fraction", fraction, 0.0)
-    check_at_most("fraction", fraction, 1.0)
-    cropping = Cropping(
-        read_size(size),
-        fraction=fraction,
-        interpolation=interpolation,
-        antialias=antialias,
+    cropping = center_cropping(
+        size, fraction, interpolation=interpolation, antialias=antialias
     )
     return complete(cropping, example, None, classes, objects)
 
 
-def read_size(size: int | Sequence[int]) -> tuple[int, int]:
-    """Height and width, checked."""
-    if np.shape(size) not in ((), (2,)):
-        raise ValueError(
-            invalid("`size` must be one integer or two", size=size)
+class Cropping(NamedTuple):
+    """How examples are cropped: the arguments of `random_resized_crop`."""
+
+    size: tuple[int, int]
+    scale: tuple[float, float] | None = None
+    ratio: tuple[float, float] | None = None
+    flip: bool = False
+    fraction: float = 1.0
+    interpolation: str = "bilinear"
+    antialias: bool = False
+
+    def apply(self, example: dict, seed: Any = None) -> dict:
+        """Crops image and mask; boxes stay those of the whole image.
+
+        Adds `mask_in_window` (the mask before it was resized), `pixels` (the
+        window `[top, left, height, width]`), `size` of the image, `flipped`.
+        """
+        choose, flipped = self._center, tf.constant(False)
+        if self.scale is not None:
+            draws = random_bits([3], seed)
+            choose = self._random(draws[:2])
+            flipped = draws[2] < 0 if self.flip else flipped
+        name = name_of(example)
+        part, window, size = read_window(example["image"], name, choose)
+        if "image_size" in example:
+            require(
+                same_shape(size, example["image_size"]),
+                "Boxes must be of an image of the shape of this one",
+                example=name,
+                size=size,
+                size_in_annotation=example["image_size"],
+            )
+        part = paint(part, window, size, example)
+        image = tf.image.resize(
+            part, self.size, self.interpolation, antialias=self.antialias
         )
+        out = dict(example)
+        if "mask" in example:
+            own = tf.shape(example["mask"])
+            mask = required(
+                example["mask"],
+                tf.reduce_all(tf.equal(own[:2], size)),
+                "`mask` must have the height and width of `image`",
+                example=name,
+                size=size,
+                mask=own,
+            )
+            out["mask_in_window"] = mask = cut(mask, window)
+            mask = tf.image.resize(mask, self.size, "nearest")
+            out["mask"] = self._flip(mask, flipped)
+        return out | {
+            "image": self._flip(tf.cast(image, "float32"), flipped),
+            "pixels": window,
+            "size": size,
+            "flipped": flipped,
+        }
+
+    def _flip(self, image: Any, flipped: Any) -> Any:
+        if not self.flip:
+            return image
+        return tf.cond(flipped, lambda: image[:, ::-1], lambda: image)
+
+    def _center(self, size: Any) -> Any:
+        wanted = tf.constant(self.size, dtype="float32")
+        # As high and wide as what is made of it.
+        scale = tf.reduce_min(tf.cast(size, "float32") / wanted)
+        extent = tf.round(wanted * scale * self.fraction)
+        extent = tf.clip_by_value(tf.cast(extent, "int32"), 1, size)
+        return tf.concat([(size - extent) // 2, extent], axis=0)
+
+    def _random(self, seed: Any) -> Callable[[Any], Any]:
+        """Area and log of the ratio even, the first of ten that fits."""
+        (least, most), ratio = self.scale, np.array(self.ratio)
+        narrow, wide = 0.5 * np.log(ratio)
+        low = np.array([least, narrow, 0.0, 0.0], "float32")
+        span = np.array([most - least, wide - narrow, 1.0, 1.0], "float32")
+
+        def choose(size: Any) -> Any:
+            draws = tf.random.stateless_uniform([_TRIES, 4], seed) * span + low
+            share, root, y, x = tf.unstack(draws, axis=1)
+            side, root = tf.sqrt(share), tf.exp(root)
+            whole = tf.cast(size, "float32")
+            extents = tf.stack([side / root, side * root], axis=1)
+            extents = tf.round(extents * tf.sqrt(tf.reduce_prod(whole)))
+            fits = tf.reduce_all(extents <= whole, axis=1)
+            first = tf.argmax(fits)
+
+            def drawn():
+                place = tf.stack([y[first], x[first]])
+                return tf.maximum(extents[first], 1.0), place
+
+            def middle():
+                # As much of it as has a ratio that is allowed.
+                own = tf.clip_by_value(whole[1] / whole[0], *ratio)
+                extent = tf.stack([whole[1] / own, whole[0] * own])
+                return tf.minimum(tf.round(extent), whole), tf.fill([2], 0.5)
+
+            extent, place = tf.cond(fits[first], drawn, middle)
+            room = whole - extent
+            corner = tf.minimum(tf.floor(place * (room + 1)), room)
+            return tf.cast(tf.concat([corner, extent], axis=0), "int32")
+
+        return choose
+
+
+def shown_window(pixels: Any, size: Any) -> Any:
+    """The window `(..., 4)` as shares of the image of size `(..., 2)`."""
+    start, extent = tf.split(pixels, 2, axis=-1)
+    corners = tf.concat([start, start + extent], axis=-1)
+    sides = tf.concat([size, size], axis=-1)
+    return tf.cast(corners, "float32") / tf.cast(sides, "float32")
+
+
+def complete(
+    cropping: Cropping,
+    example: dict,
+    seed: Any,
+    classes: Sequence[int] | None,
+    objects: str | None,
+) -> dict:
+    """One example cropped, its boxes moved along, with its objectness."""
+    example = read_parts(example)
+    source = object_source(example, objects, classes)
+    crop = cropping.apply(example, seed)
+    mask = crop.pop("mask_in_window", None)
+    if source == "mask":
+        crop["objectness"] = objectness_from_mask(mask, classes=classes)
+    window = shown_window(crop.pop("pixels"), crop.pop("size"))
+    # These speak of the image before it was cropped.
+    crop = without(crop, "painted", "painted_mask", "fill", "image_size")
+    crop["window"] = window
+    if "boxes" in example:
+        boxes = example["boxes"]
+        require_boxes(boxes, example)
+        if source == "boxes":
+            counted = known_boxes(boxes, classes, example.get("box_labels"))
+            crop["objectness"] = covered_share(window, counted)
+        boxes = crop_boxes(boxes, window)
+        boxes = resize_boxes(boxes, window[2:] - window[:2], (1.0, 1.0))
+        if cropping.flip:
+            boxes = tf.where(crop["flipped"], flip_boxes(boxes), boxes)
+        crop["boxes"] = boxes
+    if "boxed" in example and "objectness" in crop:
+        share = crop["objectness"]
+        crop["objectness"] = tf.where(example["boxed"], share, 1.0)
+    return crop
+
+
+def random_cropping(
+    size: int | Sequence[int],
+    scale: Sequence[float],
+    ratio: Sequence[float],
+    **options: Any,
+) -> Cropping:
+    """The `Cropping` of `random_resized_crop`, from checked arguments."""
+    scale, ratio = _range("scale", scale), _range("ratio", ratio)
+    check_at_most("scale[1]", scale[1], 1.0)
+    return Cropping(_size(size), scale, ratio, **options)
+
+
+def center_cropping(
+    size: int | Sequence[int], fraction: float, **options: Any
+) -> Cropping:
+    """The `Cropping` of `center_crop`, from checked arguments."""
+    check_above("fraction", fraction, 0.0)
+    check_at_most("fraction", fraction, 1.0)
+    return Cropping(_size(size), fraction=fraction, **options)
+
+
+def check_seed(seed: Any) -> Any:
+    """An integer tensor `(2,)`."""
+    tensor = None if seed is None else tf.convert_to_tensor(seed)
+    require(
+        tensor is not None and tensor.shape.is_compatible_with([2]),
+        "`seed` must be two integers, one pair per crop",
+        seed=seed,
+    )
+    return tensor
+
+
+def random_bits(shape: Sequence[int], seed: Any) -> Any:
+    """Integers of 32 random bits: seeds, or signs with even odds."""
+    return tf.random.stateless_uniform(
+        shape, seed, minval=None, maxval=None, dtype="int32"
+    )
+
+
+def _size(size: int | Sequence[int]) -> tuple[int, int]:
+    require(
+        np.shape(size) in ((), (2,)),
+        "`size` must be one integer or two",
+        size=size,
+    )
     sides = (size, size) if np.ndim(size) == 0 else tuple(size)
     for side in sides:
         check_integer("size", side, 1)
     return int(sides[0]), int(sides[1])
 
 
-def check_range(
-    name: str, bounds: Sequence[float], most: float | None = None
-) -> tuple[float, float]:
-    """The two ends of a range of positive numbers, checked."""
-    if np.shape(bounds) != (2,):
-        raise ValueError(
-            invalid(f"`{name}` must be two numbers", **{name: bounds})
-        )
+def _range(name: str, bounds: Sequence[float]) -> tuple[float, float]:
+    require(
+        np.shape(bounds) == (2,),
+        f"`{name}` must be two numbers",
+        **{name: bounds},
+    )
     low, high = bounds
     check_above(f"{name}[0]", low, 0.0)
     check_at_least(f"{name}[1]", high, low)
-    if most is not None:
-        check_at_most(f"{name}[1]", high, most)
     return float(low), float(high)
-
-
-def check_seed(seed: Any) -> Any:
-    """An integer tensor `(2,)`."""
-    shape = None if seed is None else tf.convert_to_tensor(seed).shape
-    if seed is None or not shape.is_compatible_with([2]):
-        raise ValueError(
-            invalid("`seed` must be two integers, one pair per crop", seed=seed)
-        )
-    return tf.convert_to_tensor(seed)

@@ -5,14 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.require import require
-from keras_calib.numerics.arrays import shape_of
+from keras_calib.data.transforms.examples import as_bytes
+from keras_calib.data.transforms.examples import require
+from keras_calib.data.transforms.examples import required
 
-__all__ = ["cut", "decode", "decoded", "is_encoded", "read_window"]
+__all__ = ["cut", "decode", "decoded", "read_window"]
 
 # First two and last two bytes of whole files.
 _JPEG = b"\xff\xd8\xff\xd9"
@@ -22,30 +21,21 @@ _RULE = "Every image must be readable"
 _SCOPE = "unreadable_image__see_valid_examples"
 
 
-def is_encoded(image: Any) -> bool:
-    """Whether an image is the bytes of a file."""
-    return image.dtype == tf.string
-
-
 def read_window(
     image: Any, name: Any, choose: Callable[[Any], Any]
 ) -> tuple[Any, Any, Any]:
-    """The part of an image that lies in a window.
-
-    Of a JPEG only that part is decoded.
+    """The part of an image in a window; of a JPEG only that is decoded.
 
     Args:
-        image: Bytes of a file, a string scalar, or pixels `(height, width,
-            channels)`.
-        name: Name of the example, a string scalar, for errors.
-        choose: From height and width, int32 `(2,)`, to the window `[top,
-            left, height, width]` in pixels, int32 `(4,)`.
+        image: Bytes of a file, or pixels `(height, width, channels)`.
+        name: Name of the example, for errors.
+        choose: From height and width to the window `[top, left, height,
+            width]` in pixels, int32.
 
     Returns:
-        `(pixels, window, size)`: uint8 of three channels if decoded, else in
-        the type of `image`; the window; height and width of the image.
+        Pixels of the window, the window, and height and width of the image.
     """
-    if not is_encoded(image):
+    if image.dtype != tf.string:
         return _slice(image, name, choose)
 
     def by_decoder():
@@ -56,11 +46,10 @@ def read_window(
             part = tf.image.decode_and_crop_jpeg(image, window, channels=3)
         return part, window, size
 
-    def otherwise():
-        return _slice(decode(image, name), name, choose)
-
     part, window, size = tf.cond(
-        tf.equal(_ends(image), _JPEG), by_decoder, otherwise
+        tf.equal(_ends(image), _JPEG),
+        by_decoder,
+        lambda: _slice(decode(image, name), name, choose),
     )
     part.set_shape([None, None, 3])
     window.set_shape([4])
@@ -76,24 +65,14 @@ def cut(pixels: Any, window: Any) -> Any:
 
 
 def decode(image: Any, name: Any) -> Any:
-    """Pixels `(height, width, 3)`, uint8, of the bytes of a file.
-
-    Raises:
-        ValueError: With the name of the example, if the bytes are no image;
-            in a graph, tf.errors.InvalidArgumentError.
-    """
+    """Pixels `(height, width, 3)`, uint8, of the bytes of a file."""
 
     def read(data: Any, name: Any):
-        pixels = _try_decoding(data)
-        if pixels is None:
-            raise ValueError(
-                invalid(
-                    _RULE,
-                    example=_as_bytes(name).decode(errors="replace"),
-                    bytes=len(_as_bytes(data)),
-                )
-            )
-        return pixels
+        try:
+            return decoded(data).numpy()
+        except tf.errors.InvalidArgumentError as error:
+            size = len(as_bytes(data))
+            raise _unreadable(name, bytes=size) from error
 
     def by_decoder():
         with _decoding(name):
@@ -110,10 +89,7 @@ def decode(image: Any, name: Any) -> Any:
 
 
 def decoded(image: Any) -> Any:
-    """Pixels of the bytes of a file, by a decoder of the graph.
-
-    Its errors do not say which example it was.
-    """
+    """As `decode`, with errors that do not name the example."""
     return tf.io.decode_image(image, channels=3, expand_animations=False)
 
 
@@ -131,43 +107,30 @@ def _decoding(name: Any) -> Iterator[None]:
         try:
             yield
         except tf.errors.InvalidArgumentError as error:
-            name = _as_bytes(name.numpy()).decode(errors="replace")
-            raise ValueError(invalid(_RULE, example=name)) from error
+            raise _unreadable(name.numpy()) from error
 
 
-def _as_bytes(value: Any) -> bytes:
-    """What a string tensor holds, as Python gets it in graphs and eagerly."""
-    return value.item() if isinstance(value, np.ndarray) else value
-
-
-def _try_decoding(data: Any) -> Any:
-    """Pixels, or None of bytes that are no image."""
-    try:
-        pixels = tf.io.decode_image(data, channels=3, expand_animations=False)
-    except tf.errors.InvalidArgumentError:
-        return None
-    return pixels.numpy()
+def _unreadable(name: Any, **received: Any) -> ValueError:
+    name = as_bytes(name).decode(errors="replace")
+    return ValueError(invalid(_RULE, example=name, **received))
 
 
 def _slice(
     image: Any, name: Any, choose: Callable[[Any], Any]
 ) -> tuple[Any, Any, Any]:
-    if image.shape.rank not in (3, None):
-        raise ValueError(
-            invalid(
-                "`image` must have shape (height, width, channels)",
-                **{"image.shape": shape_of(image)},
-            )
-        )
+    require(
+        image.shape.rank in (3, None),
+        "`image` must have shape (height, width, channels)",
+        **{"image.shape": image.shape},
+    )
     size = tf.shape(image)[:2]
     if not image.shape[:2].is_fully_defined() or 0 in image.shape[:2]:
-        some = require(
+        size = required(
+            size,
             tf.reduce_all(size > 0),
             "Every image must have pixels",
             example=name,
             size=size,
         )
-        with tf.control_dependencies([some]):
-            size = tf.identity(size)
     window = choose(size)
     return cut(image, window), window, size

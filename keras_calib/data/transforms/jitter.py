@@ -20,7 +20,7 @@ def color_jitter(
     contrast: float = 0.4,
     saturation: float = 0.4,
 ) -> Any:
-    """Brightness, contrast and saturation changed at random, per image.
+    """Changes brightness, contrast and saturation of each image at random.
 
     Each is a blend f x + (1 - f) y with f from [max(0, 1 - s), 1 + s]: y is
     black, the mean grey of the image, or the grey of the pixel. In this
@@ -53,12 +53,9 @@ def color_jitter(
         0.4 each is that of the ImageNet recipe of Yun et al., CutMix, ICCV
         2019, https://arxiv.org/abs/1905.04899)
     """
-    for name, strength in (
-        ("brightness", brightness),
-        ("contrast", contrast),
-        ("saturation", saturation),
-    ):
-        check_at_least(name, strength, 0.0)
+    check_at_least("brightness", brightness, 0.0)
+    check_at_least("contrast", contrast, 0.0)
+    check_at_least("saturation", saturation, 0.0)
     images = tf.cast(images, "float32")
     batch = tf.shape(images)[:-3]
     draws = tf.random.stateless_uniform(

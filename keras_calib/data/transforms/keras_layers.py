@@ -6,15 +6,16 @@ from typing import Any
 
 import keras
 
-from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.boxes import boxes_to_mask
 from keras_calib.data.transforms.boxes import resize_boxes
 from keras_calib.data.transforms.boxes import selected
 from keras_calib.data.transforms.covered_share import check_mask_classes
 from keras_calib.data.transforms.covered_share import known_boxes
+from keras_calib.data.transforms.covered_share import object_source
 from keras_calib.data.transforms.covered_share import objectness_from_mask
-from keras_calib.data.transforms.cropping import object_source
+from keras_calib.data.transforms.examples import require
+from keras_calib.data.transforms.examples import without
 
 __all__ = ["apply_layers"]
 
@@ -33,10 +34,9 @@ def apply_layers(
 ) -> dict:
     """Sends image and objects of a cropped example through Keras layers.
 
-    Rotation, shear or distortion turn boxes into other shapes, so objectness
-    is counted on the mask, which goes the same way; boxes are drawn into one
-    first. It is then that of the resized crop: within a pixel's perimeter of
-    the exact share.
+    Rotation, shear or distortion turn boxes into other shapes. Boxes are
+    therefore drawn into a mask, which goes the same way, and objectness is
+    counted on it: it is within a pixel's perimeter of the exact share.
 
     Args:
         example: What `random_resized_crop` returns.
@@ -92,9 +92,7 @@ def apply_layers(
     if "boxed" in example:
         share = tf.where(example["boxed"], share, 1.0)
     example["objectness"] = share
-    for part in ("boxes", "box_labels"):
-        example.pop(part, None)
-    return example
+    return without(example, "boxes", "box_labels")
 
 
 def _each(layers: Sequence[Any]) -> Iterator[Any]:
@@ -109,14 +107,12 @@ def _moved(layer: Any, image: Any, mask: Any) -> tuple[Any, Any]:
     """Image and mask, 1 where an object is, after one layer."""
     if isinstance(layer, keras.layers.RandomElasticTransform):
         return _distorted(layer, image, mask)
-    if not isinstance(layer, _TAKES_MASKS):
-        raise ValueError(
-            invalid(
-                "Layers must be Keras' image augmentation layers, or else do "
-                "their work in another call, with `moves=False`",
-                layer=layer,
-            )
-        )
+    require(
+        isinstance(layer, _TAKES_MASKS),
+        "Layers must be Keras' image augmentation layers, or else do "
+        "their work in another call, with `moves=False`",
+        layer=layer,
+    )
     if isinstance(layer, keras.layers.RandomGrayscale):
         # It takes no masks, and moves nothing.
         return layer(image, training=True), mask

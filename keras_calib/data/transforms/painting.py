@@ -3,15 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
-from keras_calib.backend.errors import invalid
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.boxes import boxes_to_mask
 from keras_calib.data.transforms.boxes import selected
-from keras_calib.data.transforms.class_names import named_like
 from keras_calib.data.transforms.decoding import cut
 from keras_calib.data.transforms.decoding import decode
-from keras_calib.data.transforms.decoding import is_encoded
-from keras_calib.data.transforms.validity import check_box_labels
+from keras_calib.data.transforms.examples import check_box_labels
+from keras_calib.data.transforms.examples import check_parts
+from keras_calib.data.transforms.examples import name_of
+from keras_calib.data.transforms.examples import named_like
+from keras_calib.data.transforms.examples import require
+from keras_calib.data.transforms.examples import without
 from keras_calib.data.transforms.validity import has_objects
 from keras_calib.data.transforms.validity import require_boxes
 
@@ -36,11 +38,10 @@ _ROUNDING = 1e-3
 def object_examples(
     dataset: Any, *, fill: Sequence[float] = IMAGENET_MEAN
 ) -> Any:
-    """The paper's 'mask' data set: each object by itself.
+    """Makes one example of each object: the paper's 'mask' data set.
 
-    Every example becomes as many as it has boxes. Each is labelled by its
-    box and carries that box alone; all others are painted over when it is
-    cropped, except where they overlap with it.
+    Each is labelled by its box and carries that box alone. All others are
+    painted over when it is cropped, except where they overlap with it.
 
     Args:
         dataset: Examples with `boxes`, and with `box_labels` unless all boxes
@@ -60,16 +61,14 @@ def object_examples(
         https://arxiv.org/abs/2009.06432
     """
     spec = dataset.element_spec
-    _check_has(spec, "boxes")
+    check_parts(spec, "boxes")
     if "box_labels" not in spec:
-        _check_has(spec, "label")
-    if "index" in spec:
-        raise ValueError(
-            invalid(
-                "Examples must be numbered after their objects are separated",
-                parts=sorted(spec),
-            )
-        )
+        check_parts(spec, "label")
+    require(
+        "index" not in spec,
+        "Examples must be numbered after their objects are separated",
+        parts=sorted(spec),
+    )
 
     def split(example: dict) -> Any:
         example = check_box_labels(example)
@@ -82,14 +81,14 @@ def object_examples(
         def alone(place: Any) -> dict:
             own = tf.cast(place, "int32")
             others = tf.concat([boxes[:own], boxes[own + 1 :]], axis=0)
-            # A mask shows all of them.
-            rest = {k: v for k, v in example.items() if k != "mask"}
             return {
-                **rest,
+                # A mask shows all of them.
+                **without(example, "mask"),
                 "label": labels[own],
                 "boxes": boxes[own][None],
                 "box_labels": labels[own][None],
-                **_painting(others, fill),
+                "painted": others,
+                "fill": tf.constant(fill, dtype="float32"),
             }
 
         return tf.data.Dataset.range(tf.cast(count, "int64")).map(alone)
@@ -103,10 +102,10 @@ def context_examples(
     fill: Sequence[float] = IMAGENET_MEAN,
     classes: Sequence[int] | None = None,
 ) -> Any:
-    """The paper's 'context' data set: all objects painted out.
+    """Paints all objects out: the paper's 'context' data set.
 
-    For validation too: labels are kept, so that accuracy and confidence on
-    these images tell how much a model relies on context.
+    Labels are kept: in validation, accuracy and confidence on these images
+    tell how much a model relies on context.
 
     Args:
         dataset: Examples with `boxes`, or else with `mask`.
@@ -139,47 +138,44 @@ def without_objects(
     classes: Sequence[int] | None = None,
 ) -> dict:
     """One example of the 'context' data set."""
-    context = {**example, "context": tf.constant(True)}
     if "boxes" not in example:
-        _check_has(example, "mask")
+        check_parts(example, "mask")
+    context = {
+        **example,
+        "context": tf.constant(True),
+        "fill": tf.constant(fill, dtype="float32"),
+    }
     if "boxes" in example:
         boxes = example["boxes"]
         if "painted" in example:
             boxes = tf.concat([boxes, example["painted"]], axis=0)
-        context |= {"boxes": example["boxes"][:0], **_painting(boxes, fill)}
+        context |= {"boxes": example["boxes"][:0], "painted": boxes}
         if "box_labels" in example:
             context["box_labels"] = example["box_labels"][:0]
     if "mask" in example:
         objects = selected(example["mask"], classes)
         if "painted_mask" in example:
-            before = tf.cast(example["painted_mask"], "bool")
-            objects = tf.logical_or(objects, before)
+            objects |= tf.cast(example["painted_mask"], "bool")
         context["mask"] = tf.zeros_like(example["mask"])
         context["painted_mask"] = tf.cast(objects, "uint8")
-        context["fill"] = _painting(None, fill)["fill"]
     return context
 
 
 def paint(part: Any, window: Any, size: Any, example: dict) -> Any:
-    """The cut-out part of an image with the objects in it painted over.
+    """The cut-out `window` of an image, in pixels, with objects painted over.
 
-    Args:
-        part: Pixels `(height, width, channels)`.
-        window: `[top, left, height, width]` of the part, in pixels.
-        size: Height and width of the whole image.
-        example: With `painted` or `painted_mask` and `fill`, or neither.
+    The image is of `size`. The example has `painted` or `painted_mask` and
+    `fill`, or neither.
     """
     if "painted" not in example and "painted_mask" not in example:
         return part
     fill, channels = example["fill"], part.shape[-1]
-    if channels is not None and fill.shape[0] not in (None, 1, channels):
-        raise ValueError(
-            invalid(
-                "`fill` must have one value, or one per channel",
-                fill=fill.shape[0],
-                channels=channels,
-            )
-        )
+    require(
+        channels is None or fill.shape[0] in (None, 1, channels),
+        "`fill` must have one value, or one per channel",
+        fill=fill.shape[0],
+        channels=channels,
+    )
     shape = tf.shape(part)[:2]
     over = tf.constant(False)
     if "painted" in example:
@@ -187,17 +183,16 @@ def paint(part: Any, window: Any, size: Any, example: dict) -> Any:
         over = _pixels(example["painted"], window, size, shape)
         if example["boxes"].shape[0] != 0:
             kept = _pixels(example["boxes"], window, size, shape)
-            over = tf.logical_and(over, tf.logical_not(kept))
+            over &= ~kept
     if "painted_mask" in example:
-        mask = selected(cut(example["painted_mask"], window), None)
-        over = tf.logical_or(over, mask)
+        over |= selected(cut(example["painted_mask"], window), None)
     if not part.dtype.is_floating:
         fill = tf.round(fill)
     return tf.where(over, tf.cast(fill, part.dtype), part)
 
 
 def pixel_mean(dataset: Any, *, max_examples: int | None = None) -> tuple:
-    """Mean of the pixels of each channel, over all images.
+    """Computes the mean of the pixels of each channel, over all images.
 
     Args:
         dataset: Examples with `image`.
@@ -216,8 +211,8 @@ def pixel_mean(dataset: Any, *, max_examples: int | None = None) -> tuple:
 
     def sums(example: dict) -> tuple[Any, Any]:
         image = example["image"]
-        if is_encoded(image):
-            image = decode(image, example.get("name", ""))
+        if image.dtype == tf.string:
+            image = decode(image, name_of(example))
         count = tf.size(image[..., 0])
         image = tf.cast(image, "float64")
         return tf.reduce_sum(image, axis=(0, 1)), tf.cast(count, "float64")
@@ -227,19 +222,12 @@ def pixel_mean(dataset: Any, *, max_examples: int | None = None) -> tuple:
     total, pixels = 0.0, 0.0
     for values, count in dataset.map(sums, tf.data.AUTOTUNE):
         total, pixels = total + values.numpy(), pixels + count.numpy()
-    if not pixels:
-        raise ValueError(
-            invalid("`dataset` must have images", pixels=int(pixels))
-        )
+    require(pixels > 0, "`dataset` must have images", pixels=int(pixels))
     return tuple(float(value) for value in total / pixels)
 
 
-def _painting(boxes: Any, fill: Sequence[float]) -> dict:
-    return {"painted": boxes, "fill": tf.constant(fill, dtype="float32")}
-
-
 def with_objects(dataset: Any, classes: Sequence[int] | None = None) -> Any:
-    """Drops rows that have no object of their own."""
+    """The examples that have an object of their own."""
     spec = dataset.element_spec
     if "boxed" in spec:
         dataset = dataset.filter(lambda example: example["boxed"])
@@ -255,10 +243,3 @@ def _pixels(boxes: Any, window: Any, size: Any, shape: Any) -> Any:
     low, high = tf.split(boxes * size - corner, 2, axis=-1)
     whole = [tf.floor(low + _ROUNDING), tf.math.ceil(high - _ROUNDING)]
     return tf.cast(boxes_to_mask(tf.concat(whole, axis=-1), shape), "bool")
-
-
-def _check_has(parts: dict, name: str) -> None:
-    if name not in parts:
-        raise ValueError(
-            invalid(f"Examples must have {name!r}", parts=sorted(parts))
-        )

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.data.transforms.examples import as_bytes
 from keras_calib.inputs.checks import check_in
 
 __all__ = ["Tally"]
@@ -25,10 +26,10 @@ _MOST_NAMES = 1000
 class Tally:
     """Counts what is left out, or kept without boxes, as data are read.
 
-    Counts grow each time the data set is read; those of one pass are right
-    after it has been read to its end. Annotation files are read, and counted,
-    once, when the data set is built. With a data set that a strategy
-    distributes to several workers, each counts its own.
+    Counts grow each time the data set is read. Those of one pass are right
+    after it has been read to its end. Annotation files are read and counted
+    once, when the data set is built. Where a strategy distributes the data
+    set to several workers, each worker counts its own.
 
     Args:
         None.
@@ -68,9 +69,10 @@ class Tally:
             return
 
         def note(name: Any) -> np.int64:
-            # Bytes in graphs, an array of them eagerly.
-            name = name.item() if isinstance(name, np.ndarray) else name
-            self._note(reason, name.decode(errors="replace"))
+            text = as_bytes(name).decode(errors="replace")
+            names = self._names[reason]
+            if text and len(names) < _MOST_NAMES:
+                names[text] = None
             return np.int64(0)
 
         tf.cond(
@@ -88,9 +90,9 @@ class Tally:
     def names(self) -> dict[str, list[str]]:
         """What those left out are called, by reason: the first 1000.
 
-        Files of annotations and of images by their path, records without a
-        name by file and place. Examples without boxes and objects of unknown
-        classes, which are nothing wrong, are only counted.
+        Files are named by their path, records without a name by file and
+        place. Examples without boxes and objects of unknown classes are only
+        counted: nothing is wrong with them.
         """
         return {reason: [*names] for reason, names in self._names.items()}
 
@@ -100,8 +102,3 @@ class Tally:
             variable.assign(0)
         for names in self._names.values():
             names.clear()
-
-    def _note(self, reason: str, name: str) -> None:
-        names = self._names[reason]
-        if name and len(names) < _MOST_NAMES:
-            names[name] = None

@@ -8,11 +8,13 @@ import numpy as np
 
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.boxes import NO_BOX
+from keras_calib.data.transforms.boxes import as_boxes
 from keras_calib.data.transforms.boxes import selected
-from keras_calib.data.transforms.class_names import named_like
 from keras_calib.data.transforms.decoding import decoded
-from keras_calib.data.transforms.decoding import is_encoded
-from keras_calib.data.transforms.require import require
+from keras_calib.data.transforms.examples import check_box_labels
+from keras_calib.data.transforms.examples import name_of
+from keras_calib.data.transforms.examples import named_like
+from keras_calib.data.transforms.examples import require
 from keras_calib.data.transforms.tally import Tally
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
@@ -20,10 +22,10 @@ from keras_calib.inputs.checks import check_integer
 __all__ = [
     "BOX_RULE",
     "bad_boxes",
-    "check_box_labels",
     "check_policies",
     "clean",
     "has_objects",
+    "read_parts",
     "require_boxes",
     "same_shape",
     "valid_examples",
@@ -34,20 +36,18 @@ BOX_RULE = (
     "Boxes must be [ymin, xmin, ymax, xmax] as shares of the image, finite, "
     "with a height and a width above 0, at least partly inside it"
 )
-# Of the decoded image, while examples are looked at.
-_SIZE = "size of the image"
 
 
 def valid_examples(
     dataset: Any, *, num_classes: int | None = None, tally: Tally | None = None
 ) -> Any:
-    """The examples that are what they say; the others are left out.
+    """Leaves out examples with bad boxes, labels, masks or images.
 
-    Looks at boxes (finite, with an area, not outside the image), labels,
-    the size of masks, and decodes the images to see whether they can be read,
-    which costs as much as an epoch without training. Without this, such an
-    example stops the pipeline, with an error that names it, unless only a
-    decoder can tell that the middle of a file is broken.
+    Boxes must be finite, with an area, not outside the image. Images are
+    decoded to see whether they can be read, which costs as much as an epoch
+    without training. A bad example that is not left out stops the pipeline,
+    with an error that names it, unless only a decoder can tell that the
+    middle of a file is broken.
 
     Args:
         dataset: Examples, see `random_resized_crop`.
@@ -68,24 +68,16 @@ def valid_examples(
     if num_classes is not None:
         check_integer("num_classes", num_classes, 2)
 
-    def is_valid(example: dict) -> Any:
+    def is_valid(size: Any, example: dict) -> Any:
         good = tf.constant(True)
-        for reason, bad in _problems(example, num_classes):
-            bad = tf.logical_and(good, bad)
+        for reason, bad in _problems(size, example, num_classes):
             if tally is not None:
-                tally.add(reason, bad, name=_name_of(example))
-            good = tf.logical_and(good, tf.logical_not(bad))
+                tally.add(reason, good & bad, name=name_of(example))
+            good &= ~bad
         return good
 
-    checked = dataset
-    if "image" in dataset.element_spec:
-        checked = _readable(dataset, tally)
-    valid = checked.filter(is_valid)
-    if _SIZE in valid.element_spec:
-        valid = valid.map(
-            lambda example: {k: v for k, v in example.items() if k != _SIZE}
-        )
-    return named_like(valid, dataset)
+    valid = _with_size(dataset, tally).filter(is_valid)
+    return named_like(valid.map(lambda _, example: example), dataset)
 
 
 def without_errors(
@@ -96,21 +88,11 @@ def without_errors(
     reason: str,
     tally: Tally | None,
 ) -> Any:
-    """The elements that `work` does not fail on.
+    """Leaves out the elements that `work` fails on, and counts them.
 
-    Errors from where the elements come are none of `work`, and stay errors.
-
-    Args:
-        dataset: A `tf.data.Dataset`.
-        work: What may fail, done eagerly; returns integers, or None.
-        needed: The tensors that it takes, a sequence, of an element.
-        name_of: What an element is called, a string scalar, of the element.
-        reason: Why those are left out that it fails on.
-        tally: Where to count them.
-
-    Returns:
-        A `tf.data.Dataset` of pairs: what `work` returned, int32, and the
-        element, a tuple.
+    Errors from where the elements come are not caught. `work` runs eagerly on
+    the tensors that `needed` takes from an element, and returns integers or
+    None. The result has pairs of these integers and the element, a tuple.
     """
 
     def attempt(*values: Any) -> tuple[np.bool_, np.ndarray]:
@@ -130,40 +112,36 @@ def without_errors(
 
     def look(good: Any, _: Any, element: Any) -> Any:
         if tally is not None:
-            bad = tf.logical_not(good)
-            tally.add(reason, bad, name=name_of(*element))
+            tally.add(reason, ~good, name=name_of(*element))
         return good
 
     judged = dataset.map(judge, tf.data.AUTOTUNE, deterministic=True)
     return judged.filter(look).map(lambda _, found, element: (found, element))
 
 
-def _readable(dataset: Any, tally: Any) -> Any:
-    """Leaves out files that no decoder can read, by decoding them."""
-    if not is_encoded(dataset.element_spec["image"]):
-        return dataset
+def _with_size(dataset: Any, tally: Tally | None) -> Any:
+    """Pairs of height and width of the image and the example.
 
-    def size_of(image: Any) -> list[int]:
-        return decoded(image).shape[:2].as_list()
-
-    def image_of(example: dict) -> list[Any]:
-        return [example["image"]]
-
+    Files that no decoder can read are left out, which decodes all of them.
+    """
+    image = dataset.element_spec.get("image")
+    if image is None:
+        return dataset.map(lambda example: (tf.constant([0, 0]), example))
+    if image.dtype != tf.string:
+        return dataset.map(lambda e: (tf.shape(e["image"])[:2], e))
     readable = without_errors(
-        dataset, size_of, image_of, _name_of, "unreadable image", tally
+        dataset,
+        lambda image: decoded(image).shape[:2].as_list(),
+        lambda example: [example["image"]],
+        name_of,
+        "unreadable image",
+        tally,
     )
-    return readable.map(lambda size, example: {**example[0], _SIZE: size})
-
-
-def _name_of(example: dict) -> Any:
-    return example.get("name", tf.constant(""))
+    return readable.map(lambda size, element: (size, element[0]))
 
 
 def bad_boxes(boxes: Any) -> Any:
-    """Which rows `(..., n, 4)` are no boxes of an image; `NO_BOX` is fine.
-
-    Of tensors, and of NumPy arrays as they are.
-    """
+    """Which rows `(..., n, 4)` are no boxes; `NO_BOX` is fine."""
     low, high = boxes[..., :2], boxes[..., 2:]
     # Further out than the image is wide, they are not shares of it.
     near = (low >= -1) & (high <= 2)
@@ -172,39 +150,42 @@ def bad_boxes(boxes: Any) -> Any:
 
 
 def require_boxes(boxes: Any, example: dict) -> Any:
-    """Raises, with the name of the example, unless all of them are boxes.
-
-    Returns:
-        The operation that looks, as `require`.
-    """
+    """`require`, with the name of the example, that all of them are boxes."""
     return require(
-        tf.logical_not(tf.reduce_any(bad_boxes(boxes))),
+        ~tf.reduce_any(bad_boxes(boxes)),
         BOX_RULE,
-        example=_name_of(example),
+        example=name_of(example),
         boxes=boxes,
     )
 
 
-def check_box_labels(example: dict) -> dict:
-    """The example, if each of its boxes has one label."""
-    if not {"boxes", "box_labels"} <= set(example):
-        return example
-    boxes, labels = (
-        tf.convert_to_tensor(example[k]) for k in ("boxes", "box_labels")
-    )
-    counts = tf.shape(boxes)[0], tf.shape(labels)[0]
-    known = boxes.shape[0] is not None and boxes.shape[0] == labels.shape[0]
-    if not known:
-        match = require(
-            tf.equal(*counts),
-            "Each box must have one label",
-            example=_name_of(example),
-            boxes=counts[0],
-            box_labels=counts[1],
+def read_parts(example: dict) -> dict:
+    """The example with tensors of the types and shapes that crops need."""
+    example = check_box_labels(dict(example))
+    for part in ("image", "name", "painted", "painted_mask", "image_size"):
+        if part in example:
+            example[part] = tf.convert_to_tensor(example[part])
+    if "boxes" in example:
+        boxes = tf.cast(example["boxes"], "float32")
+        if boxes.shape.rank != 2:
+            boxes = tf.reshape(boxes, [-1, 4])
+        example["boxes"] = as_boxes("boxes", boxes)
+    if "mask" in example:
+        mask = tf.convert_to_tensor(example["mask"])
+        if mask.dtype == tf.bool:
+            mask = tf.cast(mask, "uint8")
+        require(
+            mask.shape.rank == 3 and mask.shape[-1] in (None, 1),
+            "`mask` must have shape (height, width, 1)",
+            **{"mask.shape": mask.shape},
         )
-        with tf.control_dependencies([match]):
-            labels = tf.identity(labels)
-    return {**example, "box_labels": labels}
+        require(
+            mask.dtype.is_integer,
+            "`mask` must hold integers",
+            dtype=mask.dtype.name,
+        )
+        example["mask"] = mask
+    return example
 
 
 def has_objects(example: dict, classes: Sequence[int] | None = None) -> Any:
@@ -252,7 +233,7 @@ def clean(
     def look(example: dict) -> Any:
         some = has_objects(example)
         if tally is not None:
-            tally.add("without boxes", tf.logical_not(some))
+            tally.add("without boxes", ~some)
         return some
 
     if without_boxes == "drop":
@@ -262,9 +243,9 @@ def clean(
         boxed = look(example)
         kept = {**example, "boxed": boxed}
         if "boxed" in example:
-            kept["boxed"] = tf.logical_and(boxed, example["boxed"])
+            kept["boxed"] = boxed & example["boxed"]
         if by_boxes:
-            missing = tf.cast(tf.logical_not(boxed), "int32")
+            missing = tf.cast(~boxed, "int32")
             # The whole image, of no class.
             whole = tf.tile([[0.0, 0.0, 1.0, 1.0]], [missing, 1])
             kept["boxes"] = tf.concat([example["boxes"], whole], axis=0)
@@ -277,29 +258,25 @@ def clean(
     return named_like(dataset.map(fill), dataset)
 
 
-def _problems(example: dict, num_classes: int | None):
+def _problems(size: Any, example: dict, num_classes: int | None):
     """Reasons not to take an example, and whether each holds."""
     if "boxes" in example:
         bad = tf.reduce_any(bad_boxes(example["boxes"]))
         if "box_labels" in example:
             counts = [tf.shape(example[k])[0] for k in ("boxes", "box_labels")]
-            bad = tf.logical_or(bad, counts[0] != counts[1])
+            bad |= counts[0] != counts[1]
         yield "bad boxes", bad
     if num_classes is not None:
         for part in ("label", "box_labels"):
             if part in example:
                 ids = example[part]
-                wrong = tf.logical_or(ids < 0, ids >= num_classes)
+                wrong = (ids < 0) | (ids >= num_classes)
                 yield "bad label", tf.reduce_any(wrong)
     if "image" not in example:
         return
-    size = example.get(_SIZE)
-    if size is None:
-        size = tf.shape(example["image"])[:2]
     yield "unreadable image", tf.reduce_any(size == 0)
     if "mask" in example:
         differs = tf.shape(example["mask"])[:2] != size
         yield "bad mask", tf.reduce_any(differs)
     if "image_size" in example:
-        fits = same_shape(example["image_size"], size)
-        yield "bad boxes", tf.logical_not(fits)
+        yield "bad boxes", ~same_shape(example["image_size"], size)

@@ -2,13 +2,9 @@
 
 import numpy as np
 import pytest
-from cases import BACKEND
+import tensorflow as tf
 
 import keras_calib as kc
-
-if BACKEND != "tensorflow":
-    pytest.skip("pipelines are TensorFlow's", allow_module_level=True)
-import tensorflow as tf
 
 
 def random_boxes(rng, count, height, width):
@@ -36,13 +32,17 @@ def share(window, boxes):
 # Area of the union.
 
 
-def test_union_is_that_of_a_painted_mask_over_2000_sets_of_boxes():
-    rng = np.random.default_rng(0)
-    measure = tf.function(
+@pytest.fixture(scope="module")
+def measure():
+    return tf.function(
         kc.objectness,
         input_signature=[tf.TensorSpec([4]), tf.TensorSpec([None, 4])],
     )
-    for _ in range(2000):
+
+
+def unions_are_those_of_painted_masks(measure, count):
+    rng = np.random.default_rng(0)
+    for _ in range(count):
         height, width = rng.integers(5, 200, 2)
         boxes = random_boxes(rng, rng.integers(1, 101), height, width)
         expected = painted(boxes, height, width).mean()
@@ -55,9 +55,18 @@ def test_union_is_that_of_a_painted_mask_over_2000_sets_of_boxes():
             assert abs(got.numpy() - expected) <= 1e-6
 
 
+def test_union_is_that_of_a_painted_mask(measure):
+    unions_are_those_of_painted_masks(measure, 200)
+
+
+@pytest.mark.slow
+def test_union_is_that_of_a_painted_mask_over_2000_sets_of_boxes(measure):
+    unions_are_those_of_painted_masks(measure, 2000)
+
+
 def test_share_in_a_window_is_that_of_the_mask_in_it():
     rng = np.random.default_rng(1)
-    for _ in range(200):
+    for _ in range(40):
         height, width = rng.integers(20, 100, 2)
         boxes = random_boxes(rng, rng.integers(1, 20), height, width)
         top, left = rng.integers(0, 10, 2)
@@ -73,27 +82,26 @@ def test_share_in_a_window_is_that_of_the_mask_in_it():
 
 def test_cropping_first_gives_the_same_area():
     rng = np.random.default_rng(2)
-    for _ in range(100):
+    window = np.array([10, 5, 60, 70])
+    size = window[2:] - window[:2]
+    for _ in range(20):
         boxes = random_boxes(rng, rng.integers(1, 30), 80, 90)
-        window = np.array([10, 5, 60, 70])
-        cropped = kc.crop_boxes(boxes, window)
-        size = window[2:] - window[:2]
         area = kc.union_area(boxes, window).numpy()
+        cropped = kc.crop_boxes(boxes, window)
         after = kc.union_area(cropped, [0, 0, *size]).numpy()
         np.testing.assert_allclose(after, area, rtol=1e-6)
 
 
-@pytest.mark.parametrize("direction", ["horizontal", "vertical"])
-def test_flips_and_resizes_change_no_share(direction):
+def test_flips_and_resizes_change_no_share():
     rng = np.random.default_rng(3)
     boxes = random_boxes(rng, 12, 80, 90).astype("float64")
     expected = share([0, 0, 80, 90], boxes)
-    flipped = kc.flip_boxes(boxes, (80, 90), direction)
-    assert abs(share([0, 0, 80, 90], flipped) - expected) <= 1e-6
-    axis = {"horizontal": 1, "vertical": 0}[direction]
     mask = kc.boxes_to_mask(boxes, (80, 90)).numpy()
-    again = kc.boxes_to_mask(flipped, (80, 90)).numpy()
-    np.testing.assert_array_equal(again, np.flip(mask, axis))
+    for axis, direction in enumerate(("vertical", "horizontal")):
+        flipped = kc.flip_boxes(boxes, (80, 90), direction)
+        assert abs(share([0, 0, 80, 90], flipped) - expected) <= 1e-6
+        again = kc.boxes_to_mask(flipped, (80, 90)).numpy()
+        np.testing.assert_array_equal(again, np.flip(mask, axis))
     resized = kc.resize_boxes(boxes, (80, 90), (37, 411))
     assert abs(share([0, 0, 37, 411], resized) - expected) <= 1e-6
 
@@ -107,28 +115,21 @@ def test_many_images_at_once_are_each_by_itself():
     np.testing.assert_allclose(at_once, one_by_one, atol=1e-6)
 
 
-def test_one_box_and_the_same_box_twice_cover_as_much():
-    box = [[1.0, 2.0, 5.5, 9.25]]
-    once, twice = share([0, 0, 8, 8], box), share([0, 0, 8, 8], box * 2)
+def test_one_box_twice_covers_as_much_and_none_nothing():
+    box, window = [[1.0, 2.0, 5.5, 9.25]], [0, 0, 8, 8]
+    once, twice = share(window, box), share(window, box * 2)
     assert once == twice == np.float32(4.5 * 6 / 64)
-
-
-def test_no_box_covers_nothing():
-    assert share([0, 0, 1, 1], np.zeros((0, 4))) == 0
-
-
-def test_a_box_outside_the_window_covers_nothing():
-    assert share([0, 0, 1, 1], [[2, 2, 3, 3]]) == 0
+    assert share(window, np.zeros((0, 4))) == 0
+    assert share(window, [[9, 9, 10, 10]]) == 0
 
 
 def test_only_boxes_of_the_classes_count():
     boxes = [[0, 0, 1, 1], [1, 1, 2, 2], [0, 1, 1, 2]]
-    got = kc.objectness(
-        [0, 0, 2, 2], boxes, classes=(0, 7), box_labels=[0, 3, 7]
-    )
-    assert got.numpy() == 0.5
-    got = kc.objectness([0, 0, 2, 2], boxes, classes=(), box_labels=[0, 3, 7])
-    assert got.numpy() == 0
+    for classes, expected in (((0, 7), 0.5), ((), 0.0)):
+        got = kc.objectness(
+            [0, 0, 2, 2], boxes, classes=classes, box_labels=[0, 3, 7]
+        )
+        assert got.numpy() == expected
 
 
 def test_float64_boxes_keep_their_precision():
@@ -143,7 +144,7 @@ def test_float64_boxes_keep_their_precision():
 
 def test_a_mask_is_within_a_pixels_perimeter_of_the_boxes():
     rng = np.random.default_rng(5)
-    for _ in range(100):
+    for _ in range(20):
         height, width = rng.integers(20, 80, 2)
         corners = np.sort(rng.uniform(0, 1, (1, 2, 2)), axis=1)
         box = corners.reshape(1, 4) * [height, width, height, width]
@@ -152,12 +153,6 @@ def test_a_mask_is_within_a_pixels_perimeter_of_the_boxes():
         perimeter = 2 * (box[0, 2] - box[0, 0] + box[0, 3] - box[0, 1] + 2)
         distance = abs(kc.objectness_from_mask(mask).numpy() - exact)
         assert distance <= perimeter / (height * width)
-
-
-def test_a_box_with_a_nan_is_no_empty_mask():
-    boxes = np.array([[0.0, 0.0, 2.0, 2.0], [0.0, np.nan, 1.0, 1.0]])
-    with pytest.raises(ValueError, match=r"`boxes` must not contain NaN.*\[1"):
-        kc.boxes_to_mask(boxes, (5, 6))
 
 
 def test_touched_pixels_hold_every_box():
@@ -173,9 +168,8 @@ def test_touched_pixels_hold_every_box():
 
 def test_values_of_a_mask_can_be_chosen():
     mask = np.array([[0, 1], [2, 2]])[..., None]
-    assert kc.mask_area(mask).numpy() == 3
-    assert kc.mask_area(mask, (2,)).numpy() == 2
-    assert kc.mask_area(mask, (0, 2)).numpy() == 3
+    for classes, area in ((None, 3), ((2,), 2), ((0, 2), 3)):
+        assert kc.mask_area(mask, classes).numpy() == area
     assert kc.objectness_from_mask(mask, classes=(1,)).numpy() == 0.25
     assert kc.objectness_from_mask(mask == 1).numpy() == 0.25
 
@@ -183,56 +177,45 @@ def test_values_of_a_mask_can_be_chosen():
 # Bad input.
 
 
-@pytest.mark.parametrize(
-    ("boxes", "rule"),
-    [
-        ([[0, 0, np.nan, 1]], "finite"),
-        ([[0, 0, np.inf, 1]], "finite"),
-        ([[0.5, 0, 0.2, 1]], "ymin <= ymax"),
-        ([0.5, 0, 0.2, 1], r"shape \(\.\.\., n, 4\)"),
-        ([[0.5, 0, 0.2]], "last axis"),
-    ],
-)
-def test_what_is_no_box_is_refused(boxes, rule):
-    with pytest.raises(ValueError, match=rule):
-        share([0, 0, 1, 1], boxes)
+def test_what_is_no_box_or_window_is_refused():
+    window, box = [0, 0, 1, 1], [[0, 0, 1, 1]]
+    for wrong, boxes, rule in (
+        (window, [[0, 0, np.nan, 1]], "finite"),
+        (window, [[0, 0, np.inf, 1]], "finite"),
+        (window, [[0.5, 0, 0.2, 1]], "ymin <= ymax"),
+        (window, [0.5, 0, 0.2, 1], r"shape \(\.\.\., n, 4\)"),
+        (window, [[0.5, 0, 0.2]], r"last axis.*boxes.shape=\(1, 3\)"),
+        ([0, 0, 0, 1], box, "`window` must have a height"),
+        ([0, 0, np.inf, 1], box, "`window` must have a height"),
+    ):
+        with pytest.raises(ValueError, match=rule):
+            share(wrong, boxes)
 
 
-def test_a_window_without_area_is_refused():
-    with pytest.raises(ValueError, match="`window` must have a height"):
-        share([0, 0, 0, 1], [[0, 0, 1, 1]])
-
-
-def test_a_graph_refuses_the_same_when_it_runs():
-    measure = tf.function(kc.objectness)
+def test_a_graph_refuses_the_same_when_it_runs(measure):
     boxes = tf.constant([[0.5, 0.0, 0.2, 1.0]])
     with pytest.raises(tf.errors.InvalidArgumentError, match="ymin <= ymax"):
         measure(tf.constant([0.0, 0.0, 1.0, 1.0]), boxes)
 
 
-def test_classes_need_the_labels_of_the_boxes():
+def test_arguments_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="given together"):
         kc.objectness([0, 0, 1, 1], [[0, 0, 1, 1]], classes=(1,))
+    with pytest.raises(ValueError, match="`direction` must be one of"):
+        kc.flip_boxes([0, 0, 1, 1], direction="diagonal")
+    boxes = np.array([[0.0, 0.0, 2.0, 2.0], [0.0, np.nan, 1.0, 1.0]])
+    with pytest.raises(ValueError, match=r"`boxes` must not contain NaN.*\[1"):
+        kc.boxes_to_mask(boxes, (5, 6))
+    for shape in ((3, 3), (3, 3, 2), (0, 3, 1)):
+        with pytest.raises(ValueError, match="`mask` must have"):
+            kc.objectness_from_mask(np.zeros(shape))
 
 
 def test_arrays_that_are_masked_are_refused():
-    for measure in (
+    for refuse in (
         lambda x: kc.objectness(x, np.ones((1, 4))),
         lambda x: kc.objectness([0, 0, 4, 4], x),
         kc.objectness_from_mask,
     ):
         with pytest.raises(TypeError, match="must not be a masked array"):
-            measure(np.ma.ones((1, 4, 1)))
-
-
-@pytest.mark.parametrize(
-    "mask", [np.zeros((3, 3)), np.zeros((3, 3, 2)), np.zeros((0, 3, 1))]
-)
-def test_what_is_no_mask_is_refused(mask):
-    with pytest.raises(ValueError, match="`mask` must have"):
-        kc.objectness_from_mask(mask)
-
-
-def test_another_direction_is_refused():
-    with pytest.raises(ValueError, match="`direction` must be one of"):
-        kc.flip_boxes([0, 0, 1, 1], direction="diagonal")
+            refuse(np.ma.ones((1, 4, 1)))

@@ -1,0 +1,320 @@
+"""What is in the batches to train and evaluate on."""
+
+from functools import partial
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from examples_with_boxes import CLASSES
+from examples_with_boxes import arrays_of
+from examples_with_boxes import jpeg
+from examples_with_boxes import make_examples
+from examples_with_boxes import numbered_squares
+from examples_with_boxes import smooth_image
+from examples_with_boxes import square_batches
+from examples_with_boxes import squares
+
+import keras_calib as kc
+from keras_calib.data.batches import labelling
+
+
+def test_targets_are_those_of_the_lit_share_of_each_crop():
+    images, pairs, index = arrays_of(square_batches(targets="pairs", seed=3))
+    labels = squares(40, CLASSES)["label"]
+    np.testing.assert_array_equal(pairs[:, 0], labels[index])
+    lit = (images[..., 0] > 172).mean((1, 2))
+    # Within half a pixel of the resized outline.
+    assert np.abs(lit - pairs[:, 1]).max() < 0.1
+    assert pairs[:, 1].min() == 0 and pairs[:, 1].max() > 0.5
+    _, soft, again = arrays_of(
+        square_batches(seed=3, beta=0.75, floor="uniform")
+    )
+    np.testing.assert_array_equal(again, index)
+    expected = kc.objectness_targets(
+        labels[index], pairs[:, 1].astype("float64"), CLASSES, 0.75, "uniform"
+    )
+    np.testing.assert_allclose(soft, expected, atol=1e-6)
+
+
+def test_batches_hold_the_share_that_one_crop_by_itself_has():
+    rng = np.random.default_rng(0)
+    rows = []
+    for k, count in enumerate([1, 5, 3, 9, 2, 7]):
+        corners = np.sort(rng.uniform(-0.1, 1.1, (count, 2, 2)), axis=1)
+        rows.append(
+            {
+                "image": smooth_image(rng, 30 + k, 40 - k),
+                "label": k % CLASSES,
+                "boxes": corners.reshape(-1, 4),
+                "box_labels": np.arange(count) % 3,
+                "name": str(k),
+            }
+        )
+    dataset = kc.with_index(make_examples(rows))
+    options = {"targets": "pairs", "batch_size": 6, "epochs": 4}
+    options["classes"] = (0, 2)
+    _, pairs, index = arrays_of(square_batches(dataset, **options))
+    # Through `augment`, shares are found one by one.
+    _, alone, again = arrays_of(
+        square_batches(dataset, augment=lambda example: example, **options)
+    )
+    np.testing.assert_array_equal(index, again)
+    np.testing.assert_allclose(pairs, alone, atol=1e-6)
+    assert len(np.unique(pairs[:, 1])) > 8
+
+
+def test_masks_give_the_shares_of_their_boxes():
+    rows = squares(24, CLASSES)
+    size = rows["image"].shape[1:3]
+    rows["mask"] = np.stack(
+        [kc.boxes_to_mask(b * [*size, *size], size) for b in rows["boxes"]]
+    )
+    both = kc.with_index(tf.data.Dataset.from_tensor_slices(rows))
+    by_boxes, by_mask = (
+        arrays_of(square_batches(both, targets="pairs", objects=objects))
+        for objects in ("boxes", "mask")
+    )
+    for a, b in zip(by_boxes, by_mask, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_hard_labels_need_no_boxes_and_labels_no_index():
+    rows = squares(16, CLASSES)
+    del rows["boxes"]
+    plain = tf.data.Dataset.from_tensor_slices(rows)
+    ids = arrays_of(square_batches(kc.with_index(plain), targets="ids"))[1:]
+    np.testing.assert_array_equal(ids[0], rows["label"][ids[1]])
+    # The same crops, in the same order.
+    batches = square_batches(
+        plain, targets="one_hot", preprocess=lambda x: x / 255.0
+    )
+    hard = []
+    for x, y in batches:
+        assert x.shape == (8, 16, 16, 3)
+        assert 0.3 < float(tf.reduce_max(x)) <= 1
+        hard.append(y)
+    np.testing.assert_array_equal(np.concatenate(hard), np.eye(CLASSES)[ids[0]])
+    with pytest.raises(ValueError, match="must have 'boxes' or 'mask'"):
+        square_batches(plain)
+
+
+CONTEXT = {"context_share": 0.3, "beta": 0.25}
+
+
+@pytest.fixture(scope="module")
+def soft_with_context():
+    return arrays_of(square_batches(numbered_squares(80), **CONTEXT))
+
+
+def test_context_examples_have_exactly_uniform_targets(soft_with_context):
+    _, soft, index = soft_with_context
+    images, pairs, again = arrays_of(
+        square_batches(numbered_squares(80), targets="pairs", **CONTEXT)
+    )
+    np.testing.assert_array_equal(index, again)
+    bare = pairs[:, 1] == -1
+    assert 0.15 < bare.mean() < 0.45
+    np.testing.assert_array_equal(soft[bare], np.float32(1 / CLASSES))
+    assert (np.abs(soft[~bare] - 1 / CLASSES).max(-1) > 1e-3).all()
+    assert (pairs[~bare, 1] >= 0).all()
+    # No white is left.
+    assert images[bare].max() < 200
+    # The loss reads the flag as the targets do.
+    logits = np.random.default_rng(0).normal(size=soft.shape)
+    got = kc.AdaptiveLabelSmoothing(0.25, from_logits=True)(pairs, logits)
+    expected = keras.losses.CategoricalCrossentropy(from_logits=True)(
+        soft, logits
+    )
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+def test_targets_are_the_same_where_keras_computes_with_something_else(
+    monkeypatch, soft_with_context
+):
+    # Then NumPy makes them: tensors of tf.data are none of Keras' backend.
+    monkeypatch.setattr(labelling.backend, "backend", lambda: "jax")
+    got = arrays_of(square_batches(numbered_squares(80), **CONTEXT))
+    for a, b in zip(soft_with_context, got, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+    assert got[1].dtype == "float32"
+
+
+def test_a_data_set_of_context_keeps_labels_for_evaluation():
+    bare = kc.context_examples(numbered_squares(8))
+    for x, y in kc.validation_pipeline(bare, 16, 8, CLASSES, targets="pairs"):
+        labels = squares(8, CLASSES)["label"][y["index"]]
+        np.testing.assert_array_equal(y["label"][:, 0], labels)
+        np.testing.assert_array_equal(y["label"][:, 1], 0)
+        assert float(tf.reduce_max(x)) < 200
+    _, soft, _ = arrays_of(square_batches(bare))
+    np.testing.assert_array_equal(soft, np.float32(1 / CLASSES))
+
+
+def test_validation_shows_every_example_in_order():
+    dataset = numbered_squares(20)
+    _, ids, index = arrays_of(kc.validation_pipeline(dataset, 16, 8, CLASSES))
+    np.testing.assert_array_equal(index, np.arange(20))
+    np.testing.assert_array_equal(ids, squares(20, CLASSES)["label"])
+    _, pairs, _ = arrays_of(
+        kc.validation_pipeline(
+            dataset, 16, 8, CLASSES, targets="pairs", fraction=1.0
+        )
+    )
+    boxes = squares(20, CLASSES)["boxes"][:, 0]
+    area = np.prod(boxes[:, 2:] - boxes[:, :2], axis=-1)
+    np.testing.assert_allclose(pairs[:, 1], area, rtol=1e-5)
+
+
+def test_objectness_targets_are_mixed_with_their_images():
+    _, mixed, index = arrays_of(square_batches(mix=partial(kc.mixup, alpha=5)))
+    _, plain, again = arrays_of(square_batches())
+    np.testing.assert_array_equal(index, again)
+    np.testing.assert_allclose(mixed.sum(-1), 1, rtol=1e-5)
+    assert np.abs(mixed - plain).max() > 0.05
+    # Each is a mixture of targets of its batch.
+    for start in range(0, 40, 8):
+        part = plain[start : start + 8]
+        one = mixed[start : start + 8]
+        assert (one <= part.max(0) + 1e-6).all()
+        assert (one >= part.min(0) - 1e-6).all()
+
+
+def test_context_is_made_of_examples_with_objects_alone():
+    boxes, masks = squares(8, CLASSES), squares(8, CLASSES)
+    boxes["boxes"] = boxes["boxes"][:, :0]
+    masks["mask"] = np.zeros((8, 20, 20, 1), "uint8")
+    del masks["boxes"]
+    for rows in (boxes, masks):
+        bare = tf.data.Dataset.from_tensor_slices(rows)
+        for _, y in square_batches(bare, targets="one_hot", context_share=1.0):
+            assert float(tf.reduce_max(y)) == 1
+
+
+def test_context_of_masks_is_that_of_the_classes():
+    row = squares(16, CLASSES)
+    row["mask"] = np.full((16, 20, 20, 1), 2, "uint8")
+    row["mask"][:, :10, :10] = 1
+    del row["boxes"]
+    whole = tf.data.Dataset.from_tensor_slices(row)
+    for x, y in square_batches(
+        whole, targets="pairs", context_share=1.0, classes=(1,), fill=(0, 0, 0)
+    ):
+        np.testing.assert_array_equal(y[:, 1], -1)
+        black = np.mean(x.numpy() == 0, axis=(1, 2, 3))
+        assert black.min() < 1 and black.max() > 0.1
+
+
+def test_targets_are_never_below_0():
+    rows = squares(16, CLASSES)
+    rows["boxes"] = np.tile([[[0.9, 0.9, 1.0, 1.0]]], (16, 1, 1))
+    far = square_batches(
+        tf.data.Dataset.from_tensor_slices(rows), scale=(0.1, 0.2)
+    )
+    soft = np.concatenate([y for _, y in far.as_numpy_iterator()])
+    assert soft.min() == 0 and soft.dtype == "float32"
+    np.testing.assert_allclose(soft.sum(-1), 1, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_model_trains_on_them_and_confidence_follows_objectness():
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [
+            keras.Input((16, 16, 3)),
+            keras.layers.Flatten(),
+            keras.layers.Dense(CLASSES),
+        ]
+    )
+    model.compile(
+        "adam",
+        kc.AdaptiveLabelSmoothing(from_logits=True),
+        metrics=[kc.ObjectnessDeviation(from_logits=True)],
+    )
+    train = square_batches(
+        tf.data.Dataset.from_tensor_slices(squares(80, CLASSES)),
+        targets="pairs",
+        context_share=0.2,
+        epochs=None,
+        preprocess=lambda x: x / 255.0 - 0.5,
+    )
+    with pytest.warns(UserWarning, match="`shuffle=True` was passed"):
+        log = model.fit(train, steps_per_epoch=10, epochs=12, verbose=0).history
+    assert log["objectness_deviation"][-1] < log["objectness_deviation"][0]
+    assert log["loss"][-1] < log["loss"][0]
+
+
+# Bad input.
+
+
+def test_bad_arguments_are_refused():
+    for options, rule in (
+        ({"targets": "hard"}, "`targets` must be one of"),
+        ({"beta": 2.0}, "`beta` must be <= 1"),
+        ({"floor": "low"}, "`floor` must be one of"),
+        ({"batch_size": 0}, "`batch_size` must be >= 1"),
+        ({"num_classes": 1}, "`num_classes` must be >= 2"),
+        ({"context_share": 1.5}, "`context_share` must be <= 1"),
+        ({"jitter": -1.0}, "`jitter` must be >= 0"),
+        ({"max_boxes": 0}, "`max_boxes` must be >= 1"),
+        ({"epochs": 0}, "`epochs` must be >= 1"),
+        ({"first_epoch": -1}, "`first_epoch` must be >= 0"),
+        ({"shuffle_buffer": 0}, "`buffer_size` must be >= 1"),
+        ({"num_parallel_calls": 0}, "`num_parallel_calls` must be >= 1"),
+        ({"targets": "ids", "context_share": 0.1}, "must not be class ids"),
+        ({"targets": "ids", "mix": kc.cutmix}, "to be mixed"),
+        ({"objects": "mask"}, "must have what `objects` names"),
+        ({"batch_size": 50}, "examples for a batch"),
+    ):
+        with pytest.raises(ValueError, match=rule):
+            square_batches(**options)
+
+
+def test_examples_that_cannot_be_labelled_are_refused():
+    rows = squares(16, CLASSES)
+    labels = rows.pop("label")
+    with pytest.raises(ValueError, match="must have 'label'.*object_examples"):
+        square_batches(tf.data.Dataset.from_tensor_slices(rows))
+    for wrong in (labels + 0.9, np.eye(CLASSES)[labels]):
+        data = tf.data.Dataset.from_tensor_slices({**rows, "label": wrong})
+        with pytest.raises(ValueError, match="must be one class id"):
+            square_batches(data)
+
+
+def test_labels_out_of_range_are_named():
+    rows = squares(16, CLASSES)
+    rows["label"][3] = CLASSES
+    dataset = tf.data.Dataset.from_tensor_slices(rows)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="square 3"):
+        list(square_batches(dataset, targets="ids"))
+    del rows["name"]
+    rows["label"][3] = -1
+    dataset = kc.with_index(tf.data.Dataset.from_tensor_slices(rows))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="index 3"):
+        list(kc.validation_pipeline(dataset, 16, 8, CLASSES))
+
+
+def test_more_boxes_than_there_may_be_are_named():
+    row = {
+        "image": jpeg(np.full((20, 20, 3), 90, "uint8")),
+        "label": 1,
+        "name": "crowd",
+        "boxes": np.tile([0.1, 0.1, 0.4, 0.4], (6, 1)),
+    }
+    dataset = make_examples([row])
+    assert len(list(square_batches(dataset, batch_size=1, max_boxes=6))) == 1
+    with pytest.raises(tf.errors.InvalidArgumentError, match="crowd"):
+        list(square_batches(dataset, batch_size=1, max_boxes=5))
+
+
+def test_masks_of_another_size_are_named_by_pipelines_too():
+    rows = squares(8, CLASSES)
+    rows["mask"] = np.ones((8, 20, 7, 1), "uint8")
+    dataset = tf.data.Dataset.from_tensor_slices(rows)
+    wrong = square_batches(dataset, objects="mask")
+    # The check speaks before the crop of the mask, every time.
+    for _ in range(5):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="square [0-7]"
+        ):
+            list(wrong)
