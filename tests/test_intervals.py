@@ -271,7 +271,7 @@ def ranked(right, wrong):
 
 
 def aurc(right, wrong):
-    return float(aurc_of_groups(ranked(right, wrong), True))
+    return float(aurc_of_groups(ranked(right, wrong)))
 
 
 def augrc(right, wrong):

@@ -504,12 +504,11 @@ def test_the_slope_correction_stays_within_the_orders_of_a_group():
             wrong = np.unique(np.linspace(1, m - 1, 20).astype(int))
             for q in wrong.astype("float64"):
                 for slope in (-1 / 3, 1 / 3):
-                    group = RankedGroups(
-                        *(np.array([v]) for v in (m, q, n, 0.0, slope))
-                    )
+                    arrays = [np.array([v]) for v in (m, q, n, 0.0, slope)]
                     for whole in (True, False):
-                        value = aurc_of_groups(group, whole)
-                        low, high = aurc_bounds_of_groups(group, whole)
+                        group = RankedGroups(*arrays, whole)
+                        value = aurc_of_groups(group)
+                        low, high = aurc_bounds_of_groups(group)
                         assert low - 1e-9 <= value <= high + 1e-9
 
 

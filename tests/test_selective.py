@@ -359,29 +359,29 @@ def test_one_sample_has_every_area():
 # ----------------------------------------------------------------- bounds
 
 
-def group_bounds(groups, whole):
+def group_bounds(groups):
     return {
-        "aurc": risk_coverage.aurc_bounds_of_groups(groups, whole),
-        "eaurc": risk_coverage.eaurc_bounds_of_groups(groups, whole),
-        "naurc": risk_coverage.normalized_aurc_bounds_of_groups(groups, whole),
+        "aurc": risk_coverage.aurc_bounds_of_groups(groups),
+        "eaurc": risk_coverage.eaurc_bounds_of_groups(groups),
+        "naurc": risk_coverage.normalized_aurc_bounds_of_groups(groups),
         "augrc": risk_coverage.augrc_bounds_of_groups(groups),
         "auroc": risk_coverage.failure_auroc_bounds_of_groups(groups),
         "fpr95": failure_fpr95_bounds_of_groups(groups, 0.7),
-        "coverage": coverage_at_risk_bounds_of_groups(groups, 0.25, whole),
-        "risk": risk_at_coverage_bounds_of_groups(groups, 0.5, whole),
+        "coverage": coverage_at_risk_bounds_of_groups(groups, 0.25),
+        "risk": risk_at_coverage_bounds_of_groups(groups, 0.5),
     }
 
 
-def group_values(groups, whole):
+def group_values(groups):
     return {
-        "aurc": risk_coverage.aurc_of_groups(groups, whole),
-        "eaurc": risk_coverage.eaurc_of_groups(groups, whole),
-        "naurc": risk_coverage.normalized_aurc_of_groups(groups, whole),
+        "aurc": risk_coverage.aurc_of_groups(groups),
+        "eaurc": risk_coverage.eaurc_of_groups(groups),
+        "naurc": risk_coverage.normalized_aurc_of_groups(groups),
         "augrc": risk_coverage.augrc_of_groups(groups),
         "auroc": risk_coverage.failure_auroc_of_groups(groups),
         "fpr95": failure_fpr95_of_groups(groups, 0.7),
         "coverage": coverage_at_risk_of_groups(groups, 0.25),
-        "risk": risk_at_coverage_of_groups(groups, 0.5, whole),
+        "risk": risk_at_coverage_of_groups(groups, 0.5),
     }
 
 
@@ -405,16 +405,16 @@ def group_samples(correct, score, slope=0.0):
 def values_without_ties(correct):
     """Every quantity of samples in this order, surest first."""
     score = -np.arange(len(correct), dtype=float)
-    return group_values(group_samples(correct, score), True)
+    return group_values(group_samples(correct, score))
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_bounds_hold_for_every_order_and_are_attained(seed):
     correct, score = tied_data(seed)
     rng = np.random.default_rng(seed)
-    bounds = group_bounds(group_samples(correct, score), True)
+    bounds = group_bounds(group_samples(correct, score))
     for slope in (-1 / 3, 0.0, 1 / 3):
-        values = group_values(group_samples(correct, score, slope), True)
+        values = group_values(group_samples(correct, score, slope))
         for name, value in values.items():
             low, high = bounds[name]
             assert low - 1e-12 <= value <= high + 1e-12, name
@@ -444,7 +444,7 @@ def test_slope_is_that_of_a_risk_linear_in_the_score():
     risk = rate + k * (u - 0.5)
     slope = k / 12 / (rate * (1 - rate))
     one = [np.array([v]) for v in (n, rate * n, 0.0, 0.0, slope)]
-    values = group_values(RankedGroups(*one), True)
+    values = group_values(RankedGroups(*one))
     accepted = risk[: n // 2].sum() / (n // 2)
     assert abs(values["risk"] - accepted) < 1e-9
     wrong_above = np.cumsum(risk) - risk / 2
@@ -465,7 +465,7 @@ def test_the_slope_of_a_cell_is_no_steeper_than_a_linear_risk_allows():
     low, high = edges[widest : widest + 2]
     confidence = np.array([low + 1e-4] * 5 + [high - 1e-4] * 5, "float32")
     metric.update_scores(confidence, np.repeat([0, 1], 5))
-    groups = metric.summary.ranked(ops.convert_to_numpy(metric.sums))
+    groups = metric.summary.ranked(ops.convert_to_numpy(metric.sums), True)
     np.testing.assert_array_equal(groups.slope[groups.mass > 0], [1 / 3])
     low, high = metric.bounds()
     assert low < float(metric.result()) < high
@@ -534,7 +534,10 @@ def random_groups(seed, scale, n=64):
 
 
 def as_tensors(groups):
-    return RankedGroups(*(ops.convert_to_tensor(v, "float32") for v in groups))
+    arrays = [ops.convert_to_tensor(v, "float32") for v in groups[:5]]
+    return RankedGroups(
+        *arrays, ops.convert_to_tensor(groups.frequency_weights)
+    )
 
 
 def compiled(function):
@@ -555,22 +558,21 @@ def all_of():
     """Every formula, compiled once."""
 
     @compiled
-    def run(groups, whole):
+    def run(groups):
         groups = RankedGroups(*groups)
-        return group_values(groups, whole), group_bounds(groups, whole)
+        return group_values(groups), group_bounds(groups)
 
     return run
 
 
 def test_float32_tensors_agree_with_float64(all_of):
     for seed, scale in itertools.product(range(3), (1e3, 1e5, 1e8)):
-        groups = random_groups(seed, scale)
-        tensors = as_tensors(groups)
         for whole in (True, False):
-            flag = ops.convert_to_tensor(whole)
-            got_values, got_bounds = all_of(tuple(tensors), flag)
-            values = group_values(groups, whole)
-            bounds = group_bounds(groups, whole)
+            groups = random_groups(seed, scale)
+            groups = groups._replace(frequency_weights=whole)
+            got_values, got_bounds = all_of(tuple(as_tensors(groups)))
+            values = group_values(groups)
+            bounds = group_bounds(groups)
             for name in values:
                 got = [got_values[name], *got_bounds[name]]
                 np.testing.assert_allclose(
@@ -584,7 +586,7 @@ def test_float32_tensors_agree_with_float64(all_of):
 
 def test_empty_tensors_give_zero_and_no_information(all_of):
     zeros = as_tensors(RankedGroups(*(np.zeros(64) for _ in range(5))))
-    values, _ = all_of(tuple(zeros), ops.convert_to_tensor(True))
+    values, _ = all_of(tuple(zeros))
     for name, value in values.items():
         expected = 0.5 if name == "auroc" else 0.0
         assert float(ops.convert_to_numpy(value)) == expected, name

@@ -60,7 +60,7 @@ def normalized_aurc(
         The released code has the convention `"origin"` and the order of the
         samples among ties.
     """
-    groups, frequency_weights = ranked(
+    groups = ranked(
         labels,
         probs,
         score=score,
@@ -70,9 +70,9 @@ def normalized_aurc(
         ignore_class=ignore_class,
     )
     if convention == "mean":
-        return float(normalized_aurc_of_groups(groups, frequency_weights))
-    value = aurc_by_convention(groups, frequency_weights, convention)
-    best = optimum_by_convention(groups, frequency_weights, convention)
+        return float(normalized_aurc_of_groups(groups))
+    value = aurc_by_convention(groups, convention)
+    best = optimum_by_convention(groups, convention)
     wrong, total = np.sum(groups.wrong), np.sum(groups.mass)
     if wrong in (0.0, total):
         return 0.0
@@ -105,7 +105,7 @@ def eaugrc(
         Traub et al., Overcoming Common Flaws in the Evaluation of Selective
         Classification Systems, NeurIPS 2024, https://arxiv.org/abs/2407.01032
     """
-    groups, _ = ranked(
+    groups = ranked(
         labels,
         probs,
         score=score,

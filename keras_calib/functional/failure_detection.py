@@ -54,7 +54,7 @@ def failure_auroc(
         Out-of-Distribution Examples, ICLR 2017,
         https://arxiv.org/abs/1610.02136
     """
-    groups, _ = ranked(
+    groups = ranked(
         labels,
         probs,
         score=score,
@@ -104,7 +104,7 @@ def failure_fpr95(
     """
     check_above("tpr", tpr, 0.0)
     check_at_most("tpr", tpr, 1.0)
-    groups, _ = ranked(
+    groups = ranked(
         labels,
         probs,
         score=score,
@@ -155,7 +155,7 @@ def failure_average_precision(
         https://arxiv.org/abs/1610.02136
     """
     check_in("positive", positive, ("error", "success"))
-    groups, _ = ranked(
+    groups = ranked(
         labels,
         probs,
         score=score,

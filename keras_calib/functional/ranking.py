@@ -35,14 +35,10 @@ def ranked(
     score: str | Callable[[Any], Any] = "msp",
     ties: str = "average",
     **reading: Any,
-) -> tuple[RankedGroups, bool]:
-    """Groups of a whole data set, and whether its weights are counts.
-
-    `reading` as in `top_label`.
-    """
+) -> RankedGroups:
+    """Groups of a whole data set; `reading` as in `top_label`."""
     check_in("ties", ties, TIES)
-    top = top_scored(labels, probs, score, **reading)
-    return rank(top, ties), are_frequency_weights(top.weight)
+    return rank(top_scored(labels, probs, score, **reading), ties)
 
 
 def rank(top: TopLabel, ties: str = "average") -> RankedGroups:
@@ -61,7 +57,14 @@ def rank(top: TopLabel, ties: str = "average") -> RankedGroups:
         wrong = np.add.reduceat(wrong, starts)
     before = np.cumsum(np.r_[0.0, mass[:-1]])
     wrong_before = np.cumsum(np.r_[0.0, wrong[:-1]])
-    return RankedGroups(mass, wrong, before, wrong_before, np.zeros_like(mass))
+    return RankedGroups(
+        mass,
+        wrong,
+        before,
+        wrong_before,
+        slope=np.zeros_like(mass),
+        frequency_weights=are_frequency_weights(top.weight),
+    )
 
 
 def thresholds(top: TopLabel) -> np.ndarray:

@@ -92,7 +92,7 @@ def aurc(
         The released code, `"geifman"`, sorts tied samples as they come; the
         default here is the exact mean over their orders.
     """
-    groups, frequency_weights = ranked(
+    groups = ranked(
         labels,
         probs,
         score=score,
@@ -101,7 +101,7 @@ def aurc(
         sample_weight=sample_weight,
         ignore_class=ignore_class,
     )
-    return aurc_by_convention(groups, frequency_weights, convention)
+    return aurc_by_convention(groups, convention)
 
 
 def eaurc(
@@ -141,7 +141,7 @@ def eaurc(
         The paper has the analytic optimum.
     """
     check_in("optimum", optimum, ("finite", "analytic"))
-    groups, frequency_weights = ranked(
+    groups = ranked(
         labels,
         probs,
         score=score,
@@ -150,10 +150,10 @@ def eaurc(
         sample_weight=sample_weight,
         ignore_class=ignore_class,
     )
-    value = aurc_by_convention(groups, frequency_weights, convention)
+    value = aurc_by_convention(groups, convention)
     if optimum == "analytic":
         return value - analytic_optimum(groups)
-    return value - optimum_by_convention(groups, frequency_weights, convention)
+    return value - optimum_by_convention(groups, convention)
 
 
 def augrc(
@@ -191,7 +191,7 @@ def augrc(
         Traub et al., Overcoming Common Flaws in the Evaluation of Selective
         Classification Systems, NeurIPS 2024, https://arxiv.org/abs/2407.01032
     """
-    groups, frequency_weights = ranked(
+    groups = ranked(
         labels,
         probs,
         score=score,
@@ -200,7 +200,7 @@ def augrc(
         sample_weight=sample_weight,
         ignore_class=ignore_class,
     )
-    return augrc_by_convention(groups, frequency_weights, convention)
+    return augrc_by_convention(groups, convention)
 
 
 def coverage_at_risk(
@@ -236,7 +236,7 @@ def coverage_at_risk(
     """
     check_at_least("risk", risk, 0.0)
     check_at_most("risk", risk, 1.0)
-    groups, _ = ranked(
+    groups = ranked(
         labels,
         probs,
         score=score,
@@ -327,7 +327,7 @@ def risk_at_coverage(
     """
     check_above("coverage", coverage, 0.0)
     check_at_most("coverage", coverage, 1.0)
-    groups, frequency_weights = ranked(
+    groups = ranked(
         labels,
         probs,
         score=score,
@@ -336,9 +336,7 @@ def risk_at_coverage(
         sample_weight=sample_weight,
         ignore_class=ignore_class,
     )
-    return float(
-        risk_at_coverage_of_groups(groups, coverage, frequency_weights)
-    )
+    return float(risk_at_coverage_of_groups(groups, coverage))
 
 
 def risk_coverage_curve(

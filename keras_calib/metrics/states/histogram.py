@@ -74,15 +74,16 @@ class Cells(NamedTuple):
         wrong: Weight of the wrong ones.
         before: Weight of all cells below.
         confidence: Sum of weight times confidence.
-        residual: Sum of weight times (confidence - correct).
-        doubt: Sum of weight times (1 - confidence) of the right ones.
+        confidence_minus_correct: Sum of weight times (confidence - correct).
+        correct_one_minus_confidence: Sum of weight times (1 - confidence) of
+            the right ones.
     """
 
     mass: Any
     wrong: Any
     before: Any
     confidence: Any
-    residual: Any
+    confidence_minus_correct: Any
     correct_one_minus_confidence: Any
 
 
@@ -214,7 +215,8 @@ class HistogramSummary:
             before=exact_sums.sum_before(both),
             confidence=right * sure + wrong * fooled,
             # Differences of long sums would lose a confidence near 1.
-            residual=wrong * fooled - correct_one_minus_confidence,
+            confidence_minus_correct=wrong * fooled
+            - correct_one_minus_confidence,
             correct_one_minus_confidence=correct_one_minus_confidence,
         )
 
@@ -227,7 +229,12 @@ class HistogramSummary:
         )
         mass, wrong, confidence, residual = (
             sum_slices(x, ends)
-            for x in (cells.mass, cells.wrong, cells.confidence, cells.residual)
+            for x in (
+                cells.mass,
+                cells.wrong,
+                cells.confidence,
+                cells.confidence_minus_correct,
+            )
         )
         return BinSums(
             weight=mass,
@@ -237,8 +244,16 @@ class HistogramSummary:
             squared_weight=self._squares(limbs),
         )
 
-    def ranked(self, limbs: Any) -> RankedGroups:
-        """Cells as groups of tied scores, surest first (array-agnostic)."""
+    def ranked(self, limbs: Any, frequency_weights: Any) -> RankedGroups:
+        """Cells as groups of tied scores, surest first (array-agnostic).
+
+        Args:
+            limbs: Sums of the histogram.
+            frequency_weights: Whether weights are counts.
+
+        Returns:
+            RankedGroups.
+        """
         xp = array_namespace(limbs)
         right, wrong, right_offset, wrong_offset = (
             xp.flip(x, axis=-1) for x in self._split(limbs)
@@ -258,6 +273,7 @@ class HistogramSummary:
             before=before,
             wrong_before=wrong_before,
             slope=xp.where(mixed, slope, xp.zeros_like(slope)),
+            frequency_weights=frequency_weights,
         )
 
     def weight_ratio(self, limbs: Any) -> Any:
