@@ -21,6 +21,7 @@ __all__ = [
     "compiled_update",
     "holds",
     "predictions",
+    "program_of",
     "result_compiled",
     "same_state",
     "state",
@@ -53,7 +54,8 @@ def case_of(name):
     return next(case for case in METRICS if case.name == name)
 
 
-def stream(metric, labels, outputs, weight=None, batch=64):
+def stream(metric, labels, outputs, weight=None, batch=100):
+    """Updates by batches; few sizes are few programs for JAX to compile."""
     for start in range(0, len(labels), batch):
         part = slice(start, start + batch)
         metric.update_state(
@@ -82,7 +84,7 @@ def weight_of(summary, limbs):
         assert len(weights) == 1
         return weights.pop()
     if isinstance(summary, MomentSummary):
-        return summary.moments(limbs).weight[0]
+        return summary.moments(limbs).weight
     if isinstance(summary, HistogramSummary):
         return summary.cells(limbs).mass.sum()
     if isinstance(summary, BinSummary):
@@ -156,6 +158,26 @@ def compiled(function):
 
         return jax.jit(function)
     return function
+
+
+def program_of(metric):
+    """Updates of a metric from nothing, in one compiled program."""
+    if BACKEND != "jax":
+        update = compiled(metric.update_state)
+
+        def run(*batch):
+            metric.reset_state()
+            update(*batch)
+
+        return run
+    update = compiled(metric.stateless_update_state)
+
+    def run(*batch):
+        found = update(metric.stateless_reset_state(), *batch)
+        for own, value in zip(metric.variables, found, strict=True):
+            own.assign(value)
+
+    return run
 
 
 def result_compiled(metric):

@@ -60,15 +60,8 @@ def normalized_aurc(
         The released code has the convention `"origin"` and the order of the
         samples among ties.
     """
-    groups = ranked(
-        labels,
-        probs,
-        score=score,
-        ties=ties,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    reading = from_logits, sample_weight, ignore_class
+    groups = ranked(labels, probs, score, ties, *reading)
     if convention == "mean":
         return float(normalized_aurc_of_groups(groups))
     value = aurc_by_convention(groups, convention)
@@ -105,13 +98,7 @@ def eaugrc(
         Traub et al., Overcoming Common Flaws in the Evaluation of Selective
         Classification Systems, NeurIPS 2024, https://arxiv.org/abs/2407.01032
     """
-    groups = ranked(
-        labels,
-        probs,
-        score=score,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    reading = from_logits, sample_weight, ignore_class
+    groups = ranked(labels, probs, score, "average", *reading)
     rate = np.sum(groups.wrong) / np.sum(groups.mass)
     return float(augrc_of_groups(groups) - 0.5 * rate**2)

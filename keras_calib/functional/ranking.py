@@ -31,14 +31,16 @@ _BLOCK = 2**22
 def ranked(
     labels: Any,
     probs: Any,
-    *,
-    score: str | Callable[[Any], Any] = "msp",
-    ties: str = "average",
-    **reading: Any,
+    score: str | Callable[[Any], Any],
+    ties: str,
+    from_logits: bool,
+    sample_weight: Any,
+    ignore_class: int | None,
 ) -> RankedGroups:
-    """Groups of a whole data set; `reading` as in `top_label`."""
+    """Groups of a whole data set."""
     check_in("ties", ties, TIES)
-    return rank(top_scored(labels, probs, score, **reading), ties)
+    reading = from_logits, sample_weight, ignore_class
+    return rank(top_scored(labels, probs, score, *reading), ties)
 
 
 def rank(top: TopLabel, ties: str = "average") -> RankedGroups:
@@ -90,8 +92,10 @@ def _starts(score: np.ndarray) -> np.ndarray:
 def top_scored(
     labels: Any,
     probs: Any,
-    score: str | Callable[[Any], Any] = "msp",
-    **reading: Any,
+    score: str | Callable[[Any], Any],
+    from_logits: bool,
+    sample_weight: Any,
+    ignore_class: int | None,
 ) -> TopLabel:
     """`top_label` with the score of that name or function.
 
@@ -99,8 +103,12 @@ def top_scored(
         ValueError: Also if a score is not finite, or not one per sample.
     """
     function = scores.get(score)
+    reading = {
+        "from_logits": from_logits,
+        "sample_weight": sample_weight,
+        "ignore_class": ignore_class,
+    }
     top = top_label(labels, probs, **reading)
-    from_logits = reading.get("from_logits", False)
     if score == "msp" and not from_logits:
         return top
     outputs = standardize_arrays(labels, probs, **reading).outputs

@@ -92,15 +92,8 @@ def aurc(
         The released code, `"geifman"`, sorts tied samples as they come; the
         default here is the exact mean over their orders.
     """
-    groups = ranked(
-        labels,
-        probs,
-        score=score,
-        ties=ties,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    reading = from_logits, sample_weight, ignore_class
+    groups = ranked(labels, probs, score, ties, *reading)
     return aurc_by_convention(groups, convention)
 
 
@@ -141,15 +134,8 @@ def eaurc(
         The paper has the analytic optimum.
     """
     check_in("optimum", optimum, ("finite", "analytic"))
-    groups = ranked(
-        labels,
-        probs,
-        score=score,
-        ties=ties,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    reading = from_logits, sample_weight, ignore_class
+    groups = ranked(labels, probs, score, ties, *reading)
     value = aurc_by_convention(groups, convention)
     if optimum == "analytic":
         return value - analytic_optimum(groups)
@@ -191,15 +177,8 @@ def augrc(
         Traub et al., Overcoming Common Flaws in the Evaluation of Selective
         Classification Systems, NeurIPS 2024, https://arxiv.org/abs/2407.01032
     """
-    groups = ranked(
-        labels,
-        probs,
-        score=score,
-        ties=ties,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    reading = from_logits, sample_weight, ignore_class
+    groups = ranked(labels, probs, score, ties, *reading)
     return augrc_by_convention(groups, convention)
 
 
@@ -236,15 +215,8 @@ def coverage_at_risk(
     """
     check_at_least("risk", risk, 0.0)
     check_at_most("risk", risk, 1.0)
-    groups = ranked(
-        labels,
-        probs,
-        score=score,
-        ties=ties,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    reading = from_logits, sample_weight, ignore_class
+    groups = ranked(labels, probs, score, ties, *reading)
     return float(coverage_at_risk_of_groups(groups, risk))
 
 
@@ -327,15 +299,8 @@ def risk_at_coverage(
     """
     check_above("coverage", coverage, 0.0)
     check_at_most("coverage", coverage, 1.0)
-    groups = ranked(
-        labels,
-        probs,
-        score=score,
-        ties=ties,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    reading = from_logits, sample_weight, ignore_class
+    groups = ranked(labels, probs, score, ties, *reading)
     return float(risk_at_coverage_of_groups(groups, coverage))
 
 
@@ -367,14 +332,8 @@ def risk_coverage_curve(
         Classification, JMLR 2010,
         https://www.jmlr.org/papers/v11/el-yaniv10a.html
     """
-    top = top_scored(
-        labels,
-        probs,
-        score,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    reading = from_logits, sample_weight, ignore_class
+    top = top_scored(labels, probs, score, *reading)
     groups = rank(top)
     through = groups.before + groups.mass
     risk = safe_divide(groups.wrong_before + groups.wrong, through)

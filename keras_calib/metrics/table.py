@@ -8,11 +8,9 @@ import numpy as np
 from keras import ops
 
 from keras_calib.formulas.binned_errors import Decomposition
-from keras_calib.formulas.binned_errors import brier_decomposition
-from keras_calib.formulas.binned_errors import nll_decomposition
+from keras_calib.formulas.binned_errors import decompose
 from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.intervals import Moments
 from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.risk_coverage import RiskCoverageCurve
 from keras_calib.formulas.risk_coverage import aurc_of_groups
@@ -268,9 +266,7 @@ class CalibrationMetrics(StreamingMetric):
         Returns:
             Two floats, see `calibration_decomposition`.
         """
-        check_in("score", score, _LOSSES[::-1])
-        parts = brier_decomposition if score == "brier" else nll_decomposition
-        return Decomposition(*map(float, parts(self.bins())))
+        return decompose(self.bins(), score)
 
     def interval(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
         """Confidence intervals by name, of those that have one.
@@ -347,8 +343,7 @@ class CalibrationMetrics(StreamingMetric):
             )
         if name == "smooth_ece":
             return smooth_error_of_cells(readings.cells)
-        moments, i = readings.moments, _LOSSES.index(name)
-        mean = safe_divide(moments.total[i], moments.weight[i])
+        mean = readings.moments(_LOSSES.index(name)).mean
         return xp.where(
             self._has_all_rows(), mean, xp.full_like(mean, float("nan"))
         )
@@ -384,10 +379,9 @@ class CalibrationMetrics(StreamingMetric):
         if not self._has_all_rows():
             return np.nan, np.nan
         i = _LOSSES.index(name)
-        moments = [x[i] for x in readings.moments]
         return score_interval(
             name,
-            Moments(*moments),
+            readings.moments(i),
             readings.bins,
             level,
             clip=self.clip,

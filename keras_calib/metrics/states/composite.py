@@ -67,9 +67,8 @@ class TableReadings:
             self.limbs["histogram"], self.frequency_weights
         )
 
-    @cached_property
-    def moments(self):
-        return self.losses.moments(self.limbs["losses"])
+    def moments(self, index):
+        return self.losses.moments(self.limbs["losses"], index)
 
     @property
     def saturated(self):

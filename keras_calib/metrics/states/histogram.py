@@ -60,6 +60,12 @@ class ScoreMap(NamedTuple):
     scale: float
     limit: float
 
+    def position(self, score: Any, resolution: int) -> Any:
+        """Places v of scores, of so many bins in all (array-agnostic)."""
+        xp = array_namespace(score)
+        score = xp.clip(score, -self.limit, self.limit)
+        return self.slope * resolution * xp.arcsinh(score / self.scale)
+
 
 LOG_ODDS = ScoreMap(738.0 / 8192, 2050 / 8192, 2.0, 1e5)
 # From -4096 to 4096; 1e30 keeps asinh finite.
@@ -127,7 +133,8 @@ class HistogramSummary:
         # calibration bin and its bin of the histogram.
         steps = np.arange(1, self.num_bins)
         edges = steps / self.num_bins
-        position = self._slope * np.arcsinh(np.log(edges / (1 - edges)) / 2)
+        log_odds = np.log(edges / (1 - edges))
+        position = score_map.position(log_odds, resolution)
         first = np.floor(position).astype(int) + self._zero
         first = np.clip(first, 0, resolution - 1) + steps
         self._first = np.concatenate([[0], first]).astype("int32")
@@ -147,8 +154,7 @@ class HistogramSummary:
         """Limbs of mass and offset sum by cell and wrong, of one batch."""
         score = records.score if self.score is None else self.score(records)
         score = ops.where(records.counted, score, ops.zeros_like(score))
-        score = ops.clip(score, -self._map.limit, self._map.limit)
-        position = self._slope * ops.arcsinh(score / self._map.scale)
+        position = self._map.position(score, self.resolution)
         floor = ops.floor(position)
         # Cut to 16 bits; reading adds back half a quantum.
         offset = ops.floor((position - floor) / _QUANTUM) * _QUANTUM
