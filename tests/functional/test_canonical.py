@@ -6,8 +6,6 @@ from cases import softmax
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
-
 # Widmann et al., NeurIPS 2019, CIFAR-10: bins of equal width and by medians.
 PUBLISHED = {
     "densenet121": (0.06607267260685921, 0.029532869835646354),

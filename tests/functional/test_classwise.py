@@ -3,7 +3,6 @@
 import itertools
 
 import numpy as np
-import pytest
 from cases import METRIC_DATA
 from made_up_probs import loop_bins
 from made_up_probs import made_up
@@ -12,8 +11,6 @@ from made_up_probs import same
 import keras_calib as kc
 from keras_calib.functional import classwise
 from keras_calib.functional.classwise import classwise_ece
-
-pytestmark = pytest.mark.portable
 
 
 def loop_classwise(labels, probs, weight, num_bins, closed, threshold=0.0):

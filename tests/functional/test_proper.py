@@ -19,8 +19,6 @@ from keras_calib.functional.proper import calibration_decomposition
 from keras_calib.functional.proper import nll
 from keras_calib.functional.segmentation import per_image
 
-pytestmark = pytest.mark.portable
-
 
 def test_confidences_equal_a_loop():
     labels, probs, weight = made_up()

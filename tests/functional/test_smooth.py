@@ -1,12 +1,9 @@
 """The smooth calibration error, by direct integration."""
 
 import numpy as np
-import pytest
 from made_up_probs import made_up
 
 from keras_calib.functional.smooth import smooth_ece
-
-pytestmark = pytest.mark.portable
 
 
 def loop_smooth(confidence, residual, tolerance=1e-6):

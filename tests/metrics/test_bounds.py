@@ -5,7 +5,6 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
 from cases import METRIC_DATA
 from cases import TABLE
 from keras import ops
@@ -13,9 +12,6 @@ from streams import predictions
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
-# Bounds are read off the state in NumPy: once is enough.
-on_host = pytest.mark.skipif(BACKEND == "jax", reason="the same on the host")
 BOUNDED = {name: case for name, case in TABLE.items() if case.has_bounds}
 # Of the histogram: cells of many predictions.
 RESOLUTION = 64
@@ -74,7 +70,6 @@ def cells_of(labels, probs):
     return np.array(found)
 
 
-@on_host
 @pytest.mark.parametrize("make", KINDS_OF_DATA)
 def test_any_order_inside_the_cells_is_within_the_bounds(make):
     rng = np.random.default_rng(1)
@@ -146,7 +141,6 @@ def test_aece_bounds_are_reached():
     assert high - low > 0.2
 
 
-@on_host
 def test_aece_by_the_edges_of_the_papers_follows_their_code(goldens):
     for data, num_bins in itertools.product(METRIC_DATA, (8, 15)):
         labels = goldens[f"in/m_{data}/labels"]
@@ -163,7 +157,6 @@ def test_aece_by_the_edges_of_the_papers_follows_their_code(goldens):
             assert value == pytest.approx(expected, abs=1e-5), data
 
 
-@on_host
 def test_bounds_narrow_with_the_resolution():
     labels, probs = predictions(n=2000)
     widths = []

@@ -19,8 +19,6 @@ from streams import stream
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
-
 
 def test_a_confidence_of_one_falls_in_the_last_bin():
     metric = kc.ECE(num_bins=10)
@@ -30,6 +28,7 @@ def test_a_confidence_of_one_falls_in_the_last_bin():
     assert bins.gap[9] == 0.5
 
 
+@pytest.mark.portable
 def test_logits_tell_apart_what_probabilities_tie():
     # Confidence is 1.0 in float32 for all; the wrong ones are least sure.
     gap = np.linspace(20, 60, 200).astype("float32")
@@ -164,6 +163,7 @@ def test_replicas_hold_the_same_sums_as_one_device(num_replicas):
     assert all(answer["equal"].values()), answer
 
 
+@pytest.mark.portable
 @pytest.mark.slow
 @pytest.mark.skipif(BACKEND != "jax", reason="devices of JAX")
 @pytest.mark.parametrize("num_devices", [2, 4])

@@ -6,10 +6,11 @@ import pytest
 from cases import BACKEND
 from streams import ALL_CLASSES
 from streams import STATES
-from streams import compiled
 from streams import holds
 from streams import predictions
+from streams import program_of
 from streams import result_compiled
+from streams import same_state
 from streams import state
 from streams import updated_compiled
 
@@ -60,22 +61,13 @@ def test_what_cannot_count_is_refused_in_eager_use():
 @pytest.mark.skipif(BACKEND == "torch", reason="torch runs eagerly")
 def test_what_cannot_count_is_counted_apart_in_compiled_code():
     metric, alone = kc.ECE(), kc.ECE()
-    update = compiled(metric.update_state)
-    if BACKEND == "jax":
-        update_only = compiled(metric.stateless_update_state)
-
-        def update(*batch):
-            found = update_only(metric.stateless_reset_state(), *batch)
-            for own, value in zip(metric.variables, found, strict=True):
-                own.assign(value)
-
     # One program for every form of badness.
+    run = program_of(metric)
     for name, bad in CANNOT_COUNT.items():
         batch = with_bad_row(**bad)
         alone.reset_state()
         alone.update_state(*(x[[0, 2]] for x in batch))
-        metric.reset_state()
-        update(*batch)
+        run(*batch)
         assert metric.num_invalid == 1, name
         with pytest.warns(RuntimeWarning, match="leaves out 1 pred"):
             value = float(metric.result())
@@ -87,16 +79,21 @@ def test_what_cannot_count_is_counted_apart_in_compiled_code():
 
 @pytest.mark.skipif(BACKEND == "torch", reason="torch runs eagerly")
 def test_nothing_that_counts_is_nan_in_compiled_code():
-    batch = with_bad_row(output=np.nan)
-    for metric in (
-        kc.CalibrationMetrics(["accuracy", "aurc", "nll"]),
-        kc.ClasswiseECE(4),
+    labels, probs, weight = with_bad_row(output=np.nan)
+    for make in (
+        lambda: kc.CalibrationMetrics(["accuracy", "aurc", "nll"]),
+        lambda: kc.ClasswiseECE(4),
     ):
-        nothing = [x[1:2] for x in batch]
-        for _ in updated_compiled(metric, *nothing, jit=[False]):
-            assert metric.num_invalid == 1
-            values = keras.tree.flatten(result_compiled(metric))
-            assert np.isnan([float(x) for x in values]).all()
+        metric, alone = make(), make()
+        run = program_of(metric)
+        run(labels, probs, weight)
+        assert metric.num_invalid == 1
+        alone.update_state(*(x[[0, 2]] for x in (labels, probs, weight)))
+        same_state(metric, alone)
+        run(labels, np.full_like(probs, np.nan), weight)
+        assert metric.num_invalid == 3
+        values = keras.tree.flatten(result_compiled(metric))
+        assert np.isnan([float(x) for x in values]).all()
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="torch runs eagerly")

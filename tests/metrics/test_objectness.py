@@ -10,8 +10,6 @@ from streams import updated_compiled
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
-
 
 def pairs(n=120, num_classes=4):
     rng = np.random.default_rng(0)

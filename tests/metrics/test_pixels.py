@@ -12,8 +12,6 @@ from streams import updated_compiled
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
-
 
 def images(seed=0, count=6, shape=(5, 8), num_classes=4):
     rng = np.random.default_rng(seed)
@@ -45,6 +43,7 @@ def test_the_pixels_are_of_the_labels_alone():
     assert first != places_of(labels, pixels_per_image=7, seed=1)
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize("case", ALL_CLASSES, ids=str)
 def test_some_pixels_do_not_depend_on_the_order_of_images(case):
     labels, probs = images()

@@ -3,7 +3,6 @@
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
 from cases import METRICS
 from cases import sample
 from cases import softmax
@@ -11,8 +10,6 @@ from cases import softmax
 import keras_calib as kc
 from keras_calib.formulas.scores import SCORE_NAMES
 
-pytestmark = pytest.mark.portable
-on_host = pytest.mark.skipif(BACKEND == "jax", reason="the same on the host")
 RANK_METRICS = (
     "AURC",
     "EAURC",
@@ -102,7 +99,6 @@ def test_scores_beyond_the_histogram_are_told():
     metric.result()
 
 
-@on_host
 def test_every_rank_metric_takes_a_function():
     labels, logits = sample(n=300, num_classes=4, scale=3.0)
     for case in METRICS:

@@ -11,8 +11,6 @@ from streams import predictions
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
-
 
 @pytest.fixture(scope="module")
 def table():
@@ -29,6 +27,7 @@ def table():
     return labels, logits, metric, singles
 
 
+@pytest.mark.portable
 def test_every_value_is_that_of_its_own_class(table):
     labels, logits, metric, singles = table
     values = metric.result()
@@ -182,6 +181,7 @@ def test_unknown_names_are_refused():
         kc.CalibrationMetrics().decomposition("l1")
 
 
+@pytest.mark.portable
 def test_fit_shows_each_value_for_callbacks_to_monitor():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(96, 5)).astype("float32")
