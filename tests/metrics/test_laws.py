@@ -271,7 +271,7 @@ def test_weights_at_the_ends_of_their_range_keep_the_bounds(case):
     for scale in (1e-3, 1e4):
         weight = np.random.default_rng(0).uniform(0.3, 1.0, 300) * scale
         weight[0] = scale
-        metric = stream(case.make(), labels, probs, weight)
+        metric = stream(case.make(), labels, probs, weight, batch=300)
         exact = case.exact(labels, probs, sample_weight=weight)
         for value in case.values(metric):
             near = abs(value - exact) < 1e-5
