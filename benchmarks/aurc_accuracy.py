@@ -165,7 +165,7 @@ def accuracy_row(kind: str, data: Data, batch_size: int) -> list[str]:
     low, high = aurc.bounds()
     # The same sums read in float64: what is left is the histogram's share.
     sums = keras.ops.convert_to_numpy(aurc.sums)
-    value64 = float(aurc_of_groups(aurc.summary.ranked(sums), True))
+    value64 = float(aurc_of_groups(aurc.summary.ranked(sums, True)))
     adaptive64 = aece_of_cells(aurc.summary.cells(sums), aece.num_bins, True)
     mass = aurc.summary.cells(sums).mass
     held = [inside(v, (low, high)) for v in (exact, value)]

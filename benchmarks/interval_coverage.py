@@ -223,7 +223,7 @@ def ranked(right: np.ndarray, wrong: np.ndarray) -> RankedGroups:
 
 
 def aurc(right: np.ndarray, wrong: np.ndarray) -> float:
-    return float(aurc_of_groups(ranked(right, wrong), True))
+    return float(aurc_of_groups(ranked(right, wrong)))
 
 
 def augrc(right: np.ndarray, wrong: np.ndarray) -> float:
@@ -378,7 +378,7 @@ def ranks(p: np.ndarray, right: np.ndarray) -> dict:
     found = {}
     for name in ("aurc", "augrc", "failure_auroc"):
         value = RANK[name].value(groups, np.asarray(True), None)
-        ends = rank_interval(name, groups, True, None, 1.0, 0.95)
+        ends = rank_interval(name, groups, None, 1.0, 0.95)
         found[name] = (*ends, float(value))
     return found
 

@@ -81,7 +81,7 @@ def reference(kind: str, num_predictions: int) -> dict[str, float]:
     return {
         "ece": float(calibration_error(sums)),
         "aece": float(equal_mass_error(before, mass, residual, 15, True)),
-        "aurc": float(aurc_of_groups(groups, True)),
+        "aurc": float(aurc_of_groups(groups)),
     }
 
 

@@ -1,4 +1,4 @@
-"""Run by test_metrics.py: raw sums of a batch spread over devices of JAX.
+"""Run by metrics/test_exactness.py: raw sums of a batch over devices of JAX.
 
 XLA_FLAGS=--xla_force_host_platform_device_count=N python tests/data_parallel.py
 """

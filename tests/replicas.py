@@ -1,4 +1,4 @@
-"""Run by test_metrics.py: raw sums under N replicas and under one.
+"""Run by metrics/test_exactness.py: raw sums under N replicas and under one.
 
 Losses are in training_replicas.py.
 

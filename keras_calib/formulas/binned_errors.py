@@ -22,6 +22,7 @@ __all__ = [
     "calibration_error",
     "debiased_error",
     "debiased_squared_error",
+    "decompose",
     "nll_decomposition",
     "overconfidence_error",
 ]
@@ -209,6 +210,15 @@ def nll_decomposition(sums: BinSums) -> Decomposition:
     return Decomposition(
         at_least(_mean(sums, divergence), 0.0), _mean(sums, entropy)
     )
+
+
+def decompose(sums: BinSums, score: str) -> Decomposition:
+    """The decomposition of `"brier"` or `"nll"` as floats, of NumPy sums."""
+    check_in("score", score, tuple(_DECOMPOSITIONS))
+    return Decomposition(*map(float, _DECOMPOSITIONS[score](sums)))
+
+
+_DECOMPOSITIONS = {"brier": brier_decomposition, "nll": nll_decomposition}
 
 
 def _error_rate(sums: BinSums) -> Any:

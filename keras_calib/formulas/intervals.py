@@ -199,6 +199,11 @@ class Moments(NamedTuple):
     second: Any
     third: Any
 
+    @property
+    def mean(self) -> Any:
+        """The weighted mean, 0 without weights."""
+        return safe_divide(self.total, self.weight)
+
 
 def moments(values: Any, weight: Any = None) -> Moments:
     """Moments of NumPy values `(n,)` with weights `(n,)`, in float64."""

@@ -28,23 +28,20 @@ _FLOAT32 = 3e-7
 _FLOAT64 = 1e-12
 
 
-def risk_at_coverage_of_groups(
-    groups: RankedGroups, coverage: float, frequency_weights: Any
-) -> Any:
+def risk_at_coverage_of_groups(groups: RankedGroups, coverage: float) -> Any:
     """Risk at a coverage; the cut group counts in proportion (array-agnostic).
 
     Args:
         groups: Ranked groups.
-        coverage: Share of the mass to accept, in (0, 1].
-        frequency_weights: Whether weights are counts, of which the accepted
-            number is rounded up: bool, or a bool tensor.
+        coverage: Share of the mass to accept, in (0, 1]; of counts rounded
+            up to a whole number.
 
     Returns:
         A scalar in [0, 1]; 0 when empty.
     """
     xp = array_namespace(groups.mass)
     m, q, slope = groups.mass, groups.wrong, groups.slope
-    accepted, taken = _taken(groups, coverage, frequency_weights)
+    accepted, taken = _taken(groups, coverage)
     share = safe_divide(taken, m)
     # A risk that is linear in the score is lower in the surer part.
     lower = 6.0 * slope * (1.0 - safe_divide(q, m)) * (1.0 - share)
@@ -55,14 +52,14 @@ def risk_at_coverage_of_groups(
 
 
 def risk_at_coverage_bounds_of_groups(
-    groups: RankedGroups, coverage: float, frequency_weights: Any
+    groups: RankedGroups, coverage: float
 ) -> tuple[Any, Any]:
     """Risk at a coverage, correct first and wrong first in groups.
 
     Array-agnostic.
     """
     xp = array_namespace(groups.mass)
-    accepted, taken = _taken(groups, coverage, frequency_weights)
+    accepted, taken = _taken(groups, coverage)
     good = xp.maximum(groups.mass - groups.wrong, 0.0)
     best = xp.maximum(taken - good, 0.0)
     best = xp.sum(xp.where(taken >= groups.mass, groups.wrong, best))
@@ -102,7 +99,7 @@ def within_risk(wrong: Any, accepted: Any, risk: float) -> Any:
 
 
 def coverage_at_risk_bounds_of_groups(
-    groups: RankedGroups, risk: float, frequency_weights: Any = False
+    groups: RankedGroups, risk: float
 ) -> tuple[Any, Any]:
     """Coverage at a risk: of whole groups, and of the best order.
 
@@ -111,16 +108,14 @@ def coverage_at_risk_bounds_of_groups(
     Args:
         groups: Ranked groups.
         risk: As in `coverage_at_risk_of_groups`.
-        frequency_weights: Whether only whole counts can be accepted, which
-            makes the upper bound tight: bool, or a bool tensor.
 
     Returns:
         `(lower, upper)`: the lower is reached by thresholds between groups.
         The upper takes the correct ones of a group first, then wrong ones
-        while the risk allows.
+        while the risk allows; of counts whole ones.
     """
     xp = array_namespace(groups.mass)
-    m, q, n, a, _ = groups
+    m, q, n, a, _, frequency_weights = groups
     limit = _limit(risk, xp)
     good = n + xp.maximum(m - q, 0.0)
     room = limit * good - a
@@ -160,7 +155,7 @@ def failure_fpr95_bounds_of_groups(
     The worst order is as bad as real ties.
     """
     xp = array_namespace(groups.mass)
-    _, q, n, a, _ = groups
+    _, q, n, a, *_ = groups
     wrong = a + q
     accepted = n + groups.mass - wrong
     num_good, num_wrong = xp.sum(groups.mass) - xp.sum(q), xp.sum(q)
@@ -175,9 +170,7 @@ def failure_fpr95_bounds_of_groups(
     return safe_divide(best, num_wrong), safe_divide(worst, num_wrong)
 
 
-def _taken(
-    groups: RankedGroups, coverage: float, frequency_weights: Any
-) -> Any:
+def _taken(groups: RankedGroups, coverage: float) -> Any:
     """Accepted mass, and how much of it each group gives (array-agnostic)."""
     xp = array_namespace(groups.mass)
     total = xp.sum(groups.mass)
@@ -186,7 +179,8 @@ def _taken(
     nearest = xp.round(accepted)
     close = xp.abs(nearest - accepted) <= _tolerance(xp) * accepted
     counted = xp.where(close, nearest, xp.ceil(accepted))
-    accepted = xp.where(frequency_weights, xp.maximum(counted, 1.0), accepted)
+    counted = xp.maximum(counted, 1.0)
+    accepted = xp.where(groups.frequency_weights, counted, accepted)
     accepted = xp.where(total > 0, accepted, xp.zeros_like(accepted))
     return accepted, xp.minimum(
         xp.maximum(accepted - groups.before, 0.0), groups.mass

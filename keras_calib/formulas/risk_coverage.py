@@ -50,6 +50,8 @@ class RankedGroups(NamedTuple):
             wrong ones inside the group, as a share of its width: -1/3 to
             1/3, what a risk that is linear in the score allows; 0 for real
             ties.
+        frequency_weights: Whether weights are counts: bool, or a bool
+            tensor; of all groups.
     """
 
     mass: Any
@@ -57,22 +59,22 @@ class RankedGroups(NamedTuple):
     before: Any
     wrong_before: Any
     slope: Any
+    frequency_weights: Any = True
 
 
-def aurc_of_groups(groups: RankedGroups, frequency_weights: Any) -> Any:
+def aurc_of_groups(groups: RankedGroups) -> Any:
     """AURC, the mean over all orders inside groups (array-agnostic).
 
     Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
 
     Args:
         groups: Ranked groups.
-        frequency_weights: Whether weights are counts: bool, or a bool tensor.
 
     Returns:
         A scalar; 0 when empty.
     """
     xp = array_namespace(groups.mass)
-    m, q, n, a, _ = groups
+    m, q, n, a, _, frequency_weights = groups
     step = xp.where(frequency_weights, 1.0, 0.0)
     step = step if xp is np else xp.cast(step, m.dtype)
     rate = safe_divide(q, m)
@@ -102,74 +104,55 @@ def aurc_of_groups(groups: RankedGroups, frequency_weights: Any) -> Any:
     return safe_divide(xp.sum(terms - correction), xp.sum(m))
 
 
-def aurc_bounds_of_groups(
-    groups: RankedGroups, frequency_weights: Any
-) -> tuple[Any, Any]:
+def aurc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
     """AURC if each group is ordered best, and worst (array-agnostic).
 
     Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
     """
     total = array_namespace(groups.mass).sum(groups.mass)
-    best, worst = _extreme_orders(groups, frequency_weights)
+    best, worst = _extreme_orders(groups)
     return safe_divide(best, total), safe_divide(worst, total)
 
 
-def optimal_aurc(groups: RankedGroups, frequency_weights: Any) -> Any:
+def optimal_aurc(groups: RankedGroups) -> Any:
     """AURC if every wrong prediction ranked last (array-agnostic)."""
-    return aurc_bounds_of_groups(_as_one(groups), frequency_weights)[0]
+    return aurc_bounds_of_groups(_as_one(groups))[0]
 
 
-def eaurc_of_groups(groups: RankedGroups, frequency_weights: Any) -> Any:
+def eaurc_of_groups(groups: RankedGroups) -> Any:
     """AURC less its optimum, >= 0 (array-agnostic).
 
     Derivation: docs/derivations.md, 'AURC under ties'.
     """
-    return _excess(
-        aurc_of_groups(groups, frequency_weights), groups, frequency_weights
-    )
+    return _excess(aurc_of_groups(groups), groups)
 
 
-def eaurc_bounds_of_groups(
-    groups: RankedGroups, frequency_weights: Any
-) -> tuple[Any, Any]:
+def eaurc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
     """E-AURC if each group is ordered best, and worst (array-agnostic)."""
-    best, worst = aurc_bounds_of_groups(groups, frequency_weights)
-    return _excess(best, groups, frequency_weights), _excess(
-        worst, groups, frequency_weights
-    )
+    best, worst = aurc_bounds_of_groups(groups)
+    return _excess(best, groups), _excess(worst, groups)
 
 
-def normalized_aurc_of_groups(
-    groups: RankedGroups, frequency_weights: Any
-) -> Any:
+def normalized_aurc_of_groups(groups: RankedGroups) -> Any:
     """(AURC - optimum) / (error - optimum) (array-agnostic).
 
     Derivation: docs/derivations.md, 'AURC under ties'.
 
     Args:
         groups: Ranked groups.
-        frequency_weights: Whether weights are counts: bool, or a bool tensor.
 
     Returns:
         A scalar: 0 for a perfect ranking, 1 for a random one, above 1 for
         worse; 0 where all are correct or all wrong, as every ranking is
         perfect then.
     """
-    return safe_divide(
-        eaurc_of_groups(groups, frequency_weights),
-        _excess_of_random(groups, frequency_weights),
-    )
+    return safe_divide(eaurc_of_groups(groups), _excess_of_random(groups))
 
 
-def normalized_aurc_bounds_of_groups(
-    groups: RankedGroups, frequency_weights: Any
-) -> tuple[Any, Any]:
-    """Normalised AURC if each group is ordered best, and worst.
-
-    Array-agnostic.
-    """
-    best, worst = eaurc_bounds_of_groups(groups, frequency_weights)
-    scale = _excess_of_random(groups, frequency_weights)
+def normalized_aurc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
+    """Normalised AURC if groups are ordered best, and worst."""
+    best, worst = eaurc_bounds_of_groups(groups)
+    scale = _excess_of_random(groups)
     return safe_divide(best, scale), safe_divide(worst, scale)
 
 
@@ -215,7 +198,7 @@ def failure_auroc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
 def _augrc(groups: RankedGroups, slope: Any) -> Any:
     """AUGRC where P(correct above wrong) in a group is 1/2 + `slope`."""
     xp = array_namespace(groups.mass)
-    m, q, _, a, _ = groups
+    m, q, a = groups.mass, groups.wrong, groups.wrong_before
     # By shares: float32 overflows at squares of masses.
     total = xp.sum(m)
     m, q, a = (safe_divide(v, total) for v in (m, q, a))
@@ -242,24 +225,22 @@ def _as_one(groups: RankedGroups) -> RankedGroups:
     """All mass in one group."""
     xp = array_namespace(groups.mass)
     total, wrong = xp.sum(groups.mass), xp.sum(groups.wrong)
+    zero = xp.zeros_like(xp.reshape(total, (1,)))
     return RankedGroups(
-        *(xp.reshape(v, (1,)) for v in (total, wrong)),
-        *(xp.zeros_like(xp.reshape(total, (1,))) for _ in range(3)),
+        zero + total, zero + wrong, zero, zero, zero, groups.frequency_weights
     )
 
 
-def _excess(aurc: Any, groups: RankedGroups, frequency_weights: Any) -> Any:
-    return array_namespace(aurc).maximum(
-        aurc - optimal_aurc(groups, frequency_weights), 0.0
-    )
+def _excess(aurc: Any, groups: RankedGroups) -> Any:
+    return array_namespace(aurc).maximum(aurc - optimal_aurc(groups), 0.0)
 
 
-def _excess_of_random(groups: RankedGroups, frequency_weights: Any) -> Any:
+def _excess_of_random(groups: RankedGroups) -> Any:
     """Error rate less the optimal AURC, as a product (array-agnostic)."""
     xp = array_namespace(groups.mass)
     one = _as_one(groups)
     good = xp.maximum(one.mass - one.wrong, 0.0)
-    excess = good * _difference(good, one.wrong, frequency_weights)
+    excess = good * _difference(good, one.wrong, groups.frequency_weights)
     return xp.sum(safe_divide(excess, one.mass))
 
 
@@ -322,15 +303,10 @@ def _difference(n: Any, m: Any, frequency_weights: Any) -> Any:
     )
 
 
-def _extreme_orders(
-    groups: RankedGroups, frequency_weights: Any
-) -> tuple[Any, Any]:
-    """Sums over groups with errors last, and first, inside each.
-
-    Array-agnostic.
-    """
+def _extreme_orders(groups: RankedGroups) -> tuple[Any, Any]:
+    """Sums over groups with errors last, and first, inside each."""
     xp = array_namespace(groups.mass)
-    m, q, n, a, _ = groups
+    m, q, n, a, _, frequency_weights = groups
     good = xp.maximum(m - q, 0.0)
     best = a * _difference(n, good, frequency_weights) + q
     best = best + (a - n - good) * _difference(n + good, q, frequency_weights)

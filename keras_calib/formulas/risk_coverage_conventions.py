@@ -37,16 +37,13 @@ AUGRC_CONVENTIONS = ("origin", "trapezoid")
 _FOR_ANY_WEIGHTS = ("mean", "merged", "achievable")
 
 
-def aurc_by_convention(
-    groups: RankedGroups, frequency_weights: bool, convention: str = "mean"
-) -> float:
+def aurc_by_convention(groups: RankedGroups, convention: str = "mean") -> float:
     """AURC of NumPy groups, R_k the risk of the k surest of N.
 
     Derivation: docs/derivations.md, 'AURC under ties'.
 
     Args:
         groups: Ranked groups of a whole data set.
-        frequency_weights: Whether weights are counts.
         convention: `"mean"`: (R_1 + ... + R_N) / N; `"trapezoid"`: the
             trapezoid rule from coverage 1/N, over 1 - 1/N; `"origin"`: the
             trapezoid rule from (0, 0); `"merged"`: the trapezoid rule over
@@ -63,13 +60,13 @@ def aurc_by_convention(
             weights that are not whole numbers.
     """
     check_in("convention", convention, AURC_CONVENTIONS)
-    _check_weights(frequency_weights, convention, _FOR_ANY_WEIGHTS)
+    _check_weights(groups, convention, _FOR_ANY_WEIGHTS)
     groups = _filled(groups)
     if convention == "merged":
         return _merged(groups)
     if convention == "achievable":
-        return float(aurc_of_groups(_convex(groups), False))
-    mean = float(aurc_of_groups(groups, frequency_weights))
+        return float(aurc_of_groups(_convex(groups)))
+    mean = float(aurc_of_groups(groups))
     if convention == "mean":
         return mean
     total, wrong = np.sum(groups.mass), np.sum(groups.wrong)
@@ -81,7 +78,7 @@ def aurc_by_convention(
         ends = groups.wrong[0] / groups.mass[0] + wrong / total
         return float((total * mean - 0.5 * ends) / (total - 1.0))
     # Shifted by one: the sum over j = k + 1 of (a + (j - 1 - n) rate) / j.
-    m, q, n, a, _ = groups
+    m, q, n, a, *_ = groups
     rate = q / m
     harmonic = digamma(n + m + 2.0) - digamma(n + 2.0)
     shifted = np.sum(q + (a - (n + 1.0) * rate) * harmonic)
@@ -90,7 +87,7 @@ def aurc_by_convention(
 
 
 def optimum_by_convention(
-    groups: RankedGroups, frequency_weights: bool, convention: str = "mean"
+    groups: RankedGroups, convention: str = "mean"
 ) -> float:
     """`aurc_by_convention` if every wrong one ranked last, without ties."""
     wrong = float(np.sum(groups.wrong))
@@ -98,30 +95,30 @@ def optimum_by_convention(
     best = RankedGroups(
         *np.array([[good, wrong], [0.0, wrong], [0.0, good], [0.0, 0.0]]),
         np.zeros(2),
+        groups.frequency_weights,
     )
     if convention != "merged":
-        return aurc_by_convention(best, frequency_weights, convention)
-    _check_weights(frequency_weights, "merged with a finite optimum", ())
+        return aurc_by_convention(best, convention)
+    _check_weights(groups, "merged with a finite optimum", ())
     # Every sample a group, flat to coverage 0.
     total = good + wrong
     first = 0.0 if good else 1.0
-    mean = aurc_by_convention(best, frequency_weights)
+    mean = aurc_by_convention(best)
     return mean + (first - wrong / total) / (2.0 * total)
 
 
 def analytic_optimum(groups: RankedGroups) -> float:
     """r + (1 - r) log(1 - r), the optimal AURC of many samples at risk r."""
-    return float(optimal_aurc(groups, False))
+    return float(optimal_aurc(groups._replace(frequency_weights=False)))
 
 
 def augrc_by_convention(
-    groups: RankedGroups, frequency_weights: bool, convention: str = "origin"
+    groups: RankedGroups, convention: str = "origin"
 ) -> float:
     """AUGRC of NumPy groups.
 
     Args:
         groups: Ranked groups of a whole data set.
-        frequency_weights: Whether weights are counts.
         convention: `"origin"`: the area from coverage 0; `"trapezoid"`: the
             trapezoid rule from coverage 1/N, over 1 - 1/N.
 
@@ -133,7 +130,7 @@ def augrc_by_convention(
             weights that are not whole numbers.
     """
     check_in("convention", convention, AUGRC_CONVENTIONS)
-    _check_weights(frequency_weights, convention, ("origin",))
+    _check_weights(groups, convention, ("origin",))
     groups = _filled(groups)
     area = float(augrc_of_groups(groups))
     if convention == "origin":
@@ -146,9 +143,9 @@ def augrc_by_convention(
 
 
 def _check_weights(
-    frequency_weights: bool, convention: str, allowed: tuple
+    groups: RankedGroups, convention: str, allowed: tuple
 ) -> None:
-    if not frequency_weights and convention not in allowed:
+    if not groups.frequency_weights and convention not in allowed:
         raise ValueError(
             invalid(
                 "`sample_weight` must be whole numbers, counts of repeats, "
@@ -161,7 +158,8 @@ def _check_weights(
 def _filled(groups: RankedGroups) -> RankedGroups:
     """Without groups of no mass."""
     filled = groups.mass > 0
-    return RankedGroups(*(v[filled] for v in groups))
+    *arrays, frequency_weights = groups
+    return RankedGroups(*(v[filled] for v in arrays), frequency_weights)
 
 
 def _merged(groups: RankedGroups) -> float:
@@ -173,10 +171,11 @@ def _merged(groups: RankedGroups) -> float:
 
 
 def _convex(groups: RankedGroups) -> RankedGroups:
-    """Groups merged until a surer one never has the higher risk."""
+    """Groups of mass, merged until a surer one never has the higher risk."""
     m, q = groups.mass, groups.wrong
     starts = isotonic_regression(safe_divide(q, m), weights=m).blocks[:-1]
     mass, wrong = np.add.reduceat(m, starts), np.add.reduceat(q, starts)
     before = groups.before[starts]
     wrong_before = groups.wrong_before[starts]
-    return RankedGroups(mass, wrong, before, wrong_before, np.zeros_like(mass))
+    slope = np.zeros_like(mass)
+    return RankedGroups(mass, wrong, before, wrong_before, slope, False)

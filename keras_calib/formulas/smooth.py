@@ -8,18 +8,12 @@ from keras import ops
 
 from keras_calib.numerics.arrays import array_namespace
 
-__all__ = [
-    "smooth_error_of_points",
-]
+__all__ = ["EXACT_CELLS", "smooth_error_of_points"]
 
-
-_EXACT_CELLS = 2**14
-
-
+# Of the grid for points of single samples.
+EXACT_CELLS = 2**14
 # Widths are tried 32 at a time; each round leaves a 32nd of the interval.
 _WIDTHS = 32
-
-
 _ROUNDS = {"numpy": 6, "tensor": 4}
 
 

@@ -7,6 +7,7 @@ are those of the streaming metrics.
 from typing import Any
 
 from keras_calib.formulas import binned_errors
+from keras_calib.formulas.bins import CLOSED
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.bins import bin_sums
@@ -29,13 +30,21 @@ __all__ = [
 def equal_width_bins(
     labels: Any,
     probs: Any,
-    *,
     num_bins: int,
     closed: str = "right",
-    **reading: Any,
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
 ) -> BinSums:
-    """Bin sums of a whole data set; `reading` as in `top_label`."""
-    return _bins_of(top_label(labels, probs, **reading), num_bins, closed)
+    """Bin sums of a whole data set."""
+    top = top_label(
+        labels,
+        probs,
+        from_logits=from_logits,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+    )
+    return _bins_of(top, num_bins, closed)
 
 
 def ece(
@@ -84,15 +93,8 @@ def ece(
         eq. 3, https://arxiv.org/abs/1706.04599
     """
     check_in("norm", norm, binned_errors.NORMS)
-    sums = equal_width_bins(
-        labels,
-        probs,
-        num_bins=num_bins,
-        closed=closed,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    reading = from_logits, sample_weight, ignore_class
+    sums = equal_width_bins(labels, probs, num_bins, closed, *reading)
     return float(binned_errors.calibration_error(sums, norm))
 
 
@@ -112,23 +114,19 @@ def mce(
     empty. Bins of few samples decide it: it grows with the number of bins.
 
     Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`, read as their largest class.
-        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
-            second of two classes.
+        labels: As in `ece`, shape `(n, ...)`.
+        probs: As in `ece`, shape `(n, ..., num_classes)`.
         num_bins: Number of bins, at least 1.
-        closed: `"right"` for bins (lo, hi], the first with its lower edge;
-            `"left"` for [lo, hi), the last with its upper edge.
+        closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
         from_logits: Whether `probs` are logits.
-        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+        sample_weight: As in `ece`.
         ignore_class: Class id that does not count.
 
     Returns:
         MCE in [0, 1].
 
     Raises:
-        ValueError: If shapes do not fit, there is no sample, or a value is
-            out of range.
+        ValueError: As `ece`.
 
     Example:
 
@@ -139,15 +137,8 @@ def mce(
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
         eq. 5, https://arxiv.org/abs/1706.04599
     """
-    sums = equal_width_bins(
-        labels,
-        probs,
-        num_bins=num_bins,
-        closed=closed,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    reading = from_logits, sample_weight, ignore_class
+    sums = equal_width_bins(labels, probs, num_bins, closed, *reading)
     return float(binned_errors.calibration_error(sums, "max"))
 
 
@@ -167,23 +158,19 @@ def rmsce(
     least the ECE and at most the MCE of the same bins.
 
     Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`, read as their largest class.
-        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
-            second of two classes.
+        labels: As in `ece`, shape `(n, ...)`.
+        probs: As in `ece`, shape `(n, ..., num_classes)`.
         num_bins: Number of bins, at least 1.
-        closed: `"right"` for bins (lo, hi], the first with its lower edge;
-            `"left"` for [lo, hi), the last with its upper edge.
+        closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
         from_logits: Whether `probs` are logits.
-        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+        sample_weight: As in `ece`.
         ignore_class: Class id that does not count.
 
     Returns:
         RMSCE in [0, 1].
 
     Raises:
-        ValueError: If shapes do not fit, there is no sample, or a value is
-            out of range.
+        ValueError: As `ece`.
 
     Example:
 
@@ -197,15 +184,8 @@ def rmsce(
     Differs:
         The reference bins by equal mass; these bins are of equal width.
     """
-    sums = equal_width_bins(
-        labels,
-        probs,
-        num_bins=num_bins,
-        closed=closed,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    reading = from_logits, sample_weight, ignore_class
+    sums = equal_width_bins(labels, probs, num_bins, closed, *reading)
     return float(binned_errors.calibration_error(sums, "l2"))
 
 
@@ -227,23 +207,19 @@ def average_calibration_error(
     (`classwise_ece` with `edges="mass"`).
 
     Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`, read as their largest class.
-        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
-            second of two classes.
+        labels: As in `ece`, shape `(n, ...)`.
+        probs: As in `ece`, shape `(n, ..., num_classes)`.
         num_bins: Number of bins, at least 1.
-        closed: `"right"` for bins (lo, hi], the first with its lower edge;
-            `"left"` for [lo, hi), the last with its upper edge.
+        closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
         from_logits: Whether `probs` are logits.
-        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+        sample_weight: As in `ece`.
         ignore_class: Class id that does not count.
 
     Returns:
         Error in [0, 1].
 
     Raises:
-        ValueError: If shapes do not fit, there is no sample, or a value is
-            out of range.
+        ValueError: As `ece`.
 
     Example:
 
@@ -255,15 +231,8 @@ def average_calibration_error(
         Auto-Calibration for Safe Pedestrian Detection, NeurIPS Workshop on
         Machine Learning for Intelligent Transportation Systems, 2018.
     """
-    sums = equal_width_bins(
-        labels,
-        probs,
-        num_bins=num_bins,
-        closed=closed,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    reading = from_logits, sample_weight, ignore_class
+    sums = equal_width_bins(labels, probs, num_bins, closed, *reading)
     return float(binned_errors.average_error(sums))
 
 
@@ -284,13 +253,10 @@ def debiased_calibration_error(
     of one sample add nothing.
 
     Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`, read as their largest class.
-        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
-            second of two classes.
+        labels: As in `ece`, shape `(n, ...)`.
+        probs: As in `ece`, shape `(n, ..., num_classes)`.
         num_bins: Number of bins, at least 1.
-        closed: `"right"` for bins (lo, hi], the first with its lower edge;
-            `"left"` for [lo, hi), the last with its upper edge.
+        closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
         from_logits: Whether `probs` are logits.
         sample_weight: Weights of the shape of the class ids, or `(n,)`.
             Whole numbers count as repeats; else n_b is the effective
@@ -301,8 +267,7 @@ def debiased_calibration_error(
         Error in [0, 1].
 
     Raises:
-        ValueError: If shapes do not fit, there is no sample, or a value is
-            out of range.
+        ValueError: As `ece`.
 
     Example:
 
@@ -334,6 +299,6 @@ def debiased_calibration_error(
 
 def _bins_of(top: TopLabel, num_bins: int, closed: str) -> BinSums:
     check_integer("num_bins", num_bins, 1)
-    check_in("closed", closed, ("right", "left"))
+    check_in("closed", closed, CLOSED)
     index = bin_index(top.confidence, num_bins, closed)
     return bin_sums(top.confidence, top.correct, index, num_bins, top.weight)

@@ -32,10 +32,8 @@ def canonical_calibration_error(
     confidence and not in this sense.
 
     Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`.
-        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
-            second of two classes.
+        labels: As in `ece`, shape `(n, ...)`.
+        probs: As in `ece`, shape `(n, ..., num_classes)`.
         edges: `"width"`: predictions share a bin if each p_k falls in the
             same of `num_bins` intervals of equal width. `"median"`: bins are
             cut at the median of the p_k that varies most, as long as both
@@ -52,8 +50,7 @@ def canonical_calibration_error(
         and it says little.
 
     Raises:
-        ValueError: If shapes do not fit, there is no sample, or a value is
-            out of range.
+        ValueError: As `ece`.
 
     Example:
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import invalid
+from keras_calib.formulas.bins import CLOSED
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.equal_mass import sorted_mass_error
 from keras_calib.inputs.batch import Batch
@@ -62,10 +63,8 @@ def classwise_ece(
     called SCE; over bins of equal mass ACE, and with a threshold TACE.
 
     Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`, of which the largest counts.
-        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
-            second of two classes.
+        labels: As in `ece`, shape `(n, ...)`.
+        probs: As in `ece`, shape `(n, ..., num_classes)`.
         num_bins: Number of bins of each class, at least 1.
         edges: `"width"`: bins of equal width; p_k = 0 lies in no bin (lo,
             hi]. `"mass"`: of equal mass, as `adaptive_ece`; every sample
@@ -80,15 +79,14 @@ def classwise_ece(
         classes: `"all"`, or `"to_largest_label"`: K is the largest id in
             `labels` plus one, as in released code.
         from_logits: Whether `probs` are logits.
-        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+        sample_weight: As in `ece`.
         ignore_class: Class id that does not count.
 
     Returns:
         Error in [0, 1]; at most 2 / K, for the p_k of a sample sum to 1.
 
     Raises:
-        ValueError: If shapes do not fit, there is no sample, or a value is
-            out of range.
+        ValueError: As `ece`.
 
     Example:
 
@@ -104,7 +102,7 @@ def classwise_ece(
     check_in("edges", edges, ("width", "mass", "rank"))
     check_at_least("threshold", threshold, 0.0)
     check_at_most("threshold", threshold, 1.0)
-    check_in("closed", closed, ("right", "left"))
+    check_in("closed", closed, CLOSED)
     check_in("classes", classes, ("all", "to_largest_label"))
     if edges == "rank" and sample_weight is not None:
         raise ValueError(

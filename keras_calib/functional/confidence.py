@@ -33,20 +33,17 @@ def mean_confidence(
     Less the accuracy, it is the gap of all predictions in one bin.
 
     Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`.
-        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
-            second of two classes.
+        labels: As in `ece`, shape `(n, ...)`.
+        probs: As in `ece`, shape `(n, ..., num_classes)`.
         from_logits: Whether `probs` are logits.
-        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+        sample_weight: As in `ece`.
         ignore_class: Class id that does not count.
 
     Returns:
         Confidence in [0, 1].
 
     Raises:
-        ValueError: If shapes do not fit, there is no sample, or a value is
-            out of range.
+        ValueError: As `ece`.
 
     Example:
 
@@ -81,20 +78,17 @@ def overconfidence(
     Not the overconfidence error, which is of bins: `overconfidence_error`.
 
     Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`.
-        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
-            second of two classes.
+        labels: As in `ece`, shape `(n, ...)`.
+        probs: As in `ece`, shape `(n, ..., num_classes)`.
         from_logits: Whether `probs` are logits.
-        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+        sample_weight: As in `ece`.
         ignore_class: Class id that does not count.
 
     Returns:
         Confidence in [0, 1]; 0 when no prediction is wrong.
 
     Raises:
-        ValueError: If shapes do not fit, there is no sample, or a value is
-            out of range.
+        ValueError: As `ece`.
 
     Example:
 
@@ -126,20 +120,17 @@ def underconfidence(
     """Mean of 1 - confidence of the right predictions, in float64.
 
     Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`.
-        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
-            second of two classes.
+        labels: As in `ece`, shape `(n, ...)`.
+        probs: As in `ece`, shape `(n, ..., num_classes)`.
         from_logits: Whether `probs` are logits.
-        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+        sample_weight: As in `ece`.
         ignore_class: Class id that does not count.
 
     Returns:
         Doubt in [0, 1]; 0 when no prediction is right.
 
     Raises:
-        ValueError: If shapes do not fit, there is no sample, or a value is
-            out of range.
+        ValueError: As `ece`.
 
     Example:
 
@@ -176,23 +167,19 @@ def overconfidence_error(
     bins that promise too much count, sure ones more.
 
     Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`.
-        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
-            second of two classes.
+        labels: As in `ece`, shape `(n, ...)`.
+        probs: As in `ece`, shape `(n, ..., num_classes)`.
         num_bins: Number of bins, at least 1.
-        closed: `"right"` for bins (lo, hi], the first with its lower edge;
-            `"left"` for [lo, hi), the last with its upper edge.
+        closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
         from_logits: Whether `probs` are logits.
-        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+        sample_weight: As in `ece`.
         ignore_class: Class id that does not count.
 
     Returns:
         Error in [0, 1].
 
     Raises:
-        ValueError: If shapes do not fit, there is no sample, or a value is
-            out of range.
+        ValueError: As `ece`.
 
     Example:
 
@@ -204,15 +191,8 @@ def overconfidence_error(
         Predictive Uncertainty for Deep Neural Networks, NeurIPS 2019,
         https://arxiv.org/abs/1905.11001
     """
-    sums = equal_width_bins(
-        labels,
-        probs,
-        num_bins=num_bins,
-        closed=closed,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    reading = from_logits, sample_weight, ignore_class
+    sums = equal_width_bins(labels, probs, num_bins, closed, *reading)
     return float(binned_errors.overconfidence_error(sums))
 
 
@@ -231,22 +211,19 @@ def objectness_deviation(
     covers, which adaptive label smoothing teaches it.
 
     Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`.
-        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
-            second of two classes.
+        labels: As in `ece`, shape `(n, ...)`.
+        probs: As in `ece`, shape `(n, ..., num_classes)`.
         objectness: Share of the image that the object covers, in [0, 1], of
             the shape of the class ids. Anything where the class is ignored.
         from_logits: Whether `probs` are logits.
-        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+        sample_weight: As in `ece`.
         ignore_class: Class id that does not count.
 
     Returns:
         Deviation in [0, 1].
 
     Raises:
-        ValueError: If shapes do not fit, there is no sample, or a value is
-            out of range.
+        ValueError: As `ece`.
 
     Example:
 

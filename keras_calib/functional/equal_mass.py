@@ -37,10 +37,8 @@ def adaptive_ece(
     nearly as whole samples allow) equal weight; then as in `ece`.
 
     Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`, read as their largest class.
-        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
-            second of two classes.
+        labels: As in `ece`, shape `(n, ...)`.
+        probs: As in `ece`, shape `(n, ..., num_classes)`.
         num_bins: Number of bins, at least 1.
         edges: `"mass"`: every sample counts. `"interp"`: the edges of the
             papers' code, interpolated from the sorted confidences with
@@ -59,8 +57,7 @@ def adaptive_ece(
         Error in [0, 1].
 
     Raises:
-        ValueError: If shapes do not fit, there is no sample, or a value is
-            out of range.
+        ValueError: As `ece`.
 
     Example:
 

@@ -60,19 +60,12 @@ def normalized_aurc(
         The released code has the convention `"origin"` and the order of the
         samples among ties.
     """
-    groups, frequency_weights = ranked(
-        labels,
-        probs,
-        score=score,
-        ties=ties,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    reading = from_logits, sample_weight, ignore_class
+    groups = ranked(labels, probs, score, ties, *reading)
     if convention == "mean":
-        return float(normalized_aurc_of_groups(groups, frequency_weights))
-    value = aurc_by_convention(groups, frequency_weights, convention)
-    best = optimum_by_convention(groups, frequency_weights, convention)
+        return float(normalized_aurc_of_groups(groups))
+    value = aurc_by_convention(groups, convention)
+    best = optimum_by_convention(groups, convention)
     wrong, total = np.sum(groups.wrong), np.sum(groups.mass)
     if wrong in (0.0, total):
         return 0.0
@@ -105,13 +98,7 @@ def eaugrc(
         Traub et al., Overcoming Common Flaws in the Evaluation of Selective
         Classification Systems, NeurIPS 2024, https://arxiv.org/abs/2407.01032
     """
-    groups, _ = ranked(
-        labels,
-        probs,
-        score=score,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    reading = from_logits, sample_weight, ignore_class
+    groups = ranked(labels, probs, score, "average", *reading)
     rate = np.sum(groups.wrong) / np.sum(groups.mass)
     return float(augrc_of_groups(groups) - 0.5 * rate**2)

@@ -54,14 +54,8 @@ def failure_auroc(
         Out-of-Distribution Examples, ICLR 2017,
         https://arxiv.org/abs/1610.02136
     """
-    groups, _ = ranked(
-        labels,
-        probs,
-        score=score,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    reading = from_logits, sample_weight, ignore_class
+    groups = ranked(labels, probs, score, "average", *reading)
     return float(failure_auroc_of_groups(groups))
 
 
@@ -104,14 +98,8 @@ def failure_fpr95(
     """
     check_above("tpr", tpr, 0.0)
     check_at_most("tpr", tpr, 1.0)
-    groups, _ = ranked(
-        labels,
-        probs,
-        score=score,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    reading = from_logits, sample_weight, ignore_class
+    groups = ranked(labels, probs, score, "average", *reading)
     return float(failure_fpr95_of_groups(groups, tpr))
 
 
@@ -155,14 +143,8 @@ def failure_average_precision(
         https://arxiv.org/abs/1610.02136
     """
     check_in("positive", positive, ("error", "success"))
-    groups, _ = ranked(
-        labels,
-        probs,
-        score=score,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    reading = from_logits, sample_weight, ignore_class
+    groups = ranked(labels, probs, score, "average", *reading)
     mass, found = groups.mass, groups.mass - groups.wrong
     if positive == "error":
         mass, found = mass[::-1], groups.wrong[::-1]

@@ -85,10 +85,8 @@ def calibration_test(
     underconfidence best, gaps of changing sign hardly.
 
     Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`.
-        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
-            second of two classes.
+        labels: As in `ece`, shape `(n, ...)`.
+        probs: As in `ece`, shape `(n, ..., num_classes)`.
         statistic: `"ece"`, `"chi2"` or `"spiegelhalter"`.
         num_bins: Number of bins, at least 1.
         num_samples: Number of draws for `"ece"`, at least 1.
@@ -172,8 +170,7 @@ def compare(
     size.
 
     Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`.
+        labels: As in `ece`, shape `(n, ...)`.
         probs_a: Outputs of the first network, `(n, ..., num_classes)`.
         probs_b: Outputs of the second, of the same number of rows.
         metric: An exact function of this package, such as

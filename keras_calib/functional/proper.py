@@ -14,7 +14,6 @@ from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.proper import log_losses
 from keras_calib.functional.binned import equal_width_bins
 from keras_calib.inputs.batch import standardize_arrays
-from keras_calib.inputs.checks import check_in
 
 __all__ = [
     "brier_score",
@@ -37,22 +36,19 @@ def nll(
     NLL = mean_n -log p_y; for soft labels the cross entropy.
 
     Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`.
-        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
-            second of two classes.
+        labels: As in `ece`, shape `(n, ...)`.
+        probs: As in `ece`, shape `(n, ..., num_classes)`.
         clip: Lower bound on probabilities, in (0, 1]; published tables clip
             at 1e-15 or 1e-12. None clips at 1e-37.
         from_logits: Whether `probs` are logits.
-        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+        sample_weight: As in `ece`.
         ignore_class: Class id that does not count.
 
     Returns:
         NLL in nats, >= 0.
 
     Raises:
-        ValueError: If shapes do not fit, there is no sample, or a value is
-            out of range.
+        ValueError: As `ece`.
 
     Example:
 
@@ -93,20 +89,17 @@ def brier_score(
     mean_n sum_k (p_k - y_k)^2, summed over all classes.
 
     Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`.
-        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
-            second of two classes.
+        labels: As in `ece`, shape `(n, ...)`.
+        probs: As in `ece`, shape `(n, ..., num_classes)`.
         from_logits: Whether `probs` are logits.
-        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+        sample_weight: As in `ece`.
         ignore_class: Class id that does not count.
 
     Returns:
         Score in [0, 2]; 0 is best.
 
     Raises:
-        ValueError: If shapes do not fit, there is no sample, or a value is
-            out of range.
+        ValueError: As `ece`.
 
     Example:
 
@@ -152,16 +145,13 @@ def calibration_decomposition(
     binned forecasts, not of the confidences themselves.
 
     Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`.
-        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
-            second of two classes.
+        labels: As in `ece`, shape `(n, ...)`.
+        probs: As in `ece`, shape `(n, ..., num_classes)`.
         num_bins: Number of bins, at least 1.
         score: `"brier"`, the squared error, or `"nll"`, the log score.
-        closed: `"right"` for bins (lo, hi], the first with its lower edge;
-            `"left"` for [lo, hi), the last with its upper edge.
+        closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
         from_logits: Whether `probs` are logits.
-        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+        sample_weight: As in `ece`.
         ignore_class: Class id that does not count.
 
     Returns:
@@ -171,8 +161,7 @@ def calibration_decomposition(
         w_b is the share of the samples in bin b.
 
     Raises:
-        ValueError: If shapes do not fit, there is no sample, or a value is
-            out of range.
+        ValueError: As `ece`.
 
     Example:
 
@@ -186,18 +175,6 @@ def calibration_decomposition(
         Scores, Quarterly Journal of the Royal Meteorological Society 135,
         2009, https://arxiv.org/abs/0806.0813
     """
-    check_in("score", score, ("brier", "nll"))
-    sums = equal_width_bins(
-        labels,
-        probs,
-        num_bins=num_bins,
-        closed=closed,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
-    decompose = {
-        "brier": binned_errors.brier_decomposition,
-        "nll": binned_errors.nll_decomposition,
-    }[score]
-    return Decomposition(*map(float, decompose(sums)))
+    reading = from_logits, sample_weight, ignore_class
+    sums = equal_width_bins(labels, probs, num_bins, closed, *reading)
+    return binned_errors.decompose(sums, score)

@@ -31,18 +31,16 @@ _BLOCK = 2**22
 def ranked(
     labels: Any,
     probs: Any,
-    *,
-    score: str | Callable[[Any], Any] = "msp",
-    ties: str = "average",
-    **reading: Any,
-) -> tuple[RankedGroups, bool]:
-    """Groups of a whole data set, and whether its weights are counts.
-
-    `reading` as in `top_label`.
-    """
+    score: str | Callable[[Any], Any],
+    ties: str,
+    from_logits: bool,
+    sample_weight: Any,
+    ignore_class: int | None,
+) -> RankedGroups:
+    """Groups of a whole data set."""
     check_in("ties", ties, TIES)
-    top = top_scored(labels, probs, score, **reading)
-    return rank(top, ties), are_frequency_weights(top.weight)
+    reading = from_logits, sample_weight, ignore_class
+    return rank(top_scored(labels, probs, score, *reading), ties)
 
 
 def rank(top: TopLabel, ties: str = "average") -> RankedGroups:
@@ -61,7 +59,14 @@ def rank(top: TopLabel, ties: str = "average") -> RankedGroups:
         wrong = np.add.reduceat(wrong, starts)
     before = np.cumsum(np.r_[0.0, mass[:-1]])
     wrong_before = np.cumsum(np.r_[0.0, wrong[:-1]])
-    return RankedGroups(mass, wrong, before, wrong_before, np.zeros_like(mass))
+    return RankedGroups(
+        mass,
+        wrong,
+        before,
+        wrong_before,
+        slope=np.zeros_like(mass),
+        frequency_weights=are_frequency_weights(top.weight),
+    )
 
 
 def thresholds(top: TopLabel) -> np.ndarray:
@@ -87,8 +92,10 @@ def _starts(score: np.ndarray) -> np.ndarray:
 def top_scored(
     labels: Any,
     probs: Any,
-    score: str | Callable[[Any], Any] = "msp",
-    **reading: Any,
+    score: str | Callable[[Any], Any],
+    from_logits: bool,
+    sample_weight: Any,
+    ignore_class: int | None,
 ) -> TopLabel:
     """`top_label` with the score of that name or function.
 
@@ -96,8 +103,12 @@ def top_scored(
         ValueError: Also if a score is not finite, or not one per sample.
     """
     function = scores.get(score)
+    reading = {
+        "from_logits": from_logits,
+        "sample_weight": sample_weight,
+        "ignore_class": ignore_class,
+    }
     top = top_label(labels, probs, **reading)
-    from_logits = reading.get("from_logits", False)
     if score == "msp" and not from_logits:
         return top
     outputs = standardize_arrays(labels, probs, **reading).outputs

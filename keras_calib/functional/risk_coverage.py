@@ -92,16 +92,9 @@ def aurc(
         The released code, `"geifman"`, sorts tied samples as they come; the
         default here is the exact mean over their orders.
     """
-    groups, frequency_weights = ranked(
-        labels,
-        probs,
-        score=score,
-        ties=ties,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
-    return aurc_by_convention(groups, frequency_weights, convention)
+    reading = from_logits, sample_weight, ignore_class
+    groups = ranked(labels, probs, score, ties, *reading)
+    return aurc_by_convention(groups, convention)
 
 
 def eaurc(
@@ -141,19 +134,12 @@ def eaurc(
         The paper has the analytic optimum.
     """
     check_in("optimum", optimum, ("finite", "analytic"))
-    groups, frequency_weights = ranked(
-        labels,
-        probs,
-        score=score,
-        ties=ties,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
-    value = aurc_by_convention(groups, frequency_weights, convention)
+    reading = from_logits, sample_weight, ignore_class
+    groups = ranked(labels, probs, score, ties, *reading)
+    value = aurc_by_convention(groups, convention)
     if optimum == "analytic":
         return value - analytic_optimum(groups)
-    return value - optimum_by_convention(groups, frequency_weights, convention)
+    return value - optimum_by_convention(groups, convention)
 
 
 def augrc(
@@ -191,16 +177,9 @@ def augrc(
         Traub et al., Overcoming Common Flaws in the Evaluation of Selective
         Classification Systems, NeurIPS 2024, https://arxiv.org/abs/2407.01032
     """
-    groups, frequency_weights = ranked(
-        labels,
-        probs,
-        score=score,
-        ties=ties,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
-    return augrc_by_convention(groups, frequency_weights, convention)
+    reading = from_logits, sample_weight, ignore_class
+    groups = ranked(labels, probs, score, ties, *reading)
+    return augrc_by_convention(groups, convention)
 
 
 def coverage_at_risk(
@@ -236,15 +215,8 @@ def coverage_at_risk(
     """
     check_at_least("risk", risk, 0.0)
     check_at_most("risk", risk, 1.0)
-    groups, _ = ranked(
-        labels,
-        probs,
-        score=score,
-        ties=ties,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    reading = from_logits, sample_weight, ignore_class
+    groups = ranked(labels, probs, score, ties, *reading)
     return float(coverage_at_risk_of_groups(groups, risk))
 
 
@@ -327,18 +299,9 @@ def risk_at_coverage(
     """
     check_above("coverage", coverage, 0.0)
     check_at_most("coverage", coverage, 1.0)
-    groups, frequency_weights = ranked(
-        labels,
-        probs,
-        score=score,
-        ties=ties,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
-    return float(
-        risk_at_coverage_of_groups(groups, coverage, frequency_weights)
-    )
+    reading = from_logits, sample_weight, ignore_class
+    groups = ranked(labels, probs, score, ties, *reading)
+    return float(risk_at_coverage_of_groups(groups, coverage))
 
 
 def risk_coverage_curve(
@@ -369,14 +332,8 @@ def risk_coverage_curve(
         Classification, JMLR 2010,
         https://www.jmlr.org/papers/v11/el-yaniv10a.html
     """
-    top = top_scored(
-        labels,
-        probs,
-        score,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    reading = from_logits, sample_weight, ignore_class
+    top = top_scored(labels, probs, score, *reading)
     groups = rank(top)
     through = groups.before + groups.mass
     risk = safe_divide(groups.wrong_before + groups.wrong, through)

@@ -7,7 +7,7 @@ per frequency, and a transform back.
 
 from typing import Any
 
-from keras_calib.formulas.smooth import _EXACT_CELLS
+from keras_calib.formulas.smooth import EXACT_CELLS
 from keras_calib.formulas.smooth import smooth_error_of_points
 from keras_calib.inputs.top_label import top_label
 
@@ -33,20 +33,17 @@ def smooth_ece(
     are calibrated.
 
     Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`, read as their largest class.
-        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
-            second of two classes.
+        labels: As in `ece`, shape `(n, ...)`.
+        probs: As in `ece`, shape `(n, ..., num_classes)`.
         from_logits: Whether `probs` are logits.
-        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+        sample_weight: As in `ece`.
         ignore_class: Class id that does not count.
 
     Returns:
         Error in [0, 1].
 
     Raises:
-        ValueError: If shapes do not fit, there is no sample, or a value is
-            out of range.
+        ValueError: As `ece`.
 
     Example:
 
@@ -74,4 +71,4 @@ def smooth_ece(
         residual = residual / len(residual)
     else:
         residual = residual * (top.weight / top.weight.sum())
-    return float(smooth_error_of_points(top.confidence, residual, _EXACT_CELLS))
+    return float(smooth_error_of_points(top.confidence, residual, EXACT_CELLS))

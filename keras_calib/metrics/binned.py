@@ -6,7 +6,7 @@ import keras
 
 from keras_calib.formulas.binned_errors import NORMS
 from keras_calib.formulas.binned_errors import Decomposition
-from keras_calib.formulas.binned_errors import brier_decomposition
+from keras_calib.formulas.binned_errors import decompose
 from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.formulas.bins import BinSums
 from keras_calib.inputs.checks import check_in
@@ -59,8 +59,7 @@ class BinnedMetric(StreamingMetric):
             `calibration` sum_b w_b gap_b^2 and `refinement`
             sum_b w_b accuracy_b (1 - accuracy_b).
         """
-        parts = brier_decomposition(self.bins())
-        return Decomposition(*(float(part) for part in parts))
+        return decompose(self.bins(), "brier")
 
     def get_config(self):
         return {

@@ -10,7 +10,6 @@ from keras_calib.backend.errors import invalid
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.registry import confidence_interval
 from keras_calib.metrics.states.moments import MomentSummary
-from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
     "Accuracy",
@@ -58,12 +57,10 @@ class MeanMetric(StreamingMetric):
         super().__init__(MomentSummary(value, needs_rows=needs_rows), **kwargs)
 
     def _value(self, sums, frequency_weights):
-        moments = self.summary.moments(sums)
-        return safe_divide(moments.total[0], moments.weight[0])
+        return self.summary.moments(sums).mean
 
     def _interval(self, sums, frequency_weights, level):
         moments = self.summary.moments(sums)
-        moments = type(moments)(*(x[0] for x in moments))
         return confidence_interval(self._quantity, moments, level)
 
 

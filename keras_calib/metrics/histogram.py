@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_calib.formulas import scores
@@ -83,22 +82,17 @@ class HistogramMetric(StreamingMetric):
 
         The exact value of the same predictions lies between them.
         """
-        sums, frequency_weights = self._exact_sums()
-        groups = self.summary.ranked(sums)
-        return rank_bounds(self._quantity, groups, frequency_weights, self)
+        groups = self.summary.ranked(*self._exact_sums())
+        return rank_bounds(self._quantity, groups, self)
 
     def aurc(self) -> float:
         """The AURC of the same ranking, in float64."""
-        sums, frequency_weights = self._exact_sums()
-        groups = self.summary.ranked(sums)
-        return float(aurc_of_groups(groups, np.asarray(frequency_weights)))
+        return float(aurc_of_groups(self.summary.ranked(*self._exact_sums())))
 
     def curve(self) -> RiskCoverageCurve:
         """The risk-coverage curve at the edges of the cells."""
-        sums, _ = self._exact_sums()
-        return curve_of_groups(
-            self.summary.ranked(sums), self.summary.lower_score()
-        )
+        groups = self.summary.ranked(*self._exact_sums())
+        return curve_of_groups(groups, self.summary.lower_score())
 
     def get_config(self):
         score = self.score
@@ -120,14 +114,13 @@ class HistogramMetric(StreamingMetric):
         return cls(**config)
 
     def _value(self, sums, frequency_weights):
-        groups = self.summary.ranked(sums)
-        return RANK[self._quantity].value(groups, frequency_weights, self)
+        groups = self.summary.ranked(sums, frequency_weights)
+        return RANK[self._quantity].value(groups, self)
 
     def _interval(self, sums, frequency_weights, level):
         return rank_interval(
             self._quantity,
-            self.summary.ranked(sums),
-            frequency_weights,
+            self.summary.ranked(sums, frequency_weights),
             self,
             self.summary.weight_ratio(sums),
             level,

@@ -21,11 +21,8 @@ class CoverageAtRisk(HistogramMetric):
 
     Args:
         risk: Allowed share of errors among the accepted, in [0, 1].
-        score: What ranks, as in `AURC`. Defaults to `"msp"`.
-        score_range: As in `AURC`.
-        resolution: As in `AURC`.
         name: Name of the metric.
-        **kwargs: As in `AURC`.
+        **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
 
     Returns:
         From `result()`: a scalar in [0, 1]; 0 if no threshold is good
@@ -69,11 +66,8 @@ class CoverageAtAccuracy(HistogramMetric):
 
     Args:
         accuracy: Wanted share of right ones among the accepted, in [0, 1].
-        score: What ranks, as in `AURC`. Defaults to `"msp"`.
-        score_range: As in `AURC`.
-        resolution: As in `AURC`.
         name: Name of the metric.
-        **kwargs: As in `AURC`.
+        **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
 
     Returns:
         From `result()`: a scalar in [0, 1]; 0 if no threshold is good
@@ -121,11 +115,8 @@ class RiskAtCoverage(HistogramMetric):
 
     Args:
         coverage: Share of the samples to accept, in (0, 1].
-        score: What ranks, as in `AURC`. Defaults to `"msp"`.
-        score_range: As in `AURC`.
-        resolution: As in `AURC`.
         name: Name of the metric.
-        **kwargs: As in `AURC`.
+        **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
 
     Returns:
         From `result()`: a scalar in [0, 1]; 0 before any sample.

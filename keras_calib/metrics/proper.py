@@ -7,8 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.formulas.binned_errors import Decomposition
-from keras_calib.formulas.binned_errors import brier_decomposition
-from keras_calib.formulas.binned_errors import nll_decomposition
+from keras_calib.formulas.binned_errors import decompose
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.intervals import Moments
 from keras_calib.formulas.intervals import mean_interval
@@ -96,6 +95,18 @@ class _ProperScore(StreamingMetric):
         super().__init__(summary, **kwargs)
         self.num_bins = num_bins
 
+    def decomposition(self) -> Decomposition:
+        """Calibration and refinement of the score of the binned confidence.
+
+        Of the event that the prediction is right, forecast by the mean
+        confidence of its bin: not a split of `result()`, which looks at all
+        classes.
+
+        Returns:
+            Two floats, for NLL in nats, see `calibration_decomposition`.
+        """
+        return decompose(self._bins(), self._loss)
+
     def get_config(self):
         return {"num_bins": self.num_bins, **super().get_config()}
 
@@ -108,15 +119,13 @@ class _ProperScore(StreamingMetric):
         return self.summary.parts["bins"].bins(parts["bins"])
 
     def _value(self, sums, frequency_weights):
-        moments = self._moments(sums)
-        return safe_divide(moments.total[0], moments.weight[0])
+        return self._moments(sums).mean
 
     def _interval(self, sums, frequency_weights, level):
-        moments = self._moments(sums)
         losses = self.summary.split(sums)["losses"]
         return score_interval(
             self._loss,
-            Moments(*(x[0] for x in moments)),
+            self._moments(sums),
             self._bins(),
             level,
             clip=getattr(self, "clip", None),
@@ -178,21 +187,6 @@ class NLL(_ProperScore):
         super().__init__(nll_of_records(clip), num_bins, name=name, **kwargs)
         self.clip = clip
 
-    def decomposition(self) -> Decomposition:
-        """Calibration and refinement of the log score of the bins.
-
-        Of the event that the prediction is right, forecast by the mean
-        confidence of its bin: not a split of `result()`, which looks at all
-        classes.
-
-        Returns:
-            Two floats in nats, `calibration`
-            sum_b w_b KL(accuracy_b || confidence_b) and `refinement`
-            sum_b w_b H(accuracy_b).
-        """
-        parts = nll_decomposition(self._bins())
-        return Decomposition(*(float(part) for part in parts))
-
     def get_config(self):
         return {"clip": self.clip, **super().get_config()}
 
@@ -238,17 +232,3 @@ class BrierScore(_ProperScore):
         self, *, num_bins: int = 15, name: str = "brier", **kwargs: Any
     ):
         super().__init__(brier_of_records, num_bins, name=name, **kwargs)
-
-    def decomposition(self) -> Decomposition:
-        """Calibration and refinement of the squared error of the bins.
-
-        Of the event that the prediction is right, forecast by the mean
-        confidence of its bin: not a split of `result()`, which sums over all
-        classes.
-
-        Returns:
-            Two floats, `calibration` sum_b w_b gap_b^2 and `refinement`
-            sum_b w_b accuracy_b (1 - accuracy_b).
-        """
-        parts = brier_decomposition(self._bins())
-        return Decomposition(*(float(part) for part in parts))

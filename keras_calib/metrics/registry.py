@@ -70,13 +70,26 @@ class RankQuantity(NamedTuple):
     """What is read off ranked groups.
 
     Attributes:
-        value: Of `(groups, whole, options)`; `options` has the operating
-            point as an attribute: `risk`, `accuracy` or `coverage`.
-        bounds: Of the same, `(lower, upper)` over orders inside groups.
+        of_groups: The formula, of `(groups)` or `(groups, point)`.
+        bounds_of_groups: Of the same, `(lower, upper)` over the orders
+            inside groups.
+        point: The operating point, of options such as a metric; or None.
     """
 
-    value: Callable[[RankedGroups, Any, Any], Any]
-    bounds: Callable[[RankedGroups, Any, Any], tuple[Any, Any]]
+    of_groups: Callable[..., Any]
+    bounds_of_groups: Callable[..., tuple[Any, Any]]
+    point: Callable[[Any], float] | None = None
+
+    def value(self, groups: RankedGroups, options: Any) -> Any:
+        """The value for groups at the operating point of the options."""
+        return self.of_groups(groups, *self._points(options))
+
+    def bounds(self, groups: RankedGroups, options: Any) -> tuple[Any, Any]:
+        """Its bounds over the orders inside groups."""
+        return self.bounds_of_groups(groups, *self._points(options))
+
+    def _points(self, options: Any) -> list[float]:
+        return [] if self.point is None else [self.point(options)]
 
 
 class BinnedQuantity(NamedTuple):
@@ -92,63 +105,32 @@ class BinnedQuantity(NamedTuple):
 
 
 RANK = {
-    "aurc": RankQuantity(
-        lambda groups, frequency_weights, _: aurc_of_groups(
-            groups, frequency_weights
-        ),
-        lambda groups, frequency_weights, _: aurc_bounds_of_groups(
-            groups, frequency_weights
-        ),
-    ),
-    "eaurc": RankQuantity(
-        lambda groups, frequency_weights, _: eaurc_of_groups(
-            groups, frequency_weights
-        ),
-        lambda groups, frequency_weights, _: eaurc_bounds_of_groups(
-            groups, frequency_weights
-        ),
-    ),
+    "aurc": RankQuantity(aurc_of_groups, aurc_bounds_of_groups),
+    "eaurc": RankQuantity(eaurc_of_groups, eaurc_bounds_of_groups),
     "naurc": RankQuantity(
-        lambda groups, frequency_weights, _: normalized_aurc_of_groups(
-            groups, frequency_weights
-        ),
-        lambda groups, frequency_weights, _: normalized_aurc_bounds_of_groups(
-            groups, frequency_weights
-        ),
+        normalized_aurc_of_groups, normalized_aurc_bounds_of_groups
     ),
-    "augrc": RankQuantity(
-        lambda groups, *_: augrc_of_groups(groups),
-        lambda groups, *_: augrc_bounds_of_groups(groups),
-    ),
+    "augrc": RankQuantity(augrc_of_groups, augrc_bounds_of_groups),
     "failure_auroc": RankQuantity(
-        lambda groups, *_: failure_auroc_of_groups(groups),
-        lambda groups, *_: failure_auroc_bounds_of_groups(groups),
+        failure_auroc_of_groups, failure_auroc_bounds_of_groups
     ),
     "failure_fpr95": RankQuantity(
-        lambda groups, *_: failure_fpr95_of_groups(groups),
-        lambda groups, *_: failure_fpr95_bounds_of_groups(groups),
+        failure_fpr95_of_groups, failure_fpr95_bounds_of_groups
     ),
     "coverage_at_risk": RankQuantity(
-        lambda groups, _, at: coverage_at_risk_of_groups(groups, at.risk),
-        lambda groups, frequency_weights, at: coverage_at_risk_bounds_of_groups(
-            groups, at.risk, frequency_weights
-        ),
+        coverage_at_risk_of_groups,
+        coverage_at_risk_bounds_of_groups,
+        lambda options: options.risk,
     ),
     "coverage_at_accuracy": RankQuantity(
-        lambda groups, _, at: coverage_at_risk_of_groups(
-            groups, 1.0 - at.accuracy
-        ),
-        lambda groups, frequency_weights, at: coverage_at_risk_bounds_of_groups(
-            groups, 1.0 - at.accuracy, frequency_weights
-        ),
+        coverage_at_risk_of_groups,
+        coverage_at_risk_bounds_of_groups,
+        lambda options: 1.0 - options.accuracy,
     ),
     "risk_at_coverage": RankQuantity(
-        lambda groups, frequency_weights, at: risk_at_coverage_of_groups(
-            groups, at.coverage, frequency_weights
-        ),
-        lambda groups, frequency_weights, at: risk_at_coverage_bounds_of_groups(
-            groups, at.coverage, frequency_weights
-        ),
+        risk_at_coverage_of_groups,
+        risk_at_coverage_bounds_of_groups,
+        lambda options: options.coverage,
     ),
 }
 
@@ -194,13 +176,10 @@ def mode_of(name: str) -> str | None:
 
 
 def rank_bounds(
-    name: str, groups: RankedGroups, frequency_weights: bool, options: Any
+    name: str, groups: RankedGroups, options: Any
 ) -> tuple[float, float]:
     """Bounds of a rank quantity of groups in float64."""
-    low, high = RANK[name].bounds(
-        groups, np.asarray(frequency_weights), options
-    )
-    low, high = float(low), float(high)
+    low, high = map(float, RANK[name].bounds(groups, options))
     if name == "failure_auroc":
         # A difference from 1, rounded as that.
         return max(0.0, low - _ROUNDING), min(1.0, high + _ROUNDING)
@@ -210,7 +189,6 @@ def rank_bounds(
 def rank_interval(
     name: str,
     groups: RankedGroups,
-    frequency_weights: bool,
     options: Any,
     weight_ratio: float,
     level: float,
@@ -232,10 +210,9 @@ def rank_interval(
             before=np.cumsum(mass) - mass,
             wrong_before=np.cumsum(wrong) - wrong,
             slope=np.where((right > 0) & (wrong > 0), slope, 0.0),
+            frequency_weights=groups.frequency_weights,
         )
-        return float(
-            RANK[name].value(resampled, np.asarray(frequency_weights), options)
-        )
+        return float(RANK[name].value(resampled, options))
 
     # Empty cells stay empty.
     filled = groups.mass > 0
@@ -292,7 +269,8 @@ def confidence_by_cell(name: str, cells: Cells) -> tuple[Any, Any]:
     if name == "mean_confidence":
         return cells.mass, cells.confidence
     if name == "overconfidence":
-        return cells.wrong, cells.residual + cells.correct_one_minus_confidence
+        total = cells.confidence_minus_correct
+        return cells.wrong, total + cells.correct_one_minus_confidence
     return right, cells.correct_one_minus_confidence
 
 
@@ -329,7 +307,7 @@ def curve_of_groups(
 ) -> RiskCoverageCurve:
     """The curve through the ends of the groups that are not empty."""
     filled = groups.mass > 0
-    mass, wrong, before, wrong_before, _ = (v[filled] for v in groups)
+    mass, wrong, before, wrong_before = (v[filled] for v in groups[:4])
     through = before + mass
     return RiskCoverageCurve(
         coverage=through / through[-1:],

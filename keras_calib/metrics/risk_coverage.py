@@ -79,11 +79,8 @@ class EAURC(HistogramMetric):
     sample.
 
     Args:
-        score: What ranks, as in `AURC`. Defaults to `"msp"`.
-        score_range: As in `AURC`.
-        resolution: As in `AURC`.
         name: Name of the metric.
-        **kwargs: As in `AURC`.
+        **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
 
     Returns:
         From `result()`: a scalar in [0, 1]; 0 before any sample.
@@ -120,11 +117,8 @@ class NormalizedAURC(HistogramMetric):
     Above 1 if the ranking is worse than random.
 
     Args:
-        score: What ranks, as in `AURC`. Defaults to `"msp"`.
-        score_range: As in `AURC`.
-        resolution: As in `AURC`.
         name: Name of the metric.
-        **kwargs: As in `AURC`.
+        **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
 
     Returns:
         From `result()`: a scalar >= 0; 0 before any sample, and without
@@ -161,11 +155,8 @@ class AUGRC(HistogramMetric):
     and wrong; a random ranking gives half the error rate.
 
     Args:
-        score: What ranks, as in `AURC`. Defaults to `"msp"`.
-        score_range: As in `AURC`.
-        resolution: As in `AURC`.
         name: Name of the metric.
-        **kwargs: As in `AURC`.
+        **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
 
     Returns:
         From `result()`: a scalar in [0, 0.5]; 0 before any sample.
@@ -199,11 +190,8 @@ class FailureAUROC(HistogramMetric):
     ties counting half.
 
     Args:
-        score: What ranks, as in `AURC`. Defaults to `"msp"`.
-        score_range: As in `AURC`.
-        resolution: As in `AURC`.
         name: Name of the metric.
-        **kwargs: As in `AURC`.
+        **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
 
     Returns:
         From `result()`: a scalar in [0, 1]; 0.5 before any sample, and
@@ -240,11 +228,8 @@ class FailureFPR95(HistogramMetric):
     end of the exact one.
 
     Args:
-        score: What ranks, as in `AURC`. Defaults to `"msp"`.
-        score_range: As in `AURC`.
-        resolution: As in `AURC`.
         name: Name of the metric.
-        **kwargs: As in `AURC`.
+        **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
 
     Returns:
         From `result()`: a scalar in [0, 1]; 0 before any sample, and

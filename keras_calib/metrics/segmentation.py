@@ -1,5 +1,6 @@
 """Metrics of dense predictions, image by image."""
 
+import math
 from typing import Any
 
 import keras
@@ -19,7 +20,6 @@ from keras_calib.metrics.states.moments import MomentSummary
 from keras_calib.metrics.states.records import Records
 from keras_calib.metrics.states.records import top1_of_batch
 from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.arrays import shape_of
 
 __all__ = ["PerImage"]
@@ -168,9 +168,7 @@ class PerImage(StreamingMetric):
                     **{"y_pred.shape": shape_of(y_pred)},
                 )
             )
-        num_pixels = 1
-        for size in sizes[1:]:
-            num_pixels *= size
+        num_pixels = math.prod(sizes[1:])
         chosen = self.options.pixels_per_image
         return num_pixels if chosen is None else min(num_pixels, chosen)
 
@@ -186,11 +184,9 @@ class PerImage(StreamingMetric):
         return ops.cast(value, "float32"), count
 
     def _value(self, sums, frequency_weights):
-        moments = self.summary.moments(sums)
-        return safe_divide(moments.total[0], moments.weight[0])
+        return self.summary.moments(sums).mean
 
     def _interval(self, sums, frequency_weights, level):
         moments = self.summary.moments(sums)
-        moments = type(moments)(*(x[0] for x in moments))
         ends = mean_interval(moments, level=level, unseen=(0.0, self._largest))
         return tuple(np.clip(ends, 0.0, self._largest))

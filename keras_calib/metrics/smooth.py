@@ -19,7 +19,7 @@ def smooth_error_of_cells(cells: Cells) -> Any:
     total = array_namespace(cells.mass).sum(cells.mass)
     return smooth_error_of_points(
         safe_divide(cells.confidence, cells.mass),
-        safe_divide(cells.residual, total),
+        safe_divide(cells.confidence_minus_correct, total),
     )
 
 

@@ -8,11 +8,9 @@ import numpy as np
 from keras import ops
 
 from keras_calib.formulas.binned_errors import Decomposition
-from keras_calib.formulas.binned_errors import brier_decomposition
-from keras_calib.formulas.binned_errors import nll_decomposition
+from keras_calib.formulas.binned_errors import decompose
 from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.intervals import Moments
 from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.risk_coverage import RiskCoverageCurve
 from keras_calib.formulas.risk_coverage import aurc_of_groups
@@ -233,9 +231,7 @@ class CalibrationMetrics(StreamingMetric):
 
     def aurc(self) -> float:
         """The AURC so far, in float64."""
-        sums, frequency_weights = self._exact_sums()
-        groups = TableReadings(self.summary, sums).groups
-        return float(aurc_of_groups(groups, np.asarray(frequency_weights)))
+        return float(aurc_of_groups(self._readings().groups))
 
     def curve(self) -> RiskCoverageCurve:
         """The risk-coverage curve at the edges of the cells; log-odds."""
@@ -245,19 +241,18 @@ class CalibrationMetrics(StreamingMetric):
 
     def bounds(self) -> dict[str, tuple[float, float]]:
         """Certified bounds of the rank metrics and `aece`, by name."""
-        sums, frequency_weights = self._exact_sums()
-        readings, bounds = TableReadings(self.summary, sums), {}
+        readings, bounds = self._readings(), {}
         for name in self.include:
             if name == "aece":
                 bounds[self.prefix + name] = histogram_aece_bounds(
                     readings.histogram,
                     readings.cells,
                     self.num_bins,
-                    frequency_weights,
+                    readings.frequency_weights,
                 )
             elif name in RANK:
                 bounds[self.prefix + name] = rank_bounds(
-                    name, readings.groups, frequency_weights, self
+                    name, readings.groups, self
                 )
         return bounds
 
@@ -270,9 +265,7 @@ class CalibrationMetrics(StreamingMetric):
         Returns:
             Two floats, see `calibration_decomposition`.
         """
-        check_in("score", score, _LOSSES[::-1])
-        parts = brier_decomposition if score == "brier" else nll_decomposition
-        return Decomposition(*map(float, parts(self.bins())))
+        return decompose(self.bins(), score)
 
     def interval(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
         """Confidence intervals by name, of those that have one.
@@ -284,10 +277,9 @@ class CalibrationMetrics(StreamingMetric):
             `(low, high)` by name, as the metric classes give them; without
             `overconfidence_error` and `smooth_ece`.
         """
-        sums, frequency_weights = self._exact_sums()
-        readings, intervals = TableReadings(self.summary, sums), {}
+        readings, intervals = self._readings(), {}
         for name in self.include:
-            found = self._one_interval(name, readings, frequency_weights, level)
+            found = self._one_interval(name, readings, level)
             if found is not None:
                 intervals[self.prefix + name] = tuple(map(float, found))
         return intervals
@@ -317,12 +309,12 @@ class CalibrationMetrics(StreamingMetric):
         return config
 
     def _readings(self) -> TableReadings:
-        return TableReadings(self.summary, self._exact_sums()[0])
+        return TableReadings(self.summary, *self._exact_sums())
 
     def _value(self, sums, frequency_weights):
-        readings = TableReadings(self.summary, sums)
+        readings = TableReadings(self.summary, sums, frequency_weights)
         return {
-            self.prefix + name: self._one(name, readings, frequency_weights)
+            self.prefix + name: self._one(name, readings)
             for name in self.include
         }
 
@@ -334,34 +326,32 @@ class CalibrationMetrics(StreamingMetric):
             histogram = self.summary.parts["histogram"]
             yield from lost_order(self.name, histogram, limbs)
 
-    def _one(self, name, readings, frequency_weights):
+    def _one(self, name, readings):
         xp = array_namespace(readings.limbs["histogram"])
         if name in RANK:
-            return RANK[name].value(readings.groups, frequency_weights, self)
+            return RANK[name].value(readings.groups, self)
         if name in BINNED:
-            return BINNED[name].value(readings.bins, frequency_weights)
+            return BINNED[name].value(readings.bins, readings.frequency_weights)
         if name in CONFIDENCE:
             mass, total = confidence_by_cell(name, readings.cells)
             mass = xp.sum(mass)
             return self._nan_if_lost(safe_divide(xp.sum(total), mass), mass)
         if name == "aece":
             return aece_of_cells(
-                readings.cells, self.num_bins, frequency_weights
+                readings.cells, self.num_bins, readings.frequency_weights
             )
         if name == "smooth_ece":
             return smooth_error_of_cells(readings.cells)
-        moments, i = readings.moments, _LOSSES.index(name)
-        mean = safe_divide(moments.total[i], moments.weight[i])
+        mean = readings.moments(_LOSSES.index(name)).mean
         return xp.where(
             self._has_all_rows(), mean, xp.full_like(mean, float("nan"))
         )
 
-    def _one_interval(self, name, readings, frequency_weights, level):
+    def _one_interval(self, name, readings, level):
         if name in RANK:
             return rank_interval(
                 name,
                 readings.groups,
-                frequency_weights,
                 self,
                 readings.weight_ratio,
                 level,
@@ -379,7 +369,7 @@ class CalibrationMetrics(StreamingMetric):
             bins = equal_mass_bins(
                 readings.cells,
                 self.num_bins,
-                frequency_weights,
+                readings.frequency_weights,
                 readings.weight_ratio,
             )
             return error_interval(bins, level=level)
@@ -388,10 +378,9 @@ class CalibrationMetrics(StreamingMetric):
         if not self._has_all_rows():
             return np.nan, np.nan
         i = _LOSSES.index(name)
-        moments = [x[i] for x in readings.moments]
         return score_interval(
             name,
-            Moments(*moments),
+            readings.moments(i),
             readings.bins,
             level,
             clip=self.clip,

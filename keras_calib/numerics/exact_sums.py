@@ -312,16 +312,15 @@ def _to_limbs_shifted(sums: Any, shift: int) -> Any:
         keep = _LIMB_BITS - shift
         low = ops.bitwise_and(sums, 2**keep - 1) * 2**shift
         rest = ops.right_shift(sums, keep)
+        # Below 2^24 from int32 sums of base-256 digits; more from int64.
+        middle = ops.bitwise_and(rest, 2**_LIMB_BITS - 1)
+        high = ops.right_shift(rest, _LIMB_BITS)
     else:
         low = ops.zeros_like(sums)
         keep = 2 * _LIMB_BITS - shift
         middle = ops.bitwise_and(sums, 2**keep - 1)
         middle = middle * 2 ** (shift - _LIMB_BITS)
         high = ops.right_shift(sums, keep)
-        return ops.cast(ops.stack([low, middle, high]), "int32")
-    # Below 2^24 from int32 sums of base-256 digits; more from int64.
-    middle = ops.bitwise_and(rest, 2**_LIMB_BITS - 1)
-    high = ops.right_shift(rest, _LIMB_BITS)
     return ops.cast(ops.stack([low, middle, high]), "int32")
 
 

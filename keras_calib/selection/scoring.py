@@ -13,7 +13,6 @@ from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.top_label import TopLabel
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.inputs.weights import are_frequency_weights
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import is_wrong
@@ -97,7 +96,7 @@ def scored(read: Batch, function: Any) -> TopLabel:
 
 def area(top: TopLabel) -> float:
     """AURC, exact, the mean over orders of tied samples."""
-    return float(aurc_of_groups(rank(top), are_frequency_weights(top.weight)))
+    return float(aurc_of_groups(rank(top)))
 
 
 def _by_blocks(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:

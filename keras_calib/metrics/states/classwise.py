@@ -153,10 +153,8 @@ class ClassHistogramSummary:
     def update(self, records: Records) -> Any:
         """Limbs of mass, of sums of p and of labels; of all weights."""
         probs = class_probabilities(records, self.num_classes)
-        slope = LOG_ODDS.slope * self.resolution
-        log_odds = log_odds_of(probs) / LOG_ODDS.scale
-        log_odds = ops.clip(log_odds, -LOG_ODDS.limit, LOG_ODDS.limit)
-        cell = ops.cast(ops.floor(slope * ops.arcsinh(log_odds)), "int32")
+        place = LOG_ODDS.position(log_odds_of(probs), self.resolution)
+        cell = ops.cast(ops.floor(place), "int32")
         cell = cell + round(LOG_ODDS.zero * self.resolution)
         cell = ops.clip(cell, 0, self.resolution - 1)
         classes = ops.arange(self.num_classes, dtype="int32")

@@ -45,10 +45,13 @@ class CompositeSummary:
 class TableReadings:
     """What the formulas of `CalibrationMetrics` look at, each read once."""
 
-    def __init__(self, summary: CompositeSummary, sums: Any):
+    def __init__(
+        self, summary: CompositeSummary, sums: Any, frequency_weights: Any
+    ):
         self.histogram = summary.parts["histogram"]
         self.losses = summary.parts["losses"]
         self.limbs = summary.split(sums)
+        self.frequency_weights = frequency_weights
 
     @cached_property
     def cells(self):
@@ -60,11 +63,12 @@ class TableReadings:
 
     @cached_property
     def groups(self):
-        return self.histogram.ranked(self.limbs["histogram"])
+        return self.histogram.ranked(
+            self.limbs["histogram"], self.frequency_weights
+        )
 
-    @cached_property
-    def moments(self):
-        return self.losses.moments(self.limbs["losses"])
+    def moments(self, index):
+        return self.losses.moments(self.limbs["losses"], index)
 
     @property
     def saturated(self):

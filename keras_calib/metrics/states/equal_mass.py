@@ -33,7 +33,7 @@ def aece_of_cells(
     return equal_mass_error(
         cells.before,
         cells.mass,
-        cells.residual,
+        cells.confidence_minus_correct,
         num_bins,
         frequency_weights,
         edges,
@@ -65,7 +65,7 @@ def equal_mass_bins(
         weight=mass,
         confidence=share(cells.confidence),
         correct=share(cells.mass - cells.wrong),
-        residual=share(cells.residual),
+        residual=share(cells.confidence_minus_correct),
         squared_weight=mass * weight_ratio,
     )
 

@@ -62,6 +62,12 @@ class ScoreMap(NamedTuple):
     scale: float
     limit: float
 
+    def position(self, score: Any, resolution: int) -> Any:
+        """Places v of scores, of so many bins in all (array-agnostic)."""
+        xp = array_namespace(score)
+        score = xp.clip(score, -self.limit, self.limit)
+        return self.slope * resolution * xp.arcsinh(score / self.scale)
+
 
 LOG_ODDS = ScoreMap(738.0 / 8192, 2050 / 8192, 2.0, 1e5)
 # From -4096 to 4096; 1e30 keeps asinh finite.
@@ -76,15 +82,16 @@ class Cells(NamedTuple):
         wrong: Weight of the wrong ones.
         before: Weight of all cells below.
         confidence: Sum of weight times confidence.
-        residual: Sum of weight times (confidence - correct).
-        doubt: Sum of weight times (1 - confidence) of the right ones.
+        confidence_minus_correct: Sum of weight times (confidence - correct).
+        correct_one_minus_confidence: Sum of weight times (1 - confidence) of
+            the right ones.
     """
 
     mass: Any
     wrong: Any
     before: Any
     confidence: Any
-    residual: Any
+    confidence_minus_correct: Any
     correct_one_minus_confidence: Any
 
 
@@ -128,7 +135,8 @@ class HistogramSummary:
         # calibration bin and its bin of the histogram.
         steps = np.arange(1, self.num_bins)
         edges = steps / self.num_bins
-        position = self._slope * np.arcsinh(np.log(edges / (1 - edges)) / 2)
+        log_odds = np.log(edges / (1 - edges))
+        position = score_map.position(log_odds, resolution)
         first = np.floor(position).astype(int) + self._zero
         first = np.clip(first, 0, resolution - 1) + steps
         self._first = np.concatenate([[0], first]).astype("int32")
@@ -148,8 +156,7 @@ class HistogramSummary:
         """Limbs of mass and offset sum by cell and wrong, of one batch."""
         score = records.score if self.score is None else self.score(records)
         score = ops.where(records.counted, score, ops.zeros_like(score))
-        score = ops.clip(score, -self._map.limit, self._map.limit)
-        position = self._slope * ops.arcsinh(score / self._map.scale)
+        position = self._map.position(score, self.resolution)
         floor = ops.floor(position)
         # Cut to 16 bits; reading adds back half a quantum.
         offset = ops.floor((position - floor) / _QUANTUM) * _QUANTUM
@@ -218,7 +225,8 @@ class HistogramSummary:
             before=exact_sums.sum_before(both),
             confidence=right * sure + wrong * fooled,
             # Differences of long sums would lose a confidence near 1.
-            residual=wrong * fooled - correct_one_minus_confidence,
+            confidence_minus_correct=wrong * fooled
+            - correct_one_minus_confidence,
             correct_one_minus_confidence=correct_one_minus_confidence,
         )
 
@@ -231,7 +239,12 @@ class HistogramSummary:
         )
         mass, wrong, confidence, residual = (
             sum_slices(x, ends)
-            for x in (cells.mass, cells.wrong, cells.confidence, cells.residual)
+            for x in (
+                cells.mass,
+                cells.wrong,
+                cells.confidence,
+                cells.confidence_minus_correct,
+            )
         )
         return BinSums(
             weight=mass,
@@ -241,10 +254,15 @@ class HistogramSummary:
             squared_weight=self._squares(limbs),
         )
 
-    def ranked(self, limbs: Any) -> RankedGroups:
+    def ranked(self, limbs: Any, frequency_weights: Any) -> RankedGroups:
         """Cells as groups of tied scores, surest first (array-agnostic).
 
-        Derivation: docs/derivations.md, 'AURC from a histogram'.
+        Args:
+            limbs: Sums of the histogram.
+            frequency_weights: Whether weights are counts.
+
+        Returns:
+            RankedGroups.
         """
         xp = array_namespace(limbs)
         right, wrong, right_offset, wrong_offset = (
@@ -265,6 +283,7 @@ class HistogramSummary:
             before=before,
             wrong_before=wrong_before,
             slope=xp.where(mixed, slope, xp.zeros_like(slope)),
+            frequency_weights=frequency_weights,
         )
 
     def weight_ratio(self, limbs: Any) -> Any:

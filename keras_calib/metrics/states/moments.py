@@ -8,7 +8,6 @@ from keras import ops
 from keras_calib.formulas.intervals import Moments
 from keras_calib.metrics.states.records import Records
 from keras_calib.numerics import exact_sums
-from keras_calib.numerics.arrays import array_namespace
 
 __all__ = ["MomentSummary"]
 
@@ -67,10 +66,8 @@ class MomentSummary:
         limbs = ops.stack([w, wx, w, wx, wxx, wxx, wxxx], axis=-1)
         return ops.reshape(limbs, self.shape)
 
-    def moments(self, limbs: Any) -> Moments:
-        """Sums of limbs, each `(number of values,)` (array-agnostic)."""
-        shape = (exact_sums.NUM_LIMBS, len(self.values), _NUM_SUMS)
-        values = exact_sums.to_float(
-            array_namespace(limbs).reshape(limbs, shape)
-        )
-        return Moments(*(values[..., i] for i in range(_NUM_SUMS)))
+    def moments(self, limbs: Any, index: int = 0) -> Moments:
+        """Sums of one of the values (array-agnostic)."""
+        part = limbs[:, index * _NUM_SUMS : (index + 1) * _NUM_SUMS]
+        sums = exact_sums.to_float(part)
+        return Moments(*(sums[i] for i in range(_NUM_SUMS)))

@@ -82,7 +82,17 @@ def test_a_model_with_nothing_to_train_stays_as_it_is():
         np.testing.assert_array_equal(before, after)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sam",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in MODELS
+            if name != "sam"
+        ),
+    ],
+)
 def test_models_are_pickled_and_copied(name):
     x, y, labels, _ = data_of(name, COUNT)
     model = network(name)

@@ -1,171 +1,37 @@
-"""Metrics over logs on Apache Beam against the Keras metric in one process."""
+"""The CombineFn of metrics, against the Keras metric in one process."""
 
 import importlib
 import pickle
 import sys
-import tempfile
 
 import numpy as np
 import pytest
+from beam_logs import accumulate
+from beam_logs import assert_same
+from beam_logs import assert_same_sums
+from beam_logs import keras_metric
+from beam_logs import predictions
 from cases import BACKEND
 
 import keras_calib
 from keras_calib.numerics import exact_sums
 
 beam = pytest.importorskip("apache_beam")
+from keras_calib import beam as calib_beam  # noqa: E402
+
 pytestmark = pytest.mark.skipif(
     BACKEND != "tensorflow", reason="one backend shows it"
 )
-
-from keras_calib import beam as calib_beam  # noqa: E402
-
 CalibrationMetrics = calib_beam.CalibrationMetrics
 NAMES = keras_calib.metrics.table._NAMES
+
+
 LIMIT = 500_000
 
 
-def predictions(n, num_classes=6, seed=0):
-    """Labels drawn from the softened softmax of logits, with weights."""
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(scale=3, size=(n, num_classes)).astype("float32")
-    p = np.exp(logits / 2)
-    p /= p.sum(axis=-1, keepdims=True)
-    labels = (p.cumsum(axis=-1) > rng.random((n, 1))).argmax(axis=-1)
-    weight = rng.uniform(0.2, 3.0, size=n).astype("float32")
-    return labels, logits, weight
-
-
-def keras_metric(labels, outputs, weight=None, **kwargs):
-    metric = keras_calib.CalibrationMetrics(**kwargs)
-    for i in range(0, len(labels), 500):
-        part = slice(i, i + 500)
-        metric.update_state(
-            labels[part],
-            outputs[part],
-            None if weight is None else weight[part],
-        )
-    return metric
-
-
-def keep(pair, folder):
-    """Writes a result where other threads can read it."""
-    with tempfile.NamedTemporaryFile(
-        dir=folder, suffix=".pickle", delete=False
-    ) as file:
-        pickle.dump(pair, file)
-
-
-def kept(folder):
-    pairs = [pickle.loads(x.read_bytes()) for x in folder.glob("*.pickle")]
-    assert len(dict(pairs)) == len(pairs)
-    return dict(pairs)
-
-
-def accumulate(fn, elements):
-    return fn.add_inputs(fn.create_accumulator(), elements)
-
-
-def assert_same(values, metric):
-    expected = {name: float(x) for name, x in metric.result().items()}
-    extra = {"num_invalid", "weight"}
-    assert values.keys() == expected.keys() | extra
-    for name, value in expected.items():
-        assert values[name] == pytest.approx(value, abs=1e-6), name
-
-
-def assert_same_sums(state, metric, moved):
-    """Equal bins; at most `moved` rows in the cell beside, by rounding."""
-    expected = metric.state_dict()
-    assert state["config"] == expected["config"]
-    assert state["schema"] == expected["schema"]
-    np.testing.assert_array_equal(state["flags"] > 0, expected["flags"] > 0)
-    other = type(metric).from_config(metric.get_config())
-    other.load_state_dict(state)
-    for name in ("weight", "correct", "squared_weight"):
-        mine, theirs = (getattr(x.bins(), name) for x in (other, metric))
-        np.testing.assert_allclose(mine, theirs, rtol=1e-9)
-    cells = 2 * metric.summary.parts["histogram"].num_cells
-    mass = (exact_sums.to_float(x["sums"])[:cells] for x in (state, expected))
-    distance = np.abs(np.subtract(*mass)).sum() / 2
-    assert distance <= moved
-    losses = (exact_sums.to_float(x["sums"])[-10:] for x in (state, expected))
-    np.testing.assert_allclose(*losses, rtol=1e-6)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("output", ["values", "state"])
-def test_models_of_a_parquet_log_in_one_pass(tmp_path, weighted, output):
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    kwargs = {"from_logits": True, "include": NAMES}
-    logs = {"a": predictions(1500, seed=1), "b": predictions(900, seed=2)}
-    for name, (labels, logits, weight) in logs.items():
-        columns = {
-            "model": [name] * len(labels),
-            "label": labels,
-            "outputs": list(logits),
-            "weight": weight,
-        }
-        pyarrow.parquet.write_table(
-            pa.table(columns), tmp_path / f"{name}.parquet", row_group_size=400
-        )
-
-    def keyed(row):
-        key = row.pop("model")
-        if not weighted:
-            del row["weight"]
-        return key, row
-
-    with beam.Pipeline(runner="FnApiRunner") as pipeline:
-        _ = (
-            pipeline
-            | beam.io.ReadFromParquet(str(tmp_path / "*.parquet"))
-            | beam.Map(keyed)
-            | beam.Reshuffle()
-            | beam.CombinePerKey(CalibrationMetrics(output=output, **kwargs))
-            | beam.Map(keep, str(tmp_path))
-        )
-    found = kept(tmp_path)
-    assert found.keys() == logs.keys()
-    for name, (labels, logits, weight) in logs.items():
-        metric = keras_metric(
-            labels, logits, weight if weighted else None, **kwargs
-        )
-        if output == "values":
-            assert_same(found[name], metric)
-            assert found[name]["num_invalid"] == 0
-            total = weight.sum(dtype="float64") if weighted else len(labels)
-            assert found[name]["weight"] == pytest.approx(total, rel=1e-7)
-        else:
-            assert_same_sums(found[name], metric, moved=3)
-
-
-def test_bundles_in_several_threads(tmp_path):
-    labels, logits, _ = predictions(4000)
-    fn = CalibrationMetrics(include=["ece", "aurc"], from_logits=True)
-    batches = [
-        (labels[i : i + 40], logits[i : i + 40]) for i in range(0, 4000, 40)
-    ]
-    options = beam.options.pipeline_options.PipelineOptions(
-        direct_running_mode="multi_threading", direct_num_workers=3
-    )
-    with beam.Pipeline(runner="FnApiRunner", options=options) as pipeline:
-        _ = (
-            pipeline
-            | beam.Create(batches)
-            | beam.Reshuffle()
-            | beam.CombineGlobally(fn)
-            | beam.Map(lambda values: (None, values))
-            | beam.Map(keep, str(tmp_path))
-        )
-    metric = keras_metric(
-        labels, logits, include=["ece", "aurc"], from_logits=True
-    )
-    assert_same(kept(tmp_path)[None], metric)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    "weighted", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_any_split_and_order_of_merges_gives_one_state(weighted):
     labels, logits, weight = predictions(7000)
     if weighted:
@@ -178,7 +44,7 @@ def test_any_split_and_order_of_merges_gives_one_state(weighted):
     whole = fn.extract_output(accumulate(fn, rows))
     cells = fn._summary.parts["histogram"].shape[-1]
     rng = np.random.default_rng(0)
-    for num_cuts in (1, 4, 40):
+    for num_cuts in (1, 40):
         order = rng.permutation(len(rows))
         cuts = np.sort(rng.integers(len(rows), size=num_cuts))
         parts = [
@@ -216,7 +82,9 @@ def test_merging_changes_no_accumulator_but_its_own():
     assert [pickle.dumps(part) for part in parts] == before
 
 
-@pytest.mark.parametrize("num_classes", [1, 10, 1000])
+@pytest.mark.parametrize(
+    "num_classes", [1, pytest.param(10, marks=pytest.mark.slow), 1000]
+)
 def test_an_accumulator_stays_below_half_a_megabyte(num_classes):
     rng = np.random.default_rng(0)
     probs = rng.dirichlet(np.ones(max(2, num_classes)), size=400)
@@ -226,7 +94,7 @@ def test_an_accumulator_stays_below_half_a_megabyte(num_classes):
     full = accumulate(fn, [(np.zeros(4000), np.tile(probs, (10, 1)))])
     assert full.sums is not None
     sizes = []
-    for i in range(400 if num_classes == 1000 else 3000):
+    for i in range(300 if num_classes == 1000 else 2000):
         full = fn.add_input(full, (i % 2, probs[i % 400], 0.5))
         if i % 7 == 0:
             sizes.append(len(pickle.dumps(full)))
@@ -388,14 +256,12 @@ def test_records_of_several_numbers_of_classes():
     assert values["mean_confidence"] == pytest.approx(0.75, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    "row", [(1.1, 1), (-0.1, 1), (np.nan, 1), (0.5, 0.5), (0.5, None)]
-)
-def test_a_top_one_record_that_cannot_count(row):
+def test_a_top_one_record_that_cannot_count():
     fn = CalibrationMetrics(top1=True, include=["ece", "accuracy"])
-    values = fn.extract_output(accumulate(fn, [row, (0.75, True)]))
-    assert values.pop("ece") == pytest.approx(0.25, rel=1e-6)
-    assert values == {"accuracy": 1.0, "num_invalid": 1.0, "weight": 1.0}
+    for row in ((1.1, 1), (-0.1, 1), (np.nan, 1), (0.5, 0.5), (0.5, None)):
+        values = fn.extract_output(accumulate(fn, [row, (0.75, True)]))
+        assert values.pop("ece") == pytest.approx(0.25, rel=1e-6)
+        assert values == {"accuracy": 1.0, "num_invalid": 1.0, "weight": 1.0}
     values = fn.extract_output(accumulate(fn, [row]))
     assert np.isnan([values.pop("ece"), values.pop("accuracy")]).all()
     assert values == {"num_invalid": 1.0, "weight": 0.0}
@@ -409,22 +275,6 @@ def test_probabilities_out_of_range_cannot_count():
         "val/num_invalid": 1.0,
         "val/weight": 1.0,
     }
-
-
-def test_without_rows_the_values_are_those_of_a_new_metric(tmp_path):
-    fn = CalibrationMetrics(include=NAMES)
-    with beam.Pipeline(runner="FnApiRunner") as pipeline:
-        _ = (
-            pipeline
-            | beam.Create([])
-            | beam.CombineGlobally(fn)
-            | beam.Map(lambda values: (None, values))
-            | beam.Map(keep, str(tmp_path))
-        )
-    values = kept(tmp_path)[None]
-    metric = keras_calib.CalibrationMetrics(include=NAMES)
-    assert_same(values, metric)
-    assert values["num_invalid"] == values["weight"] == 0.0
 
 
 def test_states_of_logs_and_of_fit_merge():
@@ -450,20 +300,18 @@ def test_the_combine_fn_pickles_with_what_it_has_built():
     assert other.extract_output(accumulate(other, [row])) == values
 
 
-@pytest.mark.parametrize(
-    "element",
-    [
+def test_shapes_that_do_not_fit_raise():
+    fn = CalibrationMetrics()
+    for element in (
         (0, 0.5),
         ([0, 1], [0.5, 0.5]),
         ([0, 1], [[0.5, 0.5]]),
         (0, [0.5, 0.5], [1.0, 1.0]),
         ([1.0, 0.0], [0.5, 0.5]),
-    ],
-)
-def test_shapes_that_do_not_fit_raise(element):
-    fn = CalibrationMetrics()
-    with pytest.raises(ValueError, match=r"`outputs` must hold .*label\.shape"):
-        fn.add_input(fn.create_accumulator(), element)
+    ):
+        match = r"`outputs` must hold .*label\.shape"
+        with pytest.raises(ValueError, match=match):
+            fn.add_input(fn.create_accumulator(), element)
 
 
 @pytest.mark.parametrize(

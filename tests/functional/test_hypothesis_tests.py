@@ -1,0 +1,252 @@
+"""Tests of calibration, and comparisons of two networks."""
+
+import numpy as np
+import pytest
+from scipy.special import expit
+from scipy.special import logit
+from scipy.stats import binom
+from scipy.stats import chi2
+from scipy.stats import kstest
+from scipy.stats import norm
+
+import keras_calib as kc
+from keras_calib.formulas.binned_errors import calibration_error
+from keras_calib.formulas.bins import bin_index
+from keras_calib.formulas.bins import bin_sums
+from keras_calib.functional.hypothesis_tests import calibration_test
+from keras_calib.functional.hypothesis_tests import compare
+
+
+def enough(hits, draws, level=0.95):
+    """Whether so many hits could come from coverage of at least `level`."""
+    return hits >= binom.ppf(1e-3, draws, level)
+
+
+STATISTICS = ("ece", "chi2", "spiegelhalter")
+
+
+def two_classes(n, temperature, rng):
+    """Labels, and probabilities that are too sharp by `temperature`."""
+    confidence = 0.5 + 0.5 * rng.beta(5.0, 1.2, n)
+    accuracy = expit(logit(confidence) / temperature)
+    labels = (rng.random(n) > accuracy).astype("int32")
+    return labels, np.stack([confidence, 1.0 - confidence], axis=1)
+
+
+@pytest.mark.parametrize(
+    ("statistic", "draws"),
+    [
+        ("spiegelhalter", 100),
+        *(
+            pytest.param(name, 200, marks=pytest.mark.slow)
+            for name in ("ece", "chi2", "spiegelhalter")
+        ),
+    ],
+)
+def test_p_values_are_uniform_and_power_grows(statistic, draws):
+    rng = np.random.default_rng(7)
+    rejected = []
+    for temperature in (1.0, 1.15, 1.4):
+        p_values = [
+            calibration_test(
+                *two_classes(1000, temperature, rng),
+                statistic=statistic,
+                num_samples=199,
+                seed=i,
+            ).p_value
+            for i in range(draws)
+        ]
+        if temperature == 1.0:
+            assert kstest(p_values, "uniform").pvalue > 1e-3
+        rejected.append(np.mean(np.array(p_values) <= 0.05))
+    assert rejected[0] < 0.1
+    assert rejected[1] > rejected[0] + 0.1
+    assert rejected[2] > 0.8
+
+
+def test_statistics_of_a_small_case_by_hand():
+    confidence = np.array([0.6, 0.7, 0.8, 0.9])
+    correct = np.array([1.0, 0.0, 1.0, 1.0])
+    probs = np.stack([confidence, 1 - confidence], axis=1)
+    labels = (1 - correct).astype("int32")
+    tests = {
+        name: calibration_test(labels, probs, statistic=name, num_bins=2)
+        for name in STATISTICS
+    }
+    assert tests["ece"].statistic == pytest.approx(
+        kc.ece(labels, probs, num_bins=2)
+    )
+    # All four in one bin, where confidence and accuracy agree.
+    assert tests["chi2"].statistic == pytest.approx(0)
+    assert tests["chi2"].p_value == pytest.approx(1)
+    many = calibration_test(
+        np.tile(labels, 40),
+        np.tile(probs, (40, 1)),
+        statistic="chi2",
+        num_bins=2,
+    )
+    gaps = 40 * np.array([1 - 1.3, 2 - 1.7])
+    variances = 40 * np.array([0.24 + 0.21, 0.16 + 0.09])
+    value = np.sum(gaps**2 / variances)
+    assert many.statistic == pytest.approx(value)
+    assert many.p_value == pytest.approx(chi2.sf(value, 2))
+    lean = 1 - 2 * confidence
+    z = np.sum((correct - confidence) * lean)
+    z /= np.sqrt(np.sum(lean**2 * confidence * (1 - confidence)))
+    assert tests["spiegelhalter"].statistic == pytest.approx(z)
+    p_value = 2 * norm.sf(abs(z))
+    assert tests["spiegelhalter"].p_value == pytest.approx(p_value)
+
+
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_certain_predictions(statistic):
+    sure = np.tile([1.0, 0.0], (50, 1))
+    right = calibration_test(np.zeros(50, int), sure, statistic=statistic)
+    assert right.p_value == 1.0
+    wrong = calibration_test(np.ones(50, int), sure, statistic=statistic)
+    assert wrong.p_value < 0.002
+
+
+def test_ece_is_resampled_in_blocks_that_do_not_matter(monkeypatch):
+    data = two_classes(1000, 1.1, np.random.default_rng(8))
+    whole = calibration_test(*data, num_samples=300)
+    monkeypatch.setattr("keras_calib.functional.hypothesis_tests._BLOCK", 7000)
+    assert calibration_test(*data, num_samples=300) == whole
+
+
+def test_calibration_test_reads_as_the_metrics_do():
+    labels, probs = two_classes(300, 1.2, np.random.default_rng(9))
+    plain = calibration_test(labels, probs)
+    logits = np.log(probs)
+    from_logits = calibration_test(labels, logits, from_logits=True)
+    assert from_logits.p_value == plain.p_value
+    more = np.r_[labels, np.full(50, -1)]
+    padded = np.r_[probs, probs[:50]]
+    assert calibration_test(more, padded, ignore_class=-1) == plain
+    with pytest.raises(ValueError, match=r"`sample_weight` must be None"):
+        calibration_test(labels, probs, sample_weight=np.ones(300))
+    with pytest.raises(ValueError, match=r"`statistic` must be one of"):
+        calibration_test(labels, probs, statistic="hl")
+
+
+def networks(n, rng):
+    """Labels, probabilities of a good network and of a noisier, sharper one."""
+    labels = rng.integers(0, 3, n)
+    evidence = 2.0 * np.eye(3)[labels] + rng.normal(size=(n, 3))
+    noisy = evidence + 0.7 * rng.normal(size=(n, 3))
+    outputs = []
+    for logits in (2.0 * evidence, 2.6 * noisy):
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        outputs.append(powers / powers.sum(axis=1, keepdims=True))
+    return labels, *outputs
+
+
+def quick(formula):
+    """A metric without the reading of arguments, which takes the time."""
+
+    def metric(labels, probs, *, sample_weight, from_logits, ignore_class):
+        correct = (probs.argmax(axis=1) == labels).astype("float64")
+        weight = (
+            np.ones(len(labels)) if sample_weight is None else sample_weight
+        )
+        return formula(labels, probs, correct, weight)
+
+    return metric
+
+
+@quick
+def quick_ece(labels, probs, correct, weight):
+    confidence = probs.max(axis=1)
+    index = bin_index(confidence, 10)
+    sums = bin_sums(confidence, correct, index, 10, weight)
+    return float(calibration_error(sums))
+
+
+@quick
+def quick_nll(labels, probs, correct, weight):
+    chosen = probs[np.arange(len(labels)), labels]
+    return -np.sum(weight * np.log(chosen)) / weight.sum()
+
+
+@pytest.mark.parametrize(
+    ("metric", "exact", "draws"),
+    [
+        (quick_nll, kc.nll, 50),
+        pytest.param(quick_ece, kc.ece, 200, marks=pytest.mark.slow),
+        pytest.param(quick_nll, kc.nll, 200, marks=pytest.mark.slow),
+    ],
+)
+def test_comparisons_cover_the_difference(metric, exact, draws):
+    rng = np.random.default_rng(10)
+    n = 500
+    labels, probs, _ = networks(n, rng)
+    options = {"num_bins": 10} if metric is quick_ece else {}
+    value = metric(
+        labels, probs, sample_weight=None, from_logits=False, ignore_class=None
+    )
+    assert value == pytest.approx(exact(labels, probs, **options), rel=1e-9)
+    results = [
+        compare(*networks(n, rng), metric, num_replicates=50, seed=i)
+        for i in range(draws)
+    ]
+    # ECE is biased at any n: the difference to expect at this one.
+    truth = np.mean([r.difference for r in results])
+    hits = sum(r.low <= truth <= r.high for r in results)
+    assert enough(hits, draws, 0.94)
+    spread = 2 * 1.96 * np.std([r.difference for r in results])
+    width = np.mean([r.high - r.low for r in results])
+    assert 0.8 < width / spread < 1.3
+
+
+def test_comparison_of_a_network_with_itself_and_of_weights():
+    labels, good, bad = networks(200, np.random.default_rng(11))
+    same = compare(labels, good, good, kc.aurc, num_replicates=10)
+    assert same.difference == same.low == same.high == 0.0
+    assert same.p_value == 1.0
+    ab = compare(labels, good, bad, kc.nll, num_replicates=50)
+    ba = compare(labels, bad, good, kc.nll, num_replicates=50)
+    assert ab.a == ba.b == kc.nll(labels, good)
+    assert ab.low == pytest.approx(-ba.high) and ab.p_value == ba.p_value
+    # Rows of weight 0 are not there.
+    weight = (np.arange(200) < 150).astype("float64")
+    kept = compare(labels, good, bad, kc.ece, sample_weight=weight, num_bins=10)
+    assert kept.a == kc.ece(labels[:150], good[:150], num_bins=10)
+    with pytest.raises(ValueError, match=r"`probs_b` must have as many rows"):
+        compare(labels, good, bad[:10], kc.ece)
+
+
+def test_dense_predictions_are_resampled_by_image():
+    rng = np.random.default_rng(12)
+    # Four pixels of an image say the same: worth one.
+    labels, good, bad = networks(60, rng)
+    dense = [np.repeat(v, 4, axis=0) for v in (labels, good, bad)]
+    images = [v.reshape(60, 4, *v.shape[1:]) for v in dense]
+    one = compare(labels, good, bad, kc.nll, num_replicates=50)
+    four = compare(*images, kc.nll, num_replicates=50)
+    assert four.low == pytest.approx(one.low, rel=1e-6)
+    assert four.high == pytest.approx(one.high, rel=1e-6)
+    pixels = compare(*dense, kc.nll, num_replicates=50)
+    assert pixels.high - pixels.low < 0.7 * (one.high - one.low)
+
+
+@pytest.mark.parametrize(
+    ("n", "doubt", "draws"),
+    [
+        (60, 0.1, 40),
+        pytest.param(60, 0.1, 200, marks=pytest.mark.slow),
+        pytest.param(300, 0.01, 200, marks=pytest.mark.slow),
+    ],
+)
+def test_chi_square_keeps_its_level_with_few_errors(n, doubt, draws):
+    rng = np.random.default_rng(0)
+    rejected = 0
+    for _ in range(draws):
+        c = np.clip(1 - doubt * rng.exponential(size=n), 0.5, 1 - 1e-6)
+        labels = (rng.random(n) > c).astype(int)
+        probs = np.stack([c, 1 - c], axis=-1)
+        test = calibration_test(labels, probs, statistic="chi2")
+        rejected += test.p_value < 0.01
+    assert rejected <= binom.isf(1e-3, draws, 0.015)
+    # What is clearly wrong is still found.
+    labels = (rng.random(n) > 0.5).astype(int)
+    assert calibration_test(labels, probs, statistic="chi2").p_value < 0.01

@@ -1,0 +1,258 @@
+"""The table of metrics from one state, in one pass."""
+
+import keras
+import numpy as np
+import pytest
+from cases import BACKEND
+from cases import TABLE
+from cases import sample
+from cases import softmax
+from streams import predictions
+
+import keras_calib as kc
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Logits, the table of them and each single metric."""
+    labels, logits = sample(n=600, num_classes=4, scale=3.0)
+    metric = kc.CalibrationMetrics(list(TABLE), from_logits=True)
+    singles = {
+        name: case.make(from_logits=True) for name, case in TABLE.items()
+    }
+    for start in range(0, 600, 300):
+        part = labels[start : start + 300], logits[start : start + 300]
+        for each in (metric, *singles.values()):
+            each.update_state(*part)
+    return labels, logits, metric, singles
+
+
+@pytest.mark.portable
+def test_every_value_is_that_of_its_own_class(table):
+    labels, logits, metric, singles = table
+    values = metric.result()
+    assert list(values) == list(TABLE)
+    for name, value in values.items():
+        single = float(singles[name].result())
+        assert float(value) == pytest.approx(single, rel=1e-5, abs=1e-7), name
+        case = TABLE[name]
+        exact = case.exact(labels, logits, from_logits=True)
+        assert case.is_close(float(value), exact), name
+
+
+def test_every_bound_is_that_of_its_own_class(table):
+    _, _, metric, singles = table
+    bounds = metric.bounds()
+    assert set(bounds) == {n for n, case in TABLE.items() if case.has_bounds}
+    for name, found in bounds.items():
+        assert found == pytest.approx(singles[name].bounds(), abs=1e-9), name
+
+
+def test_every_interval_is_that_of_its_own_class(table):
+    _, _, metric, singles = table
+    intervals = metric.interval(0.9)
+    assert set(TABLE) - set(intervals) == {"overconfidence_error", "smooth_ece"}
+    for name in set(TABLE) - set(intervals):
+        with pytest.raises(NotImplementedError, match="has no interval"):
+            singles[name].interval()
+    for name, (low, high) in intervals.items():
+        own = singles[name].interval(0.9)
+        # The table takes the values of a cell for alike.
+        assert (low, high) == pytest.approx(own, abs=2e-4), name
+        assert low <= high
+        wider = singles[name].interval(0.99)
+        assert wider[0] <= own[0] + 1e-12 and own[1] <= wider[1] + 1e-12, name
+
+
+def test_bins_curve_and_decompositions_are_those_of_the_classes(table):
+    labels, logits, metric, singles = table
+    for ours, other in zip(metric.bins(), singles["ece"].bins(), strict=True):
+        np.testing.assert_allclose(ours, other, atol=1e-5)
+    for name in ("coverage", "risk"):
+        np.testing.assert_array_equal(
+            getattr(metric.curve(), name),
+            getattr(singles["aurc"].curve(), name),
+        )
+    for score, single in (("brier", "ece"), ("brier", "brier"), ("nll", "nll")):
+        np.testing.assert_allclose(
+            metric.decomposition(score),
+            singles[single].decomposition(),
+            atol=1e-6,
+        )
+        exact = kc.calibration_decomposition(
+            labels, logits, score=score, from_logits=True
+        )
+        np.testing.assert_allclose(
+            metric.decomposition(score), exact, atol=1e-6
+        )
+
+
+def test_bins_of_weighted_predictions_are_those_of_ece():
+    labels, probs = predictions(n=200)
+    weight = np.random.default_rng(0).gamma(2.0, size=200)
+    metric, single = kc.CalibrationMetrics(["ece"]), kc.ECE()
+    for each in (metric, single):
+        each.update_state(labels, probs, weight)
+    ours = metric.bins()
+    np.testing.assert_allclose(ours, single.bins(), rtol=1e-4, atol=1e-4)
+    assert ours.squared_weight.sum() == pytest.approx(np.sum(weight**2))
+
+
+def test_thresholds_of_the_curve_accept_what_the_curve_says(table):
+    labels, logits, metric, _ = table
+    curve = metric.curve()
+    probs = softmax(logits.astype("float64"))
+    confidence = probs.max(axis=-1)
+    log_odds = np.log(confidence / (1 - confidence))
+    right = probs.argmax(axis=-1) == labels
+    for i in range(0, len(curve.coverage), 50):
+        # Rounding may move a sample that lies on the edge.
+        accepted = log_odds >= curve.threshold[i] - 1e-5
+        assert abs(accepted.mean() - curve.coverage[i]) <= 1 / 600 + 1e-9
+        assert abs(1 - right[accepted].mean() - curve.risk[i]) < 0.02
+
+
+def test_the_default_leaves_out_what_is_slow_and_keeps_the_order():
+    metric = kc.CalibrationMetrics()
+    assert list(metric.result()) == [n for n in TABLE if n != "smooth_ece"]
+    chosen = ["aurc", "ece"]
+    assert list(kc.CalibrationMetrics(chosen).result()) == chosen
+
+
+def test_operating_points_are_those_asked_for():
+    labels, probs = predictions()
+    options = {"risk": 0.2, "accuracy": 0.9, "coverage": 0.5}
+    include = ["coverage_at_risk", "coverage_at_accuracy", "risk_at_coverage"]
+    metric = kc.CalibrationMetrics(include, **options)
+    metric.update_state(labels, probs)
+    exact = [
+        kc.coverage_at_risk(labels, probs, 0.2),
+        kc.coverage_at_accuracy(labels, probs, 0.9),
+        kc.risk_at_coverage(labels, probs, 0.5),
+    ]
+    for (low, high), value in zip(metric.bounds().values(), exact, strict=True):
+        assert low <= value <= high
+
+
+def test_a_table_takes_the_end_of_bins_that_the_metric_takes():
+    # Confidences on edges and off them.
+    confidence = np.array([0.5, 0.5, 0.6, 0.55, 0.75, 0.9, 1.0, 0.8], "float32")
+    labels = [0, 1, 0, 1, 2, 0, 0, 1]
+    rest = 1.0 - confidence
+    thirds = (np.arange(8, dtype="float32") + 1) / 17
+    probs = np.stack([confidence, rest * thirds, rest - rest * thirds], axis=-1)
+    values = []
+    for closed in ("right", "left"):
+        options = {"num_bins": 10, "closed": closed}
+        metric = kc.CalibrationMetrics(["ece", "mce"], **options)
+        metric.update_state(labels, probs)
+        exact = kc.ECE(**options)
+        exact.update_state(labels, probs)
+        for found, wanted in zip(metric.bins(), exact.bins(), strict=True):
+            np.testing.assert_allclose(found, wanted, atol=1e-6)
+        values.append(float(metric.result()["ece"]))
+        again = kc.CalibrationMetrics.from_config(metric.get_config())
+        assert again.closed == closed
+        again.load_state_dict(metric.state_dict())
+    assert values[0] != values[1]
+    # Logits of a confidence of 1/2, whose log-odds round to either side of 0.
+    second = -np.linspace(0.05, 0.6, 400, dtype="float32")
+    third = np.log1p(-np.exp(second))
+    logits = np.stack([np.zeros_like(second), second, third], axis=-1)
+    options = {"num_bins": 2, "closed": "left", "from_logits": True}
+    weights = []
+    for metric in (
+        kc.CalibrationMetrics(["ece"], **options),
+        kc.ECE(**options),
+    ):
+        metric.update_state(np.zeros(400, "int32"), logits)
+        weights.append(metric.bins().weight)
+    np.testing.assert_array_equal(*weights)
+    # States that were stored before there was a choice.
+    assert "closed" not in kc.CalibrationMetrics().state_dict()["config"]
+    with pytest.raises(ValueError, match="`closed` must be one of"):
+        kc.CalibrationMetrics(closed="both")
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ValueError, match="`include` must be one of"):
+        kc.CalibrationMetrics(["ece", "ece2"])
+    with pytest.raises(ValueError, match="`score` must be one of"):
+        kc.CalibrationMetrics().decomposition("l1")
+
+
+@pytest.mark.portable
+def test_fit_shows_each_value_for_callbacks_to_monitor():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(96, 5)).astype("float32")
+    y = (x @ rng.normal(size=(5, 3))).argmax(-1)
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
+    include = ["ece", "aurc", "nll"]
+    options = {"from_logits": True, "resolution": 2048}
+    model.compile(
+        optimizer=keras.optimizers.SGD(0.5),
+        loss=kc.LabelSmoothing(from_logits=True),
+        metrics=[
+            kc.CalibrationMetrics(include, **options),
+            kc.CalibrationMetrics(["ece"], prefix="other_", **options),
+        ],
+    )
+    stop = keras.callbacks.EarlyStopping("val_ece", mode="min", patience=0)
+    history = model.fit(
+        x,
+        y,
+        validation_data=(x, y),
+        batch_size=48,
+        epochs=20,
+        verbose=0,
+        callbacks=[stop],
+    ).history
+    assert {f"val_{name}" for name in include} | {"other_ece"} <= set(history)
+    assert 1 <= len(history["val_ece"]) < 20
+    values = model.evaluate(x, y, batch_size=48, verbose=0, return_dict=True)
+    logits = model.predict(x, batch_size=48, verbose=0)
+    for name in ("ece", "nll"):
+        exact = getattr(kc, name)(y, logits, from_logits=True)
+        assert values[name] == pytest.approx(exact, rel=1e-4)
+    metric = kc.AURC(**options)
+    metric.update_state(y, logits)
+    assert values["aurc"] == pytest.approx(float(metric.result()), rel=1e-4)
+    assert values["other_ece"] == values["ece"]
+
+
+@pytest.mark.parametrize(
+    "jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
+def test_the_progress_bar_may_show_values_of_earlier_steps(jit_compile):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(70, 3)).astype("float32")
+    y = np.eye(3)[rng.integers(3, size=70)]
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Flatten()])
+    every = kc.CalibrationMetrics(["ece", "nll"], from_logits=True)
+    seldom = kc.CalibrationMetrics(
+        ["ece", "nll"], from_logits=True, refresh_every=3, prefix="seldom_"
+    )
+    if BACKEND == "torch" and jit_compile:
+        pytest.skip("Keras compiles by torch.compile there")
+    metrics = [every, seldom]
+    model.compile(loss="mse", metrics=metrics, jit_compile=jit_compile)
+    is_compiled = jit_compile or BACKEND == "tensorflow"
+    shown = []
+
+    def keep(_, logs):
+        shown.append([float(logs[k]) for k in ("nll", "seldom_nll")])
+
+    step = keras.callbacks.LambdaCallback(on_test_batch_end=keep)
+    for _ in range(2):
+        # Nothing is left over from the evaluation before.
+        shown.clear()
+        values = model.evaluate(
+            x, y, batch_size=10, verbose=0, callbacks=[step], return_dict=True
+        )
+        exact, late = np.transpose(shown)
+        assert len(np.unique(exact)) == 7
+        steps = [0, 0, 0, 3, 3, 3, 6] if is_compiled else range(7)
+        np.testing.assert_array_equal(late, exact[list(steps)])
+        for name in every.include:
+            assert values[f"seldom_{name}"] == values[name]

@@ -1,0 +1,118 @@
+"""Faults of metrics, of their states, formulas and exact functions."""
+
+from mutants.mutant import Mutant
+
+MUTANTS = {
+    "slope_unclipped": Mutant(
+        "metrics/states/histogram.py",
+        "slope = xp.clip(slope, -1 / 3, 1 / 3)",
+        "slope = xp.clip(slope, -1, 1)",
+        "metrics/test_bounds.py::"
+        "test_the_slope_of_a_cell_is_no_steeper_than_a_linear_risk_allows",
+    ),
+    "offset_beyond_the_last_cell": Mutant(
+        "metrics/states/histogram.py",
+        "ops.where(above, ops.full_like(offset, 1 - _QUANTUM), offset)",
+        "ops.where(above, offset, offset)",
+        "metrics/test_bounds.py::test_scores_beyond_the_last_cell_are_tied",
+    ),
+    "edge_by_product": Mutant(
+        "formulas/bins.py",
+        "past = confidence > edge if",
+        "past = confidence * num_bins > nearest if",
+        "functional/test_binned.py::"
+        "test_decimal_confidences_on_an_edge_are_in_their_bin",
+    ),
+    "updates_without_a_turn": Mutant(
+        "metrics/base.py",
+        "        return _LOCK\n",
+        "        return contextlib.nullcontext()\n",
+        "metrics/test_states.py::"
+        "test_threads_that_share_a_metric_lose_no_sample",
+    ),
+    "verdict_at_twice_the_level": Mutant(
+        "metrics/mean_gap.py",
+        "poisson_binomial_tails(errors, shifted, groups)[side] - tail",
+        "poisson_binomial_tails(errors, shifted, groups)[side] - 2 * tail",
+        "formulas/test_intervals.py::"
+        "test_calibrated_networks_are_rarely_called_over_or_underconfident",
+    ),
+    "carry_lost": Mutant(
+        "numerics/exact_sums.py",
+        "    middle = middle + ops.right_shift(low, _LIMB_BITS)\n",
+        "",
+        "numerics/test_exact_sums.py::"
+        "test_carries_go_up_and_stop_at_the_largest_sum",
+    ),
+    "sums_beyond_their_range_wrap": Mutant(
+        "numerics/exact_sums.py",
+        "    high = ops.minimum(high, _SATURATED)\n",
+        "",
+        "numerics/test_exact_sums.py::"
+        "test_carries_go_up_and_stop_at_the_largest_sum",
+    ),
+    "squares_of_weights_are_weights": Mutant(
+        "metrics/states/histogram.py",
+        "                ops.square(weight),\n",
+        "                weight,\n",
+        "metrics/test_table.py::test_bins_of_weighted_predictions_are_those_of_ece",
+    ),
+    "bounds_swapped": Mutant(
+        "formulas/risk_coverage.py",
+        "    return _augrc(groups, half), _augrc(groups, -half)\n",
+        "    return _augrc(groups, -half), _augrc(groups, half)\n",
+        "formulas/test_risk_coverage.py::"
+        "test_bounds_hold_for_every_order_and_are_attained",
+    ),
+    "mass_read_as_counts": Mutant(
+        "functional/ranking.py",
+        "frequency_weights=are_frequency_weights(top.weight)",
+        "frequency_weights=True",
+        "functional/test_risk_coverage.py::"
+        "test_mass_is_the_limit_of_many_repeats",
+    ),
+    "table_reads_mass_as_counts": Mutant(
+        "metrics/states/composite.py",
+        'self.limbs["histogram"], self.frequency_weights',
+        'self.limbs["histogram"], True',
+        "metrics/test_laws.py::"
+        "test_importance_weights_follow_the_exact_function",
+    ),
+    "risk_reached_but_not_allowed": Mutant(
+        "formulas/operating_points.py",
+        "    return wrong <= _limit(",
+        "    return wrong < _limit(",
+        "functional/test_risk_coverage.py::"
+        "test_operating_points_equal_a_loop_over_thresholds",
+    ),
+    "debiased_by_the_count": Mutant(
+        "formulas/binned_errors.py",
+        "xp.where(enough, count - 1.0, xp.ones_like(count))",
+        "xp.where(enough, count, xp.ones_like(count))",
+        "functional/test_binned.py::test_errors_of_bins_equal_a_loop",
+    ),
+    "images_count_alike": Mutant(
+        "metrics/segmentation.py",
+        "            weight=counts / num_pixels,\n",
+        '            weight=ops.cast(counts > 0, "float32"),\n',
+        "metrics/test_segmentation.py::test_images_follow_the_exact_function",
+    ),
+    "invalid_rows_of_logs_count": Mutant(
+        "beam.py",
+        "        usable &= (weight >= 0) & (weight <= _LARGEST_WEIGHT)\n",
+        "        usable &= weight >= 0\n",
+        "beam/test_combine_fn.py::test_what_cannot_count_is_left_out_and_counted",
+    ),
+    "wrong_residual_of_classes": Mutant(
+        "metrics/states/classwise.py",
+        "first = columns - ops.sum(beyond, axis=-1)",
+        "first = columns",
+        "metrics/test_laws.py::test_streaming_follows_the_exact_function",
+    ),
+    "config_forgets_the_operating_point": Mutant(
+        "metrics/operating_points.py",
+        '{"risk": self.risk, **super().get_config()}',
+        "super().get_config()",
+        "metrics/test_laws.py::test_configuration_round_trips",
+    ),
+}
