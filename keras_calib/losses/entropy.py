@@ -54,19 +54,19 @@ def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
     def forward(logits):
         parts = softmax_parts(logits)
         log_p = -parts.cross_entropy(labels)
-        # NaN is not inside.
         bound = math.log1p(-alpha) if alpha < 1.0 else -math.inf
-        outside = ops.logical_not(log_p >= bound)
+        # NaN is not inside; of its negation TensorFlow would make `<`.
+        inside = log_p >= bound
         # Outside, 1 - p_y > alpha: no cancellation that matters.
-        safe = ops.where(outside, log_p, -ops.ones_like(log_p))
+        safe = ops.where(inside, -1.0, log_p)
         q = at_least(-ops.expm1(safe), _TINY)
         value = constant - (1.0 - alpha) * log_p - alpha * ops.log(q)
-        value = ops.where(outside, value, ops.zeros_like(value))
+        value = ops.where(inside, 0.0, value)
 
         def gradient():
             # d loss / d log p_y, then through the softmax.
             slope = 1.0 - alpha - alpha * (1.0 - q) / q
-            slope = ops.where(outside, slope, ops.zeros_like(slope))
+            slope = ops.where(inside, 0.0, slope)
             return (parts.probs - labels) * ops.expand_dims(slope, -1)
 
         return value, gradient
