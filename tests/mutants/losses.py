@@ -159,7 +159,8 @@ MUTANTS = {
         "analysis/regularizers.py",
         "others = (1.0 - predicted) * added",
         "others = added",
-        _REGULARIZERS + "test_effective_labels_are_the_closed_form",
+        "analysis/test_effective_labels.py::"
+        "test_effective_labels_are_the_closed_form",
     ),
     "smoothing_of_an_ignored_nan": Mutant(
         "analysis/regularizers.py",
@@ -197,6 +198,7 @@ MUTANTS = {
         "analysis/feature_maps.py",
         "            delattr(thing, name)\n",
         "            pass\n",
-        _MAPS + "test_softmax_at_the_end_is_read_at_its_logits",
+        "analysis/test_feature_maps.py::"
+        "test_softmax_at_the_end_is_read_at_its_logits",
     ),
 }
