@@ -90,7 +90,7 @@ def test_probabilities_and_logits_agree():
     for case in HERE:
         if not case.shift_invariant:
             continue
-        for ids, logits, _ in draws(case, (0.1, 1.0, 3.0), (False,)):
+        for ids, logits, _ in draws(case, (0.1, 1.0, 3.0), (False,))[:3]:
             losses, _ = eager(case, ids, logits)
             probs = softmax(logits.astype("float64")).astype("float32")
             other, _ = eager(case, ids, probs, from_logits=False)
@@ -102,7 +102,7 @@ def test_without_its_regulariser_a_loss_is_cross_entropy():
         if case.limit is None:
             continue
         loss = case.cls(from_logits=True, reduction="none", **case.limit)
-        for ids, logits, _ in draws(case):
+        for ids, logits, _ in draws(case)[:3]:
             labels = case.labels(ids)
             _, gradient = value_and_grad(
                 lambda z, f=loss, y=labels: ops.sum(f(y, z)), logits
@@ -161,32 +161,28 @@ def test_gradients_are_finite_differences():
     # The released ACLS stops a gradient on purpose.
     step = 1e-5
     for case in INVARIANT:
-        for ids, logits, tied in draws(case, (0.1, 3.0, 10.0), (False,)):
+        for ids, logits, _ in draws(case, (0.1, 3.0, 10.0), (False,))[:3]:
             labels, z = one_hot(ids, K), logits.astype("float64")
-            direction = np.random.default_rng(4).normal(size=z.shape)
+            move = step * np.random.default_rng(4).normal(size=z.shape)
 
             def values(z, case=case, labels=labels):
-                losses = array(case.values(labels, ops.convert_to_tensor(z)))
-                return (
-                    losses.sum(keepdims=True) if case.batch_coupled else losses
-                )
+                return array(case.values(labels, ops.convert_to_tensor(z)))
 
-            middle = values(z)
-            up, down = (
-                values(z + step * direction),
-                values(z - step * direction),
-            )
+            middle, up, down = values(z), values(z + move), values(z - move)
             _, gradient = value_and_grad(
                 lambda z, f=case.values, y=labels: ops.sum(f(y, z)), z
             )
-            expected = np.sum(array(gradient) * direction, axis=-1)
+            gradient = array(gradient)
+            slopes = np.sum(gradient * move, axis=-1) / step
             if case.batch_coupled:
-                expected = expected.sum(keepdims=True)
+                middle, up, down, slopes = (
+                    x.sum(keepdims=True) for x in (middle, up, down, slopes)
+                )
             # A kink or a jump within the step has no derivative.
             flat = np.abs(up - 2 * middle + down) < 1e-7 * (1 + np.abs(middle))
             assert flat.mean() > 0.95 or case.batch_coupled, case
-            error = np.abs((up - down) / (2 * step) - expected)[flat]
-            steepest = np.abs(array(gradient)).max()
+            error = np.abs((up - down) / (2 * step) - slopes)[flat]
+            steepest = np.abs(gradient).max()
             assert error.max(initial=0.0) <= 1e-6 * (1 + steepest), case
 
 
@@ -269,19 +265,16 @@ def test_a_linear_loss_averages_over_soft_labels():
     # Cross entropy plus a label-free term is linear in the label.
     rng = np.random.default_rng(0)
     _, logits = sample(n=8, num_classes=3)
-    soft, rows = softmax(rng.normal(size=(8, 3))).astype("float32"), np.eye(3)
+    soft = softmax(rng.normal(size=(8, 3))).astype("float32")
     for case in HERE:
         if not (case.soft_labels and case.linear):
             continue
         whole = array(case.values(soft, logits))
-        parts = sum(
-            soft[:, k]
-            * array(
-                case.values(np.tile(rows[k], (8, 1)).astype("float32"), logits)
-            )
-            for k in range(3)
-        )
-        np.testing.assert_allclose(whole, parts, rtol=1e-5, err_msg=str(case))
+        expected = 0
+        for share, row in zip(soft.T, np.eye(3, dtype="float32"), strict=True):
+            labels = np.tile(row, (8, 1))
+            expected = expected + share * array(case.values(labels, logits))
+        np.testing.assert_allclose(whole, expected, 1e-5, err_msg=str(case))
 
 
 def test_configurations_round_trip():

@@ -8,7 +8,7 @@ from cases import array
 from cases import one_hot
 from cases import sample
 from cases import softmax
-from loss_batches import COUPLED
+from loss_batches import CASES
 from loss_batches import K
 
 import keras_calib as kc
@@ -81,12 +81,13 @@ def test_an_empty_share_of_a_batch_gives_zero():
     """Some replica's, in the last step of an epoch."""
     import tensorflow as tf
 
-    for case in COUPLED:
+    for name in ("MMCE-weighted", "MDCA-focal", "DCA-huber"):
+        loss = CASES[name].make()
 
         @tf.function(input_signature=[tf.TensorSpec([None, 3])] * 2)
-        def run(labels, logits, loss=case.make()):
+        def run(labels, logits, loss=loss):
             return value_and_grad(lambda z: loss(labels, z), logits)
 
         value, gradient = run(np.zeros((0, 3)), np.zeros((0, 3)))
-        assert float(value) == 0.0, case
+        assert float(value) == 0.0, name
         assert array(gradient).shape == (0, 3)

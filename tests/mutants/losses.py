@@ -90,8 +90,8 @@ MUTANTS = {
     ),
     "mdca_divides_by_the_count": Mutant(
         "losses/confidence_accuracy.py",
-        "return safe_divide(weight, ops.sum(weight))",
-        "return safe_divide(weight, ops.sum(ops.ones_like(weight)))",
+        "share = ops.expand_dims(safe_divide(weight, ops.sum(weight)), -1)",
+        "share = ops.expand_dims(weight / ops.sum(ops.sign(weight + 1)), -1)",
         _REPEATS,
     ),
     "huber_of_twice_the_square": Mutant(
