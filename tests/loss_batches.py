@@ -11,6 +11,7 @@ from keras import ops
 from keras_calib.backend.gradients import value_and_grad
 
 __all__ = [
+    "ALL",
     "CASES",
     "COUPLED",
     "FIRST",
@@ -32,20 +33,21 @@ __all__ = [
 # MMCE would be that of rounding.
 K = 6
 CASES = {case.name: case for case in LOSSES}
-PER_SAMPLE = [case for case in LOSSES if not case.batch_coupled]
-COUPLED = [case for case in LOSSES if case.batch_coupled]
-INVARIANT = [case for case in LOSSES if case.shift_invariant]
 # The first case of each class.
 FIRST = list({case.cls: case for case in reversed(LOSSES)}.values())
-# One of soft labels, of hard ones, of the batch, with a fidelity, of pairs.
+# JAX compiles each loss for a second, and runs the same formulas.
+ALL = FIRST if BACKEND == "jax" else LOSSES
+PER_SAMPLE = [case for case in ALL if not case.batch_coupled]
+COUPLED = [case for case in ALL if case.batch_coupled]
+INVARIANT = [case for case in ALL if case.shift_invariant]
+# One of soft labels, of the batch, of pairs; of hard labels, with a fidelity.
 REPRESENTATIVES = [
     CASES[name]
     for name in (
         "MbLS",
-        "FLSD",
         "MMCE-weighted",
-        "MDCA-focal",
         "AdaptiveLabelSmoothing",
+        *(() if BACKEND == "jax" else ("FLSD", "MDCA-focal")),
     )
 ]
 # Eager code of JAX compiles each operation for each shape.

@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
-from cases import LOSSES
 from cases import array
 from keras import ops
+from loss_batches import ALL
 from loss_batches import COUPLED
 from loss_batches import PER_SAMPLE
 from loss_batches import REPRESENTATIVES
 from loss_batches import agree
 from loss_batches import draws
+from loss_batches import eager
 from loss_batches import in_a_graph
 from loss_batches import smooth
 
@@ -29,13 +30,13 @@ def test_weights_multiply_the_losses_of_single_samples():
 
 
 def test_whole_weights_are_repeats():
-    # As many rows as before, so that no loss is traced once more.
-    weight = np.array([2, 1, 0, 1, 0, 2, 0, 2])
+    # More rows than before: a mean divides by another number.
+    weight = np.array([2, 1, 0, 3, 0, 2, 0, 3])
     repeated = np.repeat(np.arange(8), weight)
     for case in COUPLED:
-        for ids, logits, tied in draws(case):
+        for ids, logits, tied in draws(case)[:4]:
             losses, gradient = in_a_graph(case, ids, logits, weight)
-            values, slopes = in_a_graph(case, ids[repeated], logits[repeated])
+            values, slopes = eager(case, ids[repeated], logits[repeated])
             agree(case, losses.sum(), values.sum())
             assert (losses[weight == 0] == 0).all(), case
             assert (gradient[weight == 0] == 0).all(), case
@@ -46,7 +47,7 @@ def test_whole_weights_are_repeats():
 
 
 def test_an_ignored_label_is_a_dropped_row():
-    for case in LOSSES:
+    for case in ALL:
         for ids, logits, tied in draws(case):
             lost = np.random.default_rng(2).permutation(len(ids))
             lost = lost[: len(ids) // 3]
@@ -64,7 +65,7 @@ def test_an_ignored_label_is_a_dropped_row():
 
 
 def test_nothing_but_ignored_labels_gives_zero():
-    for case in LOSSES:
+    for case in ALL:
         ids, logits, _ = draws(case)[0]
         ids[:] = 255
         for x in in_a_graph(case, ids, logits):

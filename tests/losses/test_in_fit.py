@@ -14,7 +14,8 @@ from loss_batches import FIRST
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
+# What depends on the backend; `fit` itself is Keras' on all of them.
+portable = pytest.mark.portable
 # TensorFlow compiles without XLA or with it, and sooner without.
 JIT = [False, True] if BACKEND == "tensorflow" else ["auto"]
 # Of one sample, of the batch.
@@ -93,12 +94,14 @@ def trains_in_mixed_precision(case, name):
     assert weights[0].dtype == "float32"
 
 
+@portable
 def test_fit_begins_at_the_eager_loss_and_lowers_it():
     for case in (TWO[0], CASES["AdaptiveLabelSmoothing"]):
         begins_at_the_eager_loss(case)
     begins_at_the_eager_loss(TWO[1], jit_compile=JIT[-1])
 
 
+@portable
 def test_mixed_precision_trains_on_a_float32_loss():
     trains_in_mixed_precision(TWO[0], "mixed_float16")
     trains_in_mixed_precision(TWO[1], "mixed_bfloat16")
@@ -112,6 +115,7 @@ def test_every_class_of_losses_trains():
             trains_in_mixed_precision(case, name)
 
 
+@portable
 def test_ids_and_objectness_keep_their_precision_in_fit():
     # bfloat16 holds neither 257 nor 0.701.
     x, _ = data(8)
@@ -178,6 +182,7 @@ def embedding(length, mask_zero):
     )
 
 
+@portable
 @pytest.mark.parametrize("ignore_class", [None, 2])
 def test_a_masked_step_trains_as_a_deleted_one(ignore_class):
     rng = np.random.default_rng(0)
@@ -304,6 +309,7 @@ def test_pairs_in_fit_need_metrics_and_losses_that_read_them():
 # Values that compiled code cannot refuse.
 
 
+@portable
 def test_soft_labels_without_a_meaning_do_not_train_in_silence():
     x, y = data()
     soft = 0.4 * np.eye(3)[y] + 0.2
