@@ -253,6 +253,7 @@ def test_bins_have_equal_counts_in_the_order_of_predictions():
     # Sorted: 0.1 and 0.3, then 0.5, 0.7 and 0.9.
     got = kc.cape_targets(labels, p, num_bins=2)
     close(got, [2 / 3, 1 / 2, 2 / 3, 1 / 2, 2 / 3])
+    close(kc.cape_targets(labels, p, num_bins=3), [0.5, 0.0, 1.0, 1.0, 0.5])
     close(kc.cape_targets(labels, p, num_bins=5), labels)
     close(kc.cape_targets(labels, p, num_bins=1), np.full(5, 0.6))
 

@@ -6,7 +6,6 @@ _GOLDENS = "losses/test_goldens.py::"
 _AUTHORS = _GOLDENS + "test_values_and_gradients_are_the_authors"
 _SUM = "laws/test_losses.py::test_gradients_sum_to_zero_over_the_classes"
 _REPEATS = "laws/test_loss_weights.py::test_whole_weights_are_repeats"
-_MMCE = "losses/test_mmce.py::test_mmce_equals_the_sum_over_all_pairs"
 _TARGETS = "formulas/test_targets.py::"
 _REGULARIZERS = "analysis/test_regularizers.py::"
 _MAPS = "analysis/test_activation_maps.py::"
@@ -86,7 +85,13 @@ MUTANTS = {
         "losses/kernel.py",
         "return ops.take(first_place, runs), last + 1",
         "return ops.take(first_place, runs), last",
-        _MMCE,
+        "laws/test_losses.py::test_gradients_are_finite_differences",
+    ),
+    "mmce_of_the_root_alone": Mutant(
+        "losses/kernel.py",
+        'if variant.startswith("unweighted"):\n        counts',
+        'if variant == "unweighted":\n        counts',
+        "losses/test_mmce.py::test_mmce_equals_the_sum_over_all_pairs",
     ),
     "mdca_divides_by_the_count": Mutant(
         "losses/confidence_accuracy.py",
