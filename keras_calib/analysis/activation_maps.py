@@ -21,8 +21,6 @@ from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = ["ClassActivations", "class_activation_maps", "class_activations"]
 
-_METHODS = ("grad_cam", "grad_cam++")
-
 
 class ClassActivations(NamedTuple):
     """Maps of images with what else was read on the way, NumPy.
@@ -68,11 +66,8 @@ def class_activation_maps(
 
     A softmax or, of one output, sigmoid at the end is left out while the
     gradient is taken, if it is the activation of the last layer or that
-    layer itself. The probabilities could not take the place of the logits:
-    they say them up to a constant that differs from image to image, and so
-    has an unknown gradient. Nor could log p_c = z_c - logsumexp(z): its
-    gradient is that of z_c less the mean of those of all logits, by p, which
-    vanishes where the model is sure.
+    layer itself. Probabilities cannot take the place of the logits: the
+    gradient of log p_c vanishes where the model is sure.
 
     The model's layers are changed while this runs, and restored: no other
     thread may use the model meanwhile.
@@ -116,29 +111,23 @@ def class_activation_maps(
         The released code of Grad-CAM++ divides a_kij by sum_ij a_kij; the
         paper does not. It divides by the maximum before it resizes.
     """
-    return class_activations(
-        model,
-        images,
-        classes=classes,
-        layer=layer,
-        method=method,
-        from_logits=from_logits,
-        batch_size=batch_size,
-    ).maps
+    found = class_activations(
+        model, images, classes, layer, method, from_logits, batch_size
+    )
+    return found.maps
 
 
 def class_activations(
     model: keras.Model,
     images: Any,
-    *,
     classes: Any = None,
     layer: str | keras.layers.Layer | None = None,
     method: str = "grad_cam",
     from_logits: bool | None = None,
     batch_size: int = 32,
 ) -> ClassActivations:
-    """Maps with the logits; arguments as in `class_activation_maps`."""
-    check_in("method", method, _METHODS)
+    """The maps with the classes, logits and images that they belong to."""
+    check_in("method", method, ("grad_cam", "grad_cam++"))
     check_integer("batch_size", batch_size, 1)
     images = to_numpy(images)
     if images.ndim != 4:

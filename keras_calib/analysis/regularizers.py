@@ -91,11 +91,10 @@ def effective_labels(
 ) -> EffectiveLabels:
     """The labels for which cross entropy would have the gradient of a loss.
 
-    With g the gradient of the sum of the per-sample losses with respect to
-    the logits, and p = softmax(logits), cross entropy with q = p - g in place
-    of the labels pulls in the same direction. Reduction and sample weights
-    do not enter; a loss that looks at the whole batch is read for the batch
-    that is given.
+    With g the gradient of the sum of the losses by the logits, and p =
+    softmax(logits), cross entropy with the labels q = p - g has the same
+    gradient. Reduction and sample weights do not enter; a loss of the whole
+    batch is read for the batch that is given.
 
     Args:
         loss: A loss of this package, another Keras loss, or a function of

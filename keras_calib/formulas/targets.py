@@ -129,9 +129,11 @@ def objectness_targets(
         objectness = as_array(objectness, "objectness", "float64")
     else:
         objectness = at_least_float32(objectness, "objectness")
-    _check_shapes(labels, objectness, num_classes)
+    shape = shape_of(objectness)
+    rows = (num_classes,) if len(labels.shape) != len(shape) else ()
+    _check_shape("labels", labels, shape + rows, objectness, num_classes)
     check_objectness(objectness, "`objectness` must lie in [0, 1]")
-    if len(labels.shape) == len(objectness.shape):
+    if not rows:
         check_ids(labels, num_classes, "labels")
         if xp is np:
             labels = np.equal(labels[..., None], np.arange(num_classes))
@@ -146,8 +148,11 @@ def objectness_targets(
     moved = beta * xp.expand_dims(alpha, -1)
     if context is None:
         return smooth_labels(labels, alpha=moved, spread="others")
+    context = as_numbers(context, "context")
+    _check_shape("context", context, shape, objectness)
+    context = to_numpy(context) if xp is np else context
+    context = xp.expand_dims(xp.array(context, dtype="bool"), -1)
     # Of all that is moved each class gets the same: 1 / K.
-    context = xp.expand_dims(_flags(context, objectness), -1)
     moved = moved * num_classes / (num_classes - 1)
     moved = xp.where(context, xp.ones_like(moved), moved)
     return smooth_labels(labels, alpha=moved)
@@ -245,41 +250,20 @@ def _kernel_means(
     return total / weight
 
 
-def _check_shapes(labels: Any, objectness: Any, num_classes: int) -> None:
-    """Raises unless there is one objectness per label; None fits anything."""
-    shape, expected = shape_of(labels), shape_of(objectness)
-    if len(shape) != len(expected):
-        expected = (*expected, num_classes)
-    if not fits(shape, expected):
-        raise ValueError(
-            invalid(
-                "`labels` must be class ids of the shape of `objectness`, or "
-                "one-hot with `num_classes` classes last",
-                **{
-                    "labels.shape": shape,
-                    "objectness.shape": shape_of(objectness),
-                    "num_classes": num_classes,
-                },
-            )
-        )
-
-
-def _flags(context: Any, objectness: Any) -> Any:
-    """`context` as bool, checked for the shape of `objectness`."""
-    context = as_numbers(context, "context")
-    if not fits(shape_of(context), shape_of(objectness)):
-        raise ValueError(
-            invalid(
-                "`context` must have the shape of `objectness`",
-                **{
-                    "context.shape": shape_of(context),
-                    "objectness.shape": shape_of(objectness),
-                },
-            )
-        )
-    if array_namespace(objectness) is np:
-        return to_numpy(context, bool)
-    return ops.cast(context, "bool")
+def _check_shape(
+    name: str, x: Any, expected: tuple, objectness: Any, num_classes: int = 0
+) -> None:
+    """Raises unless there is one label or flag per objectness."""
+    if not fits(shape_of(x), expected):
+        rule = f"`{name}` must have the shape of `objectness`"
+        received = {
+            f"{name}.shape": shape_of(x),
+            "objectness.shape": shape_of(objectness),
+        }
+        if num_classes:
+            rule += ", or be one-hot with `num_classes` classes last"
+            received["num_classes"] = num_classes
+        raise ValueError(invalid(rule, **received))
 
 
 def check_beta_and_floor(beta: Any, floor: Any) -> None:

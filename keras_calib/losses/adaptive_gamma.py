@@ -101,8 +101,7 @@ class FLSD(PerSampleLoss):
         gammas: Rows (threshold, gamma), thresholds ascending: the first row
             with p_y < threshold counts, and the last one for the rest.
         name: Name of the loss.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
-            `dtype` of `PerSampleLoss`.
+        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
 
     Returns:
         On call with labels `(batch, ...)` and predictions

@@ -5,10 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.backend.gradients import with_gradient
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import labels_like
+from keras_calib.losses.closed_forms import of_softmax
 
 __all__ = ["BrierLoss", "brier_loss"]
 
@@ -31,20 +29,17 @@ def brier_loss(labels: Any, logits: Any) -> Any:
         Brier, Verification of Forecasts Expressed in Terms of Probability,
         Monthly Weather Review 78, 1950.
     """
-    logits = at_least_float32(logits)
-    labels = labels_like(labels, logits)
 
-    def forward(logits):
-        probs = ops.softmax(logits, axis=-1)
-        distance = probs - labels
+    def closed_form(labels, parts):
+        distance = parts.probs - labels
 
         def gradient():
-            moment = ops.sum(probs * distance, axis=-1, keepdims=True)
-            return 2.0 * probs * (distance - moment)
+            moment = ops.sum(parts.probs * distance, axis=-1, keepdims=True)
+            return 2.0 * parts.probs * (distance - moment)
 
         return ops.sum(ops.square(distance), axis=-1), gradient
 
-    return with_gradient(forward, logits)
+    return of_softmax(labels, logits, closed_form)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -56,8 +51,7 @@ class BrierLoss(PerSampleLoss):
 
     Args:
         name: Name of the loss.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
-            `dtype` of `PerSampleLoss`.
+        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
 
     Returns:
         On call with labels `(batch, ...)` and predictions

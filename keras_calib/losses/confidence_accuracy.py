@@ -9,10 +9,9 @@ from keras_calib.backend.gradients import with_gradient
 from keras_calib.inputs.checks import check_above
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.batch_coupled import BatchCoupledLoss
+from keras_calib.losses.closed_forms import flat_rows
 from keras_calib.losses.differentiable_scores import correctness
 from keras_calib.losses.differentiable_scores import top_probability
-from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import labels_like
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["DCA", "MDCA", "dca", "mdca"]
@@ -41,16 +40,13 @@ def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:
         Regularizing Loss for Improved Neural Network Calibration, CVPR 2022,
         https://arxiv.org/abs/2203.13834
     """
-    logits = at_least_float32(logits)
-    labels = labels_like(labels, logits)
+    labels, logits, weight = flat_rows(labels, logits, sample_weight)
+    share = ops.expand_dims(safe_divide(weight, ops.sum(weight)), -1)
     num_classes = logits.shape[-1]
-    labels = ops.reshape(labels, (-1, num_classes))
-    logits = ops.reshape(logits, (-1, num_classes))
-    share = _shares(labels[:, 0], sample_weight)
 
     def forward(logits):
         probs = ops.softmax(logits, axis=-1)
-        gaps = ops.sum((probs - labels) * ops.expand_dims(share, -1), axis=0)
+        gaps = ops.sum((probs - labels) * share, axis=0)
 
         def gradient():
             # p_j sum_k p_k (sign_j - sign_k), which does not cancel where
@@ -64,7 +60,7 @@ def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:
             pull = over * (2.0 * p_under + p_even)
             pull = pull - under * (2.0 * p_over + p_even)
             pull = pull + even * (p_under - p_over)
-            return ops.expand_dims(share, -1) * probs * pull / num_classes
+            return share * probs * pull / num_classes
 
         return ops.sum(ops.abs(gaps)) / num_classes, gradient
 
@@ -103,23 +99,14 @@ def dca(
         Networks on Medical Imaging Classification, BMVC 2020,
         https://arxiv.org/abs/2009.04057
     """
-    logits = at_least_float32(logits)
-    right = correctness(labels_like(labels, logits), logits)
-    difference = ops.reshape(top_probability(logits) - right, (-1,))
-    size = ops.abs(ops.sum(difference * _shares(difference, sample_weight)))
+    labels, logits, weight = flat_rows(labels, logits, sample_weight)
+    difference = top_probability(logits) - correctness(labels, logits)
+    share = safe_divide(weight, ops.sum(weight))
+    size = ops.abs(ops.sum(difference * share))
     if huber_delta is None:
         return size
     linear = huber_delta * (size - 0.5 * huber_delta)
     return ops.where(size <= huber_delta, 0.5 * ops.square(size), linear)
-
-
-def _shares(like: Any, sample_weight: Any) -> Any:
-    """What each sample has in a weighted mean `(n,)`; 0 if all weigh 0."""
-    if sample_weight is None:
-        weight = ops.ones_like(like)
-    else:
-        weight = ops.cast(ops.reshape(sample_weight, (-1,)), like.dtype)
-    return safe_divide(weight, ops.sum(weight))
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -133,8 +120,7 @@ class MDCA(BatchCoupledLoss):
             cross entropy. The paper's best is
             `FocalLoss(gamma=1.0, from_logits=True)`.
         name: Name of the loss.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
-            `dtype` of `PerSampleLoss`.
+        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
 
     Returns:
         On call with labels `(batch, ...)` and predictions
@@ -191,8 +177,7 @@ class DCA(BatchCoupledLoss):
         fidelity: The per-sample loss that the term is added to; None for
             cross entropy.
         name: Name of the loss.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
-            `dtype` of `PerSampleLoss`.
+        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
 
     Returns:
         On call with labels `(batch, ...)` and predictions

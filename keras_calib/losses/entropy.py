@@ -6,15 +6,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.backend.gradients import with_gradient
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
 from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.closed_forms import of_softmax
+from keras_calib.losses.closed_forms import through_true_class
 from keras_calib.numerics.arrays import at_least
-from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import labels_like
-from keras_calib.numerics.softmax import softmax_parts
 
 __all__ = [
     "ConfidencePenalty",
@@ -49,31 +47,27 @@ def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
         Lienen and Hüllermeier, From Label Smoothing to Label Relaxation,
         AAAI 2021, eq. 5, https://ojs.aaai.org/index.php/AAAI/article/view/17041
     """
-    logits = at_least_float32(logits)
-    labels = labels_like(labels, logits)
     constant = _xlogx(1.0 - alpha) + _xlogx(alpha)
 
-    def forward(logits):
-        parts = softmax_parts(logits)
+    def closed_form(labels, parts):
         log_p = -parts.cross_entropy(labels)
-        # NaN is not inside.
         bound = math.log1p(-alpha) if alpha < 1.0 else -math.inf
-        outside = ops.logical_not(log_p >= bound)
+        # NaN is not inside; of its negation TensorFlow would make `<`.
+        inside = log_p >= bound
         # Outside, 1 - p_y > alpha: no cancellation that matters.
-        safe = ops.where(outside, log_p, -ops.ones_like(log_p))
+        safe = ops.where(inside, -1.0, log_p)
         q = at_least(-ops.expm1(safe), _TINY)
         value = constant - (1.0 - alpha) * log_p - alpha * ops.log(q)
-        value = ops.where(outside, value, ops.zeros_like(value))
+        value = ops.where(inside, 0.0, value)
 
         def gradient():
-            # d loss / d log p_y, then through the softmax.
-            slope = 1.0 - alpha - alpha * (1.0 - q) / q
-            slope = ops.where(outside, slope, ops.zeros_like(slope))
-            return (parts.probs - labels) * ops.expand_dims(slope, -1)
+            slope = alpha * (1.0 - q) / q - (1.0 - alpha)
+            slope = ops.where(inside, 0.0, slope)
+            return through_true_class(labels, parts, slope)
 
         return value, gradient
 
-    return with_gradient(forward, logits)
+    return of_softmax(labels, logits, closed_form)
 
 
 def confidence_penalty(
@@ -106,36 +100,26 @@ def confidence_penalty(
         Pereyra et al., Regularizing Neural Networks by Penalizing Confident
         Output Distributions, 2017, https://arxiv.org/abs/1701.06548
     """
-    logits = at_least_float32(logits)
-    labels = labels_like(labels, logits)
-    if class_reduction == "mean":
-        beta, scale = beta / logits.shape[-1], logits.shape[-1]
-    else:
-        scale = 1.0
 
-    def forward(logits):
-        parts = softmax_parts(logits)
-        entropy = -ops.sum(parts.probs * parts.log_probs, axis=-1)
-        if threshold is None:
-            strength = beta
-            penalty = -entropy
-        else:
+    def closed_form(labels, parts):
+        scale = labels.shape[-1] if class_reduction == "mean" else 1.0
+        entropy = -ops.sum(
+            parts.probs * parts.log_probs, axis=-1, keepdims=True
+        )
+        penalty, rate = -entropy, beta / scale
+        if threshold is not None:
             penalty = ops.relu(threshold * scale - entropy)
-            strength = beta * ops.sign(penalty)
-        value = parts.cross_entropy(labels) + beta * penalty
+            rate = beta / scale * ops.sign(penalty)
+        penalty = beta / scale * ops.squeeze(penalty, axis=-1)
 
         def gradient():
             # d entropy / d z_k = -p_k (log p_k + entropy)
-            constant = ops.expand_dims(1.0 + strength * entropy, -1)
-            if threshold is not None:
-                rate = ops.expand_dims(strength, -1)
-            else:
-                rate = strength
-            return parts.probs * (rate * parts.log_probs + constant) - labels
+            pull = rate * parts.log_probs + (1.0 + rate * entropy)
+            return parts.probs * pull - labels
 
-        return value, gradient
+        return parts.cross_entropy(labels) + penalty, gradient
 
-    return with_gradient(forward, logits)
+    return of_softmax(labels, logits, closed_form)
 
 
 def uniformity_penalty(
@@ -160,12 +144,9 @@ def uniformity_penalty(
         for Network Calibration, CVPR 2022, released code,
         https://github.com/by-liu/MbLS
     """
-    logits = at_least_float32(logits)
-    labels = labels_like(labels, logits)
 
-    def forward(logits):
-        parts = softmax_parts(logits)
-        excess = parts.probs - 1.0 / logits.shape[-1]
+    def closed_form(labels, parts):
+        excess = parts.probs - 1.0 / labels.shape[-1]
         distance = ops.sum(ops.abs(excess), axis=-1)
         value = parts.cross_entropy(labels) + strength * distance
 
@@ -176,7 +157,7 @@ def uniformity_penalty(
 
         return value, gradient
 
-    return with_gradient(forward, logits)
+    return of_softmax(labels, logits, closed_form)
 
 
 def _xlogx(x: float) -> float:
@@ -195,8 +176,7 @@ class LabelRelaxation(PerSampleLoss):
         alpha: Probability left to the other classes, in [0, 1]. Defaults to
             `0.1`; the paper tries 0.01 to 0.4.
         name: Name of the loss.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
-            `dtype` of `PerSampleLoss`.
+        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
 
     Returns:
         On call with labels `(batch, ...)` and predictions
@@ -248,8 +228,7 @@ class ConfidencePenalty(PerSampleLoss):
         threshold: Entropy in nats above which nothing is penalised; None
             rewards all entropy.
         name: Name of the loss.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
-            `dtype` of `PerSampleLoss`.
+        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
 
     Returns:
         On call with labels `(batch, ...)` and predictions
@@ -304,8 +283,7 @@ class UniformityPenalty(PerSampleLoss):
     Args:
         strength: Coefficient of the distance, >= 0. Defaults to `1.0`.
         name: Name of the loss.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
-            `dtype` of `PerSampleLoss`.
+        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
 
     Returns:
         On call with labels `(batch, ...)` and predictions

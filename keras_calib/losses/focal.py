@@ -8,13 +8,11 @@ import numpy as np
 from keras import backend
 from keras import ops
 
-from keras_calib.backend.gradients import with_gradient
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.closed_forms import of_softmax
+from keras_calib.losses.closed_forms import through_true_class
 from keras_calib.numerics.arrays import at_least
-from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import labels_like
-from keras_calib.numerics.softmax import softmax_parts
 
 __all__ = [
     "FocalLoss",
@@ -48,19 +46,15 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
         Lin et al., Focal Loss for Dense Object Detection, ICCV 2017, eq. 4,
         https://arxiv.org/abs/1708.02002
     """
-    logits = at_least_float32(logits)
-    labels = labels_like(labels, logits)
-    step = float(np.finfo(backend.standardize_dtype(logits.dtype)).epsneg)
 
-    def forward(logits):
-        parts = softmax_parts(logits)
-        log_p = parts.log_probs
+    def closed_form(labels, parts):
+        dtype = backend.standardize_dtype(parts.probs.dtype)
         # At least one step of rounding below 1: where p rounds to 1, log p is
         # not always 0, and a negative power of less would make it large.
-        q = at_least(1.0 - parts.probs, step)
+        q = at_least(1.0 - parts.probs, float(np.finfo(dtype).epsneg))
         lower = _power(q, gamma - 1.0)
         weight = labels * lower
-        part = weight * log_p
+        part = weight * parts.log_probs
         value = -ops.sum(q * part, axis=-1)
 
         def gradient():
@@ -71,7 +65,7 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
 
         return value, gradient
 
-    return with_gradient(forward, logits)
+    return of_softmax(labels, logits, closed_form)
 
 
 def inverse_focal_loss(labels: Any, logits: Any, *, gamma: float = 2.0) -> Any:
@@ -114,11 +108,8 @@ def signed_focal(labels: Any, logits: Any, choose: Callable) -> Any:
     Returns:
         Losses `(...)`, in nats.
     """
-    logits = at_least_float32(logits)
-    labels = labels_like(labels, logits)
 
-    def forward(logits):
-        parts = softmax_parts(logits)
+    def closed_form(labels, parts):
         # Rounding can leave a log p of 1e-8.
         log_p = -at_least(parts.cross_entropy(labels), 0.0)
         # Not exp(log p), which rounds to another side of a threshold.
@@ -130,13 +121,12 @@ def signed_focal(labels: Any, logits: Any, choose: Callable) -> Any:
         value = -lower * base * log_p
 
         def gradient():
-            # d loss / d log p_y, then through the softmax.
             slope = gamma * lower * p * log_p - lower * base
-            return (labels - parts.probs) * ops.expand_dims(slope, -1)
+            return through_true_class(labels, parts, slope)
 
         return value, gradient
 
-    return with_gradient(forward, logits)
+    return of_softmax(labels, logits, closed_form)
 
 
 def _power(x: Any, exponent: float) -> Any:
@@ -156,8 +146,7 @@ class FocalLoss(PerSampleLoss):
     Args:
         gamma: Exponent, >= 0; 0 is cross entropy. Defaults to `3.0`.
         name: Name of the loss.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
-            `dtype` of `PerSampleLoss`.
+        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
 
     Returns:
         On call with labels `(batch, ...)` and predictions
@@ -201,8 +190,7 @@ class InverseFocalLoss(PerSampleLoss):
         gamma: Exponent, >= 0; 0 is cross entropy. Defaults to `2.0`, which
             is this library's choice.
         name: Name of the loss.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
-            `dtype` of `PerSampleLoss`.
+        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
 
     Returns:
         On call with labels `(batch, ...)` and predictions

@@ -10,11 +10,10 @@ from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_in
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.batch_coupled import BatchCoupledLoss
+from keras_calib.losses.closed_forms import flat_rows
 from keras_calib.losses.differentiable_scores import correctness
 from keras_calib.losses.differentiable_scores import top_probability
 from keras_calib.numerics.arrays import at_least
-from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import labels_like
 from keras_calib.numerics.arrays import running_sum
 from keras_calib.numerics.arrays import safe_divide
 
@@ -72,17 +71,8 @@ def mmce(
         Kernel Mean Embeddings, ICML 2018,
         https://proceedings.mlr.press/v80/kumar18a.html
     """
-    logits = at_least_float32(logits)
-    labels = labels_like(labels, logits)
-    num_classes = logits.shape[-1]
-    labels = ops.reshape(labels, (-1, num_classes))
-    logits = ops.reshape(logits, (-1, num_classes))
+    labels, logits, weight = flat_rows(labels, logits, sample_weight)
     right = correctness(labels, logits)
-    confidence = top_probability(logits)
-    if sample_weight is None:
-        weight = ops.ones_like(right)
-    else:
-        weight = ops.cast(ops.reshape(sample_weight, (-1,)), logits.dtype)
     # Columns: the right and the wrong samples.
     groups = ops.stack([weight * right, weight * (1.0 - right)], axis=-1)
     scales = _scales(ops.sum(groups, axis=0), variant)
@@ -96,26 +86,21 @@ def mmce(
         # All releases add to the square; 0 where nothing is summed.
         root = ops.sqrt(at_least(value, 0.0) + _ROOT_EPSILON)
         root = root * ops.sign(ops.max(scales))
-        return (
-            root,
-            lambda: gradient() * safe_divide(0.5 * ops.ones_like(root), root),
-        )
+        return root, lambda: safe_divide(0.5 * gradient(), root)
 
-    return with_gradient(forward, confidence)
+    return with_gradient(forward, top_probability(logits))
 
 
 def _scales(counts: Any, variant: str) -> Any:
     """What each pair of groups is multiplied by, `(2, 2)`."""
     if variant.startswith("unweighted"):
-        total = ops.sum(counts)
-        pairs = total * total * ops.ones((2, 2), dtype=counts.dtype)
-        return safe_divide(ops.ones_like(pairs), pairs)
+        counts = ops.sum(counts) * ops.ones_like(counts)
     pairs = ops.expand_dims(counts, 0) * ops.expand_dims(counts, 1)
+    one = ops.ones_like(pairs)
     if variant == "weighted_released":
-        some = ops.sign(counts[0] * counts[1])
+        one = one * ops.sign(counts[0] * counts[1])
         pairs = pairs * (pairs + _PAIRS_EPSILON)
-        return some * safe_divide(ops.ones_like(pairs), pairs)
-    return safe_divide(ops.ones_like(pairs), pairs)
+    return safe_divide(one, pairs)
 
 
 def _quadratic_form(confidence, right, groups, scales, width):
@@ -195,8 +180,7 @@ class MMCE(BatchCoupledLoss):
         fidelity: The per-sample loss that the term is added to; None for
             cross entropy.
         name: Name of the loss.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
-            `dtype` of `PerSampleLoss`.
+        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
 
     Returns:
         On call with labels `(batch, ...)` and predictions

@@ -12,6 +12,7 @@ from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_rows
 from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.closed_forms import of_softmax
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import labels_like
@@ -50,25 +51,22 @@ def mbls(
         Liu et al., The Devil is in the Margin: Margin-based Label Smoothing
         for Network Calibration, CVPR 2022, https://arxiv.org/abs/2111.15430
     """
-    logits = at_least_float32(logits)
-    labels = labels_like(labels, logits)
-    if class_reduction == "mean":
-        strength = strength / logits.shape[-1]
 
-    def forward(logits):
-        parts = softmax_parts(logits)
+    def closed_form(labels, parts):
+        mean = class_reduction == "mean"
+        rate = strength / labels.shape[-1] if mean else strength
         over = ops.relu(-margin - parts.shifted)
-        value = parts.cross_entropy(labels) + strength * ops.sum(over, axis=-1)
+        value = parts.cross_entropy(labels) + rate * ops.sum(over, axis=-1)
 
         def gradient():
-            pull = strength * ops.sign(over)
+            pull = rate * ops.sign(over)
             slope = parts.probs - labels - pull
             top = ops.equal(parts.shifted, 0.0)
             return slope + _at_first(top, ops.sum(pull, axis=-1))
 
         return value, gradient
 
-    return with_gradient(forward, logits)
+    return of_softmax(labels, logits, closed_form)
 
 
 def acls(
@@ -135,24 +133,21 @@ def acls(
     def forward(logits):
         parts = softmax_parts(logits)
         over = -margin - parts.shifted
-        if condition == "margin":
-            over = ops.relu(over)
-            counted = None
-        else:
-            counted = ops.cast(ops.less(parts.shifted, 0.0), logits.dtype)
+        top, counted = ops.equal(parts.shifted, 0.0), None
         if through_min:
             lowest = ops.min(parts.shifted, axis=-1, keepdims=True)
             positive = -margin - ops.squeeze(lowest, axis=-1)
             strength = lambda1
         else:
             positive = ops.max(logits, axis=-1) - margin
-            tied = ops.cast(ops.equal(parts.shifted, 0.0), logits.dtype)
-            strength = lambda1 * ops.sum(tied, axis=-1)
+            tied = ops.sum(ops.cast(top, logits.dtype), axis=-1)
+            strength = lambda1 * tied
         if condition == "margin":
-            positive = ops.relu(positive)
-        negative = _times(penalty(over), counted)
-        added = strength * penalty(positive)
-        added = added + lambda2 * ops.sum(negative, axis=-1)
+            over, positive = ops.relu(over), ops.relu(positive)
+        else:
+            counted = ops.cast(ops.less(parts.shifted, 0.0), logits.dtype)
+        negative = ops.sum(_times(penalty(over), counted), axis=-1)
+        added = strength * penalty(positive) + lambda2 * negative
         value = parts.cross_entropy(labels) + _times(added, active)
 
         def gradient():
@@ -166,7 +161,6 @@ def acls(
                 bottom = ops.equal(parts.shifted, lowest)
                 slope = slope - _at_first(bottom, to_max)
                 to_max = to_max + ops.sum(pull, axis=-1)
-            top = ops.equal(parts.shifted, 0.0)
             return slope + _at_first(top, to_max)
 
         return value, gradient
@@ -175,7 +169,7 @@ def acls(
 
 
 def _penalty(smoothing: str, condition: str) -> tuple[Callable, Callable]:
-    """What a distance beyond the margin costs, and how fast, by a factor."""
+    """The cost of a distance beyond the margin; its slope times a factor."""
     if smoothing == "adaptive":
         return ops.square, lambda over, factor: (2.0 * factor) * over
     sign = ops.sign if condition == "margin" else ops.ones_like
@@ -214,8 +208,7 @@ class MbLS(PerSampleLoss):
         strength: Coefficient of the penalty, >= 0. Defaults to `0.1`.
         class_reduction: `"mean"` over the classes, as released, or `"sum"`.
         name: Name of the loss.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
-            `dtype` of `PerSampleLoss`.
+        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
 
     Returns:
         On call with labels `(batch, ...)` and predictions
@@ -285,8 +278,7 @@ class ACLS(PerSampleLoss):
             a factor per sample, the last column of the labels, which
             `CorrectnessRankingModel(role="condition")` adds.
         name: Name of the loss.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
-            `dtype` of `PerSampleLoss`.
+        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
 
     Returns:
         On call with labels `(batch, ...)` and predictions

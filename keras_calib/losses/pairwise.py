@@ -5,12 +5,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.backend.gradients import with_gradient
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import labels_like
-from keras_calib.numerics.softmax import softmax_parts
+from keras_calib.losses.closed_forms import of_softmax
 
 __all__ = ["CPC", "cpc"]
 
@@ -46,32 +43,29 @@ def cpc(
         Constraints, CVPR 2022,
         https://openaccess.thecvf.com/content/CVPR2022/html/Cheng_Calibrating_Deep_Neural_Networks_by_Pairwise_Constraints_CVPR_2022_paper.html
     """
-    logits = at_least_float32(logits)
-    labels = labels_like(labels, logits)
-    num_others = logits.shape[-1] - 1
-    lambda1 = lambda1 / num_others
 
-    def forward(logits):
-        parts = softmax_parts(logits)
+    def closed_form(labels, parts):
+        num_others = labels.shape[-1] - 1
         wrong = 1.0 - labels
         true = ops.sum(labels * parts.shifted, axis=-1, keepdims=True)
         ahead = parts.shifted - true
         value = parts.cross_entropy(labels)
-        value = value + lambda1 * ops.sum(wrong * ops.softplus(ahead), axis=-1)
+        rate = lambda1 / num_others
+        value = value + rate * ops.sum(wrong * ops.softplus(ahead), axis=-1)
         slope = None
         if lambda2 and num_others > 1:
             apart, slope = _exclusion(labels, parts.shifted)
             value = value + lambda2 * apart
 
         def gradient():
-            binary = lambda1 * wrong * ops.sigmoid(ahead)
+            binary = rate * wrong * ops.sigmoid(ahead)
             total = ops.sum(binary, axis=-1, keepdims=True)
             result = parts.probs + binary - labels * (1.0 + total)
             return result if slope is None else result + lambda2 * slope
 
         return value, gradient
 
-    return with_gradient(forward, logits)
+    return of_softmax(labels, logits, closed_form)
 
 
 def _exclusion(labels: Any, logits: Any) -> tuple[Any, Any]:
@@ -139,8 +133,7 @@ class CPC(PerSampleLoss):
             Defaults to `1.0`. Their cost grows with the square of the number
             of classes; 0 leaves them out.
         name: Name of the loss.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
-            `dtype` of `PerSampleLoss`.
+        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
 
     Returns:
         On call with labels `(batch, ...)` and predictions

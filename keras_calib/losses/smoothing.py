@@ -6,7 +6,6 @@ import keras
 from keras import ops
 
 from keras_calib.backend.errors import invalid
-from keras_calib.backend.gradients import with_gradient
 from keras_calib.formulas.targets import check_beta_and_floor
 from keras_calib.formulas.targets import objectness_targets
 from keras_calib.formulas.targets import smooth_labels
@@ -16,11 +15,11 @@ from keras_calib.inputs.checks import check_rows
 from keras_calib.inputs.readers import split_objectness
 from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.closed_forms import of_softmax
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import labels_like
 from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.softmax import softmax_parts
 
 __all__ = [
     "AdaptiveLabelSmoothing",
@@ -44,14 +43,11 @@ def cross_entropy(labels: Any, logits: Any) -> Any:
     Returns:
         Losses `(...)`, in nats.
     """
-    logits = at_least_float32(logits)
-    labels = labels_like(labels, logits)
 
-    def forward(logits):
-        parts = softmax_parts(logits)
+    def closed_form(labels, parts):
         return parts.cross_entropy(labels), lambda: parts.probs - labels
 
-    return with_gradient(forward, logits)
+    return of_softmax(labels, logits, closed_form)
 
 
 def label_smoothing(
@@ -177,8 +173,7 @@ class LabelSmoothing(PerSampleLoss):
             use 0.05.
         spread: `"all"` or `"others"`. Defaults to `"all"`.
         name: Name of the loss.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
-            `dtype` of `PerSampleLoss`.
+        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
 
     Returns:
         On call with labels `(batch, ...)` and predictions
@@ -233,8 +228,7 @@ class AdaptiveLabelSmoothing(PerSampleLoss):
         floor: None, or `"uniform"`, which caps alpha at (K - 1) / K: no
             class is asked to be likelier than the true one.
         name: Name of the loss.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction` and
-            `dtype` of `PerSampleLoss`.
+        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
 
     Returns:
         On call with labels `(batch, ..., 2)` and predictions

@@ -257,6 +257,8 @@ class HistogramSummary:
     def ranked(self, limbs: Any, frequency_weights: Any) -> RankedGroups:
         """Cells as groups of tied scores, surest first (array-agnostic).
 
+        Derivation: docs/derivations.md, 'AURC from a histogram'.
+
         Args:
             limbs: Sums of the histogram.
             frequency_weights: Whether weights are counts.

@@ -1,0 +1,295 @@
+"""Laws of every loss: what must change nothing, and what must stay finite."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from cases import BACKEND
+from cases import HAS_FLOAT64
+from cases import LOSSES
+from cases import array
+from cases import one_hot
+from cases import sample
+from cases import softmax
+from keras import ops
+from loss_batches import ALL
+from loss_batches import CASES
+from loss_batches import HERE
+from loss_batches import INVARIANT
+from loss_batches import PER_SAMPLE
+from loss_batches import K
+from loss_batches import agree
+from loss_batches import compiled
+from loss_batches import draws
+from loss_batches import eager
+from loss_batches import in_a_graph
+from loss_batches import smooth
+
+from keras_calib.backend.gradients import value_and_grad
+
+pytestmark = pytest.mark.portable
+
+
+# What must change nothing.
+
+
+def test_adding_a_constant_to_the_logits_changes_nothing():
+    for case in INVARIANT:
+        for ids, logits, _ in draws(case):
+            shift = np.random.default_rng(1).integers(-60, 61, len(ids))
+            # Exact in float32: logits are multiples of 1/1024.
+            moved = logits + shift[:, None].astype("float32")
+            found = in_a_graph(case, ids, moved)
+            for x, y in zip(found, in_a_graph(case, ids, logits), strict=True):
+                agree(case, x, y)
+
+
+def test_gradients_sum_to_zero_over_the_classes():
+    for case in INVARIANT:
+        for ids, logits, _ in draws(case):
+            _, gradient = in_a_graph(case, ids, logits)
+            rest = np.abs(gradient.sum(axis=-1, dtype="float64"))
+            largest = np.abs(gradient).max(axis=-1)
+            assert (rest <= 1e-6 * (1 + largest)).all(), case
+            assert largest.max() > 1e-3, case
+
+
+def test_renaming_the_classes_changes_nothing():
+    order = np.random.default_rng(2).permutation(K)
+    for case in ALL:
+        for ids, logits, tied in draws(case):
+            losses, gradient = in_a_graph(case, ids, logits)
+            renamed = np.argsort(order)[ids]
+            other, moved = in_a_graph(case, renamed, logits[:, order])
+            # Of tied classes another may come first: the gradient goes there,
+            # and that prediction may be right where the other was wrong.
+            kept = smooth(case, tied)
+            agree(case, other[kept], losses[kept])
+            agree(case, moved[~tied], gradient[:, order][~tied])
+
+
+def test_ids_columns_and_one_hot_labels_agree():
+    for case in HERE:
+        if case.objectness:
+            continue
+        ids, logits = sample()
+        losses, gradient = eager(case, ids, logits)
+        for form in (
+            ids[:, None],
+            ids.astype("float32"),
+            ids.astype("uint8"),
+            one_hot(ids, 5).astype("float32"),
+        ):
+            other, same = eager(case, form, logits)
+            np.testing.assert_array_equal(other, losses, err_msg=str(case))
+            np.testing.assert_array_equal(same, gradient, err_msg=str(case))
+
+
+def test_probabilities_and_logits_agree():
+    for case in HERE:
+        if not case.shift_invariant:
+            continue
+        for ids, logits, _ in draws(case, (0.1, 1.0, 3.0), (False,))[:3]:
+            losses, _ = eager(case, ids, logits)
+            probs = softmax(logits.astype("float64")).astype("float32")
+            other, _ = eager(case, ids, probs, from_logits=False)
+            agree(case, other, losses)
+
+
+def test_without_its_regulariser_a_loss_is_cross_entropy():
+    for case in HERE:
+        if case.limit is None:
+            continue
+        loss = case.cls(from_logits=True, reduction="none", **case.limit)
+        for ids, logits, _ in draws(case)[:3]:
+            labels = case.labels(ids)
+            _, gradient = value_and_grad(
+                lambda z, f=loss, y=labels: ops.sum(f(y, z)), logits
+            )
+            exact, rows = logits.astype("float64"), one_hot(ids, K)
+            expected = -np.sum(rows * np.log(softmax(exact) + 1e-300), -1)
+            agree(case, array(loss(labels, logits)), expected)
+            agree(case, array(gradient), softmax(exact) - rows)
+
+
+def test_the_value_of_a_sample_does_not_depend_on_the_others():
+    for case in PER_SAMPLE:
+        ((ids, logits, _),) = draws(case)
+        other = logits.copy()
+        other[::2] = np.roll(logits, 7, axis=0)[::2]
+        one, two = (in_a_graph(case, ids, z) for z in (logits, other))
+        for x, y in zip(one, two, strict=True):
+            np.testing.assert_allclose(
+                x[1::2], y[1::2], rtol=1e-6, atol=1e-6, err_msg=str(case)
+            )
+
+
+def test_compiled_code_agrees_with_eager_code():
+    for case in HERE:
+        for ids, logits, tied in draws(case)[:2]:
+            weight = np.random.default_rng(3).uniform(0.5, 2, len(ids))
+            expected = eager(case, ids, logits, weight)
+            losses, gradient = in_a_graph(case, ids, logits, weight)
+            agree(case, losses, expected[0], 1e-6)
+            kept = smooth(case, tied)
+            agree(case, gradient[kept], expected[1][kept], 1e-6)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="JAX has no other compiler")
+def test_xla_agrees_with_eager_code():
+    for name in ("ACLS", "CPC", "MMCE-weighted", "AdaptiveLabelSmoothing"):
+        case = CASES[name]
+        ids, logits, _ = draws(case)[0]
+        loss, labels = case.make(), case.labels(ids)
+
+        def run(y, z, loss=loss):
+            return value_and_grad(lambda x: loss(y, x), z)
+
+        value, gradient = map(array, run(labels, logits))
+        tensors = map(ops.convert_to_tensor, (labels, logits))
+        other, same = map(array, compiled(run, jit_compile=True)(*tensors))
+        np.testing.assert_allclose(other, value, rtol=1e-6, err_msg=name)
+        np.testing.assert_allclose(same, gradient, atol=1e-6, err_msg=name)
+
+
+# Derivatives.
+
+
+@pytest.mark.skipif(not HAS_FLOAT64, reason="JAX computes in 32 bits")
+def test_gradients_are_finite_differences():
+    # The released ACLS stops a gradient on purpose.
+    step = 1e-5
+    for case in INVARIANT:
+        for ids, logits, _ in draws(case, (0.1, 3.0, 10.0), (False,))[:3]:
+            labels, z = one_hot(ids, K), logits.astype("float64")
+            move = step * np.random.default_rng(4).normal(size=z.shape)
+
+            def values(z, case=case, labels=labels):
+                return array(case.values(labels, ops.convert_to_tensor(z)))
+
+            middle, up, down = values(z), values(z + move), values(z - move)
+            _, gradient = value_and_grad(
+                lambda z, f=case.values, y=labels: ops.sum(f(y, z)), z
+            )
+            gradient = array(gradient)
+            slopes = np.sum(gradient * move, axis=-1) / step
+            if case.batch_coupled:
+                middle, up, down, slopes = (
+                    x.sum(keepdims=True) for x in (middle, up, down, slopes)
+                )
+            # A kink or a jump within the step has no derivative.
+            flat = np.abs(up - 2 * middle + down) < 1e-7 * (1 + np.abs(middle))
+            assert flat.mean() > 0.95 or case.batch_coupled, case
+            error = np.abs((up - down) / (2 * step) - slopes)[flat]
+            steepest = np.abs(gradient).max()
+            assert error.max(initial=0.0) <= 1e-6 * (1 + steepest), case
+
+
+# Finite everywhere.
+
+
+def test_huge_logits_give_finite_values_and_gradients():
+    rng = np.random.default_rng(0)
+    for case in ALL:
+        n = 8 if case.batch_coupled else 480
+        ids = rng.integers(K, size=n)
+        logits = rng.choice([-1e4, -90.0, 0.0, 20.0, 1e4], size=(n, K))
+        found = in_a_graph(case, ids, logits.astype("float32"))
+        assert all(np.isfinite(x).all() for x in found), case
+        if case not in HERE:
+            continue
+        for dtype in ("bfloat16", "float16"):
+            half = ops.cast(logits.astype("float32"), dtype)
+            losses = case.make(reduction="none")(case.labels(ids), half)
+            assert keras.backend.standardize_dtype(losses.dtype) == "float32"
+            found = eager(case, ids, half)
+            assert all(np.isfinite(x).all() for x in found), (case, dtype)
+
+
+def test_few_classes_and_small_batches_are_finite():
+    rng = np.random.default_rng(0)
+    for case in HERE:
+        for n, k in ((7, 2), (1, 3)):
+            logits = rng.normal(size=(n, k)).astype("float32") * 3
+            right, wrong = logits.argmax(axis=-1), logits.argmin(axis=-1)
+            for ids, z in (
+                (right, logits),
+                (wrong, logits),
+                (right, np.zeros_like(logits)),
+            )[: None if case.batch_coupled else 2]:
+                found = eager(case, ids, z)
+                assert all(np.isfinite(x).all() for x in found), (case, n, k)
+
+
+def test_a_probability_of_zero_gives_a_finite_loss_and_gradient():
+    probs = np.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]], "float32")
+    for case in HERE:
+        if case.shift_invariant:
+            found = eager(case, np.array([1, 2]), probs, from_logits=False)
+            assert all(np.isfinite(x).all() for x in found), case
+
+
+def test_predictions_that_are_nan_give_nan():
+    """Not 0, which a run that has diverged would pass for perfect."""
+    for case in ALL:
+        ids, logits, _ = draws(case)[0]
+        logits[1, 2] = np.nan
+        losses, _ = in_a_graph(case, ids, logits)
+        assert np.isnan(losses if case.batch_coupled else losses[1]).all(), case
+        if not case.batch_coupled:
+            assert np.isfinite(np.delete(losses, 1)).all(), case
+
+
+def test_a_wrong_class_may_be_ruled_out_by_a_logit_of_minus_infinity():
+    for case in ALL:
+        ids, logits, _ = draws(case, (3.0,), (False,))[0]
+        places = np.arange(len(ids)), (ids + 1) % K
+        infinite, low = logits.copy(), logits.copy()
+        infinite[places], low[places] = -np.inf, -80.0
+        losses, gradient = in_a_graph(case, ids, infinite)
+        assert np.isfinite(losses).all() and np.isfinite(gradient).all(), case
+        # Those that pull on every class have no limit; all others have one.
+        if losses.max() < 1e14:
+            near, slopes = in_a_graph(case, ids, low)
+            agree(case, losses, near)
+            agree(case, gradient, slopes)
+    nowhere = np.full((8, K), -np.inf, "float32")
+    for name in ("FocalLoss", "MbLS", "MMCE-unweighted"):
+        case = CASES[name]
+        losses, _ = eager(case, np.zeros(8, int), nowhere)
+        assert np.isnan(losses).all(), name
+
+
+def test_a_linear_loss_averages_over_soft_labels():
+    # Cross entropy plus a label-free term is linear in the label.
+    rng = np.random.default_rng(0)
+    _, logits = sample(n=8, num_classes=3)
+    soft = softmax(rng.normal(size=(8, 3))).astype("float32")
+    for case in HERE:
+        if not (case.soft_labels and case.linear):
+            continue
+        whole = array(case.values(soft, logits))
+        expected = 0
+        for share, row in zip(soft.T, np.eye(3, dtype="float32"), strict=True):
+            labels = np.tile(row, (8, 1))
+            expected = expected + share * array(case.values(labels, logits))
+        np.testing.assert_allclose(whole, expected, 1e-5, err_msg=str(case))
+
+
+def test_configurations_round_trip():
+    for case in LOSSES:
+        loss = case.make(ignore_class=255, axis=1, reduction="sum", name="mine")
+        config = json.loads(json.dumps(keras.losses.serialize(loss)))
+        name = f"keras_calib>{case.cls.__name__}"
+        assert keras.saving.get_registered_object(name) is case.cls
+        for again in (
+            keras.losses.deserialize(config),
+            keras.losses.get({"class_name": name, "config": config["config"]}),
+            case.cls.from_config(loss.get_config()),
+        ):
+            assert type(again) is case.cls
+            assert again.get_config() == loss.get_config(), case
+            assert again.get_config()["dtype"] == "float32"
+        plain = keras.losses.get({"class_name": name, "config": {}})
+        assert plain.get_config() == case.cls().get_config()

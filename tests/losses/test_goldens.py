@@ -1,0 +1,73 @@
+"""Losses give the values and gradients of their authors' code."""
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from cases import BACKEND
+from cases import HAS_FLOAT64
+from cases import array
+from golden_losses import FLOAT32_ONLY
+from golden_losses import FLOAT64_ONLY
+from golden_losses import LEFT_OUT
+from golden_losses import NOT_EXPRESSED
+from golden_losses import VALUE_ONLY
+from golden_losses import all_goldens
+from keras import ops
+from paths import TESTS
+
+from keras_calib.backend.gradients import value_and_grad
+
+pytestmark = pytest.mark.portable
+STORED = np.load(TESTS / "data" / "goldens.npz")
+GOLDENS = all_goldens(STORED)
+GROUPS = defaultdict(list)
+for golden in GOLDENS:
+    GROUPS["/".join(golden.key.split("/")[1:-1])].append(golden)
+# Eager code of JAX compiles each operation for each shape.
+MOST = 2 if BACKEND == "jax" else None
+# Relative and absolute error of the value, error of the gradient against
+# its largest entry.
+TOLERANCES = {"float64": (1e-9, 0.0, 1e-9), "float32": (1e-6, 1e-7, 1e-5)}
+
+
+def precisions(golden):
+    """JAX computes in 32 bits; some values are known in one precision."""
+    if HAS_FLOAT64 and golden.key.split("/")[1] not in FLOAT32_ONLY:
+        yield "float64"
+    if golden.key not in FLOAT64_ONLY:
+        yield "float32"
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_values_and_gradients_are_the_authors(group):
+    """Tolerances: 1e-9 in float64; in float32 1e-6, gradients 1e-5."""
+    for golden in GROUPS[group][:MOST]:
+        logits = STORED[f"in/{golden.data}/logits"]
+        labels = STORED[f"in/{golden.data}/labels"]
+        expected = STORED[f"{golden.key}/value"]
+        for precision in precisions(golden):
+            relative, absolute, steepness = TOLERANCES[precision]
+            value, gradient = value_and_grad(
+                lambda z, y=labels, total=golden.total: total(y, z),
+                ops.convert_to_tensor(logits.astype(precision)),
+            )
+            error = abs(float(value) - expected)
+            bound = relative * abs(expected) + absolute
+            assert error <= bound, (golden, precision)
+            if golden.key not in VALUE_ONLY:
+                slopes = STORED[f"{golden.key}/grad"]
+                error = np.abs(array(gradient) - slopes).max()
+                bound = steepness * np.abs(slopes).max()
+                assert error <= bound, (golden, precision)
+
+
+def test_every_stored_value_is_expressed_or_said_not_to_be():
+    keys = {k.removesuffix("/value") for k in STORED.files if "/value" in k}
+    keys = {k for k in keys if k.startswith("loss/")}
+    covered = {golden.key for golden in GOLDENS} | LEFT_OUT
+    missing = {
+        k for k in keys - covered if k.split("/")[1] not in NOT_EXPRESSED
+    }
+    assert not missing
+    assert len(GOLDENS) > 330
