@@ -103,6 +103,9 @@ class Batch(NamedTuple):
             labels=ops.stop_gradient(labels),
             outputs=logits,
             from_logits=True,
+            weight=None
+            if self.weight is None
+            else ops.cast(self.weight, dtype),
             label_mask=label_mask,
         )
 
