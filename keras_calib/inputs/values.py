@@ -354,7 +354,9 @@ def _is_outside(x: Any) -> Any:
 
 def _everywhere(holds: Any, mask: Any) -> Any:
     xp = array_namespace(holds)
-    return xp.all(holds if mask is None else holds | ~mask)
+    if mask is not None:
+        holds = xp.logical_or(holds, xp.logical_not(mask))
+    return xp.all(holds)
 
 
 def _masked(rows: Any, mask: Any) -> np.ndarray:
