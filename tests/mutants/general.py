@@ -3,12 +3,6 @@
 from mutants.mutant import Mutant
 
 MUTANTS = {
-    "accept_above": Mutant(
-        "selection/classifier.py",
-        '"accept": score >= self._threshold',
-        '"accept": score > self._threshold',
-        "test_selection.py::test_a_score_of_exactly_the_threshold_is_accepted",
-    ),
     "flsd_above": Mutant(
         "losses/adaptive_gamma.py",
         "ops.cast(p >= threshold",
