@@ -60,10 +60,7 @@ def least_convex(
     function: Callable[[np.ndarray], tuple[float, np.ndarray]],
     start: np.ndarray,
     what: str,
-    *,
-    max_iterations: int,
-    warn: bool,
-) -> tuple[np.ndarray, bool]:
+) -> np.ndarray:
     """The minimum of a smooth convex function, by SciPy's L-BFGS-B.
 
     Args:
@@ -71,14 +68,9 @@ def least_convex(
             that the curvature is about 1 in every direction.
         start: Where to start.
         what: What is fitted, for the warning.
-        max_iterations: When to stop.
-        warn: Whether to warn if it did not converge.
-
-    Returns:
-        `(point, converged)`: whether the gradient is near 0 there.
 
     Warns:
-        RuntimeWarning: If it is not, and `warn`.
+        RuntimeWarning: If the gradient is not near 0 at the end.
 
     Reference:
         Byrd et al., A Limited Memory Algorithm for Bound Constrained
@@ -92,17 +84,16 @@ def least_convex(
         method="L-BFGS-B",
         options={
             "maxcor": 20,
-            "maxiter": max_iterations,
-            "maxfun": 2 * max_iterations,
+            "maxiter": 1000,
+            "maxfun": 2000,
             "ftol": 0.0,
             "gtol": _GRADIENT,
         },
     )
     slope = float(np.max(np.abs(found.jac)))
-    converged = slope <= _ACCEPTED if warn else slope <= _GRADIENT
-    if warn and not converged:
+    if slope > _ACCEPTED:
         warn_not_converged(what, iterations=found.nit, gradient=slope)
-    return found.x, converged
+    return found.x
 
 
 def warn_not_converged(what: str, *, iterations: int, gradient: float) -> None:
