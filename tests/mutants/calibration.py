@@ -17,8 +17,8 @@ MUTANTS = {
     ),
     "grid_takes_the_worst": Mutant(
         "calibrators/temperature.py",
-        "return grid[int(np.argmin(values))]",
-        "return grid[int(np.argmax(values))]",
+        "value = grid[int(np.argmin(values))]",
+        "value = grid[int(np.argmax(values))]",
         "calibrators/test_values.py::test_a_grid_gives_its_best_temperature",
     ),
     "edge_in_the_bin_above": Mutant(
