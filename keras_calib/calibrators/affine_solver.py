@@ -1,7 +1,7 @@
 """The likeliest affine maps of logits.
 
 The problems are convex. L-BFGS runs in coordinates in which the curvature is
-about 1.
+about 1: a few of its steps, then new coordinates where it has come to.
 """
 
 from collections.abc import Callable
@@ -21,6 +21,8 @@ __all__ = ["least_affine", "least_vector"]
 _RIDGE = 1e-10
 # Variance of a feature that is constant, as a share of its mean square.
 _CONSTANT = 1e-12
+# Steps before new coordinates, and at most.
+_STEPS = (15, 1000)
 # Logits in a block: products of matrices have blocks of their own.
 _BLOCK = 2**18
 
@@ -158,21 +160,31 @@ def _least(
 
     def moments(block):
         x, weight = features(block.logits), block.weights()[:, None]
-        spread = _softmax(_mapped(x, start))
+        spread = _softmax(_mapped(x, theta))
         spread *= weight * (1.0 - spread)
         own = [_products(spread, y, thin) for y in (x, np.square(x))]
         both = (0.0, 0.0) if thin else ((x * weight).T @ x, x.T @ weight)
         return weight.sum(), spread.sum(axis=0), *own, *both
 
-    weight, *sums = samples.sums(moments, **size)
-    root, back = _coordinates(*(x / weight for x in sums), penalty)
+    theta = start
+    for steps in _STEPS:
+        weight, *sums = samples.sums(moments, **size)
+        root, back = _coordinates(*(x / weight for x in sums), penalty)
 
-    def scaled(point):
-        loss, slope = value(start + root(point))
-        return loss, back(slope)
+        def scaled(point, root=root, back=back, origin=theta):
+            loss, slope = value(origin + root(point))
+            return loss, back(slope)
 
-    size_of_point = back(np.zeros_like(start)).size
-    theta = start + root(least_convex(scaled, np.zeros(size_of_point), what))
+        point, converged = least_convex(
+            scaled,
+            np.zeros(back(np.zeros_like(start)).size),
+            what,
+            max_iterations=steps,
+            warn=steps == _STEPS[-1],
+        )
+        theta = theta + root(point)
+        if converged:
+            break
     if not penalty.any():
         loss = value(theta)[0]
         warn_if_separated(loss, samples.labels, samples.weight, what)

@@ -60,7 +60,10 @@ def least_convex(
     function: Callable[[np.ndarray], tuple[float, np.ndarray]],
     start: np.ndarray,
     what: str,
-) -> np.ndarray:
+    *,
+    max_iterations: int,
+    warn: bool,
+) -> tuple[np.ndarray, bool]:
     """The minimum of a smooth convex function, by SciPy's L-BFGS-B.
 
     Args:
@@ -68,9 +71,14 @@ def least_convex(
             that the curvature is about 1 in every direction.
         start: Where to start.
         what: What is fitted, for the warning.
+        max_iterations: When to stop.
+        warn: Whether to warn if it did not converge.
+
+    Returns:
+        `(point, converged)`: whether the gradient is near 0 there.
 
     Warns:
-        RuntimeWarning: If the gradient is not near 0 at the end.
+        RuntimeWarning: If it is not, and `warn`.
 
     Reference:
         Byrd et al., A Limited Memory Algorithm for Bound Constrained
@@ -84,16 +92,17 @@ def least_convex(
         method="L-BFGS-B",
         options={
             "maxcor": 20,
-            "maxiter": 1000,
-            "maxfun": 2000,
+            "maxiter": max_iterations,
+            "maxfun": 2 * max_iterations,
             "ftol": 0.0,
             "gtol": _GRADIENT,
         },
     )
     slope = float(np.max(np.abs(found.jac)))
-    if slope > _ACCEPTED:
+    converged = slope <= _ACCEPTED if warn else slope <= _GRADIENT
+    if warn and not converged:
         warn_not_converged(what, iterations=found.nit, gradient=slope)
-    return found.x
+    return found.x, converged
 
 
 def warn_not_converged(what: str, *, iterations: int, gradient: float) -> None:
