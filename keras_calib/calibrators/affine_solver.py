@@ -160,15 +160,18 @@ def _least(
 
     def moments(block):
         x, weight = features(block.logits), block.weights()[:, None]
-        spread = _softmax(_mapped(x, theta))
-        spread *= weight * (1.0 - spread)
-        own = [_products(spread, y, thin) for y in (x, np.square(x))]
+        # In place where it can be: blocks are large.
         both = (0.0, 0.0) if thin else ((x * weight).T @ x, x.T @ weight)
-        return weight.sum(), spread.sum(axis=0), *own, *both
+        spread = _softmax(_mapped(x, theta))
+        spread -= np.square(spread)
+        spread *= weight
+        first = _products(spread, x, thin)
+        second = _products(spread, np.square(x, out=x), thin)
+        return weight.sum(), spread.sum(axis=0), first, second, *both
 
     theta = start
     for steps in _STEPS:
-        weight, *sums = samples.sums(moments, **size)
+        weight, *sums = samples.sums(moments, size=_BLOCK // 2)
         root, back = _coordinates(*(x / weight for x in sums), penalty)
 
         def scaled(point, root=root, back=back, origin=theta):
@@ -265,6 +268,8 @@ def _products(a: np.ndarray, b: np.ndarray, thin: bool) -> np.ndarray:
 
 
 def _softmax(z: np.ndarray) -> np.ndarray:
-    p = np.exp(z - z.max(axis=-1, keepdims=True))
+    """softmax, in place."""
+    z -= z.max(axis=-1, keepdims=True)
+    p = np.exp(z, out=z)
     p /= p.sum(axis=-1, keepdims=True)
     return p
