@@ -100,16 +100,17 @@ class _Affine(Calibrator):
     """
 
     fitted_values = ("matrix", "bias")
+    default_name: str
 
     def __init__(
         self,
         *,
-        off_diagonal_strength: float,
-        intercept_strength: float,
-        num_folds: int,
-        matrix: Any,
-        bias: Any,
-        name: str,
+        off_diagonal_strength: float = 0.0,
+        intercept_strength: float = 0.0,
+        num_folds: int = 5,
+        matrix: Any = None,
+        bias: Any = None,
+        name: str | None = None,
         **kwargs: Any,
     ):
         check_at_least("off_diagonal_strength", off_diagonal_strength, 0.0)
@@ -119,7 +120,7 @@ class _Affine(Calibrator):
             raise ValueError(
                 invalid("`num_folds` must be 0, or >= 2", num_folds=num_folds)
             )
-        super().__init__(name=name, **kwargs)
+        super().__init__(name=name or self.default_name, **kwargs)
         self.num_folds = num_folds
         self.off_diagonal_strength = float(off_diagonal_strength)
         self.intercept_strength = float(intercept_strength)
@@ -287,26 +288,7 @@ class MatrixScaling(_Affine):
         https://arxiv.org/abs/1910.12656
     """
 
-    def __init__(
-        self,
-        *,
-        off_diagonal_strength: float = 0.0,
-        intercept_strength: float = 0.0,
-        num_folds: int = 5,
-        matrix: Any = None,
-        bias: Any = None,
-        name: str = "matrix_scaling",
-        **kwargs: Any,
-    ):
-        super().__init__(
-            off_diagonal_strength=off_diagonal_strength,
-            intercept_strength=intercept_strength,
-            num_folds=num_folds,
-            matrix=matrix,
-            bias=bias,
-            name=name,
-            **kwargs,
-        )
+    default_name = "matrix_scaling"
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -348,26 +330,7 @@ class DirichletCalibration(_Affine):
         https://arxiv.org/abs/1910.12656
     """
 
-    def __init__(
-        self,
-        *,
-        off_diagonal_strength: float = 0.0,
-        intercept_strength: float = 0.0,
-        num_folds: int = 5,
-        matrix: Any = None,
-        bias: Any = None,
-        name: str = "dirichlet_calibration",
-        **kwargs: Any,
-    ):
-        super().__init__(
-            off_diagonal_strength=off_diagonal_strength,
-            intercept_strength=intercept_strength,
-            num_folds=num_folds,
-            matrix=matrix,
-            bias=bias,
-            name=name,
-            **kwargs,
-        )
+    default_name = "dirichlet_calibration"
 
     def features(self, logits: Any) -> Any:
         """log p (array-agnostic)."""

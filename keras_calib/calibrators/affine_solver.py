@@ -19,15 +19,10 @@ __all__ = ["least_affine", "least_vector"]
 
 # Of a direction in which the data say nothing, as a share of the largest.
 _RIDGE = 1e-10
-_RIDGE_32 = 1e-7
 # Variance of a feature that is constant, as a share of its mean square.
 _CONSTANT = 1e-12
-# Steps before new coordinates; the last are for what does not converge.
-_STEPS = (15, 20, 30, 30, 60, 1000)
-# Parameters whose Hessian is worth to have exactly.
-_EXACT = 1000
-# Classes of which the blocks of the Hessian, cubic in them, are held.
-_MANY = 256
+# Steps before new coordinates, and at most.
+_STEPS = (15, 1000)
 # Logits in a block: products of matrices have blocks of their own.
 _BLOCK = 2**18
 
@@ -46,22 +41,7 @@ def least_vector(
     """
     scaled = _standardized(samples)
     start = np.stack([scaled.scale, scaled.shift], axis=-1)
-    start /= optimal_temperature(samples)
-
-    def value(theta):
-        loss, weight, slope = samples.sums(
-            lambda block: _vector_sums(scaled(block.logits), block, theta)
-        )
-        return loss / weight, slope / weight
-
-    def roots(theta):
-        root = _inverse_roots(_vector_curvature(samples, scaled, theta))
-        return lambda point: np.einsum(
-            "kij,kj->ki", root, point.reshape(theta.shape)
-        )
-
-    theta = _least(value, roots, start, what)
-    warn_if_separated(value(theta)[0], samples.labels, samples.weight, what)
+    theta = _least(samples, scaled, start, np.zeros_like(start), what)
     scale = theta[:, 0] / scaled.scale
     bias = theta[:, 1] - scale * scaled.shift
     return scale, bias - bias.mean()
@@ -85,46 +65,9 @@ def least_affine(
     """
     count = samples.num_classes
     scaled = _standardized(samples, features, centred=not penalty.any())
-    penalty = penalty.copy()
-    penalty[:, :-1] /= scaled.scale**2
-    told = None
-    if not penalty[:, :-1].any():
-        told = _told_apart(samples, scaled)
+    penalty = penalty / np.append(scaled.scale**2, 1.0)
     start = np.column_stack([np.diag(scaled.scale), scaled.shift])
-    start /= optimal_temperature(samples)
-
-    def value(theta):
-        loss, weight, slope = samples.sums(
-            lambda block: _affine_sums(scaled(block.logits), block, theta),
-            size=_BLOCK,
-        )
-        loss = loss / weight + np.sum(penalty * theta**2)
-        slope = slope / weight + 2.0 * penalty * theta
-        if told is not None:
-            slope[:, :-1] = slope[:, :-1] @ told
-        return loss, slope
-
-    def roots(theta):
-        how = _root_of_blocks
-        if theta.size <= _EXACT:
-            how = _exact_root
-        elif theta is start or count > _MANY:
-            how = _root_by_rows
-        root = how(samples, scaled, theta, penalty)
-        if told is None:
-            return root
-
-        def told_root(point):
-            step = root(point)
-            step[:, :-1] = step[:, :-1] @ told
-            return step
-
-        return told_root
-
-    theta = _least(value, roots, start, what)
-    if not penalty.any():
-        loss = value(theta)[0]
-        warn_if_separated(loss, samples.labels, samples.weight, what)
+    theta = _least(samples, scaled, start, penalty, what)
     theta[:, :-1] /= scaled.scale
     theta[:, -1] -= theta[:, :-1] @ scaled.shift
     # Large logits times what all rows have would be all that float32 keeps.
@@ -183,185 +126,150 @@ def _standardized(
     return _Standardized(features, shift, scale, np.flatnonzero(~varies))
 
 
-def _told_apart(samples: FittingData, scaled: _Standardized) -> np.ndarray:
-    """The projection on the directions in which the features vary.
-
-    Where they do not, as across logits that sum to 0, no data say what the
-    weights are, and rounding would.
-    """
-
-    def of_block(block):
-        x = scaled(block.logits)
-        return ((x * block.weights()[:, None]).T @ x,)
-
-    values, axes = np.linalg.eigh(samples.sums(of_block, size=_BLOCK)[0])
-    axes = axes[:, values > _RIDGE * values[-1]]
-    return axes @ axes.T
-
-
 def _least(
-    value: Callable, roots: Callable, theta: np.ndarray, what: str
+    samples: FittingData,
+    features: Callable,
+    start: np.ndarray,
+    penalty: np.ndarray,
+    what: str,
 ) -> np.ndarray:
-    """Minimum over theta, in coordinates that are renewed.
+    """[W, b] of least penalised NLL; of W only the diagonal if it is thin.
 
     Args:
-        value: Maps theta to its loss and gradient.
-        roots: Maps theta to a symmetric linear map, of points `(n,)` to steps
-            of theta, that is near the inverse square root of the Hessian.
-        theta: Where to start.
+        samples: Held-out samples.
+        features: Maps logits to what is mapped.
+        start: [W, b] of the logits as they are, `(num_classes, width + 1)`,
+            with the width `num_classes`, or 1 for the diagonal.
+        penalty: Factors of that shape.
         what: What is fitted, for warnings.
     """
-    for steps in _STEPS:
-        root, origin = roots(theta), theta
+    start = start / optimal_temperature(samples)
+    thin = start.shape[1] == 2
+    size = {} if thin else {"size": _BLOCK}
 
-        def scaled(point, root=root, origin=origin):
+    def value(theta):
+        def of_block(block):
+            x = features(block.logits)
+            loss, residuals = nll_and_residuals(_mapped(x, theta), block)
+            slope = _products(residuals, x, thin), residuals.sum(axis=0)
+            return loss, block.weights().sum(), np.column_stack(slope)
+
+        loss, weight, slope = samples.sums(of_block, **size)
+        loss = loss / weight + np.sum(penalty * theta**2)
+        return loss, slope / weight + 2.0 * penalty * theta
+
+    def moments(block):
+        x, weight = features(block.logits), block.weights()[:, None]
+        # In place where it can be: blocks are large.
+        both = (0.0, 0.0) if thin else ((x * weight).T @ x, x.T @ weight)
+        spread = _softmax(_mapped(x, theta))
+        spread -= np.square(spread)
+        spread *= weight
+        first = _products(spread, x, thin)
+        second = _products(spread, np.square(x, out=x), thin)
+        return weight.sum(), spread.sum(axis=0), first, second, *both
+
+    theta = start
+    for steps in _STEPS:
+        weight, *sums = samples.sums(moments, size=_BLOCK // 2)
+        root, back = _coordinates(*(x / weight for x in sums), penalty)
+
+        def scaled(point, root=root, back=back, origin=theta):
             loss, slope = value(origin + root(point))
-            return loss, root(slope.ravel()).ravel()
+            return loss, back(slope)
 
         point, converged = least_convex(
             scaled,
-            np.zeros(theta.size),
+            np.zeros(back(np.zeros_like(start)).size),
             what,
             max_iterations=steps,
             warn=steps == _STEPS[-1],
         )
-        theta = origin + root(point)
+        theta = theta + root(point)
         if converged:
             break
+    if not penalty.any():
+        loss = value(theta)[0]
+        warn_if_separated(loss, samples.labels, samples.weight, what)
     return theta
 
 
-def _vector_sums(z: np.ndarray, block: FittingData, theta: np.ndarray) -> tuple:
-    """NLL, weight and gradient by (w, b), summed over a block."""
-    scaled = z * theta[:, 0]
-    scaled += theta[:, 1]
-    loss, residuals = nll_and_residuals(scaled, block)
-    slope = [np.sum(residuals * z, axis=0), residuals.sum(axis=0)]
-    return loss, block.weights().sum(), np.stack(slope, axis=-1)
-
-
-def _affine_sums(x: np.ndarray, block: FittingData, theta: np.ndarray) -> tuple:
-    """NLL, weight and gradient by [W, b], summed over a block."""
-    scaled = (theta[:, :-1] @ x.T).T
-    scaled += theta[:, -1]
-    loss, residuals = nll_and_residuals(scaled, block)
-    slope = np.column_stack([residuals.T @ x, residuals.sum(axis=0)])
-    return loss, block.weights().sum(), slope
-
-
-def _vector_curvature(
-    samples: FittingData, features: Callable, theta: np.ndarray
-) -> np.ndarray:
-    """Hessians of the mean NLL by (w_k, b_k), `(num_classes, 2, 2)`."""
-
-    def of_block(block):
-        z, weight = features(block.logits), block.weights()
-        p = _softmax(z * theta[:, 0] + theta[:, 1])
-        spread = p * (1.0 - p) * weight[:, None]
-        first = spread * z
-        second = np.sum(first * z, axis=0)
-        return second, first.sum(axis=0), spread.sum(axis=0), weight.sum()
-
-    second, first, spread, weight = samples.sums(of_block)
-    rows = np.stack([second, first, first, spread], axis=-1) / weight
-    return rows.reshape(-1, 2, 2)
-
-
-def _exact_root(
-    samples: FittingData,
-    features: Callable,
-    theta: np.ndarray,
+def _coordinates(
+    spread: np.ndarray,
+    first: np.ndarray,
+    second: np.ndarray,
+    product: np.ndarray,
+    mean: np.ndarray,
     penalty: np.ndarray,
-) -> Callable:
-    """The inverse root of the whole Hessian."""
-    rows, width = theta.shape
+) -> tuple[Callable, Callable]:
+    """Coordinates in which the curvature is about 1.
 
-    def of_block(block):
-        x, p, weight = _mapped(block, features, theta)
-        half = np.sqrt(weight)[:, None]
-        share = ((p * half)[:, :, None] * x[:, None, :]).reshape(len(x), -1)
-        joint, own = share.T @ share, share.T @ (x * half)
-        return joint, own.reshape(rows, width, width), weight.sum()
+    Row k of [W, b] has the Hessian E[s_k (x, 1) (x, 1)^T], s_k = p_k (1 - p_k),
+    and twice the penalties. Its last column is eliminated exactly, the scales
+    of x are those of each row, and correlations those of x without s_k.
 
-    joint, own, weight = samples.sums(of_block, size=_BLOCK // width)
-    hessian = -joint.reshape(rows, width, rows, width)
-    index = np.arange(rows)
-    hessian[index, :, index] += own
-    hessian = hessian.reshape(theta.size, theta.size) / weight
-    hessian[np.diag_indices(theta.size)] += 2.0 * penalty.ravel()
-    root = _inverse_roots(hessian[None])[0]
-    return lambda point: (root @ point).reshape(theta.shape)
+    Args:
+        spread: E[s_k], `(num_classes,)`.
+        first: E[s_k x_j], `(num_classes, width)`.
+        second: E[s_k x_j^2], of that shape.
+        product: E[x x^T], `(width, width)`.
+        mean: E[x], `(width, 1)`.
+        penalty: Factors `(num_classes, width + 1)`.
 
-
-def _root_by_rows(
-    samples: FittingData,
-    features: Callable,
-    theta: np.ndarray,
-    penalty: np.ndarray,
-) -> Callable:
-    """The inverse root of c_k E[x x^T] for each row k, c_k = E[p_k (1-p_k)]."""
-
-    def of_block(block):
-        x, p, weight = _mapped(block, features, theta)
-        return (x * weight[:, None]).T @ x, weight @ (p - p * p), weight.sum()
-
-    second, spread, weight = samples.sums(of_block, size=_BLOCK)
-    values, axes = np.linalg.eigh(second / weight)
-    values = np.maximum(values, _RIDGE * values[-1])
-    spread = np.maximum(spread / weight, _RIDGE)
-    size = 1.0 / np.sqrt(spread[:, None] * values + 2.0 * penalty.mean())
+    Returns:
+        `(root, back)`: the linear map of points to steps of [W, b], and its
+        adjoint. Directions in which x does not vary, where no data say what
+        the weights are and rounding would, have no coordinate.
+    """
+    spread = np.maximum(spread, _RIDGE)[:, None]
+    last = spread + 2.0 * penalty[:, -1:]
+    shear = first / last
+    own = second - last * shear**2 + 2.0 * penalty[:, :-1]
+    scale = 1.0 / np.sqrt(np.maximum(own, _RIDGE * spread))
+    axes = np.ones((1, 1))
+    if first.shape[1] > 1:
+        usual = spread.mean()
+        product = product - mean * mean.T * usual / last.mean()
+        # Off the diagonal of W, where all penalties of a column are one.
+        product[np.diag_indices(len(product))] += (
+            2.0 * penalty[:, :-1].max(axis=0) / usual
+        )
+        size = np.sqrt(np.maximum(np.diag(product), _RIDGE))
+        values, axes = np.linalg.eigh(product / size / size[:, None])
+        seen = values > _RIDGE * values[-1]
+        axes = axes[:, seen] / np.sqrt(values[seen])
+    last = np.sqrt(last)
 
     def root(point):
-        return (point.reshape(theta.shape) @ axes * size) @ axes.T
+        point = point.reshape(len(spread), -1)
+        weights = point[:, :-1] @ axes.T * scale
+        bias = point[:, -1:] / last
+        bias = bias - np.sum(shear * weights, axis=-1, keepdims=True)
+        return np.append(weights, bias, axis=-1)
 
-    return root
+    def back(slope):
+        weights = (slope[:, :-1] - shear * slope[:, -1:]) * scale
+        return np.append(weights @ axes, slope[:, -1:] / last, axis=-1).ravel()
 
-
-def _root_of_blocks(
-    samples: FittingData,
-    features: Callable,
-    theta: np.ndarray,
-    penalty: np.ndarray,
-) -> Callable:
-    """The inverse root of E[p_k (1-p_k) x x^T] for each row k, nearly."""
-    rows, width = theta.shape
-
-    def of_block(block):
-        x, p, weight = _mapped(block, features, theta)
-        # Half the time, and all that coordinates need.
-        x = x.astype("float32")
-        spread = np.sqrt((p - p * p) * weight[:, None]).astype("float32")
-        found = np.empty((rows, width, width), "float32")
-        for k in range(rows):
-            part = x * spread[:, k, None]
-            found[k] = part.T @ part
-        return found, weight.sum()
-
-    hessian, weight = samples.sums(of_block, size=_BLOCK)
-    hessian /= weight
-    index = np.arange(width)
-    hessian[:, index, index] += 2.0 * penalty
-    root = _inverse_roots(hessian, ridge=_RIDGE_32)
-    return lambda point: np.einsum(
-        "kij,kj->ki", root, point.reshape(theta.shape), optimize=True
-    )
+    return root, back
 
 
-def _mapped(block: FittingData, features: Callable, theta: np.ndarray) -> tuple:
-    """x with a 1 at its end, softmax(theta x), and weights."""
-    x = features(block.logits)
-    x = np.column_stack([x, np.ones(len(x))])
-    return x, _softmax((theta @ x.T).T), block.weights()
+def _mapped(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
+    """W x + b; x in the order of memory in which sums are fast."""
+    weights = theta[:, :-1]
+    z = x * weights[:, 0] if weights.shape[1] == 1 else (weights @ x.T).T
+    z += theta[:, -1]
+    return z
 
 
-def _inverse_roots(matrices: np.ndarray, ridge: float = _RIDGE) -> np.ndarray:
-    """Inverse square roots of positive matrices `(n, k, k)`, symmetric."""
-    values, axes = np.linalg.eigh(matrices)
-    least = max(ridge * values.max(), 1e-300)
-    root = 1.0 / np.sqrt(np.maximum(values, least))
-    return np.einsum("nij,nj,nkj->nik", axes, root, axes, optimize=True)
+def _products(a: np.ndarray, b: np.ndarray, thin: bool) -> np.ndarray:
+    """sum_n a_nk b_nj, or `(num_classes, 1)` of it where j = k."""
+    return np.sum(a * b, axis=0)[:, None] if thin else a.T @ b
 
 
 def _softmax(z: np.ndarray) -> np.ndarray:
-    p = np.exp(z - z.max(axis=-1, keepdims=True))
-    return p / p.sum(axis=-1, keepdims=True)
+    """softmax, in place."""
+    z -= z.max(axis=-1, keepdims=True)
+    p = np.exp(z, out=z)
+    p /= p.sum(axis=-1, keepdims=True)
+    return p

@@ -60,14 +60,7 @@ class FittingData(NamedTuple):
         return int(self._counts().sum())
 
     def subsampled(self, size: int) -> "FittingData":
-        """Samples at even distances, of those that count.
-
-        Args:
-            size: Logits that may be left, if not those of one sample.
-
-        Returns:
-            These samples, or all if they are few enough.
-        """
+        """Samples that count, at even distances, of about `size` logits."""
         counts = self._counts()
         step = -(-int(counts.sum()) // max(1, size // self.num_classes))
         if step <= 1:
@@ -82,11 +75,7 @@ class FittingData(NamedTuple):
         return FittingData(self.labels[keep], self.logits[keep], weight)
 
     def rows(self, keep: np.ndarray) -> "FittingData":
-        """Some of the samples, a copy.
-
-        Args:
-            keep: bool `(n,)`.
-        """
+        """A copy of the samples where `keep`, bool `(n,)`."""
         return FittingData(*(x if x is None else x[keep] for x in self))
 
     def total(self) -> float:
@@ -143,15 +132,14 @@ class FittingData(NamedTuple):
 
     def class_weights(self) -> np.ndarray:
         """Total weight of the labels of each class, `(num_classes,)`."""
-
         total = np.zeros(self.num_classes)
         for rows in self._rows(_BLOCK):
-            weight = None if self.weight is None else self.weight[rows]
             labels = self.labels[rows]
+            weight = np.ones(len(labels))
+            if self.weight is not None:
+                weight = self.weight[rows]
             if labels.ndim == 1:
                 total += np.bincount(labels, weight, self.num_classes)
-            elif weight is None:
-                total += _normalized(labels).sum(axis=0)
             else:
                 total += weight @ _normalized(labels)
         return total
@@ -173,14 +161,12 @@ class FittingData(NamedTuple):
         Returns:
             The sums, float64.
         """
-        totals: list | None = None
+        totals: list = []
         for values in self._values(of_block, size):
-            if totals is None:
-                totals = [np.array(v, "float64") for v in values]
-                continue
+            totals = totals or [np.zeros(np.shape(v)) for v in values]
             for total, value in zip(totals, values, strict=True):
                 total += value
-        return totals or []
+        return totals
 
     def _values(self, of_block: Callable, size: int) -> Iterator[tuple]:
         if self.logits.size <= 2 * size:
@@ -230,15 +216,7 @@ def read_samples(
 ) -> FittingData:
     """Whole data sets, read and checked, without a copy where possible.
 
-    Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`.
-        logits: Logits `(n, ..., num_classes)`, or `(n, ..., 1)`.
-        sample_weight: Weights of the shape of the class ids, or `(n,)`.
-        ignore_class: Class id that does not count, or None.
-
-    Returns:
-        Samples.
+    The arguments are those of `Calibrator.fit`.
 
     Raises:
         ValueError: If shapes do not fit, there is no sample, a logit is not
@@ -265,14 +243,6 @@ def read_batches(
     """All batches of `(labels, logits)` or `(labels, logits, weights)`.
 
     Only what counts is kept, once, in arrays that grow in place.
-
-    Args:
-        batches: Pairs or triples as in `read_samples`, in any iterable that
-            ends: a `tf.data.Dataset`, a generator, a list.
-        ignore_class: Class id that does not count, or None.
-
-    Returns:
-        Samples.
 
     Raises:
         ValueError: Also if there is no batch, or batches do not fit each
@@ -334,9 +304,7 @@ def _of_batch(
     whole = read_samples(labels, logits, weight, ignore_class)
     if whole.valid is None:
         return whole
-    keep = whole.valid
-    weight = None if whole.weight is None else whole.weight[keep]
-    return FittingData(whole.labels[keep], whole.logits[keep], weight)
+    return whole.rows(whole.valid)._replace(valid=None)
 
 
 class _Growing:

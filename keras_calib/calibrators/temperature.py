@@ -124,7 +124,9 @@ class TemperatureScaling(Calibrator):
         if grid is None:
             value = optimal_temperature(samples, self.objective)
         else:
-            value = _best_of(grid, samples, self.objective)
+            errors = _errors if self.objective == "ece" else _losses
+            values = errors(samples, grid, self.objective)
+            value = grid[int(np.argmin(values))]
         self.set_fitted(temperature=value)
 
     def calibrate(self, logits: Any) -> Any:
@@ -212,16 +214,9 @@ def _range(samples: FittingData) -> tuple[float, float]:
 def _least_nll(
     samples: FittingData, low: float, high: float, start: float
 ) -> float:
-    """Newton's method on 1/T inside a bracket that always shrinks.
+    """1/T by Newton's method, in a bracket from `low` to `high` that shrinks.
 
-    Args:
-        samples: Held-out samples.
-        low: The least 1/T that is tried.
-        high: The largest.
-        start: Where to start.
-
-    Returns:
-        1/T; `low` or `high` itself if the optimum lies beyond.
+    It is `low` or `high` itself if the optimum lies beyond.
     """
     ends = low, high
     beta = min(max(start, low), high)
@@ -248,16 +243,10 @@ def _least_nll(
 def _least_mse(
     samples: FittingData, low: float, high: float, start: float
 ) -> float:
-    """1/T: the minimum round the best of a coarse grid; it is not convex.
+    """1/T: the minimum near the best of a coarse grid, as it is not convex.
 
-    Args:
-        samples: Held-out samples.
-        low: The least 1/T that is tried.
-        high: The largest.
-        start: The middle of the grid, the optimum of the NLL.
-
-    Returns:
-        1/T; `low` or `high` if none is better than it.
+    The optimum of the NLL, `start`, is the middle of the grid; the ends are
+    `low` and `high`, which are returned where none is better.
     """
 
     def value(log_beta):
@@ -278,17 +267,6 @@ def _least_mse(
         options={"xatol": _TOLERANCE},
     )
     return math.exp(found.x)
-
-
-def _best_of(
-    grid: Sequence[float], samples: FittingData, objective: str
-) -> float:
-    """The first temperature of the least value, in one pass."""
-    if objective == "ece":
-        values = _errors(samples, grid)
-    else:
-        values = _losses(samples, grid, objective)
-    return grid[int(np.argmin(values))]
 
 
 def _shifted(block: FittingData) -> np.ndarray:
@@ -342,7 +320,9 @@ def _losses(
     return total / (weight * scale)
 
 
-def _errors(samples: FittingData, temperatures: Sequence[float]) -> list[float]:
+def _errors(
+    samples: FittingData, temperatures: Sequence[float], _: str
+) -> list[float]:
     """ECE at each temperature."""
 
     def of_block(block):

@@ -154,21 +154,22 @@ def at_least(x: Any, bound: float) -> Any:
 
 
 def running_sum(x: Any) -> Any:
-    """Sums over the first axis so far, in the dtype of `x`, `(n, columns)`.
+    """Sums over the first axis so far, `(n, columns)` (array-agnostic).
 
     By blocks, whose sums are summed in turn: rounding errors grow with the
     root of n, not with n.
     """
-    count = ops.shape(x)[0]
-    rest = ops.zeros((-count % _BLOCK, x.shape[1]), dtype=x.dtype)
-    blocks = ops.concatenate([x, rest], axis=0)
-    blocks = ops.reshape(blocks, (-1, _BLOCK, x.shape[1]))
+    xp = array_namespace(x)
+    count = xp.shape(x)[0]
+    rest = xp.zeros((-count % _BLOCK, x.shape[1]), dtype=x.dtype)
+    blocks = xp.concatenate([x, rest], axis=0)
+    blocks = xp.reshape(blocks, (-1, _BLOCK, x.shape[1]))
     inside = cumsum(blocks, axis=1)
     totals = inside[:, -1:]
     # Shifted, not less its own total: that can be much the larger.
-    before = ops.concatenate([ops.zeros_like(totals[:1]), totals[:-1]], axis=0)
+    before = xp.concatenate([xp.zeros_like(totals[:1]), totals[:-1]], axis=0)
     before = cumsum(before, axis=0)
-    return ops.reshape(inside + before, (-1, x.shape[1]))[:count]
+    return xp.reshape(inside + before, (-1, x.shape[1]))[:count]
 
 
 def cumsum(x: Any, axis: int) -> Any:

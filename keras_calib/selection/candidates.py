@@ -1,6 +1,5 @@
 """Every threshold that data let one set: between groups of tied scores."""
 
-import math
 from typing import Any
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.values import located
 from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.arrays import running_sum
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["Candidates", "candidates", "check_units"]
@@ -110,26 +110,19 @@ def candidates(
         scores, correct = scores[counted], correct[counted]
         weight = weight[counted]
     scores, weight = scores.reshape(-1), weight.reshape(-1)
+    wrong = weight * (1.0 - correct.reshape(-1))
     order = np.argsort(-scores, kind="stable")
-    scores, wrong = scores[order], weight * (1.0 - correct.reshape(-1))
+    scores = scores[order]
     last = np.flatnonzero(np.append(scores[1:] != scores[:-1], True))
-    accepted = _sums_so_far(weight[order])[last]
+    sums = running_sum(np.stack([weight, wrong], axis=-1)[order])
+    accepted, wrong = sums[last].T
     return Candidates(
         _thresholds(scores[last]),
         accepted,
-        np.minimum(_sums_so_far(wrong[order])[last], accepted),
+        np.minimum(wrong, accepted),
         len(scores),
         bool(np.all(weight == 1.0)),
     )
-
-
-def _sums_so_far(x: np.ndarray) -> np.ndarray:
-    """`np.cumsum`, in rows: rounding grows with the root of the length."""
-    size = math.isqrt(len(x)) + 1
-    rows = np.pad(x, (0, -len(x) % size)).reshape(-1, size)
-    inside = np.cumsum(rows, axis=1)
-    before = np.cumsum(np.append(0.0, inside[:-1, -1]))
-    return (inside + before[:, None]).reshape(-1)[: len(x)]
 
 
 def _thresholds(scores: np.ndarray) -> np.ndarray:

@@ -13,42 +13,7 @@ import numpy as np
 
 from keras_calib.formulas.intervals import binomial_p_value
 
-__all__ = [
-    "METHODS",
-    "certify",
-    "first_rank",
-    "fixed_sequence",
-    "sgr",
-    "starts",
-]
-
-METHODS = ("ltt", "sgr")
-
-
-def certify(
-    accepted: np.ndarray,
-    wrong: np.ndarray,
-    *,
-    risk: float,
-    delta: float,
-    method: str,
-) -> np.ndarray:
-    """Thresholds whose risk is certified, by the method of that name.
-
-    Args:
-        accepted: Counts of accepted samples `(num_thresholds,)`, ascending;
-            the last is all.
-        wrong: Counts of wrong samples among them `(num_thresholds,)`.
-        risk: Risk to certify, in (0, 1).
-        delta: Probability of certifying a threshold whose risk is higher, in
-            (0, 1).
-        method: `"ltt"` or `"sgr"`.
-
-    Returns:
-        bool `(num_thresholds,)`.
-    """
-    function = fixed_sequence if method == "ltt" else sgr
-    return function(accepted, wrong, risk, delta)
+__all__ = ["METHODS", "first_rank", "fixed_sequence", "sgr", "starts"]
 
 
 def first_rank(risk: float, delta: float) -> int:
@@ -82,13 +47,15 @@ def fixed_sequence(
     Derivation: docs/derivations.md, 'Intervals and guarantees'.
 
     Args:
-        accepted: As in `certify`, shape `(num_thresholds,)`.
-        wrong: As in `certify`, shape `(num_thresholds,)`.
-        risk: As in `certify`.
-        delta: As in `certify`.
+        accepted: Counts of accepted samples `(num_thresholds,)`, ascending;
+            the last is all.
+        wrong: Counts of wrong samples among them `(num_thresholds,)`.
+        risk: Risk to certify, in (0, 1).
+        delta: Probability of certifying a threshold whose risk is higher, in
+            (0, 1).
 
     Returns:
-        bool `(num_thresholds,)`.
+        Which thresholds are certified, bool `(num_thresholds,)`.
 
     Reference:
         Angelopoulos et al., Learn then Test: Calibrating Predictive
@@ -122,8 +89,8 @@ def starts(
 
     Args:
         count: Number of samples.
-        risk: As in `certify`.
-        delta: As in `certify`.
+        risk: As in `fixed_sequence`.
+        delta: As in `fixed_sequence`.
 
     Returns:
         `(ranks, shares)`, each `(num_starts,)`; empty if `count` is too
@@ -148,10 +115,10 @@ def sgr(
     Every step tests one threshold at `delta` / ceil(log2 n).
 
     Args:
-        accepted: As in `certify`, shape `(num_thresholds,)`.
-        wrong: As in `certify`, shape `(num_thresholds,)`.
-        risk: As in `certify`.
-        delta: As in `certify`.
+        accepted: As in `fixed_sequence`.
+        wrong: As in `fixed_sequence`.
+        risk: As in `fixed_sequence`.
+        delta: As in `fixed_sequence`.
 
     Returns:
         bool `(num_thresholds,)`.
@@ -178,3 +145,6 @@ def sgr(
         else:
             lenient = rank
     return certified
+
+
+METHODS = {"ltt": fixed_sequence, "sgr": sgr}

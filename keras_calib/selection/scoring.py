@@ -10,7 +10,6 @@ from keras_calib.backend.errors import invalid
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.functional.ranking import rank
 from keras_calib.inputs.batch import Batch
-from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.top_label import TopLabel
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.arrays import shape_of
@@ -21,7 +20,7 @@ from keras_calib.numerics.softmax import top1
 __all__ = [
     "apply_score",
     "area",
-    "calibrate",
+    "by_blocks",
     "scored",
 ]
 
@@ -44,45 +43,9 @@ def apply_score(function: Any, logits: Any) -> Any:
     return function(logits)
 
 
-def calibrate(
-    labels: Any,
-    logits: np.ndarray,
-    weight: np.ndarray | None,
-    *,
-    calibrator: Callable[[Any], Any] | None,
-    ignore_class: int | None,
-) -> Batch:
-    """Calibrated logits, labels and weights, read and checked."""
-    logits = logits.astype("float32", copy=False)
-    read = standardize_arrays(
-        labels,
-        logits,
-        from_logits=True,
-        sample_weight=weight,
-        ignore_class=ignore_class,
-        name="logits",
-        drop=calibrator is None,
-        refuse_probabilities=True,
-    )
-    if calibrator is None:
-        return read
-    # Of every class, as served; in the shape of the logits, for layers that
-    # look at neighbours.
-    every = read.outputs.reshape(*logits.shape[:-1], -1)
-    outputs = _by_blocks(calibrator, every).reshape(read.outputs.shape)
-    rows = slice(None) if read.mask is None else read.mask
-    return standardize_arrays(
-        read.labels[rows],
-        outputs[rows],
-        from_logits=True,
-        sample_weight=None if read.weight is None else read.weight[rows],
-        name="logits",
-    )
-
-
 def scored(read: Batch, function: Any) -> TopLabel:
     """Score and correctness of every prediction."""
-    score = _by_blocks(lambda z: apply_score(function, z), read.outputs)
+    score = by_blocks(lambda z: apply_score(function, z), read.outputs)
     if score.shape != read.outputs.shape[:1]:
         raise ValueError(
             invalid(
@@ -99,7 +62,8 @@ def area(top: TopLabel) -> float:
     return float(aurc_of_groups(rank(top)))
 
 
-def _by_blocks(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
+def by_blocks(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
+    """What a function of rows returns, float32, of some rows at a time."""
     rows = max(1, _BLOCK // max(1, x[:1].size))
     parts = [
         to_numpy(function(ops.convert_to_tensor(x[i : i + rows])), "float32")

@@ -17,7 +17,6 @@ from keras_calib.numerics.softmax import sigmoid
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.guarantees import METHODS
-from keras_calib.selection.guarantees import certify
 from keras_calib.selection.guarantees import first_rank
 
 __all__ = [
@@ -117,7 +116,7 @@ class Target(NamedTuple):
             ValueError: If a value is out of its range, or not exactly one
                 of risk and coverage is given.
         """
-        check_in("method", self.method, METHODS)
+        check_in("method", self.method, tuple(METHODS))
         if (self.risk is None) == (self.coverage is None):
             raise ValueError(
                 invalid(
@@ -214,13 +213,7 @@ def choose(
     """
     certified = np.zeros(len(found.threshold), bool)
     if target.delta is not None:
-        certified = certify(
-            found.accepted,
-            found.wrong,
-            risk=target.risk,
-            delta=target.delta,
-            method=target.method,
-        )
+        certified = _certified(found, target, target.risk)
         reached = np.flatnonzero(certified)
         if not len(reached):
             raise ValueError(_not_certified(found, target))
@@ -257,20 +250,19 @@ def table_of(
     found: Candidates, certified: np.ndarray, delta: float | None
 ) -> ThresholdTable:
     """The table of all candidates."""
+    bounds = np.full(len(found.threshold), np.nan)
+    if found.counts:
+        level = 1.0 - (_USUAL_DELTA if delta is None else delta)
+        bounds = binomial_upper_bound(found.wrong, found.accepted, level=level)
     return ThresholdTable(
-        found.threshold,
-        found.coverage,
-        found.risk,
-        _upper_bounds(found, delta),
-        certified,
+        found.threshold, found.coverage, found.risk, bounds, certified
     )
 
 
-def _upper_bounds(found: Candidates, delta: float | None) -> np.ndarray:
-    if not found.counts:
-        return np.full(len(found.threshold), np.nan)
-    level = 1.0 - (_USUAL_DELTA if delta is None else delta)
-    return binomial_upper_bound(found.wrong, found.accepted, level=level)
+def _certified(found: Candidates, target: Target, risk: float) -> np.ndarray:
+    """Which thresholds are certified to have this risk."""
+    certify = METHODS[target.method]
+    return certify(found.accepted, found.wrong, risk, target.delta)
 
 
 def _not_reached(found: Candidates, target: Target) -> str:
@@ -323,33 +315,17 @@ def _lowest_certified(
     low, high = target.risk, 1.0
     for _ in range(20):
         risk = (low * high) ** 0.5
-        if _last_certified(found, target, risk) is None:
-            low = risk
-        else:
+        if _certified(found, target, risk).any():
             high = risk
+        else:
+            low = risk
     unit = 10.0 ** (math.floor(math.log10(high)) - 1)
     # What is certified need not be so at each larger risk.
     for step in range(5):
         risk = round((math.ceil(high / unit) + step) * unit, 12)
-        index = _last_certified(found, target, risk) if risk < 1.0 else None
-        if index is not None:
-            return risk, index
+        if risk < 1.0 and (certified := _certified(found, target, risk)).any():
+            return risk, int(np.flatnonzero(certified)[-1])
     return None
-
-
-def _last_certified(
-    found: Candidates, target: Target, risk: float
-) -> int | None:
-    """The most lenient threshold that is certified for another risk."""
-    certified = certify(
-        found.accepted,
-        found.wrong,
-        risk=risk,
-        delta=target.delta,
-        method=target.method,
-    )
-    reached = np.flatnonzero(certified)
-    return int(reached[-1]) if len(reached) else None
 
 
 def _enough_samples(found: Candidates, target: Target) -> int | None:

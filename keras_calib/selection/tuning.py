@@ -11,17 +11,14 @@ import numpy as np
 
 from keras_calib.backend.errors import invalid
 from keras_calib.inputs.batch import Batch
+from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.top_label import TopLabel
 from keras_calib.selection.scoring import area
-from keras_calib.selection.scoring import calibrate
+from keras_calib.selection.scoring import by_blocks
 from keras_calib.selection.scoring import scored
 
-__all__ = [
-    "HeldOut",
-    "check_nothing_to_tune",
-    "tuned",
-]
+__all__ = ["HeldOut", "check_nothing_to_tune", "tuned"]
 
 
 class HeldOut(NamedTuple):
@@ -48,8 +45,30 @@ class HeldOut(NamedTuple):
 
     def calibrated(self, calibrator: Any) -> Batch:
         """Calibrated logits, labels and weights, read and checked."""
-        return calibrate(
-            *self[:3], calibrator=calibrator, ignore_class=self.ignore_class
+        logits = self.logits.astype("float32", copy=False)
+        read = standardize_arrays(
+            self.labels,
+            logits,
+            from_logits=True,
+            sample_weight=self.weight,
+            ignore_class=self.ignore_class,
+            name="logits",
+            drop=calibrator is None,
+            refuse_probabilities=True,
+        )
+        if calibrator is None:
+            return read
+        # Of every class, as served; in the shape of the logits, for layers
+        # that look at neighbours.
+        every = read.outputs.reshape(*logits.shape[:-1], -1)
+        outputs = by_blocks(calibrator, every).reshape(read.outputs.shape)
+        rows = slice(None) if read.mask is None else read.mask
+        return standardize_arrays(
+            read.labels[rows],
+            outputs[rows],
+            from_logits=True,
+            sample_weight=None if read.weight is None else read.weight[rows],
+            name="logits",
         )
 
 

@@ -3,12 +3,6 @@
 from mutants.mutant import Mutant
 
 MUTANTS = {
-    "accept_above": Mutant(
-        "selection/classifier.py",
-        '"accept": score >= self._threshold',
-        '"accept": score > self._threshold',
-        "test_selection.py::test_a_score_of_exactly_the_threshold_is_accepted",
-    ),
     "name_without_fsync": Mutant(
         "backend/files.py",
         "    sync_folder(path.parent)\n",

@@ -71,7 +71,7 @@ def optimum(name, limit):
     return (np.flatnonzero(mean <= limit)[-1] + 1) / len(POINTS)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     trials=st.integers(1, 5000),
     share=st.floats(0.0, 1.0),
@@ -121,7 +121,7 @@ def slow_fixed_sequence(accepted, wrong, risk, delta):
     return certified
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 1000),
     n=st.integers(1, 800),
@@ -138,7 +138,7 @@ def test_the_walk_is_the_loop_over_thresholds(seed, n, tied, risk):
     assert found.tolist() == slow_fixed_sequence(accepted, wrong, risk, 0.1)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     count=st.integers(1, 100_000),
     risk=st.floats(0.001, 0.9),
@@ -176,6 +176,7 @@ FITS = 400
 ALLOWED = DELTA + 2 * math.sqrt(DELTA * (1 - DELTA) / FITS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ltt", "sgr"])
 @pytest.mark.parametrize("name", POPULATIONS)
 def test_the_guarantee_holds(name, method):
@@ -186,12 +187,21 @@ def test_the_guarantee_holds(name, method):
         assert violations <= ALLOWED, n
 
 
+def test_the_guarantee_holds_in_a_small_simulation():
+    for method in ("ltt", "sgr"):
+        _, violations = simulate(
+            "rising", n=300, limit=0.05, fits=100, delta=DELTA, method=method
+        )
+        assert violations <= ALLOWED, method
+
+
 def test_without_delta_the_risk_holds_on_the_data_alone():
     # What the guarantee is for: the same simulation without it.
-    _, violations = simulate("rising", n=3000, limit=0.05, fits=FITS)
+    _, violations = simulate("rising", n=300, limit=0.05, fits=100)
     assert violations > 0.4
 
 
+@pytest.mark.slow
 def test_the_test_level_is_used_up():
     # A procedure that is too careful would pass the tests above.
     _, violations = simulate(
@@ -200,6 +210,7 @@ def test_the_test_level_is_used_up():
     assert violations > 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "n", "limit"),
     [
@@ -217,6 +228,7 @@ def test_ltt_accepts_more_than_sgr(name, n, limit):
     assert ltt > searched > 0
 
 
+@pytest.mark.slow
 def test_ltt_comes_close_to_the_optimum():
     coverage, violations = simulate(
         "rising", n=20_000, limit=0.02, fits=100, delta=DELTA
@@ -225,6 +237,7 @@ def test_ltt_comes_close_to_the_optimum():
     assert violations <= DELTA + 2 * math.sqrt(DELTA * (1 - DELTA) / 100)
 
 
+@pytest.mark.slow
 def test_choosing_a_score_on_the_same_data_breaks_the_guarantee():
     # Ten scores that know nothing, and the risk just too high at each.
     rng = np.random.default_rng(0)

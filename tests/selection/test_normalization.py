@@ -13,8 +13,6 @@ from keras import ops
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
-
 
 def smoothed(seed=0, n=3000, num_classes=8):
     """Logits whose rows have arbitrary scales: the softmax score misleads."""
@@ -42,6 +40,7 @@ def test_areas_by_p_are_those_of_the_released_code(goldens):
         assert abs(value - expected) < 1e-12, p
 
 
+@pytest.mark.portable
 def test_the_softmax_score_stays_where_the_released_code_keeps_it(goldens):
     labels, logits = goldens["in/posthoc/labels"], goldens["in/posthoc/logits"]
     assert goldens["posthoc/pnorm/p_opt_lfpc"] == -1
@@ -52,6 +51,7 @@ def test_the_softmax_score_stays_where_the_released_code_keeps_it(goldens):
     )
 
 
+@pytest.mark.portable
 def test_p_is_that_of_the_released_code_on_scaled_rows(goldens):
     # Scaled rows change the softmax score and p = 0, not the other p.
     labels, logits = goldens["in/posthoc/labels"], goldens["in/posthoc/logits"]
@@ -65,7 +65,7 @@ def test_p_is_that_of_the_released_code_on_scaled_rows(goldens):
     assert score.p == np.argmin(areas)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 1000), center=st.booleans())
 def test_no_other_p_of_the_grid_and_no_softmax_score_is_better(seed, center):
     labels, logits = smoothed(seed, n=300)
@@ -94,6 +94,7 @@ def test_a_ranking_that_is_right_keeps_the_softmax_score():
     assert kc.LogitNormalization().fit(labels, logits).p == "msp"
 
 
+@pytest.mark.portable
 def test_two_classes_keep_the_softmax_score():
     labels, logits = sample(num_classes=2, n=200)
     assert kc.LogitNormalization().fit(labels, logits).p == "msp"
@@ -106,6 +107,7 @@ def test_two_classes_keep_the_softmax_score():
     )
 
 
+@pytest.mark.portable
 def test_p_norm_of_arrays_is_computed_in_their_precision():
     _, logits = sample(n=50)
     wide = logits.astype("float64")
@@ -199,7 +201,7 @@ def test_mixed_precision_changes_nothing():
     np.testing.assert_array_equal(scores, expected)
 
 
-@pytest.mark.parametrize("p", [None, 0, 2.5, "msp"])
+@pytest.mark.parametrize("p", [None, 2.5, "msp"])
 def test_copies_are_fitted_alike(p, tmp_path):
     _, logits = smoothed(n=20)
     score = kc.LogitNormalization(p=p, center=False, name="mine")

@@ -9,26 +9,18 @@ from keras import ops
 
 import keras_calib as kc
 
-SCALINGS = [
-    kc.TemperatureScaling,
-    lambda: kc.TemperatureScaling(objective="mse"),
-    kc.VectorScaling,
-    kc.MatrixScaling,
-    lambda: kc.MatrixScaling(off_diagonal_strength=0.1, intercept_strength=0.1),
-    kc.DirichletCalibration,
-    kc.EnsembleTemperatureScaling,
-    kc.BetaCalibration,
-]
-NAMES = [
-    "temperature",
-    "mse",
-    "vector",
-    "matrix",
-    "penalised",
-    "dirichlet",
-    "ensemble",
-    "beta",
-]
+SCALINGS = {
+    "temperature": kc.TemperatureScaling,
+    "mse": lambda: kc.TemperatureScaling(objective="mse"),
+    "vector": kc.VectorScaling,
+    "matrix": kc.MatrixScaling,
+    "penalised": lambda: kc.MatrixScaling(
+        off_diagonal_strength=0.1, intercept_strength=0.1
+    ),
+    "dirichlet": kc.DirichletCalibration,
+    "ensemble": kc.EnsembleTemperatureScaling,
+    "beta": kc.BetaCalibration,
+}
 
 
 def sample(n=4000, num_classes=5, seed=0):
@@ -81,15 +73,15 @@ def masked(kind):
 
 
 @pytest.mark.parametrize("kind", ["-65504", "-1e9", "-3.4e38", "one", "some"])
-@pytest.mark.parametrize("make", SCALINGS, ids=NAMES)
-def test_classes_that_are_ruled_out_spoil_no_fit(make, kind):
+def test_classes_that_are_ruled_out_spoil_no_fit(kind):
     labels, logits, other = masked(kind)
     scaled = fitted_quietly(kc.TemperatureScaling, labels, other)
     best = nll(labels, scaled, other)
     assert best < kc.nll(labels, other, from_logits=True)
     # Squared errors have their optimum, and the beta family, elsewhere.
-    found = nll(labels, fitted_quietly(make, labels, other), other)
-    assert found < best + 2e-3
+    for name, make in SCALINGS.items():
+        found = nll(labels, fitted_quietly(make, labels, other), other)
+        assert found < best + 2e-3, name
     if kind not in ("one", "some"):
         # As if the class were not there.
         plain = kc.TemperatureScaling().fit(labels, logits).temperature
@@ -105,9 +97,7 @@ def test_classes_that_are_ruled_out_spoil_no_fit(make, kind):
     ],
     ids=["matrix", "intercept", "dirichlet"],
 )
-@pytest.mark.parametrize(
-    ("num_classes", "rank"), [(5, 3), (20, 10), (40, 20), (20, 30)]
-)
+@pytest.mark.parametrize(("num_classes", "rank"), [(5, 3), (40, 20), (20, 30)])
 def test_matrices_of_logits_of_low_rank_stay_small(make, num_classes, rank):
     labels, logits = low_rank(4000, num_classes, rank)
     matrix = fitted_quietly(make, labels, logits)
@@ -139,13 +129,13 @@ def test_matrices_of_many_correlated_classes_converge():
     assert np.abs(p.T @ x / len(labels)).max() < 1e-4
 
 
-@pytest.mark.parametrize("make", SCALINGS, ids=NAMES)
-def test_what_puts_every_sample_right_has_no_optimum_and_says_so(make):
+def test_what_puts_every_sample_right_has_no_optimum_and_says_so():
     labels, logits = sample()
     logits[np.arange(len(labels)), labels] += 40
-    with pytest.warns(RuntimeWarning, match="have no optimal"):
-        calibrator = make().fit(labels, logits)
-    assert nll(labels, calibrator, logits) < 1e-3
+    for name, make in SCALINGS.items():
+        with pytest.warns(RuntimeWarning, match="have no optimal"):
+            calibrator = make().fit(labels, logits)
+        assert nll(labels, calibrator, logits) < 1e-3, name
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,338 @@
+"""Laws of every calibrator, and its life as a Keras layer."""
+
+import keras
+import numpy as np
+import pytest
+from cases import BACKEND
+from cases import CALIBRATORS
+from cases import array
+from cases import one_hot
+from cases import softmax
+
+import keras_calib as kc
+
+pytestmark = pytest.mark.portable
+# Objectives and options have tests of their values: one case of each class.
+CLASSES = [
+    case
+    for i, case in enumerate(CALIBRATORS)
+    if case.cls not in {other.cls for other in CALIBRATORS[:i]}
+]
+K = 4
+
+
+def held_out(n=600, num_classes=K, seed=0):
+    """Overconfident logits with a class bias, and labels."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(n, num_classes)) * 3
+    logits[:, 0] += 0.5
+    probs = softmax(logits / 2)
+    drawn = (rng.uniform(size=(n, 1)) > probs.cumsum(-1)).sum(-1)
+    labels = np.minimum(drawn, num_classes - 1)
+    return labels, logits.astype("float32")
+
+
+FITTED = {}
+
+
+def fitted(case):
+    """The calibrator of a case, fitted on `held_out()`, for all laws."""
+    if case.cls not in FITTED:
+        FITTED[case.cls] = case.make().fit(*held_out())
+    return FITTED[case.cls]
+
+
+def answer(calibrator, logits):
+    return softmax(array(calibrator(logits)).astype("float64"))
+
+
+def assert_same(case, one, other, logits, what=""):
+    np.testing.assert_allclose(
+        answer(one, logits),
+        answer(other, logits),
+        atol=case.tolerance,
+        rtol=0,
+        err_msg=f"{case} {what}",
+    )
+
+
+def test_it_refuses_to_answer_before_it_is_fitted():
+    labels, logits = held_out()
+    for case in CLASSES:
+        calibrator = case.make()
+        assert not calibrator.fitted
+        assert repr(calibrator) == f"{case.cls.__name__}(not fitted)"
+        with pytest.raises(RuntimeError, match="must be fitted before use"):
+            calibrator(logits)
+        # Asked too early, it can still be fitted.
+        assert calibrator.fit(labels, logits) is calibrator
+        assert calibrator.fitted
+        assert array(calibrator(logits)).shape == logits.shape, case
+
+
+@pytest.mark.filterwarnings("ignore:.*too many parameters:RuntimeWarning")
+def test_what_a_fit_promises_of_the_answers():
+    rows = [held_out(4000), held_out(), held_out(60, seed=1)]
+    for case in CALIBRATORS:
+        if case not in CLASSES and BACKEND != "tensorflow":
+            continue
+        for labels, logits in rows:
+            after = array(case.make().fit(labels, logits)(logits))
+            if len(labels) == 4000:
+                ece = kc.ece(labels, logits, from_logits=True)
+                found = kc.ece(labels, after, from_logits=True)
+                assert found < 0.5 * ece, case
+            if case.never_raises_nll:
+                before = kc.nll(labels, logits, from_logits=True)
+                found = kc.nll(labels, after, from_logits=True)
+                # float32 outputs.
+                assert found <= before + 1e-6, case
+            if case.keeps_argmax:
+                same = after.argmax(-1) == logits.argmax(-1)
+                assert same.all(), case
+
+
+def test_forms_of_the_same_data_agree():
+    labels, logits = held_out()
+    weight = np.random.default_rng(1).integers(0, 3, len(labels))
+    index = np.repeat(np.arange(len(labels)), weight)
+    ignored = np.arange(len(labels)) % 5 == 0
+    marked, left = np.where(ignored, 255, labels), ~ignored
+    how = {"ignore_class": 255}
+    parts = np.split(np.arange(len(labels)), [7, 8, 300])
+    thin = weight * left
+    for case in CLASSES:
+
+        def fit(*data, case=case, **how):
+            return case.make().fit(*data, **how)
+
+        whole, deleted = fitted(case), fit(labels[left], logits[left])
+        for name, found, expected in (
+            ("one-hot", fit(one_hot(labels, K), logits), whole),
+            (
+                "column, dense",
+                fit(labels.reshape(6, 10, 10, 1), logits.reshape(6, 10, 10, K)),
+                whole,
+            ),
+            (
+                "weights are repeats",
+                fit(labels, logits, weight),
+                fit(labels[index], logits[index]),
+            ),
+            ("ignored", fit(marked, logits, **how), deleted),
+            ("ignored in a batch", fit([(marked, logits)], **how), deleted),
+            (
+                "ignored, with weights",
+                fit(marked, logits, weight, **how),
+                fit(labels, logits, thin),
+            ),
+        ):
+            assert_same(case, found, expected, logits, name)
+        batches = fit((labels[p], logits[p]) for p in parts)
+        np.testing.assert_array_equal(
+            array(batches(logits)), array(whole(logits)), err_msg=str(case)
+        )
+    batches = [(labels[p], logits[p], weight[p]) for p in parts]
+    found = kc.TemperatureScaling().fit(batches).temperature
+    assert found == kc.TemperatureScaling().fit(*held_out(), weight).temperature
+
+
+def test_one_output_is_the_second_of_two_classes():
+    labels, logits = held_out(num_classes=2)
+    z = logits[:, 1:] - logits[:, :1]
+    pair = np.concatenate([np.zeros_like(z), z], axis=-1)
+    for case in CLASSES:
+        two = case.make().fit(labels, pair)
+        one = case.make().fit(labels, z)
+        found = array(one(z))
+        assert found.shape == z.shape
+        expected = answer(two, pair)[:, 1]
+        np.testing.assert_allclose(
+            1 / (1 + np.exp(-found[:, 0])),
+            expected,
+            atol=case.tolerance,
+            err_msg=str(case),
+        )
+        dense = array(one(z.reshape(6, 100, 1)))
+        np.testing.assert_allclose(dense.reshape(z.shape), found, rtol=1e-6)
+
+
+def test_classes_can_have_any_order():
+    labels, logits = held_out()
+    order = np.array([2, 0, 3, 1])
+    place = np.argsort(order)
+    for case in CLASSES:
+        expected = answer(fitted(case), logits)
+        moved = case.make().fit(place[labels], logits[:, order])
+        np.testing.assert_allclose(
+            answer(moved, logits[:, order]),
+            expected[:, order],
+            atol=1e-4,
+            err_msg=str(case),
+        )
+
+
+def test_mixed_precision_changes_nothing():
+    labels, logits = held_out()
+    for case in CLASSES:
+        expected = array(fitted(case)(1e4 * logits))
+        keras.mixed_precision.set_dtype_policy("mixed_float16")
+        try:
+            found = array(case.make().fit(labels, logits)(1e4 * logits))
+        finally:
+            keras.mixed_precision.set_dtype_policy("float32")
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, expected, err_msg=str(case))
+
+
+def test_copies_and_files_are_fitted_alike(tmp_path):
+    _, logits = held_out()
+    for case in CLASSES:
+        calibrator = fitted(case)
+        expected = array(calibrator(logits))
+        inputs = keras.Input((K,))
+        model = keras.Model(inputs, calibrator(inputs))
+        model.save(tmp_path / "model.keras")
+        copies = {
+            "config": case.cls.from_config(calibrator.get_config()),
+            "file": keras.models.load_model(tmp_path / "model.keras").layers[1],
+        }
+        if case is CLASSES[0]:
+            copies["clone"] = keras.models.clone_model(model).layers[1]
+            copies["JSON"] = keras.models.model_from_json(
+                model.to_json()
+            ).layers[1]
+        for name, copy in copies.items():
+            assert copy.fitted and repr(copy) == repr(calibrator), (case, name)
+            assert copy.get_config() == calibrator.get_config(), (case, name)
+            np.testing.assert_array_equal(
+                array(copy(logits)), expected, err_msg=f"{case} {name}"
+            )
+        config = case.make(name="mine").get_config()
+        again = case.cls.from_config(config)
+        assert not again.fitted
+        assert again.get_config() == config
+
+
+def test_compiled_they_answer_alike():
+    _, logits = held_out()
+    inputs = keras.Input((K,))
+    model = keras.Model(inputs, [fitted(case)(inputs) for case in CLASSES])
+    served = model.predict(logits, verbose=0)
+    for case, found in zip(CLASSES, served, strict=True):
+        np.testing.assert_allclose(
+            found,
+            array(fitted(case)(logits)),
+            rtol=1e-5,
+            atol=1e-5,
+            err_msg=str(case),
+        )
+
+
+def test_it_can_be_fitted_again():
+    others = held_out(700, seed=5)
+    for case in CLASSES:
+        # How often an isotonic function bends depends on the data.
+        if case.cls is kc.IsotonicCalibration:
+            continue
+        again = case.cls.from_config(fitted(case).get_config()).fit(*others)
+        assert_same(case, again, case.make().fit(*others), others[1])
+
+
+def test_an_isotonic_function_that_bends_otherwise_needs_a_new_layer():
+    labels, logits = held_out()
+    calibrator = kc.IsotonicCalibration().fit(labels, logits)
+    before = calibrator.get_config()
+    with pytest.raises(ValueError, match="make a new one"):
+        calibrator.fit([0, 1, 2, 3], logits[:4])
+    assert calibrator.get_config() == before
+
+
+def test_another_number_of_classes_is_refused_at_every_call():
+    pair = held_out(num_classes=2)
+    for case in CLASSES:
+        if not case.cls.needs_every_class:
+            continue
+        two = case.make().fit(*pair)
+        for calibrator, given, asked in (
+            (fitted(case), 4, 2),
+            (fitted(case), 4, 5),
+            (two, 2, 3),
+        ):
+            for _ in range(2):
+                with pytest.raises(ValueError, match=f"have {given} classes"):
+                    calibrator(np.zeros((3, asked)))
+        assert array(two(np.zeros((3, 1)))).shape == (3, 1)
+
+
+def test_a_failed_fit_leaves_what_was_fitted():
+    labels, logits = held_out()
+
+    def spoiled(value):
+        other = logits.copy()
+        other[3, 1] = value
+        return labels, other
+
+    rows = (
+        (spoiled(np.nan), {}, "NaN"),
+        (spoiled(np.inf), {}, "inf"),
+        (spoiled(-np.inf), {}, "finite"),
+        ((labels[:0], logits[:0]), {}, "must not be empty"),
+        ((np.zeros_like(labels), logits), {}, "two classes or more"),
+        ((labels[1:], logits), {}, "`labels` must be class ids"),
+        (
+            ([(np.full(3, 255), logits[:3])],),
+            {"ignore_class": 255},
+            r"there must be a sample|not ignored",
+        ),
+    )
+    for case in CLASSES:
+        calibrator = case.cls.from_config(fitted(case).get_config())
+        before = calibrator.get_config()
+        for data, how, rule in rows if case is CLASSES[0] else rows[:1]:
+            with pytest.raises(ValueError, match=rule):
+                calibrator.fit(*data, **how)
+        assert calibrator.get_config() == before, case
+
+
+def test_a_class_without_samples_is_refused_where_it_matters():
+    labels, logits = held_out(num_classes=5)
+    some = labels != 3
+    for case in CLASSES:
+        calibrator = case.make()
+        if calibrator.needs_every_class:
+            with pytest.raises(ValueError, match=r"every class.*absent=\[3\]"):
+                calibrator.fit(labels[some], logits[some])
+            assert not calibrator.fitted, case
+        else:
+            assert calibrator.fit(labels[some], logits[some]).fitted, case
+
+
+def test_fewer_samples_than_parameters_are_refused():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(20, 4)).astype("float32")
+    labels = np.arange(20) % 4
+    for case in CLASSES:
+        needed = case.make().num_parameters(4)
+        if needed < 5:
+            continue
+        for few, weight in (
+            ((labels[: needed - 1], logits[: needed - 1]), None),
+            ((labels, logits), np.arange(20) < needed - 1),
+        ):
+            calibrator = case.make()
+            rule = f"samples={needed - 1}, param.*={needed}"
+            with pytest.raises(ValueError, match=rule):
+                calibrator.fit(*few, weight)
+            assert not calibrator.fitted, case
+    # As many are enough.
+    binning = kc.HistogramBinning(num_bins=10)
+    assert binning.fit(labels[:10], logits[:10]).fitted
+
+
+def test_ignored_samples_are_no_samples():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(20, 4)).astype("float32")
+    labels = np.where(np.arange(20) < 9, np.arange(20) % 4, 255)
+    with pytest.raises(ValueError, match="samples=9, parameters=10"):
+        kc.HistogramBinning(num_bins=10).fit(labels, logits, ignore_class=255)

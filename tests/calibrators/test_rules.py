@@ -1,0 +1,209 @@
+"""What calibrators refuse, warn of and show."""
+
+import re
+import warnings
+
+import keras
+import numpy as np
+import pytest
+from cases import array
+
+import keras_calib as kc
+
+
+def held_out(n=600, num_classes=4, seed=0):
+    """Overconfident logits, and labels."""
+    rng = np.random.default_rng(seed)
+    logits = 3 * rng.normal(size=(n, num_classes)).astype("float32")
+    return (logits / 2 + rng.gumbel(size=logits.shape)).argmax(-1), logits
+
+
+def test_force_fits_all_the_same():
+    labels, logits = held_out(12, num_classes=6)
+    scaling = kc.MatrixScaling(
+        off_diagonal_strength=1.0, intercept_strength=1.0
+    )
+    with pytest.raises(ValueError, match="`force=True` fits all the same"):
+        scaling.fit(labels, logits)
+    assert scaling.fit(labels, logits, force=True).fitted
+
+
+def test_a_map_that_helps_no_other_sample_says_so():
+    cls = kc.MatrixScaling
+    # Calibrated already, so that 72 parameters can only do harm.
+    rng = np.random.default_rng(0)
+    logits = 2.0 * rng.normal(size=(9000, 8)).astype("float32")
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(-1)
+    few = labels[:300], logits[:300]
+    with pytest.warns(RuntimeWarning, match="too many parameters") as caught:
+        fitted = cls().fit(*few)
+    (words,) = (
+        str(warning.message)
+        for warning in caught
+        if "too many parameters" in str(warning.message)
+    )
+    before, after = map(float, re.findall(r"=([\d.]+)", words))
+    assert abs(before - kc.nll(*few, from_logits=True)) < 1e-4
+    assert after > before
+    # And so it is.
+    rest = labels[300:], array(fitted(logits[300:]))
+    harm = kc.nll(*rest, from_logits=True)
+    assert harm > kc.nll(labels[300:], logits[300:], from_logits=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        same = cls(num_folds=0).fit(*few)
+        np.testing.assert_array_equal(same.matrix, fitted.matrix)
+        # What is penalised is for its strengths to hold.
+        cls(off_diagonal_strength=1e-3).fit(*few)
+        # Of a model that is far too sure there is much to gain.
+        cls().fit(labels, 4.0 * logits)
+    assert cls.from_config(cls(num_folds=2).get_config()).num_folds == 2
+    with pytest.raises(ValueError, match="`num_folds` must be 0, or >= 2"):
+        cls(num_folds=1)
+
+
+def test_what_has_no_optimum_says_so():
+    _, logits = held_out(200)
+    with pytest.warns(RuntimeWarning) as caught:
+        kc.VectorScaling().fit(logits.argmax(-1), logits)
+    text = " ".join(str(w.message) for w in caught)
+    assert "no optimal temperature" in text
+
+
+def test_batches_that_do_not_fit_each_other_are_refused():
+    labels, logits = held_out()
+    scaling = kc.TemperatureScaling()
+    with pytest.raises(ValueError, match="number of classes, and weights"):
+        scaling.fit(
+            [(labels[:9], logits[:9]), (labels[:9] % 2, logits[:9, :2])]
+        )
+    with pytest.raises(
+        ValueError, match=r"each batch must be \(labels, logits"
+    ):
+        scaling.fit([logits])
+    with pytest.raises(TypeError, match="`logits` must be given"):
+        scaling.fit(labels)
+    with pytest.raises(ValueError, match="there must be a sample"):
+        scaling.fit([])
+
+
+def test_what_was_fitted_is_shown():
+    ets = kc.EnsembleTemperatureScaling(temperature=2, mixture=[0.5, 0, 0.5])
+    warm = kc.TemperatureScaling(temperature=1.52345)
+    eye, zeros = np.eye(3), np.zeros(3)
+    selector = kc.SelectiveClassifier(
+        calibrator=warm, score="gini", threshold=0.25
+    )
+    inside = []
+
+    def while_traced(x):
+        inside.append(repr(warm))
+        return warm(x)
+
+    traced = keras.layers.Lambda(while_traced)(keras.Input((3,)))
+    assert traced.shape == (None, 3)
+    for thing, expected in {
+        warm: "TemperatureScaling(temperature=1.523)",
+        ets: "EnsembleTemperatureScaling(temperature=2, mixture=[0.5, 0, 0.5])",
+        kc.VectorScaling(scale=[1, 2], bias=[0, 3]): (
+            "VectorScaling(scale=[1, 2], bias=[0, 3])"
+        ),
+        kc.MatrixScaling(matrix=eye, bias=zeros): (
+            "MatrixScaling(matrix.shape=(3, 3), bias=[0, 0, 0])"
+        ),
+        selector: (
+            "SelectiveClassifier(score='gini', threshold=0.25, "
+            "calibrator=TemperatureScaling(temperature=1.523))"
+        ),
+        kc.SelectiveClassifier(): "SelectiveClassifier(not fitted)",
+        kc.LogitNormalization(p=2): "LogitNormalization(p=2.0)",
+        kc.LogitNormalization(): "LogitNormalization(not fitted)",
+    }.items():
+        assert repr(thing) == str(thing) == expected
+    assert inside[0].startswith("TemperatureScaling(temperature")
+
+
+def test_known_values_must_be_given_together():
+    with pytest.raises(ValueError, match="`scale` and `bias` must be given"):
+        kc.VectorScaling(scale=[1.0, 2.0])
+    with pytest.raises(ValueError, match="same number of classes"):
+        kc.VectorScaling(scale=[1.0, 2.0], bias=[0.0, 0.0, 0.0])
+    with pytest.raises(ValueError, match="three shares"):
+        kc.EnsembleTemperatureScaling(temperature=1.0, mixture=[1.0, 1.0, 0.0])
+
+
+def test_bad_hyperparameters_are_refused():
+    for make, rule in {
+        lambda: kc.TemperatureScaling(objective="auc"): "`objective` must be",
+        lambda: kc.TemperatureScaling(grid=[]): "`grid` must not be empty",
+        lambda: kc.TemperatureScaling(grid=[0.0]): "`grid` must be > 0",
+        lambda: kc.HistogramBinning(num_bins=0): "`num_bins` must be >= 1",
+        lambda: kc.HistogramBinning(edges="log"): "`edges` must be one of",
+        lambda: kc.HistogramBinning(empty="nan"): "`empty` must be one of",
+        lambda: kc.IsotonicCalibration(min_prob=0.6): "`min_prob` must be <=",
+        lambda: kc.BetaCalibration(clip=-1.0): "`clip` must be >= 0",
+        lambda: kc.MatrixScaling(
+            off_diagonal_strength=-1.0
+        ): "`off_diagonal_strength` must be >= 0",
+    }.items():
+        with pytest.raises(ValueError, match=rule):
+            make()
+
+
+def test_weights_beside_batches_are_refused():
+    labels, logits = held_out()
+    weight = np.ones(len(labels))
+    with pytest.raises(ValueError, match="must be part of the batches"):
+        kc.TemperatureScaling().fit([(labels, logits)], sample_weight=weight)
+
+
+def test_what_a_fit_refuses_a_call_refuses():
+    _, logits = held_out()
+    for layer in (
+        kc.TemperatureScaling(temperature=2.0),
+        kc.LogitNormalization(p=2),
+        kc.SelectiveClassifier(threshold=0.5),
+    ):
+        check_a_call(layer, logits)
+
+
+def check_a_call(layer, logits):
+    for rule, bad in {
+        "masked array": np.ma.array(logits, mask=logits > 4),
+        "real numbers, not complex": logits + 1j,
+        "numbers, not strings": logits.astype(str),
+    }.items():
+        for call in (layer, lambda x: layer(logits=x)):
+            with pytest.raises(TypeError, match=f"`logits` must .*{rule}"):
+                call(bad)
+    listed, traced = layer(logits.tolist()), keras.Input((4,))
+    keras.tree.map_structure(
+        lambda one, two: np.testing.assert_array_equal(array(one), array(two)),
+        listed,
+        keras.Model(traced, layer(traced))(logits),
+    )
+
+
+def test_tables_of_other_shapes_are_refused():
+    for tables in (
+        {"upper_edges": [[0.5, 1.0]] * 2, "values": [[0.1, 0.9]] * 2},
+        {"upper_edges": [0.5, 1.0], "values": [0.1, 0.9]},
+    ):
+        with pytest.raises(ValueError, match="a row for each class"):
+            kc.HistogramBinning(**tables)
+    with pytest.raises(ValueError, match="tables must have the same shape"):
+        kc.IsotonicCalibration(
+            thresholds=[[0.1, 0.5, 0.9]], values=[[0.1, 0.9]]
+        )
+    with pytest.raises(ValueError, match="a row for each class"):
+        kc.BetaCalibration(coefficients=[[1.0, 1.0, 0.0]] * 2)
+    with pytest.raises(ValueError, match="`matrix` must be square"):
+        kc.MatrixScaling(matrix=[[1, 0, 0], [0, 1, 0]], bias=[0, 0])
+
+
+def test_masks_of_sequences_pass_through():
+    inputs = keras.Input((3,), dtype="int32")
+    x = keras.layers.Embedding(5, 4, mask_zero=True)(inputs)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*mask")
+        kc.TemperatureScaling(temperature=2.0)(x)

@@ -1,0 +1,139 @@
+"""Faults of calibrators and of selection."""
+
+from mutants.mutant import Mutant
+
+MUTANTS = {
+    "accept_above": Mutant(
+        "selection/classifier.py",
+        '"accept": score >= self._threshold',
+        '"accept": score > self._threshold',
+        "selection/test_classifier.py::test_a_score_of_exactly_the_threshold_is_accepted",
+    ),
+    "slope_without_weights": Mutant(
+        "calibrators/temperature.py",
+        "return weight @ (mean - target), weight @ variance",
+        "return np.sum(mean - target), weight @ variance",
+        "calibrators/test_laws.py::test_forms_of_the_same_data_agree",
+    ),
+    "grid_takes_the_worst": Mutant(
+        "calibrators/temperature.py",
+        "value = grid[int(np.argmin(values))]",
+        "value = grid[int(np.argmax(values))]",
+        "calibrators/test_values.py::test_a_grid_gives_its_best_temperature",
+    ),
+    "edge_in_the_bin_above": Mutant(
+        "calibrators/lookup_table.py",
+        "more = ops.logical_and(probe <= size, edge < values)",
+        "more = ops.logical_and(probe <= size, edge <= values)",
+        "calibrators/test_values.py::test_locate_counts_the_edges_below",
+    ),
+    "fitted_bins_open_above": Mutant(
+        "calibrators/binning.py",
+        'side="left"',
+        'side="right"',
+        "calibrators/test_values.py::"
+        "test_histogram_binning_gives_the_shares_of_its_bins",
+    ),
+    "negatives_of_a_tie_first": Mutant(
+        "calibrators/binning.py",
+        "    key |= ~labels\n",
+        "    key |= labels\n",
+        "calibrators/test_values.py::"
+        "test_isotonic_calibration_is_that_of_scikit_learn",
+    ),
+    "beta_without_bounds": Mutant(
+        "calibrators/beta.py",
+        "if point[:2].min() >= 0.0 and loss < least:",
+        "if loss < least:",
+        "calibrators/test_values.py::"
+        "test_beta_calibration_never_decreases_with_the_probability",
+    ),
+    "penalty_of_all_weights": Mutant(
+        "calibrators/affine.py",
+        "self.off_diagonal_strength / (count * (count - 1))",
+        "self.off_diagonal_strength / count**2",
+        "calibrators/test_values.py::test_the_penalty_is_that_of_the_paper",
+    ),
+    "folds_that_help_are_told": Mutant(
+        "calibrators/affine.py",
+        "if held_out > before:",
+        "if held_out < before:",
+        "calibrators/test_rules.py::test_a_map_that_helps_no_other_sample_says_so",
+    ),
+    "mixture_swapped": Mutant(
+        "calibrators/ensemble.py",
+        "mixed = shares[0] * scaled + shares[1] * ops.softmax",
+        "mixed = shares[1] * scaled + shares[0] * ops.softmax",
+        "calibrators/test_values.py::"
+        "test_ensemble_temperature_scaling_is_the_golden",
+    ),
+    "one_output_of_the_first_class": Mutant(
+        "calibrators/base.py",
+        "return pair[..., 1:] - pair[..., :1]",
+        "return pair[..., :1] - pair[..., 1:]",
+        "calibrators/test_laws.py::test_one_output_is_the_second_of_two_classes",
+    ),
+    "as_many_samples_as_parameters": Mutant(
+        "calibrators/base.py",
+        "if count < needed:",
+        "if count <= needed:",
+        "calibrators/test_laws.py::test_fewer_samples_than_parameters_are_refused",
+    ),
+    "ignored_samples_weigh": Mutant(
+        "calibrators/fitting_data.py",
+        "for part in (self.valid, self.weight):",
+        "for part in (self.weight,):",
+        "calibrators/test_laws.py::test_ignored_samples_are_no_samples",
+    ),
+    "tuned_parts_stay_fitted": Mutant(
+        "selection/tuning.py",
+        "            part._fitted = False\n",
+        "            pass\n",
+        "selection/test_tuning.py::test_a_failed_fit_leaves_the_parts_unfitted",
+    ),
+    "every_start_has_half": Mutant(
+        "selection/guarantees.py",
+        "delta / 2.0 / num_more)",
+        "delta / 2.0)",
+        "selection/test_guarantees.py::"
+        "test_the_starts_share_delta_and_the_first_can_pass",
+    ),
+    "steps_at_the_whole_level": Mutant(
+        "selection/guarantees.py",
+        "if p_value <= delta / steps:",
+        "if p_value <= delta:",
+        "selection/test_guarantees.py::test_the_search_is_that_of_the_paper",
+    ),
+    "a_failure_ends_no_walk": Mutant(
+        "selection/guarantees.py",
+        "end, level = start + failures[0], 0.0",
+        "end = start + failures[0]",
+        "selection/test_guarantees.py::test_the_walk_is_the_loop_over_thresholds",
+    ),
+    "threshold_on_the_lower_of_two_floats": Mutant(
+        "selection/candidates.py",
+        "np.where(middle > lower,",
+        "np.where(middle >= lower,",
+        "selection/test_thresholds.py::test_neighbouring_floats_are_told_apart",
+    ),
+    "wrong_without_weights": Mutant(
+        "selection/candidates.py",
+        "weight * (1.0 - correct.reshape(-1))",
+        "(1.0 - correct.reshape(-1))",
+        "selection/test_thresholds.py::"
+        "test_fractional_weights_reach_their_targets_as_counts_do",
+    ),
+    "coverage_without_rounding": Mutant(
+        "selection/thresholds.py",
+        "found.coverage >= target.coverage - 1e-12",
+        "found.coverage > target.coverage",
+        "selection/test_classifier.py::test_a_target_coverage_is_reached_and_not_exceeded",
+    ),
+    "norm_of_what_is_not_centred": Mutant(
+        "selection/normalization.py",
+        "score = p_norm(outputs, p=p, center=self.center)",
+        "score = p_norm(outputs, p=p)",
+        "selection/test_normalization.py::"
+        "test_no_other_p_of_the_grid_and_no_softmax_score_is_better",
+    ),
+}
