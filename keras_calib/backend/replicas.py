@@ -44,13 +44,9 @@ def sum_over_replicas(x: Any) -> Any:
 
 
 def all_rows(x: Any) -> Any:
-    """The rows of all replicas, one after the other; differentiable.
+    """The rows `(all rows, ...)` of the replicas' tensors `(rows, ...)`.
 
-    Args:
-        x: Tensor `(rows, ...)`, float or of whole numbers.
-
-    Returns:
-        Tensor `(all rows, ...)` of the same dtype, the same on each replica.
+    One after the other, the same on each replica; differentiable.
     """
     context = _context()
     if context is None or context.num_replicas_in_sync == 1:
@@ -65,15 +61,7 @@ def all_rows(x: Any) -> Any:
 
 
 def own_rows(rows: Any, count: Any) -> Any:
-    """Of the rows of all replicas, those that this one gave.
-
-    Args:
-        rows: Tensor `(all rows, ...)`, as of `all_rows`.
-        count: How many rows this replica gave, an integer.
-
-    Returns:
-        Tensor `(count, ...)`.
-    """
+    """Of what `all_rows` returned, the `count` rows that this replica gave."""
     if num_replicas() == 1:
         return rows
     context = _context()
@@ -99,8 +87,8 @@ def shared_by_replicas(model: Any, inputs: Any, count: int) -> Any:
         count: Number of examples.
 
     Returns:
-        Under `MirroredStrategy` with several replicas parts of equal size,
-        the last filled up with the last row; else `inputs`.
+        Under `MirroredStrategy` parts of equal size, the last filled up with
+        the last row; else `inputs`.
     """
     if backend.backend() != "tensorflow":
         return inputs
@@ -132,9 +120,6 @@ def warn_of_differences(model: Any) -> None:
 
     Keras moves the statistics of a batch normalization that is not
     synchronized on each replica by itself.
-
-    Args:
-        model: A Keras model, outside of a step.
     """
     if backend.backend() != "tensorflow":
         return
@@ -171,10 +156,6 @@ def assign_sum(variable: Any, value: Any) -> None:
 
     Outside of a step TensorFlow gives each replica an equal share, which of
     whole numbers leaves a rest. Here the first one gets all.
-
-    Args:
-        variable: A Keras variable with `aggregation="sum"`.
-        value: Tensor or array of its shape.
     """
     variable.assign(value)
     if backend.backend() != "tensorflow" or num_replicas() > 1:

@@ -84,13 +84,7 @@ def _uncompiled(model: keras.Model) -> keras.Model:
 
 
 class Member(keras.layers.Layer):
-    """Abstract: log p by each member, stacked behind the batch.
-
-    Args:
-        models: The networks, whose layers are those of this one.
-        num_members: How many answers there are of each sample.
-        name: Name of the layer.
-    """
+    """Abstract: log p by each member, stacked behind the batch."""
 
     def __init__(self, models: list, num_members: int, name: str):
         # Networks cast their inputs as they need them.
@@ -132,11 +126,7 @@ class _LogMean(keras.layers.Layer):
 class Predictor(keras.Model):
     """Abstract: a model of the log of a mean of probabilities.
 
-    Args:
-        structure: Symbolic inputs of a member, which the model takes too.
-        members: The layer that answers by each member.
-        weights: Weight of each member, float64, with sum 1.
-        name: Name of the model.
+    `structure` are the symbolic inputs of a member, and `weights` have sum 1.
     """
 
     # The log of a mean of probabilities: logits that are normalised.

@@ -18,7 +18,7 @@ from keras_calib.inputs.top_label import top_label
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.predictions.batches import check_reread
 from keras_calib.predictions.batches import predict_batches
-from keras_calib.training.focal_bins import FocalBinsModel
+from keras_calib.training.scheduled_focal import FocalBinsModel
 
 __all__ = ["AdaptiveFocalModel", "next_gammas"]
 
