@@ -8,20 +8,22 @@ import json
 
 import jax
 import keras
-from small_trainings import MODELS
 from small_trainings import data_of
 from small_trainings import largest_differences
 from small_trainings import network
 from small_trainings import trained
 
+# Those that look at all of a batch, in two passes, and between epochs.
+NAMES = ("crl acls", "sam crl", "adafocal")
+
 
 def main():
-    one = [trained(name, uneven=False) for name in MODELS]
+    one = [trained(name, uneven=False) for name in NAMES]
     keras.distribution.set_distribution(keras.distribution.DataParallel())
-    many = [trained(name, uneven=False) for name in MODELS]
+    many = [trained(name, uneven=False) for name in NAMES]
     answer = {
         name: largest_differences(a, b)
-        for name, a, b in zip(MODELS, one, many, strict=True)
+        for name, a, b in zip(NAMES, one, many, strict=True)
     }
     try:
         trained("crl", uneven=True)

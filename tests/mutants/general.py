@@ -23,12 +23,6 @@ MUTANTS = {
         "test_losses.py::"
         "test_the_record_of_a_ranking_is_no_variable_of_the_loss",
     ),
-    "name_without_fsync": Mutant(
-        "backend/files.py",
-        "    sync_folder(path.parent)\n",
-        "    pass\n",
-        "test_files.py::test_a_name_is_safe_before_what_it_names",
-    ),
     "slope_unclipped": Mutant(
         "metrics/states/histogram.py",
         "slope = xp.clip(slope, -1 / 3, 1 / 3)",
