@@ -1,4 +1,4 @@
-"""Run by test_distribution.py: trainings over devices of JAX, and on one.
+"""Run by training/test_distribution.py: trainings over devices of JAX, or one.
 
 XLA_FLAGS=--xla_force_host_platform_device_count=N \\
     KERAS_BACKEND=jax python tests/training_devices.py

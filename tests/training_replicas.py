@@ -1,4 +1,4 @@
-"""Run by test_distribution.py: trainings under N replicas, and under one.
+"""Run by training/test_distribution.py: trainings under N replicas, and one.
 
 python tests/training_replicas.py NUM_REPLICAS [few]
 
