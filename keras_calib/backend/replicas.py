@@ -38,9 +38,7 @@ def num_replicas() -> int:
 def sum_over_replicas(x: Any) -> Any:
     """Sum of the replicas' float tensors, the same on each; differentiable."""
     context = _context()
-    if context is None or context.num_replicas_in_sync == 1:
-        return x
-    return context.all_reduce("sum", x)
+    return x if context is None else context.all_reduce("sum", x)
 
 
 def all_rows(x: Any) -> Any:
@@ -49,7 +47,7 @@ def all_rows(x: Any) -> Any:
     One after the other, the same on each replica; differentiable.
     """
     context = _context()
-    if context is None or context.num_replicas_in_sync == 1:
+    if context is None:
         return x
     dtype = backend.standardize_dtype(x.dtype)
     # Several workers gather no integers inside of a gradient tape; this
@@ -62,9 +60,9 @@ def all_rows(x: Any) -> Any:
 
 def own_rows(rows: Any, count: Any) -> Any:
     """Of what `all_rows` returned, the `count` rows that this replica gave."""
-    if num_replicas() == 1:
-        return rows
     context = _context()
+    if context is None:
+        return rows
     counts = context.all_gather(
         ops.reshape(ops.cast(count, "float64"), (1,)), axis=0
     )
@@ -175,9 +173,11 @@ def assign_sum(variable: Any, value: Any) -> None:
 
 
 def _context() -> Any:
-    """TensorFlow's replica context, or None outside of any."""
+    """TensorFlow's context of one of several replicas, None outside of any."""
     if backend.backend() != "tensorflow":
         return None
     import tensorflow as tf
 
-    return tf.distribute.get_replica_context()
+    context = tf.distribute.get_replica_context()
+    several = context is not None and context.num_replicas_in_sync > 1
+    return context if several else None

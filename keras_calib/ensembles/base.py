@@ -154,27 +154,17 @@ class Predictor(keras.Model):
         return np.moveaxis(np.exp(to_numpy(log_probs)), 1, 0)
 
     def fit(self, *args: Any, **kwargs: Any) -> None:
-        """Refused: what is trained is the network.
+        """Refused, as `train_on_batch` is: what is trained is the network.
 
         Raises:
             RuntimeError: Always.
         """
-        raise self._untrainable("fit")
-
-    def train_on_batch(self, *args: Any, **kwargs: Any) -> None:
-        """Refused, as `fit` is.
-
-        Raises:
-            RuntimeError: Always.
-        """
-        raise self._untrainable("train_on_batch")
-
-    def _untrainable(self, method: str) -> RuntimeError:
-        name = type(self).__name__
-        return RuntimeError(
+        raise RuntimeError(
             invalid(
-                f"`{name}` must not be trained: train what it was made of, "
+                "a predictor must not be trained: train what it was made of, "
                 "whose weights it shares",
-                method=method,
+                predictor=type(self).__name__,
             )
         )
+
+    train_on_batch = fit

@@ -16,10 +16,6 @@ __all__ = ["add_at", "checked_index", "read_at", "set_at", "unless_unknown"]
 def checked_index(index: Any, num_samples: int) -> tuple[Any, Any]:
     """Numbers of samples that can be used, and which of them are right.
 
-    Args:
-        index: Whole numbers `(batch,)` or `(batch, 1)`.
-        num_samples: How many samples there are.
-
     Returns:
         `(index, known)`: int32 `(batch,)` in [0, num_samples), 0 where it is
         not; and bool `(batch,)`.
