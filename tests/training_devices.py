@@ -13,8 +13,8 @@ from small_trainings import largest_differences
 from small_trainings import network
 from small_trainings import trained
 
-# Those that look at all of a batch, in two passes, and between epochs.
-NAMES = ("crl acls", "sam crl", "adafocal")
+# Those that look at all of a batch, and in two passes.
+NAMES = ("crl acls", "sam crl")
 
 
 def main():

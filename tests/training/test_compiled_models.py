@@ -45,7 +45,6 @@ def compiled(loss, metrics=None, **kwargs):
     return model
 
 
-@pytest.mark.portable
 def test_fit_learns_and_evaluate_agrees_with_the_functions():
     x, y = data()
     loss = kc.ACLS(from_logits=True)
@@ -70,7 +69,6 @@ def test_fit_learns_and_evaluate_agrees_with_the_functions():
     )
 
 
-@pytest.mark.portable
 def test_a_model_saves_and_loads_without_custom_objects(tmp_path):
     x, ids = data(n=32)
     for case in LOSSES:

@@ -143,7 +143,7 @@ def test_devices_of_jax_train_models_as_one():
     assert answer.pop("devices") == 2
     assert answer.pop("validation") == 1
     assert "each batch must divide evenly" in answer.pop("uneven")
-    assert len(answer) == 3
+    assert len(answer) == 2
     for name, (difference, shown) in answer.items():
         assert difference < 1e-6, (name, difference)
         assert max(shown.values()) < 1e-6, (name, shown)

@@ -17,11 +17,10 @@ from small_trainings import network
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
-
 CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
+@pytest.mark.portable
 def test_correctness_lies_in_0_and_1():
     for epochs, counts, correctness in (
         # All were always right: that ranks nothing.
@@ -35,6 +34,7 @@ def test_correctness_lies_in_0_and_1():
         np.testing.assert_array_equal(model.correctness(), correctness)
 
 
+@pytest.mark.portable
 def test_a_sample_twice_in_a_batch_counts_twice():
     model = identity(kc.CorrectnessRankingModel, 2, num_samples=5)
     logits = ops.convert_to_tensor([[1.0, 0.0]] * 4)
@@ -44,6 +44,7 @@ def test_a_sample_twice_in_a_batch_counts_twice():
     np.testing.assert_array_equal(array(model.view_counts), [0, 1, 0, 3, 0])
 
 
+@pytest.mark.portable
 def test_samples_that_come_twice_get_the_mean():
     model = identity(kc.ConfidencePruningModel, 2, num_samples=3, smoothing=1.0)
     logits = ops.convert_to_tensor([[0.0, 0.0], [2.0, 0.0], [1.0, 0.0]])
@@ -54,6 +55,7 @@ def test_samples_that_come_twice_get_the_mean():
     np.testing.assert_allclose(array(model.confidence), expected, rtol=1e-6)
 
 
+@pytest.mark.portable
 def test_samples_of_weight_0_are_not_recorded_and_rank_nobody():
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(6, 3)).astype("float32")
@@ -72,6 +74,7 @@ def test_samples_of_weight_0_are_not_recorded_and_rank_nobody():
     np.testing.assert_array_equal(array(model.view_counts), weight)
 
 
+@pytest.mark.portable
 def test_weights_of_a_half_are_half_the_loss():
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(6, 3)), rng.integers(3, size=6)
@@ -85,6 +88,7 @@ def test_weights_of_a_half_are_half_the_loss():
     np.testing.assert_allclose(value, whole / 2, rtol=1e-6)
 
 
+@pytest.mark.portable
 def test_an_unknown_sample_is_refused_or_makes_the_loss_nan():
     compiled = network("crl")
     x, y, _, _ = data_of("crl", 32)
@@ -123,6 +127,7 @@ def test_a_sample_of_weight_0_is_no_condition_for_its_neighbour():
     assert values[0] == values[1]
 
 
+@pytest.mark.portable
 def test_the_average_of_confidence_moves_by_its_share():
     inputs = keras.Input((2,))
     model = kc.ConfidencePruningModel(
@@ -140,6 +145,7 @@ def test_the_average_of_confidence_moves_by_its_share():
     np.testing.assert_allclose(array(model.confidence), [expected, 0.5], 1e-6)
 
 
+@pytest.mark.portable
 def test_a_pruned_sum_is_that_of_the_others():
     x, y, labels, _ = data_of("pruning", COUNT)
     model = dense(kc.ConfidencePruningModel, num_samples=COUNT)

@@ -14,11 +14,10 @@ from small_trainings import dense
 import keras_calib as kc
 from keras_calib.training.sharpness_aware import perturbations
 
-pytestmark = pytest.mark.portable
-
 CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
+@pytest.mark.portable
 def test_steps_have_the_length_rho_and_follow_the_gradient():
     rng = np.random.default_rng(0)
     weights = [rng.normal(size=(3, 2)), rng.normal(size=4)]
@@ -58,6 +57,7 @@ class Recorded(keras.layers.Layer):
         return x
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 def test_the_second_pass_moves_no_statistics(policy):
     keras.config.set_dtype_policy(policy)
@@ -85,6 +85,7 @@ def test_the_second_pass_moves_no_statistics(policy):
     assert np.isfinite(loss)
 
 
+@pytest.mark.portable
 @pytest.mark.skipif(BACKEND == "jax", reason="looks between the passes")
 def test_both_passes_read_the_record_as_it_was():
     seen = []
@@ -102,6 +103,7 @@ def test_both_passes_read_the_record_as_it_was():
     assert float(ops.sum(model.view_counts)) == 96
 
 
+@pytest.mark.portable
 def test_mixed_precision_takes_the_steps_of_float32():
     x, _, labels, _ = data_of("sam", COUNT)
     ends = []
