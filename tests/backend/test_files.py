@@ -98,6 +98,21 @@ def test_leftovers_go_when_their_writer_is_dead(tmp_path):
     assert path.read_bytes() == b"whole"
 
 
+def test_an_array_is_no_larger_than_its_entry():
+    facts = {"descr": "<f8", "fortran_order": False, "shape": (10**9,)}
+    entry = io.BytesIO()
+    np.lib.format.write_array_header_1_0(entry, facts)
+    entry.write(b"12345678")
+    with tempfile.TemporaryFile() as file:
+        # Its check sum is right.
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("a.npy", entry.getvalue())
+        file.flush()
+        # Told before anything of that size is made room for.
+        with pytest.raises(zipfile.BadZipFile, match="another size"):
+            ArrayFile(file).header("a")
+
+
 def test_a_damaged_archive_is_told_or_read_as_it_was():
     rng = np.random.default_rng(0)
     arrays = {"a": rng.normal(size=(3, 2)), "b": np.arange(4), "c": np.ones(())}

@@ -158,7 +158,7 @@ MUTANTS = {
         "backend/array_files.py",
         "if dtype.hasobject or count * dtype.itemsize != left:",
         "if dtype.hasobject:",
-        "training/test_backup_files.py::test_a_small_backup_fills_no_memory",
+        "backend/test_files.py::test_an_array_is_no_larger_than_its_entry",
     ),
     "replicas_begin_one_row_late": Mutant(
         "backend/replicas.py",

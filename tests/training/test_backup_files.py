@@ -301,11 +301,6 @@ def test_a_small_backup_fills_no_memory(tmp_path, monkeypatch):
     )
     with pytest.raises(ValueError, match=NOT_ONE):
         kc.load_training_state(path, model)
-    with open(path, "rb") as file:
-        found = ArrayFile(file)
-        # Before anything of that size is made room for.
-        with pytest.raises(zipfile.BadZipFile, match="another size"):
-            [found.header(name) for name in found.names]
     np.savez(path, **arrays)
     with zipfile.ZipFile(path) as file:
         entries = file.infolist()
