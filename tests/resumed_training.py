@@ -1,4 +1,4 @@
-"""Run by test_resume.py: trainings that may be killed and taken up again.
+"""Run by training/test_resume.py: trainings that may be killed and resumed.
 
 python tests/resumed_training.py '[[FOLDER, MODEL, SECONDS], ...]'
 

@@ -5,8 +5,24 @@ import numpy as np
 from keras import ops
 
 import keras_calib as kc
+from keras_calib.backend.gradients import value_and_grad
 
-__all__ = ["COUNT", "MODELS", "data_of", "network", "trained"]
+__all__ = [
+    "COUNT",
+    "EAGER",
+    "MODELS",
+    "Batches",
+    "data_of",
+    "dense",
+    "eager",
+    "identity",
+    "loss_and_gradient",
+    "network",
+    "trained",
+]
+
+# What no graph is needed for takes less time without.
+EAGER = {"run_eagerly": True}
 
 COUNT = 96
 CROSS_ENTROPY = {
@@ -56,7 +72,7 @@ MODELS = {
 }
 
 
-def network(name, dropout=0.0, run_eagerly=False):
+def network(name, dropout=0.0, run_eagerly=False, jit_compile="auto"):
     """A small model, the same each time, compiled and built."""
     cls, arguments, compiled = MODELS[name]
     keras.utils.set_random_seed(0)
@@ -76,11 +92,61 @@ def network(name, dropout=0.0, run_eagerly=False):
     model.compile(
         optimizer=keras.optimizers.SGD(0.5, momentum=0.9),
         metrics=["accuracy"],
-        jit_compile=False if run_eagerly else "auto",
+        jit_compile=False if run_eagerly else jit_compile,
         run_eagerly=run_eagerly,
         **compiled,
     )
     return model
+
+
+def eager(name):
+    """The same, which compiles nothing."""
+    return network(name, run_eagerly=True)
+
+
+def dense(cls, num_classes=3, **arguments):
+    """A model of one layer, not compiled."""
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((6,))
+    outputs = keras.layers.Dense(num_classes)(inputs)
+    return cls(inputs, outputs, **arguments)
+
+
+class Batches(keras.utils.PyDataset):
+    """One batch, of inputs and labels, or weights too."""
+
+    def __init__(self, parts=2, y=None):
+        super().__init__()
+        x, _, labels, weight = data_of("adafocal", 32)
+        self.batch = (x, labels if y is None else y, weight)[:parts]
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, place):
+        return self.batch
+
+
+def identity(cls, num_classes, **arguments):
+    """A model that returns its inputs, compiled with cross entropy."""
+    inputs = keras.Input((num_classes,))
+    model = cls(inputs, keras.layers.Rescaling(1.0)(inputs), **arguments)
+    if not isinstance(model, kc.AdaptiveFocalModel):
+        model.compile(**CROSS_ENTROPY, **EAGER)
+    return model
+
+
+def loss_and_gradient(model, logits, y, sample_weight=None):
+    """Of `compute_loss` in training, with respect to the logits."""
+
+    def of_logits(logits):
+        with keras.StatelessScope():
+            return model.compute_loss(
+                None, y, logits, sample_weight, training=True
+            )
+
+    value, gradient = value_and_grad(of_logits, logits.astype("float32"))
+    return float(value), ops.convert_to_numpy(gradient)
 
 
 def num_classes_of(name):

@@ -1,21 +1,24 @@
-"""Run by test_distribution.py: trainings under N replicas, and under one.
+"""Run by training/test_distribution.py: trainings under N replicas, and one.
 
-python tests/training_replicas.py NUM_REPLICAS
+python tests/training_replicas.py NUM_REPLICAS [few]
+
+With `few` one model is trained and few losses are compared.
 """
 
 import contextlib
 import json
-import os
 import sys
-import tempfile
 import warnings
-from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
 from cases import LOSSES as CASES
-from docs_preludes import PRELUDES
+from paths import ROOT
+from replica_consumers import read
+from replica_consumers import readme
+from replica_consumers import unlike
+from replica_consumers import updated
 from small_trainings import COUNT
 from small_trainings import MODELS
 from small_trainings import data_of
@@ -25,9 +28,7 @@ from small_trainings import trained
 
 import keras_calib as kc
 from keras_calib.backend.replicas import warn_of_differences
-from keras_calib.predictions import predict_batches
 
-ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "examples" / "papers"))
 from nets import catalogue  # noqa: E402
 
@@ -144,32 +145,6 @@ def fed(kind, run_eagerly=False):
     return [keras.ops.convert_to_numpy(v) for v in model.variables]
 
 
-def readme(scope, end=None):
-    """Weights, what was shown and what was fitted, after README.md's code.
-
-    Args:
-        scope: Where the model is made and compiled.
-        end: Where the code stops; by default it exports and reports too.
-    """
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    code = text.split("```python\n")[1].split("```")[0]
-    code = code.partition(end)[0] if end else code
-    made, trained, rest = code.partition("model.fit(")
-    space = {"__name__": "page"}
-    with scope:
-        exec(PRELUDES["README.md"], space)
-        exec(made, space)
-    # Keras draws the order of batches anew to build a model of replicas.
-    rest = rest.replace("data=val)", "data=val, shuffle=False, verbose=0)", 1)
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        exec(trained + rest, space)
-        written = sorted(os.listdir())
-    assert written == ([] if end else ["report.html", "serving"]), written
-    model, selector = space["model"], space["selector"]
-    fitted = [space["temperature"].temperature, selector.chosen.coverage]
-    return [*model.get_weights(), np.array(fitted)], model.history.history
-
-
 def by_workers(name):
     """Weights of one of the models after `fit_workers`, with any strategy."""
     x, y, labels, weight = data_of(name, 91)
@@ -187,11 +162,12 @@ def of_two(loss):
     return {name: type(loss).from_config(config) for name in ("kind", "half")}
 
 
+FEW = ("ACLS", "FocalLoss", "MMCE-weighted")
 KERAS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 TWO = {"two of keras_calib": LOSSES["mmce"], "two of Keras": KERAS}
 
 
-def gradients(sizes):
+def gradients(sizes, cases=CASES):
     """Loss and gradient of every loss, on a batch in parts of these sizes.
 
     They are what `fit` adds up: the optimizer those of the replicas.
@@ -212,7 +188,7 @@ def gradients(sizes):
         )
 
     found = {}
-    for case in CASES:
+    for case in cases:
         loss = case.make()
 
         def step(x, y, weight, loss=loss):
@@ -245,7 +221,8 @@ def what_trains_wrongly():
         )
 
     accumulates = keras.optimizers.SGD(gradient_accumulation_steps=2)
-    batches = tf.data.Dataset.from_tensor_slices((x, labels)).batch(31)
+    batches = tf.data.Dataset.from_tensor_slices((x, labels))
+    batches = batches.batch(31, drop_remainder=True)
     tries = {
         "scalar loss": ({"loss": scalar}, {}),
         "ignore_class of Keras": ({"loss": ignores()}, {}),
@@ -287,117 +264,37 @@ def what_trains_wrongly():
     return found
 
 
-def updated(*mirrored):
-    """Whether metrics of a strategy are exact outside of its steps too."""
-    rng = np.random.default_rng(0)
-    alone = kc.ECE(from_logits=True)
-    for _ in range(3):
-        labels, logits = rng.integers(3, size=99), rng.normal(size=(99, 3))
-        mirrored[0].update_state(labels, logits)
-        alone.update_state(labels, logits)
-    mirrored[1].merge_state(mirrored[0])
-    sums = [metric.state_dict()["sums"] for metric in (alone, *mirrored)]
-    same = np.array_equal(sums[0], sums[1])
-    return "exact" if same and np.array_equal(sums[0], sums[2]) else sums
-
-
-def read(num_replicas):
-    """What consumers make of a model of replicas, and of one device.
-
-    The last batch is uneven, and smaller than the number of replicas.
-    """
-    rng = np.random.default_rng(0)
-    count = 32 + num_replicas - 1
-    x = rng.normal(size=(count, 6)).astype("float32")
-    labels = rng.integers(3, size=count)
-    seen = []
-
-    class Watched(keras.layers.Layer):
-        """Notes how many rows one replica is given."""
-
-        def call(self, inputs):
-            seen.append(inputs.shape[0])
-            return inputs
-
-    model = keras.Sequential(
-        [keras.Input((6,)), Watched(), keras.layers.Dense(3)]
-    )
-    model.compile(loss=kc.MbLS(from_logits=True))
-    outputs = keras.ops.convert_to_numpy(model(x))
-    del seen[:]
-    batches = list(predict_batches(model, (x, labels)))
-    options = {"risk": 0.9, "verbose": 0}
-    selector = kc.SelectiveClassifier().fit_on(model, (x, labels), **options)
-    page = kc.report(model, (x, labels), verbose=0)
-    diagram = kc.ReliabilityDisplay.from_model(model, (x, labels))
-    found = {
-        "outputs": np.concatenate([batch.outputs for batch in batches]),
-        "temperature": kc.TemperatureScaling()
-        .fit_on(model, (x, labels), verbose=0)
-        .temperature,
-        "selector": selector.chosen.coverage,
-        "report": page.results["model"]["metrics"]["nll"]["value"],
-        "diagram": diagram.sums.residual,
-    }
-    expected = {
-        "outputs": outputs,
-        "temperature": kc.TemperatureScaling().fit(labels, outputs).temperature,
-        "selector": kc.SelectiveClassifier()
-        .fit(labels, outputs, risk=0.9)
-        .chosen.coverage,
-        "report": kc.nll(labels, outputs, from_logits=True),
-        "diagram": kc.ReliabilityDisplay.from_predictions(
-            labels, outputs, from_logits=True
-        ).sums.residual,
-    }
+def small(strategy):
+    """One model, whose pairs are of both replicas, and few losses."""
+    cases = [case for case in CASES if case.name in FEW]
+    one = trained("crl acls", uneven=True, run_eagerly=True)
+    alone = gradients([27], cases)
+    with strategy.scope():
+        many = trained("crl acls", uneven=True)
+        parts = gradients([14, 13], cases)
+    models = {"crl acls": largest_differences(one, many)}
     differences = {
-        name: float(np.abs(found[name] - value).max())
-        for name, value in expected.items()
+        name: float(np.abs(alone[name] - parts[name]).max()) for name in alone
     }
-    return {"differences": differences, "rows": sorted({*seen} - {None})}
+    return {"gradients": differences, "models": models}
 
 
-def unlike():
-    """What is said of replicas with statistics of their own, then none.
-
-    Returns:
-        Warnings, before and after the replicas are made alike; and how far
-        outputs then are from the first replica's.
-    """
-    x = np.random.default_rng(0).normal(size=(5, 6)).astype("float32")
-    layer = keras.layers.BatchNormalization(name="plain")
-    model = keras.Sequential([keras.Input((6,)), layer])
-    model.compile(loss=LOSSES["mmce"])
-    outputs = keras.ops.convert_to_numpy(model(x))
-    strategy = tf.distribute.get_strategy()
-    means = strategy.experimental_local_results(layer.moving_mean.value)
-    for place, part in enumerate(means):
-        part.assign(part + place)
-    texts = []
-    for _ in range(2):
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            (batch,) = predict_batches(model, (x, None))
-            kc.report(model, (x, np.arange(5)), verbose=0)
-        told = [str(each.message) for each in told]
-        texts.append([text for text in told if "replicas" in text])
-        model.set_weights(model.get_weights())
-    return texts, float(np.abs(batch.outputs - outputs).max())
-
-
-def main(num_replicas):
+def main(num_replicas, few=""):
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(
         cpu, [tf.config.LogicalDeviceConfiguration()] * num_replicas
     )
+    names = [f"CPU:{i}" for i in range(num_replicas)]
+    strategy = tf.distribute.MirroredStrategy(names)
+    if few:
+        print(json.dumps(small(strategy)))
+        return
     # One device needs no compiled steps, which take their time to make.
     one = [trained(name, uneven=True, run_eagerly=True) for name in MODELS]
     plain = [fitted(name, run_eagerly=True) for name in LOSSES]
     alone = gradients([27])
     plain += [two_outputs(of_two(loss)) for loss in TWO.values()]
     alike = [normalized(run_eagerly=True), fed("EpochBatches", True)]
-    names = [f"CPU:{i}" for i in range(num_replicas)]
-    strategy = tf.distribute.MirroredStrategy(names)
     page = largest_differences(
         readme(contextlib.nullcontext(), "keras_calib.export"),
         readme(strategy.scope()),
@@ -450,4 +347,4 @@ def main(num_replicas):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), *sys.argv[2:])

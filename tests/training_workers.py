@@ -1,4 +1,4 @@
-"""Run by test_distribution.py: models trained by one of N workers, or alone.
+"""Run by training/test_distribution.py: models of one of N workers, or alone.
 
 TF_CONFIG={...} python tests/training_workers.py FILE
 """

@@ -35,9 +35,6 @@ class ArrayFile:
     Entries that are compressed are refused, as `numpy.savez` writes none: a
     small file cannot fill the memory. Nothing is unpickled.
 
-    Args:
-        file: An open file.
-
     Raises:
         zipfile.BadZipFile: If it is no such file, or a part of one; also
             later, by the methods.
@@ -64,11 +61,7 @@ class ArrayFile:
         return list(self._entries)
 
     def header(self, name: str) -> tuple[tuple[int, ...], np.dtype]:
-        """Shape and type of an array, which is not read.
-
-        Raises:
-            KeyError: If there is none of this name.
-        """
+        """Shape and type of an array, which is not read."""
         entry = self._entries[name]
         try:
             with self._zip.open(entry) as file:
@@ -86,11 +79,7 @@ class ArrayFile:
         return shape, dtype
 
     def read(self, name: str) -> np.ndarray:
-        """An array.
-
-        Raises:
-            KeyError: If there is none of this name.
-        """
+        """An array; KeyError if there is none of this name."""
         self.header(name)
         try:
             with self._zip.open(self._entries[name]) as file:

@@ -42,17 +42,8 @@ def replacing(path: Any, *, text: bool = False) -> Iterator[IO]:
     Readers see the old file or the new one, also after a kill or a failure
     of power. After an error the old file is still there, and nothing else.
 
-    Args:
-        path: Of the file, which need not be there. Its folder is made. A
-            symbolic link stays, and what it points to is replaced.
-        text: Whether to write text in UTF-8, with line ends as they are,
-            rather than bytes.
-
-    Yields:
-        The open file.
-
-    Raises:
-        OSError: If the file cannot be written.
+    The folder of the file is made. A symbolic link stays, and what it points
+    to is replaced. Text is UTF-8, with line ends as they are.
     """
     path = Path(os.path.realpath(path))
     _make_folder(path.parent)
@@ -77,12 +68,6 @@ def scratch_folder(path: Any) -> Iterator[Path]:
 
     It is removed at the end. A process that is killed leaves it; the next
     one that writes to the same path removes it.
-
-    Args:
-        path: What will be written, in a folder that is there.
-
-    Yields:
-        The folder, empty.
     """
     clear_leftovers(path)
     folder = unfinished(path)

@@ -10,15 +10,7 @@ __all__ = ["value_and_grad", "with_gradient"]
 
 
 def value_and_grad(fn: Callable, x: Any) -> tuple[Any, Any]:
-    """A scalar function's value and its gradient at `x`.
-
-    Args:
-        fn: Maps a tensor like `x` to a scalar tensor.
-        x: Float tensor of any shape.
-
-    Returns:
-        `(value, gradient)`: a scalar and a tensor of the shape of `x`.
-    """
+    """A scalar function's value and its gradient at a float tensor."""
     x = ops.convert_to_tensor(x)
     if backend.backend() == "tensorflow":
         import tensorflow as tf
@@ -52,14 +44,10 @@ def with_gradient(forward: Callable, logits: Any) -> Any:
     not supported, nor is forward mode on JAX.
 
     Args:
-        forward: Maps `logits` of shape `(..., num_classes)` to
-            `(values, gradient)`: values of shape `(...)` and a function
-            without arguments that returns d values / d logits, shape
+        forward: Maps logits to `(values, gradient)`: values `(...)` and a
+            function without arguments that returns d values / d logits,
             `(..., num_classes)`.
-        logits: Float tensor of shape `(..., num_classes)`.
-
-    Returns:
-        The values, shape `(...)`.
+        logits: Float tensor `(..., num_classes)`.
     """
 
     @ops.custom_gradient

@@ -49,11 +49,7 @@ def set_direction(metric: keras.metrics.Metric, mode: str | None) -> None:
     raise where they do not find it. Keras has no public way to say it.
 
     Seen in Keras 3.15: `_direction`, "up" or "down". A version that does not
-    ask for it ignores the attribute.
-
-    Args:
-        metric: The metric.
-        mode: `"max"`, `"min"`, or None for a metric without a direction.
+    ask for it ignores the attribute. Nothing is set for a mode of None.
     """
     if mode is not None:
         metric._direction = {"max": "up", "min": "down"}[mode]
@@ -70,9 +66,6 @@ def metrics_beside(
     Seen in Keras 3.15: `CompileMetrics` with the lists `_flat_metrics` and
     `_flat_weighted_metrics`. Empty where none calls, and in a version that
     has them no more.
-
-    Args:
-        metric: A metric whose `update_state` is on the stack.
 
     Returns:
         Of each, itself included: the metric, the output whose name Keras puts
@@ -133,13 +126,10 @@ def begin_at_epoch(model: keras.Model, epoch: int | None) -> None:
     """Makes the `fit` that is beginning start with another epoch.
 
     `fit` takes `initial_epoch`, but a callback cannot change it. Keras' own
-    `BackupAndRestore` does what is done here.
+    `BackupAndRestore` does what is done here, in `on_train_begin`.
 
-    Seen in Keras 3.15: `_initial_epoch`, read after `on_train_begin`.
-
-    Args:
-        model: The model of a callback, in `on_train_begin`.
-        epoch: The first epoch, or None for the one that `fit` was given.
+    Seen in Keras 3.15: `_initial_epoch`, None for the one that `fit` was
+    given.
     """
     # Raises where no `fit` would read it.
     _part(model, "_initial_epoch")
@@ -182,13 +172,8 @@ def neighbours(
     """The callbacks before and after one in its list, while the list calls it.
 
     Keras shows a callback nothing of the others, so they are looked for where
-    the list calls. `CallbackList` and its `callbacks` are public.
-
-    Args:
-        callback: The one that is called.
-
-    Returns:
-        `(before, after)`, both empty where no list calls.
+    the list calls. `CallbackList` and its `callbacks` are public. Both are
+    empty where no list calls.
     """
     for caller in _callers():
         if isinstance(caller, keras.callbacks.CallbackList):
@@ -245,9 +230,6 @@ def make_functional(model: keras.Model) -> None:
 
     Seen in Keras 3.15: the type of `keras.Model(inputs, outputs)` can be a
     base beside others.
-
-    Args:
-        model: A model whose `__init__` has not run.
     """
     # Past Keras' hooks on attributes, which are not there yet.
     object.__setattr__(model, "__class__", _functional_class(type(model)))

@@ -49,10 +49,7 @@ class PathLock:
 
     A forked process does not inherit the lock. The lock is released by
     `release`, when the object is deleted, and when the interpreter exits.
-
-    Args:
-        name: The argument that errors name.
-        path: The file that is to be written.
+    Errors name the argument `name`.
     """
 
     def __init__(self, name: str, path: Any):
@@ -168,10 +165,6 @@ def check_not_locked(name: str, path: Any) -> None:
     """Raises if another process keeps a file for itself.
 
     One on another machine is watched for a while, as by `acquire`.
-
-    Raises:
-        OSError: If the lock file of a dead process cannot be written.
-        RuntimeError: If a process that runs has the `PathLock` of the file.
     """
     try:
         with open(_lock_file(path), encoding="utf-8") as file:

@@ -38,22 +38,16 @@ def num_replicas() -> int:
 def sum_over_replicas(x: Any) -> Any:
     """Sum of the replicas' float tensors, the same on each; differentiable."""
     context = _context()
-    if context is None or context.num_replicas_in_sync == 1:
-        return x
-    return context.all_reduce("sum", x)
+    return x if context is None else context.all_reduce("sum", x)
 
 
 def all_rows(x: Any) -> Any:
-    """The rows of all replicas, one after the other; differentiable.
+    """The rows `(all rows, ...)` of the replicas' tensors `(rows, ...)`.
 
-    Args:
-        x: Tensor `(rows, ...)`, float or of whole numbers.
-
-    Returns:
-        Tensor `(all rows, ...)` of the same dtype, the same on each replica.
+    One after the other, the same on each replica; differentiable.
     """
     context = _context()
-    if context is None or context.num_replicas_in_sync == 1:
+    if context is None:
         return x
     dtype = backend.standardize_dtype(x.dtype)
     # Several workers gather no integers inside of a gradient tape; this
@@ -65,18 +59,10 @@ def all_rows(x: Any) -> Any:
 
 
 def own_rows(rows: Any, count: Any) -> Any:
-    """Of the rows of all replicas, those that this one gave.
-
-    Args:
-        rows: Tensor `(all rows, ...)`, as of `all_rows`.
-        count: How many rows this replica gave, an integer.
-
-    Returns:
-        Tensor `(count, ...)`.
-    """
-    if num_replicas() == 1:
-        return rows
+    """Of what `all_rows` returned, the `count` rows that this replica gave."""
     context = _context()
+    if context is None:
+        return rows
     counts = context.all_gather(
         ops.reshape(ops.cast(count, "float64"), (1,)), axis=0
     )
@@ -99,8 +85,8 @@ def shared_by_replicas(model: Any, inputs: Any, count: int) -> Any:
         count: Number of examples.
 
     Returns:
-        Under `MirroredStrategy` with several replicas parts of equal size,
-        the last filled up with the last row; else `inputs`.
+        Under `MirroredStrategy` parts of equal size, the last filled up with
+        the last row; else `inputs`.
     """
     if backend.backend() != "tensorflow":
         return inputs
@@ -132,9 +118,6 @@ def warn_of_differences(model: Any) -> None:
 
     Keras moves the statistics of a batch normalization that is not
     synchronized on each replica by itself.
-
-    Args:
-        model: A Keras model, outside of a step.
     """
     if backend.backend() != "tensorflow":
         return
@@ -171,10 +154,6 @@ def assign_sum(variable: Any, value: Any) -> None:
 
     Outside of a step TensorFlow gives each replica an equal share, which of
     whole numbers leaves a rest. Here the first one gets all.
-
-    Args:
-        variable: A Keras variable with `aggregation="sum"`.
-        value: Tensor or array of its shape.
     """
     variable.assign(value)
     if backend.backend() != "tensorflow" or num_replicas() > 1:
@@ -194,9 +173,11 @@ def assign_sum(variable: Any, value: Any) -> None:
 
 
 def _context() -> Any:
-    """TensorFlow's replica context, or None outside of any."""
+    """TensorFlow's context of one of several replicas, None outside of any."""
     if backend.backend() != "tensorflow":
         return None
     import tensorflow as tf
 
-    return tf.distribute.get_replica_context()
+    context = tf.distribute.get_replica_context()
+    several = context is not None and context.num_replicas_in_sync > 1
+    return context if several else None

@@ -84,13 +84,7 @@ def _uncompiled(model: keras.Model) -> keras.Model:
 
 
 class Member(keras.layers.Layer):
-    """Abstract: log p by each member, stacked behind the batch.
-
-    Args:
-        models: The networks, whose layers are those of this one.
-        num_members: How many answers there are of each sample.
-        name: Name of the layer.
-    """
+    """Abstract: log p by each member, stacked behind the batch."""
 
     def __init__(self, models: list, num_members: int, name: str):
         # Networks cast their inputs as they need them.
@@ -132,11 +126,7 @@ class _LogMean(keras.layers.Layer):
 class Predictor(keras.Model):
     """Abstract: a model of the log of a mean of probabilities.
 
-    Args:
-        structure: Symbolic inputs of a member, which the model takes too.
-        members: The layer that answers by each member.
-        weights: Weight of each member, float64, with sum 1.
-        name: Name of the model.
+    `structure` are the symbolic inputs of a member, and `weights` have sum 1.
     """
 
     # The log of a mean of probabilities: logits that are normalised.
@@ -164,27 +154,17 @@ class Predictor(keras.Model):
         return np.moveaxis(np.exp(to_numpy(log_probs)), 1, 0)
 
     def fit(self, *args: Any, **kwargs: Any) -> None:
-        """Refused: what is trained is the network.
+        """Refused, as `train_on_batch` is: what is trained is the network.
 
         Raises:
             RuntimeError: Always.
         """
-        raise self._untrainable("fit")
-
-    def train_on_batch(self, *args: Any, **kwargs: Any) -> None:
-        """Refused, as `fit` is.
-
-        Raises:
-            RuntimeError: Always.
-        """
-        raise self._untrainable("train_on_batch")
-
-    def _untrainable(self, method: str) -> RuntimeError:
-        name = type(self).__name__
-        return RuntimeError(
+        raise RuntimeError(
             invalid(
-                f"`{name}` must not be trained: train what it was made of, "
+                "a predictor must not be trained: train what it was made of, "
                 "whose weights it shares",
-                method=method,
+                predictor=type(self).__name__,
             )
         )
+
+    train_on_batch = fit

@@ -1,5 +1,9 @@
 """Monte Carlo dropout: one network, asked several times with masks."""
 
+import contextlib
+import math
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -7,18 +11,39 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import invalid
+from keras_calib.backend.keras_internals import nested_layers
 from keras_calib.ensembles.base import Member
 from keras_calib.ensembles.base import Predictor
 from keras_calib.ensembles.base import check_classifier
 from keras_calib.ensembles.base import input_structure
 from keras_calib.ensembles.base import log_probs_of
 from keras_calib.ensembles.base import serialized
-from keras_calib.ensembles.dropout_masks import dropout_layers
-from keras_calib.ensembles.dropout_masks import masked
 from keras_calib.inputs.checks import check_integer
+from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.hashing import mixed
+from keras_calib.numerics.hashing import wrapped
 from keras_calib.predictions.outputs import reads_logits
 
-__all__ = ["MonteCarloDropout"]
+__all__ = ["MonteCarloDropout", "dropout_layers", "masked"]
+
+_KINDS = (
+    keras.layers.Dropout,
+    keras.layers.GaussianDropout,
+    keras.layers.AlphaDropout,
+)
+_SPATIAL = (
+    keras.layers.SpatialDropout1D,
+    keras.layers.SpatialDropout2D,
+    keras.layers.SpatialDropout3D,
+)
+# Masks of more numbers than this are computed where the model runs: of each
+# pass they would be a constant of its graph.
+_MOST_CONSTANTS = 2**16
+# What a dropped unit becomes under AlphaDropout: -alpha scale of SELU.
+_SATURATED = -1.6732632423543772 * 1.0507009873554805
+# One thread at a time replaces what layers do.
+_LOCK = threading.RLock()
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -164,35 +189,146 @@ class MonteCarloDropout(Predictor):
 class _Passes(Member):
     """log p by each pass, `(batch, num_passes, ..., num_classes)`."""
 
-    def __init__(
-        self,
-        model: keras.Model,
-        num_passes: int,
-        *,
-        seed: int,
-        per_sample: bool,
-        from_logits: bool,
-    ):
+    def __init__(self, model: keras.Model, num_passes: int, **settings: Any):
         super().__init__([model], num_passes, name="passes")
-        self._seed = seed
-        self._per_sample = per_sample
-        self._from_logits = from_logits
+        self._settings = settings
 
     def settings(self) -> dict:
         """What makes the same passes again."""
+        model = serialized(self.layers[0])
         return {
-            "model": serialized(self.layers[0]),
+            "model": model,
             "num_passes": self.num_members,
-            "seed": self._seed,
-            "per_sample": self._per_sample,
-            "from_logits": self._from_logits,
+            **self._settings,
         }
 
     def call(self, inputs):
         (model,) = self.layers
         layers = dropout_layers(model)
+        seed, per_sample = self._settings["seed"], self._settings["per_sample"]
         passes = []
         for i in range(self.num_members):
-            with masked(layers, (self._seed, i), self._per_sample):
-                passes.append(log_probs_of(model, inputs, self._from_logits))
+            with masked(layers, (seed, i), per_sample):
+                answer = log_probs_of(
+                    model, inputs, self._settings["from_logits"]
+                )
+                passes.append(answer)
         return ops.stack(passes, axis=1)
+
+
+def dropout_layers(model: keras.Model) -> list[keras.layers.Layer]:
+    """Each dropout layer of a model with a rate > 0, inner ones too."""
+    return [
+        layer
+        for layer in nested_layers(model)
+        if isinstance(layer, _KINDS) and layer.rate > 0
+    ]
+
+
+@contextlib.contextmanager
+def masked(
+    layers: list[keras.layers.Layer], seeds: tuple, per_sample: bool
+) -> Iterator[None]:
+    """Within it each layer multiplies by the mask of its place in the list.
+
+    For this thread alone; others find the layers as they were. Masks are a
+    function of `seeds`, whole numbers >= 0.
+    """
+    thread = threading.get_ident()
+
+    def masking(layer, usual, seeds):
+        def call(inputs, *args, **kwargs):
+            if threading.get_ident() == thread:
+                return _dropped(layer, inputs, seeds, per_sample)
+            return usual(inputs, *args, **kwargs)
+
+        return call
+
+    with _LOCK, contextlib.ExitStack() as stack:
+        for i, layer in enumerate(layers):
+            # One predictor may hold another, which has replaced it already.
+            if "call" in vars(layer):
+                stack.callback(vars(layer).update, call=layer.call)
+            else:
+                stack.callback(vars(layer).pop, "call")
+            vars(layer)["call"] = masking(layer, layer.call, (*seeds, i))
+        yield
+
+
+def _dropped(
+    layer: keras.layers.Layer, inputs: Any, seeds: tuple, per_sample: bool
+) -> Any:
+    """What the layer makes of its inputs in training, with one mask."""
+    rate, shape = layer.rate, _mask_shape(layer, inputs, per_sample)
+    bits = _bits(shape, seeds)
+
+    def tensor(values):
+        return ops.reshape(ops.cast(values, inputs.dtype), shape)
+
+    if isinstance(layer, keras.layers.GaussianDropout):
+        deviation = math.sqrt(rate / (1.0 - rate))
+        return inputs * tensor(1.0 + deviation * _normal(bits))
+    kept = _uniform(bits) >= rate
+    kept = array_namespace(kept).where(kept, np.float32(1), np.float32(0))
+    if isinstance(layer, keras.layers.AlphaDropout):
+        # Klambauer et al. 2017, section 3: mean and variance stay.
+        scale = ((1 - rate) * (1 + rate * _SATURATED**2)) ** -0.5
+        shift = scale * _SATURATED * (1.0 - kept - rate)
+        return inputs * tensor(scale * kept) + tensor(shift)
+    scale = 1.0 / (1.0 - rate) if rate < 1 else 0.0
+    return inputs * tensor(scale * kept)
+
+
+def _mask_shape(
+    layer: keras.layers.Layer, inputs: Any, per_sample: bool
+) -> tuple:
+    """The shape of a mask, of numbers or, if they are open, of tensors."""
+    shape = list(ops.shape(inputs))
+    if isinstance(layer, _SPATIAL):
+        first = getattr(layer, "data_format", None) == "channels_first"
+        channel = 1 if first else len(shape) - 1
+        noise = [None if i in (0, channel) else 1 for i in range(len(shape))]
+    else:
+        noise = getattr(layer, "noise_shape", None) or [None] * len(shape)
+    if len(noise) != len(shape):
+        raise ValueError(
+            invalid(
+                "`noise_shape` of a dropout layer must have the axes of its "
+                "inputs",
+                noise_shape=noise,
+                inputs=shape_of(inputs),
+                layer=layer.name,
+            )
+        )
+    sizes = zip(shape, noise, strict=True)
+    batch, *places = (n if size is None else size for n, size in sizes)
+    return (batch if per_sample else 1, *places)
+
+
+def _bits(shape: tuple, seeds: tuple) -> Any:
+    """Hashes of the places of a mask, int32, flat.
+
+    Of places alone: the same on every backend, wherever it is computed.
+    """
+    count = math.prod(shape)
+    constant = isinstance(count, int) and count <= _MOST_CONSTANTS
+    places = (np if constant else ops).arange(count, dtype="int32")
+    keys = np.random.SeedSequence(seeds).generate_state(2)
+    for key in keys:
+        places = mixed(places + wrapped(int(key)))
+    return places
+
+
+def _uniform(bits: Any) -> Any:
+    """Numbers in (0, 1), float32, of 23 bits of each."""
+    xp = array_namespace(bits)
+    low = xp.bitwise_and(bits, 2**23 - 1)
+    low = low.astype("float32") if xp is np else xp.cast(low, "float32")
+    return (low + 0.5) * np.float32(2.0**-23)
+
+
+def _normal(bits: Any) -> Any:
+    """Standard normal numbers, float32, by Box and Muller's method."""
+    xp = array_namespace(bits)
+    angle = 2 * math.pi * _uniform(mixed(bits))
+    return xp.sqrt(-2.0 * xp.log(_uniform(bits))) * xp.cos(angle)

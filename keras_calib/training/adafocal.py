@@ -18,7 +18,7 @@ from keras_calib.inputs.top_label import top_label
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.predictions.batches import check_reread
 from keras_calib.predictions.batches import predict_batches
-from keras_calib.training.focal_bins import FocalBinsModel
+from keras_calib.training.scheduled_focal import FocalBinsModel
 
 __all__ = ["AdaptiveFocalModel", "next_gammas"]
 
@@ -31,26 +31,12 @@ def next_gammas(
     switch: float = 0.2,
     limits: tuple[float, float] = (-2.0, 20.0),
 ) -> np.ndarray:
-    """AdaFocal's next gammas, from the gaps of the validation bins.
+    """AdaFocal's next gammas `(num_bins,)`, from the gaps of the bins.
 
-    gamma exp(rate gap) where gamma > 0, else gamma exp(-rate gap); what is
-    then within `switch` of 0 goes to the other side of it, -switch or
-    +switch; at last the limits.
-
-    Args:
-        gammas: One per bin `(num_bins,)`.
-        gaps: Mean confidence less accuracy of each bin `(num_bins,)`, 0 in
-            empty ones.
-        rate: How fast gammas follow the gaps, > 0.
-        switch: Where the sign changes, >= 0.
-        limits: Least and largest gamma.
-
-    Returns:
-        Gammas `(num_bins,)`, float64.
-
-    Reference:
-        Ghosh, Schaaf and Gormley, AdaFocal: Calibration-aware Adaptive Focal
-        Loss, NeurIPS 2022, https://arxiv.org/abs/2211.11838
+    gamma exp(rate gap) where gamma > 0, else gamma exp(-rate gap), with
+    gap = mean confidence - accuracy, 0 in empty bins. A gamma that is then
+    within `switch` of 0 goes to the other side of it, -switch or +switch; at
+    last the limits apply.
     """
     positive = gammas > 0
     moved = gammas * np.exp(np.where(positive, rate, -rate) * gaps)

@@ -13,7 +13,7 @@ __all__ = [
     "check_state",
     "is_plain",
     "plain_number",
-    "set_state",
+    "restore",
     "state_names",
 ]
 
@@ -60,25 +60,20 @@ def state_names(callback: keras.callbacks.Callback) -> list[str]:
         TypeError: If a class does not say them.
     """
     names: set[str] = set()
-    declared = False
+    # A subclass of Keras' may remember more: it must say so.
+    declared = type(callback) in _OF_CLASS
     for cls in type(callback).__mro__:
         own = vars(cls).get("state_attributes")
-        known = _OF_CLASS.get(cls)
-        if own is not None:
-            if isinstance(own, str) or not all(isinstance(x, str) for x in own):
-                raise TypeError(
-                    invalid(
-                        f"`{cls.__name__}.state_attributes` must be a tuple "
-                        "of names",
-                        state_attributes=own,
-                    )
+        declared, own = declared or own is not None, own or ()
+        if isinstance(own, str) or not all(isinstance(x, str) for x in own):
+            raise TypeError(
+                invalid(
+                    f"`{cls.__name__}.state_attributes` must be a tuple of "
+                    "names",
+                    state_attributes=own,
                 )
-            declared = True
-            names |= set(own)
-        if known is not None:
-            # A subclass of Keras' may remember more: it must say so.
-            declared = declared or cls is type(callback)
-            names |= set(known)
+            )
+        names |= {*own, *_OF_CLASS.get(cls, ())}
     if not declared:
         raise TypeError(
             invalid(
@@ -105,16 +100,19 @@ def callback_state(
         if not hasattr(callback, name):
             continue
         value = getattr(callback, name)
-        if isinstance(value, list | tuple):
-            if not all(hasattr(x, "shape") for x in value):
-                raise _of_another_kind(callback, name, value)
+        several = isinstance(value, list | tuple)
+        if several and all(hasattr(x, "shape") for x in value):
             arrays[name] = [to_numpy(x) for x in value]
-            continue
-        if hasattr(value, "shape") and tuple(value.shape) == ():
-            value = plain_number(value)
-        if not is_plain(value):
-            raise _of_another_kind(callback, name, value)
-        numbers[name] = plain_number(value)
+        elif is_plain(value) or getattr(value, "shape", None) == ():
+            numbers[name] = plain_number(value)
+        else:
+            raise TypeError(
+                invalid(
+                    f"`{type(callback).__name__}.{name}` must be None, a "
+                    "number or a list of arrays to be in a backup",
+                    **{name: type(value).__name__},
+                )
+            )
     return numbers, arrays
 
 
@@ -125,12 +123,6 @@ def check_state(
     model: keras.Model,
 ) -> None:
     """Raises unless a callback may be given what a backup holds of it.
-
-    Args:
-        callback: The callback.
-        names: Of all attributes.
-        shapes: Of the lists of arrays among them.
-        model: Whose weights `EarlyStopping` remembers.
 
     Raises:
         TypeError: If the class does not say what may be set.
@@ -160,12 +152,11 @@ def check_state(
             )
 
 
-def set_state(
-    callback: keras.callbacks.Callback, values: dict[str, Any]
-) -> None:
+def restore(callbacks: list, states: list[dict[str, Any]]) -> None:
     """Sets what `check_state` has let pass."""
-    for name, value in values.items():
-        setattr(callback, name, value)
+    for callback, values in zip(callbacks, states, strict=True):
+        for name, value in values.items():
+            setattr(callback, name, value)
 
 
 def is_plain(value: Any) -> bool:
@@ -179,13 +170,3 @@ def plain_number(value: Any) -> Any:
         return value
     value = to_numpy(value)
     return value.item() if value.ndim == 0 else value.tolist()
-
-
-def _of_another_kind(callback: Any, name: str, value: Any) -> TypeError:
-    return TypeError(
-        invalid(
-            f"`{type(callback).__name__}.{name}` must be None, a number or a "
-            "list of arrays to be in a backup",
-            **{name: type(value).__name__},
-        )
-    )

@@ -20,7 +20,7 @@ from keras_calib.numerics.arrays import to_numpy
 from keras_calib.training.callback_state import callback_state
 from keras_calib.training.callback_state import check_state
 from keras_calib.training.callback_state import is_plain
-from keras_calib.training.callback_state import set_state
+from keras_calib.training.callback_state import restore
 from keras_calib.training.callback_state import state_names
 from keras_calib.training.random_state import checked_random_state
 from keras_calib.training.random_state import random_state
@@ -175,12 +175,7 @@ def load_training_state(
         states = _callback_states(state, arrays, callbacks, model)
         try:
             set_random = checked_random_state(state, arrays)
-        except (
-            ValueError,
-            TypeError,
-            LookupError,
-            OverflowError,
-        ) as error:
+        except (LookupError, OverflowError, TypeError, ValueError) as error:
             raise _not_a_backup(path) from error
         values = [arrays.read(f"variable_{i}") for i in range(len(variables))]
         for numbers, lists in zip(state["callbacks"], states, strict=True):
@@ -190,8 +185,7 @@ def load_training_state(
         variable.assign(value)
     set_random()
     if callbacks is not None:
-        for callback, own in zip(callbacks, state["callbacks"], strict=True):
-            set_state(callback, own)
+        restore(callbacks, state["callbacks"])
     return state
 
 
@@ -233,22 +227,15 @@ def _callback_states(
     found = [_parts(arrays, f"callback_{i}_") for i in range(len(saved))]
     if callbacks is None:
         return found
-    if len(saved) != len(callbacks):
-        raise ValueError(
-            invalid(
-                "`callbacks` must be as many as in the backup",
-                callbacks=len(callbacks),
-                backup=len(saved),
-            )
-        )
     classes = [type(x).__name__ for x in callbacks]
-    if state.get("callback_classes", classes) != classes:
+    told = state.get("callback_classes", classes)
+    if (len(saved), told) != (len(callbacks), classes):
         raise ValueError(
             invalid(
-                "`callbacks` must be of the classes in the backup, in their "
-                "order",
+                "`callbacks` must be as many as in the backup, and of its "
+                "classes in their order",
                 callbacks=classes,
-                backup=state["callback_classes"],
+                backup=told if len(told) == len(saved) else len(saved),
             )
         )
     if "callback_classes" not in state:

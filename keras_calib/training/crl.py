@@ -240,15 +240,7 @@ class CorrectnessRankingModel(RecordingModel):
 
 
 def classified(model: keras.Model, y_pred: Any) -> Any:
-    """Logits of a batch of samples of one class each.
-
-    Args:
-        model: A model that is compiled with a loss that says what it takes.
-        y_pred: What the model returns, `(batch, num_classes)` or
-            `(batch, 1)`.
-
-    Returns:
-        Logits `(batch, num_classes)`, float32.
+    """Logits `(batch, num_classes)` of what a compiled model returns.
 
     Raises:
         ValueError: If there are more axes: pixels have no record.

@@ -10,16 +10,18 @@ from keras_calib.backend.errors import invalid
 from keras_calib.backend.keras_internals import make_functional
 from keras_calib.backend.keras_internals import unpickler
 from keras_calib.backend.replicas import num_replicas
-from keras_calib.training.uneven import mean_of_the_whole
+from keras_calib.backend.replicas import sum_over_replicas
 from keras_calib.training.unsupported import refuse_class_weight
 from keras_calib.training.unsupported import refuse_scalar_loss
 from keras_calib.training.unsupported import refuse_training
-from keras_calib.training.unsupported import refuse_uneven_parts
+from keras_calib.training.unsupported import refuse_uneven_batches
 
-__all__ = ["EpochModel", "without_index"]
+__all__ = ["EpochModel", "epoch_events", "mean_of_the_whole", "without_index"]
 
 # The configuration of the layers of a functional model.
 _GRAPH = ("name", "trainable", "layers", "input_layers", "output_layers")
+_MEAN = "sum_over_batch_size"
+_WEIGHTED = "mean_with_sample_weight"
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -65,11 +67,8 @@ class EpochModel(keras.Model):
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
-        inputs = args[:1] or kwargs.get("inputs")
-        tensors = [
-            isinstance(x, keras.KerasTensor) for x in keras.tree.flatten(inputs)
-        ]
-        if any(tensors):
+        inputs = keras.tree.flatten(args[:1] or kwargs.get("inputs"))
+        if any(isinstance(x, keras.KerasTensor) for x in inputs):
             make_functional(self)
         super().__init__(*args, **kwargs)
 
@@ -105,27 +104,21 @@ class EpochModel(keras.Model):
         refuse_training(self, arguments)
         data = arguments.get("x")
         follows = hasattr(data, "set_epoch")
-        if follows and arguments.get("steps_per_epoch") is not None:
-            raise ValueError(
-                invalid(
-                    "`steps_per_epoch` must be None for data whose order is "
-                    "that of the epoch",
-                    steps_per_epoch=arguments["steps_per_epoch"],
-                )
-            )
-        if follows and arguments.get("shuffle"):
-            raise ValueError(
-                invalid(
-                    "`shuffle` must be False, or left out, for data whose "
-                    "order is that of the epoch",
-                    shuffle=arguments["shuffle"],
-                )
-            )
+        if follows:
+            for name in ("steps_per_epoch", "shuffle"):
+                if arguments.get(name) not in (None, False):
+                    raise ValueError(
+                        invalid(
+                            f"`{name}` must be left out for data whose order "
+                            "is that of the epoch",
+                            **{name: arguments[name]},
+                        )
+                    )
         if follows or hasattr(data, "element_spec"):
             # A data set has its own order.
             arguments.setdefault("shuffle", False)
         callbacks = arguments.get("callbacks")
-        events = _EpochEvents(self, data if follows else None)
+        events = epoch_events(self, data if follows else None)
         if isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks.callbacks.insert(0, events)
         else:
@@ -133,8 +126,7 @@ class EpochModel(keras.Model):
             arguments["callbacks"] = [events, *given]
         try:
             self.begin_training(arguments)
-            with refuse_uneven_parts():
-                return super().fit(**arguments)
+            return super().fit(**arguments)
         finally:
             self.end_training()
             if isinstance(callbacks, keras.callbacks.CallbackList):
@@ -142,8 +134,10 @@ class EpochModel(keras.Model):
 
     def evaluate(self, *args, **kwargs):
         """As `keras.Model.evaluate`."""
-        with refuse_uneven_parts():
-            return super().evaluate(*args, **kwargs)
+        signature = inspect.signature(super().evaluate)
+        arguments = signature.bind(*args, **kwargs).arguments
+        refuse_uneven_batches(arguments.get("x"), arguments.get("batch_size"))
+        return super().evaluate(*args, **kwargs)
 
     def train_on_batch(
         self,
@@ -171,8 +165,7 @@ class EpochModel(keras.Model):
         return mean_of_the_whole(loss, self.loss, y_pred, sample_weight)
 
     def __reduce__(self):
-        # By a class that pickle finds by its name: a functional model's own
-        # is made when it is needed.
+        # Pickle does not find the class of a functional model by its name.
         return (unpickler(), super().__reduce__()[1])
 
     def added_losses(self) -> Any:
@@ -200,21 +193,20 @@ class EpochModel(keras.Model):
         return model
 
 
-class _EpochEvents(keras.callbacks.Callback):
+def epoch_events(
+    model: EpochModel, data: Any = None
+) -> keras.callbacks.Callback:
     """Tells a model, and data that ask for it, that an epoch begins."""
 
-    def __init__(self, model: EpochModel, data: Any):
-        super().__init__()
-        self._told = model
-        self._data = data
+    def begins(epoch, logs=None):
+        if data is not None:
+            data.set_epoch(epoch)
+        model.begin_epoch(epoch)
 
-    def on_epoch_begin(self, epoch, logs=None):
-        if self._data is not None:
-            self._data.set_epoch(epoch)
-        self._told.begin_epoch(epoch)
-
-    def on_epoch_end(self, epoch, logs=None):
-        self._told.end_epoch(epoch)
+    return keras.callbacks.LambdaCallback(
+        on_epoch_begin=begins,
+        on_epoch_end=lambda epoch, logs=None: model.end_epoch(epoch),
+    )
 
 
 def _has_index(arguments: dict) -> bool:
@@ -231,17 +223,64 @@ def _has_index(arguments: dict) -> bool:
 def without_index(y: Any, sample_weight: Any) -> tuple[Any, Any]:
     """Labels and weights without what belongs to the index.
 
-    Args:
-        y: `{"label": labels, "index": numbers}`, or anything else, which
-            stays as it is.
-        sample_weight: Weights, or None. Of arrays whose `y` is a dict Keras
-            makes a dict too, with the same weights under each key.
-
-    Returns:
-        `(labels, sample_weight)`.
+    Of arrays whose `y` is `{"label": labels, "index": numbers}` Keras makes
+    a dict of weights too, the same under each key.
     """
     if not isinstance(y, dict) or set(y) != {"label", "index"}:
         return y, sample_weight
     if isinstance(sample_weight, dict):
         sample_weight = sample_weight["label"]
     return y["label"], sample_weight
+
+
+def mean_of_the_whole(
+    value: Any, loss: Any, y_pred: Any, sample_weight: Any
+) -> Any:
+    """A replica's loss with the gradient of the mean over the whole batch.
+
+    Keras takes the mean of the replicas' means. Losses of this library take
+    the mean over all replicas by themselves, and stay as they are.
+
+    Raises:
+        ValueError: If a loss is not of this library and leaves labels out:
+            how many it counts is not known here; or losses of several
+            outputs are not all of this library, or do not all take the same
+            mean.
+    """
+    if num_replicas() == 1:
+        return value
+    losses = [x for x in keras.tree.flatten(loss) if x is not None]
+    spans = [getattr(x, "spans_replicas", False) for x in losses]
+    if all(spans):
+        return value
+    ignored = [getattr(x, "ignore_class", None) for x in losses]
+    ignored = [x for x in ignored if x is not None]
+    if ignored and not any(spans):
+        raise ValueError(
+            invalid(
+                "`ignore_class` of a loss of Keras gives a wrong mean under "
+                "several replicas: use a loss of keras_calib",
+                ignore_class=ignored[0],
+            )
+        )
+    means = {getattr(x, "reduction", _MEAN) for x in losses}
+    means = {_MEAN if x == "mean" else x for x in means}
+    several = len(keras.tree.flatten(y_pred)) > 1 and sample_weight is not None
+    if any(spans) or len(means) > 1 or (several and means == {_WEIGHTED}):
+        raise ValueError(
+            invalid(
+                "under several replicas losses of several outputs must all be "
+                "of keras_calib, or all of Keras with one reduction, not over "
+                "weights",
+                losses=[getattr(x, "name", x) for x in losses],
+            )
+        )
+    if means <= {None, "none", "sum"}:
+        return value
+    count = ops.cast(ops.shape(keras.tree.flatten(y_pred)[0])[0], "float32")
+    if means == {_WEIGHTED} and sample_weight is not None:
+        count = ops.sum(ops.cast(sample_weight, "float32"))
+    share = ops.divide_no_nan(count, sum_over_replicas(count))
+    factor = ops.cast(share * num_replicas(), value.dtype)
+    # The value stays: Keras weighs what it shows by the sizes of the parts.
+    return value + (factor - 1.0) * (value - ops.stop_gradient(value))

@@ -13,6 +13,7 @@ from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.training.cape import CaPEModel
 from keras_calib.training.epoch_model import EpochModel
+from keras_calib.training.epoch_model import epoch_events
 from keras_calib.training.unsupported import refuse_accumulation
 
 __all__ = ["fit_workers", "is_chief"]
@@ -109,8 +110,12 @@ def fit_workers(
         validate = _Batches(
             model, _as_dataset(validation_data), None, model.test_step
         )
+    plans = isinstance(model, EpochModel)
     events = keras.callbacks.CallbackList(
-        keras.tree.flatten(callbacks),
+        [
+            *([epoch_events(model)] if plans else ()),
+            *keras.tree.flatten(callbacks),
+        ],
         add_history=True,
         add_progbar=verbose > 0 and is_chief(strategy),
         verbose=verbose,
@@ -124,7 +129,6 @@ def fit_workers(
         "validation_data": validation_data,
         "calibration_data": calibration_data,
     }
-    plans = isinstance(model, EpochModel)
     model.stop_training = False
     logs: dict = {}
     try:
@@ -133,8 +137,6 @@ def fit_workers(
         events.on_train_begin()
         # As `fit` does: where a backup goes on.
         for epoch in range(first_epoch(model, initial_epoch), epochs):
-            if plans:
-                model.begin_epoch(epoch)
             events.on_epoch_begin(epoch)
             model.reset_metrics()
             train.run(
@@ -152,8 +154,6 @@ def fit_workers(
                 values = _results(model)
                 events.on_test_end(values)
                 logs |= {f"val_{name}": x for name, x in values.items()}
-            if plans:
-                model.end_epoch(epoch)
             events.on_epoch_end(epoch, logs)
             if model.stop_training:
                 break
@@ -163,9 +163,7 @@ def fit_workers(
     finally:
         if plans:
             model.end_training()
-    return next(
-        c for c in events.callbacks if isinstance(c, keras.callbacks.History)
-    )
+    return model.history
 
 
 def is_chief(strategy: Any) -> bool:
@@ -250,14 +248,7 @@ class _Batches:
         after: Callable,
         stops: Callable[[], bool] = lambda: False,
     ) -> None:
-        """One epoch, with callbacks before and after each step.
-
-        Args:
-            before: Called with the number of the step.
-            after: Called with it and the loss, of all replicas and steps of
-                the epoch up to it.
-            stops: Asked after each step whether it was the last.
-        """
+        """One epoch, with callbacks before and after each step."""
         if self._steps is None or self._iterator is None:
             self._iterator = iter(self._batches)
         place = 0

@@ -39,10 +39,7 @@ def checked_random_state(
     """A function that sets all of them, which were tried on other generators.
 
     Raises:
-        LookupError: If some are not there.
-        OverflowError: If a number is out of range.
-        TypeError: If they are of another kind.
-        ValueError: If they are no states.
+        LookupError, OverflowError, TypeError, ValueError: If they are none.
     """
     version, internal, gauss = numbers["python_random"]
     ours = version, tuple(internal), gauss

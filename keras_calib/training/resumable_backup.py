@@ -9,11 +9,10 @@ import keras
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.keras_internals import begin_at_epoch
 from keras_calib.backend.keras_internals import callback_model
-from keras_calib.backend.keras_internals import neighbours
 from keras_calib.backend.locks import PathLock
 from keras_calib.inputs.checks import check_integer
 from keras_calib.training.callback_state import plain_number
-from keras_calib.training.callback_state import set_state
+from keras_calib.training.callback_state import restore
 from keras_calib.training.callback_state import state_names
 from keras_calib.training.checkpoint import load_training_state
 from keras_calib.training.checkpoint import save_training_state
@@ -110,12 +109,25 @@ class ResumableBackup(keras.callbacks.Callback):
         self.delete_at_end = delete_at_end
         self.epoch_logs: list[dict] = []
         self._pending: list | None = None
+        self._late: list = []
         # Whether training was stopped within an epoch.
         self._broken_off = False
         self._lock: PathLock | None = None
 
+    def set_params(self, params):
+        super().set_params(params)
+        # Keras gives the same to all in their order.
+        self._late = [x for x in self.callbacks if x.params is not params]
+
     def on_train_begin(self, logs=None):
-        self._check_order()
+        if self._late:
+            raise ValueError(
+                invalid(
+                    "`callbacks` must stand before the backup among those of "
+                    "`fit`: it saves them as the epoch leaves them",
+                    callback=type(self._late[0]).__name__,
+                )
+            )
         self.epoch_logs = []
         self._pending = None
         self._broken_off = False
@@ -156,10 +168,7 @@ class ResumableBackup(keras.callbacks.Callback):
         # Keras has read it; another `fit` begins where it is told to.
         begin_at_epoch(self.model, None)
         if self._pending is not None:
-            for callback, own in zip(
-                self.callbacks, self._pending, strict=True
-            ):
-                set_state(callback, own)
+            restore(self.callbacks, self._pending)
             self._pending = None
 
     def on_train_batch_end(self, batch, logs=None):
@@ -174,18 +183,6 @@ class ResumableBackup(keras.callbacks.Callback):
         if state is None:
             return False
         return state["stopped"] or state["epochs"] >= self.params["epochs"]
-
-    def _check_order(self) -> None:
-        before, after = neighbours(self)
-        for callback in self.callbacks if before or after else ():
-            if not any(callback is x for x in before):
-                raise ValueError(
-                    invalid(
-                        "`callbacks` must stand before the backup among those "
-                        "of `fit`: it saves them as the epoch leaves them",
-                        callback=type(callback).__name__,
-                    )
-                )
 
     def on_epoch_end(self, epoch, logs=None):
         if self._broken_off:

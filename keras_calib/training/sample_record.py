@@ -16,10 +16,6 @@ __all__ = ["add_at", "checked_index", "read_at", "set_at", "unless_unknown"]
 def checked_index(index: Any, num_samples: int) -> tuple[Any, Any]:
     """Numbers of samples that can be used, and which of them are right.
 
-    Args:
-        index: Whole numbers `(batch,)` or `(batch, 1)`.
-        num_samples: How many samples there are.
-
     Returns:
         `(index, known)`: int32 `(batch,)` in [0, num_samples), 0 where it is
         not; and bool `(batch,)`.
@@ -44,15 +40,7 @@ def checked_index(index: Any, num_samples: int) -> tuple[Any, Any]:
 
 
 def read_at(record: Any, index: Any) -> Any:
-    """The values of some samples.
-
-    Args:
-        record: Float variable `(num_samples,)`.
-        index: int32 `(batch,)`, in range.
-
-    Returns:
-        Tensor `(batch,)`.
-    """
+    """The values `(batch,)` of a variable at an int32 index in range."""
     if _changes_in_place(record):
         # Reading all of what is changed in place copies all of it.
         return record.value.sparse_read(index)
@@ -60,13 +48,7 @@ def read_at(record: Any, index: Any) -> Any:
 
 
 def add_at(record: Any, index: Any, values: Any) -> None:
-    """Adds values at some samples, each as often as it comes.
-
-    Args:
-        record: Float variable `(num_samples,)`.
-        index: int32 `(batch,)`, in range.
-        values: `(batch,)`.
-    """
+    """Adds values `(batch,)` at an index, each as often as it comes."""
     values = ops.cast(values, record.dtype)
     if _changes_in_place(record):
         import tensorflow as tf
@@ -77,15 +59,9 @@ def add_at(record: Any, index: Any, values: Any) -> None:
 
 
 def set_at(record: Any, index: Any, values: Any, chosen: Any) -> None:
-    """Gives the chosen samples new values.
+    """Gives the samples of an index new values where `chosen` is True.
 
     Samples that come more than once in a batch get the mean of their values.
-
-    Args:
-        record: Float variable `(num_samples,)`.
-        index: int32 `(batch,)`, in range.
-        values: `(batch,)`.
-        chosen: bool `(batch,)`: where False, nothing changes.
     """
     chosen = ops.cast(chosen, record.dtype)
     change = ops.cast(values, record.dtype) - read_at(record, index)

@@ -29,20 +29,7 @@ def perturbations(
     e = rho g / (|g| + 1e-12), or with `adaptive`
     e = rho w^2 g / (| |w| g | + 1e-12), norms over all weights.
 
-    Args:
-        weights: Tensors w.
-        gradients: Their gradients g; None for those without.
-        rho: Radius of the neighbourhood, > 0.
-        adaptive: Whether the neighbourhood scales with the weights.
-
-    Returns:
-        A step for each weight, float32 or its own dtype; None where the
-        gradient is.
-
-    Reference:
-        Foret et al., Sharpness-Aware Minimization for Efficiently Improving
-        Generalization, ICLR 2021, https://arxiv.org/abs/2010.01412; adaptive:
-        Kwon et al., ASAM, ICML 2021, https://arxiv.org/abs/2102.11600
+    The step is None where the gradient is.
     """
     squares = []
     for w, g in zip(weights, gradients, strict=True):

@@ -1,6 +1,5 @@
 """What would train wrongly, or end in an error that says nothing."""
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,16 +16,12 @@ __all__ = [
     "refuse_scalar_loss",
     "refuse_several_outputs",
     "refuse_training",
-    "refuse_uneven_parts",
+    "refuse_uneven_batches",
 ]
 
 
 def refuse_class_weight(arguments: dict) -> None:
-    """Raises if `fit` is given weights of classes.
-
-    Raises:
-        ValueError: If it is: Keras finds no class in labels with an index.
-    """
+    """Refuses weights of classes: Keras finds none in labels with an index."""
     if arguments.get("class_weight") is not None:
         raise ValueError(
             invalid(
@@ -39,7 +34,7 @@ def refuse_class_weight(arguments: dict) -> None:
 
 
 def refuse_training(model: keras.Model, arguments: dict) -> None:
-    """Raises if Keras cannot train this model with these arguments of `fit`.
+    """Refuses what Keras cannot do with these arguments of `fit`.
 
     Raises:
         RuntimeError: Under a strategy of several workers, for which `fit`
@@ -48,6 +43,11 @@ def refuse_training(model: keras.Model, arguments: dict) -> None:
             execution or one update, batches do not divide evenly, or XLA is
             asked for on CPUs.
     """
+    size = arguments.get("batch_size")
+    valid = arguments.get("validation_data")
+    if not arguments.get("validation_split"):
+        refuse_uneven_batches(arguments.get("x"), size)
+    refuse_uneven_batches(valid, arguments.get("validation_batch_size") or size)
     if backend.backend() != "tensorflow":
         return
     import tensorflow as tf
@@ -66,41 +66,60 @@ def refuse_training(model: keras.Model, arguments: dict) -> None:
     replicas = strategy.num_replicas_in_sync
     if replicas == 1:
         return
-    if model.steps_per_execution != 1:
-        raise ValueError(
-            invalid(
-                "`steps_per_execution` must be 1 under several replicas",
-                steps_per_execution=model.steps_per_execution,
-                num_replicas=replicas,
-            )
-        )
     refuse_accumulation(model)
     on_cpu = any("CPU" in d for d in strategy.extended.worker_devices)
-    if on_cpu and model.jit_compile:
-        raise ValueError(
-            invalid(
-                "`jit_compile` must not be True under several replicas on CPU",
-                jit_compile=True,
-                num_replicas=replicas,
+    rule, facts = None, {"num_replicas": replicas}
+    if model.steps_per_execution != 1:
+        rule = "`steps_per_execution` must be 1 under several replicas"
+        facts["steps_per_execution"] = model.steps_per_execution
+    elif on_cpu and model.jit_compile:
+        rule = "`jit_compile` must not be True under several replicas on CPU"
+    else:
+        facts["batch_size"] = next(_batch_sizes(arguments.get("x"), size), 0)
+        if facts["batch_size"] % replicas:
+            rule = "the first batch must divide evenly among the replicas"
+    if rule:
+        raise ValueError(invalid(rule, **facts))
+
+
+def refuse_uneven_batches(data: Any, batch_size: int | None) -> None:
+    """Refuses batches that the devices of JAX cannot share, where known."""
+    distribution = keras.distribution.distribution()
+    if distribution is None or data is None:
+        return
+    mesh = distribution.device_mesh
+    axis = mesh.axis_names.index(distribution.batch_dim_name)
+    for size in _batch_sizes(data, batch_size):
+        if size % mesh.shape[axis]:
+            raise ValueError(
+                invalid(
+                    "each batch must divide evenly among the devices: choose "
+                    "another batch size, or leave the remainder out",
+                    batch_size=size,
+                    devices=mesh.shape[axis],
+                )
             )
-        )
-    size = _batch_size(arguments)
-    if size is not None and size % replicas:
-        raise ValueError(
-            invalid(
-                "the first batch must divide evenly among the replicas",
-                batch_size=size,
-                num_replicas=replicas,
-            )
-        )
+
+
+def _batch_sizes(data: Any, batch_size: int | None) -> Iterator[int]:
+    """Of the first batch and of the last, as far as they are known."""
+    if hasattr(data, "element_spec"):
+        shape = keras.tree.flatten(data.element_spec)[0].shape
+        if shape.rank and shape[0] is not None:
+            yield shape[0]
+    elif isinstance(data, keras.utils.PyDataset):
+        for place in (0, (data.num_batches or 1) - 1):
+            yield len(keras.tree.flatten(data[place])[0])
+    else:
+        arrays = [x for x in keras.tree.flatten(data) if hasattr(x, "shape")]
+        count = len(arrays[0]) if arrays else 0
+        size = min(batch_size or 32, count)
+        yield size
+        yield count % size if size else 0
 
 
 def refuse_accumulation(model: keras.Model) -> None:
-    """Raises if gradients of several steps make one update, under replicas.
-
-    Raises:
-        ValueError: If so: Keras' optimizers fail at it.
-    """
+    """Refuses several steps per update under replicas, where Keras fails."""
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     steps = getattr(optimizer, "gradient_accumulation_steps", None)
     replicas = model.distribute_strategy.num_replicas_in_sync
@@ -116,11 +135,7 @@ def refuse_accumulation(model: keras.Model) -> None:
 
 
 def refuse_several_outputs(y_pred: Any) -> None:
-    """Raises unless predictions are one tensor.
-
-    Raises:
-        ValueError: If they are not.
-    """
+    """Refuses predictions that are not one tensor."""
     if not hasattr(y_pred, "shape"):
         raise ValueError(
             invalid(
@@ -130,52 +145,26 @@ def refuse_several_outputs(y_pred: Any) -> None:
         )
 
 
-@contextlib.contextmanager
-def refuse_uneven_parts() -> Iterator[None]:
-    """Says what is wrong with batches that devices cannot share evenly.
-
-    Raises:
-        ValueError: If that is what Keras or JAX fails at: under a strategy
-            Keras takes the mean of the parts of the first batch, to learn
-            its shape; JAX lays out arrays in equal parts.
-    """
-    try:
-        yield
-    except Exception as error:
-        if type(error) is ValueError:
-            # Said already: `fit` evaluates too.
-            raise
-        # TensorFlow's InvalidArgumentError, JAX' IndivisibleError.
-        if "AddN of type AddN must have the same size" in str(error):
-            rule = "the first batch must divide evenly among the replicas"
-        elif type(error).__name__ == "IndivisibleError":
-            rule = (
-                "each batch must divide evenly among the devices: choose "
-                "another batch size, or leave the remainder out"
-            )
-        else:
-            raise
-        raise ValueError(invalid(rule, error=str(error)[:300])) from error
-
-
 def refuse_scalar_loss(model: keras.Model, labels: Any, y_pred: Any) -> None:
-    """Raises if a loss gives one value for the batch, under replicas.
+    """Refuses a loss that gives one value for the batch, under replicas.
 
     Keras averages values of samples over the replicas, and adds up the value
     of a whole batch as often as there are replicas.
-
-    Args:
-        model: A compiled model.
-        labels: As its losses take them, one or one per output.
-        y_pred: One output, or a list or dict of them.
-
-    Raises:
-        ValueError: If it does.
     """
     if num_replicas() == 1:
         return
-    for loss, y, outputs in _each_loss(model, labels, y_pred):
-        if not callable(loss):
+    names = getattr(model, "output_names", None) or ["output"]
+
+    def of_outputs(values):
+        if isinstance(values, dict):
+            return [values.get(name) for name in names]
+        several = isinstance(values, list | tuple)
+        return values if several else [values] * len(names)
+
+    # What does not fit is Keras' to complain of.
+    each = map(of_outputs, (model.loss, labels, y_pred))
+    for loss, y, outputs in zip(*each, strict=False):
+        if not callable(loss) or y is None or outputs is None:
             continue
         call = loss.call if isinstance(loss, keras.losses.Loss) else loss
         reduction = getattr(loss, "reduction", "mean")
@@ -189,39 +178,3 @@ def refuse_scalar_loss(model: keras.Model, labels: Any, y_pred: Any) -> None:
                 loss=getattr(loss, "name", loss),
             )
         )
-
-
-def _each_loss(model, labels, y_pred):
-    """`(loss, labels, outputs)` of each output, as Keras pairs them."""
-    loss, names = model.loss, getattr(model, "output_names", None)
-
-    def by_name(values):
-        is_list = isinstance(values, list | tuple)
-        if is_list and names and len(values) == len(names):
-            return dict(zip(names, values, strict=True))
-        return values
-
-    if isinstance(loss, dict):
-        labels, y_pred = by_name(labels), by_name(y_pred)
-        if isinstance(labels, dict) and isinstance(y_pred, dict):
-            shared = [key for key in loss if key in labels and key in y_pred]
-            return [(loss[key], labels[key], y_pred[key]) for key in shared]
-    outputs = keras.tree.flatten(y_pred)
-    truths = keras.tree.flatten(labels)
-    losses = list(loss) if isinstance(loss, list | tuple) else None
-    losses = losses or [loss] * len(outputs)
-    # What does not fit is Keras' to complain of.
-    return list(zip(losses, truths, outputs, strict=False))
-
-
-def _batch_size(arguments: dict) -> int | None:
-    """Size of the first batch, None if unknown."""
-    x = arguments.get("x")
-    spec = getattr(x, "element_spec", None)
-    if spec is not None:
-        shape = keras.tree.flatten(spec)[0].shape
-        return shape[0] if shape.rank else None
-    arrays = [part for part in keras.tree.flatten(x) if hasattr(part, "shape")]
-    if not arrays:
-        return None
-    return min(arguments.get("batch_size") or 32, len(arrays[0]))

@@ -5,31 +5,45 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from cases import BACKEND
 from cases import LOSSES
+from paths import ROOT
+from paths import TESTS
 
-HERE = Path(__file__).parent
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 needs_tensorflow = pytest.mark.skipif(
     BACKEND != "tensorflow", reason="strategies of TensorFlow"
 )
 
 
-@needs_tensorflow
-def test_replicas_train_every_model_as_one_device():
+def replicas(*arguments):
     done = subprocess.run(
-        [sys.executable, HERE / "training_replicas.py", "2"],
+        [sys.executable, TESTS / "training_replicas.py", *arguments],
         capture_output=True,
         text=True,
         env=ENVIRONMENT,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    answer = json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@needs_tensorflow
+def test_replicas_train_a_model_and_losses_as_one_device():
+    answer = replicas("2", "few")
+    ((difference, shown),) = answer["models"].values()
+    assert max(difference, *shown.values()) < 1e-6, (difference, shown)
+    assert len(answer["gradients"]) == 3
+    assert max(answer["gradients"].values()) < 1e-6, answer["gradients"]
+
+
+@pytest.mark.slow
+@needs_tensorflow
+def test_replicas_train_every_model_as_one_device():
+    answer = replicas("2")
     assert len(answer["models"]) == 9
     for name, (difference, shown) in answer["models"].items():
         # Weights, record, gammas, targets; then losses and accuracy.
@@ -75,9 +89,10 @@ def free_ports(count):
     return ports
 
 
+@pytest.mark.slow
 @needs_tensorflow
 def test_workers_train_as_one_process(tmp_path):
-    script = HERE / "training_workers.py"
+    script = TESTS / "training_workers.py"
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     running = []
     for rank in range(2):
@@ -114,11 +129,11 @@ def test_workers_train_as_one_process(tmp_path):
 
 @pytest.mark.portable
 @pytest.mark.skipif(BACKEND != "jax", reason="devices of JAX")
-def test_devices_of_jax_train_every_model_as_one():
+def test_devices_of_jax_train_models_as_one():
     flags = os.environ.get("XLA_FLAGS", "")
     flags += " --xla_force_host_platform_device_count=2"
     done = subprocess.run(
-        [sys.executable, HERE / "training_devices.py"],
+        [sys.executable, TESTS / "training_devices.py"],
         capture_output=True,
         text=True,
         env={**ENVIRONMENT, "XLA_FLAGS": flags},
@@ -128,7 +143,7 @@ def test_devices_of_jax_train_every_model_as_one():
     assert answer.pop("devices") == 2
     assert answer.pop("validation") == 1
     assert "each batch must divide evenly" in answer.pop("uneven")
-    assert len(answer) == 9
+    assert len(answer) == 2
     for name, (difference, shown) in answer.items():
         assert difference < 1e-6, (name, difference)
         assert max(shown.values()) < 1e-6, (name, shown)
