@@ -88,7 +88,7 @@ def test_smoothing_profile_of_known_losses():
         kc.SmoothingProfileDisplay.from_losses(losses, num_classes=1)
     with pytest.raises(ValueError, match="`highest`"):
         kc.SmoothingProfileDisplay.from_losses(losses, highest=0.0)
-    with pytest.raises(ValueError, match="`ax` must be two axes"):
+    with pytest.raises(ValueError, match="`ax` must be 2 axes"):
         display.plot(mpl.figure.Figure().add_subplot())
 
 
