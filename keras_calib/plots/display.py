@@ -36,7 +36,7 @@ COLORS = (
 BLUE, ORANGE, GREEN, LIGHT_BLUE = COLORS[0], COLORS[1], COLORS[2], COLORS[5]
 GREY = "#999999"
 # One fewer than the colours: 42 curves before a pair comes again.
-DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
+_DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
 
 
 class Display:
@@ -123,7 +123,7 @@ def line_style(i: int) -> dict[str, Any]:
     """How the i-th of several lines is drawn, as options of matplotlib."""
     return {
         "color": COLORS[i % len(COLORS)],
-        "linestyle": DASHES[i % len(DASHES)],
+        "linestyle": _DASHES[i % len(_DASHES)],
         "linewidth": 1.5,
     }
 
