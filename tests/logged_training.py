@@ -47,12 +47,9 @@ def network(loss=None, rate=0.05, channels=3, layers=()):
         [keras.Input((4,)), *layers, keras.layers.Dense(channels)]
     )
     loss = kc.MbLS(**LOSS) if loss is None else loss
-    # To trace takes longer than these runs; JAX is slower without.
+    # To compile takes longer than these runs; JAX is slower without.
     jit = "auto" if BACKEND == "jax" else False
-    eager = BACKEND == "tensorflow"
-    model.compile(
-        keras.optimizers.SGD(rate), loss, jit_compile=jit, run_eagerly=eager
-    )
+    model.compile(keras.optimizers.SGD(rate), loss=loss, jit_compile=jit)
     return model
 
 

@@ -57,7 +57,6 @@ def test_what_cannot_be_written_does_not_end_training(tmp_path, monkeypatch):
     assert len(list(folder.iterdir())) == 2
 
 
-@portable
 def test_a_run_that_is_taken_up_replaces_the_rows_it_trains_anew(tmp_path):
     path = tmp_path / "runs" / "log.csv"
     first = logger(csv_path=path)

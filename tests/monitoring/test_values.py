@@ -72,7 +72,6 @@ def test_values_are_those_of_the_exact_functions():
     assert log.logged[-1].bins.weight.sum() == 24
 
 
-@portable
 def test_every_kind_of_data_gives_the_same():
     logs = [logger(data, batch_size=8) for data in kinds_of_data().values()]
     own = logger(batch_size=8)
@@ -131,7 +130,6 @@ def test_images_of_several_sizes_are_measured_together():
     assert values["cal_prediction_flips"] == np.mean(one != other)
 
 
-@portable
 def test_weights_and_ignored_labels_of_dense_outputs_count_as_in_ece():
     x = np.stack([X] * 5, axis=1)
     x = x + np.arange(5, dtype="float32")[:, None]
@@ -174,6 +172,7 @@ def test_a_model_of_one_channel_is_one_of_two_classes(activation):
     close(values["cal_inactive_share"], share)
 
 
+@pytest.mark.slow
 def test_half_precision_is_measured():
     keras.config.set_dtype_policy("mixed_float16")
     try:
@@ -239,7 +238,6 @@ def test_regularizer_histogram_by_hand():
             kc.regularizer_histogram(loss, [0] * 4, logits, limits=limits)
 
 
-@portable
 @pytest.mark.parametrize(
     "case",
     [c for c in LOSSES if c.name in ("MbLS", "CPC", "AdaptiveLabelSmoothing")],

@@ -16,7 +16,6 @@ def data(goldens):
     return goldens["in/m_over/labels"], goldens["in/m_over/probs"]
 
 
-@pytest.mark.portable
 def test_reliability_display_agrees_with_ece_and_its_metric(goldens):
     labels, probs = data(goldens)
     display = kc.ReliabilityDisplay.from_predictions(labels, probs)

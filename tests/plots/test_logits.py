@@ -14,7 +14,6 @@ from keras_calib.plots.windows import slide
 mpl.use("Agg")
 
 
-@pytest.mark.portable
 def test_confidence_display_counts_correct_and_wrong_apart():
     labels, logits = noisy_predictions(400, num_classes=5)
     display = kc.ConfidenceDisplay.from_predictions(
@@ -60,7 +59,6 @@ def test_confidence_display_is_the_same_from_metric_and_model():
         kc.ConfidenceDisplay.from_metric(kc.AURC())
 
 
-@pytest.mark.portable
 @pytest.mark.parametrize(
     ("from_logits", "weighted"), [(True, False), (False, True)]
 )

@@ -90,7 +90,6 @@ def test_the_mean_rank_of_errors_is_the_auroc_of_failures():
     assert abs(np.nanmean(display.rank) - mean) < 1e-9
 
 
-@pytest.mark.portable
 def test_logits_and_probabilities_give_the_same_display():
     labels, logits = scene()
     one = display_of(labels, softmax(logits))

@@ -63,7 +63,6 @@ def test_verdict_names_the_side(monkeypatch):
         assert made.results["model"]["verdict"]["headline"] == headline
 
 
-@pytest.mark.portable
 def test_few_errors_give_no_verdict_and_no_infinite_number():
     for n in (1, 100):
         logits = np.tile(np.array([[6.0, 0.0]], "float32"), (n, 1))
@@ -79,7 +78,6 @@ def test_few_errors_give_no_verdict_and_no_infinite_number():
         assert not re.search(r"\b(inf|nan)\b", text)
 
 
-@pytest.mark.portable
 def test_calibrated_column_is_of_the_calibrator():
     labels, logits = noisy_predictions()
     calibrator = kc.TemperatureScaling().fit(*noisy_predictions(seed=1))
@@ -101,7 +99,6 @@ def test_calibrated_column_is_of_the_calibrator():
     assert abs(other - after) < 1e-4
 
 
-@pytest.mark.portable
 def test_selector_is_judged_on_the_data():
     labels, logits = noisy_predictions(3000)
     held_out = noisy_predictions(3000, seed=1)
@@ -201,7 +198,6 @@ def test_report_asks_the_models_what_they_return(monkeypatch):
         kc.report(silent, (logits, labels), verbose=0)
 
 
-@pytest.mark.portable
 def test_pixels_and_weights_count_as_in_metrics(monkeypatch):
     results_alone(monkeypatch)
     labels, logits = noisy_predictions(240)
