@@ -26,7 +26,6 @@ import keras_calib as kc
 from keras_calib.monitoring.files import EpochTable
 
 mpl.use("Agg")
-portable = pytest.mark.portable
 needs_tensorflow = pytest.mark.skipif(
     BACKEND != "tensorflow", reason="reads with TensorFlow"
 )
