@@ -267,11 +267,10 @@ def _report(given: argparse.Namespace) -> None:
                 delta=given.delta,
                 **options,
             )
-    seen = [] if keys else None
     with blamed(" and ".join(part.flag for part in predictions)):
         report = report_of_batches(
             _names(given.predictions),
-            _batches(predictions, seen, given.quiet or given.out == "-"),
+            _batches(predictions, keys, given.quiet or given.out == "-"),
             ReadOptions(
                 first.file.from_logits, ignore_class=given.ignore_class
             ),
@@ -281,8 +280,6 @@ def _report(given: argparse.Namespace) -> None:
             num_bins=given.bins,
             title=given.title,
         )
-    if keys:
-        check_apart({**keys, first.flag: np.concatenate(seen)})
     if given.out == "-":
         sys.stdout.buffer.write(report.html.encode("utf-8"))
         sys.stdout.buffer.flush()
@@ -300,14 +297,15 @@ def _names(paths: Sequence[str]) -> list[str]:
 
 
 def _batches(
-    opened: list[GivenFile], keys: list | None, quiet: bool
+    opened: list[GivenFile], keys: dict[str, np.ndarray], quiet: bool
 ) -> Iterator[tuple]:
-    """Batches of all predictions; keys of the rows go into the list."""
+    """Batches of all predictions, which must be apart from other data."""
     first = opened[0].file
     row = next(first.batches(1))
     size = max(1, BLOCK // max(1, row.outputs.size))
     total = None if first.num_rows is None else -(-first.num_rows // size)
     parts = itertools.zip_longest(*[part.file.batches(size) for part in opened])
+    seen = []
     for rows in with_progress(parts, total, verbose=int(not quiet)):
         labels = getattr(rows[0], "labels", None)
         for part, other in zip(opened, rows, strict=True):
@@ -316,10 +314,13 @@ def _batches(
                     "all --predictions must have the same labels in the "
                     f"same order. Received: other ones in {part.flag}"
                 )
-        if keys is not None:
-            keys.append(row_keys(rows[0].outputs, first.from_logits))
+        if keys:
+            seen.append(row_keys(rows[0].outputs, first.from_logits))
         outputs = [other.outputs for other in rows]
         yield labels, outputs, rows[0].sample_weight, None
+    if keys:
+        # Before the page, which takes longest.
+        check_apart({**keys, opened[0].flag: np.concatenate(seen)})
 
 
 def _with_logits(
