@@ -27,7 +27,6 @@ from reporting import publish
 from scipy.stats import beta
 
 from keras_calib.selection.guarantees import METHODS
-from keras_calib.selection.guarantees import certify
 
 _NUM_FITS = flags.DEFINE_integer("num_fits", 2000, "Per row.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the data.")
@@ -117,9 +116,7 @@ def measure(of: Population, n: int, limit: float, fits: int, seed: int) -> dict:
         for name, (covered, risk) in results.items():
             passed = wrong <= limit * accepted
             if name != "plain":
-                passed = certify(
-                    accepted, wrong, risk=limit, delta=DELTA, method=name
-                )
+                passed = METHODS[name](accepted, wrong, limit, DELTA)
             reached = np.flatnonzero(passed)
             if len(reached):
                 covered[i] = coverage[reached[-1]]

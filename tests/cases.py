@@ -10,8 +10,8 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
+from loss_case import LossCase
 from loss_cases import LOSSES
-from loss_cases import LossCase
 from metric_cases import KINDS
 from metric_cases import METRICS
 from metric_cases import OTHER_METRICS

@@ -5,10 +5,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "invalid",
-    "warn",
-]
+__all__ = ["invalid", "type_error", "value_error", "warn"]
 
 
 _PACKAGE = str(Path(__file__).parents[1])
@@ -18,6 +15,16 @@ def invalid(rule: str, **received: Any) -> str:
     """One wording for the library: the rule, then the facts."""
     facts = ", ".join(f"{name}={value!r}" for name, value in received.items())
     return f"{rule}. Received: {facts}"
+
+
+def type_error(rule: str, **received: Any) -> TypeError:
+    """To raise where a thing is of the wrong kind."""
+    return TypeError(invalid(rule, **received))
+
+
+def value_error(rule: str, **received: Any) -> ValueError:
+    """To raise where a value breaks a rule."""
+    return ValueError(invalid(rule, **received))
 
 
 def warn(message: str) -> None:

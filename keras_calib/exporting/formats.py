@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.exporting.onnx_ops import HANDLERS
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.savedmodel import write_savedmodel
@@ -61,15 +61,10 @@ class FileFormat(NamedTuple):
 
 
 def format_of(path: Path, name: str | None) -> str:
-    """The format to write, by its name or by the ending of a path.
+    """The format to write, by the name that the user gives or by the ending.
 
-    Args:
-        path: Where to write.
-        name: What the user calls it, or None.
-
-    Raises:
-        ValueError: If the ending is of another format than the name, or of
-            one that is not written here.
+    Raises ValueError if the ending is of another format than the name, or of
+    one that is not written here.
     """
     ending = path.suffix.lower()
     meant = _ENDINGS.get(ending, name or "savedmodel")
@@ -82,20 +77,16 @@ def format_of(path: Path, name: str | None) -> str:
     elif ending in _FOREIGN:
         reason = f"files in {ending} are of a format that is not written"
     if reason is not None:
-        raise ValueError(
-            invalid(
-                "`path` must end in .onnx or .tflite, or be the name of a "
-                f"folder: {reason}",
-                path=str(path),
-            )
+        raise value_error(
+            "`path` must end in .onnx or .tflite, or be the name of a "
+            f"folder: {reason}",
+            path=str(path),
         )
     if name is not None and ending in _ENDINGS and meant != name:
-        raise ValueError(
-            invalid(
-                f"`path` must not end in {ending} unless `format` is {meant!r}",
-                path=str(path),
-                format=name,
-            )
+        raise value_error(
+            f"`path` must not end in {ending} unless `format` is {meant!r}",
+            path=str(path),
+            format=name,
         )
     return meant
 
@@ -103,9 +94,7 @@ def format_of(path: Path, name: str | None) -> str:
 def file_format(name: str) -> FileFormat:
     """The format of that name, ready to be used.
 
-    Raises:
-        ValueError: If there is no such format.
-        ImportError: If its packages are not installed.
+    Raises ValueError if there is none, ImportError if its packages are absent.
     """
     check_in("format", name, tuple(FORMATS))
     for package in FORMATS[name].packages:

@@ -1,6 +1,5 @@
-"""What a written file is asked: inputs, and what Keras answers to them."""
+"""Probes of a written file: inputs, answers of Keras, and tolerances."""
 
-import math
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -8,23 +7,22 @@ from typing import NamedTuple
 
 import keras
 import numpy as np
+from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.served_model import ServedModel
-from keras_calib.inputs.values import SUM_TOLERANCE
-from keras_calib.inputs.values import check_probabilities
 from keras_calib.numerics.arrays import shape_of
 
-__all__ = ["Probe", "either_way", "questions", "scales"]
+__all__ = ["Probe", "perturbation_bound", "probes", "scales"]
 
 # Two sizes for each axis that is open, so that it must be open in the file.
-_BATCHES, _SIDES = (3, 1), (32, 64)
-# Of samples with more numbers than this, such as maps of many classes.
-_LARGE, _FEW = 1_000_000, (2, 1)
-# How far one network's outputs differ between runtimes, relative to their
-# scale: by rounding that adds up over the layers.
-_ROUNDING = {"float32": 1e-5, "half": 1e-2}
+_SIZES = (2, 32), (1, 64)
+# How far answers may be off, and how far one network's outputs differ between
+# runtimes by rounding that adds up over the layers, relative to their scale.
+# In float32, and in half precision.
+_TOLERANCE = 1e-3, 5e-2
+_ROUNDING = 1e-5, 1e-2
 # A probability is rounded to this at best, next to 1.
 _LAST_PLACE = 2.0**-23
 # A class so far below the largest logit has probability 0 in float32.
@@ -37,19 +35,18 @@ class Probe(NamedTuple):
     Attributes:
         signature: Name of the signature.
         inputs: Arrays by name.
-        expected: What Keras answers: arrays by name.
-        movement: How far `logits` move if what the network returns is rounded
-            otherwise, `(batch, ..., num_classes)` or one number: across the
-            edge of a bin, or by much where a probability is next to 1.
+        expected: Keras' answers: arrays by name.
+        tolerance: How far `logits`, `probabilities`, `confidence` and `score`
+            may be off, arrays by name.
     """
 
     signature: str
     inputs: dict[str, np.ndarray]
     expected: dict[str, np.ndarray]
-    movement: np.ndarray
+    tolerance: dict[str, np.ndarray]
 
 
-def questions(
+def probes(
     served: ServedModel,
     sample_inputs: Any = None,
     images: ImageReader | None = None,
@@ -58,6 +55,8 @@ def questions(
 ) -> Iterator[Probe]:
     """Batches of two sizes for every signature that a file has, one at a time.
 
+    Maps of many classes are large: keep none of them.
+
     Args:
         served: The model.
         sample_inputs: Inputs as the model takes them, or None for random
@@ -65,62 +64,49 @@ def questions(
         images: What reads encoded images, if the file will.
         client_logits: Whether the file takes logits that a client computed.
 
-    Yields:
-        Questions; maps of many classes are large, so keep none of them.
-
     Raises:
         ValueError: If `sample_inputs` is not what the model takes, the model
             fails on random inputs, or its probabilities do not sum to 1.
     """
     rng = np.random.default_rng(0)
-    sizes = list(zip(_batch_sizes(served), _SIDES, strict=True))
     random = sample_inputs is None
     if random:
-        batches = (_random_inputs(served, rng, *size) for size in sizes)
+        batches = (_random_inputs(served, rng, *size) for size in _SIZES)
     else:
         given = _read_samples(served, sample_inputs)
         batches = (given, {k: v[:1] for k, v in given.items()})
+    network = served.from_logits, served.computes_in_half
     for inputs in batches:
         try:
             outputs = served.outputs(inputs)
         except Exception as error:
             if not random:
                 raise
-            raise ValueError(
-                invalid(
-                    "`sample_inputs` must be given: the model fails on "
-                    "random inputs",
-                    error=str(error)[:200],
-                )
+            raise value_error(
+                "`sample_inputs` must be given: the model fails on "
+                "random inputs",
+                error=str(error)[:200],
             ) from error
-        yield _about("serving_default", served, inputs, outputs)
-    for size in sizes if client_logits else ():
+        yield _probe("serving_default", inputs, served, outputs, *network)
+    for size in _SIZES if client_logits else ():
         shape = _with_sides(served.logits_shape, *size)
         logits = 3 * rng.standard_normal(shape, "float32")
-        expected = served.answers_of_logits(logits)
-        still = np.zeros((), "float32")
-        yield Probe("serving_logits", {"logits": logits}, expected, still)
+        inputs = {"logits": logits}
+        yield _probe("serving_logits", inputs, served, logits, True, False)
     if images is not None:
         encoded = _encoded_images(images.shape, rng)
         for files in (encoded, encoded[:1]):
-            inputs = {images.input_name: images.read(files)}
-            outputs = served.outputs(inputs)
-            named = {"image_bytes": files}
-            yield _about("serving_bytes", served, named, outputs)
+            outputs = served.outputs({images.input_name: images.read(files)})
+            inputs = {"image_bytes": files}
+            yield _probe("serving_bytes", inputs, served, outputs, *network)
 
 
 def scales(logits: np.ndarray) -> np.ndarray:
-    """What the rounding of each logit is relative to.
+    """What the rounding of each of these logits is relative to.
 
     Its own size, or that of the largest logit of its row, or of most rows;
     among classes whose probability is not 0, so that the -1e9 of a class that
     is masked says nothing about the others.
-
-    Args:
-        logits: Array `(..., num_classes)`.
-
-    Returns:
-        Numbers > 0 of that shape.
     """
     finite = np.isfinite(logits)
     sizes = np.where(finite, np.abs(logits), np.float32(0))
@@ -131,75 +117,63 @@ def scales(logits: np.ndarray) -> np.ndarray:
     return np.maximum(sizes, np.maximum(of_row, of_most))
 
 
-def either_way(
-    function: Callable[[np.ndarray], np.ndarray],
-    values: np.ndarray,
+def perturbation_bound(
+    answer: Callable[[np.ndarray], dict[str, np.ndarray]],
+    outputs: np.ndarray,
     steps: np.ndarray,
-) -> np.ndarray:
-    """How far a function moves where each value is moved up or down.
+    here: dict[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """How far the answers `here` move where network outputs round otherwise.
 
-    Args:
-        function: Of `values`, for example logits to scores.
-        values: Array of any shape.
-        steps: How far to move them, of that shape.
-
-    Returns:
-        Distances >= 0, of the shape of what `function` returns.
+    By much across the edge of a bin of a calibrator, and where a probability
+    is next to 1. The largest output of a row moves against the others, by a
+    step up and a step down, which moves its confidence most.
     """
-    up = np.random.default_rng(0).integers(2, size=values.shape, dtype="bool")
-    steps = np.where(up, steps, -steps)
-    here = function(values)
+    largest = outputs == outputs.max(axis=-1, keepdims=True)
+    steps = np.where(largest, steps, -steps)
+    up, down = answer(outputs + steps), answer(outputs - steps)
     with np.errstate(invalid="ignore"):
-        distances = np.abs(function(values + steps) - here)
-        distances += np.abs(function(values - steps) - here)
-    return np.nan_to_num(distances, copy=False, posinf=np.inf)
-
-
-def _about(
-    signature: str, served: ServedModel, inputs: dict, outputs: Any
-) -> Probe:
-    outputs = keras.ops.cast(outputs, "float32")
-    outputs = keras.ops.convert_to_numpy(outputs)
-    if not served.from_logits:
-        check_probabilities(outputs, "y_pred")
-        _check_one_of_several(outputs)
-    expected = served.answers(outputs)
-    rounding = _ROUNDING["half" if served.computes_in_half else "float32"]
-
-    def logits_of(values):
-        if not served.from_logits:
-            values = np.clip(values, 0.0, 1.0)
-        # Moved by the rounding of half precision, sums are off 1: none counts.
-        counts = np.zeros(values.shape[:-1], bool)
-        return served.logits(values.astype("float32", copy=False), counts)
-
-    if served.from_logits:
-        steps = rounding * scales(outputs)
-    else:
-        steps = rounding * outputs + _LAST_PLACE
-    movement = either_way(logits_of, outputs, steps)
-    return Probe(signature, inputs, expected, movement)
-
-
-def _check_one_of_several(probs: np.ndarray) -> None:
-    """Raises where the classes do not exclude each other."""
-    sums = probs.sum(axis=-1)
-    if probs.shape[-1] > 1 and np.any(np.abs(sums - 1) > SUM_TOLERANCE):
-        raise ValueError(
-            invalid(
-                "`model` must return probabilities that sum to 1 over the "
-                "classes; models of several labels are not classifiers",
-                smallest_sum=float(sums.min()),
-                largest_sum=float(sums.max()),
+        return {
+            name: np.nan_to_num(
+                np.abs(up[name] - value) + np.abs(down[name] - value),
+                posinf=np.inf,
             )
-        )
+            for name, value in here.items()
+            if value.dtype.kind == "f"
+        }
 
 
-def _batch_sizes(served: ServedModel) -> tuple[int, int]:
-    shapes = [tensor.shape for tensor in served.inputs.values()]
-    shapes.append(served.logits_shape)
-    largest = max(math.prod(_with_sides(s, 1, max(_SIDES))) for s in shapes)
-    return _BATCHES if largest <= _LARGE else _FEW
+def _probe(
+    signature: str,
+    inputs: dict[str, np.ndarray],
+    served: ServedModel,
+    outputs: Any,
+    from_logits: bool,
+    half: bool,
+) -> Probe:
+    outputs = ops.convert_to_numpy(ops.cast(outputs, "float32"))
+    expected = served.answers(outputs, from_logits)
+    steps = _ROUNDING[half] * scales(outputs)
+    if not from_logits:
+        steps = _ROUNDING[half] * outputs + _LAST_PLACE
+
+    def rounded(moved):
+        if not from_logits:
+            moved = np.clip(moved, 0.0, 1.0)
+        # Sums that rounding moves off 1 are not judged.
+        nowhere = np.zeros(moved.shape[:-1], bool)
+        return served.answers(moved, from_logits, nowhere)
+
+    units = {
+        "logits": scales(expected["logits"]),
+        "score": np.maximum(np.abs(expected["score"]), 1.0),
+    }
+    bounds = perturbation_bound(rounded, outputs, steps, expected)
+    tolerance = {
+        name: bound + _TOLERANCE[half] * units.get(name, 1.0)
+        for name, bound in bounds.items()
+    }
+    return Probe(signature, inputs, expected, tolerance)
 
 
 def _with_sides(shape: tuple, batch: int, side: int) -> list[int]:
@@ -218,17 +192,15 @@ def _random_inputs(
         elif dtype == "uint8":
             values = rng.integers(256, size=shape)
         elif dtype == "string":
-            raise ValueError(
-                invalid(
-                    "`sample_inputs` must be given for a model of strings",
-                    sample_inputs=None,
-                )
+            raise value_error(
+                "`sample_inputs` must be given for a model of strings",
+                sample_inputs=None,
             )
         else:
             # Ids that every table has.
             values = rng.integers(2, size=shape)
-        values = keras.ops.convert_to_tensor(values, dtype=dtype)
-        inputs[name] = keras.ops.convert_to_numpy(values)
+        values = ops.convert_to_tensor(values, dtype=dtype)
+        inputs[name] = ops.convert_to_numpy(values)
     return inputs
 
 
@@ -237,38 +209,34 @@ def _read_samples(served: ServedModel, samples: Any) -> dict[str, np.ndarray]:
     if isinstance(samples, dict) and set(samples) == set(served.inputs):
         flat = [samples[name] for name in served.inputs]
     if flat is None:
-        raise ValueError(
-            invalid(
-                "`sample_inputs` must have the structure of the model's "
-                "inputs, of arrays",
-                sample_inputs=type(samples).__name__,
-                inputs=list(served.inputs),
-            )
-        )
-    flat = [np.asarray(x) for x in flat]
-    lengths = [len(x) if x.ndim else 0 for x in flat]
-    if len(set(lengths)) != 1 or not lengths[0]:
-        raise ValueError(
-            invalid(
-                "`sample_inputs` must hold as many samples of each input, and "
-                "at least one",
-                shapes=[x.shape for x in flat],
-            )
+        raise value_error(
+            "`sample_inputs` must have the structure of the model's "
+            "inputs, of arrays",
+            sample_inputs=type(samples).__name__,
+            inputs=list(served.inputs),
         )
     inputs = {}
     for (name, tensor), x in zip(served.inputs.items(), flat, strict=True):
-        if x.ndim != len(tensor.shape):
-            raise ValueError(
-                invalid(
-                    "`sample_inputs` must have the axes of the model's inputs, "
-                    "the batch among them",
-                    input=name,
-                    shape=x.shape,
-                    expected=shape_of(tensor),
-                )
-            )
         dtype = keras.backend.standardize_dtype(tensor.dtype)
+        x = np.asarray(x)
         inputs[name] = x if dtype == "string" else x.astype(dtype)
+    shapes = {name: x.shape for name, x in inputs.items()}
+    wanted = {name: shape_of(x) for name, x in served.inputs.items()}
+    counts = {shape[:1] for shape in shapes.values()}
+    # Keras would add an axis that a client has to send.
+    if (
+        len(counts) > 1
+        or not counts.isdisjoint([(), (0,)])
+        or any(
+            len(shapes[name]) != len(shape) for name, shape in wanted.items()
+        )
+    ):
+        raise value_error(
+            "`sample_inputs` must have the axes of the model's inputs, "
+            "and as many samples of each, at least one",
+            shapes=shapes,
+            expected=wanted,
+        )
     return inputs
 
 

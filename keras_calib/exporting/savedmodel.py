@@ -8,11 +8,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import shape_of
+from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = ["ImageReader", "write_savedmodel"]
 
@@ -43,43 +45,35 @@ class ImageReader:
         size: tuple[int, int] | None,
     ):
         if not callable(preprocessing):
-            raise TypeError(
-                invalid(
-                    "`image_preprocessing` must be a function or layer of "
-                    "images, such as keras.layers.Rescaling(1 / 255)",
-                    image_preprocessing=preprocessing,
-                )
+            raise type_error(
+                "`image_preprocessing` must be a function or layer of "
+                "images, such as keras.layers.Rescaling(1 / 255)",
+                image_preprocessing=preprocessing,
             )
         shapes = [shape_of(tensor) for tensor in served.inputs.values()]
         if len(shapes) != 1 or len(shapes[0]) != 4:
-            raise ValueError(
-                invalid(
-                    "`image_preprocessing` needs a model with one input "
-                    "(batch, height, width, channels)",
-                    shapes=shapes,
-                )
+            raise value_error(
+                "`image_preprocessing` needs a model with one input "
+                "(batch, height, width, channels)",
+                shapes=shapes,
             )
         ((name, tensor),) = served.inputs.items()
         size = shapes[0][1:3] if size is None else size
         if np.shape(size) != (2,) or None in size:
-            raise ValueError(
-                invalid(
-                    "`image_size` must be a height and a width; the model "
-                    "gives them only if its input has a fixed size",
-                    image_size=size,
-                    shape=shapes[0],
-                )
+            raise value_error(
+                "`image_size` must be a height and a width; the model "
+                "gives them only if its input has a fixed size",
+                image_size=size,
+                shape=shapes[0],
             )
         size = tuple(size)
         for side in size:
             check_integer("image_size", side, 1)
         if shapes[0][-1] not in (1, 3, 4):
-            raise ValueError(
-                invalid(
-                    "`image_preprocessing` needs a model with 1, 3 or 4 "
-                    "channels last",
-                    shape=shapes[0],
-                )
+            raise value_error(
+                "`image_preprocessing` needs a model with 1, 3 or 4 "
+                "channels last",
+                shape=shapes[0],
             )
         self.input_name = name
         self.shape = (*size, shapes[0][-1])
@@ -88,12 +82,10 @@ class ImageReader:
         # Once here: a layer makes its variables outside of the traced graph.
         given = shape_of(self._prepare(ops.zeros((1, *self.shape))))
         if not fits(given, shapes[0]):
-            raise ValueError(
-                invalid(
-                    "`image_preprocessing` must return what the model takes",
-                    returned=given,
-                    taken=shapes[0],
-                )
+            raise value_error(
+                "`image_preprocessing` must return what the model takes",
+                returned=given,
+                taken=shapes[0],
             )
 
     def read(self, encoded: Any) -> Any:
@@ -127,15 +119,9 @@ class ImageReader:
 def write_savedmodel(
     served: ServedModel, path: Path, images: ImageReader | None = None
 ) -> None:
-    """Writes the folder of a SavedModel.
+    """Writes the folder of a SavedModel, with a reader of images or without.
 
-    Args:
-        served: What to write.
-        path: Folder to make.
-        images: What reads encoded images, or None for no such signature.
-
-    Raises:
-        ValueError: If the model calls Python, which no other process can.
+    Raises ValueError if the model calls Python, which no other process can.
     """
     import tensorflow as tf
 
@@ -158,7 +144,9 @@ def write_savedmodel(
     )
     archive.add_endpoint(
         "serving_logits",
-        served.answer_logits,
+        lambda logits: served.selector(
+            to_model_logits(logits, from_logits=True)
+        ),
         [tf.TensorSpec(served.logits_shape, tf.float32, name="logits")],
     )
     if images is not None:
@@ -186,12 +174,10 @@ def _check_no_python(path: Path) -> None:
         # Those of the graph and of its functions.
         names = {op.name for op in meta.meta_info_def.stripped_op_list.op}
         if names & _PYTHON_OPS:
-            raise ValueError(
-                invalid(
-                    "`model` must not call Python (tf.numpy_function, "
-                    "tf.py_function), which no other process can",
-                    operations=sorted(names & _PYTHON_OPS),
-                )
+            raise value_error(
+                "`model` must not call Python (tf.numpy_function, "
+                "tf.py_function), which no other process can",
+                operations=sorted(names & _PYTHON_OPS),
             )
 
 

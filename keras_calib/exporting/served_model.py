@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection import SelectiveClassifier
 
@@ -27,28 +27,20 @@ _MADE_UP = re.compile(r"(keras_tensor|input_layer)(_\d+)?")
 
 
 def check_served(network: keras.Model) -> None:
-    """Raises unless a model can be served.
-
-    Raises:
-        ValueError: If the model has no fixed inputs or several outputs.
-    """
+    """Raises ValueError unless a model has fixed inputs and one output."""
     if not getattr(network, "inputs", None):
-        raise ValueError(
-            invalid(
-                "`model` must have fixed inputs: a functional model, or a "
-                "sequential one that is built. Of a subclass of `keras.Model` "
-                "make one: `inputs = keras.Input(shape)`, then "
-                "`keras.Model(inputs, model(inputs))`",
-                model=type(network).__name__,
-            )
+        raise value_error(
+            "`model` must have fixed inputs: a functional model, or a "
+            "sequential one that is built. Of a subclass of `keras.Model` "
+            "make one: `inputs = keras.Input(shape)`, then "
+            "`keras.Model(inputs, model(inputs))`",
+            model=type(network).__name__,
         )
     if len(network.outputs) != 1:
-        raise ValueError(
-            invalid(
-                "`model` must have one output; choose the one to serve: "
-                "`keras.Model(model.inputs, model.outputs[0])`",
-                outputs=list(network.output_names),
-            )
+        raise value_error(
+            "`model` must have one output; choose the one to serve: "
+            "`keras.Model(model.inputs, model.outputs[0])`",
+            outputs=list(network.output_names),
         )
 
 
@@ -59,9 +51,6 @@ class ServedModel:
         network: The user's model, with fixed inputs and one output.
         selector: What answers of its logits.
         from_logits: Whether the model returns logits.
-
-    Raises:
-        ValueError: If the model has no fixed inputs or several outputs.
     """
 
     def __init__(
@@ -88,8 +77,8 @@ class ServedModel:
                 _input_names(self.structure), flat, strict=True
             )
         }
-        outputs = self._call(self.inputs)
-        self.model = keras.Model(self.inputs, self._answer(outputs))
+        logits = to_model_logits(self._call(self.inputs), from_logits)
+        self.model = keras.Model(self.inputs, selector(logits))
 
     @property
     def logits_shape(self) -> tuple:
@@ -110,29 +99,20 @@ class ServedModel:
         """What the network returns of inputs by name."""
         return self._call(inputs, training=False)
 
-    def answers(self, outputs: Any) -> dict[str, np.ndarray]:
-        """The named outputs that Keras makes of those of the network."""
-        return _to_numpy(self._answer(outputs))
-
-    def logits(self, outputs: Any, counts: Any = None) -> np.ndarray:
-        """The `logits` that Keras makes of what the network returns.
+    def answers(
+        self, outputs: Any, from_logits: bool | None = None, counts: Any = None
+    ) -> dict[str, np.ndarray]:
+        """The named outputs that Keras makes of those of the network.
 
         Args:
-            outputs: As the network returns them.
+            outputs: Array `(batch, ..., num_classes)`.
+            from_logits: Whether these are logits; None as of the network.
             counts: Where they are judged, as in `to_model_logits`.
         """
-        logits = to_model_logits(outputs, self.from_logits, counts)
-        if self.selector.calibrator is not None:
-            logits = self.selector.calibrator(logits)
-        return ops.convert_to_numpy(logits)
-
-    def answer_logits(self, logits: Any) -> dict:
-        """The named outputs of what the network would return as logits."""
-        return self.selector(to_model_logits(logits, from_logits=True))
-
-    def answers_of_logits(self, logits: np.ndarray) -> dict[str, np.ndarray]:
-        """What Keras says of logits, as arrays."""
-        return _to_numpy(self.answer_logits(ops.convert_to_tensor(logits)))
+        if from_logits is None:
+            from_logits = self.from_logits
+        answers = self.selector(to_model_logits(outputs, from_logits, counts))
+        return {k: ops.convert_to_numpy(v) for k, v in answers.items()}
 
     def _call(self, inputs: dict, **options: Any) -> Any:
         # Some models return their one output in a dict or list.
@@ -140,9 +120,6 @@ class ServedModel:
             self.network(self.pack(inputs), **options)
         )
         return outputs
-
-    def _answer(self, outputs: Any) -> dict:
-        return self.selector(to_model_logits(outputs, self.from_logits))
 
 
 def _computes_in_half(layer: keras.layers.Layer) -> bool:
@@ -173,7 +150,3 @@ def _client_name(name: str) -> str:
     if taken or not name[0].isalpha():
         name = "input_" + name.lstrip("_")
     return name
-
-
-def _to_numpy(answers: dict) -> dict[str, np.ndarray]:
-    return {k: ops.convert_to_numpy(v) for k, v in answers.items()}

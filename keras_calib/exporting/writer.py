@@ -13,13 +13,15 @@ from typing import Any
 import keras
 
 from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import scratch_folder
 from keras_calib.calibrators import Calibrator
 from keras_calib.exporting.formats import FileFormat
 from keras_calib.exporting.formats import file_format
 from keras_calib.exporting.formats import format_of
 from keras_calib.exporting.probes import Probe
-from keras_calib.exporting.probes import questions
+from keras_calib.exporting.probes import probes
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.exporting.served_model import check_served
@@ -127,8 +129,8 @@ def export(
     path = _read_path(path)
     made = file_format(format_of(path, format))
     if not isinstance(model, keras.Model):
-        raise TypeError(
-            invalid("`model` must be a Keras model", model=type(model).__name__)
+        raise type_error(
+            "`model` must be a Keras model", model=type(model).__name__
         )
     selector = _read_selector(calibrator, selector)
     _check_calibrated_once(model, selector.calibrator)
@@ -136,23 +138,23 @@ def export(
     served = ServedModel(model, selector, reads_logits(model, from_logits))
     images = _read_images(served, made, image_preprocessing, image_size)
     with _exact_float32():
-        asked = questions(
+        found = probes(
             served,
             sample_inputs,
             images,
             client_logits=made.name == "savedmodel",
         )
         # The first before anything is written: what it refuses is cheap here.
-        asked = itertools.chain([next(asked)], asked)
-        _write_whole(served, path, made, images, asked)
+        found = itertools.chain([next(found)], found)
+        _write_whole(served, path, made, images, found)
     return path
 
 
 def _read_path(path: Any) -> Path:
     # A Path has lost one of the two slashes.
     if re.match(r"[A-Za-z][\w+.-]+:/", os.fspath(path)):
-        raise ValueError(
-            invalid("`path` must be of a local file system", path=str(path))
+        raise value_error(
+            "`path` must be of a local file system", path=str(path)
         )
     path = Path(path).expanduser()
     if path.exists() or path.is_symlink():
@@ -161,7 +163,7 @@ def _read_path(path: Any) -> Path:
 
 
 def _exists(path: Path) -> ValueError:
-    return ValueError(invalid("`path` must not exist", path=str(path)))
+    return value_error("`path` must not exist", path=str(path))
 
 
 @contextlib.contextmanager
@@ -181,11 +183,9 @@ def _exact_float32() -> Iterator[None]:
 def _read_selector(calibrator: Any, selector: Any) -> SelectiveClassifier:
     if calibrator is not None:
         if not isinstance(calibrator, Calibrator):
-            raise TypeError(
-                invalid(
-                    "`calibrator` must be a Calibrator",
-                    calibrator=type(calibrator).__name__,
-                )
+            raise type_error(
+                "`calibrator` must be a Calibrator",
+                calibrator=type(calibrator).__name__,
             )
         calibrator.check_fitted()
     if selector is None:
@@ -193,23 +193,19 @@ def _read_selector(calibrator: Any, selector: Any) -> SelectiveClassifier:
             calibrator=calibrator, threshold=-float("inf")
         )
     if not isinstance(selector, SelectiveClassifier):
-        raise TypeError(
-            invalid(
-                "`selector` must be a SelectiveClassifier",
-                selector=type(selector).__name__,
-            )
+        raise type_error(
+            "`selector` must be a SelectiveClassifier",
+            selector=type(selector).__name__,
         )
     selector.check_fitted()
     if isinstance(selector.calibrator, Calibrator):
         selector.calibrator.check_fitted()
     if calibrator is not None and calibrator is not selector.calibrator:
-        raise ValueError(
-            invalid(
-                "`calibrator` must be that of `selector`, whose threshold is "
-                "for its logits; leave `calibrator` out",
-                calibrator=type(calibrator).__name__,
-                selector_calibrator=type(selector.calibrator).__name__,
-            )
+        raise value_error(
+            "`calibrator` must be that of `selector`, whose threshold is "
+            "for its logits; leave `calibrator` out",
+            calibrator=type(calibrator).__name__,
+            selector_calibrator=type(selector.calibrator).__name__,
         )
     return selector
 
@@ -221,13 +217,11 @@ def _check_calibrated_once(model: keras.Model, calibrator: Any) -> None:
     known = {id(variable) for variable in model.variables}
     applied = any(id(variable) in known for variable in calibrator.variables)
     if applied or isinstance(last, Calibrator):
-        raise ValueError(
-            invalid(
-                "`model` must be the network alone, without the calibrator; "
-                "or leave `calibrator` out",
-                calibrator=type(calibrator).__name__,
-                last_layer=type(last).__name__,
-            )
+        raise value_error(
+            "`model` must be the network alone, without the calibrator; "
+            "or leave `calibrator` out",
+            calibrator=type(calibrator).__name__,
+            last_layer=type(last).__name__,
         )
 
 
@@ -242,19 +236,14 @@ def _read_images(
 ) -> ImageReader | None:
     if preprocessing is None:
         if size is not None:
-            raise ValueError(
-                invalid(
-                    "`image_size` needs `image_preprocessing`", image_size=size
-                )
+            raise value_error(
+                "`image_size` needs `image_preprocessing`", image_size=size
             )
         return None
     if made.name != "savedmodel":
-        raise ValueError(
-            invalid(
-                "`image_preprocessing` needs a SavedModel, which can decode "
-                "images",
-                format=made.name,
-            )
+        raise value_error(
+            "`image_preprocessing` needs a SavedModel, which can decode images",
+            format=made.name,
         )
     return ImageReader(served, preprocessing, size)
 
@@ -264,7 +253,7 @@ def _write_whole(
     path: Path,
     made: FileFormat,
     images: ImageReader | None,
-    asked: Iterable[Probe],
+    probes: Iterable[Probe],
 ) -> None:
     # Into a folder beside it, then renamed: a crash leaves no half model.
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -280,7 +269,7 @@ def _write_whole(
             signatures = made.load(written)
         except Exception as error:
             raise _failed(made, "loaded", error) from error
-        check_answers(served, signatures, asked)
+        check_answers(signatures, probes, served.selector.threshold)
         _move(written, path)
 
 

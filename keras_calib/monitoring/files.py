@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
 from keras_calib.backend.locks import PathLock
 from keras_calib.backend.optional import tensorflow as tf
@@ -25,17 +26,8 @@ __all__ = ["EpochFiles", "EpochTable", "EventFile"]
 class EpochFiles:
     """All files of a logger, opened as training begins.
 
-    Args:
-        names: Of the values.
-        prefix: Of the names of what is drawn.
-        csv_path: Of an `EpochTable`, or None.
-        log_dir: Of an `EventFile`, or None.
-        picture_dir: Folder for PNG files, or None.
-
-    Raises:
-        ImportError: If a package is not installed that one of them needs.
-        OSError: If one of them cannot be written.
-        RuntimeError: If another process writes the table.
+    Those whose path is None are not written. Raises ImportError, OSError and
+    RuntimeError as `CalibrationLogger` says.
     """
 
     def __init__(
@@ -78,14 +70,22 @@ class EpochFiles:
         """
         png = None
         if self._draws and entry.bins is not None:
-            png = self._tried(entry, _diagram, entry)
+            png = self._tried(
+                entry,
+                lambda: ReliabilityDisplay(
+                    entry.bins, name=f"epoch {entry.epoch}"
+                ).to_png(),
+            )
         if self._table is not None:
             self._tried(entry, self._table.put, entry.epoch, entry.values)
         if self._pictures is not None and png is not None:
-            path = self._picture(f"{entry.epoch:04d}")
-            self._tried(entry, _write, path, png)
+            self._tried(entry, self._put_picture, entry.epoch, png)
         if self._events is not None:
             self._tried(entry, self._events.put, entry, png)
+
+    def _put_picture(self, epoch: int, png: bytes) -> None:
+        with replacing(self._picture(f"{epoch:04d}")) as file:
+            file.write(png)
 
     def close(self) -> None:
         """Ends the files."""
@@ -112,32 +112,13 @@ class EpochFiles:
             return None
 
 
-def _write(path: Path, content: bytes) -> None:
-    with replacing(path) as file:
-        file.write(content)
-
-
-def _diagram(entry: LoggedEpoch) -> bytes:
-    name = f"epoch {entry.epoch}"
-    return ReliabilityDisplay(entry.bins, name=name).to_png()
-
-
 class EpochTable:
     """A CSV file with one row per epoch, whole at any time.
 
     Each change writes the file anew beside the old one and puts it in its
     place: whoever is killed leaves the one or the other. Until `close` the
-    file is kept for this process.
-
-    Args:
-        path: Of the file; one that is there is continued.
-        columns: Names after `epoch`.
-
-    Raises:
-        OSError: If the file cannot be written.
-        RuntimeError: If another process that runs writes the file.
-        ValueError: If the file that is there has other columns, or an epoch
-            that is no number.
+    file is kept for this process. One that is there is continued; ValueError
+    if it has other columns, or an epoch that is no number.
     """
 
     def __init__(self, path: Any, columns: list[str]):
@@ -176,24 +157,20 @@ class EpochTable:
             found = list(reader.fieldnames or [])
             rows = list(reader)
         if found not in ([], self.columns):
-            raise ValueError(
-                invalid(
-                    "`csv_path` must be a new file, or one that this logger "
-                    f"wrote with the columns {self.columns}",
-                    csv_path=str(self.path),
-                    columns=found,
-                )
+            raise value_error(
+                "`csv_path` must be a new file, or one that this logger "
+                f"wrote with the columns {self.columns}",
+                csv_path=str(self.path),
+                columns=found,
             )
         for line, row in enumerate(rows, start=2):
             if not row["epoch"].isdecimal():
-                raise ValueError(
-                    invalid(
-                        "`csv_path` must have the number of an epoch in each "
-                        "row; mend it, or name a new file",
-                        csv_path=str(self.path),
-                        line=line,
-                        epoch=row["epoch"],
-                    )
+                raise value_error(
+                    "`csv_path` must have the number of an epoch in each "
+                    "row; mend it, or name a new file",
+                    csv_path=str(self.path),
+                    line=line,
+                    epoch=row["epoch"],
                 )
         return rows
 
@@ -206,19 +183,11 @@ class EpochTable:
 
 
 class EventFile:
-    """A file of events that TensorBoard reads.
+    """A file of events that TensorBoard reads, in a folder.
 
     The records are put together here: `tf.summary.scalar` and its siblings
     need the package of TensorBoard, and running TensorFlow's operations
     would take the memory of an accelerator on which another backend trains.
-
-    Args:
-        log_dir: Folder for the file, made if it is not there.
-        prefix: Of the names of the image and the histogram.
-
-    Raises:
-        ImportError: If TensorFlow is not installed.
-        OSError: If nothing can be written there.
     """
 
     def __init__(self, log_dir: Any, prefix: str = ""):
@@ -242,31 +211,20 @@ class EventFile:
     def put(self, entry: LoggedEpoch, png: bytes | None) -> None:
         """Everything of an epoch."""
         for name, value in entry.values.items():
-            self.scalar(name, value, entry.epoch)
-        if png is not None:
-            self.image(f"{self._prefix}reliability", png, entry.epoch)
+            self._put(name, np.float32(value), entry.epoch, "scalars", 1)
         if entry.regularizer is not None:
             counts, edges, _ = entry.regularizer
+            bars = np.stack([edges[:-1], edges[1:], counts], axis=-1)
             name = f"{self._prefix}regularizer"
-            self.histogram(name, counts, edges, entry.epoch)
+            bars = bars.astype("float64")
+            self._put(name, bars, entry.epoch, "histograms", 2)
+        if png is not None:
+            width, height = struct.unpack(">II", png[16:24])
+            parts = [str(width).encode(), str(height).encode(), png]
+            name = f"{self._prefix}reliability"
+            parts = np.array(parts, object)
+            self._put(name, parts, entry.epoch, "images", 3)
         self._file.flush()
-
-    def scalar(self, tag: str, value: float, step: int) -> None:
-        """A number, a point of a curve over the steps."""
-        self._put(tag, np.float32(value), step, "scalars", 1)
-
-    def histogram(
-        self, tag: str, counts: np.ndarray, edges: np.ndarray, step: int
-    ) -> None:
-        """Counts `(num_bins,)` between edges `(num_bins + 1,)`."""
-        rows = np.stack([edges[:-1], edges[1:], counts], axis=-1)
-        self._put(tag, rows.astype("float64"), step, "histograms", 2)
-
-    def image(self, tag: str, png: bytes, step: int) -> None:
-        """The bytes of a PNG file."""
-        width, height = struct.unpack(">II", png[16:24])
-        parts = [str(width).encode(), str(height).encode(), png]
-        self._put(tag, np.array(parts, object), step, "images", 3)
 
     def close(self) -> None:
         """Ends the file."""

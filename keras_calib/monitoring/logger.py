@@ -7,9 +7,11 @@ from typing import Any
 
 import keras
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import neighbours
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
 from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import ECE
@@ -17,13 +19,11 @@ from keras_calib.metrics import CalibrationMetrics
 from keras_calib.metrics.binned import BinnedMetric
 from keras_calib.monitoring.evaluation import DatasetEvaluator
 from keras_calib.monitoring.evaluation import LoggedEpoch
-from keras_calib.monitoring.evaluation import LoggerReading
 from keras_calib.monitoring.evaluation import Measured
 from keras_calib.monitoring.evaluation import flips
 from keras_calib.monitoring.files import EpochFiles
 from keras_calib.predictions.batches import check_data
 from keras_calib.predictions.batches import check_reread
-from keras_calib.predictions.outputs import choose_output
 from keras_calib.predictions.outputs import loss_of
 from keras_calib.predictions.outputs import read_as
 from keras_calib.training.multi_worker import is_chief
@@ -191,17 +191,17 @@ class CalibrationLogger(keras.callbacks.Callback):
         self.picture_dir = picture_dir
         self.logged: list[LoggedEpoch] = []
         # What is not known before the model: made as training begins.
-        self._meter = self._before = self._files = None
+        self._evaluator = self._before = self._files = None
         # Unknown names and numbers out of range are told of here.
-        self._measured_by(LoggerReading(False, -1, None, False))
+        self._evaluator_of(ReadOptions())
 
     def on_train_begin(self, logs=None):
         """Measures the first batch, and opens the files."""
         self.logged, self._before = [], None
-        self._meter = self._meter_of(self.model)
+        self._evaluator = self._evaluator_of(*self._read(self.model))
         first = self._measure(1)
         names = [self.prefix + name for name in first.values]
-        if self._meter.loss is not None:
+        if self._evaluator.loss is not None:
             names.append(self.prefix + _INACTIVE)
         if self.count_flips:
             names.append(self.prefix + _FLIPS)
@@ -226,13 +226,11 @@ class CalibrationLogger(keras.callbacks.Callback):
         logs = {} if logs is None else logs
         taken = sorted(set(values) & set(logs))
         if taken:
-            raise ValueError(
-                invalid(
-                    "`prefix` must keep the names of the logger apart from "
-                    "those of training and of other callbacks",
-                    prefix=self.prefix,
-                    names=taken,
-                )
+            raise value_error(
+                "`prefix` must keep the names of the logger apart from "
+                "those of training and of other callbacks",
+                prefix=self.prefix,
+                names=taken,
             )
         logs.update(values)
         entry = LoggedEpoch(epoch, values, found.bins, found.regularizer)
@@ -244,57 +242,56 @@ class CalibrationLogger(keras.callbacks.Callback):
         self._files.close()
 
     def _measure(self, num_batches: int | None = None) -> Measured:
-        return self._meter.measure(
-            self.model, self.data, self.batch_size, num_batches, self.output
+        return self._evaluator.measure(
+            self.model, self.data, self.batch_size, num_batches
         )
 
-    def _meter_of(self, model: keras.Model) -> DatasetEvaluator:
-        compiled = loss_of(model, choose_output(model, self.output))
+    def _read(self, model: keras.Model) -> tuple[ReadOptions, Any]:
+        """How the model is read, and the loss to follow."""
+        options = read_as(
+            model, self.from_logits, self.ignore_class, self.output
+        )
+        compiled = loss_of(model, options.output)
         loss = self.loss
         if loss is None and isinstance(compiled, PerSampleLoss):
             # What a record of training says is not known of `data`.
             loss = None if compiled.needs_penalty_mask else compiled
         told = compiled if isinstance(compiled, keras.losses.Loss) else loss
         axis = getattr(told, "axis", None)
-        read = read_as(model, self.from_logits, self.ignore_class, self.output)
-        ignore_class = read.ignore_class
+        ignore_class = options.ignore_class
         if ignore_class is None:
             ignore_class = getattr(told, "ignore_class", None)
-        reading = LoggerReading(
-            read.from_logits,
-            -1 if axis is None else axis,
-            ignore_class,
-            getattr(told, "takes_objectness", False),
+        options = options._replace(
+            axis=-1 if axis is None else axis,
+            ignore_class=ignore_class,
+            objectness=getattr(told, "takes_objectness", False),
         )
-        return self._measured_by(reading, loss)
+        return options, loss
 
-    def _measured_by(
-        self, reading: LoggerReading, loss: Any = None
+    def _evaluator_of(
+        self, options: ReadOptions, loss: Any = None
     ) -> DatasetEvaluator:
-        options = reading._asdict()
+        reading = options.of_metric()
         names = [x for x in self.metrics if isinstance(x, str)]
         metrics = [x for x in self.metrics if not isinstance(x, str)]
         for metric in metrics:
             if not isinstance(metric, keras.metrics.Metric):
-                raise TypeError(
-                    invalid(
-                        "`metrics` must be names or Keras metrics",
-                        metric=metric,
-                    )
+                raise type_error(
+                    "`metrics` must be names or Keras metrics", metric=metric
                 )
         if names:
-            table = CalibrationMetrics(names, num_bins=self.num_bins, **options)
+            table = CalibrationMetrics(names, num_bins=self.num_bins, **reading)
             metrics.insert(0, table)
         binned = (BinnedMetric, CalibrationMetrics)
         diagram = next((x for x in metrics if isinstance(x, binned)), None)
         draws = self.log_dir is not None or self.picture_dir is not None
         if diagram is None and draws:
-            diagram = ECE(num_bins=self.num_bins, **options)
+            diagram = ECE(num_bins=self.num_bins, **reading)
         return DatasetEvaluator(
             metrics,
             diagram,
             loss,
-            reading,
+            options,
             histogram=self.histogram,
             remembers=self.count_flips,
         )
@@ -312,11 +309,9 @@ class CalibrationLogger(keras.callbacks.Callback):
     def _check_order(self, names: list[str]) -> None:
         for callback in neighbours(self)[0]:
             if getattr(callback, "monitor", None) in names:
-                raise ValueError(
-                    invalid(
-                        "`CalibrationLogger` must come before the callbacks "
-                        "that monitor its values",
-                        first=type(callback).__name__,
-                        monitor=callback.monitor,
-                    )
+                raise value_error(
+                    "`CalibrationLogger` must come before the callbacks "
+                    "that monitor its values",
+                    first=type(callback).__name__,
+                    monitor=callback.monitor,
                 )

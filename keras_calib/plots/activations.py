@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.analysis.activation_maps import class_activations
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.inputs.values import check_ids
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.plots.display import BLUE
@@ -93,6 +93,7 @@ class ClassActivationDisplay(Display):
         height, width = self.maps.shape[1:]
         side = min(max(1.9 * height / width, 1.0), 4.0)
         self._size = max(1.9 * len(self.images), 2.4), 2.0 * side + 1.4
+        self._panels = (2 * len(self.images),)
 
     @classmethod
     def from_model(
@@ -159,12 +160,10 @@ class ClassActivationDisplay(Display):
     def _check(self) -> None:
         count, shapes = len(self.images), {x.shape[:2] for x in self.images}
         if {self.maps.shape[1:]} != shapes or len(self.maps) != count:
-            raise ValueError(
-                invalid(
-                    "`maps` must be one map for each image, of its height and "
-                    "width",
-                    **{"maps.shape": self.maps.shape, "images": count},
-                )
+            raise value_error(
+                "`maps` must be one map for each image, of its height and "
+                "width",
+                **{"maps.shape": self.maps.shape, "images": count},
             )
         num_classes = self.probs.shape[-1] if self.probs.ndim == 2 else None
         for name, value, shape in (
@@ -175,11 +174,9 @@ class ClassActivationDisplay(Display):
         ):
             if value is not None and value.shape != shape:
                 meaning = _SHAPES.get(name, "(n,)")
-                raise ValueError(
-                    invalid(
-                        f"`{name}` must have shape {meaning} for n images",
-                        **{f"{name}.shape": value.shape, "images": count},
-                    )
+                raise value_error(
+                    f"`{name}` must have shape {meaning} for n images",
+                    **{f"{name}.shape": value.shape, "images": count},
                 )
         check_ids(self.classes, num_classes, "classes")
         if self.labels is not None:
@@ -187,12 +184,10 @@ class ClassActivationDisplay(Display):
         if self.class_names is not None and (
             len(self.class_names) != num_classes
         ):
-            raise ValueError(
-                invalid(
-                    "`class_names` must be one name for each class",
-                    class_names=len(self.class_names),
-                    num_classes=num_classes,
-                )
+            raise value_error(
+                "`class_names` must be one name for each class",
+                class_names=len(self.class_names),
+                num_classes=num_classes,
             )
 
     def _axes(self, figure: Any) -> list:
@@ -200,10 +195,6 @@ class ClassActivationDisplay(Display):
         return [ax for column in grid.T for ax in column]
 
     def _draw(self, *axes: Any) -> None:
-        if len(axes) != 2 * len(self.images):
-            raise ValueError(
-                invalid("`ax` must be two axes for each image", ax=len(axes))
-            )
         for i, image in enumerate(self.images):
             above, below = axes[2 * i : 2 * i + 2]
             show(above, image, cmap="gray", vmin=0.0, vmax=1.0)

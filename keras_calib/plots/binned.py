@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
 from keras_calib.formulas.bins import BinSums
 from keras_calib.functional.binned import equal_width_bins
 from keras_calib.metrics.binned import ECE
@@ -113,11 +113,9 @@ class BinnedDisplay(Display):
             TypeError: If `metric` is another one.
         """
         if not isinstance(metric, BinnedMetric | CalibrationMetrics):
-            raise TypeError(
-                invalid(
-                    "`metric` must be `ECE`, another metric of equal-width "
-                    "bins, or `CalibrationMetrics`",
-                    metric=type(metric).__name__,
-                )
+            raise type_error(
+                "`metric` must be `ECE`, another metric of equal-width "
+                "bins, or `CalibrationMetrics`",
+                metric=type(metric).__name__,
             )
         return cls(metric.bins(), **options)

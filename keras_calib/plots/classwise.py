@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.functional.classwise import ClasswiseBins
 from keras_calib.functional.classwise import classwise_bins
 from keras_calib.inputs.checks import check_integer
@@ -75,23 +75,20 @@ class ClasswiseReliabilityDisplay(Display):
         if not self.classes or not all(
             0 <= k < num_classes for k in self.classes
         ):
-            raise ValueError(
-                invalid(
-                    "`classes` must be ids of classes of the model",
-                    classes=self.classes,
-                    num_classes=num_classes,
-                )
+            raise value_error(
+                "`classes` must be ids of classes of the model",
+                classes=self.classes,
+                num_classes=num_classes,
             )
         if class_names is not None and len(class_names) != num_classes:
-            raise ValueError(
-                invalid(
-                    "`class_names` must have a name for each class",
-                    names=len(class_names),
-                    num_classes=num_classes,
-                )
+            raise value_error(
+                "`class_names` must have a name for each class",
+                names=len(class_names),
+                num_classes=num_classes,
             )
         self.class_names = class_names
         self.name = name
+        self._panels = (len(self.classes),)
         self._columns = min(4, len(self.classes))
         rows = -(-len(self.classes) // self._columns)
         self._size = (max(2.2 * self._columns + 0.4, 3.6), 2.2 * rows + 0.8)
@@ -149,14 +146,11 @@ class ClasswiseReliabilityDisplay(Display):
             model: A Keras model.
             data: As in `Calibrator.fit_on`.
             num_bins: Number of bins of each class.
-            from_logits: Whether the model returns logits; None takes it from
-                the loss that the model was compiled with.
-            ignore_class: Class id that does not count; None takes it from
-                that loss.
-            output: Name or position of the output, for a model that has
-                several.
-            batch_size: Size of the batches of arrays.
-            steps: How many batches, at most; None for all.
+            from_logits: As in `ReliabilityDisplay.from_model`.
+            ignore_class: As in `ReliabilityDisplay.from_model`.
+            output: As in `ReliabilityDisplay.from_model`.
+            batch_size: As in `ReliabilityDisplay.from_model`.
+            steps: As in `ReliabilityDisplay.from_model`.
             **options: Of the class, such as `class_names`.
         """
         reading = read_as(model, from_logits, ignore_class, output)
@@ -191,14 +185,6 @@ class ClasswiseReliabilityDisplay(Display):
         return list(below)
 
     def _draw(self, *axes: Any) -> None:
-        if len(axes) != len(self.classes):
-            raise ValueError(
-                invalid(
-                    "`ax` must be as many axes as classes",
-                    axes=len(axes),
-                    classes=len(self.classes),
-                )
-            )
         width = 0.8 / self.bins.weight.shape[-1]
         for ax, k in zip(axes, self.classes, strict=True):
             weight = self.bins.weight[k]

@@ -5,19 +5,20 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_integer
 from keras_calib.plots.texts import plain
 
 __all__ = [
     "BLUE",
     "COLORS",
-    "DASHES",
     "Display",
     "GREEN",
     "GREY",
     "LIGHT_BLUE",
     "ORANGE",
     "figure_and_canvas",
+    "line_style",
     "titled",
 ]
 
@@ -35,7 +36,7 @@ COLORS = (
 BLUE, ORANGE, GREEN, LIGHT_BLUE = COLORS[0], COLORS[1], COLORS[2], COLORS[5]
 GREY = "#999999"
 # One fewer than the colours: 42 curves before a pair comes again.
-DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
+_DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
 
 
 class Display:
@@ -45,8 +46,9 @@ class Display:
     panel.
     """
 
-    # Inches of a figure of its own.
+    # Inches of a figure of its own, and how many panels it may have.
     _size: tuple[float, float] = (5.6, 4.2)
+    _panels: tuple[int, ...] = (1,)
 
     def plot(self, ax: Any = None) -> "Display":
         """Draws on axes, and returns self.
@@ -65,7 +67,11 @@ class Display:
         if ax is None:
             figure = _pyplot().figure(figsize=self._size, layout="constrained")
             return self._on(self._axes(figure))
-        return self._on(list(ax) if _is_several(ax) else [ax])
+        axes = [ax] if hasattr(ax, "figure") else list(ax)
+        if len(axes) not in self._panels:
+            panels = " or ".join(map(str, self._panels))
+            raise value_error(f"`ax` must be {panels} axes", ax=len(axes))
+        return self._on(axes)
 
     def to_png(self, dpi: int = 100) -> bytes:
         """The picture as a PNG file, in bytes.
@@ -113,17 +119,22 @@ class Display:
         raise NotImplementedError
 
 
+def line_style(i: int) -> dict[str, Any]:
+    """How the i-th of several lines is drawn, as options of matplotlib."""
+    return {
+        "color": COLORS[i % len(COLORS)],
+        "linestyle": _DASHES[i % len(_DASHES)],
+        "linewidth": 1.5,
+    }
+
+
 def titled(name: str | None, text: str) -> str:
     """A title below the name of a model, if it has one."""
     return text if name is None else f"{plain(name)}\n{text}"
 
 
 def figure_and_canvas() -> tuple[type, type]:
-    """matplotlib's classes to draw with into a file, without pyplot.
-
-    Raises:
-        ImportError: If matplotlib is not installed.
-    """
+    """matplotlib's classes to draw with into a file, without pyplot."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -138,7 +149,3 @@ def _pyplot() -> Any:
     except ImportError as error:
         raise ImportError(_ABSENT) from error
     return plt
-
-
-def _is_several(ax: Any) -> bool:
-    return not hasattr(ax, "figure")

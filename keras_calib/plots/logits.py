@@ -7,7 +7,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas.scores import p_norm
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_at_least
@@ -16,10 +16,9 @@ from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.softmax import is_wrong
 from keras_calib.numerics.softmax import top1
 from keras_calib.plots.display import BLUE
-from keras_calib.plots.display import COLORS
-from keras_calib.plots.display import DASHES
 from keras_calib.plots.display import ORANGE
 from keras_calib.plots.display import Display
+from keras_calib.plots.display import line_style
 from keras_calib.plots.display import titled
 from keras_calib.plots.windows import draw_windows
 from keras_calib.plots.windows import slide
@@ -141,7 +140,7 @@ class MaxLogitDisplay(_LogitDisplay):
         name: str | None = None,
     ):
         if not 0.0 < width <= 1.0:
-            raise ValueError(invalid("`width` must be in (0, 1]", width=width))
+            raise value_error("`width` must be in (0, 1]", width=width)
         super().__init__(labels, logits, ignore_class=ignore_class, name=name)
         self.width = width
         self.max_logit = self.outcomes.logits.max(-1)
@@ -158,8 +157,8 @@ class MaxLogitDisplay(_LogitDisplay):
         )
 
     def _draw(self, ax: Any) -> None:
-        draw_windows(ax, self.correct, BLUE, "-", "correct")
-        draw_windows(ax, self.wrong, ORANGE, "--", "wrong")
+        draw_windows(ax, self.correct, "correct", **line_style(0))
+        draw_windows(ax, self.wrong, "wrong", **line_style(1))
         ax.set(
             xlim=(0, 1),
             xlabel="confidence (probability of the predicted class)",
@@ -216,9 +215,7 @@ class NormalizedLogitDisplay(_LogitDisplay):
         inside = ends.ndim == 1 and len(ends) > 1
         inside = inside and ends[0] >= 0.0 and ends[-1] <= 1.0
         if not inside or not (np.diff(ends) > 0).all():
-            raise ValueError(
-                invalid("`edges` must ascend in [0, 1]", edges=edges)
-            )
+            raise value_error("`edges` must ascend in [0, 1]", edges=edges)
         super().__init__(labels, logits, ignore_class=ignore_class, name=name)
         self.p = p
         self.edges = ends
@@ -240,13 +237,7 @@ class NormalizedLogitDisplay(_LogitDisplay):
 
     def _draw(self, ax: Any) -> None:
         for i, ((low, high), line) in enumerate(self.lines.items()):
-            draw_windows(
-                ax,
-                line,
-                COLORS[i % len(COLORS)],
-                DASHES[i % len(DASHES)],
-                f"{low:g} to {high:g}",
-            )
+            draw_windows(ax, line, f"{low:g} to {high:g}", **line_style(i))
         ax.set(
             xlabel="largest logit",
             ylabel=f"largest logit over the {self.p:g}-norm",
@@ -286,6 +277,7 @@ class SortedLogitsDisplay(_LogitDisplay):
     """
 
     _size = (10.0, 3.6)
+    _panels = (3,)
 
     def __init__(
         self,
@@ -317,8 +309,6 @@ class SortedLogitsDisplay(_LogitDisplay):
 
     def _draw(self, *axes: Any) -> None:
         values = self.values()
-        if len(axes) != len(values):
-            raise ValueError(invalid("`ax` must be three axes", ax=len(axes)))
         places = np.arange(1, self.sorted.shape[-1] + 1)
         wrong = self.outcomes.wrong
         for ax, (what, array) in zip(axes, values.items(), strict=True):

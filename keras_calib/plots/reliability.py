@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.intervals import clopper_pearson
@@ -46,6 +46,7 @@ class ReliabilityDisplay(BinnedDisplay):
     """
 
     _size = (4.8, 5.6)
+    _panels = (1, 2)
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class ReliabilityDisplay(BinnedDisplay):
         zoom: float | None = None,
     ):
         if zoom is not None and not 0.0 < zoom < 1.0:
-            raise ValueError(invalid("`zoom` must be in (0, 1)", zoom=zoom))
+            raise value_error("`zoom` must be in (0, 1)", zoom=zoom)
         super().__init__(sums, name=name)
         self.zoom = zoom
         self.ece = float(calibration_error(sums))

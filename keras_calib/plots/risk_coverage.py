@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.formulas.risk_coverage import RiskCoverageCurve
 from keras_calib.functional.risk_coverage import aurc
@@ -12,9 +13,8 @@ from keras_calib.functional.risk_coverage import risk_coverage_curve
 from keras_calib.inputs.top_label import top_label
 from keras_calib.metrics.histogram import HistogramMetric
 from keras_calib.metrics.table import CalibrationMetrics
-from keras_calib.plots.display import COLORS
-from keras_calib.plots.display import DASHES
 from keras_calib.plots.display import Display
+from keras_calib.plots.display import line_style
 from keras_calib.plots.texts import plain
 from keras_calib.predictions.batches import check_reread
 from keras_calib.predictions.collect import seen
@@ -102,17 +102,15 @@ class RiskCoverageDisplay(Display):
                 model.
         """
         if band and sample_weight is not None:
-            raise ValueError(
-                invalid(
-                    "`band` must be False with `sample_weight`: the interval "
-                    "is of a number of samples",
-                    band=band,
-                )
+            raise value_error(
+                "`band` must be False with `sample_weight`: the interval "
+                "is of a number of samples",
+                band=band,
             )
         models = probs if isinstance(probs, dict) else {"model": probs}
         if not models:
-            raise ValueError(
-                invalid("`probs` must hold a model's predictions", probs=probs)
+            raise value_error(
+                "`probs` must hold a model's predictions", probs=probs
             )
         options = {
             "from_logits": from_logits,
@@ -154,14 +152,11 @@ class RiskCoverageDisplay(Display):
         Args:
             models: A Keras model, or a dict of them by name.
             data: As in `Calibrator.fit_on`; read once for each model.
-            from_logits: Whether the models return logits; None takes it
-                from the losses that they were compiled with.
-            ignore_class: Class id that does not count; None takes it from
-                those losses.
-            output: Name or position of the output, for models that have
-                several.
-            batch_size: Size of the batches of arrays.
-            steps: How many batches, at most; None for all.
+            from_logits: As in `ReliabilityDisplay.from_model`.
+            ignore_class: As in `ReliabilityDisplay.from_model`.
+            output: As in `ReliabilityDisplay.from_model`.
+            batch_size: As in `ReliabilityDisplay.from_model`.
+            steps: As in `ReliabilityDisplay.from_model`.
             band: As in `from_metric`.
             points: As in the class.
         """
@@ -207,12 +202,10 @@ class RiskCoverageDisplay(Display):
             metrics = {"model": metrics}
         for metric in metrics.values():
             if not isinstance(metric, HistogramMetric | CalibrationMetrics):
-                raise TypeError(
-                    invalid(
-                        "`metrics` must be `AURC`, another metric of a "
-                        "ranking, or `CalibrationMetrics`",
-                        metric=type(metric).__name__,
-                    )
+                raise type_error(
+                    "`metrics` must be `AURC`, another metric of a "
+                    "ranking, or `CalibrationMetrics`",
+                    metric=type(metric).__name__,
                 )
         counts = {}
         if band:
@@ -227,14 +220,9 @@ class RiskCoverageDisplay(Display):
     def _draw(self, ax: Any) -> None:
         highest, bands = 0.0, self.bands
         for i, (name, curve) in enumerate(self.curves.items()):
-            ax.plot(
-                curve.coverage,
-                curve.risk,
-                color=COLORS[i % len(COLORS)],
-                linestyle=DASHES[i % len(DASHES)],
-                linewidth=1.5,
-                label=f"{plain(name)} (AURC {1000 * self.values[name]:.2f}e-3)",
-            )
+            value = f"AURC {1000 * self.values[name]:.2f}e-3"
+            label, style = f"{plain(name)} ({value})", line_style(i)
+            ax.plot(curve.coverage, curve.risk, label=label, **style)
             # The first few samples swing between 0 and 1.
             settled = curve.coverage >= min(0.05, curve.coverage[-1])
             highest = max(highest, float(curve.risk[settled].max()))
@@ -244,7 +232,7 @@ class RiskCoverageDisplay(Display):
                     curve.coverage,
                     low,
                     high,
-                    color=COLORS[i % len(COLORS)],
+                    color=style["color"],
                     alpha=0.2,
                     linewidth=0,
                     label="95 % interval" if i == 0 else None,
@@ -295,11 +283,9 @@ def _count(metric: Any) -> int:
         count = sums.weight.sum()
         if count == sums.squared_weight.sum():
             return int(count)
-    raise ValueError(
-        invalid(
-            "`band` needs `CalibrationMetrics` that saw samples of weight 1",
-            metric=type(metric).__name__,
-        )
+    raise value_error(
+        "`band` needs `CalibrationMetrics` that saw samples of weight 1",
+        metric=type(metric).__name__,
     )
 
 

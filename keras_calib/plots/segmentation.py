@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.arrays import as_array
@@ -81,15 +81,12 @@ class SegmentationDisplay(Display):
         if image is not None:
             image = as_picture("image", image)
             if image.shape[:2] != confidence.shape:
-                raise ValueError(
-                    invalid(
-                        "`image` must have the height and width of the "
-                        "predictions",
-                        **{
-                            "image.shape": image.shape,
-                            "predictions": confidence.shape,
-                        },
-                    )
+                raise value_error(
+                    "`image` must have the height and width of the predictions",
+                    **{
+                        "image.shape": image.shape,
+                        "predictions": confidence.shape,
+                    },
                 )
         self.image = image
         self.confidence = confidence
@@ -98,6 +95,8 @@ class SegmentationDisplay(Display):
         self.rank = rank
         self.reliability = reliability
         self.name = name
+        # Counts may be left out.
+        self._panels = (self._num_maps + 1, self._num_maps + 2)
         height, width = confidence.shape
         side = min(max(3.0 * height / width, 2.0), 6.0)
         self._size = 3.0 * self._num_maps + 3.6, max(side + 1.2, 4.0)
@@ -132,12 +131,10 @@ class SegmentationDisplay(Display):
         """
         probs = as_array(probs, "probs")
         if probs.ndim != 3:
-            raise ValueError(
-                invalid(
-                    "`probs` must have shape (height, width, num_classes), of "
-                    "one image",
-                    **{"probs.shape": probs.shape},
-                )
+            raise value_error(
+                "`probs` must have shape (height, width, num_classes), of "
+                "one image",
+                **{"probs.shape": probs.shape},
             )
         reading = {"from_logits": from_logits, "ignore_class": ignore_class}
         read = standardize_arrays(labels, probs, drop=False, **reading)
@@ -215,14 +212,6 @@ class SegmentationDisplay(Display):
 
     def _draw(self, *axes: Any) -> None:
         maps, bars = axes[: self._num_maps], axes[self._num_maps :]
-        if len(bars) not in (1, 2):
-            raise ValueError(
-                invalid(
-                    f"`ax` must be {self._num_maps + 1} or "
-                    f"{self._num_maps + 2} axes",
-                    ax=len(axes),
-                )
-            )
         *first, confidence, errors, ranks = maps
         for ax in first:
             show(ax, self.image, cmap="gray", vmin=0.0, vmax=1.0)

@@ -7,17 +7,17 @@ import numpy as np
 from keras import ops
 
 from keras_calib.analysis.regularizers import effective_labels
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.plots.display import COLORS
 from keras_calib.plots.display import GREY
 from keras_calib.plots.display import Display
-from keras_calib.plots.step_curves import NUM_POINTS
-from keras_calib.plots.step_curves import draw_curves
-from keras_calib.plots.step_curves import named_losses
-from keras_calib.plots.step_curves import read_each
+from keras_calib.plots.loss_curves import NUM_POINTS
+from keras_calib.plots.loss_curves import draw_curves
+from keras_calib.plots.loss_curves import named_losses
+from keras_calib.plots.loss_curves import read_each
 from keras_calib.plots.texts import plain
 
 __all__ = ["EffectiveLabelsDisplay", "SmoothingProfileDisplay"]
@@ -69,12 +69,10 @@ class EffectiveLabelsDisplay(Display):
             **self.effective,
         }.items():
             if self.probs.ndim != 1 or np.shape(x)[:1] != self.probs.shape:
-                raise ValueError(
-                    invalid(
-                        f"`{what}` and `probs` must have one entry per class",
-                        probs=self.probs.shape,
-                        **{what: np.shape(x)},
-                    )
+                raise value_error(
+                    f"`{what}` and `probs` must have one entry per class",
+                    probs=self.probs.shape,
+                    **{what: np.shape(x)},
                 )
         self._size = (max(4.0, 0.9 * len(self.probs) + 1.5), 3.6)
 
@@ -98,11 +96,9 @@ class EffectiveLabelsDisplay(Display):
         """
         logits = np.asarray(logits, "float32")
         if logits.ndim != 1:
-            raise ValueError(
-                invalid(
-                    "`logits` must have shape (num_classes,)",
-                    **{"logits.shape": logits.shape},
-                )
+            raise value_error(
+                "`logits` must have shape (num_classes,)",
+                **{"logits.shape": logits.shape},
             )
         labels, rows = np.array([label], "int32"), logits[None]
         found = {
@@ -168,6 +164,7 @@ class SmoothingProfileDisplay(Display):
     """
 
     _size = (8.4, 3.6)
+    _panels = (2,)
 
     def __init__(
         self,
@@ -221,8 +218,6 @@ class SmoothingProfileDisplay(Display):
         return list(figure.subplots(1, 2))
 
     def _draw(self, *axes: Any) -> None:
-        if len(axes) != 2:
-            raise ValueError(invalid("`ax` must be two axes", ax=len(axes)))
         for ax, curves, title in (
             (axes[0], self.predicted, "taken off the predicted class"),
             (axes[1], self.other, "added to each other class"),

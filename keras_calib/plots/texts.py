@@ -31,14 +31,7 @@ def printable(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A text that matplotlib draws letter by letter, on one line.
-
-    Args:
-        text: Any text.
-
-    Returns:
-        The text, printable, short enough and without formulas.
-    """
+    """A text that matplotlib draws letter by letter, on one line."""
     text = printable(str(text)).replace("\t", " ").replace("\n", " ")
     if len(text) > _LONGEST:
         text = text[: _LONGEST - 1] + "…"

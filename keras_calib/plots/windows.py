@@ -1,5 +1,6 @@
 """Means and deviations in a window that slides."""
 
+from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -10,13 +11,9 @@ __all__ = ["Windows", "draw_windows", "slide"]
 
 
 class Windows(NamedTuple):
-    """What lies in each window, `(num_windows,)`.
+    """What lies in each window, arrays `(num_windows,)`.
 
-    Attributes:
-        center: Middle of the window.
-        mean: Mean of the values, NaN where there are too few.
-        deviation: Standard deviation of the values, likewise.
-        count: Number of values.
+    The mean and the standard deviation are NaN where there are too few values.
     """
 
     center: np.ndarray
@@ -34,12 +31,8 @@ def slide(
 ) -> Windows:
     """Mean and deviation of the values whose places are in each window.
 
-    Args:
-        places: Where each value is, `(n,)`.
-        values: Values `(n,)`.
-        centers: Middles of the windows, `(num_windows,)`.
-        width: Of a window, both ends inside.
-        at_least: Number of values below which there is no mean.
+    Windows of a width around the centers, both ends inside; of fewer than
+    `at_least` values there is no mean.
     """
     order = np.argsort(places, kind="stable")
     places, values = places[order], values[order].astype("float64")
@@ -66,22 +59,15 @@ def slide(
     )
 
 
-def draw_windows(
-    ax: object, windows: Windows, color: str, style: object, label: str
-) -> None:
+def draw_windows(ax: Any, windows: Windows, label: str, **style: Any) -> None:
     """A line of the means in a band of the deviations."""
-    low, high = (
-        windows.mean - windows.deviation,
-        windows.mean + windows.deviation,
-    )
+    mean, deviation = windows.mean, windows.deviation
     ax.fill_between(
-        windows.center, low, high, color=color, alpha=0.2, linewidth=0
-    )
-    ax.plot(
         windows.center,
-        windows.mean,
-        color=color,
-        linestyle=style,
-        linewidth=1.5,
-        label=label,
+        mean - deviation,
+        mean + deviation,
+        color=style["color"],
+        alpha=0.2,
+        linewidth=0,
     )
+    ax.plot(windows.center, mean, label=label, **style)

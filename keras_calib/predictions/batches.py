@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import keras
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.replicas import shared_by_replicas
 from keras_calib.backend.replicas import warn_of_differences
 from keras_calib.inputs.checks import check_integer
@@ -33,6 +34,7 @@ __all__ = [
     "predict_batch",
     "predict_batches",
     "split_index",
+    "with_progress",
 ]
 
 
@@ -55,21 +57,15 @@ class Batch(NamedTuple):
 
 
 def split_index(y: Any) -> tuple[Any, Any]:
-    """Labels and index of `{"label", "index"}`; of plain labels, no index.
-
-    Raises:
-        ValueError: If `y` is a dict of other keys.
-    """
+    """Labels and index of `{"label", "index"}`; of plain labels, no index."""
     if not isinstance(y, dict):
         return y, None
     if set(y) != {"label", "index"}:
-        raise ValueError(
-            invalid(
-                '`y` must be labels, or a dict {"label": labels, '
-                '"index": numbers of the examples}; of a model of several '
-                "outputs, `output` names the one to read",
-                keys=sorted(map(str, y)),
-            )
+        raise value_error(
+            '`y` must be labels, or a dict {"label": labels, '
+            '"index": numbers of the examples}; of a model of several '
+            "outputs, `output` names the one to read",
+            keys=sorted(map(str, y)),
         )
     return y["label"], y["index"]
 
@@ -77,13 +73,7 @@ def split_index(y: Any) -> tuple[Any, Any]:
 def check_data(
     data: Any, batch_size: int = 32, steps: int | None = None
 ) -> None:
-    """Raises unless `batches_of` takes these.
-
-    Raises:
-        TypeError: If `data` is no data set.
-        ValueError: If it has no end and `steps` is None, or arrays differ in
-            length.
-    """
+    """Raises TypeError or ValueError unless `batches_of` takes these."""
     check_integer("batch_size", batch_size, 1)
     if steps is not None:
         check_integer("steps", steps, 1)
@@ -91,18 +81,12 @@ def check_data(
 
 
 def check_reread(name: str, data: Any) -> None:
-    """Raises if a data set can be read once only.
-
-    Raises:
-        ValueError: If it is an iterator, such as a generator.
-    """
+    """Raises ValueError if a data set can be read once only."""
     if isinstance(data, Iterator):
-        raise ValueError(
-            invalid(
-                f"`{name}` must be data that can be read again and again, "
-                "not an iterator",
-                **{name: type(data).__name__},
-            )
+        raise value_error(
+            f"`{name}` must be data that can be read again and again, "
+            "not an iterator",
+            **{name: type(data).__name__},
         )
 
 
@@ -121,7 +105,7 @@ def batches_of(
     steps: int | None = None,
     output: ChosenOutput | None = None,
 ) -> Iterator[Batch]:
-    """The batches of a data set, once through.
+    """The batches of a data set, once through, without empty ones.
 
     Args:
         data: Arrays as a tuple `(x, y)` or `(x, y, sample_weight)`, cut into
@@ -132,11 +116,7 @@ def batches_of(
             several outputs.
         batch_size: Size of the batches of arrays.
         steps: How many batches, at most; None for all.
-        output: Whose labels and weights are taken where there are those of
-            several outputs.
-
-    Yields:
-        Batches without outputs. Empty ones are left out.
+        output: Whose labels and weights are taken of several outputs.
 
     Raises:
         TypeError: If `data` is none of these.
@@ -162,12 +142,10 @@ def batches_of(
             y, weight = output.of(y, "y"), output.of(weight, "sample_weight")
         y, _ = split_index(y)
         if getattr(y, "ndim", None) == 0 or isinstance(y, int | float | str):
-            raise ValueError(
-                invalid(
-                    "`data` must give batches, not single examples: "
-                    "`batch` of a `tf.data.Dataset` makes them",
-                    **{"y.shape": ()},
-                )
+            raise value_error(
+                "`data` must give batches, not single examples: "
+                "`batch` of a `tf.data.Dataset` makes them",
+                **{"y.shape": ()},
             )
         if length(x):
             yield Batch(x, y, index, weight)
@@ -189,18 +167,14 @@ def predict_batches(
     Args:
         model: A Keras model.
         data: As in `batches_of`.
-        batch_size: Size of the batches of arrays.
-        steps: How many batches, at most; None for all.
+        batch_size: As in `batches_of`.
+        steps: As in `batches_of`.
         output: Name or position of the output to read, for a model that has
             several.
 
-    Yields:
-        Batches with outputs.
-
     Raises:
-        TypeError: As `batches_of`, and if the model has several outputs and
-            none is named.
-        ValueError: As `batches_of`, and if there is no such output.
+        TypeError: If the model has several outputs and none is named.
+        ValueError: If there is no such output.
     """
     chosen = choose_output(model, output)
     warn_of_differences(model)
@@ -211,11 +185,7 @@ def predict_batches(
 def predict_batch(
     model: keras.Model, batch: Batch, output: ChosenOutput | None = None
 ) -> Batch:
-    """A batch with what a model predicts in inference mode.
-
-    Raises:
-        TypeError: If the model has several outputs and none is named.
-    """
+    """A batch with what a model predicts in inference mode."""
     count, inputs = length(batch.inputs), batch.inputs
     if type(model).predict_on_batch is keras.Model.predict_on_batch:
         # Else every replica predicts all: a model that prepares its inputs
@@ -230,12 +200,10 @@ def predict_batch(
         (outputs,) = keras.tree.flatten(outputs)
     outputs = to_numpy(outputs)
     if outputs.ndim == 0 or len(outputs) < count:
-        raise ValueError(
-            invalid(
-                "the model must return a row of outputs for each example",
-                examples=count,
-                **{"outputs.shape": outputs.shape},
-            )
+        raise value_error(
+            "the model must return a row of outputs for each example",
+            examples=count,
+            **{"outputs.shape": outputs.shape},
         )
     # Where each replica has predicted the whole batch, the first of them.
     return batch._replace(outputs=outputs[:count])
@@ -249,36 +217,45 @@ def count_batches(
 ) -> int | None:
     """The number of batches, None if only reading tells.
 
-    Args:
-        data: As in `batches_of`.
-        batch_size: Size of the batches of arrays.
-        steps: How many batches, at most; None for all.
-        rule: Of the error if the data set has no end.
-
-    Raises:
-        TypeError: If `data` is no data set.
-        ValueError: If it does not end and `steps` is None, or arrays differ
-            in length.
+    Raises TypeError if `data` is no data set, and ValueError with `rule` if it
+    does not end and `steps` is None, or if arrays differ in length.
     """
     if (arrays := as_arrays(data)) is not None:
         count = -(-length(arrays) // batch_size)
     elif not isinstance(data, Iterable) or hasattr(data, "shape"):
-        raise TypeError(
-            invalid(
-                "data must be a tuple of arrays (x, y), or a data set of "
-                "batches",
-                data=type(data).__name__,
-            )
+        raise type_error(
+            "data must be a tuple of arrays (x, y), or a data set of batches",
+            data=type(data).__name__,
         )
     else:
         count = _num_batches(data)
     if count == _ENDLESS:
         if steps is None:
-            raise ValueError(invalid(rule, data=type(data).__name__))
+            raise value_error(rule, data=type(data).__name__)
         return steps
     if count is None or steps is None:
         return count
     return min(count, steps)
+
+
+def with_progress(
+    batches: Iterable, total: int | None, verbose: str | int = "auto"
+) -> Iterator:
+    """The same batches behind a progress bar of Keras.
+
+    Args:
+        batches: Anything to iterate over.
+        total: How many there are, None if unknown.
+        verbose: `"auto"`, 0, 1 or 2 as in Keras.
+    """
+    bar = keras.utils.Progbar(
+        total, verbose=1 if verbose == "auto" else verbose
+    )
+    done = 0
+    for done, batch in enumerate(batches, start=1):
+        yield batch
+        bar.update(done, finalize=False)
+    bar.update(done, finalize=True)
 
 
 _ENDLESS = -1

@@ -9,8 +9,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.readers import standardize_labels
 from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import to_numpy
@@ -18,7 +19,7 @@ from keras_calib.numerics.hashing import sample_pixels
 from keras_calib.predictions.batches import Batch
 from keras_calib.predictions.batches import count_batches
 from keras_calib.predictions.batches import predict_batches
-from keras_calib.predictions.outputs import ModelReading
+from keras_calib.predictions.batches import with_progress
 from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = [
@@ -34,10 +35,8 @@ __all__ = [
 class Predicted(NamedTuple):
     """A data set with predictions, in arrays.
 
-    Attributes:
-        labels: As the data set has them, `(n, ...)`.
-        outputs: What the model predicts, `(n, ..., num_classes)`.
-        sample_weight: Weights, or None.
+    Labels `(n, ...)` as the data set has them, outputs `(n, ...,
+    num_classes)`, and weights or None.
     """
 
     labels: np.ndarray
@@ -48,7 +47,7 @@ class Predicted(NamedTuple):
 def predicted_batches(
     model: keras.Model,
     dataset: Iterable,
-    reading: ModelReading,
+    reading: ReadOptions,
     *,
     pixels_per_image: int | None = None,
     seed: int = 0,
@@ -69,11 +68,8 @@ def predicted_batches(
         verbose: `"auto"`, 0, 1 or 2 as in Keras, for a progress bar.
 
     Returns:
-        An iterator of `(labels, logits)` or `(labels, logits, weights)`.
-
-    Raises:
-        TypeError: As `batches_of`.
-        ValueError: As `batches_of`; while reading, if a batch has no labels.
+        An iterator of `(labels, logits)` or `(labels, logits, weights)`, which
+        raises ValueError at a batch without labels.
     """
     if steps is not None:
         check_integer("steps", steps, 1)
@@ -86,44 +82,27 @@ def predicted_batches(
         "`steps` must be given for a data set that does not end",
     )
 
-    def run():
-        bar = keras.utils.Progbar(
-            total, verbose=1 if verbose == "auto" else verbose
+    batches = predict_batches(model, dataset, batch_size, steps, reading.output)
+    return (
+        _chosen(
+            to_numpy(labels_of(batch)),
+            _logits(batch, reading),
+            batch.sample_weight,
+            reading.ignore_class,
+            pixels_per_image,
+            seed,
         )
-        done = 0
-        for batch in predict_batches(
-            model, dataset, batch_size, steps, reading.output
-        ):
-            yield _chosen(
-                to_numpy(labels_of(batch)),
-                _logits(batch, reading),
-                batch.sample_weight,
-                reading.ignore_class,
-                pixels_per_image,
-                seed,
-            )
-            done += 1
-            bar.update(done, finalize=False)
-        bar.update(done, finalize=True)
-
-    return run()
+        for batch in with_progress(batches, total, verbose)
+    )
 
 
 def predicted_arrays(
-    model: keras.Model, dataset: Iterable, reading: ModelReading, **options: Any
+    model: keras.Model, dataset: Iterable, reading: ReadOptions, **options: Any
 ) -> Predicted:
-    """Labels, logits and weights of a data set that fit in memory.
+    """`predicted_batches` of data that fit in memory.
 
-    Args:
-        model: As in `predicted_batches`.
-        dataset: As in `predicted_batches`.
-        reading: As in `predicted_batches`.
-        **options: Of `predicted_batches`.
-
-    Raises:
-        TypeError: As `predicted_batches`.
-        ValueError: As `predicted_batches`; also if there is no batch, some
-            have weights and some not, or shapes differ.
+    Raises ValueError if there is no batch, some have weights and some not, or
+    shapes differ.
     """
     return _joined(predicted_batches(model, dataset, reading, **options))
 
@@ -135,12 +114,7 @@ def predicted(
     steps: int | None = None,
     output: Any = None,
 ) -> Predicted:
-    """Outputs of a model on a data set that fit in memory, as they are.
-
-    Raises:
-        TypeError: As `predict_batches`.
-        ValueError: As `predicted_arrays`.
-    """
+    """Outputs of a model on a data set that fit in memory, as they are."""
     return _joined(
         (labels_of(batch), batch.outputs, batch.sample_weight)
         for batch in predict_batches(model, data, batch_size, steps, output)
@@ -164,18 +138,12 @@ def seen(
 
 
 def labels_of(batch: Batch) -> Any:
-    """The labels of a batch.
-
-    Raises:
-        ValueError: If it has none.
-    """
+    """The labels of a batch; ValueError if it has none."""
     if batch.labels is None:
-        raise ValueError(
-            invalid(
-                "`data` must give labels: a tuple of arrays (x, y), or "
-                "batches of such tuples",
-                y=None,
-            )
+        raise value_error(
+            "`data` must give labels: a tuple of arrays (x, y), or "
+            "batches of such tuples",
+            y=None,
         )
     return batch.labels
 
@@ -187,19 +155,17 @@ def _joined(batches: Iterable[tuple]) -> Predicted:
     ]
     shapes = {tuple(part.shape[1:] for part in row) for row in rows}
     if len(shapes) != 1:
-        raise ValueError(
-            invalid(
-                "`data` must have batches with labels of one shape, of "
-                "which all have weights or none has",
-                batches=len(rows),
-                shapes=sorted(shapes)[:4],
-            )
+        raise value_error(
+            "`data` must have batches with labels of one shape, of "
+            "which all have weights or none has",
+            batches=len(rows),
+            shapes=sorted(shapes)[:4],
         )
     columns = [np.concatenate(parts) for parts in zip(*rows, strict=True)]
     return Predicted(*columns, *[None] * (3 - len(columns)))
 
 
-def _logits(batch: Batch, reading: ModelReading) -> np.ndarray:
+def _logits(batch: Batch, reading: ReadOptions) -> np.ndarray:
     outputs, counts = batch.outputs, None
     if not reading.from_logits:
         counts = _where_it_counts(batch, reading.ignore_class)
@@ -222,7 +188,7 @@ def _where_it_counts(batch: Batch, ignore_class: int | None) -> Any:
             batch.outputs,
             ignore_class=ignore_class,
             names=("labels", "y_pred"),
-            counts=counts,
+            mask=counts,
         )
         valid = to_numpy(valid)
         counts = valid if counts is None else counts & valid

@@ -7,7 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 
 __all__ = ["as_arrays", "cut", "length", "with_arrays"]
 
@@ -20,12 +21,10 @@ def as_arrays(data: Any) -> tuple | None:
         # Tuples (x, y) in a tuple.
         return None
     if len(data) not in (1, 2, 3):
-        raise TypeError(
-            invalid(
-                "data must be a tuple of arrays (x, y) or (x, y, "
-                "sample_weight), or a data set of batches",
-                **{"parts of the tuple": len(data)},
-            )
+        raise type_error(
+            "data must be a tuple of arrays (x, y) or (x, y, "
+            "sample_weight), or a data set of batches",
+            **{"parts of the tuple": len(data)},
         )
     return with_arrays(*data)
 
@@ -62,13 +61,11 @@ def _are_parts(data: tuple) -> bool:
     if len(set(kinds[0])) == 1 and (
         len(set(rows[0])) == 1 or any(part != rows[0] for part in rows)
     ):
-        raise ValueError(
-            invalid(
-                "tuples of arrays in a tuple may be batches, or the arrays of "
-                "several inputs and outputs: give a list of batches, or a "
-                "tuple of lists or dicts for `x` and `y`",
-                shapes=[[tuple(x.shape) for x in part] for part in data],
-            )
+        raise value_error(
+            "tuples of arrays in a tuple may be batches, or the arrays of "
+            "several inputs and outputs: give a list of batches, or a "
+            "tuple of lists or dicts for `x` and `y`",
+            shapes=[[tuple(x.shape) for x in part] for part in data],
         )
     return False
 
@@ -97,11 +94,9 @@ def _read(structure: Any, x: Any = None) -> Any:
         try:
             return np.asarray(structure)
         except ValueError as error:
-            raise ValueError(
-                invalid(
-                    "lists in `data` must have rows of one length",
-                    rows=len(structure),
-                )
+            raise value_error(
+                "lists in `data` must have rows of one length",
+                rows=len(structure),
             ) from error
     if hasattr(structure, "iloc") or (
         hasattr(structure, "detach") and keras.backend.backend() != "torch"
@@ -144,19 +139,14 @@ def length(arrays: Any) -> int:
     for x in flat:
         shape = getattr(x, "shape", None)
         if shape is None or not len(shape):
-            raise TypeError(
-                invalid(
-                    "`data` must be arrays, or tuples, lists and dicts of "
-                    "them, one row for each example",
-                    part=type(x).__name__,
-                )
+            raise type_error(
+                "`data` must be arrays, or tuples, lists and dicts of "
+                "them, one row for each example",
+                part=type(x).__name__,
             )
         counts.add(len(x) if shape[0] is None else int(shape[0]))
     if len(counts) != 1:
-        raise ValueError(
-            invalid(
-                "arrays of `data` must have the same length",
-                lengths=sorted(counts),
-            )
+        raise value_error(
+            "arrays of `data` must have the same length", lengths=sorted(counts)
         )
     return counts.pop()

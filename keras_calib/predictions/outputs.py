@@ -7,7 +7,9 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
+from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
 from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.inputs.rows import check_row_sums
@@ -17,7 +19,6 @@ from keras_calib.numerics.softmax import to_logits
 
 __all__ = [
     "ChosenOutput",
-    "ModelReading",
     "choose_output",
     "loss_of",
     "read_as",
@@ -50,13 +51,8 @@ class ChosenOutput(NamedTuple):
     def of(self, structure: Any, what: str = "losses") -> Any:
         """Its part of what is given for every output.
 
-        Args:
-            structure: A dict by name, or a list or tuple; anything else is
-                for this output.
-            what: What the structure holds, for errors.
-
-        Raises:
-            ValueError: If there is no part for this output.
+        Of a dict by name, of a list or tuple by place; anything else is for
+        this output. Errors call the structure `what`.
         """
         if isinstance(structure, dict):
             key = self.name
@@ -67,29 +63,13 @@ class ChosenOutput(NamedTuple):
         try:
             return structure[key]
         except (IndexError, KeyError, TypeError):
-            raise ValueError(
-                invalid(
-                    f"`{what}` must have a part for the output",
-                    output=self.name,
-                    parts=list(structure)
-                    if isinstance(structure, dict)
-                    else len(structure),
-                )
+            raise value_error(
+                f"`{what}` must have a part for the output",
+                output=self.name,
+                parts=list(structure)
+                if isinstance(structure, dict)
+                else len(structure),
             ) from None
-
-
-class ModelReading(NamedTuple):
-    """How a model's labels and outputs are read.
-
-    Attributes:
-        from_logits: Whether outputs are logits.
-        ignore_class: Class id that does not count, or None.
-        output: Which output, or None if there is one.
-    """
-
-    from_logits: bool
-    ignore_class: int | None
-    output: ChosenOutput | None
 
 
 def read_as(
@@ -97,26 +77,19 @@ def read_as(
     from_logits: bool | None = None,
     ignore_class: int | None = None,
     output: str | int | None = None,
-) -> ModelReading:
+) -> ReadOptions:
     """How to read a model, as told or else as its compiled loss says.
 
-    Args:
-        model: A Keras model.
-        from_logits: As in `reads_logits`.
-        ignore_class: Class id that does not count; None to take it from the
-            loss that the model is compiled with, if there is one.
-        output: As in `choose_output`.
-
-    Raises:
-        TypeError: As `choose_output` and `reads_logits`.
-        ValueError: As `choose_output` and `reads_logits`.
+    Raises TypeError and ValueError as `choose_output` and `reads_logits`.
     """
     chosen = choose_output(model, output)
     if ignore_class is None:
         ignore_class = getattr(loss_of(model, chosen), "ignore_class", None)
     check_reading(-1, ignore_class)
-    return ModelReading(
-        reads_logits(model, from_logits, chosen), ignore_class, chosen
+    return ReadOptions(
+        reads_logits(model, from_logits, chosen),
+        ignore_class=ignore_class,
+        output=chosen,
     )
 
 
@@ -138,32 +111,28 @@ def choose_output(
         many it has before it runs.
 
     Raises:
-        TypeError: If there are several and `output` is None, or `output` is
-            of another kind, or `model` is no model.
+        TypeError: If there are several and `output` is None, or an argument is
+            of another kind.
         ValueError: If there is no such output.
     """
     if isinstance(output, ChosenOutput):
         return output
     if not hasattr(model, "predict_on_batch"):
-        raise TypeError(
-            invalid("`model` must be a Keras model", model=type(model).__name__)
+        raise type_error(
+            "`model` must be a Keras model", model=type(model).__name__
         )
     if output is not None and (
         isinstance(output, bool) or not isinstance(output, str | int)
     ):
-        raise TypeError(
-            invalid("`output` must be a name or a position", output=output)
-        )
+        raise type_error("`output` must be a name or a position", output=output)
     names = _output_names(model) if outputs is None else _keys_of(outputs)
     if output is None:
         if len(names) > 1:
-            raise TypeError(
-                invalid(
-                    "`output` must name the output to read, for a model that "
-                    "has several",
-                    output=None,
-                    outputs=names,
-                )
+            raise type_error(
+                "`output` must name the output to read, for a model that "
+                "has several",
+                output=None,
+                outputs=names,
             )
         return None
     if not names:
@@ -171,12 +140,10 @@ def choose_output(
         return ChosenOutput(str(output), None if is_name else output)
     found = names.index(output) if output in names else output
     if isinstance(found, str) or not 0 <= found < len(names):
-        raise ValueError(
-            invalid(
-                "`output` must be a name or a position of the model's outputs",
-                output=output,
-                outputs=names,
-            )
+        raise value_error(
+            "`output` must be a name or a position of the model's outputs",
+            output=output,
+            outputs=names,
         )
     return ChosenOutput(names[found], found)
 
@@ -191,16 +158,8 @@ def reads_logits(
     As the model says in a bool attribute `returns_logits`; else as told, or
     as the loss says that it is compiled with; never guessed from values.
 
-    Args:
-        model: A Keras model.
-        from_logits: True or False, or None to ask the model.
-        output: Which of several outputs is read, or None.
-
-    Returns:
-        True for logits, False for probabilities.
-
     Raises:
-        TypeError: If `from_logits` is not one of these.
+        TypeError: If `from_logits` is not True, False or None.
         ValueError: If it is not what the model says; or it is None and the
             model has no loss that says so, or its loss is a binary
             cross-entropy for several channels.
@@ -208,20 +167,16 @@ def reads_logits(
     says = getattr(model, "returns_logits", None)
     if from_logits is not None:
         if not isinstance(from_logits, bool):
-            raise TypeError(
-                invalid(
-                    "`from_logits` must be True, False or None",
-                    from_logits=from_logits,
-                )
+            raise type_error(
+                "`from_logits` must be True, False or None",
+                from_logits=from_logits,
             )
         if isinstance(says, bool) and says is not from_logits:
-            raise ValueError(
-                invalid(
-                    f"`from_logits` must be {says} or None for a model that "
-                    "says so",
-                    from_logits=from_logits,
-                    model=type(model).__name__,
-                )
+            raise value_error(
+                f"`from_logits` must be {says} or None for a model that "
+                "says so",
+                from_logits=from_logits,
+                model=type(model).__name__,
             )
         return from_logits
     if isinstance(says, bool):
@@ -229,14 +184,12 @@ def reads_logits(
     loss = loss_of(model, output)
     known = _of_loss(loss)
     if known is None:
-        raise ValueError(
-            invalid(
-                "`from_logits` must be True or False unless the model is "
-                "compiled with a loss that says so, or has a bool attribute "
-                "`returns_logits`",
-                from_logits=from_logits,
-                loss=loss,
-            )
+        raise value_error(
+            "`from_logits` must be True or False unless the model is "
+            "compiled with a loss that says so, or has a bool attribute "
+            "`returns_logits`",
+            from_logits=from_logits,
+            loss=loss,
         )
     outputs = _known_outputs(model)
     if output is not None and outputs is not None:
@@ -245,21 +198,19 @@ def reads_logits(
         shape_of(x)[-1] for x in keras.tree.flatten(outputs) if x is not None
     ]
     if _is_binary(loss) and any(n not in (None, 1) for n in channels):
-        raise ValueError(
-            invalid(
-                "`from_logits` must be True or False for several channels "
-                "under a binary cross-entropy, and only if each sample is of "
-                "one class: models of several labels are not classifiers",
-                from_logits=from_logits,
-                loss=loss,
-                channels=channels,
-            )
+        raise value_error(
+            "`from_logits` must be True or False for several channels "
+            "under a binary cross-entropy, and only if each sample is of "
+            "one class: models of several labels are not classifiers",
+            from_logits=from_logits,
+            loss=loss,
+            channels=channels,
         )
     return known
 
 
 def to_model_logits(outputs: Any, from_logits: bool, counts: Any = None) -> Any:
-    """A model's outputs as logits of every class.
+    """A model's outputs as float32 logits of every class.
 
     Args:
         outputs: Logits or probabilities `(batch, ..., num_classes)`, or
@@ -268,12 +219,12 @@ def to_model_logits(outputs: Any, from_logits: bool, counts: Any = None) -> Any:
         counts: Where they count, bool `(batch, ...)`, or None for everywhere.
 
     Returns:
-        Logits `(batch, ..., num_classes)`, float32. Of probabilities log p;
-        of one channel p or z `[0, z]`, with z = log(p / (1 - p)).
+        Of probabilities log p; of one channel p or z `[0, z]`, with
+        z = log(p / (1 - p)).
 
     Raises:
-        ValueError: If there is no axis of classes; and, in eager use, if
-            probabilities are not in [0, 1] or do not sum to 1.
+        ValueError: In eager use, if probabilities are not in [0, 1] or do not
+            sum to 1.
     """
     tolerance = sum_tolerance(outputs.dtype)
     outputs = ops.cast(outputs, "float32")

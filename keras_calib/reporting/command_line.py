@@ -16,22 +16,22 @@ import numpy as np
 
 from keras_calib.calibrators import TemperatureScaling
 from keras_calib.inputs.batch import standardize_arrays
+from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import to_logits
 from keras_calib.plots.texts import printable
-from keras_calib.reporting.builder import BLOCK
-from keras_calib.reporting.builder import Progress
-from keras_calib.reporting.builder import ReportBuilder
-from keras_calib.reporting.builder import check_num_bins
+from keras_calib.predictions.batches import with_progress
 from keras_calib.reporting.document import check_html
+from keras_calib.reporting.entry_points import BLOCK
+from keras_calib.reporting.entry_points import check_num_bins
+from keras_calib.reporting.entry_points import report_of_batches
 from keras_calib.reporting.given_files import GivenFile
 from keras_calib.reporting.given_files import blamed
 from keras_calib.reporting.given_files import check_alike
 from keras_calib.reporting.given_files import check_apart
 from keras_calib.reporting.given_files import open_given
 from keras_calib.reporting.given_files import row_keys
-from keras_calib.reporting.prediction_files import PredictionFile
 from keras_calib.reporting.prediction_files import Rows
 from keras_calib.selection import SelectiveClassifier
 
@@ -267,21 +267,19 @@ def _report(given: argparse.Namespace) -> None:
                 delta=given.delta,
                 **options,
             )
-    making = ReportBuilder(
-        _names(given.predictions),
-        calibrator=calibrator,
-        selector=selector,
-        from_logits=first.file.from_logits,
-        ignore_class=given.ignore_class,
-        class_names=first.file.class_names,
-        num_bins=given.bins,
-        title=given.title,
-    )
-    quiet = given.quiet or given.out == "-"
-    seen = _add_all(making, predictions, keys=bool(keys), quiet=quiet)
-    if keys:
-        check_apart({**keys, first.flag: seen})
-    report = making.report()
+    with blamed(" and ".join(part.flag for part in predictions)):
+        report = report_of_batches(
+            _names(given.predictions),
+            _batches(predictions, keys, given.quiet or given.out == "-"),
+            ReadOptions(
+                first.file.from_logits, ignore_class=given.ignore_class
+            ),
+            calibrator=calibrator,
+            selector=selector,
+            class_names=first.file.class_names,
+            num_bins=given.bins,
+            title=given.title,
+        )
     if given.out == "-":
         sys.stdout.buffer.write(report.html.encode("utf-8"))
         sys.stdout.buffer.flush()
@@ -298,45 +296,31 @@ def _names(paths: Sequence[str]) -> list[str]:
     ]
 
 
-def _add_all(
-    making: ReportBuilder, opened: list[GivenFile], *, keys: bool, quiet: bool
-) -> np.ndarray | None:
-    """Adds all predictions, and returns keys of the rows if asked for."""
+def _batches(
+    opened: list[GivenFile], keys: dict[str, np.ndarray], quiet: bool
+) -> Iterator[tuple]:
+    """Batches of all predictions, which must be apart from other data."""
     first = opened[0].file
-    with blamed(opened[0].flag):
-        size = _rows_at_a_time(first)
-    total = None
-    if first.num_rows is not None:
-        total = -(-first.num_rows // size)
-    progress = Progress(total, verbose=not quiet)
-    flags = " and ".join(part.flag for part in opened)
-    batches = [part.file.batches(size) for part in opened]
-    found = []
-    with blamed(flags):
-        for rows in itertools.zip_longest(*batches):
-            for part, other in zip(opened, rows, strict=True):
-                if other is None or not np.array_equal(
-                    other.labels, getattr(rows[0], "labels", None)
-                ):
-                    raise ValueError(
-                        "all --predictions must have the same labels in the "
-                        f"same order. Received: other ones in {part.flag}"
-                    )
-            making.add(
-                rows[0].labels,
-                [other.outputs for other in rows],
-                rows[0].sample_weight,
-            )
-            if keys:
-                found.append(row_keys(rows[0].outputs, first.from_logits))
-            progress.step()
-    progress.end()
-    return np.concatenate(found) if keys else None
-
-
-def _rows_at_a_time(file: PredictionFile) -> int:
-    row = next(file.batches(1))
-    return max(1, BLOCK // max(1, row.outputs.size))
+    row = next(first.batches(1))
+    size = max(1, BLOCK // max(1, row.outputs.size))
+    total = None if first.num_rows is None else -(-first.num_rows // size)
+    parts = itertools.zip_longest(*[part.file.batches(size) for part in opened])
+    seen = []
+    for rows in with_progress(parts, total, verbose=int(not quiet)):
+        labels = getattr(rows[0], "labels", None)
+        for part, other in zip(opened, rows, strict=True):
+            if other is None or not np.array_equal(other.labels, labels):
+                raise ValueError(
+                    "all --predictions must have the same labels in the "
+                    f"same order. Received: other ones in {part.flag}"
+                )
+        if keys:
+            seen.append(row_keys(rows[0].outputs, first.from_logits))
+        outputs = [other.outputs for other in rows]
+        yield labels, outputs, rows[0].sample_weight, None
+    if keys:
+        # Before the page, which takes longest.
+        check_apart({**keys, opened[0].flag: np.concatenate(seen)})
 
 
 def _with_logits(

@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import scratch_folder
+from keras_calib.inputs.options import ReadOptions
 from keras_calib.reporting.evaluation import ModelEvaluation
-from keras_calib.reporting.evaluation import Options
 from keras_calib.reporting.verdicts import verdict
 
 __all__ = ["Report", "check_html", "facts_of", "results_of"]
@@ -74,61 +74,53 @@ class Report:
 
 
 def check_html(path: Any) -> Path:
-    """The path of a page to write.
-
-    Raises:
-        ValueError: If it does not end in `.html`, or is a folder.
-    """
+    """The path of a page to write; ValueError if it can be none."""
     path = Path(path)
     if path.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(
-            invalid(
-                "`path` must end in .html: a report is a web page, which a "
-                "browser prints to PDF",
-                path=str(path),
-            )
+        raise value_error(
+            "`path` must end in .html: a report is a web page, which a "
+            "browser prints to PDF",
+            path=str(path),
         )
     if path.is_dir():
-        raise ValueError(
-            invalid("`path` must be a file, not a folder", path=str(path))
-        )
+        raise value_error("`path` must be a file, not a folder", path=str(path))
     return path
 
 
 def facts_of(
-    gatherings: list[ModelEvaluation], options: Options
+    evaluations: list[ModelEvaluation], options: ReadOptions, num_bins: int
 ) -> dict[str, Any]:
     """How a report was made, by name."""
     facts = {
         "Models give": "logits" if options.from_logits else "probabilities",
-        "Bins": options.num_bins,
+        "Bins": num_bins,
     }
     if options.ignore_class is not None:
         facts["Ignored class"] = options.ignore_class
-    for gathering in gatherings:
+    for evaluation in evaluations:
         for what in ("calibrator", "selector"):
-            part = getattr(gathering, what)
+            part = getattr(evaluation, what)
             if part is not None:
                 key = what.capitalize()
-                if len(gatherings) > 1:
-                    key += f" of {gathering.name}"
+                if len(evaluations) > 1:
+                    key += f" of {evaluation.name}"
                 facts[key] = _described(part)
     return facts
 
 
-def results_of(gathering: ModelEvaluation) -> dict[str, Any]:
+def results_of(evaluation: ModelEvaluation) -> dict[str, Any]:
     """What the page says of a model, in numbers."""
-    accepted = gathering.accepted()
-    chosen = getattr(gathering.selector, "chosen", None)
-    threshold = getattr(gathering.selector, "threshold", None)
+    accepted = evaluation.accepted()
+    chosen = getattr(evaluation.selector, "chosen", None)
+    threshold = getattr(evaluation.selector, "threshold", None)
     confidence = getattr(chosen, "confidence", None)
-    stages = {"metrics": gathering.before}
-    if gathering.after is not None:
-        stages["calibrated_metrics"] = gathering.after
+    stages = {"metrics": evaluation.before}
+    if evaluation.after is not None:
+        stages["calibrated_metrics"] = evaluation.after
     return {
-        "num_samples": gathering.num_samples,
-        "verdict": verdict(gathering),
-        "overconfidence": gathering.before.gap()._asdict(),
+        "num_samples": evaluation.num_samples,
+        "verdict": verdict(evaluation),
+        "overconfidence": evaluation.before.gap()._asdict(),
         **{
             key: {
                 name: found._asdict()

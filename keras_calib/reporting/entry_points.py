@@ -1,26 +1,46 @@
 """Reports of models and of predictions."""
 
+from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.replicas import warn_of_differences
+from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_rank
+from keras_calib.inputs.options import ReadOptions
+from keras_calib.inputs.options import check_reading
 from keras_calib.numerics.arrays import as_array
 from keras_calib.predictions.batches import batches_of
 from keras_calib.predictions.batches import check_data
 from keras_calib.predictions.batches import count_batches
 from keras_calib.predictions.batches import predict_batch
+from keras_calib.predictions.batches import with_progress
 from keras_calib.predictions.collect import labels_of
 from keras_calib.predictions.outputs import read_as
-from keras_calib.reporting.builder import BLOCK
-from keras_calib.reporting.builder import Progress
-from keras_calib.reporting.builder import ReportBuilder
 from keras_calib.reporting.document import Report
+from keras_calib.reporting.document import facts_of
+from keras_calib.reporting.document import results_of
+from keras_calib.reporting.evaluation import ModelEvaluation
+from keras_calib.reporting.html import page_of
+from keras_calib.reporting.html import template
 
-__all__ = ["report", "report_of_predictions"]
+__all__ = [
+    "BLOCK",
+    "check_num_bins",
+    "report",
+    "report_of_batches",
+    "report_of_predictions",
+]
+
+# Numbers of predictions of a model that are worked on at a time.
+BLOCK = 2**20
+# Bins that a picture can show, and those that few predictions may have.
+_MOST_BINS, _FEW_BINS = 1000, 100
 
 
 def report(
@@ -93,7 +113,7 @@ def report(
         https://arxiv.org/abs/1706.04599
     """
     models = _by_name("models", models)
-    readings = {
+    options = {
         name: read_as(model, from_logits, ignore_class, output)
         for name, model in models.items()
     }
@@ -101,38 +121,36 @@ def report(
         ("`models` must all return logits or none", "from_logits"),
         ("`models` must all ignore the same class", "ignore_class"),
     ):
-        told = {name: getattr(x, field) for name, x in readings.items()}
+        told = {name: getattr(x, field) for name, x in options.items()}
         if len(set(told.values())) > 1:
-            raise ValueError(invalid(rule, **told))
-    reading = next(iter(readings.values()))
+            raise value_error(rule, **told)
+    first = next(iter(options.values()))
     check_data(data, batch_size, steps)
     for model in models.values():
         warn_of_differences(model)
-    making = ReportBuilder(
-        list(models),
-        calibrator=calibrator,
-        selector=selector,
-        from_logits=reading.from_logits,
-        ignore_class=reading.ignore_class,
-        class_names=class_names,
-        num_bins=num_bins,
-        num_mistakes=num_mistakes,
-        title=title,
-    )
-    progress = Progress(count_batches(data, batch_size, steps), verbose)
-    for batch in batches_of(data, batch_size, steps, reading.output):
-        making.add(
+    batches = (
+        (
             labels_of(batch),
             [
-                predict_batch(model, batch, readings[name].output).outputs
+                predict_batch(model, batch, options[name].output).outputs
                 for name, model in models.items()
             ],
             batch.sample_weight,
             batch.inputs if hasattr(batch.inputs, "shape") else None,
         )
-        progress.step()
-    progress.end()
-    return making.report()
+        for batch in batches_of(data, batch_size, steps, first.output)
+    )
+    return report_of_batches(
+        list(models),
+        with_progress(batches, count_batches(data, batch_size, steps), verbose),
+        first,
+        calibrator=calibrator,
+        selector=selector,
+        class_names=class_names,
+        num_bins=num_bins,
+        num_mistakes=num_mistakes,
+        title=title,
+    )
 
 
 def report_of_predictions(
@@ -197,39 +215,117 @@ def report_of_predictions(
         check_rank(name, array, 1, "(n, ...)")
     lengths = {name: len(array) for name, array in columns.items()}
     if len(set(lengths.values())) > 1 or not len(labels):
-        raise ValueError(
-            invalid(
-                "`labels`, `probs`, `sample_weight` and `inputs` must have "
-                "the same length, at least 1",
-                **lengths,
-            )
+        raise value_error(
+            "`labels`, `probs`, `sample_weight` and `inputs` must have "
+            "the same length, at least 1",
+            **lengths,
         )
-    making = ReportBuilder(
-        list(outputs),
-        calibrator=calibrator,
-        selector=selector,
-        from_logits=from_logits,
-        ignore_class=ignore_class,
-        class_names=class_names,
-        num_bins=num_bins,
-        num_mistakes=num_mistakes,
-        title=title,
-    )
+    check_reading(-1, ignore_class, from_logits)
     largest = max(array[0].size for array in outputs.values())
     rows = max(1, BLOCK // max(1, largest))
-    starts = range(0, len(labels), rows)
-    progress = Progress(len(starts), verbose)
-    for start in starts:
-        part = slice(start, start + rows)
-        making.add(
+    parts = [slice(i, i + rows) for i in range(0, len(labels), rows)]
+    batches = (
+        (
             labels[part],
             [array[part] for array in outputs.values()],
             None if sample_weight is None else sample_weight[part],
             None if inputs is None else inputs[part],
         )
-        progress.step()
-    progress.end()
-    return making.report()
+        for part in parts
+    )
+    return report_of_batches(
+        list(outputs),
+        with_progress(batches, len(parts), verbose),
+        ReadOptions(from_logits, ignore_class=ignore_class),
+        calibrator=calibrator,
+        selector=selector,
+        class_names=class_names,
+        num_bins=num_bins,
+        num_mistakes=num_mistakes,
+        title=title,
+    )
+
+
+def report_of_batches(
+    names: list[str],
+    batches: Iterable[tuple],
+    options: ReadOptions,
+    *,
+    calibrator: Any = None,
+    selector: Any = None,
+    class_names: Sequence[str] | None = None,
+    num_bins: int = 15,
+    num_mistakes: int = 12,
+    title: str = "Calibration report",
+) -> Report:
+    """The report of batches as they come; arguments as in `report`.
+
+    A batch is `(labels, outputs of each model, weights or None, samples to
+    show mistakes with or None)`.
+    """
+    # Before hours of predictions, not after.
+    template()
+    check_num_bins(num_bins)
+    check_integer("num_mistakes", num_mistakes, 0)
+    if isinstance(class_names, str):
+        raise type_error(
+            "`class_names` must be a sequence of names", class_names=class_names
+        )
+    if class_names is not None:
+        class_names = [str(name) for name in class_names]
+    selectors = _by_model("selector", selector, names)
+    calibrators = _by_model("calibrator", calibrator, names)
+    for part in (*selectors.values(), *calibrators.values()):
+        getattr(part, "check_fitted", bool)()
+    evaluations = [
+        ModelEvaluation(
+            name,
+            calibrators.get(
+                name, getattr(selectors.get(name), "calibrator", None)
+            ),
+            selectors.get(name),
+            options,
+            num_bins=num_bins,
+            num_mistakes=num_mistakes,
+        )
+        for name in names
+    ]
+    for labels, outputs, sample_weight, inputs in batches:
+        for evaluation, own in zip(evaluations, outputs, strict=True):
+            evaluation.add(labels, own, sample_weight, inputs)
+    if not any(x.num_classes for x in evaluations):
+        raise value_error("`labels` must have samples that count", samples=0)
+    check_num_bins(num_bins, evaluations[0].num_samples)
+    for evaluation in evaluations:
+        num_classes = evaluation.num_classes
+        if class_names is not None and len(class_names) != num_classes:
+            raise value_error(
+                "`class_names` must have a name for each class",
+                names=len(class_names),
+                num_classes=num_classes,
+            )
+    html = page_of(
+        evaluations,
+        title=title,
+        class_names=class_names,
+        facts=facts_of(evaluations, options, num_bins),
+    )
+    return Report(html, {x.name: results_of(x) for x in evaluations})
+
+
+def check_num_bins(num_bins: Any, num_samples: int | None = None) -> None:
+    """Raises unless a report of so many samples can have so many bins."""
+    check_integer("num_bins", num_bins, 1)
+    most, facts = _MOST_BINS, {"num_bins": num_bins}
+    if num_samples is not None:
+        most = min(most, max(num_samples, _FEW_BINS))
+        facts["predictions"] = num_samples
+    if num_bins > most:
+        raise value_error(
+            f"`num_bins` must be <= {_MOST_BINS}, which a picture can "
+            f"show, and at most the number of predictions or {_FEW_BINS}",
+            **facts,
+        )
 
 
 def _by_name(what: str, given: Any) -> dict[str, Any]:
@@ -237,7 +333,28 @@ def _by_name(what: str, given: Any) -> dict[str, Any]:
     if not isinstance(given, dict):
         return {"model": given}
     if not given:
-        raise ValueError(
-            invalid(f"`{what}` must be of at least one model", **{what: given})
+        raise value_error(
+            f"`{what}` must be of at least one model", **{what: given}
         )
     return given
+
+
+def _by_model(what: str, parts: Any, names: list[str]) -> dict[str, Callable]:
+    if parts is None:
+        return {}
+    if not isinstance(parts, dict):
+        if len(names) > 1:
+            raise value_error(
+                f"`{what}` of several models must be a dict by their names",
+                models=names,
+                **{what: type(parts).__name__},
+            )
+        return {names[0]: parts}
+    unknown = sorted(set(parts) - set(names))
+    if unknown:
+        raise value_error(
+            f"`{what}` must be for models that are there",
+            models=names,
+            unknown=unknown,
+        )
+    return parts

@@ -9,6 +9,7 @@ import numpy as np
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import standardize_arrays
+from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics import CalibrationMetrics
 from keras_calib.metrics.mean_gap import MeanGap
@@ -25,7 +26,6 @@ __all__ = [
     "Estimate",
     "Mistake",
     "ModelEvaluation",
-    "Options",
     "Stage",
 ]
 
@@ -88,10 +88,8 @@ class Mistake(NamedTuple):
 class Accepted(NamedTuple):
     """What a selective classifier did on the data.
 
-    Attributes:
-        total: Number of samples, or their weight.
-        coverage: Share that was accepted.
-        risk: Share of wrong predictions among the accepted.
+    `total` is the number of samples, or their weight; `coverage` the share
+    that was accepted; `risk` the share of wrong ones among these.
     """
 
     total: float
@@ -99,31 +97,12 @@ class Accepted(NamedTuple):
     risk: Estimate
 
 
-class Options(NamedTuple):
-    """How predictions are read.
-
-    Attributes:
-        from_logits: Whether models give logits.
-        ignore_class: Class id that does not count, or None.
-        num_bins: Number of bins of the calibration errors.
-        num_mistakes: How many of the surest mistakes are kept.
-    """
-
-    from_logits: bool
-    ignore_class: int | None
-    num_bins: int
-    num_mistakes: int
-
-
 class Stage:
     """Predictions before or after calibration."""
 
-    def __init__(self, options: Options, *, from_logits: bool):
+    def __init__(self, options: ReadOptions, num_bins: int):
         self.metric = CalibrationMetrics(
-            list(EXPLAINED),
-            num_bins=options.num_bins,
-            from_logits=from_logits,
-            ignore_class=options.ignore_class,
+            list(EXPLAINED), num_bins=num_bins, **options.of_metric()
         )
         self._estimates: dict[str, Estimate] = {}
 
@@ -154,7 +133,9 @@ class ModelEvaluation:
         name: Of the model.
         calibrator: Fitted layer of logits, or None.
         selector: Fitted `SelectiveClassifier`, or None.
-        options: How predictions are read.
+        options: How labels and outputs are read.
+        num_bins: Number of bins of the calibration errors.
+        num_mistakes: How many of the surest mistakes are kept.
     """
 
     def __init__(
@@ -162,16 +143,20 @@ class ModelEvaluation:
         name: str,
         calibrator: Callable | None,
         selector: Callable | None,
-        options: Options,
+        options: ReadOptions,
+        *,
+        num_bins: int,
+        num_mistakes: int,
     ):
         self.name = name
         self.calibrator = calibrator
         self.selector = selector
         self.options = options
-        self.before = Stage(options, from_logits=options.from_logits)
+        self.num_mistakes = num_mistakes
+        self.before = Stage(options, num_bins)
         self.after = None
         if calibrator is not None:
-            self.after = Stage(options, from_logits=True)
+            self.after = Stage(options._replace(from_logits=True), num_bins)
         self.num_samples = 0
         self.num_classes = None
         self.mistakes: list[Mistake] = []
@@ -182,14 +167,7 @@ class ModelEvaluation:
     def add(
         self, labels: Any, outputs: Any, sample_weight: Any, inputs: Any
     ) -> None:
-        """Adds one batch.
-
-        Args:
-            labels: Class ids `(batch, ...)`, one-hot or soft labels.
-            outputs: What the model gives `(batch, ..., num_classes)`.
-            sample_weight: Weights, or None.
-            inputs: Samples `(batch, ...)` to show mistakes with, or None.
-        """
+        """Adds a batch; of its inputs, the surest mistakes are kept."""
         options = self.options
         if _nothing_counts(labels, sample_weight, options.ignore_class):
             self.num_samples += int(np.prod(np.shape(outputs)[:-1]))
@@ -226,7 +204,7 @@ class ModelEvaluation:
         self.num_samples += len(truth)
 
     @property
-    def last(self) -> Stage:
+    def final(self) -> Stage:
         """What users get: after calibration, if there is one."""
         return self.before if self.after is None else self.after
 
@@ -256,7 +234,7 @@ class ModelEvaluation:
         if read.mask is not None:
             wrong = wrong & read.mask
         rows = np.flatnonzero(wrong)
-        kept = self.options.num_mistakes
+        kept = self.num_mistakes
         # Stable, so that the first of equal ones is shown.
         rows = rows[np.argsort(-confidence[rows], kind="stable")][:kept]
         of_samples = inputs is not None and len(inputs) == len(truth)

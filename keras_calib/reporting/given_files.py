@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.inputs.values import check_probabilities
@@ -59,25 +59,18 @@ class GivenFile(NamedTuple):
 
 
 def open_given(flag: str, text: str) -> GivenFile:
-    """Opens a file and looks at its first samples.
+    """Opens the file at a path that a flag has, and looks at its first samples.
 
-    Args:
-        flag: The argument that it was given for.
-        text: Its path.
-
-    Raises:
-        ImportError: If what reads it is not installed.
-        ValueError: If it is not there, has another form or no samples, its
-            values are not what they are called, or its flag needs others.
+    Raises ValueError if it is not there, has another form or no samples, its
+    values are not what they are called, or its flag needs others; ImportError
+    if what reads it is not installed.
     """
     flag = f"{flag}={text}"
     with blamed(flag):
         file = open_predictions(text)
         rows = next(file.batches(_FIRST), None)
         if rows is None:
-            raise ValueError(
-                invalid("the file must have samples", path=str(file.path))
-            )
+            raise value_error("the file must have samples", path=str(file.path))
         _check_kind(rows.outputs, file.from_logits)
     pixels = rows.outputs.ndim > 2
     if pixels and flag.startswith("--selection"):
@@ -107,13 +100,11 @@ def _check_kind(outputs: np.ndarray, from_logits: bool) -> None:
             check_probabilities(outputs, "probs")
     except ValueError as error:
         kinds = {"logit": "logits", "prob": "probabilities"}
-        raise ValueError(
-            invalid(
-                f"these are no {kinds[called]}: call the array or the column "
-                f"`{other}s`, columns of classes `{other}_0`, `{other}_1`, "
-                f"... if they are {kinds[other]}",
-                first=np.round(outputs[0], 4).tolist()[:10],
-            )
+        raise value_error(
+            f"these are no {kinds[called]}: call the array or the column "
+            f"`{other}s`, columns of classes `{other}_0`, `{other}_1`, "
+            f"... if they are {kinds[other]}",
+            first=np.round(outputs[0], 4).tolist()[:10],
         ) from error
 
 
@@ -143,14 +134,8 @@ def check_alike(opened: list[GivenFile], predictions: list[GivenFile]) -> None:
 def check_apart(keys: dict[str, np.ndarray]) -> None:
     """Refuses data that were given twice: nothing holds for them.
 
-    Args:
-        keys: Of the samples, by the flag of their file; see `row_keys`.
-
-    Raises:
-        ValueError: If a file repeats more than a little of another one.
-
-    Warns:
-        UserWarning: If it repeats a little.
+    Takes `row_keys` by the flag of their file. A file that repeats a little of
+    another one is a UserWarning, more than a little a ValueError.
     """
     for (one, first), (two, second) in itertools.combinations(keys.items(), 2):
         share = _shared_share(first[:, 0], second[:, 0])
@@ -186,18 +171,11 @@ def blamed(flag: str) -> Iterator[None]:
 
 
 def row_keys(outputs: np.ndarray, from_logits: bool) -> np.ndarray:
-    """Numbers for each sample, equal where predictions are equal, or nearly.
+    """Numbers uint64 `(n, num_keys)`, equal where predictions are, or nearly.
 
     The first is of the values in float32, so that the same predictions have
     the same keys in files of different formats. The others are of the cells
     of grids, from coarse to fine, in which the probabilities lie.
-
-    Args:
-        outputs: Predictions `(n, ..., num_classes)`.
-        from_logits: Whether these are logits.
-
-    Returns:
-        uint64 `(n, num_keys)`.
     """
     outputs = np.asarray(outputs).astype("float32", copy=False)
     # 0 and -0 are equal and differ in their bits.
@@ -250,16 +228,11 @@ def _pairs(keys: np.ndarray, others: np.ndarray) -> list[int]:
 
 
 def _near_share(keys: np.ndarray, others: np.ndarray) -> float:
-    """At least this share of a data set is in another one, rounding aside.
+    """At least this share of the smaller data set is in both, rounding aside.
 
-    Args:
-        keys: Of the cells of one data set, `(n,)`.
-        others: Of the other, `(m,)`.
-
-    Returns:
-        From 0 to 1, of the smaller one. By Cauchy and Schwarz, of two
-        distributions whatever they are, no more pairs are expected in both
-        than twice the geometric mean of those within each.
+    By Cauchy and Schwarz, of two distributions whatever they are, no more
+    pairs are expected in both than twice the geometric mean of those within
+    each.
     """
     in_first, in_both, in_second = _pairs(keys, others)
     by_chance = 2.0 * math.prod(
@@ -269,21 +242,12 @@ def _near_share(keys: np.ndarray, others: np.ndarray) -> float:
 
 
 def _shared_share(keys: np.ndarray, others: np.ndarray) -> float:
-    """The share of a data set that another one also holds, beyond chance.
+    """The share of the smaller data set that is in both, beyond chance.
 
     Only rows that occur exactly twice in both data sets together tell: once
     in each, or twice in one of them. Predictions of few digits give both by
     chance, and how many of the second kind there are says how many of the
-    first kind to expect; what was copied is of the first kind alone. Where
-    they are no more than chance makes of it, nothing is said to be shared.
-
-    Args:
-        keys: Of the rows of one data set, `(n,)`.
-        others: Of the rows of the other, `(m,)`.
-
-    Returns:
-        From 0 to 1, of the smaller one; 1 if they are equal but for the
-        order of their rows.
+    first kind to expect; what was copied is of the first kind alone.
     """
     sizes = len(keys), len(others)
     if not min(sizes):

@@ -40,18 +40,18 @@ _NUM_STEPS = 200
 
 
 def page_of(
-    gatherings: list[ModelEvaluation],
+    evaluations: list[ModelEvaluation],
     *,
     title: str,
     class_names: list[str] | None,
     facts: dict[str, Any],
 ) -> str:
     """The HTML page of some models."""
-    models = [_model(gathering, class_names) for gathering in gatherings]
+    models = [_model(evaluation, class_names) for evaluation in evaluations]
     overview = None
-    if len(gatherings) > 1:
+    if len(evaluations) > 1:
         display = RiskCoverageDisplay.from_metric(
-            {g.name: g.last.metric for g in gatherings}
+            {x.name: x.final.metric for x in evaluations}
         )
         overview = _picture(display, "Risk against coverage of all models.")
     return template().render(
@@ -97,14 +97,12 @@ def _printed(value: Any) -> Any:
 
 
 def risk_steps(stage: Stage) -> list[dict[str, float | None]]:
-    """For risks from 0 to that of all samples: what to accept.
+    """Rows for risks from 0 to that of all samples: what to accept.
 
-    Returns:
-        Rows of the `risk` asked for, and the `threshold` on the confidence
-        with the largest `coverage` that meets it on the data, the same
-        threshold as a `score` in log-odds, the
-        `observed` risk there, and its `bound`, exact binomial at 95 %; None
-        where no threshold meets it.
+    Each has the `risk` asked for, and if a threshold meets it: the
+    `threshold` on the confidence with the largest `coverage`, the same as a
+    `score` in log-odds, the `observed` risk there and its `bound`, exact
+    binomial at 95 %.
     """
     curve = stage.metric.curve()
     sums = stage.metric.bins()
@@ -140,11 +138,11 @@ def as_data_uri(data: bytes, kind: str) -> str:
     return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
-def _model(gathering: ModelEvaluation, class_names: list[str] | None) -> dict:
-    stages = {"Before": gathering.before}
-    if gathering.after is not None:
-        stages = {"Before calibration": gathering.before}
-        stages["After calibration"] = gathering.after
+def _model(evaluation: ModelEvaluation, class_names: list[str] | None) -> dict:
+    stages = {"Before": evaluation.before}
+    if evaluation.after is not None:
+        stages = {"Before calibration": evaluation.before}
+        stages["After calibration"] = evaluation.after
     pictures = []
     for title, stage in stages.items():
         when = "" if len(stages) == 1 else f" {title.lower()}"
@@ -161,14 +159,11 @@ def _model(gathering: ModelEvaluation, class_names: list[str] | None) -> dict:
             ),
         ]
     points = {}
-    if gathering.selector is not None and gathering.selector.chosen:
-        points["chosen threshold"] = gathering.selector.chosen
-    curves = {
-        title: stage.metric
-        for title, stage in (
-            stages.items() if len(stages) > 1 else [("model", gathering.before)]
-        )
-    }
+    if evaluation.selector is not None and evaluation.selector.chosen:
+        points["chosen threshold"] = evaluation.selector.chosen
+    curves = {"model": evaluation.before.metric}
+    if len(stages) > 1:
+        curves = {title: stage.metric for title, stage in stages.items()}
     pictures.append(
         _picture(
             RiskCoverageDisplay.from_metric(curves, points=points),
@@ -179,18 +174,18 @@ def _model(gathering: ModelEvaluation, class_names: list[str] | None) -> dict:
     )
     estimates = [stage.estimates() for stage in stages.values()]
     return {
-        "name": gathering.name,
-        "verdict": verdict(gathering),
+        "name": evaluation.name,
+        "verdict": verdict(evaluation),
         "stages": list(stages),
         "rows": [
             (*words, [_cell(name, found[name]) for found in estimates])
             for name, words in EXPLAINED.items()
         ],
         "pictures": pictures,
-        "steps": risk_steps(gathering.last),
-        "mistakes": [_mistake(m, class_names) for m in gathering.mistakes],
-        "num_samples": gathering.num_samples,
-        "num_classes": gathering.num_classes,
+        "steps": risk_steps(evaluation.final),
+        "mistakes": [_mistake(m, class_names) for m in evaluation.mistakes],
+        "num_samples": evaluation.num_samples,
+        "num_classes": evaluation.num_classes,
     }
 
 

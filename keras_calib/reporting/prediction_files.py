@@ -1,5 +1,6 @@
 """Labels and predictions from files of any framework."""
 
+import contextlib
 import zipfile
 import zlib
 from collections import Counter
@@ -11,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 
 __all__ = ["PredictionFile", "Rows", "open_predictions"]
 
@@ -77,31 +79,34 @@ class PredictionFile:
         class_names: Names of the classes, or None.
     """
 
-    path: Path
-    from_logits: bool
     num_rows: int | None = None
     class_names: list[str] | None = None
 
-    def batches(self, size: int) -> Iterator[Rows]:
-        """The samples, `size` at a time.
+    def __init__(self, path: Path, names: list[str]):
+        self.path = path
+        self._columns = _columns(names, path)
+        self.from_logits = self._columns.from_logits
 
-        Raises:
-            ValueError: If values are missing or no numbers.
-        """
-        raise NotImplementedError
+    def batches(self, size: int) -> Iterator[Rows]:
+        """The samples, `size` at a time; ValueError if one is no number."""
+        waiting = None
+        for part in self._parts():
+            waiting = part if waiting is None else _joined([waiting, part])
+            while len(waiting.labels) >= size:
+                yield _cut(waiting, slice(size))
+                waiting = _cut(waiting, slice(size, None))
+        if waiting is not None and len(waiting.labels):
+            yield waiting
 
     def read(self) -> Rows:
-        """All samples.
-
-        Raises:
-            ValueError: As `batches`, and if there are none.
-        """
-        parts = list(self.batches(_ROWS))
-        if not parts:
-            raise ValueError(
-                invalid("the file must have samples", path=str(self.path))
-            )
+        """All samples; ValueError if there are none."""
+        parts = list(self._parts())
+        if not any(len(part.labels) for part in parts):
+            raise value_error("the file must have samples", path=str(self.path))
         return _joined(parts)
+
+    def _parts(self) -> Iterator[Rows]:
+        raise NotImplementedError
 
 
 def open_predictions(path: Any) -> PredictionFile:
@@ -114,23 +119,16 @@ def open_predictions(path: Any) -> PredictionFile:
     are read piece by piece. Nothing that is read is executed: pickled arrays
     are refused.
 
-    Args:
-        path: Of the file.
-
-    Raises:
-        ImportError: If pyarrow is not installed and the file is a table.
-        OSError: If the file is not there.
-        ValueError: If it has another form.
+    Raises ImportError if a table needs pyarrow, OSError if there is no file,
+    ValueError if it has another form.
     """
     path = Path(path)
     kinds = {".npz": _Arrays, ".csv": _Table, ".parquet": _Table}
     kind = kinds.get(path.suffix.lower())
     if kind is None:
-        raise ValueError(
-            invalid(
-                "a file of predictions must end in .npz, .csv or .parquet",
-                path=str(path),
-            )
+        raise value_error(
+            "a file of predictions must end in .npz, .csv or .parquet",
+            path=str(path),
         )
     if not path.is_file():
         raise FileNotFoundError(
@@ -141,23 +139,24 @@ def open_predictions(path: Any) -> PredictionFile:
 
 class _Arrays(PredictionFile):
     def __init__(self, path: Path):
-        self.path = path
-        arrays = _plain_arrays(path)
-        columns = _columns(list(arrays), path)
-        self.from_logits = columns.from_logits
-        name, weight = columns.outputs[0], columns.sample_weight
-        self._rows = Rows(
-            arrays[columns.labels], arrays[name], arrays.get(weight)
-        )
-        _check_arrays(self._rows, (columns.labels, name, weight), path)
+        # NumPy leaves a file open that is cut off.
+        with (
+            _readable(path, "an .npz file of plain arrays", _UNREADABLE),
+            open(path, "rb") as opened,
+            np.load(opened, allow_pickle=False) as file,
+        ):
+            arrays = {name: file[name] for name in file.files}
+        super().__init__(path, list(arrays))
+        labels, (outputs,), _, weight = self._columns
+        self._rows = Rows(arrays[labels], arrays[outputs], arrays.get(weight))
+        _check_arrays(self._rows, (labels, outputs, weight), path)
         self.num_rows = len(self._rows.labels)
         if "class_names" in arrays:
             names = arrays["class_names"].reshape(-1)
             self.class_names = [str(x) for x in names]
 
-    def batches(self, size: int) -> Iterator[Rows]:
-        for start in range(0, self.num_rows, size):
-            yield _cut(self._rows, slice(start, start + size))
+    def _parts(self) -> Iterator[Rows]:
+        yield self._rows
 
 
 class _Table(PredictionFile):
@@ -168,36 +167,28 @@ class _Table(PredictionFile):
             import pyarrow.parquet
         except ImportError as error:
             raise ImportError(_ABSENT) from error
-        self.path = path
-        self._arrow = pa
-        with self._readable():
-            if path.suffix.lower() == ".parquet":
+        self._arrow, self._is_parquet = pa, path.suffix.lower() == ".parquet"
+        with self._readable(path):
+            if self._is_parquet:
                 with pa.parquet.ParquetFile(path) as file:
                     names = file.schema_arrow.names
                     self.num_rows = file.metadata.num_rows
             else:
                 with pa.csv.open_csv(path) as reader:
                     names = reader.schema.names
-        self._columns = _columns(names, path)
-        self.from_logits = self._columns.from_logits
+        super().__init__(path, names)
 
-    def batches(self, size: int) -> Iterator[Rows]:
-        waiting = None
-        for part in self._parts():
-            waiting = part if waiting is None else _joined([waiting, part])
-            while len(waiting.labels) >= size:
-                yield _cut(waiting, slice(size))
-                waiting = _cut(waiting, slice(size, None))
-        if waiting is not None and len(waiting.labels):
-            yield waiting
+    def _readable(self, path: Path) -> Any:
+        faults = self._arrow.ArrowException, OSError, UnicodeDecodeError
+        return _readable(path, f"a readable {path.suffix} file", faults)
 
     def _parts(self) -> Iterator[Rows]:
         pa, columns = self._arrow, self._columns
         wanted = [columns.labels, *columns.outputs]
         if columns.sample_weight is not None:
             wanted.append(columns.sample_weight)
-        with self._readable():
-            if self.path.suffix.lower() == ".parquet":
+        with self._readable(self.path):
+            if self._is_parquet:
                 with pa.parquet.ParquetFile(self.path, **_BYTES) as file:
                     for part in file.iter_batches(_ROWS, columns=wanted):
                         yield self._rows(part)
@@ -208,116 +199,67 @@ class _Table(PredictionFile):
                 include_columns=wanted, column_types=types
             )
             with pa.csv.open_csv(self.path, convert_options=convert) as reader:
-                for part in reader:
-                    yield self._rows(part)
+                yield from map(self._rows, reader)
 
     def _rows(self, part: Any) -> Rows:
-        columns = self._columns
-        if columns.outputs[0] in _OUTPUTS:
-            name = columns.outputs[0]
-            outputs = self._lists(part.column(name), name)
+        labels, outputs, _, weight = self._columns
+        if outputs[0] in _OUTPUTS:
+            values = self._lists(part.column(outputs[0]), outputs[0])
         else:
-            outputs = np.stack(
-                [_numbers(part.column(x), x) for x in columns.outputs], axis=-1
-            )
-        weight = columns.sample_weight
-        return Rows(
-            _numbers(part.column(columns.labels), columns.labels),
-            outputs,
-            None if weight is None else _numbers(part.column(weight), weight),
-        )
+            values = np.stack([_numbers(part, x) for x in outputs], axis=-1)
+        if weight is not None:
+            weight = _numbers(part, weight)
+        return Rows(_numbers(part, labels), values, weight)
 
     def _lists(self, column: Any, name: str) -> np.ndarray:
         """A column of lists of one length as a matrix."""
-        types = self._arrow.types
-        kind = column.type
+        types, kind = self._arrow.types, column.type
         sizes = [0]
         if types.is_fixed_size_list(kind) and not column.null_count:
             sizes = [kind.list_size]
         elif types.is_list(kind) or types.is_large_list(kind):
             sizes = column.value_lengths().unique().to_pylist()
         if len(sizes) != 1 or not sizes[0]:
-            raise ValueError(
-                invalid(
-                    f"column `{name}` must hold lists of one length, in every "
-                    "row",
-                    type=str(kind),
-                )
+            raise value_error(
+                f"column `{name}` must hold lists of one length, in every row",
+                type=str(kind),
             )
-        return _numbers(column.flatten(), name).reshape(-1, sizes[0])
-
-    def _readable(self) -> Any:
-        return _Readable(self.path, self._arrow)
+        values = {name: column.flatten()}
+        return _numbers(values, name).reshape(-1, sizes[0])
 
 
-class _Readable:
+@contextlib.contextmanager
+def _readable(path: Path, form: str, faults: tuple) -> Iterator[None]:
     """Says which file it is that cannot be read."""
-
-    def __init__(self, path: Path, arrow: Any):
-        self._path, self._faults = (
-            path,
-            (arrow.ArrowException, OSError, UnicodeDecodeError),
-        )
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if isinstance(error, self._faults):
-            raise ValueError(
-                invalid(
-                    f"{self._path.name} must be a readable "
-                    f"{self._path.suffix} file",
-                    error=str(error),
-                )
-            ) from error
-
-
-def _plain_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an `.npz` file, none of which needs code to be read."""
     try:
-        # NumPy leaves a file open that is cut off.
-        with (
-            open(path, "rb") as opened,
-            np.load(opened, allow_pickle=False) as file,
-        ):
-            return {name: file[name] for name in file.files}
-    except _UNREADABLE as error:
-        raise ValueError(
-            invalid(
-                f"{path.name} must be an .npz file of plain arrays",
-                error=str(error),
-            )
+        yield
+    except faults as error:
+        raise value_error(
+            f"{path.name} must be {form}", error=str(error)
         ) from error
 
 
 def _check_arrays(rows: Rows, names: tuple, path: Path) -> None:
     """Arrays must hold numbers, of one number of samples."""
-    for name, array in zip(names, rows, strict=True):
-        if array is not None and array.dtype.kind not in "biuf":
-            raise ValueError(
-                invalid(
-                    f"`{name}` of {path.name} must hold numbers",
-                    dtype=str(array.dtype),
-                )
+    arrays = dict(zip(names, rows, strict=True))
+    arrays.pop(None, None)
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biuf":
+            raise value_error(
+                f"`{name}` of {path.name} must hold numbers",
+                dtype=str(array.dtype),
             )
-    shapes = {
-        name: array.shape
-        for name, array in zip(names, rows, strict=True)
-        if array is not None
-    }
+    shapes = {name: array.shape for name, array in arrays.items()}
     if () in shapes.values() or rows.outputs.ndim < 2:
-        raise ValueError(
-            invalid(
-                f"{path.name} must have an axis of samples, and in "
-                f"`{names[1]}` a last one of classes; values of the second "
-                "of two classes alone are a column, of shape (n, 1)",
-                **shapes,
-            )
+        raise value_error(
+            f"{path.name} must have an axis of samples, and in "
+            f"`{names[1]}` a last one of classes; values of the second "
+            "of two classes alone are a column, of shape (n, 1)",
+            **shapes,
         )
     if len({shape[0] for shape in shapes.values()}) > 1:
-        raise ValueError(
-            invalid(f"{path.name} must have arrays of one length", **shapes)
+        raise value_error(
+            f"{path.name} must have arrays of one length", **shapes
         )
 
 
@@ -327,60 +269,50 @@ def _columns(names: list[str], path: Path) -> _Columns:
 
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise ValueError(
-            invalid(f"{path.name} must have each column once", twice=twice[:20])
+        raise value_error(
+            f"{path.name} must have each column once", twice=twice[:20]
         )
-    labels, whole = first(_LABELS), [x for x in _OUTPUTS if x in names]
-    numbered = {x: _numbered(x, names) for x in _OUTPUTS}
-    numbered = {x: found for x, found in numbered.items() if found}
-    if labels is None or len(whole) + len(numbered) != 1:
+    # Columns by what is before their number, `logit_0`; and whole ones.
+    found = {x: {} for x in _OUTPUTS}
+    for name in names:
+        start, _, number = name.rpartition("_")
+        if start in found and number.isdecimal():
+            found[start][int(number)] = name
+    whole = [x for x in _OUTPUTS if x in names]
+    numbered = [x for x in _OUTPUTS if found[x]]
+    labels, is_array = first(_LABELS), path.suffix.lower() == ".npz"
+    if labels is None or len(whole + numbered) != 1:
         wanted = "`logits` or `probs`"
-        if path.suffix.lower() != ".npz":
-            wanted = "`logit_0`, ... or `prob_0`, ... (or lists, " + wanted
-            wanted += ")"
-        raise ValueError(
-            invalid(
-                f"{path.name} must have `{_LABELS[path.suffix != '.npz']}` "
-                f"and either {wanted}",
-                columns=names[:20],
-            )
+        if not is_array:
+            wanted = f"`logit_0`, ... or `prob_0`, ... (or lists, {wanted})"
+        raise value_error(
+            f"{path.name} must have `{_LABELS[not is_array]}` and either "
+            f"{wanted}",
+            columns=names[:20],
         )
-    prefix = whole[0] if whole else next(iter(numbered))
+    (prefix,) = whole or numbered
     outputs = whole
     if numbered:
-        found = numbered[prefix]
-        if sorted(found) != list(range(len(found))):
-            raise ValueError(
-                invalid(
-                    f"{path.name} must have `{prefix}_0` to "
-                    f"`{prefix}_{len(found) - 1}`, one for each class",
-                    columns=[found[number] for number in sorted(found)][:20],
-                )
+        outputs = [found[prefix][k] for k in sorted(found[prefix])]
+        last = len(outputs) - 1
+        if max(found[prefix]) != last:
+            raise value_error(
+                f"{path.name} must have `{prefix}_0` to "
+                f"`{prefix}_{last}`, one for each class",
+                columns=outputs[:20],
             )
-        outputs = [found[number] for number in range(len(found))]
     return _Columns(labels, outputs, _OUTPUTS[prefix], first(_WEIGHTS))
 
 
-def _numbered(prefix: str, names: list[str]) -> dict[int, str]:
-    """Columns `logit_0`, ... by the number of the class."""
-    found = {}
-    for name in names:
-        start, _, number = name.rpartition("_")
-        if start == prefix and number.isdecimal():
-            found[int(number)] = name
-    return found
-
-
-def _numbers(column: Any, name: str) -> np.ndarray:
+def _numbers(part: Any, name: str) -> np.ndarray:
     """A column of numbers without gaps."""
+    column = part[name]
     values = column.to_numpy(zero_copy_only=False)
     if column.null_count or values.dtype.kind not in "biuf":
-        raise ValueError(
-            invalid(
-                f"column `{name}` must hold numbers, in every row",
-                type=str(column.type),
-                empty=column.null_count,
-            )
+        raise value_error(
+            f"column `{name}` must hold numbers, in every row",
+            type=str(column.type),
+            empty=column.null_count,
         )
     return values
 

@@ -9,25 +9,25 @@ from keras_calib.selection import ChosenThreshold
 __all__ = ["direction", "percent", "verdict"]
 
 
-def verdict(gathering: ModelEvaluation) -> dict[str, object]:
+def verdict(evaluation: ModelEvaluation) -> dict[str, object]:
     """A headline for a model, a word for its colour, and sentences."""
-    before = gathering.before.gap()
+    before = evaluation.before.gap()
     kind, headline = direction(before)
     sentences = [_by_how_much(kind, before)]
-    ece = gathering.before.estimates()["ece"]
+    ece = evaluation.before.estimates()["ece"]
     sentences.append(_bins(kind, ece))
-    if gathering.after is not None:
+    if evaluation.after is not None:
         sentences.append(
             _repair(
                 before,
-                gathering.after.gap(),
+                evaluation.after.gap(),
                 ece,
-                gathering.after.estimates()["ece"],
+                evaluation.after.estimates()["ece"],
             )
         )
-    accepted = gathering.accepted()
+    accepted = evaluation.accepted()
     if accepted is not None:
-        sentences += _selection(accepted, gathering.selector.chosen)
+        sentences += _selection(accepted, evaluation.selector.chosen)
     return {"kind": kind, "headline": headline, "sentences": sentences}
 
 

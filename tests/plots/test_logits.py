@@ -14,7 +14,6 @@ from keras_calib.plots.windows import slide
 mpl.use("Agg")
 
 
-@pytest.mark.portable
 def test_confidence_display_counts_correct_and_wrong_apart():
     labels, logits = noisy_predictions(400, num_classes=5)
     display = kc.ConfidenceDisplay.from_predictions(
@@ -60,9 +59,9 @@ def test_confidence_display_is_the_same_from_metric_and_model():
         kc.ConfidenceDisplay.from_metric(kc.AURC())
 
 
-@pytest.mark.portable
-@pytest.mark.parametrize("from_logits", [True, False])
-@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize(
+    ("from_logits", "weighted"), [(True, False), (False, True)]
+)
 def test_classwise_errors_average_to_classwise_ece(from_logits, weighted):
     labels, logits = noisy_predictions(400, num_classes=5)
     outputs = logits if from_logits else softmax(logits)
@@ -126,9 +125,11 @@ def test_windows_are_means_and_deviations_of_what_is_inside():
     rng = np.random.default_rng(0)
     x, y = rng.random(200), 1e6 + rng.normal(size=200)
     centers = np.linspace(0.0, 1.0, 9)
-    found = slide(x, y, centers, 0.1, at_least=3)
+    # Some on an end of a window, which is inside.
+    x[:4] = 0.4375, 0.4375, 0.5625, 0.5625
+    found = slide(x, y, centers, 0.125, at_least=3)
     for i, center in enumerate(centers):
-        inside = y[(x >= center - 0.05) & (x <= center + 0.05)]
+        inside = y[(x >= center - 0.0625) & (x <= center + 0.0625)]
         assert found.count[i] == len(inside)
         np.testing.assert_allclose(found.mean[i], inside.mean(), rtol=1e-12)
         np.testing.assert_allclose(found.deviation[i], inside.std(), rtol=1e-6)
@@ -197,7 +198,7 @@ def test_sorted_logits_display_sorts_and_raises():
     np.testing.assert_allclose(exponentials, np.exp(wanted))
     display.plot()
     assert len(display.axes_) == 3
-    with pytest.raises(ValueError, match="`ax` must be three axes"):
+    with pytest.raises(ValueError, match="`ax` must be 3 axes"):
         display.plot(mpl.figure.Figure().add_subplot())
     with pytest.raises(ValueError, match="`top`"):
         kc.SortedLogitsDisplay(labels, logits, top=0)

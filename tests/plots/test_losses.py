@@ -8,7 +8,6 @@ from keras import ops
 import keras_calib as kc
 
 mpl.use("Agg")
-pytestmark = pytest.mark.portable
 
 
 def smoothing(alpha=0.3):
@@ -37,6 +36,7 @@ def test_per_sample_losses_are_those_of_the_loss():
     np.testing.assert_allclose(ignored[1:], found[1:], rtol=1e-6)
 
 
+@pytest.mark.portable
 def test_effective_labels_display_has_a_bar_for_each():
     losses = {"a": smoothing(), "b": smoothing(0.0)}
     display = kc.EffectiveLabelsDisplay.from_losses(
@@ -62,6 +62,7 @@ def test_effective_labels_display_has_a_bar_for_each():
         kc.EffectiveLabelsDisplay.from_losses(losses, 0, [[1.0, 0.0]])
 
 
+@pytest.mark.portable
 def test_smoothing_profile_of_known_losses():
     margin, strength, num_classes = 6.0, 0.1, 4
     losses = {
@@ -88,7 +89,7 @@ def test_smoothing_profile_of_known_losses():
         kc.SmoothingProfileDisplay.from_losses(losses, num_classes=1)
     with pytest.raises(ValueError, match="`highest`"):
         kc.SmoothingProfileDisplay.from_losses(losses, highest=0.0)
-    with pytest.raises(ValueError, match="`ax` must be two axes"):
+    with pytest.raises(ValueError, match="`ax` must be 2 axes"):
         display.plot(mpl.figure.Figure().add_subplot())
 
 

@@ -13,10 +13,13 @@ import pytest
 import keras_calib as kc
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(
-    BROWSER is None and not os.environ.get("CI"),
-    reason="Chromium is not installed",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        BROWSER is None and not os.environ.get("CI"),
+        reason="Chromium is not installed",
+    ),
+]
 # Around the page, for widths that no window has; keeps what the probe tells.
 HOST = """
 <body style="margin:0"><iframe src="page.html"
@@ -109,17 +112,15 @@ def seen(report, folder, width):
 
 
 @pytest.mark.parametrize("width", [400, 1400])
-def test_page_works_at_any_width(report, tmp_path, width):
+def test_page_works_at_any_width_and_shows_the_row_of_its_slider(
+    report, tmp_path, width
+):
     found = seen(report, tmp_path, width)
     assert found["width"] == width
     assert found["errors"] == []
     assert found["asked"] == []
     assert found["pictures"] == 17 and found["broken"] == 0
     assert found["scroll"] <= width and found["wide"] == 0
-
-
-def test_slider_shows_the_row_of_its_place(report, tmp_path):
-    found = seen(report, tmp_path, 1000)
     attribute = re.search(r'data-steps="(.*?)"', report.html)[1]
     rows = json.loads(unescape(attribute))
     assert set(found["shown"]) == {"0", "60", str(len(rows) - 1)}

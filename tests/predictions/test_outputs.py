@@ -21,21 +21,19 @@ def compiled(loss, channels=3):
     return model
 
 
-@pytest.mark.parametrize(
-    ("loss", "logits"),
-    [
+def test_the_compiled_loss_says_what_outputs_are():
+    for loss, logits in (
         (kc.ACLS(from_logits=True), True),
         (kc.FocalLoss(), False),
         (kc.MDCA(from_logits=True), True),
         (keras.losses.CategoricalCrossentropy(from_logits=True), True),
         (keras.losses.SparseCategoricalCrossentropy(), False),
         ("sparse_categorical_crossentropy", False),
-    ],
-)
-def test_the_compiled_loss_says_what_outputs_are(loss, logits):
-    assert reads_logits(compiled(loss), None) is logits
-    # What is told goes before.
-    assert reads_logits(compiled(loss), not logits) is not logits
+    ):
+        model = compiled(loss)
+        assert reads_logits(model, None) is logits, loss
+        # What is told goes before.
+        assert reads_logits(model, not logits) is not logits, loss
 
 
 BINARY = [
@@ -46,25 +44,24 @@ BINARY = [
 ]
 
 
-@pytest.mark.parametrize(("loss", "logits"), BINARY)
-def test_a_binary_loss_says_what_one_channel_is_and_no_more(loss, logits):
-    assert reads_logits(compiled(loss, 1), None) is logits
-    model = compiled(loss, 3)
-    with pytest.raises(ValueError, match="of several labels are not class"):
-        reads_logits(model, None)
-    assert reads_logits(model, logits) is logits
+def test_a_binary_loss_says_what_one_channel_is_and_no_more():
+    for loss, logits in BINARY:
+        assert reads_logits(compiled(loss, 1), None) is logits, loss
+        model = compiled(loss, 3)
+        with pytest.raises(ValueError, match="of several labels are not class"):
+            reads_logits(model, None)
+        assert reads_logits(model, logits) is logits, loss
 
 
-@pytest.mark.parametrize(
-    "loss", [None, "mse", keras.losses.MeanSquaredError(), lambda y, z: z]
-)
-def test_a_loss_that_does_not_say_is_an_error(loss):
-    model = compiled(loss)
-    with pytest.raises(ValueError, match="`from_logits` must be True or False"):
-        reads_logits(model, None)
-    assert reads_logits(model, True) is True
-    with pytest.raises(TypeError, match="must be True, False or None"):
-        reads_logits(model, 1)
+def test_a_loss_that_does_not_say_is_an_error():
+    rule = "`from_logits` must be True or False"
+    for loss in (None, "mse", keras.losses.MeanSquaredError(), lambda y, z: z):
+        model = compiled(loss)
+        with pytest.raises(ValueError, match=rule):
+            reads_logits(model, None)
+        assert reads_logits(model, True) is True
+        with pytest.raises(TypeError, match="must be True, False or None"):
+            reads_logits(model, 1)
 
 
 def test_outputs_become_logits_of_every_class():
@@ -103,8 +100,8 @@ def test_a_sigmoid_model_answers_as_its_logits_do():
             calibrator=calibrator, score=score, threshold=1.0
         )
         served = ServedModel(network, selector, from_logits=False)
-        of_probs = served.answers(network(z))
-        of_logits = served.answers_of_logits(z)
+        of_probs = served.answers(network(z), False)
+        of_logits = served.answers(z, True)
         assert 0 < of_logits["accept"].sum() < 40
         for name, value in of_probs.items():
             np.testing.assert_allclose(

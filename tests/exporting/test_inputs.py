@@ -39,8 +39,8 @@ def served(network):
 
 
 def sampled(network, samples):
-    """The first question about samples, by name."""
-    return next(probes.questions(served(network), samples)).inputs
+    """The inputs of the first probe, by name."""
+    return next(probes.probes(served(network), samples)).inputs
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,12 @@ def test_samples_of_one_input_may_stand_alone():
         ({"a": FIRST, "c": SECOND}, "must have the structure"),
         (FIRST, "must have the structure"),
         # Keras would add the axis that a client has to send.
-        ([FIRST, SECOND[:, 0]], r"must have the axes.*input='b', shape=\(2,\)"),
+        ([FIRST, SECOND[:, 0]], r"must have the axes.*'b': \(2,\)"),
+        (
+            [FIRST, SECOND[:1]],
+            r"must have .* as many samples of each.*'b': \(1, 3\)",
+        ),
+        ([FIRST[:0], SECOND[:0]], "must have .* at least one"),
     ],
 )
 def test_samples_of_another_structure_or_rank_are_refused(samples, match):
@@ -108,6 +113,7 @@ def test_names_are_changed_where_a_format_does_not_take_them(names, wanted):
     assert list(served(network).inputs) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", ["savedmodel", "onnx", "litert"])
 def test_names_that_were_changed_serve_in_every_format(tmp_path, made):
     network = of_two(lambda a, b: [a, b], ("label", "class"))
@@ -127,11 +133,28 @@ def test_keys_name_the_inputs_that_they_stand_for():
     assert shapes == {"input_1": 4, "input_0": 3}
 
 
-@pytest.mark.parametrize("arrange", [list, lambda x: {"logits": x[0]}])
-def test_a_single_output_may_be_in_a_list_or_dict(tmp_path, arrange):
-    inputs = keras.Input((4,))
+def test_a_single_output_may_be_in_a_list_or_dict():
+    inputs = keras.Input((4,), name="x")
     outputs = keras.layers.Dense(3)(inputs)
-    network = keras.Model(inputs, arrange([outputs]))
-    path = kc.export(network, tmp_path / "m", from_logits=True)
     wanted = array(keras.Model(inputs, outputs)(FIRST))
-    assert_same(answers(path, x=FIRST), expected(wanted, 1.0, -np.inf))
+    for arrange in (list, lambda x: {"logits": x[0]}):
+        network = keras.Model(inputs, arrange([outputs]))
+        given = array(served(network).outputs({"x": FIRST}))
+        np.testing.assert_allclose(given, wanted, rtol=1e-6)
+
+
+def test_random_inputs_are_what_every_layer_takes():
+    layers = [
+        keras.Input((None,), dtype="int32"),
+        keras.layers.Embedding(2, 4),
+        keras.layers.GlobalAveragePooling1D(),
+        keras.layers.Dense(3),
+    ]
+    shapes = []
+    for probe in probes.probes(served(keras.Sequential(layers))):
+        if probe.signature == "serving_default":
+            (ids,) = probe.inputs.values()
+            assert set(np.unique(ids)) == {0, 1}
+            shapes.append(ids.shape)
+    # No axis that is open has the same size twice.
+    assert shapes == [(2, 32), (1, 64)]

@@ -6,7 +6,6 @@ import keras
 import matplotlib as mpl
 import numpy as np
 import pytest
-from scipy.stats import binom
 
 import keras_calib as kc
 
@@ -17,7 +16,6 @@ def data(goldens):
     return goldens["in/m_over/labels"], goldens["in/m_over/probs"]
 
 
-@pytest.mark.portable
 def test_reliability_display_agrees_with_ece_and_its_metric(goldens):
     labels, probs = data(goldens)
     display = kc.ReliabilityDisplay.from_predictions(labels, probs)
@@ -42,21 +40,6 @@ def test_reliability_display_draws_every_filled_bin(goldens, tmp_path):
     assert (tmp_path / "reliability.png").stat().st_size > 10_000
     given = mpl.figure.Figure().add_subplot()
     assert display.plot(given).ax_ is given
-
-
-def test_risk_coverage_display_draws_one_curve_per_model(goldens):
-    labels, probs = data(goldens)
-    flat = np.sqrt(probs) / np.sqrt(probs).sum(-1, keepdims=True)
-    display = kc.RiskCoverageDisplay.from_predictions(
-        labels, {"a": probs, "b": flat}
-    ).plot()
-    assert len(display.ax_.lines) == 2
-    assert abs(display.values["a"] - kc.aurc(labels, probs)) < 1e-12
-    assert "coverage" in display.ax_.get_xlabel()
-    x, y = display.ax_.lines[0].get_data()
-    curve = kc.risk_coverage_curve(labels, probs)
-    np.testing.assert_array_equal(x, curve.coverage)
-    np.testing.assert_array_equal(y, curve.risk)
 
 
 def test_displays_draw_from_one_table_of_metrics(goldens):
@@ -84,25 +67,6 @@ def test_displays_draw_from_one_table_of_metrics(goldens):
         kc.ReliabilityDisplay.from_metric(other)
     with pytest.raises(TypeError, match="`metrics` must be `AURC`"):
         kc.RiskCoverageDisplay.from_metric(kc.ECE())
-
-
-def test_many_curves_are_told_apart(goldens):
-    labels, probs = data(goldens)
-    display = kc.RiskCoverageDisplay.from_predictions(
-        labels, {str(i): probs for i in range(17)}
-    ).plot()
-    # Dashes as drawn; the style's name is "--" for all of them.
-    looks = {(x.get_color(), str(x._dash_pattern)) for x in display.ax_.lines}
-    assert len(looks) == 17
-
-
-def test_clopper_pearson_ends_where_the_tail_is_two_and_a_half_percent():
-    low, high = kc.clopper_pearson([0, 3, 10], [10, 10, 10])
-    assert low[0] == 0.0
-    assert high[2] == 1.0
-    np.testing.assert_allclose(binom.sf(2, 10, low[1]), 0.025, rtol=1e-9)
-    np.testing.assert_allclose(binom.cdf(3, 10, high[1]), 0.025, rtol=1e-9)
-    assert [v.item() for v in kc.clopper_pearson(0, 0)] == [0.0, 1.0]
 
 
 def softmax_model(num_classes):
@@ -170,54 +134,6 @@ def test_zoom_shows_the_bins_from_there_on(goldens):
     assert len(display.zoom_ax_.patches) == (display.sums.weight > 0).sum()
     with pytest.raises(ValueError, match="`zoom` must be in"):
         kc.ReliabilityDisplay.from_predictions(*data(goldens), zoom=1.0)
-
-
-def test_band_is_the_exact_interval_of_the_accepted(goldens):
-    labels, probs = data(goldens)
-    display = kc.RiskCoverageDisplay.from_predictions(
-        labels, {"net": probs}, band=True
-    )
-    low, high = display.bands["net"]
-    curve = display.curves["net"]
-    for i in (0, len(low) // 2, len(low) - 1):
-        accepted = round(curve.coverage[i] * len(labels))
-        wrong = round(curve.risk[i] * accepted)
-        # Either tail beyond the interval has 2.5 %.
-        np.testing.assert_allclose(
-            binom.cdf(wrong, accepted, high[i]), 0.025, rtol=1e-6
-        )
-        if wrong:
-            np.testing.assert_allclose(
-                binom.sf(wrong - 1, accepted, low[i]), 0.025, rtol=1e-6
-            )
-    metric = kc.CalibrationMetrics(["aurc"])
-    metric.update_state(labels, probs)
-    streamed = kc.RiskCoverageDisplay.from_metric(metric, band=True)
-    assert streamed.counts == {"model": len(labels)}
-    weights = np.full(len(labels), 0.5)
-    with pytest.raises(ValueError, match="`band` must be False"):
-        kc.RiskCoverageDisplay.from_predictions(
-            labels, probs, sample_weight=weights, band=True
-        )
-    metric.update_state(labels, probs, sample_weight=weights)
-    for one in (metric, kc.AURC()):
-        with pytest.raises(ValueError, match="`band` needs"):
-            kc.RiskCoverageDisplay.from_metric(one, band=True)
-
-
-def test_operating_points_are_marked_where_they_are(goldens):
-    labels, probs = data(goldens)
-    logits = np.log(np.maximum(probs, 1e-30)).astype("float32")
-    selector = kc.SelectiveClassifier().fit(labels, logits, coverage=0.5)
-    point = selector.chosen._replace(certified_risk=0.2)
-    display = kc.RiskCoverageDisplay.from_predictions(
-        labels, probs, points={"half": point}
-    ).plot()
-    *_, limit, mark = display.ax_.lines
-    assert mark.get_xydata().tolist() == [[point.coverage, point.risk]]
-    assert limit.get_ydata().tolist() == [0.2, 0.2]
-    assert "half" in mark.get_label() and "0.2" in mark.get_label()
-    assert display.ax_.get_ylim()[1] > 0.2
 
 
 def test_files_are_drawn_without_pyplot(goldens):

@@ -1,0 +1,160 @@
+"""Export: a file is whole and in its place, or there is none."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from cases import BACKEND
+from exported import trained
+
+import keras_calib as kc
+from keras_calib.backend.files import scratch_folder
+from keras_calib.exporting import formats
+from keras_calib.exporting import writer
+
+pytestmark = pytest.mark.skipif(
+    BACKEND != "tensorflow", reason="export needs TensorFlow"
+)
+
+
+def replace(monkeypatch, made, **parts):
+    """Writes or loads a format by other means."""
+    changed = formats.FORMATS[made]._replace(**parts)
+    monkeypatch.setitem(formats.FORMATS, made, changed)
+
+
+def write_some(served, path, images):
+    """A file in place of a model, where only what comes after it matters."""
+    path.write_text("some")
+
+
+def test_an_interrupted_export_leaves_nothing(tmp_path, monkeypatch):
+    model, _ = trained(3)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    def full(served, path, images):
+        write_some(served, path, images)
+        raise OSError("no space left on device")
+
+    for error, parts in (
+        (OSError, {"write": full}),
+        # While it is compared.
+        (KeyboardInterrupt, {"write": write_some, "load": interrupted}),
+        (RuntimeError, {"write": write_some, "load": lambda _: {}}),
+    ):
+        replace(monkeypatch, "savedmodel", **parts)
+        with pytest.raises(error):
+            kc.export(model, tmp_path / "deep" / "model")
+        assert os.listdir(tmp_path / "deep") == []
+
+
+def test_what_exists_is_left_alone(tmp_path):
+    model, _ = trained(3)
+    (tmp_path / "kept.txt").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for path in (tmp_path, tmp_path / "kept.txt", tmp_path / "link"):
+        with pytest.raises(ValueError, match="`path` must not exist. Received"):
+            kc.export(model, path)
+    assert (tmp_path / "kept.txt").read_text() == "mine"
+    assert sorted(os.listdir(tmp_path)) == ["kept.txt", "link"]
+
+
+def test_what_stands_in_the_way_is_not_removed(tmp_path):
+    model, _ = trained(3)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OSError):
+        kc.export(model, tmp_path / "file" / "m")
+    assert Path(tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_what_another_process_made_in_the_meantime_is_kept(
+    tmp_path, monkeypatch, folder
+):
+    model, _ = trained(3)
+    path = tmp_path / "m"
+    kept = path / "kept.txt" if folder else path
+
+    def write(served, written, images):
+        if folder:
+            written.mkdir()
+        else:
+            written.write_text("mine")
+
+    def late(*_):
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text("theirs")
+
+    replace(monkeypatch, "savedmodel", write=write, load=lambda _: {})
+    monkeypatch.setattr(writer, "check_answers", late)
+    with pytest.raises(ValueError, match="`path` must not exist. Received"):
+        kc.export(model, path)
+    assert kept.read_text() == "theirs"
+    assert os.listdir(tmp_path) == ["m"]
+
+
+def test_a_file_is_made_where_there_are_no_links(tmp_path, monkeypatch):
+    def link(source, target):
+        raise OSError("not supported")
+
+    monkeypatch.setattr(os, "link", link)
+    model, _ = trained(3)
+    # The ending says which format is meant.
+    replace(monkeypatch, "onnx", write=write_some, load=lambda _: {})
+    monkeypatch.setattr(writer, "check_answers", lambda *_: None)
+    assert kc.export(model, tmp_path / "m.onnx").read_text() == "some"
+    assert os.listdir(tmp_path) == ["m.onnx"]
+
+
+def test_what_a_killed_export_leaves_is_cleared_by_the_next(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "m"
+    with subprocess.Popen(["sleep", "600"]) as other:
+        with monkeypatch.context() as patched:
+            # Its folder, as it would be named there.
+            patched.setattr(os, "getpid", lambda: other.pid)
+            with scratch_folder(path) as left:
+                pass
+        left.mkdir()
+        (left / "model").write_text("half")
+        (tmp_path / ".other-1.part").write_text("theirs")
+        with scratch_folder(path) as own:
+            # It lives: left alone.
+            assert left.is_dir() and own.is_dir() and own != left
+        other.kill()
+    with scratch_folder(tmp_path / "n"):
+        assert left.is_dir()
+    with scratch_folder(path) as own:
+        assert sorted(os.listdir(tmp_path)) == sorted(
+            [".other-1.part", own.name]
+        )
+        # Another thread of this process writes to the same path.
+        with scratch_folder(path) as second:
+            assert own.is_dir() and own != second
+    assert os.listdir(tmp_path) == [".other-1.part"]
+    # An earlier process may have had the number of this one.
+    left = tmp_path / left.name.replace(str(other.pid), str(os.getpid()))
+    left.mkdir()
+    with scratch_folder(path):
+        assert not left.is_dir()
+    # Names of any length.
+    with scratch_folder(tmp_path / ("é" * 127)) as folder:
+        assert len(os.fsencode(folder.name)) < 256
+
+
+def test_paths_are_local_and_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    model, _ = trained(3)
+    monkeypatch.chdir(tmp_path)
+    for path in ("gs://bucket/m", Path("s3://bucket/m"), "file:///m"):
+        with pytest.raises(ValueError, match="`path` must be of a local file"):
+            kc.export(model, path)
+    assert os.listdir(tmp_path) == []
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    replace(monkeypatch, "savedmodel", write=write_some, load=lambda _: {})
+    monkeypatch.setattr(writer, "check_answers", lambda *_: None)
+    assert kc.export(model, "~/m") == tmp_path / "home" / "m"
+    assert os.listdir(tmp_path) == ["home"]

@@ -1,0 +1,160 @@
+"""Faults of prediction readers, plots, exports, reports and monitoring."""
+
+from mutants.mutant import Mutant
+
+MUTANTS = {
+    "last_batch_not_counted": Mutant(
+        "predictions/batches.py",
+        "count = -(-length(arrays) // batch_size)",
+        "count = length(arrays) // batch_size",
+        "predictions/test_batches.py::"
+        "test_batches_are_counted_where_that_is_possible",
+    ),
+    "last_rows_not_read": Mutant(
+        "predictions/given_arrays.py",
+        "for start in range(0, length(arrays), size):",
+        "for start in range(0, length(arrays) - size + 1, size):",
+        "predictions/test_batches.py::"
+        "test_every_form_of_data_is_read_as_its_arrays",
+    ),
+    "rows_without_weight_judged": Mutant(
+        "predictions/collect.py",
+        "counts = weight.reshape(lead) > 0",
+        "counts = weight.reshape(lead) >= 0",
+        "predictions/test_consumers.py::"
+        "test_rows_that_are_no_distribution_are_not_fitted_on",
+    ),
+    "one_channel_not_centred": Mutant(
+        "predictions/outputs.py",
+        "return logits - logits[..., :1] if one_channel else logits",
+        "return logits",
+        "predictions/test_outputs.py::"
+        "test_outputs_become_logits_of_every_class",
+    ),
+    "rank_counts_the_pixel_itself": Mutant(
+        "plots/segmentation.py",
+        "np.cumsum(counts) - 0.5 * counts",
+        "np.cumsum(counts) - counts",
+        "plots/test_segmentation.py::test_ties_share_the_mean_rank",
+    ),
+    "window_without_its_upper_end": Mutant(
+        "plots/windows.py",
+        'centers + width / 2, side="right"',
+        'centers + width / 2, side="left"',
+        "plots/test_logits.py::"
+        "test_windows_are_means_and_deviations_of_what_is_inside",
+    ),
+    "band_of_weighted_samples": Mutant(
+        "plots/risk_coverage.py",
+        "if count == sums.squared_weight.sum():",
+        "if count > 0:",
+        "plots/test_risk_coverage.py::"
+        "test_band_is_the_exact_interval_of_the_accepted",
+    ),
+    "ignored_samples_selected": Mutant(
+        "reporting/evaluation.py",
+        "weight = weight * read.mask",
+        "weight = weight * 1.0",
+        "reporting/test_report.py::test_what_is_ignored_is_not_selected",
+    ),
+    "mistakes_numbered_in_their_batch": Mutant(
+        "reporting/evaluation.py",
+        "self.num_samples + int(row),",
+        "int(row),",
+        "reporting/test_report.py::test_report_of_models_reads_the_data_once",
+    ),
+    "slider_below_its_risk": Mutant(
+        "reporting/html.py",
+        "met = np.flatnonzero(curve.risk <= risk + 1e-12)",
+        "met = np.flatnonzero(curve.risk <= 0.9 * risk)",
+        "reporting/test_page.py::test_slider_rows_are_points_of_the_curve",
+    ),
+    "verdict_of_the_wrong_end": Mutant(
+        "reporting/verdicts.py",
+        "if gap.low > 0.0:",
+        "if gap.high > 0.0:",
+        "reporting/test_report.py::test_verdict_names_the_side",
+    ),
+    "pickles_are_read": Mutant(
+        "reporting/prediction_files.py",
+        "allow_pickle=False",
+        "allow_pickle=True",
+        "reporting/test_prediction_files.py::"
+        "test_bad_arrays_in_files_are_refused",
+    ),
+    "copies_are_let_through": Mutant(
+        "reporting/given_files.py",
+        "near = max(map(_near_share, first.T[1:], second.T[1:]))",
+        "near = 0.0",
+        "reporting/test_command_line.py::test_command_refuses_and_says_why",
+    ),
+    "nan_where_nothing_counts": Mutant(
+        "monitoring/evaluation.py",
+        "if not finite[valid].all():",
+        "if not finite.all():",
+        "monitoring/test_flips.py::"
+        "test_nan_where_the_label_is_ignored_is_no_harm",
+    ),
+    "flips_in_the_order_read": Mutant(
+        "monitoring/evaluation.py",
+        "return Predicted(classes[order], index, distinct)",
+        "return Predicted(classes, index, distinct)",
+        "monitoring/test_flips.py::"
+        "test_flips_are_counted_between_logged_epochs",
+    ),
+    "row_of_an_epoch_kept_twice": Mutant(
+        "monitoring/files.py",
+        'int(x["epoch"]) < epoch',
+        'int(x["epoch"]) <= epoch',
+        "monitoring/test_files.py::"
+        "test_a_run_that_is_taken_up_replaces_the_rows_it_trains_anew",
+    ),
+    "log1p_of_small_values": Mutant(
+        "exporting/onnx_ops.py",
+        '[lost, x, make("Mul", [scaled, x])]',
+        '[lost, zero, make("Mul", [scaled, x])]',
+        "exporting/test_answers.py::"
+        "test_small_values_of_log1p_are_not_rounded_away",
+    ),
+    "accept_is_not_compared": Mutant(
+        "exporting/verification.py",
+        'apart & (given["accept"] != wanted["accept"])',
+        "apart & ~apart",
+        "exporting/test_verification.py::"
+        "test_each_output_that_is_wrong_is_named",
+    ),
+    "decisions_on_the_threshold_compared": Mutant(
+        "exporting/verification.py",
+        'apart = ~_close(wanted["score"], threshold, tolerance["score"])',
+        'apart = wanted["score"] < np.inf',
+        "exporting/test_verification.py::"
+        "test_rounding_of_another_runtime_is_no_error",
+    ),
+    "masked_class_sets_the_scale": Mutant(
+        "exporting/probes.py",
+        "logits >= top - _VANISHES",
+        "logits >= -np.inf",
+        "exporting/test_verification.py::"
+        "test_a_masked_class_hides_no_error_in_the_others",
+    ),
+    "tensor_float_32_not_restored": Mutant(
+        "exporting/writer.py",
+        "settings.enable_tensor_float_32_execution(before)",
+        "settings.enable_tensor_float_32_execution(False)",
+        "exporting/test_answers.py::"
+        "test_small_values_of_log1p_are_not_rounded_away",
+    ),
+    "tokens_beyond_a_table": Mutant(
+        "exporting/probes.py",
+        "values = rng.integers(2, size=shape)",
+        "values = rng.integers(99, size=shape)",
+        "exporting/test_inputs.py::"
+        "test_random_inputs_are_what_every_layer_takes",
+    ),
+    "slider_before_calibration": Mutant(
+        "reporting/evaluation.py",
+        "return self.before if self.after is None else self.after",
+        "return self.before",
+        "reporting/test_page.py::test_the_slider_is_of_calibrated_confidences",
+    ),
+}

@@ -1,0 +1,287 @@
+"""The command: what it writes, and what it refuses and why."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from noisy_predictions import noisy_predictions
+from noisy_predictions import softmax
+from report_pages import Page
+from report_pages import results_alone
+from report_pages import write_file
+
+import keras_calib as kc
+from keras_calib.reporting.command_line import main
+from keras_calib.reporting.given_files import check_apart
+from keras_calib.reporting.given_files import row_keys
+
+
+def test_command_writes_what_the_function_makes(tmp_path, capsys):
+    parts = {
+        name: noisy_predictions(2000, seed=i) for i, name in enumerate("tcs")
+    }
+    files = {
+        name: write_file(tmp_path / f"{name}.npz", labels, logits=logits)
+        for name, (labels, logits) in parts.items()
+    }
+    out = tmp_path / "report.html"
+    code = main(
+        [
+            "report",
+            f"--predictions={files['t']}",
+            f"--calibration={files['c']}",
+            f"--selection={files['s']}",
+            "--risk=0.2",
+            f"--out={out}",
+            "--quiet",
+        ]
+    )
+    assert code == 0
+    assert capsys.readouterr().out.strip() == str(out)
+    text = Page(out.read_text(encoding="utf-8")).text
+    ece = kc.ece(*parts["t"], from_logits=True)
+    assert f"ECE {ece:.4f}" in text
+    assert "certified for a risk of at most 20.00 %" in text
+    assert "After calibration" in text
+
+
+def test_command_compares_files_of_the_same_labels(tmp_path, capsys):
+    labels, logits = noisy_predictions(50)
+    one = write_file(tmp_path / "one.parquet", labels, logits=logits)
+    two = write_file(tmp_path / "two.csv", labels, logits=logits / 2)
+    out = tmp_path / "report.html"
+    given = ["report", f"--out={out}", "--quiet", f"--predictions={one}"]
+    assert main([*given, f"--predictions={two}"]) == 0
+    text = Page(out.read_text(encoding="utf-8")).text
+    for scale in (1, 2):
+        ece = kc.ece(labels, logits / scale, from_logits=True)
+        assert f"ECE {ece:.4f}" in text
+    capsys.readouterr()
+    for count in (49, 50):
+        others = np.roll(labels, 1)[:count]
+        other = write_file(tmp_path / "o.npz", others, logits=logits[:count])
+        assert main([*given, f"--predictions={other}"]) == 1
+        assert "same labels" in capsys.readouterr().err
+
+
+def refused(capsys, *arguments):
+    """The code and the last line of a command that must not succeed."""
+    try:
+        code = main(["report", "--quiet", *arguments])
+    except SystemExit as stop:
+        code = stop.code
+    captured = capsys.readouterr()
+    assert not captured.out
+    return code, captured.err.strip().splitlines()[-1]
+
+
+@pytest.fixture
+def command_files(tmp_path, monkeypatch):
+    """Files of one set of data in many forms, and of others."""
+    monkeypatch.chdir(tmp_path)
+    labels, logits = noisy_predictions(300)
+    others = noisy_predictions(300, seed=1)
+    twenty = np.random.default_rng(0).normal(size=(300, 20))
+    order = np.random.default_rng(0).permutation(300)
+    for name, own, arrays in (
+        ("t", labels, {"logits": logits}),
+        ("s", others[0], {"logits": others[1]}),
+        ("twenty", labels, {"logits": twenty}),
+        ("turned", labels[order], {"logits": logits[order]}),
+        ("part", labels[order][:100], {"logits": logits[order][:100]}),
+        ("half", labels, {"logits": logits.astype("float16")}),
+        ("shifted", labels, {"logits": logits + 3}),
+        ("changed", labels, {"probs": softmax(logits)}),
+        ("named", labels, {"probs": logits}),
+        ("odd", labels, {"logits": softmax(logits)}),
+        ("sigmoid", others[0], {"probs": 1 / (1 + np.exp(-others[1]))}),
+        ("nan", labels, {"logits": np.where(logits > 5, np.nan, logits)}),
+        ("ids", labels + 4, {"logits": logits}),
+        ("flat", labels, {"logits": logits[:, 0]}),
+        ("letters", labels.astype("U1"), {"logits": logits}),
+        ("dense", labels.reshape(3, -1), {"logits": logits.reshape(3, -1, 4)}),
+        ("classes", labels, {"logits": logits, "class_names": ["a", "b"]}),
+    ):
+        np.savez(f"{name}.npz", labels=own, **arrays)
+    write_file(tmp_path / "t.csv", labels, logits=logits)
+    write_file(tmp_path / "short.csv", labels, logits=logits.round(3))
+    whole = (tmp_path / "t.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[:-60])
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 255
+    (tmp_path / "flipped.npz").write_bytes(flipped)
+    np.save("array.npy", logits)
+    (tmp_path / "array.npy").rename("array.npz")
+    (tmp_path / "folder.html").mkdir()
+    (tmp_path / "link.npz").symlink_to("t.npz")
+    (tmp_path / "latin.csv").write_bytes(b"label,prob_0,prob_1,\xe9\n0,1,0,1\n")
+    (tmp_path / "twice.csv").write_text("label,prob_0,prob_0\n0,1,0\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_command_refuses_and_says_why(command_files, capsys, code):
+    select = ["--selection=s.npz", "--risk=0.1"]
+    choose = ["--risk=0.1", "--selection"]
+    cases = {
+        1: [
+            # The same data, in other files, orders and formats, or a part.
+            (["--calibration=turned.npz"], "different data"),
+            (["--calibration=t.csv"], "different data"),
+            (["--calibration=part.npz"], "100.0 % of the smaller one"),
+            # The same with other digits, or in another form.
+            (["--calibration=half.npz"], "in both, but for their digits"),
+            (["--calibration=shifted.npz"], "in both, but for their digits"),
+            (["--calibration=changed.npz"], "in both, but for their digits"),
+            (["--calibration=short.csv"], "in both, but for their digits"),
+            (["--calibration=twenty.npz"], "4 classes in .*20 in --calib"),
+            (["--calibration=twenty.npz", *select], "20 in --calib"),
+            (["--predictions=twenty.npz"], "twenty.npz"),
+            (["--bins=301"], "^error: --bins must .* --bins=301, predict"),
+            # What the file holds is not what it says.
+            (["--calibration=odd.npz"], "call the array .*`probs`"),
+            (["--calibration=named.npz"], "call the array .*`logits`"),
+            (
+                ["--calibration=sigmoid.npz"],
+                "sigmoid.npz: .* must sum to 1 .* logits need the array `logit",
+            ),
+            ([f"{choose[1]}=sigmoid.npz", choose[0]], "npz: .* must sum to 1"),
+            (["--calibration=nan.npz"], "nan.npz: .* must not contain NaN"),
+            (["--calibration=ids.npz"], r"class ids in \[0, 4\)"),
+            (["--calibration=flat.npz"], r"of shape \(n, 1\)"),
+            (["--calibration=letters.npz"], "`labels` .* must hold numbers"),
+            (["--calibration=classes.npz"], "2 names, 4 classes"),
+            (["--calibration=latin.csv"], "must be a readable .csv file"),
+            (["--calibration=twice.csv"], r"once. Received: twice=\['prob_0'"),
+            (["--calibration=cut.npz"], "cut.npz must be an .npz file"),
+            (["--calibration=flipped.npz"], "flipped.npz must be an .npz"),
+            (["--calibration=array.npz"], "array.npz must be an .npz file"),
+            (["--calibration=t.pkl"], "must end in .npz, .csv or .parquet"),
+            (["--calibration=absent.npz"], "must be a file"),
+            ([f"{choose[1]}=dense.npz", choose[0]], "one prediction for each"),
+            # Words of the library name what is a flag here.
+            (
+                ["--selection=s.npz", "--risk=0.001"],
+                "s.npz: No threshold .* this --risk, .* ask for --risk=0.*"
+                "Received: --risk=0.001, --delta=0.05, samples",
+            ),
+        ],
+        2: [
+            (["--risk=0.1"], "--risk needs --selection"),
+            (["--selection=s.npz"], "--selection needs --risk"),
+            ([*select, "--predictions=named.npz"], "one file of --predictions"),
+            ([*select, "--calibration=s.npz"], "must be different data"),
+            (["--calibration=link.npz"], "must be different data"),
+            (["--calibration=./t.npz"], "must be different data"),
+            (["--bins=100000"], "--bins: must be <= 1000.*: --bins=100000"),
+            (["--bins=0"], "--bins: must be >= 1"),
+            (["--bins=many"], "--bins: must be a whole number"),
+            ([*select, "--delta=0"], "--delta: must be a number between"),
+            (["--risk=nan", "--selection=s.npz"], "--risk: must be a number"),
+            (["--out=o.pdf"], "--out: must end in .html"),
+            (["--out=o"], "--out: must end in .html"),
+            (["--out=folder.html"], "--out: must be a file"),
+        ],
+    }
+    for arguments, words in cases[code]:
+        given = ["--predictions=t.npz", "--out=o.html", *arguments]
+        found, line = refused(capsys, *given)
+        assert found == code, (arguments, line)
+        assert re.search(words, line), (arguments, line)
+    assert not (command_files / "o.html").exists()
+    assert not list(command_files.glob("*.pdf"))
+
+
+def test_command_writes_to_standard_output(command_files, capfdbinary):
+    # A little of other data may be in both, and is told.
+    with np.load("s.npz") as s, np.load("t.npz") as t:
+        arrays = {
+            name: np.concatenate([s[name], t[name][:20]]) for name in s.files
+        }
+    np.savez("s.npz", **arrays)
+    with pytest.warns(UserWarning, match="6.7 % of the smaller one"):
+        code = main(
+            ["report", "--predictions=t.npz", "--calibration=s.npz", "--out=-"]
+        )
+    assert code == 0
+    page = capfdbinary.readouterr().out.decode("utf-8")
+    assert page.startswith("<!DOCTYPE html>") and page.endswith("</html>")
+    assert "After calibration" in page
+    assert not (command_files / "-").exists()
+
+
+def test_command_lets_few_digits_be_alike_by_chance(
+    tmp_path, monkeypatch, capsys
+):
+    results_alone(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    given = ["--predictions=t.npz", "--calibration=c.npz", "--out=o.html"]
+
+    def save(name, second):
+        labels = (random.random(len(second)) < second).astype(int)
+        np.savez(name, labels=labels, probs=second[:, None])
+
+    def four(x):
+        return x.round(4)
+
+    for coarse, of_test, of_calibration, shape in (
+        (four, 10_000, 1000, (0.5, 0.5)),
+        (four, 1000, 1000, (2.0, 1.0)),
+        (np.float16, 2000, 200, (0.5, 0.5)),
+    ):
+        save("t.npz", coarse(random.beta(0.5, 0.5, of_test)))
+        save("c.npz", coarse(random.beta(*shape, of_calibration)))
+        assert main(["report", "--quiet", *given]) == 0, (of_test, shape)
+    # What was copied is seen all the same.
+    test = random.beta(0.5, 0.5, 1000).round(4)
+    save("t.npz", test)
+    save("c.npz", random.permutation(test)[:100])
+    capsys.readouterr()
+    code, line = refused(capsys, *given)
+    assert code == 1 and "must be different data" in line
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "trials", [20, pytest.param(200, marks=pytest.mark.slow)]
+)
+def test_samples_that_are_independent_are_apart(trials):
+    random = np.random.default_rng(0)
+    for trial in range(trials):
+        num_classes = (2, 3, 10)[trial % 3]
+        keys = {}
+        for name, size in zip("ab", random.choice([100, 1000], 2), strict=True):
+            # Of one distribution or two, confident or not, coarse or not.
+            logits = 2.0 * random.normal(size=(size, num_classes))
+            sure = random.integers(num_classes, size=size)
+            logits[np.arange(size), sure] += random.choice([0.0, 8.0, 14.0])
+            probs = softmax(logits)
+            if random.random() < 0.3:
+                probs = probs.round(3)
+            keys[name] = row_keys(probs, False)
+        check_apart(keys)
+
+
+def test_help_says_what_files_hold(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["report", "--help"])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    for word in ("parquet", "--calibration", "exit codes", "logit_0"):
+        assert word in shown
+
+
+@pytest.mark.slow
+def test_help_is_had_from_a_shell():
+    run = subprocess.run(
+        [sys.executable, "-m", "keras_calib", "report", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+    )
+    for word in ("parquet", "--calibration", "exit codes", "logit_0"):
+        assert word in run.stdout

@@ -1,0 +1,311 @@
+"""The report says what the metrics say, and shows no more than it was given."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+from noisy_predictions import noisy_predictions
+from noisy_predictions import softmax
+from report_pages import Page
+from report_pages import results_alone
+from report_pages import slider
+
+import keras_calib as kc
+
+
+@pytest.fixture(scope="module")
+def made():
+    labels, logits = noisy_predictions()
+    return kc.report_of_predictions(labels, logits, from_logits=True, verbose=0)
+
+
+@pytest.mark.portable
+def test_report_has_the_values_of_the_exact_functions(made):
+    labels, logits = noisy_predictions()
+    found = made.results["model"]
+    metrics = found["metrics"]
+    exact = {
+        "ece": kc.ece(labels, logits, from_logits=True),
+        "nll": kc.nll(labels, logits, from_logits=True),
+        "accuracy": np.mean(logits.argmax(-1) == labels),
+    }
+    for name, value in exact.items():
+        assert abs(metrics[name]["value"] - value) < 1e-5, name
+        assert metrics[name]["low"] <= value <= metrics[name]["high"]
+    streamed = kc.AURC(from_logits=True)
+    streamed.update_state(labels, logits)
+    assert abs(metrics["aurc"]["value"] - float(streamed.result())) < 1e-6
+    confidence = softmax(logits.astype("float64")).max(-1)
+    gaps = confidence - (logits.argmax(-1) == labels)
+    gap = found["overconfidence"]
+    assert abs(gap["value"] - gaps.mean()) < 1e-6
+    error = 1.96 * gaps.std() / np.sqrt(len(gaps))
+    assert abs(gap["low"] - (gaps.mean() - error)) < 0.1 * error
+    assert found["num_samples"] == len(labels)
+    text = Page(made.html).text
+    assert found["verdict"]["headline"] in text
+    assert f"{metrics['ece']['value']:.4f}" in text
+    assert f"{metrics['aurc']['value']:.4f}" in text
+
+
+def test_verdict_names_the_side(monkeypatch):
+    results_alone(monkeypatch)
+    for scale, headline in (
+        (3.0, "Overconfident"),
+        (0.4, "Underconfident"),
+        (1.0, "Neither over- nor underconfident on average"),
+    ):
+        labels, logits = noisy_predictions(2000, scale=scale)
+        made = kc.report_of_predictions(
+            labels, logits, from_logits=True, verbose=0
+        )
+        assert made.results["model"]["verdict"]["headline"] == headline
+
+
+def test_few_errors_give_no_verdict_and_no_infinite_number():
+    for n in (1, 100):
+        logits = np.tile(np.array([[6.0, 0.0]], "float32"), (n, 1))
+        made = kc.report_of_predictions(
+            np.zeros(n, int), logits, from_logits=True, verbose=0
+        )
+        found = made.results["model"]
+        assert found["verdict"]["kind"] == "few"
+        assert found["verdict"]["headline"] == "Too few errors to say"
+        assert 'class="verdict few"' in made.html
+        text = Page(made.html).text
+        assert "Use more data." in text
+        assert not re.search(r"\b(inf|nan)\b", text)
+
+
+def test_calibrated_column_is_of_the_calibrator():
+    labels, logits = noisy_predictions()
+    calibrator = kc.TemperatureScaling().fit(*noisy_predictions(seed=1))
+    made = kc.report_of_predictions(
+        labels, logits, from_logits=True, calibrator=calibrator, verbose=0
+    )
+    found = made.results["model"]
+    after = kc.ece(labels, np.asarray(calibrator(logits)), from_logits=True)
+    assert abs(found["calibrated_metrics"]["ece"]["value"] - after) < 1e-5
+    assert after < found["metrics"]["ece"]["value"]
+    page = Page(made.html)
+    assert "After calibration" in page.text
+    assert f"temperature {float(calibrator.temperature):.4g}" in page.text
+    # Of probabilities too, whose logarithms are logits.
+    again = kc.report_of_predictions(
+        labels, softmax(logits), calibrator=calibrator, verbose=0
+    )
+    other = again.results["model"]["calibrated_metrics"]["ece"]["value"]
+    assert abs(other - after) < 1e-4
+
+
+def test_selector_is_judged_on_the_data():
+    labels, logits = noisy_predictions(3000)
+    held_out = noisy_predictions(3000, seed=1)
+    selector = kc.SelectiveClassifier().fit(*held_out, risk=0.2, delta=0.05)
+    made = kc.report_of_predictions(
+        labels, logits, from_logits=True, selector=selector, verbose=0
+    )
+    accept = np.asarray(selector(logits)["accept"])
+    wrong = logits.argmax(-1) != labels
+    found = made.results["model"]["selection"]
+    assert abs(found["coverage"] - accept.mean()) < 1e-12
+    assert abs(found["risk"]["value"] - wrong[accept].mean()) < 1e-12
+    low, high = kc.clopper_pearson(wrong[accept].sum(), accept.sum())
+    np.testing.assert_allclose(
+        [found["risk"]["low"], found["risk"]["high"]], [low, high], rtol=1e-9
+    )
+    text = Page(made.html).text
+    assert "certified for a risk of at most 20.00 %" in text
+    assert "speak against" not in text
+    # The cut as a score and as a confidence, with units.
+    assert found["threshold"] == selector.threshold
+    assert found["confidence"] == selector.chosen.confidence
+    assert (
+        f"score from {selector.threshold:.6g} in log-odds, which is "
+        f"confidence from {selector.chosen.confidence:.6g}"
+    ) in text
+    # Data of another kind break what was promised.
+    made = kc.report_of_predictions(
+        (labels + 1) % 4, logits, from_logits=True, selector=selector, verbose=0
+    )
+    assert "speak against" in Page(made.html).text
+
+
+def small_model():
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((6, 6, 1))
+    x = keras.layers.Flatten()(inputs)
+    return keras.Model(inputs, keras.layers.Dense(3)(x))
+
+
+def test_report_of_models_reads_the_data_once():
+    model, other = small_model(), small_model()
+    rng = np.random.default_rng(0)
+    x = rng.random((70, 6, 6, 1)).astype("float32")
+    y = rng.integers(0, 3, 70)
+    reads = []
+
+    def batches():
+        reads.append(1)
+        for start in range(0, 70, 32):
+            yield x[start : start + 32], y[start : start + 32]
+
+    made = kc.report(
+        {"one": model, "two": other},
+        batches(),
+        from_logits=True,
+        steps=3,
+        verbose=0,
+    )
+    assert len(reads) == 1
+    logits = model.predict(x, verbose=0)
+    for name in ("one", "two"):
+        assert made.results[name]["num_samples"] == 70
+    ece = kc.ece(y, logits, from_logits=True)
+    assert abs(made.results["one"]["metrics"]["ece"]["value"] - ece) < 1e-5
+    # Mistakes have the numbers of their samples in the whole data set.
+    wrong = np.flatnonzero(logits.argmax(-1) != y)
+    surest = wrong[np.argsort(-softmax(logits).max(-1)[wrong])][:12]
+    shown = re.findall(r"sample (\d+)<", made.html)[:12]
+    assert [int(i) for i in shown] == surest.tolist()
+    assert "All models" in Page(made.html).text
+    assert len(slider(Page(made.html))) == 2
+    whole = kc.report(model, (x, y), from_logits=True, verbose=0)
+    again = kc.report_of_predictions(y, logits, from_logits=True, verbose=0)
+    one, two = (r.results["model"]["metrics"] for r in (whole, again))
+    assert abs(one["aurc"]["value"] - two["aurc"]["value"]) < 1e-6
+
+
+@pytest.mark.portable
+def test_report_asks_the_models_what_they_return(monkeypatch):
+    results_alone(monkeypatch)
+    labels, logits = noisy_predictions(120)
+    loss = keras.losses.SparseCategoricalCrossentropy
+    models = {}
+    for name, activation in (("logits", "linear"), ("probs", "softmax")):
+        layers = [keras.Input((4,)), keras.layers.Activation(activation)]
+        models[name] = keras.Sequential(layers)
+        models[name].compile(loss=loss(from_logits=name == "logits"))
+        made = kc.report(models[name], (logits, labels), verbose=0)
+        exact = kc.ece(labels, logits, from_logits=True)
+        ece = made.results["model"]["metrics"]["ece"]["value"]
+        assert abs(ece - exact) < 1e-5
+    with pytest.raises(ValueError, match="logits=True, probs=False"):
+        kc.report(models, (logits, labels), verbose=0)
+    silent = keras.Sequential([keras.Input((4,)), keras.layers.Softmax()])
+    with pytest.raises(ValueError, match="from_logits"):
+        kc.report(silent, (logits, labels), verbose=0)
+
+
+def test_pixels_and_weights_count_as_in_metrics(monkeypatch):
+    results_alone(monkeypatch)
+    labels, logits = noisy_predictions(240)
+    labels[:50] = 9
+    rows, outputs = labels.reshape(4, 60), logits.reshape(4, 60, 4)
+    made = kc.report_of_predictions(
+        rows, outputs, from_logits=True, ignore_class=9, verbose=0
+    )
+    kept = labels != 9
+    exact = kc.ece(labels[kept], logits[kept], from_logits=True)
+    assert abs(made.results["model"]["metrics"]["ece"]["value"] - exact) < 1e-5
+    labels = np.where(kept, labels, 0)
+    weighted = kc.report_of_predictions(
+        labels,
+        logits,
+        from_logits=True,
+        sample_weight=kept.astype("float32"),
+        verbose=0,
+    )
+    other = weighted.results["model"]["metrics"]["ece"]["value"]
+    assert abs(other - exact) < 1e-5
+    one = made.results["model"]["overconfidence"]["value"]
+    other = weighted.results["model"]["overconfidence"]["value"]
+    assert abs(one - other) < 1e-9
+
+
+def test_batches_in_which_nothing_counts_are_left_out(monkeypatch):
+    results_alone(monkeypatch)
+    labels, logits = noisy_predictions(64)
+    made = kc.report(
+        keras.Sequential([keras.Input((4,)), keras.layers.Activation(None)]),
+        [(logits[:32], np.full(32, 9)), (logits[32:], labels[32:])],
+        from_logits=True,
+        ignore_class=9,
+        verbose=0,
+    )
+    exact = kc.ece(labels[32:], logits[32:], from_logits=True)
+    ece = made.results["model"]["metrics"]["ece"]["value"]
+    assert abs(ece - exact) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "match"),
+    [
+        ({"labels": [0, 1]}, ValueError, "the same length"),
+        ({"probs": {}}, ValueError, "at least one model. Received: probs="),
+        ({"class_names": ["ab", "c"]}, ValueError, "a name for each class"),
+        ({"class_names": "abcd"}, TypeError, "`class_names`"),
+        (
+            {"calibrator": kc.TemperatureScaling()},
+            RuntimeError,
+            "must be fitted",
+        ),
+        ({"selector": {"b": None}}, ValueError, "models that are there"),
+        ({"num_mistakes": -1}, ValueError, "`num_mistakes`"),
+        ({"num_bins": 0}, ValueError, "`num_bins`"),
+        ({"num_bins": 101}, ValueError, "num_bins=101, predictions=50"),
+        ({"num_bins": 1001}, ValueError, "`num_bins` must be <= 1000"),
+        ({"from_logits": False}, ValueError, "probabilities"),
+        ({"ignore_class": 0.5}, TypeError, "`ignore_class`"),
+    ],
+)
+def test_bad_arguments_are_refused(changes, error, match):
+    labels, logits = noisy_predictions(50)
+    given = {
+        "labels": labels,
+        "probs": logits,
+        "from_logits": True,
+        "verbose": 0,
+        **changes,
+    }
+    with pytest.raises(error, match=match):
+        kc.report_of_predictions(**given)
+
+
+def test_what_is_ignored_is_not_selected(monkeypatch):
+    results_alone(monkeypatch)
+    labels, logits = noisy_predictions(200)
+    selector = kc.SelectiveClassifier().fit(labels, logits, coverage=0.5)
+    labels[:80] = 9
+    made = kc.report_of_predictions(
+        labels,
+        logits,
+        from_logits=True,
+        selector=selector,
+        ignore_class=9,
+        verbose=0,
+    )
+    accept = np.asarray(selector(logits)["accept"])[80:]
+    wrong = (logits.argmax(-1) != labels)[80:]
+    found = made.results["model"]["selection"]
+    assert found["total"] == 120
+    assert abs(found["coverage"] - accept.mean()) < 1e-12
+    assert abs(found["risk"]["value"] - wrong[accept].mean()) < 1e-12
+
+
+def test_calibrators_of_several_models_need_their_names(monkeypatch):
+    results_alone(monkeypatch)
+    labels, logits = noisy_predictions(50)
+    calibrator = kc.TemperatureScaling().fit(labels, logits)
+    models = {"a": logits, "b": logits / 2}
+    options = {"from_logits": True, "verbose": 0}
+    with pytest.raises(ValueError, match="must be a dict by their names"):
+        kc.report_of_predictions(
+            labels, models, calibrator=calibrator, **options
+        )
+    made = kc.report_of_predictions(
+        labels, models, calibrator={"b": calibrator}, **options
+    )
+    assert "calibrated_metrics" not in made.results["a"]
+    assert "calibrated_metrics" in made.results["b"]
