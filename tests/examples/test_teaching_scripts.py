@@ -116,6 +116,7 @@ def test_predictors_are_compared_and_exported(script, tmp_path, capsys):
     assert (tmp_path / "serving" / "1" / "saved_model.pb").exists()
 
 
+@pytest.mark.slow
 def test_pixels_are_measured_repaired_and_drawn(script, tmp_path, capsys):
     script("segmentation").run(epochs=3, noise=1.0, workdir=tmp_path)
     lines = capsys.readouterr().out.splitlines()
@@ -128,6 +129,7 @@ def test_pixels_are_measured_repaired_and_drawn(script, tmp_path, capsys):
     assert (tmp_path / "confidence.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_labels_by_objectness_are_measured_without_objects(script, capsys):
     script("objectness").run(epochs=1, width=2)
     lines = capsys.readouterr().out.splitlines()

@@ -32,8 +32,20 @@ def test_every_prelude_has_its_page():
     assert set(PRELUDES) <= with_code
 
 
+# What a newcomer runs first.
+FIRST = ("README.md", "docs/start.md")
+
+
 @pytest.mark.parametrize(
-    "page", [p for p in PAGES if blocks(p, "python")], ids=name
+    "page",
+    [
+        pytest.param(
+            page, marks=() if name(page) in FIRST else pytest.mark.slow
+        )
+        for page in PAGES
+        if blocks(page, "python")
+    ],
+    ids=name,
 )
 def test_python_code_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -53,21 +65,23 @@ def commands():
             for line in code.replace("\\\n", " ").splitlines():
                 words = shlex.split(line, comments=True)
                 if words:
-                    yield pytest.param(
-                        words, id=f"{name(page)}: {' '.join(words[:3])}"
-                    )
+                    yield words
 
 
-@pytest.mark.parametrize("words", list(commands()))
-def test_commands_name_files_and_targets_that_exist(words):
-    files = [w for w in words if re.fullmatch(r"(examples|benchmarks)/.*", w)]
-    files += [w.partition("=")[2] for w in words if w.startswith("--flagfile=")]
-    for file in files:
-        assert (ROOT / file).is_file(), file
-    if words[0] == "make":
-        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-        targets = [w for w in words[1:] if "=" not in w]
-        for target in targets:
-            assert re.search(rf"^{target}\b.*:", makefile, re.MULTILINE)
-    if words[:2] == ["python", "-m"]:
-        assert (ROOT / words[2] / "__main__.py").is_file() or words[2] == "venv"
+def test_commands_name_files_and_targets_that_exist():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for words in commands():
+        files = [
+            w for w in words if re.fullmatch(r"(examples|benchmarks)/.*", w)
+        ]
+        files += [
+            w.partition("=")[2] for w in words if w.startswith("--flagfile=")
+        ]
+        assert all((ROOT / file).is_file() for file in files), words
+        if words[0] == "make":
+            for target in (w for w in words[1:] if "=" not in w):
+                found = re.search(rf"^{target}\b.*:", makefile, re.MULTILINE)
+                assert found, words
+        if words[:2] == ["python", "-m"]:
+            main = ROOT / words[2] / "__main__.py"
+            assert main.is_file() or words[2] == "venv", words

@@ -47,6 +47,7 @@ def site(tmp_path_factory):
     return folder, pages
 
 
+@pytest.mark.slow
 def test_every_public_name_is_in_the_reference(site):
     _, pages = site
     places = {
@@ -59,6 +60,7 @@ def test_every_public_name_is_in_the_reference(site):
     assert names <= places
 
 
+@pytest.mark.slow
 def test_every_loss_and_model_has_a_page_of_its_own(site, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs" / "hooks")
     import method_pages
@@ -82,6 +84,7 @@ def test_every_loss_and_model_has_a_page_of_its_own(site, monkeypatch):
         assert words in told
 
 
+@pytest.mark.slow
 def test_pages_fetch_nothing_from_elsewhere(site):
     _, pages = site
     for path, page in pages.items():
@@ -93,6 +96,7 @@ def test_pages_fetch_nothing_from_elsewhere(site):
                 assert not urlsplit(address).netloc, f"{path}: {address}"
 
 
+@pytest.mark.slow
 def test_links_lead_to_places_that_are_there(site):
     folder, pages = site
     for path, page in pages.items():
