@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.errors import warn
 from keras_calib.formulas.proper import brier_losses
 from keras_calib.formulas.proper import log_losses
@@ -140,11 +141,9 @@ class CalibrationMetrics(beam.CombineFn):
         check_in("output", output, ("values", "state"))
         for name in ("axis", "objectness", "pixels_per_image", "seed"):
             if name in kwargs:
-                raise TypeError(
-                    invalid(
-                        f"`{name}` has no meaning for rows `(num_classes,)`",
-                        **{name: kwargs[name]},
-                    )
+                raise type_error(
+                    f"`{name}` has no meaning for rows `(num_classes,)`",
+                    **{name: kwargs[name]},
                 )
         self.top1 = top1
         self.output = output
@@ -256,16 +255,14 @@ class CalibrationMetrics(beam.CombineFn):
             truth.size,
         ):
             each = "one number" if self.top1 else "one row"
-            raise ValueError(
-                invalid(
-                    f"`{names[1]}` must hold {each} per `{names[0]}`, and "
-                    "`weight` one number per row or in all",
-                    **{
-                        f"{names[0]}.shape": truth.shape,
-                        f"{names[1]}.shape": outputs.shape,
-                        "weight.shape": weight.shape,
-                    },
-                )
+            raise value_error(
+                f"`{names[1]}` must hold {each} per `{names[0]}`, and "
+                "`weight` one number per row or in all",
+                **{
+                    f"{names[0]}.shape": truth.shape,
+                    f"{names[1]}.shape": outputs.shape,
+                    "weight.shape": weight.shape,
+                },
             )
         return truth, outputs.reshape(truth.size, num_columns), weight
 

@@ -8,7 +8,8 @@ import numpy as np
 from keras import ops
 
 from keras_calib.analysis.feature_maps import FeatureMaps
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.gradients import value_and_grad
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
@@ -131,12 +132,10 @@ def class_activations(
     check_integer("batch_size", batch_size, 1)
     images = to_numpy(images)
     if images.ndim != 4:
-        raise ValueError(
-            invalid(
-                "`images` must have shape (n, height, width, channels) or "
-                "(n, channels, height, width)",
-                **{"images.shape": images.shape},
-            )
+        raise value_error(
+            "`images` must have shape (n, height, width, channels) or "
+            "(n, channels, height, width)",
+            **{"images.shape": images.shape},
         )
     check_not_empty("images", images)
     reader = FeatureMaps(model, images[:1], layer, from_logits)
@@ -212,15 +211,11 @@ def _class_ids(classes: Any, count: int, num_classes: int) -> np.ndarray | None:
         return None
     ids = to_numpy(classes)
     if not is_integer(ids) or ids.dtype == bool:
-        raise TypeError(
-            invalid("`classes` must be integers", dtype=str(ids.dtype))
-        )
+        raise type_error("`classes` must be integers", dtype=str(ids.dtype))
     if ids.shape not in ((), (count,)):
-        raise ValueError(
-            invalid(
-                "`classes` must be one class id or one per image",
-                **{"classes.shape": ids.shape, "images": count},
-            )
+        raise value_error(
+            "`classes` must be one class id or one per image",
+            **{"classes.shape": ids.shape, "images": count},
         )
     check_ids(ids, num_classes, "classes")
     return np.broadcast_to(ids, (count,))

@@ -14,7 +14,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.predictions.outputs import reads_logits
 
@@ -45,7 +46,7 @@ class FeatureMaps:
         from_logits: bool | None,
     ):
         if not model.built:
-            raise ValueError(invalid("`model` must be built", model=model.name))
+            raise value_error("`model` must be built", model=model.name)
         layers = dict.fromkeys(_layers_of(model))
         if layer is not None:
             layer = _layer_of(layers, layer)
@@ -93,17 +94,15 @@ def _layer_of(layers: dict, layer: Any) -> keras.layers.Layer:
     if isinstance(layer, keras.layers.Layer):
         return layer
     if not isinstance(layer, str):
-        raise TypeError(
-            invalid("`layer` must be a layer or the name of one", layer=layer)
+        raise type_error(
+            "`layer` must be a layer or the name of one", layer=layer
         )
     named = [x for x in layers if x.name == layer]
     if len(named) != 1:
-        raise ValueError(
-            invalid(
-                "`layer` must be the name of one layer of the model",
-                layer=layer,
-                **{"layers of that name": len(named)},
-            )
+        raise value_error(
+            "`layer` must be the name of one layer of the model",
+            layer=layer,
+            **{"layers of that name": len(named)},
         )
     return named[0]
 
@@ -121,12 +120,10 @@ def _last_map(calls: list) -> int:
         moved = isinstance(layer, keras.layers.Permute)
         if _is_map(output) and not moved and sorted(output.shape[1:])[1] > 1:
             return place
-    raise ValueError(
-        invalid(
-            "`layer` must be given for a model without a layer that returns "
-            "maps of more than one place",
-            layer=None,
-        )
+    raise value_error(
+        "`layer` must be given for a model without a layer that returns "
+        "maps of more than one place",
+        layer=None,
     )
 
 
@@ -134,18 +131,16 @@ def _last_of(layer: keras.layers.Layer, calls: list) -> int:
     """Place of the last call of a layer, which must return a map."""
     places = [i for i, (called, _) in enumerate(calls) if called is layer]
     if not places:
-        raise ValueError(
-            invalid("`layer` must be one that the model calls", layer=layer)
+        raise value_error(
+            "`layer` must be one that the model calls", layer=layer
         )
     features = calls[places[-1]][1]
     if not _is_map(features):
-        raise ValueError(
-            invalid(
-                "`layer` must return maps of shape (batch, height, width, "
-                "channels) or (batch, channels, height, width)",
-                layer=layer,
-                output=keras.tree.map_structure(shape_of, features),
-            )
+        raise value_error(
+            "`layer` must return maps of shape (batch, height, width, "
+            "channels) or (batch, channels, height, width)",
+            layer=layer,
+            output=keras.tree.map_structure(shape_of, features),
         )
     return places[-1]
 
@@ -173,25 +168,21 @@ def _last_activation(
         or (one_output and activation is keras.activations.sigmoid)
     ):
         if from_logits:
-            raise ValueError(
-                invalid(
-                    "`from_logits` must be False or None for a model that "
-                    "ends in softmax or sigmoid",
-                    from_logits=from_logits,
-                    layer=last.name,
-                )
+            raise value_error(
+                "`from_logits` must be False or None for a model that "
+                "ends in softmax or sigmoid",
+                from_logits=from_logits,
+                layer=last.name,
             )
         return last
     linear = activation is keras.activations.linear
     if (from_logits is None and linear) or reads_logits(model, from_logits):
         return None
-    raise ValueError(
-        invalid(
-            "the model must return logits, or end in a layer whose activation "
-            "is softmax, or sigmoid for one output: probabilities alone do "
-            "not say what the logits are",
-            **{"last layer": getattr(last, "name", None)},
-        )
+    raise value_error(
+        "the model must return logits, or end in a layer whose activation "
+        "is softmax, or sigmoid for one output: probabilities alone do "
+        "not say what the logits are",
+        **{"last layer": getattr(last, "name", None)},
     )
 
 
@@ -214,11 +205,9 @@ def _run(model: keras.Model, images: np.ndarray) -> Any:
     if isinstance(outputs, list | tuple) and len(outputs) == 1:
         outputs = outputs[0]
     if len(getattr(outputs, "shape", ())) != 2:
-        raise ValueError(
-            invalid(
-                "the model must have one output of shape (batch, num_classes)",
-                outputs=keras.tree.map_structure(shape_of, outputs),
-            )
+        raise value_error(
+            "the model must have one output of shape (batch, num_classes)",
+            outputs=keras.tree.map_structure(shape_of, outputs),
         )
     return outputs
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.gradients import value_and_grad
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_integer
@@ -310,7 +310,7 @@ def prediction_flips(before: Any, after: Any) -> float:
     if before.shape != after.shape:
         rule = "`before` and `after` must have the same shape"
         shapes = {"before.shape": before.shape, "after.shape": after.shape}
-        raise ValueError(invalid(rule, **shapes))
+        raise value_error(rule, **shapes)
     check_no_nan(before, False, "before")
     check_no_nan(after, False, "after")
     return flipped_share(before.argmax(axis=-1), after.argmax(axis=-1))
@@ -352,7 +352,7 @@ def _read(loss, labels, logits):
     axis = getattr(loss, "axis", -1)
     if axis is None:
         rule = "`loss` must have a class axis"
-        raise ValueError(invalid(rule, loss=loss, axis=axis))
+        raise value_error(rule, loss=loss, axis=axis)
     axis = class_axis(logits, axis, "logits")
     check_not_empty("logits", logits)
     _check_classes("logits", logits, axis)
@@ -395,4 +395,4 @@ def _check_classes(name: str, logits: Any, axis: int) -> None:
     if logits.shape[axis] == 1:
         rule = f"`{name}` must have two classes or more; for one output z pass "
         shape = {f"{name}.shape": shape_of(logits)}
-        raise ValueError(invalid(rule + "[0, z]", **shape))
+        raise value_error(rule + "[0, z]", **shape)

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.affine_solver import least_affine
 from keras_calib.calibrators.affine_solver import least_vector
 from keras_calib.calibrators.base import Calibrator
@@ -117,19 +118,16 @@ class _Affine(Calibrator):
         check_at_least("intercept_strength", intercept_strength, 0.0)
         check_integer("num_folds", num_folds, 0)
         if num_folds == 1:
-            raise ValueError(
-                invalid("`num_folds` must be 0, or >= 2", num_folds=num_folds)
+            raise value_error(
+                "`num_folds` must be 0, or >= 2", num_folds=num_folds
             )
         super().__init__(name=name or self.default_name, **kwargs)
         self.num_folds = num_folds
         self.off_diagonal_strength = float(off_diagonal_strength)
         self.intercept_strength = float(intercept_strength)
         if matrix is not None and np.shape(matrix) != 2 * np.shape(matrix)[:1]:
-            raise ValueError(
-                invalid(
-                    "`matrix` must be square",
-                    **{"matrix.shape": np.shape(matrix)},
-                )
+            raise value_error(
+                "`matrix` must be square", **{"matrix.shape": np.shape(matrix)}
             )
         self.set_known(matrix=matrix, bias=bias)
 

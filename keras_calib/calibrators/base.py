@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.calibrators.fitting_data import FittingData
@@ -93,13 +93,11 @@ class Calibrator(FittedLayer):
             RuntimeWarning: If the fit did not converge.
         """
         if logits is None and sample_weight is not None:
-            raise ValueError(
-                invalid(
-                    "`sample_weight` must be part of the batches: (labels, "
-                    "logits, sample_weight)",
-                    logits=None,
-                    sample_weight=type(sample_weight).__name__,
-                )
+            raise value_error(
+                "`sample_weight` must be part of the batches: (labels, "
+                "logits, sample_weight)",
+                logits=None,
+                sample_weight=type(sample_weight).__name__,
             )
         if logits is None:
             samples = read_batches(labels, ignore_class)
@@ -238,13 +236,11 @@ class Calibrator(FittedLayer):
             if v is not None and shape_of(v) != values[k].shape
         ]
         if other and self._fitted:
-            raise ValueError(
-                invalid(
-                    f"`{type(self).__name__}` was fitted for another "
-                    "number of classes or parameters; make a new one",
-                    before=shape_of(known[other[0]]),
-                    now=values[other[0]].shape,
-                )
+            raise value_error(
+                f"`{type(self).__name__}` was fitted for another "
+                "number of classes or parameters; make a new one",
+                before=shape_of(known[other[0]]),
+                now=values[other[0]].shape,
             )
         if other:
             # Left by a fit that was undone. All of them, as files know
@@ -272,22 +268,18 @@ class Calibrator(FittedLayer):
         if not given:
             return
         if len(given) < len(values):
-            raise ValueError(
-                invalid(
-                    f"{' and '.join(f'`{name}`' for name in values)} must be "
-                    "given together",
-                    given=given,
-                )
+            raise value_error(
+                f"{' and '.join(f'`{name}`' for name in values)} must be "
+                "given together",
+                given=given,
             )
         arrays = {name: np.asarray(v, "float32") for name, v in values.items()}
         counts = {len(np.atleast_1d(v)) for v in arrays.values()}
         if len(counts) > 1:
-            raise ValueError(
-                invalid(
-                    f"{' and '.join(f'`{name}`' for name in values)} must be "
-                    "for the same number of classes",
-                    shapes=[v.shape for v in arrays.values()],
-                )
+            raise value_error(
+                f"{' and '.join(f'`{name}`' for name in values)} must be "
+                "for the same number of classes",
+                shapes=[v.shape for v in arrays.values()],
             )
         self.set_fitted(counts.pop(), **arrays)
 
@@ -296,42 +288,34 @@ class Calibrator(FittedLayer):
         if None in (num_classes, self._num_classes):
             return
         if num_classes != self._num_classes:
-            raise ValueError(
-                invalid(
-                    f"`logits` must have {self._num_classes} classes, as when "
-                    "fitted",
-                    **{"logits.shape": shape},
-                )
+            raise value_error(
+                f"`logits` must have {self._num_classes} classes, as when "
+                "fitted",
+                **{"logits.shape": shape},
             )
 
     def _check_enough(self, samples: FittingData, force: bool) -> None:
         present = samples.class_weights() > 0
         if present.sum() < 2:
-            raise ValueError(
-                invalid(
-                    "`labels` must hold two classes or more",
-                    classes=np.flatnonzero(present).tolist(),
-                )
+            raise value_error(
+                "`labels` must hold two classes or more",
+                classes=np.flatnonzero(present).tolist(),
             )
         if force:
             return
         absent = np.flatnonzero(~present).tolist()
         if self.needs_every_class and absent:
             shown = absent if len(absent) <= 10 else [*absent[:10], "..."]
-            raise ValueError(
-                invalid(
-                    f"`labels` must hold every class for "
-                    f"`{type(self).__name__}`; `force=True` fits all the same",
-                    absent=shown,
-                )
+            raise value_error(
+                f"`labels` must hold every class for "
+                f"`{type(self).__name__}`; `force=True` fits all the same",
+                absent=shown,
             )
         count, needed = samples.count(), self.num_parameters(len(present))
         if count < needed:
-            raise ValueError(
-                invalid(
-                    f"`{type(self).__name__}` must have as many samples as "
-                    "parameters; `force=True` fits all the same",
-                    samples=count,
-                    parameters=needed,
-                )
+            raise value_error(
+                f"`{type(self).__name__}` must have as many samples as "
+                "parameters; `force=True` fits all the same",
+                samples=count,
+                parameters=needed,
             )

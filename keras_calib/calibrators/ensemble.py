@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 from scipy.optimize import minimize
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.temperature import optimal_temperature
@@ -79,12 +79,10 @@ class EnsembleTemperatureScaling(Calibrator):
         super().__init__(name=name, **kwargs)
         self.objective = objective
         if (temperature is None) != (mixture is None):
-            raise ValueError(
-                invalid(
-                    "`temperature` and `mixture` must be given together",
-                    temperature=temperature,
-                    mixture=mixture,
-                )
+            raise value_error(
+                "`temperature` and `mixture` must be given together",
+                temperature=temperature,
+                mixture=mixture,
             )
         if temperature is not None:
             check_above("temperature", temperature, 0.0)
@@ -94,11 +92,9 @@ class EnsembleTemperatureScaling(Calibrator):
                 or shares.min() < 0
                 or abs(shares.sum() - 1) > 1e-5
             ):
-                raise ValueError(
-                    invalid(
-                        "`mixture` must be three shares >= 0 that sum to 1",
-                        mixture=mixture,
-                    )
+                raise value_error(
+                    "`mixture` must be three shares >= 0 that sum to 1",
+                    mixture=mixture,
                 )
             self.set_fitted(temperature=temperature, mixture=mixture)
 

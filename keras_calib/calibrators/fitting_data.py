@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.numerics.arrays import to_numpy
 
@@ -233,7 +234,7 @@ def read_samples(
         refuse_probabilities=True,
     )
     if read.outputs.min() == -np.inf:
-        raise ValueError(invalid("`logits` must be finite", minimum=-np.inf))
+        raise value_error("`logits` must be finite", minimum=-np.inf)
     return FittingData(read.labels, read.outputs, read.weight, read.mask)
 
 
@@ -250,23 +251,19 @@ def read_batches(
         TypeError: If these are no batches.
     """
     if not isinstance(batches, Iterable) or isinstance(batches, np.ndarray):
-        raise TypeError(
-            invalid(
-                "`logits` must be given, or `labels` be batches of (labels, "
-                "logits)",
-                labels=type(batches).__name__,
-                logits=None,
-            )
+        raise type_error(
+            "`logits` must be given, or `labels` be batches of (labels, "
+            "logits)",
+            labels=type(batches).__name__,
+            logits=None,
         )
     columns: list[_Growing] = []
     for batch in batches:
         if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
-            raise ValueError(
-                invalid(
-                    "each batch must be (labels, logits) or (labels, logits, "
-                    "sample_weight)",
-                    batch=type(batch).__name__,
-                )
+            raise value_error(
+                "each batch must be (labels, logits) or (labels, logits, "
+                "sample_weight)",
+                batch=type(batch).__name__,
             )
         part = _of_batch(*batch, ignore_class=ignore_class)
         if part is None:
@@ -276,18 +273,16 @@ def read_batches(
             columns = [_Growing(v) for v in values]
         shapes = [c.shape for c in columns]
         if [v.shape[1:] for v in values] != shapes:
-            raise ValueError(
-                invalid(
-                    "batches must all have the same kind of labels, number "
-                    "of classes, and weights or none",
-                    first=shapes,
-                    later=[v.shape[1:] for v in values],
-                )
+            raise value_error(
+                "batches must all have the same kind of labels, number "
+                "of classes, and weights or none",
+                first=shapes,
+                later=[v.shape[1:] for v in values],
             )
         for column, value in zip(columns, values, strict=True):
             column.append(value)
     if not columns:
-        raise ValueError(invalid("there must be a sample that counts", n=0))
+        raise value_error("there must be a sample that counts", n=0)
     return FittingData(*(column.rows() for column in columns))
 
 

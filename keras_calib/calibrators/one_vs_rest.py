@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.numerics.arrays import to_numpy
@@ -84,17 +84,13 @@ class OneVsRest(Calibrator):
         shapes = {k: np.shape(v) for k, v in tables.items() if v is not None}
         for shape in shapes.values():
             if len(shape) != 2 or shape[0] == 2:
-                raise ValueError(
-                    invalid(
-                        "tables must have a row for each class, and one row "
-                        "for two classes",
-                        **shapes,
-                    )
+                raise value_error(
+                    "tables must have a row for each class, and one row "
+                    "for two classes",
+                    **shapes,
                 )
         if len(set(shapes.values())) > 1:
-            raise ValueError(
-                invalid("tables must have the same shape", **shapes)
-            )
+            raise value_error("tables must have the same shape", **shapes)
         self.set_known(**tables)
         if self._num_classes == 1:
             self._num_classes = 2

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.formulas.binned_errors import calibration_error
@@ -104,7 +104,7 @@ class TemperatureScaling(Calibrator):
         self.objective = objective
         self.grid = None if grid is None else [float(t) for t in grid]
         if self.grid == []:
-            raise ValueError(invalid("`grid` must not be empty", grid=grid))
+            raise value_error("`grid` must not be empty", grid=grid)
         for value in self.grid or []:
             check_above("grid", value, 0.0)
         if temperature is not None:

@@ -7,6 +7,8 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import logsumexp
 from keras_calib.predictions.outputs import to_model_logits
@@ -24,25 +26,18 @@ __all__ = [
 def check_classifier(model: Any, name: str) -> None:
     """Raises unless `model` is a model with fixed inputs and one output."""
     if not isinstance(model, keras.Model):
-        raise TypeError(
-            invalid(
-                f"`{name}` must be a Keras model",
-                **{name: type(model).__name__},
-            )
+        raise type_error(
+            f"`{name}` must be a Keras model", **{name: type(model).__name__}
         )
     if not getattr(model, "inputs", None):
-        raise ValueError(
-            invalid(
-                f"`{name}` must have fixed inputs: a functional or sequential "
-                "model that is built",
-                **{name: type(model).__name__},
-            )
+        raise value_error(
+            f"`{name}` must have fixed inputs: a functional or sequential "
+            "model that is built",
+            **{name: type(model).__name__},
         )
     if len(model.outputs) != 1:
-        raise ValueError(
-            invalid(
-                f"`{name}` must have one output", outputs=len(model.outputs)
-            )
+        raise value_error(
+            f"`{name}` must have one output", outputs=len(model.outputs)
         )
 
 

@@ -7,7 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.ensembles.base import Member
 from keras_calib.ensembles.base import Predictor
 from keras_calib.ensembles.base import check_classifier
@@ -146,14 +147,12 @@ class _Members(Member):
 
 def _read_models(models: Any) -> list[keras.Model]:
     if not isinstance(models, list | tuple):
-        raise TypeError(
-            invalid(
-                "`models` must be a list of Keras models",
-                models=type(models).__name__,
-            )
+        raise type_error(
+            "`models` must be a list of Keras models",
+            models=type(models).__name__,
         )
     if not models:
-        raise ValueError(invalid("`models` must not be empty", models=models))
+        raise value_error("`models` must not be empty", models=models)
     for i, model in enumerate(models):
         check_classifier(model, f"models[{i}]")
     seen = {}
@@ -162,14 +161,12 @@ def _read_models(models: Any) -> list[keras.Model]:
         for variable in model.variables:
             # A file holds one copy, and two members would look for theirs.
             if seen.setdefault(id(variable), i) != i:
-                raise ValueError(
-                    invalid(
-                        "`models` must not share weights; to count one twice, "
-                        "give `weights`",
-                        first=f"models[{seen[id(variable)]}]",
-                        second=f"models[{i}]",
-                        variable=variable.path,
-                    )
+                raise value_error(
+                    "`models` must not share weights; to count one twice, "
+                    "give `weights`",
+                    first=f"models[{seen[id(variable)]}]",
+                    second=f"models[{i}]",
+                    variable=variable.path,
                 )
     return list(models)
 
@@ -178,20 +175,15 @@ def _check_same(first: keras.Model, other: keras.Model, index: int) -> None:
     """Raises ValueError unless both take and give the same."""
     taken = [_inputs(model) for model in (first, other)]
     if taken[0] != taken[1]:
-        raise ValueError(
-            invalid(
-                "`models` must take the same inputs: structure, shapes and "
-                "types",
-                **{"models[0]": taken[0], f"models[{index}]": taken[1]},
-            )
+        raise value_error(
+            "`models` must take the same inputs: structure, shapes and types",
+            **{"models[0]": taken[0], f"models[{index}]": taken[1]},
         )
     given = [_answers(model) for model in (first, other)]
     if not fits(*given):
-        raise ValueError(
-            invalid(
-                "`models` must answer for the same places and classes",
-                **{"models[0]": given[0], f"models[{index}]": given[1]},
-            )
+        raise value_error(
+            "`models` must answer for the same places and classes",
+            **{"models[0]": given[0], f"models[{index}]": given[1]},
         )
 
 
@@ -212,12 +204,10 @@ def _read_logits(models: list, from_logits: Any) -> list[bool]:
     if not isinstance(from_logits, list | tuple):
         from_logits = [from_logits] * len(models)
     if len(from_logits) != len(models):
-        raise ValueError(
-            invalid(
-                "`from_logits` must have one value for each of `models`",
-                from_logits=from_logits,
-                models=len(models),
-            )
+        raise value_error(
+            "`from_logits` must have one value for each of `models`",
+            from_logits=from_logits,
+            models=len(models),
         )
     return [
         reads_logits(model, told)
@@ -230,17 +220,13 @@ def _read_weights(weights: Any, count: int) -> np.ndarray:
         return np.ones(count)
     weights = np.asarray(weights).tolist()
     if not isinstance(weights, list) or len(weights) != count:
-        raise ValueError(
-            invalid(
-                "`weights` must have one number for each of `models`",
-                weights=weights,
-                models=count,
-            )
+        raise value_error(
+            "`weights` must have one number for each of `models`",
+            weights=weights,
+            models=count,
         )
     for weight in weights:
         check_at_least("weights", weight, 0.0)
     if not any(weights):
-        raise ValueError(
-            invalid("`weights` must not all be 0", weights=weights)
-        )
+        raise value_error("`weights` must not all be 0", weights=weights)
     return np.asarray(weights, "float64")

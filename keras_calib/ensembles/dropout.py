@@ -10,7 +10,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import nested_layers
 from keras_calib.ensembles.base import Member
 from keras_calib.ensembles.base import Predictor
@@ -131,17 +132,13 @@ class MonteCarloDropout(Predictor):
         check_integer("num_passes", num_passes, 1)
         check_integer("seed", seed, 0)
         if not isinstance(per_sample, bool):
-            raise TypeError(
-                invalid(
-                    "`per_sample` must be True or False", per_sample=per_sample
-                )
+            raise type_error(
+                "`per_sample` must be True or False", per_sample=per_sample
             )
         if not dropout_layers(model):
-            raise ValueError(
-                invalid(
-                    "`model` must have a dropout layer with a rate > 0",
-                    model=model.name,
-                )
+            raise value_error(
+                "`model` must have a dropout layer with a rate > 0",
+                model=model.name,
             )
         passes = _Passes(
             model,
@@ -291,14 +288,11 @@ def _mask_shape(
     else:
         noise = getattr(layer, "noise_shape", None) or [None] * len(shape)
     if len(noise) != len(shape):
-        raise ValueError(
-            invalid(
-                "`noise_shape` of a dropout layer must have the axes of its "
-                "inputs",
-                noise_shape=noise,
-                inputs=shape_of(inputs),
-                layer=layer.name,
-            )
+        raise value_error(
+            "`noise_shape` of a dropout layer must have the axes of its inputs",
+            noise_shape=noise,
+            inputs=shape_of(inputs),
+            layer=layer.name,
         )
     sizes = zip(shape, noise, strict=True)
     batch, *places = (n if size is None else size for n, size in sizes)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_integer
@@ -80,11 +80,9 @@ def poisson_interval(
     tail = tail_of(level)
     right, wrong = to_numpy(right, "float64"), to_numpy(wrong, "float64")
     if right.ndim != 1 or right.shape != wrong.shape:
-        raise ValueError(
-            invalid(
-                "`right` and `wrong` must have one shape, (cells,)",
-                **{"right.shape": right.shape, "wrong.shape": wrong.shape},
-            )
+        raise value_error(
+            "`right` and `wrong` must have one shape, (cells,)",
+            **{"right.shape": right.shape, "wrong.shape": wrong.shape},
         )
     # Rounding of a state may leave slightly less than 0.
     right, wrong = np.maximum(right, 0.0), np.maximum(wrong, 0.0)

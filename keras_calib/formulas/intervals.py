@@ -9,7 +9,7 @@ from scipy.special import ndtr
 from scipy.stats import beta
 from scipy.stats import t
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.numerics.arrays import safe_divide
@@ -58,12 +58,10 @@ def clopper_pearson(
     successes = np.asarray(successes, "float64")
     trials = np.asarray(trials, "float64")
     if not (np.all(successes >= 0) and np.all(successes <= trials)):
-        raise ValueError(
-            invalid(
-                "`successes` must lie between 0 and `trials`",
-                successes=successes,
-                trials=trials,
-            )
+        raise value_error(
+            "`successes` must lie between 0 and `trials`",
+            successes=successes,
+            trials=trials,
         )
     failures = trials - successes
     tail = (1.0 - level) / 2.0
@@ -172,7 +170,7 @@ def tail_of(level: float) -> float:
     """Half of what a two-sided interval may miss; `level` in (0, 1)."""
     check_above("level", level, 0.0)
     if level >= 1.0:
-        raise ValueError(invalid("`level` must be < 1", level=level))
+        raise value_error("`level` must be < 1", level=level)
     return (1.0 - level) / 2.0
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.special import digamma
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.formulas.risk_coverage import augrc_of_groups
 from keras_calib.formulas.risk_coverage import aurc_of_groups
@@ -146,12 +146,10 @@ def _check_weights(
     groups: RankedGroups, convention: str, allowed: tuple
 ) -> None:
     if not groups.frequency_weights and convention not in allowed:
-        raise ValueError(
-            invalid(
-                "`sample_weight` must be whole numbers, counts of repeats, "
-                "for this convention",
-                convention=convention,
-            )
+        raise value_error(
+            "`sample_weight` must be whole numbers, counts of repeats, "
+            "for this convention",
+            convention=convention,
         )
 
 

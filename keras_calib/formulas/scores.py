@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_rank
 from keras_calib.numerics.arrays import array_namespace
@@ -270,10 +270,7 @@ def get(score: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
     if callable(score):
         return score
     if score not in SCORE_NAMES:
-        raise ValueError(
-            invalid(
-                f"`score` must be a function or one of {SCORE_NAMES}",
-                score=score,
-            )
+        raise value_error(
+            f"`score` must be a function or one of {SCORE_NAMES}", score=score
         )
     return _SCORES[SCORE_NAMES.index(score)]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
@@ -205,11 +205,9 @@ def cape_targets(
     check_integer("window", window, 1)
     batch = standardize_arrays(labels, probs, from_logits=from_logits)
     if batch.outputs.shape[-1] != 2:
-        raise ValueError(
-            invalid(
-                "`probs` must be of two classes",
-                **{"probs.shape": tuple(to_numpy(probs).shape)},
-            )
+        raise value_error(
+            "`probs` must be of two classes",
+            **{"probs.shape": tuple(to_numpy(probs).shape)},
         )
     first, second = batch.outputs.astype("float64").T
     p = sigmoid(second - first) if from_logits else second
@@ -222,12 +220,10 @@ def cape_targets(
         return targets
     n = len(p)
     if n < num_bins:
-        raise ValueError(
-            invalid(
-                "`num_bins` must be at most the number of predictions",
-                num_bins=num_bins,
-                predictions=n,
-            )
+        raise value_error(
+            "`num_bins` must be at most the number of predictions",
+            num_bins=num_bins,
+            predictions=n,
         )
     edges = np.arange(num_bins + 1) * n // num_bins
     means = np.add.reduceat(truth[order], edges[:-1]) / np.diff(edges)
@@ -263,7 +259,7 @@ def _check_shape(
         if num_classes:
             rule += ", or be one-hot with `num_classes` classes last"
             received["num_classes"] = num_classes
-        raise ValueError(invalid(rule, **received))
+        raise value_error(rule, **received)
 
 
 def check_beta_and_floor(beta: Any, floor: Any) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bins import CLOSED
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.equal_mass import sorted_mass_error
@@ -105,13 +105,11 @@ def classwise_ece(
     check_in("closed", closed, CLOSED)
     check_in("classes", classes, ("all", "to_largest_label"))
     if edges == "rank" and sample_weight is not None:
-        raise ValueError(
-            invalid(
-                '`sample_weight` needs `edges="width"` or "mass"', edges=edges
-            )
+        raise value_error(
+            '`sample_weight` needs `edges="width"` or "mass"', edges=edges
         )
     if edges != "width" and closed != "right":
-        raise ValueError(invalid('`closed` needs `edges="width"`', edges=edges))
+        raise value_error('`closed` needs `edges="width"`', edges=edges)
     read = standardize_arrays(
         labels,
         probs,

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas import binned_errors
 from keras_calib.functional.binned import equal_width_bins
 from keras_calib.inputs.top_label import top_label
@@ -238,15 +238,12 @@ def objectness_deviation(
     labels, probs = as_array(labels, "labels"), as_array(probs, "probs")
     objectness = as_array(objectness, "objectness", "float64")
     if objectness.shape != probs.shape[:-1]:
-        raise ValueError(
-            invalid(
-                "`objectness` must have the shape of `probs` without the "
-                "classes",
-                **{
-                    "objectness.shape": objectness.shape,
-                    "probs.shape": probs.shape,
-                },
-            )
+        raise value_error(
+            "`objectness` must have the shape of `probs` without the classes",
+            **{
+                "objectness.shape": objectness.shape,
+                "probs.shape": probs.shape,
+            },
         )
     top = top_label(
         labels,

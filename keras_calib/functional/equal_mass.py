@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas.equal_mass import interpolated_bins
 from keras_calib.formulas.equal_mass import sorted_mass_error
 from keras_calib.inputs.checks import check_in
@@ -80,11 +80,8 @@ def adaptive_ece(
     )
     if edges == "interp":
         if sample_weight is not None:
-            raise ValueError(
-                invalid(
-                    '`sample_weight` needs `edges="mass"`',
-                    edges=edges,
-                )
+            raise value_error(
+                '`sample_weight` needs `edges="mass"`', edges=edges
             )
         _, sums = interpolated_bins(top.confidence, top.correct, num_bins)
         return float(np.sum(np.abs(sums.residual)) / len(top.confidence))

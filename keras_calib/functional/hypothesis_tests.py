@@ -8,7 +8,7 @@ import numpy as np
 from scipy.stats import chi2
 from scipy.stats import norm
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.bins import bin_sums
@@ -121,11 +121,9 @@ def calibration_test(
     check_integer("num_bins", num_bins, 1)
     check_integer("num_samples", num_samples, 1)
     if sample_weight is not None:
-        raise ValueError(
-            invalid(
-                "`sample_weight` must be None: the test counts predictions",
-                sample_weight=type(sample_weight).__name__,
-            )
+        raise value_error(
+            "`sample_weight` must be None: the test counts predictions",
+            sample_weight=type(sample_weight).__name__,
         )
     top = top_label(
         labels, probs, from_logits=from_logits, ignore_class=ignore_class
@@ -211,14 +209,12 @@ def compare(
     rows = outputs[0].shape[0] if outputs[0].ndim else 0
     for name, value in (("labels", labels), ("probs_b", outputs[1])):
         if value.shape[:1] != (rows,):
-            raise ValueError(
-                invalid(
-                    f"`{name}` must have as many rows as `probs_a`",
-                    **{
-                        f"{name}.shape": value.shape,
-                        "probs_a.shape": outputs[0].shape,
-                    },
-                )
+            raise value_error(
+                f"`{name}` must have as many rows as `probs_a`",
+                **{
+                    f"{name}.shape": value.shape,
+                    "probs_a.shape": outputs[0].shape,
+                },
             )
     reading = {"from_logits": from_logits, "ignore_class": ignore_class}
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas import scores
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.inputs.batch import standardize_arrays
@@ -125,22 +125,17 @@ def top_scored(
     else:
         values = _in_blocks(function, outputs)
     if values.shape != top.correct.shape:
-        raise ValueError(
-            invalid(
-                "`score` must return one value per sample",
-                **{
-                    "score.shape": shape_of(values),
-                    "samples": len(top.correct),
-                },
-            )
+        raise value_error(
+            "`score` must return one value per sample",
+            **{
+                "score.shape": shape_of(values),
+                "samples": len(top.correct),
+            },
         )
     bad = int(np.sum(~np.isfinite(values)))
     if bad:
-        raise ValueError(
-            invalid(
-                "`score` must return finite values",
-                **{"values that are not": bad},
-            )
+        raise value_error(
+            "`score` must return finite values", **{"values that are not": bad}
         )
     return top._replace(score=values)
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.checks import check_rank
@@ -64,19 +65,15 @@ def per_image(
     check_rank("probs", probs, 3, "(batch, ..., num_classes)")
     check_not_empty("probs", probs)
     if labels.shape != probs.shape[:-1]:
-        raise ValueError(
-            invalid(
-                "`labels` must be class ids of the shape of `probs` without "
-                "the classes",
-                **{"labels.shape": labels.shape, "probs.shape": probs.shape},
-            )
+        raise value_error(
+            "`labels` must be class ids of the shape of `probs` without "
+            "the classes",
+            **{"labels.shape": labels.shape, "probs.shape": probs.shape},
         )
     if "sample_weight" in options:
-        raise TypeError(
-            invalid(
-                "`options` must not have weights: pixels count alike",
-                options=sorted(options),
-            )
+        raise type_error(
+            "`options` must not have weights: pixels count alike",
+            options=sorted(options),
         )
     valid = np.ones(labels.shape, "bool")
     for name, dropped in (
@@ -88,12 +85,10 @@ def per_image(
             valid &= labels != dropped
     counts = valid.reshape(len(labels), -1).sum(axis=1)
     if not counts.any():
-        raise ValueError(
-            invalid(
-                "`labels` must hold a class that counts",
-                background=background,
-                ignore_class=ignore_class,
-            )
+        raise value_error(
+            "`labels` must hold a class that counts",
+            background=background,
+            ignore_class=ignore_class,
         )
     values = [
         function(labels[i][valid[i]], probs[i][valid[i]], **options)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.checks import class_axis
@@ -263,18 +263,14 @@ def standardize_arrays(
     read = read if soft else read.reshape(-1)
     if valid is not None:
         if not valid.any():
-            raise ValueError(
-                invalid(
-                    "`labels` must hold a class that is not ignored",
-                    ignore_class=ignore_class,
-                )
+            raise value_error(
+                "`labels` must hold a class that is not ignored",
+                ignore_class=ignore_class,
             )
         if drop:
             outputs, read = outputs[valid], read[valid]
             weight = None if weight is None else weight[valid]
             valid = None
     if weight is not None and not weight.any():
-        raise ValueError(
-            invalid("`sample_weight` must not be 0 everywhere", sum=0.0)
-        )
+        raise value_error("`sample_weight` must not be 0 everywhere", sum=0.0)
     return Batch(read, outputs, from_logits, weight, valid)

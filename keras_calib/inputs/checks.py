@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import shape_of
 
@@ -31,17 +32,15 @@ __all__ = [
 def check_number(name: str, value: Any) -> None:
     """Raises TypeError unless `value` is a real, finite number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(invalid(f"`{name}` must be a number", **{name: value}))
+        raise type_error(f"`{name}` must be a number", **{name: value})
     if not math.isfinite(value):
-        raise ValueError(invalid(f"`{name}` must be finite", **{name: value}))
+        raise value_error(f"`{name}` must be finite", **{name: value})
 
 
 def check_integer(name: str, value: Any, minimum: int | None = None) -> None:
     """Raises unless `value` is a whole number, of at least `minimum`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(
-            invalid(f"`{name}` must be an integer", **{name: value})
-        )
+        raise type_error(f"`{name}` must be an integer", **{name: value})
     if minimum is not None:
         check_at_least(name, value, minimum)
 
@@ -49,78 +48,62 @@ def check_integer(name: str, value: Any, minimum: int | None = None) -> None:
 def check_flag(name: str, value: Any) -> None:
     """Raises TypeError unless `value` is True or False."""
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(
-            invalid(f"`{name}` must be True or False", **{name: value})
-        )
+        raise type_error(f"`{name}` must be True or False", **{name: value})
 
 
 def check_at_least(name: str, value: Any, minimum: float) -> None:
     """Raises unless `value` is a number >= `minimum`."""
     check_number(name, value)
     if value < minimum:
-        raise ValueError(
-            invalid(f"`{name}` must be >= {minimum}", **{name: value})
-        )
+        raise value_error(f"`{name}` must be >= {minimum}", **{name: value})
 
 
 def check_at_most(name: str, value: Any, maximum: float) -> None:
     """Raises unless `value` is a number <= `maximum`."""
     check_number(name, value)
     if value > maximum:
-        raise ValueError(
-            invalid(f"`{name}` must be <= {maximum}", **{name: value})
-        )
+        raise value_error(f"`{name}` must be <= {maximum}", **{name: value})
 
 
 def check_above(name: str, value: Any, bound: float) -> None:
     """Raises unless `value` is a number > `bound`."""
     check_number(name, value)
     if value <= bound:
-        raise ValueError(
-            invalid(f"`{name}` must be > {bound}", **{name: value})
-        )
+        raise value_error(f"`{name}` must be > {bound}", **{name: value})
 
 
 def check_loss(loss: Any) -> None:
     """Raises TypeError for the name of a loss, or what is none."""
     if not callable(loss):
-        raise TypeError(
-            invalid(
-                "`loss` must be a loss such as "
-                "`keras.losses.CategoricalCrossentropy(from_logits=True)`, or "
-                "a function of labels and logits; a name does not say whether "
-                "it takes logits",
-                loss=loss,
-            )
+        raise type_error(
+            "`loss` must be a loss such as "
+            "`keras.losses.CategoricalCrossentropy(from_logits=True)`, or "
+            "a function of labels and logits; a name does not say whether "
+            "it takes logits",
+            loss=loss,
         )
 
 
 def check_in(name: str, value: Any, allowed: Sequence) -> None:
     """Raises ValueError unless `value` is one of `allowed`."""
     if value not in allowed:
-        raise ValueError(
-            invalid(f"`{name}` must be one of {allowed}", **{name: value})
-        )
+        raise value_error(f"`{name}` must be one of {allowed}", **{name: value})
 
 
 def check_rank(name: str, x: Any, minimum: int, meaning: str) -> None:
     """Raises ValueError unless `x` has at least `minimum` axes."""
     if len(x.shape) < minimum:
-        raise ValueError(
-            invalid(
-                f"`{name}` must have shape {meaning}",
-                **{f"{name}.shape": shape_of(x)},
-            )
+        raise value_error(
+            f"`{name}` must have shape {meaning}",
+            **{f"{name}.shape": shape_of(x)},
         )
 
 
 def check_not_empty(name: str, x: Any) -> None:
     """Raises ValueError if an array has no elements."""
     if 0 in shape_of(x):
-        raise ValueError(
-            invalid(
-                f"`{name}` must not be empty", **{f"{name}.shape": shape_of(x)}
-            )
+        raise value_error(
+            f"`{name}` must not be empty", **{f"{name}.shape": shape_of(x)}
         )
 
 
@@ -136,14 +119,12 @@ def check_some_classes(name: str, x: Any) -> None:
 def check_rows(name: str, x: Any, logits: Any) -> None:
     """Raises ValueError unless `x` has one value per row of `logits`."""
     if not fits(shape_of(x), shape_of(logits)[:-1]):
-        raise ValueError(
-            invalid(
-                f"`{name}` must have the shape of `logits` without the classes",
-                **{
-                    f"{name}.shape": shape_of(x),
-                    "logits.shape": shape_of(logits),
-                },
-            )
+        raise value_error(
+            f"`{name}` must have the shape of `logits` without the classes",
+            **{
+                f"{name}.shape": shape_of(x),
+                "logits.shape": shape_of(logits),
+            },
         )
 
 
@@ -162,11 +143,9 @@ def class_axis(y_pred: Any, axis: int, name: str = "y_pred") -> int:
     check_rank(name, y_pred, 2, meaning)
     rank = len(y_pred.shape)
     if not -rank <= axis < rank:
-        raise ValueError(
-            invalid(
-                f"`axis` must be an axis of `{name}`",
-                axis=axis,
-                **{f"{name}.shape": shape_of(y_pred)},
-            )
+        raise value_error(
+            f"`axis` must be an axis of `{name}`",
+            axis=axis,
+            **{f"{name}.shape": shape_of(y_pred)},
         )
     return axis % rank

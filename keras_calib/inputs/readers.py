@@ -11,7 +11,7 @@ from typing import Any
 from keras import backend
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_some_classes
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.values import SUM_TOLERANCE
@@ -70,12 +70,10 @@ def split_objectness(
     y_true = ops.convert_to_tensor(as_numbers(y_true, "y_true"))
     shape = shape_of(y_true)
     if len(shape) < 2 or shape[-1] != 2:
-        raise ValueError(
-            invalid(
-                "`y_true` must be pairs (class id, objectness) of shape "
-                "(batch, ..., 2)",
-                **{"y_true.shape": shape},
-            )
+        raise value_error(
+            "`y_true` must be pairs (class id, objectness) of shape "
+            "(batch, ..., 2)",
+            **{"y_true.shape": shape},
         )
     ids, objectness = y_true[..., 0], y_true[..., 1]
     context = ops.equal(objectness, CONTEXT)
@@ -174,25 +172,21 @@ def standardize_labels(
     soft = len(y_true.shape) == rank
     expected = (*lead, num_classes) if soft else tuple(lead)
     if not fits(shape_of(y_true), expected):
-        raise ValueError(
-            invalid(
-                f"`{names[0]}` must be class ids or one-hot or soft labels "
-                f"that fit `{names[1]}`{pairs_hint(given_shape)}",
-                **{
-                    f"{names[0]}.shape": given_shape,
-                    f"{names[1]}.shape": shape_of(y_pred),
-                },
-            )
+        raise value_error(
+            f"`{names[0]}` must be class ids or one-hot or soft labels "
+            f"that fit `{names[1]}`{pairs_hint(given_shape)}",
+            **{
+                f"{names[0]}.shape": given_shape,
+                f"{names[1]}.shape": shape_of(y_pred),
+            },
         )
     if soft:
         if ignore_class is not None:
-            raise ValueError(
-                invalid(
-                    "`ignore_class` needs class ids as labels, not one-hot "
-                    "or soft labels",
-                    ignore_class=ignore_class,
-                    **{f"{names[0]}.shape": given_shape},
-                )
+            raise value_error(
+                "`ignore_class` needs class ids as labels, not one-hot "
+                "or soft labels",
+                ignore_class=ignore_class,
+                **{f"{names[0]}.shape": given_shape},
             )
         y_true = at_least_float32(y_true)
         require(soft_labels_rule, y_true, names[0], mask, rules=rules)

@@ -10,7 +10,7 @@ import numpy as np
 from keras import backend
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.errors import warn
 from keras_calib.backend.traced import made_by
 from keras_calib.inputs.values import SUM_TOLERANCE
@@ -61,12 +61,10 @@ def check_no_nan(outputs: np.ndarray, from_logits: bool, name: str) -> None:
         bad = bad | np.isposinf(outputs)
     bad = bad.any(axis=-1).reshape(-1)
     if bad.any():
-        raise ValueError(
-            invalid(
-                f"`{name}` must not contain NaN"
-                + (" or infinity" if from_logits else ""),
-                **located(bad),
-            )
+        raise value_error(
+            f"`{name}` must not contain NaN"
+            + (" or infinity" if from_logits else ""),
+            **located(bad),
         )
 
 
@@ -113,15 +111,13 @@ def row_sums_rule(
                 )
             return
         check_probabilities(rows[far], name)
-        raise ValueError(
-            invalid(
-                f"`{name}` must sum to 1 over the classes; sigmoid outputs of "
-                "a multi-label model are not supported, logits need "
-                "`from_logits=True`, and rounded rows must be divided by "
-                "their sum",
-                **located(far),
-                sum=round(float(rows[far][0].astype("float64").sum()), 6),
-            )
+        raise value_error(
+            f"`{name}` must sum to 1 over the classes; sigmoid outputs of "
+            "a multi-label model are not supported, logits need "
+            "`from_logits=True`, and rounded rows must be divided by "
+            "their sum",
+            **located(far),
+            sum=round(float(rows[far][0].astype("float64").sum()), 6),
         )
 
     return Rule(xp.all(near), fail)
@@ -212,13 +208,11 @@ def check_no_probabilities(logits: np.ndarray, name: str) -> None:
     """
     rows = _few(logits.reshape(-1, logits.shape[-1])).astype("float64")
     if resembles_probabilities(rows):
-        raise ValueError(
-            invalid(
-                f"`{name}` must be logits, not probabilities: pass their logs; "
-                "`fit_on` and `export` take these of a model that returns "
-                "probabilities",
-                **{f"{name}[0]": np.round(rows[0], 4).tolist()[:10]},
-            )
+        raise value_error(
+            f"`{name}` must be logits, not probabilities: pass their logs; "
+            "`fit_on` and `export` take these of a model that returns "
+            "probabilities",
+            **{f"{name}[0]": np.round(rows[0], 4).tolist()[:10]},
         )
 
 

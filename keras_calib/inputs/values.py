@@ -11,7 +11,7 @@ import numpy as np
 from keras import backend
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.traced import is_traced
 from keras_calib.inputs import config
 from keras_calib.numerics.arrays import array_namespace
@@ -118,18 +118,14 @@ def ids_rule(ids: Any, num_classes: int, name: str) -> Rule:
     def fail():
         low, high = min_max(ids)
         if not (low >= 0 and high < num_classes):
-            raise ValueError(
-                invalid(
-                    f"`{name}` must hold class ids in [0, {num_classes})",
-                    minimum=low,
-                    maximum=high,
-                )
+            raise value_error(
+                f"`{name}` must hold class ids in [0, {num_classes})",
+                minimum=low,
+                maximum=high,
             )
-        raise ValueError(
-            invalid(
-                f"`{name}` of the shape of class ids must hold whole numbers",
-                dtype=str(ids.dtype),
-            )
+        raise value_error(
+            f"`{name}` of the shape of class ids must hold whole numbers",
+            dtype=str(ids.dtype),
         )
 
     return Rule(xp.all(right), fail)
@@ -140,12 +136,10 @@ def second_class_rule(labels: Any, name: str) -> Rule:
 
     def fail():
         low, high = min_max(labels)
-        raise ValueError(
-            invalid(
-                f"`{name}` must lie in [0, 1] for binary outputs",
-                minimum=low,
-                maximum=high,
-            )
+        raise value_error(
+            f"`{name}` must lie in [0, 1] for binary outputs",
+            minimum=low,
+            maximum=high,
         )
 
     return Rule(ops.all(ops.logical_and(labels >= 0, labels <= 1)), fail)
@@ -170,19 +164,15 @@ def soft_labels_rule(labels: Any, name: str, mask: Any = None) -> Rule:
         rows = _masked(labels, mask)
         off = np.abs(rows.sum(axis=-1) - 1.0).max()
         if not off <= SUM_TOLERANCE:
-            raise ValueError(
-                invalid(
-                    f"`{name}` must sum to 1 over the classes; multi-label "
-                    f"targets are not supported{pairs_hint(shape_of(labels))}",
-                    **{"largest difference from 1": off.item()},
-                )
+            raise value_error(
+                f"`{name}` must sum to 1 over the classes; multi-label "
+                f"targets are not supported{pairs_hint(shape_of(labels))}",
+                **{"largest difference from 1": off.item()},
             )
-        raise ValueError(
-            invalid(
-                f"`{name}` of several classes must lie in [0, 1]",
-                minimum=rows.min().item(),
-                maximum=rows.max().item(),
-            )
+        raise value_error(
+            f"`{name}` of several classes must lie in [0, 1]",
+            minimum=rows.min().item(),
+            maximum=rows.max().item(),
         )
 
     return Rule(holds, fail)
@@ -192,12 +182,10 @@ def one_hot_rule(distance: Any) -> Rule:
     """Rows of labels must be one-hot; `distance` is how far they are."""
 
     def fail():
-        raise ValueError(
-            invalid(
-                "`y_true` must be class ids or one-hot; this loss has no "
-                "meaning for soft labels",
-                **{"largest difference from one-hot": min_max(distance)[1]},
-            )
+        raise value_error(
+            "`y_true` must be class ids or one-hot; this loss has no "
+            "meaning for soft labels",
+            **{"largest difference from one-hot": min_max(distance)[1]},
         )
 
     return Rule(ops.all(distance <= SUM_TOLERANCE), fail)
@@ -223,7 +211,7 @@ def objectness_rule(
 
     def fail():
         low, high = min_max(objectness)
-        raise ValueError(invalid(text, minimum=low, maximum=high))
+        raise value_error(text, minimum=low, maximum=high)
 
     return Rule(xp.all(in_unit_interval(objectness)), fail)
 
@@ -244,13 +232,11 @@ def probabilities_rule(probs: Any, name: str, mask: Any = None) -> Rule:
 
     def fail():
         rows = _masked(probs, mask)
-        raise ValueError(
-            invalid(
-                f"`{name}` must be probabilities in [0, 1]; pass "
-                "`from_logits=True` for logits",
-                minimum=rows.min().item(),
-                maximum=rows.max().item(),
-            )
+        raise value_error(
+            f"`{name}` must be probabilities in [0, 1]; pass "
+            "`from_logits=True` for logits",
+            minimum=rows.min().item(),
+            maximum=rows.max().item(),
         )
 
     return Rule(_everywhere(inside, mask), fail)
@@ -272,12 +258,8 @@ def weights_rule(weight: Any) -> Rule:
 
     def fail():
         low, high = min_max(weight)
-        raise ValueError(
-            invalid(
-                "`sample_weight` must be finite and >= 0",
-                minimum=low,
-                maximum=high,
-            )
+        raise value_error(
+            "`sample_weight` must be finite and >= 0", minimum=low, maximum=high
         )
 
     right = ops.logical_and(weight >= 0, weight < float("inf"))
@@ -291,13 +273,11 @@ def weight_scale_rule(weight: Any) -> Rule:
     inside = ops.logical_and(largest >= low, largest <= high)
 
     def fail():
-        raise ValueError(
-            invalid(
-                "`sample_weight` must have its largest value between "
-                f"{low:g} and {high:g}; only ratios matter, so divide by "
-                "the mean",
-                maximum=value_if_eager(largest).item(),
-            )
+        raise value_error(
+            "`sample_weight` must have its largest value between "
+            f"{low:g} and {high:g}; only ratios matter, so divide by "
+            "the mean",
+            maximum=value_if_eager(largest).item(),
         )
 
     return Rule(ops.logical_or(inside, ops.logical_not(largest > 0)), fail)

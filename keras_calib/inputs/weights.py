@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import require
@@ -48,15 +48,13 @@ def standardize_weights(
         for w, n in zip(padded, lead_shape, strict=True)
     )
     if not fits:
-        raise ValueError(
-            invalid(
-                "`sample_weight` must have the shape of the labels, or one "
-                "weight per sample",
-                **{
-                    "sample_weight.shape": got,
-                    "labels.shape": lead_shape,
-                },
-            )
+        raise value_error(
+            "`sample_weight` must have the shape of the labels, or one "
+            "weight per sample",
+            **{
+                "sample_weight.shape": got,
+                "labels.shape": lead_shape,
+            },
         )
     require(weights_rule, weight, rules=rules)
     for _ in range(rank - len(got)):

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_number
@@ -179,10 +179,8 @@ def _read_table(gammas: Any) -> list[list[float]]:
     except (TypeError, ValueError):
         table = []
     if not table or any(len(row) != 2 for row in table):
-        raise ValueError(
-            invalid(
-                "`gammas` must be rows of (threshold, gamma)", gammas=gammas
-            )
+        raise value_error(
+            "`gammas` must be rows of (threshold, gamma)", gammas=gammas
         )
     for threshold, gamma in table:
         check_number("gammas", threshold)

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.backend.replicas import sum_over_replicas
 from keras_calib.inputs.batch import Batch
@@ -267,10 +267,8 @@ def check_hyperparameters(fn: Callable, hyperparameters: dict) -> None:
     known = {p.name for p in parameters}
     unknown = sorted(set(hyperparameters) - known)
     if unknown:
-        raise TypeError(
-            invalid(
-                f"{', '.join(f'`{name}`' for name in unknown)} must be an "
-                f"argument of {getattr(fn, '__name__', fn)}",
-                **{name: hyperparameters[name] for name in unknown},
-            )
+        raise type_error(
+            f"{', '.join(f'`{name}`' for name in unknown)} must be an "
+            f"argument of {getattr(fn, '__name__', fn)}",
+            **{name: hyperparameters[name] for name in unknown},
         )

@@ -6,7 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.replicas import all_rows
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.losses.base import PerSampleLoss
@@ -117,26 +118,19 @@ class BatchCoupledLoss(PerSampleLoss):
             return
         plain = isinstance(fidelity, PerSampleLoss)
         if not plain or isinstance(fidelity, BatchCoupledLoss):
-            raise TypeError(
-                invalid(
-                    "`fidelity` must be a per-sample loss of keras_calib, or "
-                    "None for cross entropy",
-                    fidelity=fidelity,
-                )
+            raise type_error(
+                "`fidelity` must be a per-sample loss of keras_calib, or "
+                "None for cross entropy",
+                fidelity=fidelity,
             )
         if fidelity.takes_objectness or fidelity.needs_penalty_mask:
-            raise TypeError(
-                invalid(
-                    "`fidelity` must take plain labels", fidelity=fidelity.name
-                )
+            raise type_error(
+                "`fidelity` must take plain labels", fidelity=fidelity.name
             )
         for name in _SHARED:
             own, other = getattr(self, name), getattr(fidelity, name)
             if own != other:
-                raise ValueError(
-                    invalid(
-                        f"`fidelity` must have the `{name}` of the loss "
-                        "around it",
-                        **{name: own, f"fidelity.{name}": other},
-                    )
+                raise value_error(
+                    f"`fidelity` must have the `{name}` of the loss around it",
+                    **{name: own, f"fidelity.{name}": other},
                 )

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.gradients import with_gradient
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_in
@@ -331,13 +331,11 @@ class ACLS(PerSampleLoss):
         check_in("smoothing", smoothing, ("adaptive", "constant"))
         check_in("condition", condition, ("margin", "none", "ranking"))
         if reference == "zero" and not from_logits:
-            raise ValueError(
-                invalid(
-                    '`reference` "zero" is not shift-invariant and needs '
-                    "`from_logits=True`",
-                    reference=reference,
-                    from_logits=from_logits,
-                )
+            raise value_error(
+                '`reference` "zero" is not shift-invariant and needs '
+                "`from_logits=True`",
+                reference=reference,
+                from_logits=from_logits,
             )
         super().__init__(
             acls,
@@ -363,13 +361,11 @@ class ACLS(PerSampleLoss):
         y_true = ops.convert_to_tensor(as_numbers(y_true, "y_true"))
         shape = shape_of(y_true)
         if len(shape) < 2 or shape[-1] == 1:
-            raise ValueError(
-                invalid(
-                    'ACLS(condition="ranking") needs a factor per sample as '
-                    "the last column of `y_true`, as "
-                    'CorrectnessRankingModel(role="condition") adds it',
-                    **{"y_true.shape": shape},
-                )
+            raise value_error(
+                'ACLS(condition="ranking") needs a factor per sample as '
+                "the last column of `y_true`, as "
+                'CorrectnessRankingModel(role="condition") adds it',
+                **{"y_true.shape": shape},
             )
         return y_true[..., :-1], {"active": y_true[..., -1]}
 

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas.targets import check_beta_and_floor
 from keras_calib.formulas.targets import objectness_targets
 from keras_calib.formulas.targets import smooth_labels
@@ -150,11 +150,9 @@ def cape_loss(targets: Any, logits: Any) -> Any:
         targets = ops.squeeze(targets, axis=-1)
     check_rows("targets", targets, logits)
     if logits.shape[-1] != 2:
-        raise ValueError(
-            invalid(
-                "`logits` must be of two classes",
-                **{"logits.shape": shape_of(logits)},
-            )
+        raise value_error(
+            "`logits` must be of two classes",
+            **{"logits.shape": shape_of(logits)},
         )
     return cross_entropy(ops.stack([1.0 - targets, targets], -1), logits)
 

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import warn
 from keras_calib.backend.keras_internals import set_direction
 from keras_calib.backend.replicas import assign_sum
@@ -166,12 +166,10 @@ class StreamingMetric(keras.metrics.Metric):
                 of range.
         """
         if self.summary.needs_rows:
-            raise TypeError(
-                invalid(
-                    f"`{type(self).__name__}` needs the outputs of all "
-                    "classes: use `update_state`",
-                    method="update_scores",
-                )
+            raise type_error(
+                f"`{type(self).__name__}` needs the outputs of all "
+                "classes: use `update_state`",
+                method="update_scores",
             )
         records, num_invalid = read_scores(
             confidence,

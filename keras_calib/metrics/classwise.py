@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bins import CLOSED
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
@@ -79,9 +79,7 @@ class ClasswiseECE(StreamingMetric):
         check_in("closed", closed, CLOSED)
         check_integer("resolution", resolution, 64)
         if edges == "mass" and closed != "right":
-            raise ValueError(
-                invalid('`closed` needs `edges="width"`', closed=closed)
-            )
+            raise value_error('`closed` needs `edges="width"`', closed=closed)
         if edges == "width":
             summary = ClassBinSummary(num_classes, num_bins, threshold, closed)
         else:

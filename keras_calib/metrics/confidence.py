@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.registry import confidence_interval
 from keras_calib.metrics.states.moments import MomentSummary
@@ -239,8 +239,8 @@ class ObjectnessDeviation(MeanMetric):
         **kwargs: Any,
     ):
         if not objectness:
-            raise ValueError(
-                invalid("`objectness` must be True here", objectness=objectness)
+            raise value_error(
+                "`objectness` must be True here", objectness=objectness
             )
         super().__init__(
             _deviation, needs_rows=True, name=name, objectness=True, **kwargs

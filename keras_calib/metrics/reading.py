@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import both
 from keras_calib.inputs.batch import standardize
@@ -93,14 +93,12 @@ def read_scores(
     score = ops.cast(as_numbers(confidence, "confidence"), "float32")
     correct = ops.cast(as_numbers(correct, "correct"), "float32")
     if shape_of(score) != shape_of(correct):
-        raise ValueError(
-            invalid(
-                "`correct` must have the shape of `confidence`",
-                **{
-                    "correct.shape": shape_of(correct),
-                    "confidence.shape": shape_of(score),
-                },
-            )
+        raise value_error(
+            "`correct` must have the shape of `confidence`",
+            **{
+                "correct.shape": shape_of(correct),
+                "confidence.shape": shape_of(score),
+            },
         )
     weight, rules = sample_weight, []
     if weight is not None:
@@ -227,12 +225,10 @@ def _judge(invalid_mask: np.ndarray, batch: Batch) -> None:
 
 
 def _raise_invalid(invalid_mask: np.ndarray, what: str) -> None:
-    raise ValueError(
-        invalid(
-            f"{what} must not contain NaN or infinity or values out of "
-            "range where it counts",
-            **located(invalid_mask),
-        )
+    raise value_error(
+        f"{what} must not contain NaN or infinity or values out of "
+        "range where it counts",
+        **located(invalid_mask),
     )
 
 
@@ -262,12 +258,10 @@ def _some_pixels(batch: Batch, options: ReadOptions) -> Batch:
     """A few pixels of each image, `(batch, count)`."""
     lead = shape_of(batch.outputs)[:-1]
     if len(lead) < 2 or None in lead[1:]:
-        raise ValueError(
-            invalid(
-                "`pixels_per_image` needs predictions of shape "
-                "(batch, ..., num_classes) with a known number of pixels",
-                **{"y_pred.shape": shape_of(batch.outputs)},
-            )
+        raise value_error(
+            "`pixels_per_image` needs predictions of shape "
+            "(batch, ..., num_classes) with a known number of pixels",
+            **{"y_pred.shape": shape_of(batch.outputs)},
         )
     num_pixels = 1
     for size in lead[1:]:

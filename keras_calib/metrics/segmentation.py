@@ -7,7 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas.intervals import mean_interval
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_integer
@@ -80,11 +81,9 @@ class PerImage(StreamingMetric):
         dtype: Any = None,
     ):
         if not isinstance(metric, StreamingMetric):
-            raise TypeError(
-                invalid(
-                    "`metric` must be a metric of keras_calib",
-                    type=type(metric).__name__,
-                )
+            raise type_error(
+                "`metric` must be a metric of keras_calib",
+                type=type(metric).__name__,
             )
         if background is not None:
             check_integer("background", background)
@@ -108,11 +107,9 @@ class PerImage(StreamingMetric):
             sample_weight: Must be None.
         """
         if sample_weight is not None:
-            raise TypeError(
-                invalid(
-                    "`sample_weight` must be None: pixels count alike",
-                    sample_weight=type(sample_weight).__name__,
-                )
+            raise type_error(
+                "`sample_weight` must be None: pixels count alike",
+                sample_weight=type(sample_weight).__name__,
             )
         y_pred = ops.convert_to_tensor(as_numbers(y_pred, "y_pred"))
         check_rank("y_pred", y_pred, 3, "(batch, ..., num_classes)")
@@ -141,9 +138,7 @@ class PerImage(StreamingMetric):
         self._add([records], None, num_invalid, False, batch)
 
     def update_scores(self, confidence, correct, sample_weight=None):
-        raise TypeError(
-            invalid("`PerImage` needs images", method="update_scores")
-        )
+        raise type_error("`PerImage` needs images", method="update_scores")
 
     def get_config(self):
         return {
@@ -162,11 +157,9 @@ class PerImage(StreamingMetric):
         sizes = list(shape_of(y_pred))
         del sizes[self.options.axis % len(sizes)]
         if None in sizes[1:]:
-            raise ValueError(
-                invalid(
-                    "`y_pred` must have a known number of pixels",
-                    **{"y_pred.shape": shape_of(y_pred)},
-                )
+            raise value_error(
+                "`y_pred` must have a known number of pixels",
+                **{"y_pred.shape": shape_of(y_pred)},
             )
         num_pixels = math.prod(sizes[1:])
         chosen = self.options.pixels_per_image

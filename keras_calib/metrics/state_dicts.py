@@ -6,7 +6,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
 
@@ -34,40 +35,31 @@ def check_state(
         ValueError: If schema, configuration, shape or entries do not fit.
     """
     if state["schema"] != SCHEMA:
-        raise ValueError(
-            invalid(
-                f"the state must be of schema {SCHEMA}",
-                schema=state["schema"],
-            )
+        raise value_error(
+            f"the state must be of schema {SCHEMA}", schema=state["schema"]
         )
     if state["config"] != config:
-        raise ValueError(
-            invalid(
-                "`metrics` must be of one configuration",
-                own=config,
-                other=state["config"],
-            )
+        raise value_error(
+            "`metrics` must be of one configuration",
+            own=config,
+            other=state["config"],
         )
     for key, shape in shapes.items():
         entries = np.asarray(state[key])
         if entries.shape != shape:
-            raise ValueError(
-                invalid(
-                    f'the state\'s "{key}" must have shape {shape}',
-                    shape=entries.shape,
-                )
+            raise value_error(
+                f'the state\'s "{key}" must have shape {shape}',
+                shape=entries.shape,
             )
         if entries.dtype.kind not in "iu" or not np.all(
             (entries >= 0) & (entries <= _LARGEST_ENTRY)
         ):
-            raise ValueError(
-                invalid(
-                    f'the state\'s "{key}" must be whole numbers from 0 to '
-                    "2^52, as `state_dict()` returns them",
-                    dtype=entries.dtype.name,
-                    smallest=entries.min(),
-                    largest=entries.max(),
-                )
+            raise value_error(
+                f'the state\'s "{key}" must be whole numbers from 0 to '
+                "2^52, as `state_dict()` returns them",
+                dtype=entries.dtype.name,
+                smallest=entries.min(),
+                largest=entries.max(),
             )
 
 
@@ -80,12 +72,9 @@ def state_of(metric: Any, cls: type) -> dict[str, Any]:
     if isinstance(metric, dict):
         return metric
     if type(metric) is not cls:
-        raise TypeError(
-            invalid(
-                f"`metrics` must be {cls.__name__} metrics or their "
-                "`state_dict()`",
-                type=type(metric).__name__,
-            )
+        raise type_error(
+            f"`metrics` must be {cls.__name__} metrics or their `state_dict()`",
+            type=type(metric).__name__,
         )
     return metric.state_dict()
 

@@ -12,7 +12,8 @@ import numpy as np
 from keras import backend
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 
 __all__ = [
     "array_namespace",
@@ -131,14 +132,12 @@ def labels_like(labels: Any, logits: Any) -> Any:
     """Soft labels of the shape and in the dtype of a tensor of logits."""
     labels = as_numbers(labels, "labels")
     if not fits(shape_of(labels), shape_of(logits)):
-        raise ValueError(
-            invalid(
-                "`labels` must be one-hot or soft, of the shape of `logits`",
-                **{
-                    "labels.shape": shape_of(labels),
-                    "logits.shape": shape_of(logits),
-                },
-            )
+        raise value_error(
+            "`labels` must be one-hot or soft, of the shape of `logits`",
+            **{
+                "labels.shape": shape_of(labels),
+                "logits.shape": shape_of(logits),
+            },
         )
     return ops.cast(labels, logits.dtype)
 
@@ -262,12 +261,10 @@ def check_numbers(name: str, x: Any, of_part: bool = False) -> None:
     """
     kind = type(x).__name__
     if isinstance(x, np.ma.MaskedArray):
-        raise TypeError(
-            invalid(
-                f"`{name}` must not be a masked array: pass a plain array, "
-                "and 0 in `sample_weight` where a sample must not count",
-                type=kind,
-            )
+        raise type_error(
+            f"`{name}` must not be a masked array: pass a plain array, "
+            "and 0 in `sample_weight` where a sample must not count",
+            type=kind,
         )
     if of_part:
         return
@@ -284,4 +281,4 @@ def check_numbers(name: str, x: Any, of_part: bool = False) -> None:
         rule = "must hold numbers, not strings or other things"
         if "label" in name or "true" in name:
             rule += ": map names to class ids, from 0 on"
-    raise TypeError(invalid(f"`{name}` {rule}", type=kind, dtype=dtype))
+    raise type_error(f"`{name}` {rule}", type=kind, dtype=dtype)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.values import located
 from keras_calib.inputs.weights import weight_of_rows
@@ -47,14 +47,12 @@ class Candidates(NamedTuple):
 def check_units(delta: float | None, shape: tuple) -> None:
     """Raises ValueError for a guarantee on samples that are not `(n,)`."""
     if delta is not None and len(shape) != 1:
-        raise ValueError(
-            invalid(
-                "`delta` needs independent samples, which the pixels of an "
-                "image are not: reduce to one score and one correctness per "
-                "image and call `choose_threshold`, or leave `delta` out",
-                delta=delta,
-                **{"shape of the class ids": shape},
-            )
+        raise value_error(
+            "`delta` needs independent samples, which the pixels of an "
+            "image are not: reduce to one score and one correctness per "
+            "image and call `choose_threshold`, or leave `delta` out",
+            delta=delta,
+            **{"shape of the class ids": shape},
         )
 
 
@@ -69,42 +67,36 @@ def candidates(
     if scores.dtype not in (np.float32, np.float64):
         scores = scores.astype("float64")
     if scores.shape != correct.shape:
-        raise ValueError(
-            invalid(
-                "`scores` and `correct` must have one shape",
-                **{
-                    "scores.shape": scores.shape,
-                    "correct.shape": correct.shape,
-                },
-            )
+        raise value_error(
+            "`scores` and `correct` must have one shape",
+            **{
+                "scores.shape": scores.shape,
+                "correct.shape": correct.shape,
+            },
         )
     bad = np.isnan(scores)
     if bad.any():
-        raise ValueError(invalid("`scores` must not be NaN", **located(bad)))
+        raise value_error("`scores` must not be NaN", **located(bad))
     if not np.all((correct == 0.0) | (correct == 1.0)):
-        raise ValueError(
-            invalid(
-                "`correct` must be 0 or 1",
-                minimum=correct.min(),
-                maximum=correct.max(),
-            )
+        raise value_error(
+            "`correct` must be 0 or 1",
+            minimum=correct.min(),
+            maximum=correct.max(),
         )
     weight = np.ones(scores.shape)
     if sample_weight is not None:
         weight = weight_of_rows(sample_weight, scores.shape)
         weight = weight.reshape(scores.shape)
         if not weight.any():
-            raise ValueError(
-                invalid("`sample_weight` must not be 0 everywhere", sum=0.0)
+            raise value_error(
+                "`sample_weight` must not be 0 everywhere", sum=0.0
             )
         if delta is not None and not np.all(weight == 1.0):
-            raise ValueError(
-                invalid(
-                    "`sample_weight` must be 1 everywhere with `delta`: the "
-                    "guarantee counts samples",
-                    minimum=float(weight.min()),
-                    maximum=float(weight.max()),
-                )
+            raise value_error(
+                "`sample_weight` must be 1 everywhere with `delta`: the "
+                "guarantee counts samples",
+                minimum=float(weight.min()),
+                maximum=float(weight.max()),
             )
         counted = weight > 0
         scores, correct = scores[counted], correct[counted]

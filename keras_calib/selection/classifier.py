@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.calibrators import Calibrator
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.formulas import scores
@@ -92,13 +93,11 @@ class SelectiveClassifier(FittedLayer):
             s if s == "msp" else scores.get(s) for s in self._scores
         )
         if not self._scores or (several and threshold is not None):
-            raise ValueError(
-                invalid(
-                    "`score` must be one score if `threshold` is known, else "
-                    "at least one",
-                    score=score,
-                    threshold=threshold,
-                )
+            raise value_error(
+                "`score` must be one score if `threshold` is known, else "
+                "at least one",
+                score=score,
+                threshold=threshold,
             )
         # The place of the score in use; None until `fit` has chosen.
         self._place = None if several else 0

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.formulas.scores import p_norm
 from keras_calib.inputs.batch import standardize_arrays
@@ -125,9 +125,7 @@ class LogitNormalization(FittedLayer):
             refuse_probabilities=True,
         )
         if read.outputs.min() == -np.inf:
-            raise ValueError(
-                invalid("`logits` must be finite", minimum=-np.inf)
-            )
+            raise value_error("`logits` must be finite", minimum=-np.inf)
 
         # Normalised logits tie in float32.
         outputs = read.outputs.astype("float64", copy=False)

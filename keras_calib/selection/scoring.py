@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.functional.ranking import rank
 from keras_calib.inputs.batch import Batch
@@ -31,12 +31,10 @@ _BLOCK = 2**24
 def apply_score(function: Any, logits: Any) -> Any:
     """Scores `(...)` of logits; of `"msp"` log-odds, which do not saturate."""
     if shape_of(logits)[-1] == 1:
-        raise ValueError(
-            invalid(
-                "`logits` must be of every class: make one output z into "
-                "[0, z] before it is calibrated",
-                **{"logits.shape": shape_of(logits)},
-            )
+        raise value_error(
+            "`logits` must be of every class: make one output z into "
+            "[0, z] before it is calibrated",
+            **{"logits.shape": shape_of(logits)},
         )
     if function == "msp":
         return top1(logits, from_logits=True).log_odds
@@ -47,11 +45,9 @@ def scored(read: Batch, function: Any) -> TopLabel:
     """Score and correctness of every prediction."""
     score = by_blocks(lambda z: apply_score(function, z), read.outputs)
     if score.shape != read.outputs.shape[:1]:
-        raise ValueError(
-            invalid(
-                "`score` must return one value per sample",
-                **{"score.shape": score.shape, "samples": len(read.outputs)},
-            )
+        raise value_error(
+            "`score` must return one value per sample",
+            **{"score.shape": score.shape, "samples": len(read.outputs)},
         )
     wrong = is_wrong(read.outputs, hard_labels(read.labels))
     return TopLabel(score, score, 1.0 - wrong.astype("float64"), read.weight)

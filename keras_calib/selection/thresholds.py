@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas.intervals import binomial_upper_bound
 from keras_calib.formulas.operating_points import within_risk
 from keras_calib.inputs.checks import check_above
@@ -118,12 +119,10 @@ class Target(NamedTuple):
         """
         check_in("method", self.method, tuple(METHODS))
         if (self.risk is None) == (self.coverage is None):
-            raise ValueError(
-                invalid(
-                    "One of `risk` and `coverage` must be given",
-                    risk=self.risk,
-                    coverage=self.coverage,
-                )
+            raise value_error(
+                "One of `risk` and `coverage` must be given",
+                risk=self.risk,
+                coverage=self.coverage,
             )
         if self.coverage is not None:
             check_above("coverage", self.coverage, 0.0)
@@ -135,12 +134,10 @@ class Target(NamedTuple):
             check_above("delta", self.delta, 0.0)
             inside = self.risk is not None and 0.0 < self.risk < 1.0
             if not (inside and self.delta < 1.0):
-                raise ValueError(
-                    invalid(
-                        "`delta` must be < 1 and needs a `risk` in (0, 1)",
-                        delta=self.delta,
-                        risk=self.risk,
-                    )
+                raise value_error(
+                    "`delta` must be < 1 and needs a `risk` in (0, 1)",
+                    delta=self.delta,
+                    risk=self.risk,
                 )
         return self
 

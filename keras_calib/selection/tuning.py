@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_above
@@ -125,14 +126,12 @@ def _check_lengths(logits: np.ndarray, **others: np.ndarray | None) -> None:
     """Raises ValueError unless all have as many rows as the logits."""
     for name, array in others.items():
         if array is not None and array.shape[:1] != logits.shape[:1]:
-            raise ValueError(
-                invalid(
-                    f"`{name}` must have as many rows as `logits`",
-                    **{
-                        f"{name}.shape": array.shape,
-                        "logits.shape": logits.shape,
-                    },
-                )
+            raise value_error(
+                f"`{name}` must have as many rows as `logits`",
+                **{
+                    f"{name}.shape": array.shape,
+                    "logits.shape": logits.shape,
+                },
             )
 
 
@@ -150,13 +149,11 @@ def check_nothing_to_tune(
             )
         )
     if delta is not None and len(scores) > 1:
-        raise ValueError(
-            invalid(
-                "`delta` with several scores needs a `tune_fraction`: the "
-                "data that choose the score guarantee nothing",
-                delta=delta,
-                scores=len(scores),
-            )
+        raise value_error(
+            "`delta` with several scores needs a `tune_fraction`: the "
+            "data that choose the score guarantee nothing",
+            delta=delta,
+            scores=len(scores),
         )
 
 
@@ -172,12 +169,10 @@ def _split_rows(
     check_above("tune_fraction", fraction, 0.0)
     num_tune = round(count * fraction)
     if not 0 < num_tune < count:
-        raise ValueError(
-            invalid(
-                "`tune_fraction` must leave rows on both sides",
-                tune_fraction=fraction,
-                rows=count,
-            )
+        raise value_error(
+            "`tune_fraction` must leave rows on both sides",
+            tune_fraction=fraction,
+            rows=count,
         )
     order = np.random.default_rng(seed).permutation(count)
     # In the order given: which rows are where is all that is random.

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.equal_mass import interpolated_bins
 from keras_calib.inputs.checks import check_above
@@ -112,9 +112,7 @@ class AdaptiveFocalModel(FocalBinsModel):
         check_above("rate", rate, 0.0)
         check_at_least("switch", switch, 0.0)
         if len(limits) != 2:
-            raise ValueError(
-                invalid("`limits` must be two numbers", limits=limits)
-            )
+            raise value_error("`limits` must be two numbers", limits=limits)
         low, high = limits
         check_above("limits", high, low)
         super().__init__(
@@ -168,8 +166,8 @@ class AdaptiveFocalModel(FocalBinsModel):
             confidence.append(top.confidence)
             correct.append(top.correct)
         if not confidence:
-            raise ValueError(
-                invalid("`validation_data` must have a sample that counts", n=0)
+            raise value_error(
+                "`validation_data` must have a sample that counts", n=0
             )
         edges, sums = interpolated_bins(
             np.concatenate(confidence), np.concatenate(correct), self.num_bins
@@ -189,12 +187,10 @@ class AdaptiveFocalModel(FocalBinsModel):
         super().begin_training(arguments)
         data = arguments.get("validation_data")
         if data is None:
-            raise ValueError(
-                invalid(
-                    "`validation_data` must be given: its bins set the gammas",
-                    validation_data=None,
-                    validation_split=arguments.get("validation_split", 0.0),
-                )
+            raise value_error(
+                "`validation_data` must be given: its bins set the gammas",
+                validation_data=None,
+                validation_split=arguments.get("validation_split", 0.0),
             )
         if isinstance(data, list):
             # As Keras takes it: arrays.
@@ -246,12 +242,10 @@ def _check_unweighted(data: Any) -> None:
 
 def _check_no_weight(sample_weight: Any) -> None:
     if sample_weight is not None:
-        raise ValueError(
-            invalid(
-                "`validation_data` must have no sample weights: bins of equal "
-                "mass count samples",
-                sample_weight=type(sample_weight).__name__,
-            )
+        raise value_error(
+            "`validation_data` must have no sample weights: bins of equal "
+            "mass count samples",
+            sample_weight=type(sample_weight).__name__,
         )
 
 

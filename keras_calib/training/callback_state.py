@@ -5,7 +5,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.numerics.arrays import to_numpy
 
 __all__ = [
@@ -66,22 +67,17 @@ def state_names(callback: keras.callbacks.Callback) -> list[str]:
         own = vars(cls).get("state_attributes")
         declared, own = declared or own is not None, own or ()
         if isinstance(own, str) or not all(isinstance(x, str) for x in own):
-            raise TypeError(
-                invalid(
-                    f"`{cls.__name__}.state_attributes` must be a tuple of "
-                    "names",
-                    state_attributes=own,
-                )
+            raise type_error(
+                f"`{cls.__name__}.state_attributes` must be a tuple of names",
+                state_attributes=own,
             )
         names |= {*own, *_OF_CLASS.get(cls, ())}
     if not declared:
-        raise TypeError(
-            invalid(
-                "`callbacks` must say what a backup keeps of them: give the "
-                "class a tuple of names, `state_attributes`, empty for "
-                "nothing",
-                callback=type(callback).__name__,
-            )
+        raise type_error(
+            "`callbacks` must say what a backup keeps of them: give the "
+            "class a tuple of names, `state_attributes`, empty for "
+            "nothing",
+            callback=type(callback).__name__,
         )
     return sorted(names)
 
@@ -106,12 +102,10 @@ def callback_state(
         elif is_plain(value) or getattr(value, "shape", None) == ():
             numbers[name] = plain_number(value)
         else:
-            raise TypeError(
-                invalid(
-                    f"`{type(callback).__name__}.{name}` must be None, a "
-                    "number or a list of arrays to be in a backup",
-                    **{name: type(value).__name__},
-                )
+            raise type_error(
+                f"`{type(callback).__name__}.{name}` must be None, a "
+                "number or a list of arrays to be in a backup",
+                **{name: type(value).__name__},
             )
     return numbers, arrays
 
@@ -130,25 +124,21 @@ def check_state(
     """
     other = sorted(names - set(state_names(callback)))
     if other:
-        raise ValueError(
-            invalid(
-                "the backup must hold nothing of a callback but its "
-                "`state_attributes`: it is of another version of the class, "
-                "or not to be trusted",
-                callback=type(callback).__name__,
-                attributes=other,
-            )
+        raise value_error(
+            "the backup must hold nothing of a callback but its "
+            "`state_attributes`: it is of another version of the class, "
+            "or not to be trusted",
+            callback=type(callback).__name__,
+            attributes=other,
         )
     saved = shapes.get("best_weights")
     if isinstance(callback, keras.callbacks.EarlyStopping) and saved:
         weights = [tuple(weight.shape) for weight in model.weights]
         if saved != weights:
-            raise ValueError(
-                invalid(
-                    "`best_weights` in the backup must be of this model",
-                    shapes=saved,
-                    weights=weights,
-                )
+            raise value_error(
+                "`best_weights` in the backup must be of this model",
+                shapes=saved,
+                weights=weights,
             )
 
 

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas.targets import cape_targets
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
@@ -147,19 +147,17 @@ class CaPEModel(RecordingModel):
         labels, outputs, index = [], [], []
         for batch in predict_batches(self, data, batch_size, steps=steps):
             if batch.index is None:
-                raise ValueError(
-                    invalid(
-                        'the labels of the data must be {"label": labels, '
-                        '"index": numbers of the samples}',
-                        labels=type(batch.labels).__name__,
-                    )
+                raise value_error(
+                    'the labels of the data must be {"label": labels, '
+                    '"index": numbers of the samples}',
+                    labels=type(batch.labels).__name__,
                 )
             checked_index(batch.index, self.num_samples)
             labels.append(to_numpy(batch.labels))
             outputs.append(batch.outputs)
             index.append(batch.index)
         if not labels:
-            raise ValueError(invalid("data must have a sample", n=0))
+            raise value_error("data must have a sample", n=0)
         targets = to_numpy(self.targets).copy()
         targets[np.concatenate(index)] = cape_targets(
             np.concatenate(labels),
@@ -197,12 +195,10 @@ class CaPEModel(RecordingModel):
             # Arrays, not batches.
             data = tuple(data)
         if data is None and arguments.get("validation_split"):
-            raise ValueError(
-                invalid(
-                    "`calibration_data` must be given beside "
-                    "`validation_split`: the samples split off train nothing",
-                    validation_split=arguments["validation_split"],
-                )
+            raise value_error(
+                "`calibration_data` must be given beside "
+                "`validation_split`: the samples split off train nothing",
+                validation_split=arguments["validation_split"],
             )
         if data is None:
             data = arguments.get("x")
@@ -211,12 +207,10 @@ class CaPEModel(RecordingModel):
             elif not has_end(data):
                 steps = arguments.get("steps_per_epoch")
         if callable(data):
-            raise ValueError(
-                invalid(
-                    "`calibration_data` must be given beside data that a "
-                    "function makes",
-                    calibration_data=None,
-                )
+            raise value_error(
+                "`calibration_data` must be given beside data that a "
+                "function makes",
+                calibration_data=None,
             )
         check_reread("calibration_data", data)
         size = arguments.get("batch_size") or 32
@@ -238,11 +232,9 @@ class CaPEModel(RecordingModel):
     def recorded_loss(self, x, labels, index, y_pred, sample_weight):
         num_classes = y_pred.shape[-1]
         if len(y_pred.shape) != 2 or num_classes not in (1, 2):
-            raise ValueError(
-                invalid(
-                    "outputs must be of two classes, (batch, 2) or (batch, 1)",
-                    **{"y_pred.shape": shape_of(y_pred)},
-                )
+            raise value_error(
+                "outputs must be of two classes, (batch, 2) or (batch, 1)",
+                **{"y_pred.shape": shape_of(y_pred)},
             )
         plain = self.plain_loss(x, labels, y_pred, sample_weight)
         index, known = checked_index(index, self.num_samples)

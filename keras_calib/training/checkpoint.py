@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from keras_calib.backend.array_files import ArrayFile
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
 from keras_calib.backend.locks import check_not_locked
 from keras_calib.numerics.arrays import to_numpy
@@ -161,9 +161,7 @@ def load_training_state(
     if not path.exists():
         return None
     if not model.built:
-        raise ValueError(
-            invalid("`model` must be built before training", built=False)
-        )
+        raise value_error("`model` must be built before training", built=False)
     with _opened(path) as arrays:
         state = _read_meta(path, arrays)
         names = _optimizer_names(model)
@@ -230,13 +228,11 @@ def _callback_states(
     classes = [type(x).__name__ for x in callbacks]
     told = state.get("callback_classes", classes)
     if (len(saved), told) != (len(callbacks), classes):
-        raise ValueError(
-            invalid(
-                "`callbacks` must be as many as in the backup, and of its "
-                "classes in their order",
-                callbacks=classes,
-                backup=told if len(told) == len(saved) else len(saved),
-            )
+        raise value_error(
+            "`callbacks` must be as many as in the backup, and of its "
+            "classes in their order",
+            callbacks=classes,
+            backup=told if len(told) == len(saved) else len(saved),
         )
     if "callback_classes" not in state:
         # Release 0.1 saved all numbers of a callback.
@@ -265,7 +261,7 @@ def _parts(arrays: ArrayFile, prefix: str) -> dict[str, list[str]]:
 
 def _of_another(path: Path, **facts: Any) -> ValueError:
     rule = "the backup must be of this model and optimizer"
-    return ValueError(invalid(rule, path=str(path), **facts))
+    return value_error(rule, path=str(path), **facts)
 
 
 def _optimizer_names(model: keras.Model) -> list[str]:
@@ -341,12 +337,10 @@ def _read_meta(path: Path, arrays: ArrayFile) -> dict:
     if not right:
         raise _not_a_backup(path)
     if version != _VERSION:
-        raise ValueError(
-            invalid(
-                f"the backup must be of version {_VERSION}",
-                path=str(path),
-                version=version,
-            )
+        raise value_error(
+            f"the backup must be of version {_VERSION}",
+            path=str(path),
+            version=version,
         )
     return meta
 
@@ -356,6 +350,6 @@ def _are(kind: type, values: Any) -> bool:
 
 
 def _not_a_backup(path: Path) -> ValueError:
-    return ValueError(
-        invalid("`path` must be a file of `ResumableBackup`", path=str(path))
+    return value_error(
+        "`path` must be a file of `ResumableBackup`", path=str(path)
     )

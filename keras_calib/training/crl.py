@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.replicas import all_rows
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.backend.replicas import own_rows
@@ -215,12 +215,10 @@ class CorrectnessRankingModel(RecordingModel):
     def _check_loss(self):
         takes = getattr(self.loss, "needs_penalty_mask", False)
         if self.role == "condition" and not takes:
-            raise ValueError(
-                invalid(
-                    '`role` "condition" needs `ACLS(condition="ranking")` as '
-                    "the loss",
-                    loss=self.loss,
-                )
+            raise value_error(
+                '`role` "condition" needs `ACLS(condition="ranking")` as '
+                "the loss",
+                loss=self.loss,
             )
 
     def _conditioned(self, x, labels, y_pred, sample_weight, active):
@@ -246,12 +244,10 @@ def classified(model: keras.Model, y_pred: Any) -> Any:
         ValueError: If there are more axes: pixels have no record.
     """
     if len(y_pred.shape) != 2:
-        raise ValueError(
-            invalid(
-                "outputs must have shape (batch, num_classes): samples are "
-                "remembered, not pixels",
-                **{"y_pred.shape": shape_of(y_pred)},
-            )
+        raise value_error(
+            "outputs must have shape (batch, num_classes): samples are "
+            "remembered, not pixels",
+            **{"y_pred.shape": shape_of(y_pred)},
         )
     return to_model_logits(y_pred, reads_logits(model))
 

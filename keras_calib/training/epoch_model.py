@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import make_functional
 from keras_calib.backend.keras_internals import unpickler
 from keras_calib.backend.replicas import num_replicas
@@ -107,12 +107,10 @@ class EpochModel(keras.Model):
         if follows:
             for name in ("steps_per_epoch", "shuffle"):
                 if arguments.get(name) not in (None, False):
-                    raise ValueError(
-                        invalid(
-                            f"`{name}` must be left out for data whose order "
-                            "is that of the epoch",
-                            **{name: arguments[name]},
-                        )
+                    raise value_error(
+                        f"`{name}` must be left out for data whose order "
+                        "is that of the epoch",
+                        **{name: arguments[name]},
                     )
         if follows or hasattr(data, "element_spec"):
             # A data set has its own order.
@@ -256,24 +254,20 @@ def mean_of_the_whole(
     ignored = [getattr(x, "ignore_class", None) for x in losses]
     ignored = [x for x in ignored if x is not None]
     if ignored and not any(spans):
-        raise ValueError(
-            invalid(
-                "`ignore_class` of a loss of Keras gives a wrong mean under "
-                "several replicas: use a loss of keras_calib",
-                ignore_class=ignored[0],
-            )
+        raise value_error(
+            "`ignore_class` of a loss of Keras gives a wrong mean under "
+            "several replicas: use a loss of keras_calib",
+            ignore_class=ignored[0],
         )
     means = {getattr(x, "reduction", _MEAN) for x in losses}
     means = {_MEAN if x == "mean" else x for x in means}
     several = len(keras.tree.flatten(y_pred)) > 1 and sample_weight is not None
     if any(spans) or len(means) > 1 or (several and means == {_WEIGHTED}):
-        raise ValueError(
-            invalid(
-                "under several replicas losses of several outputs must all be "
-                "of keras_calib, or all of Keras with one reduction, not over "
-                "weights",
-                losses=[getattr(x, "name", x) for x in losses],
-            )
+        raise value_error(
+            "under several replicas losses of several outputs must all be "
+            "of keras_calib, or all of Keras with one reduction, not over "
+            "weights",
+            losses=[getattr(x, "name", x) for x in losses],
         )
     if means <= {None, "none", "sum"}:
         return value

@@ -7,6 +7,8 @@ import keras
 import numpy as np
 
 from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import build_from_batch
 from keras_calib.backend.keras_internals import first_epoch
 from keras_calib.inputs.checks import check_integer
@@ -84,19 +86,15 @@ def fit_workers(
     check_integer("epochs", epochs, 1)
     check_integer("initial_epoch", initial_epoch, 0)
     if not model.compiled or not model.built:
-        raise ValueError(
-            invalid(
-                "`model` must be compiled and built",
-                compiled=model.compiled,
-                built=model.built,
-            )
+        raise value_error(
+            "`model` must be compiled and built",
+            compiled=model.compiled,
+            built=model.built,
         )
     if calibration_data is not None and not isinstance(model, CaPEModel):
-        raise ValueError(
-            invalid(
-                "`calibration_data` must be None but for `CaPEModel`",
-                model=type(model).__name__,
-            )
+        raise value_error(
+            "`calibration_data` must be None but for `CaPEModel`",
+            model=type(model).__name__,
         )
     refuse_accumulation(model)
     strategy = model.distribute_strategy
@@ -193,23 +191,18 @@ class _Batches:
         # A step of the user's own may have none.
         shown = [m for m in model.metrics if m.name == "loss"]
         if not callable(data) and not hasattr(data, "element_spec"):
-            raise TypeError(
-                invalid(
-                    "`data` must be a `tf.data.Dataset`, or a function that "
-                    "returns one",
-                    data=type(data).__name__,
-                )
+            raise type_error(
+                "`data` must be a `tf.data.Dataset`, or a function that "
+                "returns one",
+                data=type(data).__name__,
             )
         if callable(data):
             self._batches = strategy.distribute_datasets_from_function(data)
         else:
             if steps is None and int(data.cardinality()) == -1:
-                raise ValueError(
-                    invalid(
-                        "`steps_per_epoch` must be given for data that have "
-                        "no end",
-                        steps_per_epoch=None,
-                    )
+                raise value_error(
+                    "`steps_per_epoch` must be given for data that have no end",
+                    steps_per_epoch=None,
                 )
             options = tf.data.Options()
             options.experimental_distribute.auto_shard_policy = (
@@ -234,7 +227,7 @@ class _Batches:
         strategy = model.distribute_strategy
         first = next(iter(self._batches), None)
         if first is None:
-            raise ValueError(invalid("`data` must have a batch", batches=0))
+            raise value_error("`data` must have a batch", batches=0)
         batch = keras.tree.map_structure(
             lambda part: strategy.experimental_local_results(part)[0], first
         )
@@ -273,11 +266,9 @@ def _as_dataset(data: Any) -> Any:
     if hasattr(data, "element_spec"):
         return data
     if not isinstance(data, tuple | list):
-        raise TypeError(
-            invalid(
-                "`validation_data` must be a `tf.data.Dataset` or arrays",
-                validation_data=type(data).__name__,
-            )
+        raise type_error(
+            "`validation_data` must be a `tf.data.Dataset` or arrays",
+            validation_data=type(data).__name__,
         )
     return tf.data.Dataset.from_tensor_slices(tuple(data)).batch(32)
 

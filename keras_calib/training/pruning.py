@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.replicas import all_rows
 from keras_calib.backend.replicas import sum_over_replicas
 from keras_calib.formulas.scores import msp
@@ -95,9 +95,7 @@ class ConfidencePruningModel(RecordingModel):
         check_at_most("smoothing", smoothing, 1.0)
         check_at_least("fraction", fraction, 0.0)
         if fraction >= 1.0:
-            raise ValueError(
-                invalid("`fraction` must be < 1", fraction=fraction)
-            )
+            raise value_error("`fraction` must be < 1", fraction=fraction)
         check_integer("every", every, 1)
         check_at_least("min_kept", min_kept, 0.0)
         check_at_most("min_kept", min_kept, 1.0)
@@ -167,9 +165,7 @@ class ConfidencePruningModel(RecordingModel):
         spec = dataset.element_spec
         labels = spec[1] if isinstance(spec, tuple) else spec
         if not isinstance(labels, dict) or "index" not in labels:
-            raise ValueError(
-                invalid("examples must have an index", element_spec=spec)
-            )
+            raise value_error("examples must have an index", element_spec=spec)
 
         def of_a_pass(_):
             kept = tf.numpy_function(self.kept, [], tf.bool)

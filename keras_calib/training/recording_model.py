@@ -5,7 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_integer
 from keras_calib.predictions.batches import split_index
 from keras_calib.training.epoch_model import EpochModel
@@ -61,12 +62,10 @@ class RecordingModel(EpochModel):
         """As `keras.Model.train_on_batch`."""
         strategy = getattr(self, "distribute_strategy", None)
         if strategy is not None and strategy.num_replicas_in_sync > 1:
-            raise ValueError(
-                invalid(
-                    "`train_on_batch` gives each replica the whole batch, "
-                    "which would be recorded by each: use `fit`",
-                    num_replicas=strategy.num_replicas_in_sync,
-                )
+            raise value_error(
+                "`train_on_batch` gives each replica the whole batch, "
+                "which would be recorded by each: use `fit`",
+                num_replicas=strategy.num_replicas_in_sync,
             )
         return super().train_on_batch(*args, **kwargs)
 
@@ -77,12 +76,10 @@ class RecordingModel(EpochModel):
         _, sample_weight = without_index(y, sample_weight)
         refuse_several_outputs(y_pred)
         if training and index is None:
-            raise ValueError(
-                invalid(
-                    '`y` must be {"label": labels, "index": numbers of the '
-                    "samples} in training",
-                    y=type(y).__name__,
-                )
+            raise value_error(
+                '`y` must be {"label": labels, "index": numbers of the '
+                "samples} in training",
+                y=type(y).__name__,
             )
         if not training:
             return self.evaluated_loss(x, labels, y_pred, sample_weight)
@@ -126,12 +123,10 @@ def _check_one_method(cls: type) -> None:
     own = [c for c in own if c is not RecordingModel]
     for later in own:
         if not issubclass(own[0], later):
-            raise TypeError(
-                invalid(
-                    "a model can be of one class that remembers samples, as "
-                    "each has a loss of its own",
-                    classes=[c.__name__ for c in (own[0], later)],
-                )
+            raise type_error(
+                "a model can be of one class that remembers samples, as "
+                "each has a loss of its own",
+                classes=[c.__name__ for c in (own[0], later)],
             )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import begin_at_epoch
 from keras_calib.backend.keras_internals import callback_model
 from keras_calib.backend.locks import PathLock
@@ -121,20 +121,18 @@ class ResumableBackup(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         if self._late:
-            raise ValueError(
-                invalid(
-                    "`callbacks` must stand before the backup among those of "
-                    "`fit`: it saves them as the epoch leaves them",
-                    callback=type(self._late[0]).__name__,
-                )
+            raise value_error(
+                "`callbacks` must stand before the backup among those of "
+                "`fit`: it saves them as the epoch leaves them",
+                callback=type(self._late[0]).__name__,
             )
         self.epoch_logs = []
         self._pending = None
         self._broken_off = False
         if not self.model.built:
             # Also where there is no file yet, rather than after a crash.
-            raise ValueError(
-                invalid("`model` must be built before training", built=False)
+            raise value_error(
+                "`model` must be built before training", built=False
             )
         unlocked = None
         if self._writes():

@@ -5,7 +5,7 @@ from typing import Any
 from keras import backend
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import in_stateless_scope
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.numerics.arrays import value_if_eager
@@ -28,13 +28,11 @@ def checked_index(index: Any, num_samples: int) -> tuple[Any, Any]:
     known = ops.logical_and(index >= 0, index < num_samples)
     values = value_if_eager(index)
     if values is not None and not value_if_eager(ops.all(known)):
-        raise ValueError(
-            invalid(
-                "`index` must hold numbers in [0, num_samples)",
-                minimum=int(values.min()),
-                maximum=int(values.max()),
-                num_samples=num_samples,
-            )
+        raise value_error(
+            "`index` must hold numbers in [0, num_samples)",
+            minimum=int(values.min()),
+            maximum=int(values.max()),
+            num_samples=num_samples,
         )
     return ops.where(known, index, ops.zeros_like(index)), known
 

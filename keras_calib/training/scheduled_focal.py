@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.losses import PerSampleLoss
 from keras_calib.losses import adaptive_focal
@@ -91,12 +91,10 @@ class FocalBinsModel(EpochModel):
 
     def _check_no_loss(self):
         if self.loss is not None:
-            raise ValueError(
-                invalid(
-                    f"{type(self).__name__} brings its own loss: compile it "
-                    "without `loss`",
-                    loss=self.loss,
-                )
+            raise value_error(
+                f"{type(self).__name__} brings its own loss: compile it "
+                "without `loss`",
+                loss=self.loss,
             )
 
 
@@ -182,12 +180,10 @@ def _read_schedule(schedule: Any) -> tuple:
         rows = ()
     firsts = [first for first, _ in rows]
     if not rows or firsts[0] != 0 or firsts != sorted(set(firsts)):
-        raise ValueError(
-            invalid(
-                "`schedule` must be rows of (first epoch, gamma), epochs "
-                "ascending from 0",
-                schedule=schedule,
-            )
+        raise value_error(
+            "`schedule` must be rows of (first epoch, gamma), epochs "
+            "ascending from 0",
+            schedule=schedule,
         )
     for _, gamma in rows:
         check_at_least("schedule", gamma, 0.0)

@@ -7,6 +7,7 @@ import keras
 from keras import backend
 
 from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.numerics.arrays import shape_of
 
@@ -23,13 +24,11 @@ __all__ = [
 def refuse_class_weight(arguments: dict) -> None:
     """Refuses weights of classes: Keras finds none in labels with an index."""
     if arguments.get("class_weight") is not None:
-        raise ValueError(
-            invalid(
-                "`class_weight` must be None where labels come with an "
-                "index: give each sample the weight of its class, as "
-                "`sample_weight`",
-                class_weight=arguments["class_weight"],
-            )
+        raise value_error(
+            "`class_weight` must be None where labels come with an "
+            "index: give each sample the weight of its class, as "
+            "`sample_weight`",
+            class_weight=arguments["class_weight"],
         )
 
 
@@ -79,7 +78,7 @@ def refuse_training(model: keras.Model, arguments: dict) -> None:
         if facts["batch_size"] % replicas:
             rule = "the first batch must divide evenly among the replicas"
     if rule:
-        raise ValueError(invalid(rule, **facts))
+        raise value_error(rule, **facts)
 
 
 def refuse_uneven_batches(data: Any, batch_size: int | None) -> None:
@@ -91,13 +90,11 @@ def refuse_uneven_batches(data: Any, batch_size: int | None) -> None:
     axis = mesh.axis_names.index(distribution.batch_dim_name)
     for size in _batch_sizes(data, batch_size):
         if size % mesh.shape[axis]:
-            raise ValueError(
-                invalid(
-                    "each batch must divide evenly among the devices: choose "
-                    "another batch size, or leave the remainder out",
-                    batch_size=size,
-                    devices=mesh.shape[axis],
-                )
+            raise value_error(
+                "each batch must divide evenly among the devices: choose "
+                "another batch size, or leave the remainder out",
+                batch_size=size,
+                devices=mesh.shape[axis],
             )
 
 
@@ -124,24 +121,19 @@ def refuse_accumulation(model: keras.Model) -> None:
     steps = getattr(optimizer, "gradient_accumulation_steps", None)
     replicas = model.distribute_strategy.num_replicas_in_sync
     if steps and replicas > 1:
-        raise ValueError(
-            invalid(
-                "`gradient_accumulation_steps` must be None under several "
-                "replicas",
-                gradient_accumulation_steps=steps,
-                num_replicas=replicas,
-            )
+        raise value_error(
+            "`gradient_accumulation_steps` must be None under several replicas",
+            gradient_accumulation_steps=steps,
+            num_replicas=replicas,
         )
 
 
 def refuse_several_outputs(y_pred: Any) -> None:
     """Refuses predictions that are not one tensor."""
     if not hasattr(y_pred, "shape"):
-        raise ValueError(
-            invalid(
-                "the model must have one output: its loss is of one",
-                y_pred=keras.tree.map_structure(shape_of, y_pred),
-            )
+        raise value_error(
+            "the model must have one output: its loss is of one",
+            y_pred=keras.tree.map_structure(shape_of, y_pred),
         )
 
 
@@ -170,11 +162,9 @@ def refuse_scalar_loss(model: keras.Model, labels: Any, y_pred: Any) -> None:
         reduction = getattr(loss, "reduction", "mean")
         if reduction in (None, "none") or call(y, outputs).shape != ():
             continue
-        raise ValueError(
-            invalid(
-                "`loss` must give one value per sample under several "
-                "replicas, which would count one of a whole batch as often "
-                "as there are replicas",
-                loss=getattr(loss, "name", loss),
-            )
+        raise value_error(
+            "`loss` must give one value per sample under several "
+            "replicas, which would count one of a whole batch as often "
+            "as there are replicas",
+            loss=getattr(loss, "name", loss),
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from typing import NamedTuple
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.backend.optional import tensorflow_datasets as tfds
 from keras_calib.data.sources.voc_xml import read_annotations
@@ -109,7 +109,7 @@ def from_tfds(
         features=asked,
     )
     if not isinstance(split, str):
-        raise TypeError(invalid("`split` must be one text", split=split))
+        raise type_error("`split` must be one text", split=split)
     builder = name
     if isinstance(name, str):
         builder = tfds.builder(name, data_dir=data_dir)

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.examples import require
 from keras_calib.data.transforms.tally import Tally
@@ -91,11 +92,9 @@ def read_annotations(
         annotations=str(folder),
     )
     if isinstance(class_names, str):
-        raise TypeError(
-            invalid(
-                "`class_names` must be several names, not one text",
-                class_names=class_names,
-            )
+        raise type_error(
+            "`class_names` must be several names, not one text",
+            class_names=class_names,
         )
     read = {}
     bad = []
@@ -175,12 +174,10 @@ def _read_file(
         OverflowError,
         ValueError,
     ) as error:
-        raise ValueError(
-            invalid(
-                "Annotations must be Pascal VOC files with <size> and <bndbox>",
-                file=str(path),
-                error=str(error),
-            )
+        raise value_error(
+            "Annotations must be Pascal VOC files with <size> and <bndbox>",
+            file=str(path),
+            error=str(error),
         ) from error
     require(
         0 < min(size) <= max(size) <= _LONGEST_SIDE,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.boxes import clip_boxes
 from keras_calib.data.transforms.examples import check_box_labels
@@ -82,8 +82,8 @@ def class_map(
         https://arxiv.org/abs/2009.06432
     """
     if isinstance(drop, str):
-        raise TypeError(
-            invalid("`drop` must be several names, not one text", drop=drop)
+        raise type_error(
+            "`drop` must be several names, not one text", drop=drop
         )
     merge, drop = dict(merge or {}), set(drop)
     known = set(class_names)

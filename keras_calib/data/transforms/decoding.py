@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.examples import as_bytes
 from keras_calib.data.transforms.examples import require
@@ -112,7 +112,7 @@ def _decoding(name: Any) -> Iterator[None]:
 
 def _unreadable(name: Any, **received: Any) -> ValueError:
     name = as_bytes(name).decode(errors="replace")
-    return ValueError(invalid(_RULE, example=name, **received))
+    return value_error(_RULE, example=name, **received)
 
 
 def _slice(

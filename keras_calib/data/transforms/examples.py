@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.optional import tensorflow as tf
 
 __all__ = [
@@ -31,12 +31,12 @@ def require(condition: Any, rule: str, **received: Any) -> Any:
     """
     if isinstance(condition, bool | np.bool_):
         if not condition:
-            raise ValueError(invalid(rule, **_readable(received)))
+            raise value_error(rule, **_readable(received))
         return None
     if tf.executing_eagerly():
         if not bool(condition):
             shown = {k: _value(v) for k, v in received.items()}
-            raise ValueError(invalid(rule, **shown))
+            raise value_error(rule, **shown)
         return None
     facts: list[Any] = [f"{rule}. Received:"]
     for name, value in received.items():

@@ -10,7 +10,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.equal_mass import equal_mass_error
 from keras_calib.inputs.top_label import hard_labels
@@ -214,12 +214,10 @@ def class_probabilities(records: Records, num_classes: int) -> Any:
     """Probabilities of all classes in [0, 1], 0 in rows that do not count."""
     rows = records.rows
     if rows.outputs.shape[-1] != num_classes:
-        raise ValueError(
-            invalid(
-                "`y_pred` must have `num_classes` classes",
-                num_classes=num_classes,
-                classes=rows.outputs.shape[-1],
-            )
+        raise value_error(
+            "`y_pred` must have `num_classes` classes",
+            num_classes=num_classes,
+            classes=rows.outputs.shape[-1],
         )
     probs = rows.outputs
     if rows.from_logits:
