@@ -24,8 +24,8 @@ from keras_calib.inputs.rows import usable_outputs
 from keras_calib.metrics import table
 from keras_calib.metrics.states.composite import CompositeSummary
 from keras_calib.metrics.states.moments import MomentSummary
-from keras_calib.metrics.states.records import Records
 from keras_calib.numerics import exact_sums
+from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import is_wrong
 from keras_calib.numerics.softmax import log_odds_of
 from keras_calib.numerics.softmax import top1 as top_of
@@ -317,7 +317,7 @@ class CalibrationMetrics(beam.CombineFn):
         nll = log_losses(labels, outputs, from_logits=is_logits, clip=clip)
         nll = summable_losses(nll)
         columns = [weight, is_wrong(outputs, labels), top.confidence]
-        columns += [top.log_odds, nll]
+        columns += [top.score, nll]
         columns += [brier_losses(labels, outputs, from_logits=is_logits)]
         with np.errstate(over="ignore"):
             return np.stack(columns).astype("float32"), num_invalid
@@ -353,18 +353,18 @@ class CalibrationMetrics(beam.CombineFn):
         _add_sums(accumulator, total)
 
 
-def _records(columns: np.ndarray) -> Records:
+def _records(columns: np.ndarray) -> Top1:
     """Records as tensors, padded by rows that do not count."""
     size = columns.shape[1]
     padded = max(_MIN_PADDED, 1 << (size - 1).bit_length())
     columns = np.pad(columns, ((0, 0), (0, padded - size)))
     weight, wrong, confidence, *rest = map(ops.convert_to_tensor, columns)
     is_whole = (columns[0, :size] == 1.0).all()
-    return Records(
+    return Top1(
         confidence=confidence,
         score=rest[0] if rest else log_odds_of(confidence),
-        wrong=ops.cast(wrong, "int32"),
-        counted=ops.convert_to_tensor(np.arange(padded) < size),
+        correct=1 - ops.cast(wrong, "int32"),
+        mask=ops.convert_to_tensor(np.arange(padded) < size),
         weight=None if is_whole else weight,
         rows=rest[1:] or None,
     )

@@ -101,7 +101,7 @@ class BetaCalibration(OneVsRest):
         logits = ops.cast(logits, "float32")
         log_p = ops.log_softmax(logits, axis=-1)
         p = ops.exp(log_p)
-        largest = ops.expand_dims(top1(logits, from_logits=True).log_odds, -1)
+        largest = ops.expand_dims(top1(logits, from_logits=True).score, -1)
         # Only the largest can exceed one half.
         log_odds = ops.where(
             p > 0.5, largest, log_p - ops.log1p(-ops.minimum(p, 0.5))

@@ -13,9 +13,9 @@ from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.bins import bin_sums
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.top_label import TopLabel
 from keras_calib.inputs.top_label import top_label
 from keras_calib.inputs.weights import are_frequency_weights
+from keras_calib.numerics.softmax import Top1
 
 __all__ = [
     "average_calibration_error",
@@ -297,7 +297,7 @@ def debiased_calibration_error(
     )
 
 
-def _bins_of(top: TopLabel, num_bins: int, closed: str) -> BinSums:
+def _bins_of(top: Top1, num_bins: int, closed: str) -> BinSums:
     check_integer("num_bins", num_bins, 1)
     check_in("closed", closed, CLOSED)
     index = bin_index(top.confidence, num_bins, closed)

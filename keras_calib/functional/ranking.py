@@ -10,11 +10,11 @@ from keras_calib.formulas import scores
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.top_label import TopLabel
 from keras_calib.inputs.top_label import top_label
 from keras_calib.inputs.weights import are_frequency_weights
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import to_logits
 from keras_calib.numerics.softmax import top1
 
@@ -43,7 +43,7 @@ def ranked(
     return rank(top_scored(labels, probs, score, *reading), ties)
 
 
-def rank(top: TopLabel, ties: str = "average") -> RankedGroups:
+def rank(top: Top1, ties: str = "average") -> RankedGroups:
     """Groups of a whole data set, one per distinct score (or per sample).
 
     Scores that differ by no more than rounding are tied: which of two equal
@@ -69,7 +69,7 @@ def rank(top: TopLabel, ties: str = "average") -> RankedGroups:
     )
 
 
-def thresholds(top: TopLabel) -> np.ndarray:
+def thresholds(top: Top1) -> np.ndarray:
     """The smallest score of each group of `rank(top)`."""
     score = -np.sort(-top.score)
     return score[np.r_[_starts(score)[1:], len(score)] - 1]
@@ -96,7 +96,7 @@ def top_scored(
     from_logits: bool,
     sample_weight: Any,
     ignore_class: int | None,
-) -> TopLabel:
+) -> Top1:
     """`top_label` with the score of that name or function.
 
     Raises:
@@ -115,7 +115,7 @@ def top_scored(
     if score == "msp":
         # Log-odds of logits, where probabilities near 1 still differ.
         values = _in_blocks(
-            lambda rows: top1(rows, from_logits=True).log_odds, outputs
+            lambda rows: top1(rows, from_logits=True).score, outputs
         )
         return top._replace(score=values)
     if not from_logits:

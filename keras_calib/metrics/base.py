@@ -31,11 +31,11 @@ from keras_calib.metrics.state_dicts import check_state
 from keras_calib.metrics.state_dicts import nan_if_lost
 from keras_calib.metrics.state_dicts import state_of
 from keras_calib.metrics.state_dicts import what_is_wrong
-from keras_calib.metrics.states.records import Records
-from keras_calib.metrics.states.records import blocks
+from keras_calib.metrics.states.records import split_rows
 from keras_calib.metrics.states.records import top1_of_batch
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import value_if_eager
+from keras_calib.numerics.softmax import Top1
 
 __all__ = ["StreamingMetric"]
 
@@ -148,7 +148,7 @@ class StreamingMetric(keras.metrics.Metric):
         if is_empty(batch):
             return
         size = getattr(self.summary, "max_rows", exact_sums.MAX_BATCH)
-        parts = map(top1_of_batch, blocks(batch, size))
+        parts = map(top1_of_batch, split_rows(batch, size))
         self._add(parts, batch.weight, num_invalid, False, batch)
 
     def update_scores(self, confidence, correct, sample_weight=None):
@@ -179,7 +179,7 @@ class StreamingMetric(keras.metrics.Metric):
         )
         if records.score.shape[0] == 0:
             return
-        parts = blocks(records, exact_sums.MAX_BATCH)
+        parts = split_rows(records, exact_sums.MAX_BATCH)
         self._add(parts, records.weight, num_invalid, True)
 
     def result(self):
@@ -308,7 +308,7 @@ class StreamingMetric(keras.metrics.Metric):
 
     def _add(
         self,
-        parts: Iterable[Records],
+        parts: Iterable[Top1],
         weight: Any,
         num_invalid: Any,
         is_top_one: bool,

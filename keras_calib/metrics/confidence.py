@@ -22,7 +22,7 @@ __all__ = [
 
 
 def _correct(records):
-    return 1.0 - ops.cast(records.wrong, "float32"), None
+    return ops.cast(records.correct, "float32"), None
 
 
 def _confidence(records):
@@ -30,11 +30,11 @@ def _confidence(records):
 
 
 def _confidence_where_wrong(records):
-    return records.confidence, ops.equal(records.wrong, 1)
+    return records.confidence, ops.equal(records.correct, 0)
 
 
-def _doubt_where_right(records):
-    return 1.0 - records.confidence, ops.equal(records.wrong, 0)
+def _missing_confidence_where_right(records):
+    return 1.0 - records.confidence, ops.equal(records.correct, 1)
 
 
 def _deviation(records):
@@ -196,7 +196,7 @@ class Underconfidence(MeanMetric):
     mode = "min"
 
     def __init__(self, *, name: str = "underconfidence", **kwargs: Any):
-        super().__init__(_doubt_where_right, name=name, **kwargs)
+        super().__init__(_missing_confidence_where_right, name=name, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")

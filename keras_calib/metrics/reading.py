@@ -25,11 +25,11 @@ from keras_calib.inputs.values import is_made_up
 from keras_calib.inputs.values import located
 from keras_calib.inputs.values import weight_scale_rule
 from keras_calib.inputs.weights import standardize_weights
-from keras_calib.metrics.states.records import Records
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import value_if_eager
 from keras_calib.numerics.hashing import sample_pixels
+from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import log_odds_of
 from keras_calib.numerics.softmax import to_logits
 
@@ -84,7 +84,7 @@ def read_batch(
 
 def read_scores(
     confidence: Any, correct: Any, sample_weight: Any, *, is_confidence: bool
-) -> tuple[Records, Any]:
+) -> tuple[Top1, Any]:
     """Top-1 records as flat tensors, and how many cannot count.
 
     Raises:
@@ -118,11 +118,11 @@ def read_scores(
     )
     score = ops.where(mask, score, ops.zeros_like(score))
     confidence = ops.clip(score, 0.0, 1.0) if is_confidence else None
-    records = Records(
+    records = Top1(
         confidence=confidence,
         score=log_odds_of(confidence) if is_confidence else score,
-        wrong=ops.cast(correct == 0.0, "int32"),
-        counted=mask,
+        correct=ops.cast(correct != 0.0, "int32"),
+        mask=mask,
         weight=weight,
         rows=None,
     )

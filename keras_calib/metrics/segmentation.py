@@ -18,10 +18,10 @@ from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.reading import is_empty
 from keras_calib.metrics.reading import read_batch
 from keras_calib.metrics.states.moments import MomentSummary
-from keras_calib.metrics.states.records import Records
 from keras_calib.metrics.states.records import top1_of_batch
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.softmax import Top1
 
 __all__ = ["PerImage"]
 
@@ -127,11 +127,10 @@ class PerImage(StreamingMetric):
             if hasattr(x, "shape")
         }
         values, counts = ops.map(self._of_image, images)
-        records = Records(
+        records = Top1(
             confidence=None,
             score=values,
-            wrong=None,
-            counted=counts > 0,
+            mask=counts > 0,
             weight=counts / num_pixels,
             rows=None,
         )

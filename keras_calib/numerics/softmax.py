@@ -12,7 +12,7 @@ from keras_calib.numerics.arrays import at_least
 __all__ = [
     "PROBABILITY_FLOOR",
     "SoftmaxParts",
-    "TopOne",
+    "Top1",
     "is_wrong",
     "log_odds_of",
     "logsumexp",
@@ -31,17 +31,27 @@ PROBABILITY_FLOOR = 1e-37
 _LOWEST = -1e18
 
 
-class TopOne(NamedTuple):
-    """The predicted class of each sample.
+class Top1(NamedTuple):
+    """The predicted class of each sample: all that most metrics need.
 
     Attributes:
-        confidence: Probability of that class `(n,)`, in [0, 1].
-        log_odds: log(confidence / (1 - confidence)) `(n,)`; from logits it
-            does not saturate where the confidence rounds to 1.
+        confidence: Probability of that class `(n,)`, in [0, 1]; None if only
+            another score is known.
+        score: What ranks, `(n,)`: log(confidence / (1 - confidence)), which
+            from logits does not saturate where the confidence rounds to 1; of
+            exact functions of probabilities the confidence; or another score.
+        correct: 1 where the prediction is right, else 0, `(n,)`.
+        weight: Weights `(n,)`, 0 where masked; None where all weigh 1.
+        mask: Where samples count, bool `(n,)`, or None for everywhere.
+        rows: Labels and outputs of all classes, or None.
     """
 
     confidence: Any
-    log_odds: Any
+    score: Any
+    correct: Any = None
+    weight: Any = None
+    mask: Any = None
+    rows: Any = None
 
 
 class SoftmaxParts(NamedTuple):
@@ -98,7 +108,7 @@ def to_logits(probs: Any) -> Any:
     return xp.log(at_least(probs, PROBABILITY_FLOOR))
 
 
-def top1(outputs: Any, *, from_logits: bool) -> TopOne:
+def top1(outputs: Any, *, from_logits: bool) -> Top1:
     """Confidence and log-odds of the predicted class (either).
 
     Derivation: docs/derivations.md, 'Log-odds map'.
@@ -116,7 +126,7 @@ def top1(outputs: Any, *, from_logits: bool) -> TopOne:
         inside = xp.where(one, xp.full_like(confidence, 0.5), confidence)
         log_odds = to_logits(inside) - xp.log1p(-inside)
         log_odds = xp.where(one, xp.full_like(log_odds, np.inf), log_odds)
-        return TopOne(confidence, log_odds)
+        return Top1(confidence, log_odds)
     # The largest less the logsumexp of all others, of which some may equal
     # it. Shifted by the second largest, which resolves the largest gaps.
     at_top = outputs == xp.expand_dims(largest, -1)
@@ -133,7 +143,7 @@ def top1(outputs: Any, *, from_logits: bool) -> TopOne:
     log_odds = xp.log(xp.where(alone, xp.ones_like(total), total))
     log_odds = largest - second - log_odds
     log_odds = xp.where(alone, xp.full_like(log_odds, np.inf), log_odds)
-    return TopOne(sigmoid(log_odds), log_odds)
+    return Top1(sigmoid(log_odds), log_odds)
 
 
 def is_wrong(outputs: Any, labels: Any) -> Any:

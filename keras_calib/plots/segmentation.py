@@ -139,7 +139,7 @@ class SegmentationDisplay(Display):
         reading = {"from_logits": from_logits, "ignore_class": ignore_class}
         read = standardize_arrays(labels, probs, drop=False, **reading)
         top = top1(read.outputs, from_logits=from_logits)
-        score = top.log_odds if from_logits else top.confidence
+        score = top.score if from_logits else top.confidence
         counted = np.ones(score.shape, "bool")
         if read.mask is not None:
             counted = read.mask

@@ -149,7 +149,7 @@ class LogitNormalization(FittedLayer):
         self.check_fitted()
         logits = standardize_predictions(logits, from_logits=True)
         if self._p == "msp":
-            return top1(logits, from_logits=True).log_odds
+            return top1(logits, from_logits=True).score
         return p_norm(logits, p=self._p, center=self.center)
 
     def compute_output_shape(self, input_shape):

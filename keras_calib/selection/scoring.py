@@ -10,10 +10,10 @@ from keras_calib.backend.errors import value_error
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.functional.ranking import rank
 from keras_calib.inputs.batch import Batch
-from keras_calib.inputs.top_label import TopLabel
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import is_wrong
 from keras_calib.numerics.softmax import top1
 
@@ -37,11 +37,11 @@ def apply_score(function: Any, logits: Any) -> Any:
             **{"logits.shape": shape_of(logits)},
         )
     if function == "msp":
-        return top1(logits, from_logits=True).log_odds
+        return top1(logits, from_logits=True).score
     return function(logits)
 
 
-def scored(read: Batch, function: Any) -> TopLabel:
+def scored(read: Batch, function: Any) -> Top1:
     """Score and correctness of every prediction."""
     score = by_blocks(lambda z: apply_score(function, z), read.outputs)
     if score.shape != read.outputs.shape[:1]:
@@ -50,10 +50,10 @@ def scored(read: Batch, function: Any) -> TopLabel:
             **{"score.shape": score.shape, "samples": len(read.outputs)},
         )
     wrong = is_wrong(read.outputs, hard_labels(read.labels))
-    return TopLabel(score, score, 1.0 - wrong.astype("float64"), read.weight)
+    return Top1(score, score, 1.0 - wrong.astype("float64"), read.weight)
 
 
-def area(top: TopLabel) -> float:
+def area(top: Top1) -> float:
     """AURC, exact, the mean over orders of tied samples."""
     return float(aurc_of_groups(rank(top)))
 

@@ -14,7 +14,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.top_label import TopLabel
+from keras_calib.numerics.softmax import Top1
 from keras_calib.selection.scoring import area
 from keras_calib.selection.scoring import by_blocks
 from keras_calib.selection.scoring import scored
@@ -80,7 +80,7 @@ def tuned(
     scores: Sequence[Any],
     tune_fraction: float | None,
     seed: int,
-) -> Iterator[tuple[TopLabel, int]]:
+) -> Iterator[tuple[Top1, int]]:
     """What chooses the threshold, once the parts that waited are fitted.
 
     After an error, also one of the caller, they wait again, so that other

@@ -9,9 +9,9 @@ from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.bins import bin_index
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
-from keras_calib.metrics.states.records import Records
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.softmax import Top1
 
 __all__ = ["BinSummary"]
 
@@ -37,13 +37,13 @@ class BinSummary:
         """Shape of the int32 limbs: limb, quantity and key."""
         return (exact_sums.NUM_LIMBS, 3 * 2 * self.num_bins)
 
-    def update(self, records: Records) -> Any:
+    def update(self, records: Top1) -> Any:
         """Limbs of weight, confidence and squared weight, by bin and wrong."""
         num_keys = 2 * self.num_bins
         confidence, weight = records.confidence, records.weight
         keys = 2 * bin_index(confidence, self.num_bins, self.closed)
-        keys = keys + records.wrong
-        keys = ops.where(records.counted, keys, ops.full_like(keys, num_keys))
+        keys = keys + 1 - records.correct
+        keys = ops.where(records.mask, keys, ops.full_like(keys, num_keys))
         if weight is None:
             mass = exact_sums.limbs_from_counts(
                 exact_sums.count_by_key(keys, num_keys)

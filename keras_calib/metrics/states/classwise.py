@@ -15,10 +15,10 @@ from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.equal_mass import equal_mass_error
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics.states.histogram import LOG_ODDS
-from keras_calib.metrics.states.records import Records
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import log_odds_of
 
 __all__ = [
@@ -53,7 +53,7 @@ class ClassBinSummary:
         self._num_keys = num_classes * num_bins
         self.shape = (exact_sums.NUM_LIMBS, 2 * self._num_keys + 1)
 
-    def update(self, records: Records) -> Any:
+    def update(self, records: Top1) -> Any:
         """Limbs of sums of p and of labels by class and bin; of weights."""
         probs = class_probabilities(records, self.num_classes)
         if self.threshold > 0:
@@ -117,14 +117,14 @@ class ClassBinSummary:
             ops.reshape(values, (-1,)), ops.reshape(keys, (-1,)), self._num_keys
         )
 
-    def _labels(self, records: Records, probs: Any) -> tuple[Any, Any]:
+    def _labels(self, records: Top1, probs: Any) -> tuple[Any, Any]:
         """Limbs of labels by class and bin of p_y, and of all weights."""
         ids = ops.cast(hard_labels(records.rows.labels), "int32")
         ids = ops.clip(ids, 0, self.num_classes - 1)
         p = ops.take_along_axis(probs, ids[:, None], axis=-1)[:, 0]
         keys = ids * self.num_bins
         keys = keys + bin_index(p, self.num_bins, self.closed)
-        kept = records.counted
+        kept = records.mask
         # Below the threshold, or 0 and so in no bin (lo, hi].
         if self.threshold > 0 or self.closed == "right":
             kept = ops.logical_and(kept, p > 0)
@@ -150,7 +150,7 @@ class ClassHistogramSummary:
         self._num_keys = num_classes * resolution
         self.shape = (exact_sums.NUM_LIMBS, 3 * self._num_keys + 1)
 
-    def update(self, records: Records) -> Any:
+    def update(self, records: Top1) -> Any:
         """Limbs of mass, of sums of p and of labels; of all weights."""
         probs = class_probabilities(records, self.num_classes)
         place = LOG_ODDS.position(log_odds_of(probs), self.resolution)
@@ -159,9 +159,7 @@ class ClassHistogramSummary:
         cell = ops.clip(cell, 0, self.resolution - 1)
         classes = ops.arange(self.num_classes, dtype="int32")
         keys = classes * self.resolution + cell
-        kept = ops.logical_and(
-            probs >= self.threshold, records.counted[:, None]
-        )
+        kept = ops.logical_and(probs >= self.threshold, records.mask[:, None])
         keys = ops.where(kept, keys, ops.full_like(keys, self._num_keys))
         flat = ops.reshape(keys, (-1,))
         size = self._num_keys
@@ -210,7 +208,7 @@ class ClassHistogramSummary:
         )
 
 
-def class_probabilities(records: Records, num_classes: int) -> Any:
+def class_probabilities(records: Top1, num_classes: int) -> Any:
     """Probabilities of all classes in [0, 1], 0 in rows that do not count."""
     rows = records.rows
     if rows.outputs.shape[-1] != num_classes:
@@ -223,17 +221,15 @@ def class_probabilities(records: Records, num_classes: int) -> Any:
     if rows.from_logits:
         probs = ops.softmax(probs, axis=-1)
     probs = ops.clip(probs, 0.0, 1.0)
-    counted = ops.expand_dims(records.counted, -1)
+    counted = ops.expand_dims(records.mask, -1)
     return ops.where(counted, probs, ops.zeros_like(probs))
 
 
-def weights_by_key(
-    records: Records, keys: Any, num_keys: int
-) -> tuple[Any, Any]:
+def weights_by_key(records: Top1, keys: Any, num_keys: int) -> tuple[Any, Any]:
     """Limbs of the weights of rows by their key, and of all that count."""
     if records.weight is None:
         counts = exact_sums.count_by_key(keys, num_keys)
-        total = ops.sum(ops.cast(records.counted, "int32"))
+        total = ops.sum(ops.cast(records.mask, "int32"))
         limbs = exact_sums.limbs_from_counts(
             ops.concatenate([counts, ops.reshape(total, (1,))])
         )

@@ -5,8 +5,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_calib.metrics.states.records import Records
 from keras_calib.numerics import exact_sums
+from keras_calib.numerics.softmax import Top1
 
 __all__ = ["CompositeSummary", "TableReadings"]
 
@@ -26,7 +26,7 @@ class CompositeSummary:
         self._ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
         self.shape = (exact_sums.NUM_LIMBS, self._ends[-1])
 
-    def update(self, records: Records) -> Any:
+    def update(self, records: Top1) -> Any:
         """Limbs of all parts, of one batch."""
         limbs = [part.update(records) for part in self.parts.values()]
         return ops.concatenate(limbs, axis=-1)

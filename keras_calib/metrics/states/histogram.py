@@ -26,11 +26,11 @@ from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
-from keras_calib.metrics.states.records import Records
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.arrays import sum_slices
+from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import sigmoid
 
 __all__ = [
@@ -152,10 +152,10 @@ class HistogramSummary:
         """
         return (exact_sums.NUM_LIMBS, 4 * self.num_cells + self.num_bins)
 
-    def update(self, records: Records) -> Any:
+    def update(self, records: Top1) -> Any:
         """Limbs of mass and offset sum by cell and wrong, of one batch."""
         score = records.score if self.score is None else self.score(records)
-        score = ops.where(records.counted, score, ops.zeros_like(score))
+        score = ops.where(records.mask, score, ops.zeros_like(score))
         position = self._map.position(score, self.resolution)
         floor = ops.floor(position)
         # Cut to 16 bits; reading adds back half a quantum.
@@ -177,10 +177,10 @@ class HistogramSummary:
                 first = ops.take(self._first, calibration_bin)
                 cell = ops.maximum(cell, first)
         outside = ops.full_like(cell, self.num_bins)
-        calibration_bin = ops.where(records.counted, calibration_bin, outside)
+        calibration_bin = ops.where(records.mask, calibration_bin, outside)
         num_keys = 2 * self.num_cells
-        keys = cell + self.num_cells * records.wrong
-        keys = ops.where(records.counted, keys, ops.full_like(keys, num_keys))
+        keys = cell + self.num_cells * (1 - records.correct)
+        keys = ops.where(records.mask, keys, ops.full_like(keys, num_keys))
         weight = records.weight
         if weight is None:
             counts = exact_sums.count_by_key(keys, num_keys)

@@ -6,8 +6,8 @@ from typing import Any
 from keras import ops
 
 from keras_calib.formulas.intervals import Moments
-from keras_calib.metrics.states.records import Records
 from keras_calib.numerics import exact_sums
+from keras_calib.numerics.softmax import Top1
 
 __all__ = ["MomentSummary"]
 
@@ -28,21 +28,21 @@ class MomentSummary:
 
     def __init__(
         self,
-        *values: Callable[[Records], tuple[Any, Any]],
+        *values: Callable[[Top1], tuple[Any, Any]],
         needs_rows: bool = False,
     ):
         self.values = values
         self.needs_rows = needs_rows
         self.shape = (exact_sums.NUM_LIMBS, _NUM_SUMS * len(values))
 
-    def update(self, records: Records) -> Any:
+    def update(self, records: Top1) -> Any:
         """Limbs of the sums, `Moments` by value."""
         if self.needs_rows and records.rows is None:
             return ops.zeros(self.shape, dtype="int32")
         rows = []
         for value in self.values:
             x, where = value(records)
-            counted = records.counted
+            counted = records.mask
             if where is not None:
                 counted = ops.logical_and(counted, where)
             zero = ops.zeros_like(x)
