@@ -33,6 +33,7 @@ __all__ = [
     "check_beta_and_floor",
     "objectness_targets",
     "smooth_labels",
+    "targets_of_rows",
 ]
 
 
@@ -141,6 +142,18 @@ def objectness_targets(
             labels = ops.one_hot(ops.cast(labels, "int32"), num_classes)
     else:
         check_soft_labels(labels, "labels")
+    if context is not None:
+        context = as_numbers(context, "context")
+        _check_shape("context", context, shape, objectness)
+        context = to_numpy(context) if xp is np else context
+    return targets_of_rows(labels, objectness, beta, floor, context)
+
+
+def targets_of_rows(
+    labels: Any, objectness: Any, beta: float, floor: str | None, context: Any
+) -> Any:
+    """`objectness_targets` of one-hot rows that were checked."""
+    xp, num_classes = array_namespace(objectness), labels.shape[-1]
     labels = xp.array(labels, dtype=objectness.dtype)
     # At least the share that the floor asks for, at most all of the image.
     least = 1.0 / num_classes if floor == "uniform" else 0.0
@@ -148,9 +161,6 @@ def objectness_targets(
     moved = beta * xp.expand_dims(alpha, -1)
     if context is None:
         return smooth_labels(labels, alpha=moved, spread="others")
-    context = as_numbers(context, "context")
-    _check_shape("context", context, shape, objectness)
-    context = to_numpy(context) if xp is np else context
     context = xp.expand_dims(xp.array(context, dtype="bool"), -1)
     # Of all that is moved each class gets the same: 1 / K.
     moved = moved * num_classes / (num_classes - 1)

@@ -9,6 +9,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.formulas.targets import check_beta_and_floor
 from keras_calib.formulas.targets import objectness_targets
 from keras_calib.formulas.targets import smooth_labels
+from keras_calib.formulas.targets import targets_of_rows
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_rows
@@ -206,6 +207,13 @@ class LabelSmoothing(PerSampleLoss):
         )
 
 
+def _of_rows(labels, logits, *, objectness, context, beta, floor):
+    """`adaptive_label_smoothing` of what the loss has checked."""
+    objectness = ops.cast(objectness, logits.dtype)
+    targets = targets_of_rows(labels, objectness, beta, floor, context)
+    return cross_entropy(targets, logits)
+
+
 @keras.saving.register_keras_serializable(package="keras_calib")
 class AdaptiveLabelSmoothing(PerSampleLoss):
     """Label smoothing by how little of the image the object covers.
@@ -264,7 +272,7 @@ class AdaptiveLabelSmoothing(PerSampleLoss):
     ):
         check_beta_and_floor(beta, floor)
         super().__init__(
-            adaptive_label_smoothing,
+            _of_rows,
             beta=beta,
             floor=floor,
             name=name,

@@ -60,6 +60,14 @@ def test_values_are_looked_at_in_one_transfer(name, transfers):
     assert len(transfers) == 1
 
 
+def test_pairs_with_objectness_are_looked_at_in_one_transfer(transfers):
+    loss = kc.AdaptiveLabelSmoothing(from_logits=True)
+    for _ in range(2):
+        transfers.clear()
+        call(loss, np.stack([IDS, WEIGHT], axis=-1))
+    assert len(transfers) == 1
+
+
 @pytest.mark.parametrize("name", ENTRIES)
 def test_nothing_waits_for_the_device_without_checks(
     name, transfers, unchecked
