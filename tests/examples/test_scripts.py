@@ -62,6 +62,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="they import TensorFlow")
+@pytest.mark.slow
 def test_help_lists_the_flags_of_every_script():
     pytest.importorskip("apache_beam")
     scripts = [str(path.relative_to(ROOT)) for path in SCRIPTS]

@@ -89,6 +89,7 @@ def test_losses_of_the_quickstart_are_all_that_need_labels_and_logits(script):
         assert np.isfinite(float(loss(np.arange(3), logits))), name
 
 
+@pytest.mark.slow
 def test_ways_to_train_are_compared_with_cross_entropy(script, capsys):
     methods = script("training_methods")
     methods.run(2, methods.methods_for_two_classes, seeds=2, epochs=8)
