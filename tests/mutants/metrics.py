@@ -107,7 +107,8 @@ MUTANTS = {
         "metrics/states/classwise.py",
         "first = columns - ops.sum(beyond, axis=-1)",
         "first = columns",
-        "metrics/test_laws.py::test_streaming_follows_the_exact_function",
+        "metrics/test_classwise.py::"
+        "test_more_classes_than_bins_are_summed_as_the_exact_function_does",
     ),
     "config_forgets_the_operating_point": Mutant(
         "metrics/operating_points.py",

@@ -58,5 +58,5 @@ def test_carries_go_up_and_stop_at_the_largest_sum():
     np.testing.assert_array_equal(exact_sums.normalize_limbs(wide), expected)
     found = exact_sums.is_saturated(array(added))
     np.testing.assert_array_equal(found, [False, True])
-    again = exact_sums.add(added, ops.convert_to_tensor(one))
-    np.testing.assert_array_equal(array(again)[2], [6, 2**27])
+    again = exact_sums.add(added, ops.convert_to_tensor(state))
+    np.testing.assert_array_equal(array(again)[2], [11, 2**27])

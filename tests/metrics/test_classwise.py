@@ -1,0 +1,23 @@
+"""Classwise errors of many classes in few bins."""
+
+import numpy as np
+import pytest
+from cases import sample
+from cases import softmax
+
+import keras_calib as kc
+
+pytestmark = pytest.mark.portable
+
+
+def test_more_classes_than_bins_are_summed_as_the_exact_function_does():
+    labels, logits = sample(n=200, num_classes=30)
+    probs = softmax(logits).astype("float32")
+    weight = np.random.default_rng(0).uniform(0.5, 1.0, 200)
+    for given in (None, weight):
+        metric = kc.ClasswiseECE(num_classes=30, num_bins=5)
+        metric.update_state(labels, probs, given)
+        expected = kc.classwise_ece(
+            labels, probs, num_bins=5, sample_weight=given
+        )
+        assert float(metric.result()) == pytest.approx(expected, rel=1e-5)
