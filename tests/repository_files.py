@@ -124,21 +124,25 @@ def is_named_tuple(thing) -> bool:
     return isinstance(thing, type) and issubclass(thing, tuple)
 
 
-def text_files() -> list[Path]:
+def repository_files() -> list[Path]:
     """What is in the repository, or is about to be."""
     command = ("git", "ls-files", "-co", "--exclude-standard", "-z")
     try:
         listed = subprocess.run(
             command, cwd=ROOT, capture_output=True, check=True, text=True
         ).stdout
-        files = [ROOT / name for name in listed.split("\0") if name]
+        return [ROOT / name for name in listed.split("\0") if name]
     except (OSError, subprocess.CalledProcessError):
         files = []
         for folder, folders, names in os.walk(ROOT):
             folders[:] = [f for f in folders if not f.startswith(".")]
             files += [Path(folder, name) for name in names]
+        return files
+
+
+def text_files() -> list[Path]:
     return [
         path
-        for path in files
+        for path in repository_files()
         if path.is_file() and b"\0" not in path.read_bytes()
     ]

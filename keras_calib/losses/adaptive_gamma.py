@@ -151,7 +151,7 @@ class FLSD(PerSampleLoss):
         Returns:
             Shares `(rows,)` that sum to 1; zeros if no sample counts.
         """
-        batch, _ = self.standardize(y_true, y_pred, sample_weight)
+        batch, _ = self._standardize(y_true, y_pred, sample_weight)
         p = ops.sum(batch.labels * ops.softmax(batch.outputs, axis=-1), axis=-1)
         row = _rows(p, self.hyperparameters["gammas"])
         weight = ops.ones_like(p)

@@ -115,16 +115,16 @@ class PerSampleLoss(keras.losses.Loss):
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         with keras.name_scope(self.name):
-            batch, beside = self.standardize(
+            batch, beside = self._standardize(
                 y_true, y_pred, sample_weight, self.dtype
             )
-            return self.reduce(self.per_sample(batch, beside), batch)
+            return self._reduce(self._per_sample(batch, beside), batch)
 
     def call(self, y_true, y_pred):
         """Losses of shape `(batch, ...)`; 0 where the label is ignored."""
-        return self.per_sample(*self.standardize(y_true, y_pred))
+        return self._per_sample(*self._standardize(y_true, y_pred))
 
-    def standardize(self, y_true, y_pred, sample_weight=None, dtype=None):
+    def _standardize(self, y_true, y_pred, sample_weight=None, dtype=None):
         """The batch, read and checked once, and what travels with labels.
 
         Args:
@@ -148,7 +148,7 @@ class PerSampleLoss(keras.losses.Loss):
         enforce(rules)
         return batch, beside
 
-    def per_sample(self, batch, beside):
+    def _per_sample(self, batch, beside):
         """Losses `(batch, ...)`; 0 where masked, NaN of impossible labels."""
         if 0 in shape_of(batch.outputs) and num_replicas() == 1:
             # No samples; 0, in which the predictions still take part.
@@ -158,15 +158,15 @@ class PerSampleLoss(keras.losses.Loss):
                 name: ops.where(batch.mask, x, ops.zeros_like(x))
                 for name, x in beside.items()
             }
-        return mask_losses(self.values(batch, beside), batch)
+        return mask_losses(self._values(batch, beside), batch)
 
-    def values(self, batch, beside):
+    def _values(self, batch, beside):
         """Losses `(batch, ...)`, also of samples that do not count."""
         return self.fn(
             batch.labels, batch.outputs, **beside, **self.hyperparameters
         )
 
-    def reduce(self, losses, batch):
+    def _reduce(self, losses, batch):
         """The reduction, over the batch of all replicas.
 
         Each returns its share, as Keras sums gradients. Keras itself takes

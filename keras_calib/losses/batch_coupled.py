@@ -75,7 +75,7 @@ class BatchCoupledLoss(PerSampleLoss):
         if fidelity is not None and fidelity.needs_hard_labels:
             self.needs_hard_labels = True
 
-    def values(self, batch, beside):
+    def _values(self, batch, beside):
         labels, logits = batch.labels, batch.outputs
         if self.fidelity is None:
             losses = cross_entropy(labels, logits)

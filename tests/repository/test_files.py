@@ -11,6 +11,7 @@ from paths import TESTS
 from repository_files import MODULES
 from repository_files import module_name
 from repository_files import parse
+from repository_files import repository_files
 from repository_files import text_files
 
 MAX_LINES = 400
@@ -20,7 +21,8 @@ VAGUE_NAMES = {"common", "helpers", "misc", "tools", "util", "utils"}
 WORKING_PAPERS = re.compile(
     "|".join(
         (
-            r"\b(HOUSE|METHODS|PLATFORM|PEERS|STYLE|SCORE_HISTOGRAM)" + r"\.md",
+            r"\b(HOUSE|LAYOUT|METHODS|OPERATIONS|PEERS|PERFORMANCE|PLATFORM"
+            r"|POSTHOC|PROSE|REVIEW|SCORE_HISTOGRAM|STYLE)" + r"\.md",
             r"\." + r"library\b",
             r"(?<!\w)/wo" + r"rk/[\w.]",
         )
@@ -78,3 +80,13 @@ def test_files_speak_of_the_library_alone():
 
 def test_text_files_include_this_one():
     assert Path(__file__).resolve() in text_files()
+
+
+def test_the_only_binary_file_holds_the_reference_values():
+    text = set(text_files())
+    binary = [
+        str(path.relative_to(ROOT))
+        for path in repository_files()
+        if path.is_file() and path not in text
+    ]
+    assert binary == ["tests/data/goldens.npz"]

@@ -133,3 +133,16 @@ def test_docs_and_readme_link_to_files_that_exist():
             assert generated or (page.parent / address).exists(), (
                 f"{page.name}: {address}"
             )
+
+
+def test_pages_name_files_that_exist():
+    name = re.compile(
+        r"`((?:benchmarks|docs|examples|keras_calib|tests)/[\w./-]+\.\w+)`"
+    )
+    for page in ROOT.rglob("*.md"):
+        parts = page.relative_to(ROOT).parts
+        hidden = any(x.startswith(".") for x in parts)
+        if hidden or parts[0] in ("CHANGELOG.md", "build", "work"):
+            continue
+        for file in name.findall(page.read_text(encoding="utf-8")):
+            assert (ROOT / file).exists(), f"{page}: {file}"
