@@ -24,13 +24,16 @@ from typing import NamedTuple
 import numpy as np
 from absl import app
 from absl import flags
+from few_error_coverage import NUM_BINS
+from few_error_coverage import accuracy_table
+from few_error_coverage import ranked
+from few_error_coverage import small_table
 from reporting import machine
 from reporting import markdown_table
 from reporting import publish
 from scipy.special import expit
 from scipy.special import logit
 from scipy.stats import beta
-from scipy.stats import binom
 
 import keras_calib
 from keras_calib.formulas.binned_intervals import error_interval
@@ -38,17 +41,11 @@ from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.bins import bin_sums
 from keras_calib.formulas.bootstrap import poisson_interval
-from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.formulas.intervals import mean_interval
 from keras_calib.formulas.intervals import moments
-from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.formulas.risk_coverage import augrc_of_groups
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.functional.hypothesis_tests import compare
-from keras_calib.metrics.proper import score_interval
-from keras_calib.metrics.registry import RANK
-from keras_calib.metrics.registry import confidence_interval
-from keras_calib.metrics.registry import rank_interval
 
 _NUM_DRAWS = flags.DEFINE_integer(
     "num_draws", 1000, "Per row; a quarter of it for the slow ones."
@@ -59,7 +56,6 @@ _ONLY = flags.DEFINE_enum(
 )
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
 
-NUM_BINS = 15
 # Points of the populations, evenly spaced quantiles of the confidence.
 POINTS = (np.arange(400_000) + 0.5) / 400_000
 CONFIDENCES = {
@@ -216,12 +212,6 @@ def mean_table(num_draws: int, seed: int) -> str:
     return markdown_table(["mean of", "N", *HEADER], rows)
 
 
-def ranked(right: np.ndarray, wrong: np.ndarray) -> RankedGroups:
-    mass = right + wrong
-    before, wrong_before = np.cumsum(mass) - mass, np.cumsum(wrong) - wrong
-    return RankedGroups(mass, wrong, before, wrong_before, np.zeros_like(mass))
-
-
 def aurc(right: np.ndarray, wrong: np.ndarray) -> float:
     return float(aurc_of_groups(ranked(right, wrong)))
 
@@ -312,134 +302,6 @@ def difference_table(num_draws: int, seed: int) -> str:
                 draws = [(*v[:2], mean, v[3]) for v in draws]
                 rows.append(summary([name, "expected", f"{n:,}"], draws))
     return markdown_table(["difference of", "truth is", "N", *HEADER], rows)
-
-
-# Shape and scale of the log-odds of the confidence, what is added to them,
-# and by what they must be divided to be right.
-FEW_ERRORS = {
-    "many errors": (2.0, 1.5, 0.3, 1.5),
-    "few errors": (2.0, 4.0, 3.0, 1.2),
-    "hardly any": (3.0, 3.0, 4.0, 1.0),
-}
-
-
-def sure(rng: np.random.Generator, name: str, n: int) -> tuple:
-    """Confidence, and whether right, of a network of `FEW_ERRORS`."""
-    shape, scale, more, temperature = FEW_ERRORS[name]
-    log_odds = rng.gamma(shape, scale, n) + more
-    right = rng.random(n) < expit(log_odds / temperature)
-    return np.stack([expit(log_odds), expit(-log_odds)]), right
-
-
-def read(p: np.ndarray, right: np.ndarray) -> dict:
-    """Estimate and interval of every metric."""
-    c, doubt = p
-    n = float(len(c))
-    losses = -np.log(np.where(right, c, doubt))
-    squares = 2.0 * np.where(right, doubt, c) ** 2
-    sums = bin_sums(c, right, bin_index(c, NUM_BINS), NUM_BINS)
-    values = {
-        "accuracy": (right, "accuracy"),
-        "mean confidence": (c, ""),
-        "overconfidence": (c[~right], ""),
-        "underconfidence": (doubt[right], ""),
-        "NLL": (losses, "nll"),
-        "Brier score": (squares, "brier"),
-    }
-    found = {}
-    for name, (x, kind) in values.items():
-        sums_of_x = moments(x)
-        if kind in ("nll", "brier"):
-            ends = score_interval(kind, sums_of_x, sums, 0.95)
-        else:
-            ends = confidence_interval(kind, sums_of_x, 0.95)
-        found[name] = (*ends, np.mean(x) if len(x) else 0.0)
-    share = sums.weight / n
-    gap = np.abs(sums.gap)
-    found["ECE"] = (*error_interval(sums), float(np.sum(share * gap)))
-    root = float(np.sqrt(np.sum(share * gap**2)))
-    found["RMSCE"] = (*error_interval(sums, norm="l2"), root)
-    by_mass = np.empty(len(c), int)
-    by_mass[np.argsort(c)] = np.arange(len(c)) * NUM_BINS // len(c)
-    sums = bin_sums(c, right, by_mass, NUM_BINS)
-    mean_gap = float(np.sum(sums.weight / n * np.abs(sums.gap)))
-    found["AECE"] = (*error_interval(sums), mean_gap)
-    return found
-
-
-def ranks(p: np.ndarray, right: np.ndarray) -> dict:
-    """The same of the rank metrics, whose bootstrap is slow."""
-    mass, wrong = np.ones(len(right)), (~right).astype("float64")
-    # Cells of alike log-odds, surest first, as in the fine histogram.
-    cell = np.floor(40.0 * np.log(p[1] / p[0])).astype(int)
-    _, cell = np.unique(cell, return_inverse=True)
-    mass, wrong = np.bincount(cell, mass), np.bincount(cell, wrong)
-    groups = ranked(mass - wrong, wrong)
-    found = {}
-    for name in ("aurc", "augrc", "failure_auroc"):
-        value = RANK[name].value(groups, np.asarray(True), None)
-        ends = rank_interval(name, groups, None, 1.0, 0.95)
-        found[name] = (*ends, float(value))
-    return found
-
-
-def small_table(num_draws: int, seed: int) -> str:
-    rows = []
-    for name in FEW_ERRORS:
-        rng = np.random.default_rng([seed, 3])
-        many = sure(rng, name, 3_000_000)
-        truth = {k: v[-1] for k, v in {**read(*many), **truths(*many)}.items()}
-        for n in (20, 60, 300, 1_000, 10_000, 100_000):
-            hits = {k: [] for k in truth}
-            for i in range(num_draws if n < 100_000 else num_draws // 4):
-                data = sure(rng, name, n)
-                found = read(*data)
-                if i < num_draws // 4:
-                    found |= ranks(*data)
-                for key, (low, high, _) in found.items():
-                    inside = low - 1e-12 <= truth[key] <= high + 1e-12
-                    hits[key].append((inside, high - low))
-            errors = f"{n * (1 - truth['accuracy']):.1f}"
-            for key, values in hits.items():
-                covered, width = np.mean(values, axis=0)
-                row = [name, f"{n:,}", errors, key, len(values)]
-                row += [f"{truth[key]:.5f}", f"{covered:.3f}", f"{width:.5f}"]
-                rows.append(row)
-    header = ["network", "N", "errors", "metric", "draws", "truth"]
-    return markdown_table([*header, "coverage", "mean width"], rows)
-
-
-def truths(p: np.ndarray, right: np.ndarray) -> dict:
-    """Rank metrics of the population, without intervals."""
-    order = np.argsort(p[1])
-    right = right[order].astype("float64")
-    groups = ranked(right, 1.0 - right)
-    return {
-        name: (RANK[name].value(groups, np.asarray(True), None),)
-        for name in ("aurc", "augrc", "failure_auroc")
-    }
-
-
-def accuracy_table() -> str:
-    """Exact coverage of the accuracy, from the binomial distribution."""
-    rows = []
-    for n in (20, 60, 300, 1_000, 10_000):
-        for accuracy in (0.9, 0.99, 0.998):
-            right = np.arange(n + 1.0)
-            low, high = clopper_pearson(right, n)
-            inside = (low <= accuracy) & (accuracy <= high)
-            found = [np.sum(binom.pmf(right, n, accuracy) * inside)]
-            plain = []
-            # Student's interval with Hall's transformation, for comparison.
-            for k in np.flatnonzero(binom.pmf(right, n, accuracy) > 1e-9):
-                x = np.r_[np.ones(k), np.zeros(n - k)]
-                low, high = mean_interval(moments(x))
-                share = binom.pmf(k, n, accuracy)
-                plain.append(share * (low <= accuracy <= high))
-            found.append(np.sum(plain))
-            rows.append([f"{n:,}", accuracy, *(f"{v:.3f}" for v in found)])
-    header = ["N", "accuracy", "Clopper and Pearson", "mean of 0 and 1"]
-    return markdown_table(header, rows)
 
 
 def run_small(num_draws: int, seed: int) -> str:
