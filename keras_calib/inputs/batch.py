@@ -70,6 +70,16 @@ class Batch(NamedTuple):
         has_weight = None if self.weight is None else self.weight > 0
         return both(self.mask, has_weight)
 
+    def masked_weight(self) -> Any:
+        """Weights, 0 where masked, in the dtype of the outputs, or None."""
+        weight = self.weight
+        if weight is not None:
+            weight = ops.cast(weight, self.outputs.dtype)
+        if self.mask is None:
+            return weight
+        mask = ops.cast(self.mask, self.outputs.dtype)
+        return mask if weight is None else mask * weight
+
     def with_logits(
         self, dtype: str, rules: list[Rule], hard: bool = False
     ) -> "Batch":

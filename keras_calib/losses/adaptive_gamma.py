@@ -25,24 +25,18 @@ def flsd(
     *,
     gammas: Sequence[Sequence[float]] = _FLSD_53,
 ) -> Any:
-    """Focal loss with a gamma that depends on the sample, per sample.
-
-    loss = -(1 - p_y)^gamma(p_y) log p_y
-
-    gamma(p_y) is a constant of the derivative; the loss jumps where it does.
+    """Focal loss with a gamma that depends on the sample.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        gammas: Rows (threshold, gamma), thresholds ascending: the first row
-            with p_y < threshold counts, and the last one for the rest.
+        gammas: Rows (threshold, gamma), thresholds ascending.
 
     Returns:
         Losses `(...)`, in nats.
 
     Reference:
-        Mukhoti et al., Calibrating Deep Neural Networks using Focal Loss,
-        NeurIPS 2020, section 5, https://arxiv.org/abs/2002.09437
+        See the class `FLSD`.
     """
 
     def choose(p):
@@ -55,19 +49,15 @@ def flsd(
 def adaptive_focal(labels: Any, logits: Any, *, edges: Any, gammas: Any) -> Any:
     """AdaFocal: a gamma for each bin of the true class's probability.
 
-    loss = -(1 - p_y)^gamma log p_y where gamma >= 0, and
-    -(1 + p_y)^|gamma| log p_y where gamma < 0,
+    -(1 - p_y)^gamma log p_y where gamma >= 0, else -(1 + p_y)^|gamma| log p_y
 
-    with the gamma of the bin that holds p_y, a constant of the derivative.
-    Edges and gammas change during training, so the model owns them and
-    passes them in.
+    gamma is that of the bin that holds p_y, a constant of the derivative.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
         edges: Ascending edges of the bins `(num_bins + 1,)`. Bins hold their
-            lower edge; the first bin takes all below its upper edge, the
-            last all from its lower one. Equal edges make empty bins.
+            lower edge; the outer bins take all beyond the edges.
         gammas: One per bin `(num_bins,)`.
 
     Returns:
@@ -92,24 +82,17 @@ def adaptive_focal(labels: Any, logits: Any, *, edges: Any, gammas: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class FLSD(PerSampleLoss):
-    """Focal loss with sample-dependent gamma.
+    """Focal loss with a gamma that depends on the sample.
 
-    By default gamma is 5 where the true class has probability below 0.2 and
-    3 elsewhere (FLSD-53). Labels must be hard: class ids or one-hot.
+    -(1 - p_y)^gamma(p_y) log p_y
+
+    By default gamma is 5 where p_y < 0.2 and 3 elsewhere (FLSD-53). It is a
+    constant of the derivative. Labels must be hard: class ids or one-hot.
 
     Args:
-        gammas: Rows (threshold, gamma), thresholds ascending: the first row
-            with p_y < threshold counts, and the last one for the rest.
-        name: Name of the loss.
-        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
-
-    Returns:
-        On call with labels `(batch, ...)` and predictions
-        `(batch, ..., num_classes)`: the reduced loss, a scalar.
-
-    Raises:
-        ValueError: If `gammas` is not a table of pairs, thresholds do not
-            ascend or a gamma is negative; on eager call, if labels are soft.
+        gammas: Rows (threshold, gamma), thresholds ascending, gamma >= 0. The
+            first row with p_y < threshold counts, else the last one.
+        **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
 
@@ -143,24 +126,21 @@ class FLSD(PerSampleLoss):
         """The share of samples that each row of `gammas` takes.
 
         Args:
-            y_true: Labels, see the class.
-            y_pred: Predictions, see the class.
-            sample_weight: `(batch,)` or of the shape of the class ids, or
-                None.
+            y_true: Labels, as for the loss.
+            y_pred: Predictions, as for the loss.
+            sample_weight: Weights, as for the loss, or None.
 
         Returns:
             Shares `(rows,)` that sum to 1; zeros if no sample counts.
         """
         batch, _ = self._standardize(y_true, y_pred, sample_weight)
         p = ops.sum(batch.labels * ops.softmax(batch.outputs, axis=-1), axis=-1)
-        row = _rows(p, self.hyperparameters["gammas"])
-        weight = ops.ones_like(p)
-        if batch.weight is not None:
-            weight = ops.cast(batch.weight, p.dtype)
-        if batch.mask is not None:
-            weight = weight * ops.cast(batch.mask, p.dtype)
-        count = len(self.hyperparameters["gammas"])
-        taken = ops.one_hot(row, count, dtype=p.dtype)
+        gammas = self.hyperparameters["gammas"]
+        weight = batch.masked_weight()
+        if weight is None:
+            weight = ops.ones_like(p)
+        count = len(gammas)
+        taken = ops.one_hot(_rows(p, gammas), count, dtype=p.dtype)
         taken = ops.reshape(taken * ops.expand_dims(weight, -1), (-1, count))
         return safe_divide(ops.sum(taken, axis=0), ops.sum(weight))
 

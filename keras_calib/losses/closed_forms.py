@@ -21,12 +21,13 @@ __all__ = ["flat_rows", "of_softmax", "through_true_class"]
 def of_softmax(labels: Any, logits: Any, closed_form: Callable) -> Any:
     """Losses `(...)` with their gradient, computed in float32 or wider.
 
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
+
     Args:
         labels: Labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        closed_form: Maps the labels and the `SoftmaxParts` of the logits to
-            the losses `(...)` and a function without arguments that returns
-            their derivative `(..., num_classes)`.
+        closed_form: Maps labels and `SoftmaxParts` to the losses `(...)` and a
+            function that returns their derivative `(..., num_classes)`.
     """
     logits = at_least_float32(logits)
     labels = labels_like(labels, logits)

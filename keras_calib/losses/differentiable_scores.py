@@ -1,17 +1,14 @@
 """Confidences to train on: gradients run to the first of tied classes."""
 
-import math
 from typing import Any
 
 from keras import ops
 
 from keras_calib.backend.gradients import with_gradient
-from keras_calib.formulas.scores import neg_entropy
 from keras_calib.numerics.arrays import at_least_float32
 
 __all__ = [
     "correctness",
-    "normalised_neg_entropy",
     "probability_margin",
     "top_probability",
 ]
@@ -58,11 +55,6 @@ def probability_margin(logits: Any) -> Any:
         return ops.squeeze(largest - second, axis=-1), gradient
 
     return with_gradient(forward, at_least_float32(logits))
-
-
-def normalised_neg_entropy(logits: Any) -> Any:
-    """Negative entropy over log K `(...)`, in [-1, 0]."""
-    return neg_entropy(logits) / math.log(logits.shape[-1])
 
 
 def _first_of_max(x: Any) -> Any:

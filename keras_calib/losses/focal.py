@@ -28,23 +28,16 @@ _TINY = 1e-30
 def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
     """Cross entropy that fades for well-fitted classes, per sample.
 
-    loss = -sum_k labels_k (1 - p_k)^gamma log p_k
-
-    The gradient runs through (1 - p)^gamma.
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        gamma: Exponent, >= 0; 0 is cross entropy.
+        gamma: Exponent, >= 0.
 
     Returns:
         Losses `(...)`, in nats.
 
     Reference:
-        Lin et al., Focal Loss for Dense Object Detection, ICCV 2017, eq. 4,
-        https://arxiv.org/abs/1708.02002
+        See the class `FocalLoss`.
     """
 
     def closed_form(labels, parts):
@@ -71,42 +64,24 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
 def inverse_focal_loss(labels: Any, logits: Any, *, gamma: float = 2.0) -> Any:
     """Cross entropy that grows for well-fitted classes, per sample.
 
-    loss = -(1 + p_y)^gamma log p_y
-
-    The gradient runs through (1 + p_y)^gamma.
-
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        gamma: Exponent, >= 0; 0 is cross entropy.
+        gamma: Exponent, >= 0.
 
     Returns:
         Losses `(...)`, in nats.
 
     Reference:
-        Wang, Feng and Zhang, Rethinking Calibration of Deep Neural Networks:
-        Do Not Be Afraid of Overconfidence, NeurIPS 2021,
-        https://openreview.net/forum?id=NJS8kp15zzH
+        See the class `InverseFocalLoss`.
     """
     return signed_focal(labels, logits, lambda p: -gamma * ops.ones_like(p))
 
 
 def signed_focal(labels: Any, logits: Any, choose: Callable) -> Any:
-    """Focal loss of hard labels with a gamma per sample, per sample.
+    """Focal loss of hard labels with a gamma per sample, `(...)`.
 
-    -(1 - p_y)^gamma log p_y where gamma >= 0, -(1 + p_y)^|gamma| log p_y
-    where gamma < 0.
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-
-    Args:
-        labels: One-hot labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
-        choose: Maps p_y `(...)` to gamma `(...)`, a constant of the
-            derivative.
-
-    Returns:
-        Losses `(...)`, in nats.
+    As `adaptive_focal`; `choose` maps p_y `(...)` to gamma `(...)`.
     """
 
     def closed_form(labels, parts):
@@ -141,19 +116,13 @@ def _power(x: Any, exponent: float) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class FocalLoss(PerSampleLoss):
-    """Focal loss without class weights.
+    """Focal loss without class weights: it fades for well-fitted samples.
+
+    -sum_k labels_k (1 - p_k)^gamma log p_k
 
     Args:
         gamma: Exponent, >= 0; 0 is cross entropy. Defaults to `3.0`.
-        name: Name of the loss.
-        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
-
-    Returns:
-        On call with labels `(batch, ...)` and predictions
-        `(batch, ..., num_classes)`: the reduced loss, a scalar.
-
-    Raises:
-        ValueError: If `gamma` is negative.
+        **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
 
@@ -184,20 +153,14 @@ class FocalLoss(PerSampleLoss):
 class InverseFocalLoss(PerSampleLoss):
     """Cross entropy that weighs well-fitted samples more.
 
+    -(1 + p_y)^gamma log p_y
+
     Labels must be hard: class ids or one-hot.
 
     Args:
         gamma: Exponent, >= 0; 0 is cross entropy. Defaults to `2.0`, which
             is this library's choice.
-        name: Name of the loss.
-        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
-
-    Returns:
-        On call with labels `(batch, ...)` and predictions
-        `(batch, ..., num_classes)`: the reduced loss, a scalar.
-
-    Raises:
-        ValueError: If `gamma` is negative; on eager call, if labels are soft.
+        **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
 

@@ -58,11 +58,13 @@ class SoftmaxParts(NamedTuple):
     """The softmax p of logits z, `(..., num_classes)`.
 
     Attributes:
-        shifted: z less its largest entry, <= 0; finite where z is -inf.
+        largest: The largest entry of z, `(..., 1)`.
+        shifted: z less that, <= 0; finite where z is -inf.
         log_probs: log p, <= 0, finite where p rounds to 0.
         probs: p.
     """
 
+    largest: Any
     shifted: Any
     log_probs: Any
     probs: Any
@@ -87,12 +89,14 @@ def logsumexp(x: Any, axis: int = -1, keepdims: bool = False) -> Any:
 
 def softmax_parts(logits: Any) -> SoftmaxParts:
     """What losses need of the softmax, in few passes over the logits."""
-    shifted = logits - ops.max(logits, axis=-1, keepdims=True)
+    largest = ops.max(logits, axis=-1, keepdims=True)
+    shifted = logits - largest
     # A class that is ruled out: 0 times infinity would be NaN.
     lowest = ops.full_like(shifted, _LOWEST)
     shifted = ops.where(shifted < _LOWEST, lowest, shifted)
     log_probs = ops.log_softmax(shifted, axis=-1)
-    return SoftmaxParts(shifted, log_probs, ops.softmax(shifted, axis=-1))
+    probs = ops.softmax(shifted, axis=-1)
+    return SoftmaxParts(largest, shifted, log_probs, probs)
 
 
 def sigmoid(log_odds: Any) -> Any:

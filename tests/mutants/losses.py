@@ -39,8 +39,8 @@ MUTANTS = {
     ),
     "acls_mean_over_all_classes": Mutant(
         "losses/margin.py",
-        "lambda2 = lambda2 / (logits.shape[-1] - 1)",
-        "lambda2 = lambda2 / logits.shape[-1]",
+        "share = lambda2 / (labels.shape[-1] - 1)",
+        "share = lambda2 / labels.shape[-1]",
         _AUTHORS,
     ),
     "tied_logits_all_pulled": Mutant(
