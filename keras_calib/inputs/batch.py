@@ -44,7 +44,7 @@ __all__ = [
 
 
 class Batch(NamedTuple):
-    """Labels and predictions, read: what everything after the door uses.
+    """Labels, predictions and weights: what everything after the door uses.
 
     Attributes:
         labels: Class ids, int32, or soft labels with a last axis of classes.
@@ -85,13 +85,8 @@ class Batch(NamedTuple):
     ) -> "Batch":
         """As losses take it: logits, and labels as constant soft rows.
 
-        Where compiled code cannot raise, a label that cannot be, or
-        probabilities that do not sum to 1, are none by `label_mask`.
-
-        Args:
-            dtype: Of the formulas.
-            rules: As in `standardize`.
-            hard: Whether rows of labels must be one-hot.
+        In compiled code `label_mask` is also False where probabilities do not
+        sum to 1. `hard` asks for one-hot rows of labels.
         """
         logits = self.outputs
         num_classes = logits.shape[-1]
@@ -113,9 +108,6 @@ class Batch(NamedTuple):
             labels=ops.stop_gradient(labels),
             outputs=logits,
             from_logits=True,
-            weight=None
-            if self.weight is None
-            else ops.cast(self.weight, dtype),
             label_mask=label_mask,
         )
 
@@ -129,22 +121,11 @@ def standardize(
     *,
     skip_weightless: bool = False,
 ) -> Batch:
-    """One batch of a loss or metric, read once.
+    """One batch of a loss or metric `(batch, ...)`, read once.
 
-    Args:
-        y_true: Labels as in `standardize_labels`.
-        y_pred: Predictions as in `standardize_predictions`.
-        sample_weight: As in `standardize_weights`, or None.
-        options: How to read them.
-        rules: Where to put the rules of values, for the caller to `enforce`.
-        skip_weightless: Whether samples of weight 0 may hold anything.
-
-    Returns:
-        Batch of shape `(batch, ...)`. Its mask combines that of Keras and the
-        ignored class.
-
-    Raises:
-        ValueError: If shapes do not fit.
+    Its mask combines that of Keras and the ignored class. `rules` takes the
+    rules of values, for the caller to `enforce`. With `skip_weightless`,
+    samples of weight 0 may hold anything.
     """
     given = y_pred
     y_pred = ops.convert_to_tensor(as_numbers(y_pred, "y_pred"))
@@ -205,7 +186,8 @@ def standardize_arrays(
 ) -> Batch:
     """Whole data sets as NumPy arrays in the precision they have.
 
-    Half precision becomes float32.
+    Half precision becomes float32. Raises ValueError also if no sample counts,
+    or an output is NaN or, of logits, infinite.
 
     Args:
         labels: Labels as in `standardize_labels`.
@@ -220,11 +202,7 @@ def standardize_arrays(
             raise, instead of a warning.
 
     Returns:
-        A batch of NumPy arrays; labels int64 ids or float soft labels.
-
-    Raises:
-        ValueError: Also if no sample counts, or an output is NaN or, of
-            logits, infinite.
+        Flat rows `(n, num_classes)`; labels int64 ids or float soft labels.
     """
     check_reading(-1, ignore_class, from_logits)
     labels, outputs = as_array(labels, "labels"), as_array(outputs, name)
@@ -234,53 +212,49 @@ def standardize_arrays(
         outputs = outputs.astype("float32")
     check_not_empty(name, outputs)
     weight = counts = None
+    lead = outputs.shape[:-1]
     if sample_weight is not None:
-        weight = weight_of_rows(sample_weight, outputs.shape[:-1])
-        counts = (weight > 0).reshape(outputs.shape[:-1])
+        weight = weight_of_rows(sample_weight, lead)
+        counts = weight > 0
     read, valid = standardize_labels(
         labels,
         outputs,
         ignore_class=ignore_class,
         names=("labels", name),
-        mask=counts,
+        mask=None if counts is None else counts.reshape(lead),
     )
-    soft = len(read.shape) == outputs.ndim
-    as_given = valid is None and counts is None
-    if soft and labels.shape == read.shape:
-        read = labels  # float64 labels are float32 tensors on JAX
-    elif not soft and as_given and labels.dtype.kind in "iu":
-        read = labels.astype("int64", copy=False)
-    read = to_numpy(read) if soft else to_numpy(read, "int64")
+    if valid is not None:
+        valid = to_numpy(valid).reshape(-1)
+        counts = valid if counts is None else counts & valid
     outputs = outputs.reshape(-1, outputs.shape[-1])
-    valid = None if valid is None else to_numpy(valid).reshape(-1)
-    counts = valid if weight is None else weight > 0
-    if weight is not None and valid is not None:
-        counts &= valid
     outputs = without_harm(outputs, counts, from_logits)
-    if soft:
-        read = without_harm(read.reshape(-1, read.shape[-1]), counts, False)
-    check_no_nan(outputs, from_logits, name)
-    if from_logits and refuse_probabilities:
-        check_no_probabilities(outputs, name)
-    elif from_logits:
-        warn_of_probabilities(outputs, name)
+    if len(read.shape) > len(lead):
+        # float64 labels are float32 tensors on JAX.
+        read = labels if labels.shape == read.shape else to_numpy(read)
+        read = read.reshape(-1, read.shape[-1])
+        read = without_harm(read, counts, False)
     else:
+        read = to_numpy(read, "int64").reshape(-1)
+    check_no_nan(outputs, from_logits, name)
+    if not from_logits:
         check_probabilities(outputs, name)
         check_row_sums(outputs, name, counts, tolerance)
+    elif refuse_probabilities:
+        check_no_probabilities(outputs, name)
+    else:
+        warn_of_probabilities(outputs, name)
     if outputs.shape[-1] == 1:
         other = np.zeros_like(outputs) if from_logits else 1 - outputs
         outputs = np.concatenate([other, outputs], axis=-1)
-    read = read if soft else read.reshape(-1)
-    if valid is not None:
-        if not valid.any():
-            raise value_error(
-                "`labels` must hold a class that is not ignored",
-                ignore_class=ignore_class,
-            )
-        if drop:
-            outputs, read = outputs[valid], read[valid]
-            weight = None if weight is None else weight[valid]
-            valid = None
+    if valid is not None and not valid.any():
+        raise value_error(
+            "`labels` must hold a class that is not ignored",
+            ignore_class=ignore_class,
+        )
+    if valid is not None and drop:
+        outputs, read = outputs[valid], read[valid]
+        weight = None if weight is None else weight[valid]
+        valid = None
     if weight is not None and not weight.any():
         raise value_error("`sample_weight` must not be 0 everywhere", sum=0.0)
     return Batch(read, outputs, from_logits, weight, valid)

@@ -1,9 +1,6 @@
-"""The door: labels, predictions and weights in every form users have them.
+"""The door: labels and predictions in every form users have them.
 
-Losses, metrics, calibrators and exact functions all read their arguments
-here, so that each of them takes integer, `(n, 1)`, one-hot and soft labels,
-logits or probabilities, one output for two classes, any leading shape, an
-ignored class, and raises the same errors.
+Losses, metrics, calibrators and exact functions all read them here.
 """
 
 from typing import Any
@@ -12,7 +9,7 @@ from keras import backend
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_some_classes
+from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.inputs.values import Rule
@@ -42,30 +39,16 @@ __all__ = [
 # In place of an objectness: no object is left in the image, by intent.
 CONTEXT = -1
 
-_KERAS_NAMES = ("y_true", "y_pred")
-
 
 def split_objectness(
     y_true: Any,
     ignore_class: int | None = None,
     rules: list[Rule] | None = None,
 ) -> tuple[Any, Any, Any]:
-    """Class ids and objectness of pairs that share the last axis.
+    """Class ids, objectness and context `(...)` of pairs `(..., 2)`.
 
-    Args:
-        y_true: Pairs `(..., 2)`: class id, and the share of the image that
-            the object covers, in [0, 1], or `CONTEXT` where all objects are
-            painted out.
-        ignore_class: Id whose objectness may be anything, or None.
-        rules: As in `standardize_labels`.
-
-    Returns:
-        `(ids, objectness, context)`, each `(...)`: objectness in [0, 1], 0
-        for context; context bool.
-
-    Raises:
-        ValueError: If the last axis is not 2; and in eager use, if an
-            objectness is outside [0, 1].
+    Context is True where the objectness is `CONTEXT`, for which it becomes 0.
+    Where ids are ignored the objectness may be anything.
     """
     y_true = ops.convert_to_tensor(as_numbers(y_true, "y_true"))
     shape = shape_of(y_true)
@@ -108,14 +91,16 @@ def standardize_predictions(
         rules: As in `standardize_labels`.
 
     Returns:
-        Float tensor `(batch, ..., num_classes)`: logits or probabilities as
+        Floats `(batch, ..., num_classes)`: logits or probabilities as
         given. Binary logits z become `[0, z]`, probabilities `[1 - p, p]`.
     """
     y_pred = at_least_float32(y_pred, name)
     axis = class_axis(y_pred, axis, name)
     if axis != len(y_pred.shape) - 1:
         y_pred = ops.moveaxis(y_pred, axis, -1)
-    check_some_classes(name, y_pred)
+    if 0 in shape_of(y_pred)[1:]:
+        # No samples are fine: a batch may be empty.
+        check_not_empty(name, y_pred)
     if not from_logits:
         require(probabilities_rule, y_pred, name, mask, rules=rules)
     if y_pred.shape[-1] == 1:
@@ -130,7 +115,7 @@ def standardize_labels(
     *,
     axis: int = -1,
     ignore_class: int | None = None,
-    names: tuple[str, str] = _KERAS_NAMES,
+    names: tuple[str, str] = ("y_true", "y_pred"),
     mask: Any = None,
     rules: list[Rule] | None = None,
 ) -> tuple[Any, Any]:
@@ -154,10 +139,6 @@ def standardize_labels(
         `(batch, ..., num_classes)`; and where they are not of the ignored
         class, bool `(batch, ...)`, None if everywhere. Ids that are ignored
         or do not count are replaced by 0.
-
-    Raises:
-        ValueError: If shapes do not fit; and, where values can be seen
-            (eager use), if ids are out of range or rows do not sum to 1.
     """
     y_true = ops.convert_to_tensor(as_numbers(y_true, names[0]))
     axis = class_axis(y_pred, axis, names[1])
@@ -222,20 +203,8 @@ def valid_labels_mask(
 ) -> Any:
     """Where a label can be: an id in range, a row that sums to 1.
 
-    In compiled code values cannot raise. There an impossible label makes a
-    loss or metric NaN rather than a wrong number.
-
-    Args:
-        labels: int32 ids `(batch, ...)` or soft `(batch, ..., num_classes)`.
-        num_classes: Number of classes.
-        hard: Whether rows must be one-hot.
-        rules: As in `standardize_labels`.
-
-    Returns:
-        bool `(batch, ...)`.
-
-    Raises:
-        ValueError: If `hard` and, in eager use, a row is not one-hot.
+    `hard` asks for one-hot rows. In compiled code values cannot raise: there
+    an impossible label makes a loss NaN rather than a wrong number.
     """
     if is_integer(labels):
         return ops.logical_and(labels >= 0, labels < num_classes)
@@ -249,16 +218,7 @@ def valid_labels_mask(
 
 
 def soft_labels(labels: Any, num_classes: int, dtype: Any) -> Any:
-    """Ids as one-hot rows, soft labels as they are.
-
-    Args:
-        labels: int32 ids `(batch, ...)` or soft `(batch, ..., num_classes)`.
-        num_classes: Number of classes.
-        dtype: Float dtype of the result.
-
-    Returns:
-        Soft labels `(batch, ..., num_classes)`.
-    """
+    """Ids as one-hot rows, soft labels as they are, `(..., num_classes)`."""
     if is_integer(labels):
         if backend.backend() == "torch":
             # It raises of an id that others make a row of zeros of.

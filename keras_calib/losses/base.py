@@ -167,7 +167,7 @@ class PerSampleLoss(keras.losses.Loss):
         if batch.mask is not None:
             count = ops.cast(batch.mask, self.dtype)
         if batch.weight is not None:
-            weight = count * batch.weight
+            weight = count * ops.cast(batch.weight, self.dtype)
             losses = losses * weight
             if self.reduction == "mean_with_sample_weight":
                 count = weight
