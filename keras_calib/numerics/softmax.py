@@ -22,11 +22,8 @@ __all__ = [
     "top1",
 ]
 
-
 # log and 1/p stay finite in float32.
 PROBABILITY_FLOOR = 1e-37
-
-
 # Of a logit of -inf, less the largest: the square of its half is finite.
 _LOWEST = -1e18
 
@@ -113,24 +110,16 @@ def to_logits(probs: Any) -> Any:
 
 
 def top1(outputs: Any, *, from_logits: bool) -> Top1:
-    """Confidence and log-odds of the predicted class (either).
+    """Confidence and log-odds of the predicted class of rows (either).
 
     Derivation: docs/derivations.md, 'Log-odds map'.
-
-    Args:
-        outputs: Logits or probabilities `(n, num_classes)`.
-        from_logits: Which of the two.
     """
     xp = array_namespace(outputs)
     largest = xp.max(outputs, axis=-1)
     if not from_logits:
         # Of the largest probability alone, so that samples tie as given.
         confidence = xp.clip(largest, 0.0, 1.0)
-        one = confidence == 1.0
-        inside = xp.where(one, xp.full_like(confidence, 0.5), confidence)
-        log_odds = to_logits(inside) - xp.log1p(-inside)
-        log_odds = xp.where(one, xp.full_like(log_odds, np.inf), log_odds)
-        return Top1(confidence, log_odds)
+        return Top1(confidence, log_odds_of(confidence))
     # The largest less the logsumexp of all others, of which some may equal
     # it. Shifted by the second largest, which resolves the largest gaps.
     at_top = outputs == xp.expand_dims(largest, -1)
@@ -153,12 +142,7 @@ def top1(outputs: Any, *, from_logits: bool) -> Top1:
 def is_wrong(outputs: Any, labels: Any) -> Any:
     """Where the first of the largest outputs is not the label (either).
 
-    Args:
-        outputs: Logits or probabilities `(n, num_classes)`.
-        labels: Class ids `(n,)`; an id out of range may give anything.
-
-    Returns:
-        bool `(n,)`.
+    A class id out of range may give anything.
     """
     if array_namespace(outputs) is np:
         return np.argmax(outputs, axis=-1) != labels
@@ -174,8 +158,9 @@ def is_wrong(outputs: Any, labels: Any) -> Any:
 
 
 def log_odds_of(confidence: Any) -> Any:
-    """log(c / (1 - c)) of confidences in [0, 1]; infinite at 0 and 1."""
+    """log(c / (1 - c)) of c in [0, 1], infinite at 1 (either)."""
+    xp = array_namespace(confidence)
     one = confidence == 1.0
-    inside = ops.where(one, ops.full_like(confidence, 0.5), confidence)
-    log_odds = to_logits(inside) - ops.log1p(-inside)
-    return ops.where(one, ops.full_like(log_odds, float("inf")), log_odds)
+    inside = xp.where(one, xp.full_like(confidence, 0.5), confidence)
+    log_odds = to_logits(inside) - xp.log1p(-inside)
+    return xp.where(one, xp.full_like(log_odds, np.inf), log_odds)
