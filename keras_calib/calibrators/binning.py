@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 from scipy.optimize import isotonic_regression
 
+from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.lookup_table import interpolate
 from keras_calib.calibrators.lookup_table import locate
@@ -26,29 +27,26 @@ __all__ = ["HistogramBinning", "IsotonicCalibration"]
 class _Table(OneVsRest):
     """Abstract: q_k is looked up by p_k."""
 
+    values = fitted_array(
+        "values",
+        "Calibrated probabilities `(num_classes, size)`, one row if binary.",
+    )
+    options = ("min_prob",)
+
     def __init__(self, *, min_prob: float, name: str, **kwargs: Any):
         check_at_least("min_prob", min_prob, 0.0)
         check_at_most("min_prob", min_prob, 0.5)
         super().__init__(name=name, **kwargs)
         self.min_prob = float(min_prob)
 
-    @property
-    def values(self) -> np.ndarray:
-        """Calibrated probabilities `(num_classes, size)`, one row if binary."""
-        return self.fitted_value("values")
-
     def look_up(self, probs: Any) -> Any:
         """q_k of p_k, `(..., num_classes)`."""
         raise NotImplementedError
 
     def both_log_probs(self, features: Any) -> tuple[Any, Any]:
-        """log q_k and log(1 - q_k)."""
         q = self.look_up(features)
         q = ops.clip(q, self.min_prob, 1.0 - self.min_prob)
         return to_logits(q), to_logits(1.0 - q)
-
-    def get_config(self):
-        return {**super().get_config(), "min_prob": self.min_prob}
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -67,18 +65,9 @@ class HistogramBinning(_Table):
         min_prob: Least q, in [0, 0.5]. 0 lets the NLL of a sample be as
             large as 85 nats.
         upper_edges: Known upper ends of the bins `(num_classes, num_bins)`,
-            the last 1, one row for two classes; None, the default, waits for
-            `fit`.
+            the last 1, one row for two classes; None waits for `fit`.
         values: Known q of that shape, given with `upper_edges`.
-        name: Name of the layer.
-        **kwargs: `trainable` of `keras.layers.Layer`.
-
-    Returns:
-        On call with logits `(..., num_classes)`: logits of that shape,
-        float32.
-
-    Raises:
-        RuntimeError: On call before `fit`.
+        **kwargs: `name` and `trainable` of `keras.layers.Layer`.
 
     Example:
 
@@ -101,6 +90,11 @@ class HistogramBinning(_Table):
     """
 
     fitted_values = ("upper_edges", "values")
+    upper_edges = fitted_array(
+        "upper_edges",
+        "Upper ends of the bins `(num_classes, num_bins)`; 1 pads rows.",
+    )
+    options = ("num_bins", "edges", "empty", "min_prob")
 
     def __init__(
         self,
@@ -123,13 +117,7 @@ class HistogramBinning(_Table):
         self.empty = empty
         self.set_known_rows(upper_edges=upper_edges, values=values)
 
-    @property
-    def upper_edges(self) -> np.ndarray:
-        """Upper ends of the bins `(num_classes, num_bins)`; 1 pads rows."""
-        return self.fitted_value("upper_edges")
-
     def fit_samples(self, samples: FittingData) -> None:
-        """Finds the edges and the shares."""
         edges, values = [], []
         for probs, labels, weight in self.columns(samples):
             inner = self._edges_of(probs, weight)
@@ -154,21 +142,12 @@ class HistogramBinning(_Table):
         )
 
     def look_up(self, probs: Any) -> Any:
-        """The share of the bin."""
         index = locate(self._upper_edges, probs)
         return take(self._values, ops.minimum(index, self._values.shape[1] - 1))
 
     def num_parameters(self, num_classes: int) -> int:
         """As many as bins of one class: each is fitted on all samples."""
         return self.num_bins
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_bins": self.num_bins,
-            "edges": self.edges,
-            "empty": self.empty,
-        }
 
     def _edges_of(self, probs: np.ndarray, weight: Any) -> np.ndarray:
         shares = np.arange(1, self.num_bins) / self.num_bins
@@ -193,17 +172,9 @@ class IsotonicCalibration(_Table):
         min_prob: Least q, in [0, 0.5]. 0 lets the NLL of a sample be as
             large as 85 nats.
         thresholds: Known p where the function bends `(num_classes, size)`,
-            one row for two classes; None, the default, waits for `fit`.
+            one row for two classes; None waits for `fit`.
         values: Known q there, given with `thresholds`.
-        name: Name of the layer.
-        **kwargs: `trainable` of `keras.layers.Layer`.
-
-    Returns:
-        On call with logits `(..., num_classes)`: logits of that shape,
-        float32.
-
-    Raises:
-        RuntimeError: On call before `fit`.
+        **kwargs: `name` and `trainable` of `keras.layers.Layer`.
 
     Example:
 
@@ -222,6 +193,10 @@ class IsotonicCalibration(_Table):
     """
 
     fitted_values = ("thresholds", "values")
+    thresholds = fitted_array(
+        "thresholds",
+        "Where the functions bend, `(num_classes, size)`; 2 pads rows.",
+    )
 
     def __init__(
         self,
@@ -235,13 +210,7 @@ class IsotonicCalibration(_Table):
         super().__init__(min_prob=min_prob, name=name, **kwargs)
         self.set_known_rows(thresholds=thresholds, values=values)
 
-    @property
-    def thresholds(self) -> np.ndarray:
-        """Where the functions bend, `(num_classes, size)`; 2 pads rows."""
-        return self.fitted_value("thresholds")
-
     def fit_samples(self, samples: FittingData) -> None:
-        """Finds the functions, by pooling adjacent violators."""
         rows = [_isotonic(*column) for column in self.columns(samples)]
         self.set_fitted(
             samples.num_classes,
@@ -250,7 +219,6 @@ class IsotonicCalibration(_Table):
         )
 
     def look_up(self, probs: Any) -> Any:
-        """The function's value."""
         return interpolate(self._thresholds, self._values, probs)
 
     def num_parameters(self, num_classes: int) -> int:
@@ -288,13 +256,8 @@ def _runs(probs: np.ndarray, labels: np.ndarray) -> tuple:
     the negatives after it violate the order: they are pooled, whatever the
     rest. There are far fewer runs than samples where a class is rare.
 
-    Args:
-        probs: float32, >= 0, `(n,)`.
-        labels: bool `(n,)`.
-
-    Returns:
-        `(first, last, positive, total)` of each run: its least and largest
-        probability, positives and samples.
+    Returns `(first, last, positive, total)` of each run: its least and largest
+    probability, positives and samples.
     """
     # Floats >= 0 are in the order of their bits.
     key = probs.view("uint32") << 1

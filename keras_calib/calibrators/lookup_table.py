@@ -14,9 +14,7 @@ __all__ = ["interpolate", "locate", "padded", "take"]
 def padded(rows: list[np.ndarray], filler: float | None = None) -> np.ndarray:
     """Rows of different lengths as one table `(num_rows, longest)`.
 
-    Args:
-        rows: Arrays `(n,)`, not empty.
-        filler: What to add at the end of short rows; None repeats the last.
+    Short rows end in `filler`; None repeats their last.
     """
     longest = max(len(row) for row in rows)
     table = np.empty((len(rows), longest))
@@ -27,29 +25,17 @@ def padded(rows: list[np.ndarray], filler: float | None = None) -> np.ndarray:
 
 
 def take(table: Any, index: Any) -> Any:
-    """Entries `table[k, index[..., k]]`.
-
-    Args:
-        table: Shape `(num_classes, size)`.
-        index: int32 `(..., num_classes)`, below `size`.
-
-    Returns:
-        Shape `(..., num_classes)`.
-    """
+    """Entries `table[k, index[..., k]]` `(..., num_classes)`, int32 index."""
     num_classes, size = table.shape
     start = ops.arange(num_classes, dtype="int32") * size
     return ops.take(ops.reshape(table, (-1,)), index + start)
 
 
 def locate(edges: Any, values: Any) -> Any:
-    """How many edges of its class are less than each value.
+    """How many edges of its class are less than each value, int32.
 
-    Args:
-        edges: Ascending in each row, `(num_classes, size)`.
-        values: Shape `(..., num_classes)`.
-
-    Returns:
-        int32 `(..., num_classes)`, at most `size`.
+    Edges ascend in each row `(num_classes, size)`; values are
+    `(..., num_classes)`, as is the result.
     """
     size = edges.shape[1]
     count = ops.cast(ops.zeros_like(values), "int32")
@@ -72,18 +58,10 @@ def interpolate(x: Any, y: Any, values: Any) -> Any:
             `(num_classes, size)`.
         y: Values at `x`, of the same shape; a pad repeats the last.
         values: Where to evaluate, `(..., num_classes)`.
-
-    Returns:
-        Shape `(..., num_classes)`.
     """
     right = ops.minimum(locate(x, values), x.shape[1] - 1)
     left = ops.maximum(right - 1, 0)
-    x0, x1, y0, y1 = (
-        take(x, left),
-        take(x, right),
-        take(y, left),
-        take(y, right),
-    )
-    width = x1 - x0
+    x0, y0 = take(x, left), take(y, left)
+    width = take(x, right) - x0
     share = (values - x0) / ops.where(width > 0, width, ops.ones_like(width))
-    return y0 + ops.clip(share, 0.0, 1.0) * (y1 - y0)
+    return y0 + ops.clip(share, 0.0, 1.0) * (take(y, right) - y0)

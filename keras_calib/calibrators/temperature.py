@@ -1,7 +1,6 @@
 """Temperature scaling."""
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import warn
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.formulas.binned_errors import calibration_error
@@ -46,8 +46,8 @@ class TemperatureScaling(Calibrator):
     """Divides logits by one temperature.
 
     T minimises mean_n -log softmax(z_n / T)_{y_n}, which is convex in 1/T
-    and solved to a relative 1e-6 on every backend. The predicted class never
-    changes. T above 1 means the model was overconfident.
+    and solved to a relative 1e-6. The predicted class never changes. T above 1
+    means the model was overconfident.
 
     Args:
         objective: `"nll"` as above; `"mse"`, the mean over samples and
@@ -57,17 +57,8 @@ class TemperatureScaling(Calibrator):
             taken. None solves for the optimum, or takes 0.1, 0.2 ... 10 for
             `"ece"`, as Mukhoti et al. do. Lienen and Hüllermeier choose
             from 0.25, 0.5, 0.75, 1, 1.1 ... 2, 2.5, 3.
-        temperature: A temperature that is known, > 0; None, the default,
-            waits for `fit`.
-        name: Name of the layer.
-        **kwargs: `trainable` of `keras.layers.Layer`.
-
-    Returns:
-        On call with logits `(..., num_classes)`: logits of that shape,
-        float32.
-
-    Raises:
-        RuntimeError: On call before `fit`.
+        temperature: A temperature that is known, > 0; None waits for `fit`.
+        **kwargs: `name` and `trainable` of `keras.layers.Layer`.
 
     Example:
 
@@ -88,6 +79,7 @@ class TemperatureScaling(Calibrator):
     """
 
     fitted_values = ("temperature",)
+    options = ("objective", "grid")
     needs_every_class = False
 
     def __init__(
@@ -117,7 +109,6 @@ class TemperatureScaling(Calibrator):
         return float(self.fitted_value("temperature"))
 
     def fit_samples(self, samples: FittingData) -> None:
-        """Finds the temperature."""
         grid = self.grid
         if grid is None and self.objective == "ece":
             grid = _ECE_GRID
@@ -130,35 +121,17 @@ class TemperatureScaling(Calibrator):
         self.set_fitted(temperature=value)
 
     def calibrate(self, logits: Any) -> Any:
-        """Logits divided by the temperature."""
         return logits / self._temperature
 
     def num_parameters(self, num_classes: int) -> int:
-        """One."""
         return 1
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "objective": self.objective,
-            "grid": self.grid,
-        }
 
 
 def optimal_temperature(samples: FittingData, objective: str = "nll") -> float:
-    """The temperature of the least NLL or MSE.
+    """The temperature of the least NLL or MSE; 1 if every logit is equal.
 
-    Args:
-        samples: Held-out samples.
-        objective: `"nll"` or `"mse"`.
-
-    Returns:
-        The temperature, to a relative 1e-6; 1 if every logit is equal.
-
-    Warns:
-        RuntimeWarning: If there is no optimum within a factor of 10,000 of
-            the differences of the logits, as when every prediction is right;
-            the nearer end is taken.
+    Warns and takes an end of the search if there is no optimum within a factor
+    of 10,000 of the differences of the logits, as if every prediction is right.
     """
     few = samples.subsampled(_FEW)
     low, high = _range(few)
@@ -173,12 +146,10 @@ def optimal_temperature(samples: FittingData, objective: str = "nll") -> float:
     if objective == "mse":
         beta = _least_mse(samples, low, high, beta)
     if beta in (low, high):
-        warnings.warn(
+        warn(
             "The data have no optimal temperature in the range that is "
             "searched; its end is used. Received: "
-            f"temperature={1.0 / beta:.3g}",
-            RuntimeWarning,
-            stacklevel=5,
+            f"temperature={1.0 / beta:.3g}"
         )
     return 1.0 / beta
 
@@ -214,10 +185,7 @@ def _range(samples: FittingData) -> tuple[float, float]:
 def _least_nll(
     samples: FittingData, low: float, high: float, start: float
 ) -> float:
-    """1/T by Newton's method, in a bracket from `low` to `high` that shrinks.
-
-    It is `low` or `high` itself if the optimum lies beyond.
-    """
+    """1/T by Newton's method; `low` or `high` if the optimum lies beyond."""
     ends = low, high
     beta = min(max(start, low), high)
     for step in range(200):
@@ -243,11 +211,7 @@ def _least_nll(
 def _least_mse(
     samples: FittingData, low: float, high: float, start: float
 ) -> float:
-    """1/T: the minimum near the best of a coarse grid, as it is not convex.
-
-    The optimum of the NLL, `start`, is the middle of the grid; the ends are
-    `low` and `high`, which are returned where none is better.
-    """
+    """1/T: the minimum near the best of a coarse grid, as it is not convex."""
 
     def value(log_beta):
         return _losses(samples, [math.exp(-log_beta)], "mse")[0]
