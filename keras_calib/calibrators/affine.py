@@ -78,14 +78,47 @@ class VectorScaling(Calibrator):
         return 2 * num_classes
 
 
-class _Affine(Calibrator):
-    """Maps x to W x + b, with x the logits or what `features` makes of them."""
+@keras.saving.register_keras_serializable(package="keras_calib")
+class MatrixScaling(Calibrator):
+    """Maps logits by a matrix: z becomes W z + b.
+
+    W and b minimise NLL + off_diagonal_strength mean_{i != j} w_ij^2
+    + intercept_strength mean_j b_j^2, which is convex. A matrix overfits few
+    samples: choose the strengths on other data, from powers of ten.
+
+    Args:
+        off_diagonal_strength: >= 0.
+        intercept_strength: >= 0.
+        num_folds: Folds of the data that are held out in turn, to warn if the
+            map does not help. They are made only without strengths, where the
+            gain could be chance, and take several times as long as the fit.
+            0 for none.
+        matrix: Known W `(num_classes, num_classes)`; None waits for `fit`.
+        bias: Known b `(num_classes,)`, given with `matrix`.
+        **kwargs: `name` and `trainable` of `keras.layers.Layer`.
+
+    Warns:
+        RuntimeWarning: On `fit`, if folds say that it does more harm than
+            good on samples that it was not fitted to.
+
+    Example:
+
+    >>> scaling = MatrixScaling(matrix=[[1.0, 0.0], [0.5, 1.0]], bias=[0, 1])
+    >>> print(np.asarray(scaling(np.array([[2.0, 3.0]]))))
+    [[2. 5.]]
+
+    Reference:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        section 4.2, https://arxiv.org/abs/1706.04599; the regularisation:
+        Kull et al., Beyond Temperature Scaling, NeurIPS 2019, section 3,
+        https://arxiv.org/abs/1910.12656
+    """
 
     fitted_values = ("matrix", "bias")
     matrix = fitted_array("matrix", "W `(num_classes, num_classes)`.")
     bias = fitted_array("bias", "The fitted b, `(num_classes,)`.")
     options = ("off_diagonal_strength", "intercept_strength", "num_folds")
-    default_name: str
+    default_name = "matrix_scaling"
 
     def __init__(
         self,
@@ -198,46 +231,7 @@ class _Affine(Calibrator):
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class MatrixScaling(_Affine):
-    """Maps logits by a matrix: z becomes W z + b.
-
-    W and b minimise NLL + off_diagonal_strength mean_{i != j} w_ij^2
-    + intercept_strength mean_j b_j^2, which is convex. A matrix overfits few
-    samples: choose the strengths on other data, from powers of ten.
-
-    Args:
-        off_diagonal_strength: >= 0.
-        intercept_strength: >= 0.
-        num_folds: Folds of the data that are held out in turn, to warn if the
-            map does not help. They are made only without strengths, where the
-            gain could be chance, and take several times as long as the fit.
-            0 for none.
-        matrix: Known W `(num_classes, num_classes)`; None waits for `fit`.
-        bias: Known b `(num_classes,)`, given with `matrix`.
-        **kwargs: `name` and `trainable` of `keras.layers.Layer`.
-
-    Warns:
-        RuntimeWarning: On `fit`, if folds say that it does more harm than
-            good on samples that it was not fitted to.
-
-    Example:
-
-    >>> scaling = MatrixScaling(matrix=[[1.0, 0.0], [0.5, 1.0]], bias=[0, 1])
-    >>> print(np.asarray(scaling(np.array([[2.0, 3.0]]))))
-    [[2. 5.]]
-
-    Reference:
-        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
-        section 4.2, https://arxiv.org/abs/1706.04599; the regularisation:
-        Kull et al., Beyond Temperature Scaling, NeurIPS 2019, section 3,
-        https://arxiv.org/abs/1910.12656
-    """
-
-    default_name = "matrix_scaling"
-
-
-@keras.saving.register_keras_serializable(package="keras_calib")
-class DirichletCalibration(_Affine):
+class DirichletCalibration(MatrixScaling):
     """Maps log-probabilities by a matrix: W log p + b.
 
     As if the probabilities of each class were Dirichlet distributed. Fitted
@@ -245,12 +239,8 @@ class DirichletCalibration(_Affine):
     changes nothing.
 
     Args:
-        off_diagonal_strength: >= 0.
-        intercept_strength: >= 0.
-        num_folds: As in `MatrixScaling`.
-        matrix: Known W `(num_classes, num_classes)`; None waits for `fit`.
-        bias: Known b `(num_classes,)`, given with `matrix`.
-        **kwargs: `name` and `trainable` of `keras.layers.Layer`.
+        **kwargs: `off_diagonal_strength`, `intercept_strength`, `num_folds`,
+            `matrix`, `bias` and `name`, as in `MatrixScaling`.
 
     Example:
 

@@ -17,11 +17,9 @@ from keras_calib.inputs.readers import split_objectness
 from keras_calib.inputs.readers import standardize_labels
 from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.inputs.readers import valid_labels_mask
-from keras_calib.inputs.rows import LOOSE_TOLERANCE
 from keras_calib.inputs.rows import check_no_nan
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.inputs.rows import check_row_sums
-from keras_calib.inputs.rows import sum_tolerance
 from keras_calib.inputs.rows import sums_to_1
 from keras_calib.inputs.rows import warn_of_probabilities
 from keras_calib.inputs.rows import without_harm
@@ -70,16 +68,6 @@ class Batch(NamedTuple):
         has_weight = None if self.weight is None else self.weight > 0
         return both(self.mask, has_weight)
 
-    def masked_weight(self) -> Any:
-        """Weights, 0 where masked, in the dtype of the outputs, or None."""
-        weight = self.weight
-        if weight is not None:
-            weight = ops.cast(weight, self.outputs.dtype)
-        if self.mask is None:
-            return weight
-        mask = ops.cast(self.mask, self.outputs.dtype)
-        return mask if weight is None else mask * weight
-
     def with_logits(
         self, dtype: str, rules: list[Rule], hard: bool = False
     ) -> "Batch":
@@ -95,8 +83,7 @@ class Batch(NamedTuple):
         )
         if not self.from_logits:
             if not has_values(logits):
-                near = sums_to_1(logits, LOOSE_TOLERANCE)
-                label_mask = ops.logical_and(label_mask, near)
+                label_mask = ops.logical_and(label_mask, sums_to_1(logits))
             logits = to_logits(logits)
         logits = ops.cast(logits, dtype)
         if self.mask is not None:
@@ -207,7 +194,6 @@ def standardize_arrays(
     check_reading(-1, ignore_class, from_logits)
     labels, outputs = as_array(labels, "labels"), as_array(outputs, name)
     class_axis(outputs, -1, name)
-    tolerance = sum_tolerance(outputs.dtype)
     if outputs.dtype not in (np.float32, np.float64):
         outputs = outputs.astype("float32")
     check_not_empty(name, outputs)
@@ -238,7 +224,7 @@ def standardize_arrays(
     check_no_nan(outputs, from_logits, name)
     if not from_logits:
         check_probabilities(outputs, name)
-        check_row_sums(outputs, name, counts, tolerance)
+        check_row_sums(outputs, name, counts)
     elif refuse_probabilities:
         check_no_probabilities(outputs, name)
     else:

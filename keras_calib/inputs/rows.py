@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from keras import backend
 from keras import ops
 
 from keras_calib.backend.errors import value_error
@@ -25,7 +24,6 @@ from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import value_if_eager
 
 __all__ = [
-    "LOOSE_TOLERANCE",
     "as_logits_message",
     "check_no_nan",
     "check_no_probabilities",
@@ -33,7 +31,6 @@ __all__ = [
     "logits_rule",
     "resembles_probabilities",
     "row_sums_rule",
-    "sum_tolerance",
     "sums_to_1",
     "usable_outputs",
     "warn_by_operation",
@@ -41,13 +38,9 @@ __all__ = [
     "without_harm",
 ]
 
-# How far a row of probabilities may be from summing to 1 without a word. A
-# softmax in half precision is off by up to 0.0016 (float16) and 0.011
-# (bfloat16) for 2 to 20,000 classes.
-_ROW_TOLERANCE = 1e-3
-_HALF_TOLERANCE = {"float16": 5e-3, "bfloat16": 3e-2}
-# And at all: nobody knows in which dtype probabilities were computed.
-LOOSE_TOLERANCE = max(_HALF_TOLERANCE.values())
+# How far a row of probabilities may be from summing to 1: a softmax in half
+# precision is off by up to 0.011 (bfloat16) for 2 to 20,000 classes.
+_ROW_TOLERANCE = 3e-2
 
 _AS_LOGITS = "is read as logits: pass `from_logits=False`, or the logits"
 
@@ -69,70 +62,45 @@ def check_no_nan(outputs: np.ndarray, from_logits: bool, name: str) -> None:
         )
 
 
-def row_sums_rule(
-    probs: Any,
-    name: str,
-    mask: Any = None,
-    tolerance: float = _ROW_TOLERANCE,
-) -> Rule:
-    """Rows of probabilities must sum to 1 where they count; NaN passes.
-
-    Rows beyond the loose tolerance raise. Those beyond `tolerance` warn, unless
-    all values are those of a half precision that was cast.
-    """
+def row_sums_rule(probs: Any, name: str, mask: Any = None) -> Rule:
+    """Rows of probabilities must sum to 1 where they count; NaN passes."""
     xp = array_namespace(probs)
     if probs.shape[-1] == 1:
         return Rule(xp.ones((), dtype="bool"), lambda: None)
-    near = xp.logical_not(_distance_from_1(probs) > tolerance)
+    far = _distance_from_1(probs) > _ROW_TOLERANCE
+    if mask is not None:
+        far = xp.logical_and(far, xp.reshape(mask, far.shape))
 
     def fail():
         if is_made_up(probs):
             return
-        rows = value_if_eager(probs).reshape(-1, probs.shape[-1])
-        off = _distance_from_1(rows.astype("float64"))
-        if mask is not None:
-            off[~value_if_eager(mask).reshape(-1)] = 0.0
-        far = off > LOOSE_TOLERANCE
-        if far.any():
-            check_probabilities(rows[far], name)
-            raise value_error(
-                f"`{name}` must sum to 1 over the classes; sigmoid outputs of "
-                "a multi-label model are not supported, logits need "
-                "`from_logits=True`, and rounded rows must be divided by "
-                "their sum",
-                **located(far),
-                sum=round(float(rows[far][0].astype("float64").sum()), 6),
-            )
-        if off.max() > max(tolerance, _tolerance_of(rows)):
-            warn(
-                f"`{name}` has rows of probabilities whose sums are off 1 "
-                f"by more than {tolerance:g}, as those of a softmax in "
-                "half precision are. They are read as they are: compute "
-                "the softmax in float32, or divide rows by their sum"
-            )
+        bad = value_if_eager(far).reshape(-1)
+        rows = value_if_eager(probs).reshape(-1, probs.shape[-1])[bad]
+        check_probabilities(rows, name)
+        raise value_error(
+            f"`{name}` must sum to 1 over the classes; sigmoid outputs of "
+            "a multi-label model are not supported, logits need "
+            "`from_logits=True`, and rounded rows must be divided by "
+            "their sum",
+            **located(bad),
+            sum=round(float(rows[0].astype("float64").sum()), 6),
+        )
 
-    return Rule(xp.all(near), fail)
+    return Rule(xp.logical_not(xp.any(far)), fail)
 
 
 check_row_sums = partial(require, row_sums_rule)
 
 
-def sum_tolerance(dtype: Any) -> float:
-    """How far probabilities of a dtype may be from summing to 1."""
-    return _HALF_TOLERANCE.get(backend.standardize_dtype(dtype), _ROW_TOLERANCE)
-
-
-def sums_to_1(probs: Any, tolerance: float) -> Any:
+def sums_to_1(probs: Any) -> Any:
     """Where rows sum to 1, bool `(...)`; everywhere for one class (either)."""
     if probs.shape[-1] == 1:
         xp = array_namespace(probs)
         return xp.ones_like(probs[..., 0], dtype="bool")
-    return _distance_from_1(probs) <= tolerance
+    return _distance_from_1(probs) <= _ROW_TOLERANCE
 
 
-def usable_outputs(
-    outputs: Any, from_logits: bool, tolerance: float = LOOSE_TOLERANCE
-) -> Any:
+def usable_outputs(outputs: Any, from_logits: bool) -> Any:
     """Where rows `(n, num_classes)` are predictions, bool (array-agnostic).
 
     A logit may be -inf, which rules a class out, but not all of a row.
@@ -140,7 +108,7 @@ def usable_outputs(
     xp = array_namespace(outputs)
     if not from_logits:
         inside = xp.all(in_unit_interval(outputs), axis=-1)
-        return xp.logical_and(inside, sums_to_1(outputs, tolerance))
+        return xp.logical_and(inside, sums_to_1(outputs))
     largest = xp.max(outputs, axis=-1)
     finite = xp.logical_and(largest < float("inf"), largest > -float("inf"))
     # A maximum may drop NaN; a sum keeps it, and costs less than a test of
@@ -267,13 +235,3 @@ def _few(rows: Any) -> Any:
 def _distance_from_1(rows: Any) -> Any:
     xp = array_namespace(rows)
     return xp.abs(xp.sum(rows, axis=-1) - 1.0)
-
-
-def _tolerance_of(rows: np.ndarray) -> float:
-    """That of the widest half precision that holds these values, or 0."""
-    tolerance = 0.0
-    for name, wider in _HALF_TOLERANCE.items():
-        half = ops.convert_to_numpy(ops.cast(rows, name))
-        if np.array_equal(half.astype(rows.dtype), rows):
-            tolerance = wider
-    return tolerance

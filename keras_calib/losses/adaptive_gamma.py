@@ -12,7 +12,6 @@ from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_number
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.focal import signed_focal
-from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["FLSD", "adaptive_focal", "flsd"]
 
@@ -41,7 +40,10 @@ def flsd(
 
     def choose(p):
         values = ops.convert_to_tensor([g for _, g in gammas], dtype=p.dtype)
-        return ops.take(values, _rows(p, gammas))
+        rows = ops.zeros_like(p, dtype="int32")
+        for threshold, _ in gammas[:-1]:
+            rows = rows + ops.cast(p >= threshold, "int32")
+        return ops.take(values, rows)
 
     return signed_focal(labels, logits, choose)
 
@@ -121,36 +123,6 @@ class FLSD(PerSampleLoss):
     ):
         gammas = _read_table(gammas)
         super().__init__(flsd, gammas=gammas, name=name, **kwargs)
-
-    def gamma_shares(self, y_true, y_pred, sample_weight=None):
-        """The share of samples that each row of `gammas` takes.
-
-        Args:
-            y_true: Labels, as for the loss.
-            y_pred: Predictions, as for the loss.
-            sample_weight: Weights, as for the loss, or None.
-
-        Returns:
-            Shares `(rows,)` that sum to 1; zeros if no sample counts.
-        """
-        batch, _ = self._standardize(y_true, y_pred, sample_weight)
-        p = ops.sum(batch.labels * ops.softmax(batch.outputs, axis=-1), axis=-1)
-        gammas = self.hyperparameters["gammas"]
-        weight = batch.masked_weight()
-        if weight is None:
-            weight = ops.ones_like(p)
-        count = len(gammas)
-        taken = ops.one_hot(_rows(p, gammas), count, dtype=p.dtype)
-        taken = ops.reshape(taken * ops.expand_dims(weight, -1), (-1, count))
-        return safe_divide(ops.sum(taken, axis=0), ops.sum(weight))
-
-
-def _rows(p: Any, gammas: Sequence[Sequence[float]]) -> Any:
-    """Which row of the table each probability belongs to, int32."""
-    rows = ops.zeros_like(p, dtype="int32")
-    for threshold, _ in gammas[:-1]:
-        rows = rows + ops.cast(p >= threshold, "int32")
-    return rows
 
 
 def _read_table(gammas: Any) -> list[list[float]]:

@@ -7,7 +7,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.backend.errors import type_error
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.backend.replicas import sum_over_replicas
 from keras_calib.inputs.batch import standardize
@@ -15,7 +14,6 @@ from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
 from keras_calib.inputs.rows import logits_rule
 from keras_calib.inputs.rows import row_sums_rule
-from keras_calib.inputs.rows import sum_tolerance
 from keras_calib.inputs.rows import warn_by_operation
 from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import enforce
@@ -89,7 +87,8 @@ class PerSampleLoss(keras.losses.Loss):
         dtype: Any = None,
         **hyperparameters: Any,
     ):
-        _check_hyperparameters(fn, hyperparameters)
+        # Raises TypeError of a name that `fn` does not have.
+        inspect.signature(fn).bind_partial(None, None, **hyperparameters)
         check_reading(axis, ignore_class, from_logits)
         dtype = keras.dtype_policies.get(dtype or keras.config.floatx())
         is_double = dtype.compute_dtype == "float64"
@@ -211,24 +210,7 @@ class PerSampleLoss(keras.losses.Loss):
         elif self.from_logits:
             rules.append(logits_rule(outputs, "y_pred", self._see_logits))
         else:
-            tolerance = sum_tolerance(getattr(y_pred, "dtype", self.dtype))
-            rules.append(
-                row_sums_rule(outputs, "y_pred", batch.counted(), tolerance)
-            )
+            rules.append(row_sums_rule(outputs, "y_pred", batch.counted()))
 
     def _see_logits(self):
         self._has_seen_logits = True
-
-
-def _check_hyperparameters(fn: Callable, hyperparameters: dict) -> None:
-    parameters = inspect.signature(fn).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return
-    known = {p.name for p in parameters}
-    unknown = sorted(set(hyperparameters) - known)
-    if unknown:
-        raise type_error(
-            f"{', '.join(f'`{name}`' for name in unknown)} must be an "
-            f"argument of {getattr(fn, '__name__', fn)}",
-            **{name: hyperparameters[name] for name in unknown},
-        )

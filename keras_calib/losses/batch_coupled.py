@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
@@ -74,9 +75,12 @@ class BatchCoupledLoss(PerSampleLoss):
         else:
             options = self.fidelity.hyperparameters
             losses = self.fidelity.fn(labels, logits, **options)
-        weight = batch.masked_weight()
+        weight = batch.weight
+        if batch.mask is not None:
+            mask = ops.cast(batch.mask, logits.dtype)
+            weight = mask if weight is None else mask * weight
         if weight is not None:
-            weight = all_rows(weight)
+            weight = all_rows(ops.cast(weight, logits.dtype))
         statistic = self.fn(
             all_rows(labels),
             all_rows(logits),

@@ -55,8 +55,8 @@ MUTANTS = {
     ),
     "compiled_rows_of_any_sum": Mutant(
         "inputs/batch.py",
-        "near = sums_to_1(logits, LOOSE_TOLERANCE)",
-        "near = sums_to_1(logits, 10.0)",
+        "ops.logical_and(label_mask, sums_to_1(logits))",
+        "label_mask",
         _COMPILED + "test_rows_that_are_no_distribution_are_not_read_as_one",
     ),
     "impossible_labels_are_no_nan": Mutant(
