@@ -175,17 +175,15 @@ class MatrixScaling(Calibrator):
         Fits to other folds take longer than the fit itself. They are made only
         where chance alone could give such a gain to so many parameters.
         """
-        before, after = (
-            float(loss / weight)
-            for loss, weight in (self._nll(samples, x) for x in (None, theta))
-        )
+        before, _ = self._nll(samples, None)
+        after, _ = self._nll(samples, theta)
         by_chance = samples.num_classes**2 / samples.counts().sum()
         if by_chance < _LITTLE or before - after > _CLEARLY * by_chance:
             return
         fold = np.random.default_rng(0).integers(
             self.num_folds, size=len(samples.logits)
         )
-        total = np.zeros(2)
+        losses, weights = [], []
         with warnings.catch_warnings():
             # Of the whole fit they were told.
             warnings.simplefilter("ignore")
@@ -194,8 +192,10 @@ class MatrixScaling(Calibrator):
                 left_out = samples.rows(fold == k)
                 if not (inside.counts().any() and left_out.counts().any()):
                     return
-                total += self._nll(left_out, fitted(inside))
-        held_out = float(total[0] / total[1])
+                loss, weight = self._nll(left_out, fitted(inside))
+                losses.append(loss)
+                weights.append(weight)
+        held_out = float(np.average(losses, weights=weights))
         if held_out > before:
             warn(
                 invalid(
@@ -211,8 +211,10 @@ class MatrixScaling(Calibrator):
                 )
             )
 
-    def _nll(self, samples: FittingData, theta: np.ndarray | None) -> list:
-        """Summed NLL of an affine map of the features, or of none; weight."""
+    def _nll(
+        self, samples: FittingData, theta: np.ndarray | None
+    ) -> tuple[float, float]:
+        """Mean NLL of an affine map of the features, or of none; weight."""
 
         def of_block(block: FittingData) -> tuple:
             z = block.logits
@@ -220,7 +222,8 @@ class MatrixScaling(Calibrator):
                 z = self.features(z) @ theta[:, :-1].T + theta[:, -1]
             return nll_and_residuals(z, block)[0], block.weights().sum()
 
-        return samples.sums(of_block)
+        loss, weight = samples.sums(of_block)
+        return float(loss / weight), float(weight)
 
     def calibrate(self, logits: Any) -> Any:
         features = self.features(logits)

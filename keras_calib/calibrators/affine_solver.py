@@ -36,17 +36,9 @@ def least_affine(
 ) -> np.ndarray:
     """The affine map [W, b] of least NLL + sum penalty [W, b]^2.
 
-    Args:
-        samples: Held-out samples.
-        features: Maps logits `(n, num_classes)` to what is mapped.
-        penalty: Factors `(num_classes, num_classes + 1)`, >= 0, or
-            `(num_classes, 2)` for the diagonal of W alone.
-        what: What is fitted, for warnings.
-
-    Returns:
-        [W, b] of the shape of `penalty`. b and what is off the diagonal in
-        each column of W sum to 0: softmax does not see what is added to all
-        rows, and no penalty asks for it.
+    The penalty is `(num_classes, num_classes + 1)`, or `(num_classes, 2)` for
+    the diagonal of W alone. b and what is off the diagonal in each column of W
+    sum to 0: softmax does not see what is added to all rows.
     """
     count, thin = samples.num_classes, penalty.shape[1] == 2
     centred = not penalty.any()
@@ -175,23 +167,13 @@ def _coordinates(
     mean: np.ndarray,
     penalty: np.ndarray,
 ) -> tuple[Callable, Callable]:
-    """Coordinates in which the curvature is about 1.
+    """Coordinates in which the curvature is about 1: a linear map, its adjoint.
 
     Row k of [W, b] has the Hessian E[s_k (x, 1) (x, 1)^T], s_k = p_k (1 - p_k),
     and twice the penalties. Its last column is eliminated exactly, the scales
     of x are those of each row, and correlations those of x without s_k.
-
-    Args:
-        spread: E[s_k], `(num_classes,)`.
-        first: E[s_k x_j], `(num_classes, width)`.
-        second: E[s_k x_j^2], of that shape.
-        product: E[x x^T], `(width, width)`.
-        mean: E[x], `(width, 1)`.
-        penalty: Factors `(num_classes, width + 1)`.
-
-    Returns:
-        `(root, back)`: the linear map of points to steps of [W, b], and its
-        adjoint. Directions in which x does not vary have no coordinate.
+    Directions in which x does not vary have no coordinate. Given are E[s_k],
+    E[s_k x_j], E[s_k x_j^2], E[x x^T], E[x] and the penalties.
     """
     spread = np.maximum(spread, _RIDGE)[:, None]
     last = spread + 2.0 * penalty[:, -1:]

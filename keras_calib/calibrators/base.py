@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
+from threadpoolctl import threadpool_limits
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import unlock_variables
@@ -13,7 +14,6 @@ from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.fitting_data import read_batches
 from keras_calib.calibrators.fitting_data import read_samples
-from keras_calib.calibrators.fitting_data import single_threaded_blas
 from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
@@ -111,7 +111,9 @@ class Calibrator(FittedLayer):
                 sample_weight=type(sample_weight).__name__,
             )
         self._check_enough(samples, force)
-        with single_threaded_blas():
+        # Blocks are shared out to the cores already. Threads that BLAS adds
+        # wait for each other by spinning.
+        with threadpool_limits(limits=1, user_api="blas"):
             self.fit_samples(samples)
         return self
 
@@ -138,10 +140,10 @@ class Calibrator(FittedLayer):
         Args:
             model: A Keras model that returns `(batch, ..., num_classes)` or
                 `(batch, ..., 1)`, on one device or under a strategy.
-            dataset: Arrays as a tuple `(x, y)` or `(x, y, sample_weight)`,
-                also lists of numbers or strings; or batches of such tuples:
-                a `tf.data.Dataset`, a `keras.utils.PyDataset`, a generator,
-                a loader of torch, a list.
+            dataset: Arrays or lists as a tuple `(x, y)` or
+                `(x, y, sample_weight)`; or batches of such tuples: a
+                `tf.data.Dataset`, a `PyDataset`, a generator, a loader of
+                torch, a list.
             from_logits: Whether the model returns logits; None takes it from
                 the loss that the model was compiled with.
             ignore_class: Class id that does not count, such as 255; None

@@ -115,11 +115,7 @@ class BetaCalibration(OneVsRest):
 def _fit(
     log_odds: np.ndarray, labels: np.ndarray, weight: Any, what: str
 ) -> np.ndarray:
-    """(a, b, c) of one class: a logistic regression with a, b >= 0.
-
-    The problem is convex: with the coefficients that end below 0 held at 0,
-    the best feasible fit is the optimum.
-    """
+    """(a, b, c) of one class: the best logistic regression with a, b >= 0."""
     best, least = np.zeros(3), np.inf
     for used in ([0, 1, 2], [0, 2], [1, 2], [2]):
         point, loss = _least(log_odds, labels, weight, used, what)
@@ -139,10 +135,7 @@ def _least(
     used: list,
     what: str,
 ) -> tuple[np.ndarray, float]:
-    """The fit with some of the coefficients, the others 0, and its NLL.
-
-    Newton's method, whose steps are halved until they go down.
-    """
+    """The fit of some coefficients, the others 0, and its NLL, by Newton."""
     some = np.abs(log_odds[log_odds != 0.0], dtype="float64")
     start = 1.0 / np.median(some) if len(some) else 1.0
     found = np.array([start, start, 0.0])[used]

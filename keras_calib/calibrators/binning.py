@@ -1,4 +1,8 @@
-"""Calibrators that are tables of the probability."""
+"""Calibrators that are tables of the probability.
+
+Tables are looked up with gathers and comparisons only, which every exporter
+knows.
+"""
 
 from typing import Any
 
@@ -9,10 +13,6 @@ from scipy.optimize import isotonic_regression
 
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.lookup_table import interpolate
-from keras_calib.calibrators.lookup_table import locate
-from keras_calib.calibrators.lookup_table import padded
-from keras_calib.calibrators.lookup_table import take
 from keras_calib.calibrators.one_vs_rest import OneVsRest
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
@@ -21,7 +21,7 @@ from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.softmax import to_logits
 
-__all__ = ["HistogramBinning", "IsotonicCalibration"]
+__all__ = ["HistogramBinning", "IsotonicCalibration", "interpolate", "locate"]
 
 
 class _Table(OneVsRest):
@@ -137,13 +137,15 @@ class HistogramBinning(_Table):
             values.append(share)
         self.set_fitted(
             samples.num_classes,
-            upper_edges=padded(edges),
-            values=padded(values),
+            upper_edges=_padded(edges),
+            values=_padded(values),
         )
 
     def look_up(self, probs: Any) -> Any:
         index = locate(self._upper_edges, probs)
-        return take(self._values, ops.minimum(index, self._values.shape[1] - 1))
+        return _take(
+            self._values, ops.minimum(index, self._values.shape[1] - 1)
+        )
 
     def num_parameters(self, num_classes: int) -> int:
         """As many as bins of one class: each is fitted on all samples."""
@@ -214,8 +216,8 @@ class IsotonicCalibration(_Table):
         rows = [_isotonic(*column) for column in self.columns(samples)]
         self.set_fitted(
             samples.num_classes,
-            thresholds=padded([x for x, _ in rows], 2.0),
-            values=padded([y for _, y in rows]),
+            thresholds=_padded([x for x, _ in rows], 2.0),
+            values=_padded([y for _, y in rows]),
         )
 
     def look_up(self, probs: Any) -> Any:
@@ -230,44 +232,58 @@ def _isotonic(
     probs: np.ndarray, labels: np.ndarray, weight: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where the isotonic function bends, and its values there."""
-    if weight is None and labels.dtype == bool:
-        first, last, positive, total = _runs(probs, labels)
-    else:
-        first, index = np.unique(probs, return_inverse=True)
-        total = np.bincount(index, weight, minlength=len(first))
-        positive = labels if weight is None else labels * weight
-        positive = np.bincount(index, positive, minlength=len(first))
-        some = total > 0
-        first, total, positive = first[some], total[some], positive[some]
-        last = first
+    x, index = np.unique(probs, return_inverse=True)
+    positive = labels if weight is None else labels * weight
+    positive = np.bincount(index, positive)
+    total = np.bincount(index, weight)
+    some = total > 0
+    x, positive, total = x[some], positive[some], total[some]
     y = isotonic_regression(positive / total, weights=total).x
     # Inside a flat part nothing bends.
     steps = np.flatnonzero(y[1:] != y[:-1])
     starts, ends = np.r_[0, steps + 1], np.r_[steps, len(y) - 1]
-    x = np.stack([first[starts], last[ends]], axis=-1).ravel()
+    x = x[np.stack([starts, ends], axis=-1).ravel()]
     bends = np.r_[True, x[1:] != x[:-1]]
     return x[bends], np.repeat(y[starts], 2)[bends]
 
 
-def _runs(probs: np.ndarray, labels: np.ndarray) -> tuple:
-    """Samples that any increasing function of least error takes as one.
+def _padded(rows: list[np.ndarray], filler: float | None = None) -> np.ndarray:
+    """Rows of different lengths as one table; None repeats their last entry."""
+    longest = max(len(row) for row in rows)
+    table = np.empty((len(rows), longest))
+    for line, row in zip(table, rows, strict=True):
+        line[: len(row)] = row
+        line[len(row) :] = row[-1] if filler is None else filler
+    return table
 
-    By probability, the positives of a tie first, each run of positives and
-    the negatives after it violate the order: they are pooled, whatever the
-    rest. There are far fewer runs than samples where a class is rare.
 
-    Returns `(first, last, positive, total)` of each run: its least and largest
-    probability, positives and samples.
-    """
-    # Floats >= 0 are in the order of their bits.
-    key = probs.view("uint32") << 1
-    key |= ~labels
-    key.sort()
-    negative = (key & 1).astype(bool)
-    starts = np.flatnonzero(negative[:-1] & ~negative[1:]) + 1
-    starts = np.r_[0, starts]
-    ends = np.r_[starts[1:], len(key)]
-    key >>= 1
-    probs = key.view("float32")
-    positive = np.add.reduceat(~negative, starts, dtype="int64")
-    return probs[starts], probs[ends - 1], positive, ends - starts
+def _take(table: Any, index: Any) -> Any:
+    """Entries `table[k, index[..., k]]` `(..., num_classes)`, int32 index."""
+    num_classes, size = table.shape
+    start = ops.arange(num_classes, dtype="int32") * size
+    return ops.take(ops.reshape(table, (-1,)), index + start)
+
+
+def locate(edges: Any, values: Any) -> Any:
+    """How many edges of its class `(num_classes, size)` each value exceeds."""
+    size = edges.shape[1]
+    count = ops.cast(ops.zeros_like(values), "int32")
+    step = 1 << size.bit_length() - 1
+    while step:
+        probe = count + step
+        # The edge before which `probe` edges lie, itself included.
+        edge = _take(edges, ops.minimum(probe, size) - 1)
+        more = ops.logical_and(probe <= size, edge < values)
+        count = ops.where(more, probe, count)
+        step //= 2
+    return count
+
+
+def interpolate(x: Any, y: Any, values: Any) -> Any:
+    """Piecewise linear functions of each class, constant beyond their ends."""
+    right = ops.minimum(locate(x, values), x.shape[1] - 1)
+    left = ops.maximum(right - 1, 0)
+    x0, y0 = _take(x, left), _take(y, left)
+    width = _take(x, right) - x0
+    share = (values - x0) / ops.where(width > 0, width, ops.ones_like(width))
+    return y0 + ops.clip(share, 0.0, 1.0) * (_take(y, right) - y0)

@@ -4,19 +4,16 @@ Fits pass over the samples in blocks that a cache holds, in float64, on every
 core. So they need no copy of the logits, which can be of ten million pixels.
 """
 
-import functools
 import os
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any
 from typing import NamedTuple
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
@@ -27,7 +24,6 @@ __all__ = [
     "FittingData",
     "read_batches",
     "read_samples",
-    "single_threaded_blas",
 ]
 
 # Logits in a block: a cache holds it, and a few temporaries beside it.
@@ -37,19 +33,12 @@ _MANY = 200
 
 
 class FittingData(NamedTuple):
-    """Held-out samples, NumPy.
+    """Held-out samples: ids or soft labels, finite logits, and what counts."""
 
-    Attributes:
-        labels: Class ids `(n,)`, int64, or soft labels `(n, num_classes)`.
-        logits: Finite logits `(n, num_classes)`.
-        weight: `(n,)`, or None where every sample counts 1.
-        valid: bool `(n,)`, or None where every sample counts.
-    """
-
-    labels: np.ndarray
-    logits: np.ndarray
-    weight: np.ndarray | None = None
-    valid: np.ndarray | None = None
+    labels: np.ndarray  # int64 ids `(n,)`, or soft `(n, num_classes)`
+    logits: np.ndarray  # `(n, num_classes)`
+    weight: np.ndarray | None = None  # None where all weigh 1
+    valid: np.ndarray | None = None  # None where all count
 
     @property
     def num_classes(self) -> int:
@@ -97,21 +86,13 @@ class FittingData(NamedTuple):
         return np.bincount(self.labels, counts, self.num_classes) > 0
 
     def blocks(self, size: int = _BLOCK) -> Iterator["FittingData"]:
-        """Parts of at most `size` logits, in order, of what counts.
-
-        The logits are float64. Those of few classes lie class by class in
-        memory, where sums and maxima over them are far faster.
-        """
+        """Parts of at most `size` logits, in order, of what counts; float64."""
         return map(self._block, self._places(size))
 
     def sums(
         self, of_block: Callable[["FittingData"], tuple], size: int = _BLOCK
     ) -> list:
-        """Sums over the blocks of each value that a function returns, float64.
-
-        Blocks are shared out to the cores, and added in their order: the
-        result does not depend on the number of cores.
-        """
+        """Sums over blocks, in their order whatever the number of cores."""
         totals: list = []
         for values in self._values(of_block, size):
             totals = totals or [np.zeros(np.shape(v)) for v in values]
@@ -150,22 +131,6 @@ class FittingData(NamedTuple):
         )
 
 
-def single_threaded_blas() -> AbstractContextManager:
-    """While it is entered, products of matrices stay on their thread.
-
-    Blocks are shared out to the cores already. Threads that BLAS adds wait
-    for each other by spinning, which takes far longer where another process
-    has one of the cores.
-    """
-    return _libraries().limit(limits=1, user_api="blas")
-
-
-@functools.cache
-def _libraries() -> ThreadpoolController:
-    # To look for them takes milliseconds; that of NumPy is there by now.
-    return ThreadpoolController()
-
-
 def read_samples(
     labels: Any,
     logits: Any,
@@ -191,10 +156,7 @@ def read_samples(
 def read_batches(
     batches: Iterable, ignore_class: int | None = None
 ) -> FittingData:
-    """All batches of `(labels, logits)` or `(labels, logits, weights)`.
-
-    Only what counts is kept, once, in arrays that grow in place.
-    """
+    """All batches of `(labels, logits)` or `(labels, logits, weights)`."""
     if not isinstance(batches, Iterable) or isinstance(batches, np.ndarray):
         raise type_error(
             "`logits` must be given, or `labels` be batches of (labels, "

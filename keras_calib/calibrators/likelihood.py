@@ -11,10 +11,7 @@ __all__ = ["nll_and_residuals", "warn_if_separated", "warn_not_converged"]
 def nll_and_residuals(
     scaled: np.ndarray, block: FittingData
 ) -> tuple[float, np.ndarray]:
-    """The summed NLL of a block and its gradient w_n (p_n - y_n) by the logits.
-
-    `scaled` are calibrated logits `(n, num_classes)`, which are overwritten.
-    """
+    """The summed NLL of a block and its gradient by the logits, overwritten."""
     scaled -= scaled.max(axis=-1, keepdims=True)
     rows = np.arange(len(scaled))
     hard = block.labels.ndim == 1
@@ -52,8 +49,7 @@ def warn_if_separated(
 ) -> None:
     """Warns if a fit of mean NLL `loss` puts every sample on the right side.
 
-    Then larger parameters are always better, and there is no optimum; else one
-    sample costs log 2 at least. Labels that are not one-hot have an optimum.
+    Else one sample costs log 2 at least. Soft labels have an optimum.
     """
     least = 1.0 / len(labels)
     if weight is not None:

@@ -20,19 +20,13 @@ _BLOCK = 2**18
 
 
 class OneVsRest(Calibrator):
-    """Abstract: calibrates the probability of each class by itself.
+    """Abstract: calibrates each class against the rest, then renormalises.
 
-    Probabilities q_k of the binary calibrators are renormalised; where all
-    of them are 0 every class is as likely. Two classes are one binary
-    problem: that of the second.
+    Two classes are one binary problem: that of the second.
     """
 
     def columns(self, samples: FittingData) -> Iterator[tuple]:
-        """The binary problem of each class: `(values, labels, weight)`, `(n,)`.
-
-        Values are what `features` makes of the logits, float32 as in
-        `call`; labels in [0, 1]; weights, or None.
-        """
+        """The values, labels and weights of each binary problem, `(n,)`."""
         count = samples.num_classes
         rows, weight = len(samples.logits), samples.weight
         if samples.valid is not None:

@@ -115,8 +115,7 @@ class TemperatureScaling(Calibrator):
         if grid is None:
             value = optimal_temperature(samples, self.objective)
         else:
-            errors = _errors if self.objective == "ece" else _losses
-            values = errors(samples, grid, self.objective)
+            values = _scores(samples, grid, self.objective)
             value = grid[int(np.argmin(values))]
         self.set_fitted(temperature=value)
 
@@ -128,11 +127,7 @@ class TemperatureScaling(Calibrator):
 
 
 def optimal_temperature(samples: FittingData, objective: str = "nll") -> float:
-    """The temperature of the least NLL or MSE; 1 if every logit is equal.
-
-    Warns and takes an end of the search if there is no optimum within a factor
-    of 10,000 of the differences of the logits, as if every prediction is right.
-    """
+    """The temperature of the least NLL or MSE; 1 if every logit is equal."""
     few = samples.subsampled(_FEW)
     low, high = _range(few)
     if low == high:
@@ -157,8 +152,8 @@ def optimal_temperature(samples: FittingData, objective: str = "nll") -> float:
 def _range(samples: FittingData) -> tuple[float, float]:
     """Where 1/T is looked for; 1 and 1 if all logits of a sample are equal.
 
-    From the largest differences of logits, and from the usual lead of the
-    first class: one that is ruled out by a logit of -1e9 changes no optimum.
+    From the usual lead of the first class, as one that is ruled out by a logit
+    of -1e9 changes no optimum.
     """
     leads = []
 
@@ -214,12 +209,12 @@ def _least_mse(
     """1/T: the minimum near the best of a coarse grid, as it is not convex."""
 
     def value(log_beta):
-        return _losses(samples, [math.exp(-log_beta)], "mse")[0]
+        return _scores(samples, [math.exp(-log_beta)], "mse")[0]
 
     grid = start * 2.0 ** np.arange(-_OCTAVES, _OCTAVES + 1)
     inside = (grid > low) & (grid < high)
     grid = np.concatenate([[low], grid[inside], [high]])
-    values = _losses(samples, 1.0 / grid, "mse")
+    values = _scores(samples, 1.0 / grid, "mse")
     best = int(np.argmin(values))
     for end in (0, -1):
         if values[end] <= values[best]:
@@ -239,11 +234,7 @@ def _shifted(block: FittingData) -> np.ndarray:
 
 
 def _slopes(samples: FittingData, beta: float) -> tuple[float, float]:
-    """First and second derivative of the summed NLL by 1/T.
-
-    d/d beta = sum_n w_n (E_p[z] - z_y), d2/d beta2 = sum_n w_n Var_p[z],
-    p = softmax(beta z).
-    """
+    """First and second derivative of the summed NLL by 1/T."""
 
     def of_block(block):
         z = _shifted(block)
@@ -265,48 +256,30 @@ def _slopes(samples: FittingData, beta: float) -> tuple[float, float]:
     return float(first), float(second)
 
 
-def _losses(
+def _scores(
     samples: FittingData, temperatures: Sequence[float], objective: str
 ) -> np.ndarray:
-    """NLL, or MSE over samples and classes, at each temperature."""
+    """NLL, MSE over samples and classes, or ECE, at each temperature."""
     losses = log_losses if objective == "nll" else brier_losses
 
-    def of_block(block):
-        z, weight = _shifted(block), block.weights()
-        values = [
-            weight @ losses(block.labels, z / t, from_logits=True)
-            for t in temperatures
-        ]
-        return np.array(values), weight.sum()
-
-    total, weight = samples.sums(of_block)
-    scale = samples.num_classes if objective == "mse" else 1.0
-    return total / (weight * scale)
-
-
-def _errors(
-    samples: FittingData, temperatures: Sequence[float], _: str
-) -> list[float]:
-    """ECE at each temperature."""
+    def sums_of(z, block):
+        if objective == "ece":
+            confidence = 1.0 / np.exp(z).sum(axis=-1)
+            correct = ~is_wrong(z, hard_labels(block.labels))
+            index = bin_index(confidence, _ECE_BINS)
+            return bin_sums(confidence, correct, index, _ECE_BINS, block.weight)
+        weight = block.weights()
+        return weight @ losses(block.labels, z, from_logits=True), weight.sum()
 
     def of_block(block):
         z = _shifted(block)
-        scaled = np.empty_like(z)
-        # The predicted class is the same at every temperature.
-        correct = ~is_wrong(z, hard_labels(block.labels))
-        sums = []
-        for t in temperatures:
-            np.divide(z, t, out=scaled)
-            np.exp(scaled, out=scaled)
-            confidence = 1.0 / scaled.sum(axis=-1)
-            index = bin_index(confidence, _ECE_BINS)
-            sums.append(
-                bin_sums(confidence, correct, index, _ECE_BINS, block.weight)
-            )
-        return tuple(np.stack(part) for part in zip(*sums, strict=True))
+        parts = [sums_of(z / t, block) for t in temperatures]
+        return tuple(np.stack(part) for part in zip(*parts, strict=True))
 
-    parts = samples.sums(of_block)
-    return [
-        float(calibration_error(BinSums(*(part[i] for part in parts))))
-        for i in range(len(temperatures))
-    ]
+    sums = samples.sums(of_block)
+    if objective == "ece":
+        bins = [BinSums(*parts) for parts in zip(*sums, strict=True)]
+        return np.array([calibration_error(x) for x in bins])
+    loss, weight = sums
+    scale = samples.num_classes if objective == "mse" else 1.0
+    return loss / (weight * scale)

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import keras_mask
+from keras_calib.inputs import rows
 from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.options import ReadOptions
@@ -17,12 +18,6 @@ from keras_calib.inputs.readers import split_objectness
 from keras_calib.inputs.readers import standardize_labels
 from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.inputs.readers import valid_labels_mask
-from keras_calib.inputs.rows import check_no_nan
-from keras_calib.inputs.rows import check_no_probabilities
-from keras_calib.inputs.rows import check_row_sums
-from keras_calib.inputs.rows import sums_to_1
-from keras_calib.inputs.rows import warn_of_probabilities
-from keras_calib.inputs.rows import without_harm
 from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import check_probabilities
 from keras_calib.inputs.values import has_values
@@ -42,40 +37,20 @@ __all__ = [
 
 
 class Batch(NamedTuple):
-    """Labels, predictions and weights: what everything after the door uses.
+    """Labels, predictions and weights: what everything after the door uses."""
 
-    Attributes:
-        labels: Class ids, int32, or soft labels with a last axis of classes.
-        outputs: Logits or probabilities, of the classes on the last axis.
-        from_logits: Which of the two `outputs` are.
-        weight: Weights, or None where every sample counts 1.
-        mask: Where samples count, bool, or None for everywhere.
-        objectness: The share of the image that the object covers, or None.
-        label_mask: Where labels can be (an id in range, a row that sums to
-            1), bool, or None where nothing asked.
-    """
-
-    labels: Any
-    outputs: Any
+    labels: Any  # int32 ids, or soft rows with the classes last
+    outputs: Any  # logits or probabilities, classes last
     from_logits: bool
-    weight: Any = None
-    mask: Any = None
-    objectness: Any = None
-    label_mask: Any = None
-
-    def counted(self) -> Any:
-        """Where samples count by mask and by weight, or None."""
-        has_weight = None if self.weight is None else self.weight > 0
-        return both(self.mask, has_weight)
+    weight: Any = None  # None where all weigh 1
+    mask: Any = None  # where samples count; None for everywhere
+    objectness: Any = None  # share of the image that the object covers
+    label_mask: Any = None  # where labels can be; None where nothing asked
 
     def with_logits(
         self, dtype: str, rules: list[Rule], hard: bool = False
     ) -> "Batch":
-        """As losses take it: logits, and labels as constant soft rows.
-
-        In compiled code `label_mask` is also False where probabilities do not
-        sum to 1. `hard` asks for one-hot rows of labels.
-        """
+        """As losses take it: logits, and labels as constant soft rows."""
         logits = self.outputs
         num_classes = logits.shape[-1]
         label_mask = valid_labels_mask(
@@ -83,7 +58,7 @@ class Batch(NamedTuple):
         )
         if not self.from_logits:
             if not has_values(logits):
-                label_mask = ops.logical_and(label_mask, sums_to_1(logits))
+                label_mask = ops.logical_and(label_mask, rows.sums_to_1(logits))
             logits = to_logits(logits)
         logits = ops.cast(logits, dtype)
         if self.mask is not None:
@@ -91,10 +66,14 @@ class Batch(NamedTuple):
             shown = ops.expand_dims(self.mask, -1)
             logits = ops.where(shown, logits, ops.zeros_like(logits))
         labels = soft_labels(self.labels, num_classes, dtype)
+        weight = self.weight
+        if weight is not None:
+            weight = ops.cast(weight, dtype)
         return self._replace(
             labels=ops.stop_gradient(labels),
             outputs=logits,
             from_logits=True,
+            weight=weight,
             label_mask=label_mask,
         )
 
@@ -110,9 +89,8 @@ def standardize(
 ) -> Batch:
     """One batch of a loss or metric `(batch, ...)`, read once.
 
-    Its mask combines that of Keras and the ignored class. `rules` takes the
-    rules of values, for the caller to `enforce`. With `skip_weightless`,
-    samples of weight 0 may hold anything.
+    `rules` takes the rules of values, for the caller to `enforce`. With
+    `skip_weightless`, samples of weight 0 may hold anything.
     """
     given = y_pred
     y_pred = ops.convert_to_tensor(as_numbers(y_pred, "y_pred"))
@@ -171,25 +149,12 @@ def standardize_arrays(
     drop: bool = True,
     refuse_probabilities: bool = False,
 ) -> Batch:
-    """Whole data sets as NumPy arrays in the precision they have.
+    """Whole data sets as flat NumPy rows in the precision they have.
 
-    Half precision becomes float32. Raises ValueError also if no sample counts,
-    or an output is NaN or, of logits, infinite.
-
-    Args:
-        labels: Labels as in `standardize_labels`.
-        outputs: `(batch, ..., num_classes)` or `(batch, ..., 1)`.
-        from_logits: Whether `outputs` are logits.
-        sample_weight: As in `standardize_weights`, or None.
-        ignore_class: Class id that does not count, or None.
-        name: What the caller calls `outputs`, for errors.
-        drop: Whether rows of the ignored class are dropped, which copies the
-            others; if not, `mask` says where they are.
-        refuse_probabilities: Whether logits that look like probabilities
-            raise, instead of a warning.
-
-    Returns:
-        Flat rows `(n, num_classes)`; labels int64 ids or float soft labels.
+    Half precision becomes float32, ids int64. `drop` leaves out rows of the
+    ignored class, which copies the others; if not, `mask` says where they are.
+    `refuse_probabilities` raises of logits that look like probabilities,
+    instead of a warning. `name` is what the caller calls `outputs`.
     """
     check_reading(-1, ignore_class, from_logits)
     labels, outputs = as_array(labels, "labels"), as_array(outputs, name)
@@ -213,22 +178,22 @@ def standardize_arrays(
         valid = to_numpy(valid).reshape(-1)
         counts = valid if counts is None else counts & valid
     outputs = outputs.reshape(-1, outputs.shape[-1])
-    outputs = without_harm(outputs, counts, from_logits)
+    outputs = rows.without_harm(outputs, counts, from_logits)
     if len(read.shape) > len(lead):
         # float64 labels are float32 tensors on JAX.
         read = labels if labels.shape == read.shape else to_numpy(read)
         read = read.reshape(-1, read.shape[-1])
-        read = without_harm(read, counts, False)
+        read = rows.without_harm(read, counts, False)
     else:
         read = to_numpy(read, "int64").reshape(-1)
-    check_no_nan(outputs, from_logits, name)
+    rows.check_no_nan(outputs, from_logits, name)
     if not from_logits:
         check_probabilities(outputs, name)
-        check_row_sums(outputs, name, counts)
+        rows.check_row_sums(outputs, name, counts)
     elif refuse_probabilities:
-        check_no_probabilities(outputs, name)
+        rows.check_no_probabilities(outputs, name)
     else:
-        warn_of_probabilities(outputs, name)
+        rows.warn_of_probabilities(outputs, name)
     if outputs.shape[-1] == 1:
         other = np.zeros_like(outputs) if from_logits else 1 - outputs
         outputs = np.concatenate([other, outputs], axis=-1)

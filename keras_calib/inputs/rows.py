@@ -4,7 +4,6 @@ While a graph is traced there are no values; then these pass.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,22 +14,21 @@ from keras_calib.backend.errors import warn
 from keras_calib.backend.traced import made_by
 from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.inputs.values import Rule
+from keras_calib.inputs.values import as_check
 from keras_calib.inputs.values import check_probabilities
 from keras_calib.inputs.values import in_unit_interval
 from keras_calib.inputs.values import is_made_up
 from keras_calib.inputs.values import located
-from keras_calib.inputs.values import require
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import value_if_eager
 
 __all__ = [
     "as_logits_message",
+    "check_logits",
     "check_no_nan",
     "check_no_probabilities",
     "check_row_sums",
-    "logits_rule",
     "resembles_probabilities",
-    "row_sums_rule",
     "sums_to_1",
     "usable_outputs",
     "warn_by_operation",
@@ -62,7 +60,8 @@ def check_no_nan(outputs: np.ndarray, from_logits: bool, name: str) -> None:
         )
 
 
-def row_sums_rule(probs: Any, name: str, mask: Any = None) -> Rule:
+@as_check
+def check_row_sums(probs: Any, name: str, mask: Any = None) -> Rule:
     """Rows of probabilities must sum to 1 where they count; NaN passes."""
     xp = array_namespace(probs)
     if probs.shape[-1] == 1:
@@ -89,9 +88,6 @@ def row_sums_rule(probs: Any, name: str, mask: Any = None) -> Rule:
     return Rule(xp.logical_not(xp.any(far)), fail)
 
 
-check_row_sums = partial(require, row_sums_rule)
-
-
 def sums_to_1(probs: Any) -> Any:
     """Where rows sum to 1, bool `(...)`; everywhere for one class (either)."""
     if probs.shape[-1] == 1:
@@ -101,10 +97,7 @@ def sums_to_1(probs: Any) -> Any:
 
 
 def usable_outputs(outputs: Any, from_logits: bool) -> Any:
-    """Where rows `(n, num_classes)` are predictions, bool (array-agnostic).
-
-    A logit may be -inf, which rules a class out, but not all of a row.
-    """
+    """Where rows are predictions: a logit may be -inf, not NaN (either)."""
     xp = array_namespace(outputs)
     if not from_logits:
         inside = xp.all(in_unit_interval(outputs), axis=-1)
@@ -119,12 +112,7 @@ def usable_outputs(outputs: Any, from_logits: bool) -> Any:
 
 
 def resembles_probabilities(logits: Any) -> Any:
-    """Whether rows given as logits are probabilities (array-agnostic).
-
-    A few of the rows `(n, num_classes)` tell: no network returns logits that
-    sum to 1. One row, rows of whole numbers, and one channel z as `[0, z]`,
-    tell nothing.
-    """
+    """Whether logits `(n, num_classes)` are probabilities (array-agnostic)."""
     xp = array_namespace(logits)
     rows = _few(logits)
     if rows.shape[-1] == 1 or rows.shape[0] in (0, 1):
@@ -141,10 +129,7 @@ def resembles_probabilities(logits: Any) -> Any:
 
 
 def check_no_probabilities(logits: np.ndarray, name: str) -> None:
-    """Raises ValueError if logits are rows of probabilities.
-
-    What a fit made of probabilities would look like any other.
-    """
+    """Raises of probabilities: a fit of them would look like any other."""
     rows = logits.reshape(-1, logits.shape[-1])
     if resembles_probabilities(rows):
         raise value_error(
@@ -161,11 +146,9 @@ def warn_of_probabilities(logits: np.ndarray, name: str) -> None:
         warn(as_logits_message(name))
 
 
-def logits_rule(logits: Any, name: str, seen: Callable[[], None]) -> Rule:
-    """Logits must not look like probabilities, which is warned of.
-
-    `seen` is called once the values have told what they are.
-    """
+@as_check
+def check_logits(logits: Any, name: str, seen: Callable[[], None]) -> Rule:
+    """Warns of probabilities; `seen` is called once values have told."""
     xp = array_namespace(logits)
     rows = _few(xp.reshape(logits, (-1, logits.shape[-1])))
     # Whole numbers tell nothing: they may be logits or one-hot rows.
@@ -187,10 +170,7 @@ def as_logits_message(name: str) -> str:
 
 
 def warn_by_operation(outputs: Any, name: str, from_logits: bool) -> bool:
-    """Whether it warned of traced outputs that are not as `from_logits` says.
-
-    On TensorFlow the graph shows a layer without a softmax, or a softmax.
-    """
+    """Whether the operation of a traced tensor belied `from_logits`: warns."""
     kind = made_by(outputs)
     if kind != ("softmax" if from_logits else "layer"):
         return False
@@ -221,10 +201,7 @@ def without_harm(
 
 
 def _few(rows: Any) -> Any:
-    """At most 100 rows from all over `(n, num_classes)` (array-agnostic).
-
-    Not the first: the pixels of one edge of an image may all be alike.
-    """
+    """At most 100 rows from all over: edges of images may be alike (either)."""
     count = rows.shape[0]
     if count is None:
         count = ops.shape(rows)[0]

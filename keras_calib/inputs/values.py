@@ -3,8 +3,8 @@
 While a graph is traced there are no values; then the rules pass.
 """
 
+import functools
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 from typing import NamedTuple
 
@@ -22,26 +22,22 @@ from keras_calib.numerics.arrays import value_if_eager
 __all__ = [
     "Rule",
     "SUM_TOLERANCE",
+    "as_check",
     "check_ids",
     "check_objectness",
+    "check_one_hot",
     "check_probabilities",
+    "check_second_class",
     "check_soft_labels",
+    "check_weight_scale",
+    "check_weights",
     "enforce",
     "has_values",
-    "ids_rule",
     "in_unit_interval",
     "is_integer",
     "is_made_up",
     "located",
-    "objectness_rule",
-    "one_hot_rule",
     "pairs_hint",
-    "probabilities_rule",
-    "require",
-    "second_class_rule",
-    "soft_labels_rule",
-    "weight_scale_rule",
-    "weights_rule",
 ]
 
 # How far a row of labels may be from summing to 1 (half precision).
@@ -52,12 +48,7 @@ _WEIGHT_SCALE = (1e-3, 1e4)
 
 
 class Rule(NamedTuple):
-    """A rule of values.
-
-    Attributes:
-        holds: Whether it does, a bool scalar (array-agnostic).
-        fail: What to do if it does not: looks closer, and raises or warns.
-    """
+    """What must hold, a bool scalar, and what raises or warns if not."""
 
     holds: Any
     fail: Callable[[], None]
@@ -81,23 +72,21 @@ def enforce(rules: list[Rule]) -> None:
             rule.fail()
 
 
-def require(
-    rule: Callable[..., Rule],
-    x: Any,
-    *args: Any,
-    rules: list[Rule] | None = None,
-) -> None:
-    """Applies a rule to an array whose values can be looked at.
+def as_check(rule: Callable[..., Rule]) -> Callable[..., None]:
+    """Makes `check(x, *args, rules=None)` of a rule of arrays."""
 
-    It goes to `rules`, for `enforce` with others; None to look now.
-    """
-    if rules is None and _has_values(x):
-        enforce([rule(x, *args)])
-    elif rules is not None and has_values(x):
-        rules.append(rule(x, *args))
+    @functools.wraps(rule)
+    def check(x: Any, *args: Any, rules: list[Rule] | None = None) -> None:
+        if rules is None and _has_values(x):
+            enforce([rule(x, *args)])
+        elif rules is not None and has_values(x):
+            rules.append(rule(x, *args))
+
+    return check
 
 
-def ids_rule(ids: Any, num_classes: int, name: str) -> Rule:
+@as_check
+def check_ids(ids: Any, num_classes: int, name: str) -> Rule:
     """Class ids must be whole and in `[0, num_classes)`."""
     xp = array_namespace(ids)
     right = xp.logical_and(ids >= 0, ids < num_classes)
@@ -108,14 +97,16 @@ def ids_rule(ids: Any, num_classes: int, name: str) -> Rule:
     return _told_by_extremes(rule, right, ids)
 
 
-def second_class_rule(labels: Any, name: str) -> Rule:
+@as_check
+def check_second_class(labels: Any, name: str) -> Rule:
     """Labels of binary outputs must lie in [0, 1]."""
     right = ops.logical_and(labels >= 0, labels <= 1)
     rule = f"`{name}` must lie in [0, 1] for binary outputs"
     return _told_by_extremes(rule, right, labels)
 
 
-def soft_labels_rule(labels: Any, name: str, mask: Any = None) -> Rule:
+@as_check
+def check_soft_labels(labels: Any, name: str, mask: Any = None) -> Rule:
     """Rows of labels must lie in [0, 1] and sum to 1 where they count."""
     near = ops.abs(ops.sum(labels, axis=-1) - 1.0) <= SUM_TOLERANCE
     right = ops.logical_and(near, ops.all(in_unit_interval(labels), axis=-1))
@@ -134,7 +125,8 @@ def soft_labels_rule(labels: Any, name: str, mask: Any = None) -> Rule:
     return Rule(rule.holds, fail)
 
 
-def one_hot_rule(distance: Any) -> Rule:
+@as_check
+def check_one_hot(distance: Any) -> Rule:
     """Rows of labels must be one-hot; `distance` is how far they are."""
 
     def fail():
@@ -147,7 +139,8 @@ def one_hot_rule(distance: Any) -> Rule:
     return Rule(ops.all(distance <= SUM_TOLERANCE), fail)
 
 
-def objectness_rule(
+@as_check
+def check_objectness(
     objectness: Any,
     rule: str = "`y_true` must hold an objectness in [0, 1] beside each "
     "class id",
@@ -156,7 +149,8 @@ def objectness_rule(
     return _told_by_extremes(rule, in_unit_interval(objectness), objectness)
 
 
-def probabilities_rule(probs: Any, name: str, mask: Any = None) -> Rule:
+@as_check
+def check_probabilities(probs: Any, name: str, mask: Any = None) -> Rule:
     """Probabilities must lie in [0, 1] in rows that count; NaN passes."""
     xp = array_namespace(probs)
     right = xp.logical_not(
@@ -173,14 +167,16 @@ def probabilities_rule(probs: Any, name: str, mask: Any = None) -> Rule:
     return _told_by_extremes(rule, right, probs, mask)
 
 
-def weights_rule(weight: Any) -> Rule:
+@as_check
+def check_weights(weight: Any) -> Rule:
     """Weights must be finite and at least 0."""
     right = ops.logical_and(weight >= 0, weight < float("inf"))
     rule = "`sample_weight` must be finite and >= 0"
     return _told_by_extremes(rule, right, weight)
 
 
-def weight_scale_rule(weight: Any) -> Rule:
+@as_check
+def check_weight_scale(weight: Any) -> Rule:
     """The largest weight must be of a size that exact sums can hold."""
     low, high = _WEIGHT_SCALE
     largest = ops.max(weight)
@@ -207,12 +203,6 @@ def _told_by_extremes(rule: str, right: Any, x: Any, mask: Any = None) -> Rule:
     if mask is not None:
         right = xp.logical_or(right, xp.logical_not(mask))
     return Rule(xp.all(right), fail)
-
-
-check_ids = partial(require, ids_rule)
-check_objectness = partial(require, objectness_rule)
-check_probabilities = partial(require, probabilities_rule)
-check_soft_labels = partial(require, soft_labels_rule)
 
 
 def is_integer(x: Any) -> bool:

@@ -8,8 +8,7 @@ from keras import ops
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.values import Rule
-from keras_calib.inputs.values import require
-from keras_calib.inputs.values import weights_rule
+from keras_calib.inputs.values import check_weights
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import shape_of
@@ -25,10 +24,7 @@ __all__ = [
 def standardize_weights(
     sample_weight: Any, lead_shape: Any, rules: list[Rule] | None = None
 ) -> Any:
-    """Weights that broadcast to the labels `(batch, ...)`.
-
-    They may be `(batch,)`, or of the shape of the labels, or that and a 1.
-    """
+    """Weights `(batch,)` or like the labels, which broadcast to the labels."""
     weight = at_least_float32(sample_weight, "sample_weight")
     lead_shape = tuple(lead_shape)
     rank = len(lead_shape)
@@ -46,7 +42,7 @@ def standardize_weights(
             "weight per sample",
             **{"sample_weight.shape": got, "labels.shape": lead_shape},
         )
-    require(weights_rule, weight, rules=rules)
+    check_weights(weight, rules=rules)
     for _ in range(rank - len(got)):
         weight = ops.expand_dims(weight, -1)
     return weight

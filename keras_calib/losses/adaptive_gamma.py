@@ -24,7 +24,7 @@ def flsd(
     *,
     gammas: Sequence[Sequence[float]] = _FLSD_53,
 ) -> Any:
-    """Focal loss with a gamma that depends on the sample.
+    """Focal loss with a gamma that depends on the sample: see `FLSD`.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.
@@ -33,9 +33,6 @@ def flsd(
 
     Returns:
         Losses `(...)`, in nats.
-
-    Reference:
-        See the class `FLSD`.
     """
 
     def choose(p):

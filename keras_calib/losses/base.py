@@ -9,11 +9,12 @@ from keras import ops
 
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.backend.replicas import sum_over_replicas
+from keras_calib.inputs.batch import both
 from keras_calib.inputs.batch import standardize
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
-from keras_calib.inputs.rows import logits_rule
-from keras_calib.inputs.rows import row_sums_rule
+from keras_calib.inputs.rows import check_logits
+from keras_calib.inputs.rows import check_row_sums
 from keras_calib.inputs.rows import warn_by_operation
 from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import enforce
@@ -44,8 +45,8 @@ class PerSampleLoss(keras.losses.Loss):
         fn: `fn(labels, logits, **hyperparameters)`, soft labels and logits
             `(..., num_classes)` to losses `(...)`.
         from_logits: Whether predictions are logits. Probabilities are taken
-            as the logits log p. Defaults to `False`, as in Keras.
-        axis: The axis of the classes. Defaults to `-1`.
+            as the logits log p.
+        axis: The axis of the classes.
         ignore_class: Class id of labels that do not count, as 255 in
             segmentation; means divide by the number of labels that do.
         reduction: As in `keras.losses.Loss`.
@@ -155,18 +156,16 @@ class PerSampleLoss(keras.losses.Loss):
         )
 
     def _reduce(self, losses, batch):
-        """The reduction, over the batch of all replicas.
+        """The reduction over all replicas, of which each returns its share.
 
-        Each returns its share, as Keras sums gradients. Keras itself takes
-        the mean of the replicas' means, another number wherever labels that
-        count, weights or examples are unevenly spread.
+        Keras takes the mean of the replicas' means: another number if uneven.
         """
         losses = ops.cast(losses, self.dtype)
         count = ops.ones_like(losses)
         if batch.mask is not None:
             count = ops.cast(batch.mask, self.dtype)
         if batch.weight is not None:
-            weight = count * ops.cast(batch.weight, self.dtype)
+            weight = count * batch.weight
             losses = losses * weight
             if self.reduction == "mean_with_sample_weight":
                 count = weight
@@ -192,10 +191,7 @@ class PerSampleLoss(keras.losses.Loss):
         }
 
     def _check_outputs(self, batch, y_pred, rules):
-        """Whether outputs are what `from_logits` says.
-
-        In eager use values tell, in a graph the operation that made them.
-        """
+        """Whether outputs are logits: by value, or by their operation."""
         if self.from_logits and self._has_seen_logits:
             return
         outputs = batch.outputs
@@ -208,9 +204,12 @@ class PerSampleLoss(keras.losses.Loss):
                     given, "y_pred", self.from_logits
                 )
         elif self.from_logits:
-            rules.append(logits_rule(outputs, "y_pred", self._see_logits))
+            check_logits(outputs, "y_pred", self._see_logits, rules=rules)
         else:
-            rules.append(row_sums_rule(outputs, "y_pred", batch.counted()))
+            counted = batch.mask
+            if batch.weight is not None:
+                counted = both(counted, batch.weight > 0)
+            check_row_sums(outputs, "y_pred", counted, rules=rules)
 
     def _see_logits(self):
         self._has_seen_logits = True

@@ -80,7 +80,7 @@ class BatchCoupledLoss(PerSampleLoss):
             mask = ops.cast(batch.mask, logits.dtype)
             weight = mask if weight is None else mask * weight
         if weight is not None:
-            weight = all_rows(ops.cast(weight, logits.dtype))
+            weight = all_rows(weight)
         statistic = self.fn(
             all_rows(labels),
             all_rows(logits),

@@ -12,7 +12,7 @@ __all__ = ["BrierLoss", "brier_loss"]
 
 
 def brier_loss(labels: Any, logits: Any) -> Any:
-    """Squared distance of the prediction to the label, per sample.
+    """Squared distance of the prediction to the label: see `BrierLoss`.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
@@ -20,9 +20,6 @@ def brier_loss(labels: Any, logits: Any) -> Any:
 
     Returns:
         Losses `(...)`, in [0, 2].
-
-    Reference:
-        See the class `BrierLoss`.
     """
 
     def closed_form(labels, parts):

@@ -9,16 +9,16 @@ from keras_calib.backend.gradients import with_gradient
 from keras_calib.inputs.checks import check_above
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.batch_coupled import BatchCoupledLoss
+from keras_calib.losses.closed_forms import correctness
 from keras_calib.losses.closed_forms import flat_rows
-from keras_calib.losses.differentiable_scores import correctness
-from keras_calib.losses.differentiable_scores import top_probability
+from keras_calib.losses.closed_forms import top_probability
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["DCA", "MDCA", "dca", "mdca"]
 
 
 def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:
-    """Mean difference of confidence and frequency over all classes.
+    """Mean difference of confidence and frequency over all classes: see `MDCA`.
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 
@@ -29,9 +29,6 @@ def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:
 
     Returns:
         A scalar in [0, 2 / num_classes]; 0 if no sample counts.
-
-    Reference:
-        See the class `MDCA`.
     """
     labels, logits, weight = flat_rows(labels, logits, sample_weight)
     share = ops.expand_dims(safe_divide(weight, ops.sum(weight)), -1)
@@ -67,7 +64,7 @@ def dca(
     huber_delta: float | None = None,
     sample_weight: Any = None,
 ) -> Any:
-    """Difference of mean confidence and accuracy.
+    """Difference of mean confidence and accuracy: see `DCA`.
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 
@@ -80,9 +77,6 @@ def dca(
 
     Returns:
         A scalar in [0, 1]; 0 if no sample counts.
-
-    Reference:
-        See the class `DCA`.
     """
     labels, logits, weight = flat_rows(labels, logits, sample_weight)
     difference = top_probability(logits) - correctness(labels, logits)
@@ -104,8 +98,8 @@ class MDCA(BatchCoupledLoss):
     gradient.
 
     Args:
-        strength: Coefficient of the term, >= 0. Defaults to `1.0`, as in the
-            paper's examples; the released script defaults to 10.
+        strength: Coefficient of the term, >= 0; 1 in the paper's examples,
+            10 by default in the released script.
         fidelity: As in `BatchCoupledLoss`. The paper's best is
             `FocalLoss(gamma=1.0, from_logits=True)`.
         **kwargs: `name` and arguments of `PerSampleLoss`.

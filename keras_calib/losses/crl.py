@@ -8,8 +8,8 @@ from keras import ops
 from keras_calib.formulas.scores import neg_entropy
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_rows
-from keras_calib.losses.differentiable_scores import probability_margin
-from keras_calib.losses.differentiable_scores import top_probability
+from keras_calib.losses.closed_forms import probability_margin
+from keras_calib.losses.closed_forms import top_probability
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least_float32
 

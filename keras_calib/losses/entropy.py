@@ -27,7 +27,7 @@ _TINY = 1e-30
 
 
 def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
-    """Divergence from the nearest label that is sure to 1 - alpha, per sample.
+    """Divergence from labels that are sure to 1 - alpha: see `LabelRelaxation`.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.
@@ -36,9 +36,6 @@ def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
 
     Returns:
         Losses `(...)`, in nats.
-
-    Reference:
-        See the class `LabelRelaxation`.
     """
     constant = _xlogx(1.0 - alpha) + _xlogx(alpha)
 
@@ -71,7 +68,7 @@ def confidence_penalty(
     class_reduction: str = "sum",
     threshold: float | None = None,
 ) -> Any:
-    """Cross entropy minus the entropy of the prediction, per sample.
+    """Cross entropy minus the prediction's entropy: see `ConfidencePenalty`.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
@@ -82,9 +79,6 @@ def confidence_penalty(
 
     Returns:
         Losses `(...)`, in nats.
-
-    Reference:
-        See the class `ConfidencePenalty`.
     """
 
     def closed_form(labels, parts):
@@ -111,7 +105,7 @@ def confidence_penalty(
 def uniformity_penalty(
     labels: Any, logits: Any, *, strength: float = 1.0
 ) -> Any:
-    """Cross entropy plus the L1 distance to the uniform distribution.
+    """Cross entropy plus the L1 distance to uniform: see `UniformityPenalty`.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
@@ -120,9 +114,6 @@ def uniformity_penalty(
 
     Returns:
         Losses `(...)`, in nats.
-
-    Reference:
-        See the class `UniformityPenalty`.
     """
 
     def closed_form(labels, parts):
@@ -155,7 +146,7 @@ class LabelRelaxation(PerSampleLoss):
 
     Args:
         alpha: Probability left to the other classes, in [0, 1]; 0 is cross
-            entropy. Defaults to `0.1`; the paper tries 0.01 to 0.4.
+            entropy. The paper tries 0.01 to 0.4.
         **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
@@ -197,7 +188,7 @@ class ConfidencePenalty(PerSampleLoss):
     threshold. It can be negative.
 
     Args:
-        beta: Coefficient of the entropy, >= 0. Defaults to `0.1`.
+        beta: Coefficient of the entropy, >= 0.
         class_reduction: `"sum"` over the classes, the paper's entropy, or
             `"mean"`, as the baseline of the MbLS and ACLS tables has it.
         threshold: Entropy in nats, >= 0, above which nothing is penalised;
@@ -249,7 +240,7 @@ class UniformityPenalty(PerSampleLoss):
     CE + strength sum_k |p_k - 1 / K|
 
     Args:
-        strength: Coefficient of the distance, >= 0. Defaults to `1.0`.
+        strength: Coefficient of the distance, >= 0.
         **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:

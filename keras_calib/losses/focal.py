@@ -26,7 +26,7 @@ _TINY = 1e-30
 
 
 def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
-    """Cross entropy that fades for well-fitted classes, per sample.
+    """Cross entropy that fades for well-fitted classes: see `FocalLoss`.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
@@ -35,9 +35,6 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
 
     Returns:
         Losses `(...)`, in nats.
-
-    Reference:
-        See the class `FocalLoss`.
     """
 
     def closed_form(labels, parts):
@@ -62,7 +59,7 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
 
 
 def inverse_focal_loss(labels: Any, logits: Any, *, gamma: float = 2.0) -> Any:
-    """Cross entropy that grows for well-fitted classes, per sample.
+    """Cross entropy that grows for well-fitted classes: see `InverseFocalLoss`.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.
@@ -71,18 +68,12 @@ def inverse_focal_loss(labels: Any, logits: Any, *, gamma: float = 2.0) -> Any:
 
     Returns:
         Losses `(...)`, in nats.
-
-    Reference:
-        See the class `InverseFocalLoss`.
     """
     return signed_focal(labels, logits, lambda p: -gamma * ops.ones_like(p))
 
 
 def signed_focal(labels: Any, logits: Any, choose: Callable) -> Any:
-    """Focal loss of hard labels with a gamma per sample, `(...)`.
-
-    As `adaptive_focal`; `choose` maps p_y `(...)` to gamma `(...)`.
-    """
+    """As `adaptive_focal`; `choose` maps p_y `(...)` to gamma `(...)`."""
 
     def closed_form(labels, parts):
         # Rounding can leave a log p of 1e-8.
@@ -121,7 +112,7 @@ class FocalLoss(PerSampleLoss):
     -sum_k labels_k (1 - p_k)^gamma log p_k
 
     Args:
-        gamma: Exponent, >= 0; 0 is cross entropy. Defaults to `3.0`.
+        gamma: Exponent, >= 0; 0 is cross entropy.
         **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
@@ -158,8 +149,8 @@ class InverseFocalLoss(PerSampleLoss):
     Labels must be hard: class ids or one-hot.
 
     Args:
-        gamma: Exponent, >= 0; 0 is cross entropy. Defaults to `2.0`, which
-            is this library's choice.
+        gamma: Exponent, >= 0; 0 is cross entropy. Its default is this
+            library's choice.
         **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:

@@ -10,9 +10,9 @@ from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_in
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.batch_coupled import BatchCoupledLoss
+from keras_calib.losses.closed_forms import correctness
 from keras_calib.losses.closed_forms import flat_rows
-from keras_calib.losses.differentiable_scores import correctness
-from keras_calib.losses.differentiable_scores import top_probability
+from keras_calib.losses.closed_forms import top_probability
 from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.arrays import running_sum
 from keras_calib.numerics.arrays import safe_divide
@@ -35,7 +35,7 @@ def mmce(
     variant: str = "unweighted",
     sample_weight: Any = None,
 ) -> Any:
-    """Maximum mean calibration error of a batch, in time N log N.
+    """Maximum mean calibration error of a batch, in time N log N: see `MMCE`.
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 
@@ -50,9 +50,6 @@ def mmce(
     Returns:
         A scalar in [0, 1], of the weighted variants in [0, sqrt(2)]; 0 if no
         sample counts.
-
-    Reference:
-        See the class `MMCE`.
     """
     labels, logits, weight = flat_rows(labels, logits, sample_weight)
     right = correctness(labels, logits)
@@ -164,8 +161,8 @@ class MMCE(BatchCoupledLoss):
 
     Args:
         strength: Coefficient of the term, >= 0.
-        kernel_width: Width of the kernel in units of probability, >= 0.01.
-            Defaults to `0.4`, as in all releases.
+        kernel_width: Width of the kernel in units of probability, >= 0.01;
+            0.4 in all releases.
         variant: Which error, as above.
         fidelity: As in `BatchCoupledLoss`.
         **kwargs: `name` and arguments of `PerSampleLoss`.

@@ -26,7 +26,7 @@ def mbls(
     strength: float = 0.1,
     class_reduction: str = "mean",
 ) -> Any:
-    """Cross entropy plus a hinge on logit distances, per sample.
+    """Cross entropy plus a hinge on logit distances: see `MbLS`.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
@@ -37,9 +37,6 @@ def mbls(
 
     Returns:
         Losses `(...)`, in nats.
-
-    Reference:
-        See the class `MbLS`.
     """
 
     def closed_form(labels, parts):
@@ -71,7 +68,7 @@ def acls(
     condition: str = "margin",
     active: Any = None,
 ) -> Any:
-    """Cross entropy plus squared hinges on logit distances, per sample.
+    """Cross entropy plus squared hinges on logit distances: see `ACLS`.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
@@ -87,9 +84,6 @@ def acls(
 
     Returns:
         Losses `(...)`, in nats.
-
-    Reference:
-        See the class `ACLS`.
     """
     through_min = reference == "min"
     penalty, rate = _penalty(smoothing, condition)
@@ -174,9 +168,9 @@ class MbLS(PerSampleLoss):
     the first of tied classes.
 
     Args:
-        margin: Distance to the largest logit that is free, >= 0. Defaults
-            to `10.0`; ACLS reports 6 for CIFAR-10.
-        strength: Coefficient of the penalty, >= 0. Defaults to `0.1`.
+        margin: Distance to the largest logit that is free, >= 0. ACLS reports
+            6 for CIFAR-10.
+        strength: Coefficient of the penalty, >= 0.
         class_reduction: `"mean"` over the classes, as released, or `"sum"`.
         **kwargs: `name` and arguments of `PerSampleLoss`.
 
@@ -225,10 +219,9 @@ class ACLS(PerSampleLoss):
     with r_k = relu(max_j z_j - z_k - margin) and positive = max_k r_k
 
     Args:
-        margin: Distance that is free, >= 0. Defaults to `10.0`; the paper
-            uses 6 for CIFAR-10.
-        lambda1: Coefficient of the predicted class, >= 0. Defaults to `0.1`.
-        lambda2: Coefficient of the other classes, >= 0. Defaults to `0.01`.
+        margin: Distance that is free, >= 0; the paper uses 6 for CIFAR-10.
+        lambda1: Coefficient of the predicted class, >= 0.
+        lambda2: Coefficient of the other classes, >= 0.
         reference: `"min"`: as above, eq. 13 with its full gradient. `"zero"`:
             the released code, with positive = relu(max_j z_j - margin), once
             for each class tied at the maximum, and a constant maximum in r_k.
@@ -321,10 +314,7 @@ class ACLS(PerSampleLoss):
 
 
 def with_penalty_mask(labels: Any, logits: Any, active: Any) -> Any:
-    """Labels for `ACLS(condition="ranking")`: the factor as the last column.
-
-    Float32, which holds class ids below 2^24.
-    """
+    """Labels for `ACLS(condition="ranking")`: the factor as the last column."""
     labels = ops.cast(labels, "float32")
     if len(labels.shape) < len(logits.shape):
         labels = ops.expand_dims(labels, -1)

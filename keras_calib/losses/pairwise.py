@@ -15,7 +15,7 @@ __all__ = ["CPC", "cpc"]
 def cpc(
     labels: Any, logits: Any, *, lambda1: float = 0.1, lambda2: float = 1.0
 ) -> Any:
-    """Cross entropy plus constraints on pairs of classes, per sample.
+    """Cross entropy plus constraints on pairs of classes: see `CPC`.
 
     Memory is that of a few copies of the logits.
 
@@ -27,9 +27,6 @@ def cpc(
 
     Returns:
         Losses `(...)`, in nats.
-
-    Reference:
-        See the class `CPC`.
     """
 
     def closed_form(labels, parts):
@@ -120,10 +117,9 @@ class CPC(PerSampleLoss):
 
     Args:
         lambda1: Coefficient of the binary discrimination constraints, >= 0.
-            Defaults to `0.1`.
-        lambda2: Coefficient of the binary exclusion constraints, >= 0.
-            Defaults to `1.0`. Their cost grows with the square of the number
-            of classes; 0 leaves them out.
+        lambda2: Coefficient of the binary exclusion constraints, >= 0. Their
+            cost grows with the square of the number of classes; 0 leaves them
+            out.
         **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:

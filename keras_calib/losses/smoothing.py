@@ -44,7 +44,7 @@ def cross_entropy(labels: Any, logits: Any) -> Any:
 def label_smoothing(
     labels: Any, logits: Any, *, alpha: float = 0.1, spread: str = "all"
 ) -> Any:
-    """Cross entropy with smoothed labels, per sample.
+    """Cross entropy with smoothed labels: see `LabelSmoothing`.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
@@ -54,9 +54,6 @@ def label_smoothing(
 
     Returns:
         Losses `(...)`, in nats.
-
-    Reference:
-        See the class `LabelSmoothing`.
     """
     logits = at_least_float32(logits)
     labels = labels_like(labels, logits)
@@ -73,7 +70,7 @@ def adaptive_label_smoothing(
     floor: str | None = None,
     context: Any = None,
 ) -> Any:
-    """Cross entropy with labels smoothed by objectness, per sample.
+    """Cross entropy with targets by objectness: see `AdaptiveLabelSmoothing`.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.
@@ -87,9 +84,6 @@ def adaptive_label_smoothing(
 
     Returns:
         Losses `(...)`, in nats.
-
-    Reference:
-        See the class `AdaptiveLabelSmoothing`.
     """
     logits = at_least_float32(logits)
     targets = objectness_targets(
@@ -146,8 +140,7 @@ class LabelSmoothing(PerSampleLoss):
 
     Args:
         alpha: Share of the label that is moved, at most 1. Negative values
-            sharpen the label. Defaults to `0.1`; the MbLS and ACLS tables
-            use 0.05.
+            sharpen the label. The MbLS and ACLS tables use 0.05.
         spread: `"all"` or `"others"`.
         **kwargs: `name` and arguments of `PerSampleLoss`.
 
@@ -199,7 +192,7 @@ class AdaptiveLabelSmoothing(PerSampleLoss):
 
     Args:
         beta: How much of the smoothing is taken, in [0, 1]; 0 is cross
-            entropy. Defaults to `1.0`; the paper also tries 0.75 and lower.
+            entropy. The paper also tries 0.75 and lower.
         floor: None, or `"uniform"`, which caps alpha at (K - 1) / K: no
             class is asked to be likelier than the true one.
         **kwargs: `name` and arguments of `PerSampleLoss`.

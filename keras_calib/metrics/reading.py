@@ -16,12 +16,12 @@ from keras_calib.inputs.rows import check_row_sums
 from keras_calib.inputs.rows import resembles_probabilities
 from keras_calib.inputs.rows import usable_outputs
 from keras_calib.inputs.values import Rule
+from keras_calib.inputs.values import check_weight_scale
 from keras_calib.inputs.values import enforce
 from keras_calib.inputs.values import has_values
 from keras_calib.inputs.values import in_unit_interval
 from keras_calib.inputs.values import is_made_up
 from keras_calib.inputs.values import located
-from keras_calib.inputs.values import weight_scale_rule
 from keras_calib.inputs.weights import standardize_weights
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
@@ -191,7 +191,7 @@ def _resolve_mask(
         )
         if weight is not None:
             shown = ops.where(both(counted_by_user, good), weight, 0.0)
-            rules.append(weight_scale_rule(shown))
+            check_weight_scale(shown, rules=rules)
         enforce(rules)
         # What passed the judge counts.
         finite_mask = ops.logical_or(finite_mask, invalid_mask)

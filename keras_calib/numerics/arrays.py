@@ -52,12 +52,7 @@ def to_numpy(x: Any, dtype: Any = None) -> np.ndarray:
 
 
 def as_numbers(x: Any, name: str) -> Any:
-    """A NumPy array or tensor of real numbers, of anything array-like.
-
-    Arrays and tensors pass as they are. Variables become tensors; lists, and
-    what has `__array__`, such as the columns of pandas, NumPy arrays. Raises
-    TypeError if it is masked, ragged, complex, or not of numbers.
-    """
+    """A NumPy array or tensor of real numbers, of anything array-like."""
     if backend.is_keras_tensor(x):
         return x
     if ops.is_tensor(x) or isinstance(x, keras.Variable):
@@ -99,10 +94,7 @@ def value_if_eager(x: Any) -> np.ndarray | None:
 
 
 def at_least_float32(x: Any, name: str = "logits") -> Any:
-    """Casts integers and half precision to float32; keeps float32 and 64.
-
-    Lists become what Keras makes of them.
-    """
+    """A tensor of float32 or 64; lists become what Keras makes of them."""
     listed = isinstance(x, list | tuple)
     x = as_numbers(x, name)
     if listed and array_namespace(x) is np:
@@ -137,11 +129,7 @@ def at_least(x: Any, bound: float) -> Any:
 
 
 def running_sum(x: Any) -> Any:
-    """Sums over the first axis so far, `(n, columns)` (array-agnostic).
-
-    By blocks, whose sums are summed in turn: rounding errors grow with the
-    root of n, not with n.
-    """
+    """Sums over the first axis so far `(n, columns)`, by blocks (either)."""
     xp = array_namespace(x)
     count = xp.shape(x)[0]
     rest = xp.zeros((-count % _BLOCK, x.shape[1]), dtype=x.dtype)
@@ -177,10 +165,7 @@ def sum_products(x: Any, y: Any) -> Any:
 
 
 def sum_slices(x: Any, ends: np.ndarray) -> Any:
-    """Sums `(num_slices,)` over slices that lie side by side (array-agnostic).
-
-    `ends` says where each slice of x `(n,)` starts, and at last n, ascending.
-    """
+    """Sums of x `(n,)` over slices side by side, by ascending ends (either)."""
     xp = array_namespace(x)
     if xp is ops and backend.backend() != "jax":
         places = np.arange(x.shape[-1])
@@ -217,10 +202,7 @@ def fits(shape: tuple, expected: tuple) -> bool:
 
 
 def check_numbers(name: str, x: Any, of_part: bool = False) -> None:
-    """Raises TypeError unless an array or tensor holds plain real numbers.
-
-    With `of_part` it may be anything but masked.
-    """
+    """Raises TypeError unless an array holds real numbers."""
     kind = type(x).__name__
     if isinstance(x, np.ma.MaskedArray):
         raise type_error(
@@ -235,12 +217,7 @@ def check_numbers(name: str, x: Any, of_part: bool = False) -> None:
     is_ragged = kind == "RaggedTensor"
     if not is_ragged and _REAL.fullmatch(dtype.rpartition(".")[-1]):
         return
-    if is_ragged or dtype == "object":
-        rule = "must be an array of numbers, not ragged or of objects"
-    elif "complex" in dtype:
-        rule = "must hold real numbers, not complex ones"
-    else:
-        rule = "must hold numbers, not strings or other things"
-        if "label" in name or "true" in name:
-            rule += ": map names to class ids, from 0 on"
-    raise type_error(f"`{name}` {rule}", type=kind, dtype=dtype)
+    rule = f"`{name}` must hold real numbers, not complex, ragged or others"
+    if "label" in name or "true" in name:
+        rule += "; map names to class ids, from 0 on"
+    raise type_error(rule, type=kind, dtype=dtype)

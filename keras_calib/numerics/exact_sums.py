@@ -82,10 +82,7 @@ def limbs_from_counts(counts: Any) -> Any:
 
 
 def power_of_two_above(values: Any) -> Any:
-    """The smallest power of two >= the largest value, at least 2^-60.
-
-    Over the last axis: a scalar of `(n,)`, `(m,)` of `(m, n)`.
-    """
+    """The smallest power of two >= the largest of a row, at least 2^-60."""
     powers = ops.convert_to_tensor(_POWERS.astype("float32"))
     largest = ops.max(values, axis=-1, keepdims=True)
     below = ops.sum(ops.cast(powers < largest, "int32"), axis=-1)
@@ -103,19 +100,11 @@ def sum_by_key(
 ) -> Any:
     """Limbs `(3, num_keys)` of the sum of `values` over each key.
 
-    Each value is rounded once, to `scale * 2^(-8 num_digits)`; the sum of
-    the rounded values is exact.
-
     Derivation: docs/derivations.md, 'Exact sums'.
 
-    Args:
-        values: float32 `(n,)` in `[0, scale]`; n at most 2 `MAX_BATCH`.
-        keys: int32 `(n,)` in `[0, num_keys]`; key `num_keys` is dropped.
-        num_keys: Number of keys kept.
-        scale: A scalar tensor, a power of two >= the largest value; None
-            stands for 1.
-        num_digits: Base-256 digits kept of each value: 4, or with scale 1 all
-            that float32 holds of values from 0.5 to 1, 3.
+    Values are in `[0, scale]`, a power of two, and each is rounded once, to
+    `num_digits` base-256 digits. None stands for scale 1 and the three digits
+    of float32. Key `num_keys` is dropped; n is at most 2 `MAX_BATCH`.
     """
     num_digits = num_digits or (3 if scale is None else 4)
     digits = _digits(values if scale is None else values / scale, num_digits)
@@ -125,10 +114,7 @@ def sum_by_key(
 
 
 def sum_rows(values: Any) -> Any:
-    """Limbs `(3, m)` of the sums of rows `(m, n)`, float32 and >= 0.
-
-    Each value is rounded once, as above; n at most 2 `MAX_BATCH`.
-    """
+    """Limbs `(3, m)` of the sums of rows `(m, n)`, >= 0, as `sum_by_key`."""
     # The sum saturates with one such value.
     values = ops.minimum(values, float(_POWERS[-1]))
     scale = power_of_two_above(values)
@@ -140,10 +126,7 @@ def sum_rows(values: Any) -> Any:
 
 
 def column_digits(values: Any) -> Any:
-    """Integer sums `(2, columns)` of the two base-4096 digits of columns.
-
-    Of float32 values `(n, columns)` in [0, 1]; n at most 2^18 where known.
-    """
+    """Integer sums `(2, columns)` of base-4096 digits of values in [0, 1]."""
     digits = _wide_digits(values)
     if values.shape[0] is None:
         digits = [ops.cast(digit, "int64") for digit in digits]
@@ -175,13 +158,11 @@ def to_float(limbs: Any, dtype: str = "float32") -> Any:
 
 
 def sum_before(limbs: Any) -> Any:
-    """Sum of all earlier cells along the last axis (array-agnostic).
+    """Sum of all earlier cells of limbs along the last axis (array-agnostic).
 
     Derivation: docs/derivations.md, 'Exact sums'.
 
-    A float32 running sum would lose the small cells behind large ones: it is
-    made in float64 or, where there is none, in integers of 12 bits. Limbs
-    `(3, ..., n)` may be sums of a few; n below 2^19.
+    In float64 or, where there is none, in integers of 12 bits; n below 2^19.
     """
     xp = array_namespace(limbs)
     if xp is ops and backend.backend() == "jax":
@@ -236,25 +217,19 @@ def _units(num_digits: int, base_bits: int = 8) -> Any:
 
 
 def _integer_sum(values: Any, keys: Any, num_keys: int) -> Any:
-    """Sums of int32 values over each key; int64 where int32 could overflow.
-
-    That is where a compiled batch has no fixed size, which only TensorFlow
-    knows: its callers cannot cut it into blocks of `MAX_BATCH`.
-    """
+    """Sums of int32 values over each key; int64 where n is not known."""
     if backend.backend() == "torch":
         # Its segment_sum adds in float32, whatever the dtype.
         sums = ops.bincount(keys, weights=values, minlength=num_keys + 1)
         return ops.cast(sums[:num_keys], "int32")
     if values.shape[0] is None:
+        # On TensorFlow alone: callers cannot cut it into blocks of MAX_BATCH.
         values = ops.cast(values, "int64")
     return ops.segment_sum(values, keys, num_segments=num_keys + 1)[:num_keys]
 
 
 def _to_limbs(sums: Any, units: Any) -> Any:
-    """Limbs of the sum over the first axis of `sums * units`.
-
-    16 significant bits times a power of two: each step is exact.
-    """
+    """Limbs of sums times units, powers of two, over the first axis; exact."""
     is_wide = backend.standardize_dtype(sums.dtype) == "int64"
     num_parts = 3 if is_wide else 2
     parts = [

@@ -10,17 +10,11 @@ __all__ = ["mixed", "sample_pixels", "wrapped"]
 
 
 def sample_pixels(labels: Any, valid: Any, count: int, seed: int) -> Any:
-    """int32 places `(batch, count)` of pixels to look at, for each image.
+    """Places `(batch, count)` of pixels `(batch, num_pixels)` to look at.
 
     Pixels are ranked by a hash of the seed, their place and the labels of
     their image: the same whatever the batch, the order and the replica.
     Those that do not count come last.
-
-    Args:
-        labels: int32 class ids `(batch, num_pixels)`.
-        valid: bool `(batch, num_pixels)`, or None where all count.
-        count: Number of pixels to choose of each image, or all if fewer.
-        seed: Seed of the choice.
     """
     num_pixels = labels.shape[-1]
     place = ops.arange(num_pixels, dtype="int32")

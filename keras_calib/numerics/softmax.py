@@ -29,41 +29,24 @@ _LOWEST = -1e18
 
 
 class Top1(NamedTuple):
-    """The predicted class of each sample: all that most metrics need.
+    """The predicted class of each sample: all that most metrics need."""
 
-    Attributes:
-        confidence: Probability of that class `(n,)`, in [0, 1]; None if only
-            another score is known.
-        score: What ranks, `(n,)`: log(confidence / (1 - confidence)), which
-            from logits does not saturate where the confidence rounds to 1; of
-            exact functions of probabilities the confidence; or another score.
-        correct: 1 where the prediction is right, else 0, `(n,)`.
-        weight: Weights `(n,)`, 0 where masked; None where all weigh 1.
-        mask: Where samples count, bool `(n,)`, or None for everywhere.
-        rows: Labels and outputs of all classes, or None.
-    """
-
-    confidence: Any
+    confidence: Any  # `(n,)`, in [0, 1]; None if only another score is known
+    # What ranks: the log-odds, which from logits do not saturate where the
+    # confidence rounds to 1; in exact functions of probabilities that itself.
     score: Any
-    correct: Any = None
-    weight: Any = None
-    mask: Any = None
-    rows: Any = None
+    correct: Any = None  # 1 or 0
+    weight: Any = None  # 0 where masked; None where all weigh 1
+    mask: Any = None  # where samples count; None for everywhere
+    rows: Any = None  # the Batch of labels and outputs of all classes
 
 
 class SoftmaxParts(NamedTuple):
-    """The softmax p of logits z, `(..., num_classes)`.
+    """The softmax p of logits z, `(..., num_classes)`."""
 
-    Attributes:
-        largest: The largest entry of z, `(..., 1)`.
-        shifted: z less that, <= 0; finite where z is -inf.
-        log_probs: log p, <= 0, finite where p rounds to 0.
-        probs: p.
-    """
-
-    largest: Any
-    shifted: Any
-    log_probs: Any
+    largest: Any  # the largest z, `(..., 1)`
+    shifted: Any  # z less that, finite where z is -inf
+    log_probs: Any  # log p, finite where p rounds to 0
     probs: Any
 
     def cross_entropy(self, labels: Any) -> Any:
@@ -140,10 +123,7 @@ def top1(outputs: Any, *, from_logits: bool) -> Top1:
 
 
 def is_wrong(outputs: Any, labels: Any) -> Any:
-    """Where the first of the largest outputs is not the label (either).
-
-    A class id out of range may give anything.
-    """
+    """Where the first of the largest outputs is not the label (either)."""
     if array_namespace(outputs) is np:
         return np.argmax(outputs, axis=-1) != labels
     # Without ops.argmax, which costs several times a maximum.

@@ -9,8 +9,8 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 import keras_calib as kc
-from keras_calib.calibrators.lookup_table import interpolate
-from keras_calib.calibrators.lookup_table import locate
+from keras_calib.calibrators.binning import interpolate
+from keras_calib.calibrators.binning import locate
 
 LABEL_RELAXATION_GRID = [0.25, 0.5, 0.75, *np.arange(10, 21) / 10, 2.5, 3]
 
