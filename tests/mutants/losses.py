@@ -12,7 +12,7 @@ _MAPS = "analysis/test_activation_maps.py::"
 
 MUTANTS = {
     "flsd_above": Mutant(
-        "losses/adaptive_gamma.py",
+        "losses/focal.py",
         "ops.cast(p >= threshold",
         "ops.cast(p > threshold",
         "losses/test_single_losses.py::"
