@@ -36,8 +36,8 @@ MUTANTS = {
     ),
     "ties_that_are_not_pooled": Mutant(
         "calibrators/binning.py",
-        "isotonic_regression(positive / total, weights=total).x",
-        "isotonic_regression(positive / total).x",
+        "x, index = np.unique(probs, return_inverse=True)",
+        "x, index = np.sort(probs), np.argsort(np.argsort(probs))",
         "calibrators/test_values.py::"
         "test_isotonic_calibration_is_that_of_scikit_learn",
     ),
