@@ -63,10 +63,7 @@ class BetaCalibration(OneVsRest):
     """
 
     fitted_values = ("coefficients",)
-    coefficients = fitted_array(
-        "coefficients",
-        "a, b, c of each class `(num_classes, 3)`, one row if binary.",
-    )
+    coefficients = fitted_array("coefficients", "a, b, c of each class.")
     options = ("clip",)
 
     def __init__(

@@ -27,10 +27,7 @@ __all__ = ["HistogramBinning", "IsotonicCalibration", "interpolate", "locate"]
 class _Table(OneVsRest):
     """Abstract: q_k is looked up by p_k."""
 
-    values = fitted_array(
-        "values",
-        "Calibrated probabilities `(num_classes, size)`, one row if binary.",
-    )
+    values = fitted_array("values", "q of each bin, or where q bends.")
     options = ("min_prob",)
 
     def __init__(self, *, min_prob: float, name: str, **kwargs: Any):
@@ -90,10 +87,7 @@ class HistogramBinning(_Table):
     """
 
     fitted_values = ("upper_edges", "values")
-    upper_edges = fitted_array(
-        "upper_edges",
-        "Upper ends of the bins `(num_classes, num_bins)`; 1 pads rows.",
-    )
+    upper_edges = fitted_array("upper_edges", "Upper ends; 1 pads rows.")
     options = ("num_bins", "edges", "empty", "min_prob")
 
     def __init__(
@@ -195,10 +189,7 @@ class IsotonicCalibration(_Table):
     """
 
     fitted_values = ("thresholds", "values")
-    thresholds = fitted_array(
-        "thresholds",
-        "Where the functions bend, `(num_classes, size)`; 2 pads rows.",
-    )
+    thresholds = fitted_array("thresholds", "Where q bends; 2 pads rows.")
 
     def __init__(
         self,

@@ -56,9 +56,7 @@ class EnsembleTemperatureScaling(Calibrator):
     """
 
     fitted_values = ("temperature", "mixture")
-    mixture = fitted_array(
-        "mixture", "Shares of scaled, plain and uniform probabilities, `(3,)`."
-    )
+    mixture = fitted_array("mixture", "m, the shares of the three parts.")
     options = ("objective",)
     needs_every_class = False
 
@@ -98,10 +96,8 @@ class EnsembleTemperatureScaling(Calibrator):
 
     def fit_samples(self, samples: FittingData) -> None:
         temperature = optimal_temperature(samples, self.objective)
-        if self.objective == "mse":
-            mixture = _least_mse(samples, temperature)
-        else:
-            mixture = _least_nll(samples, temperature)
+        solve = _least_mse if self.objective == "mse" else _least_nll
+        mixture = solve(samples, temperature)
         self.set_fitted(temperature=temperature, mixture=mixture)
 
     def calibrate(self, logits: Any) -> Any:

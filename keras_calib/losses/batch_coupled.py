@@ -39,10 +39,8 @@ class BatchCoupledLoss(PerSampleLoss):
         **kwargs: Arguments of `PerSampleLoss`.
 
     Raises:
-        TypeError: If `fidelity` is not a `PerSampleLoss`, or an argument is
-            not known.
-        ValueError: If `strength` is negative or `fidelity` reads labels and
-            predictions in another way.
+        TypeError: If `fidelity` is not a `PerSampleLoss` for plain labels.
+        ValueError: If `fidelity` reads its arguments in another way.
 
     Reference:
         Kumar et al., Trainable Calibration Measures for Neural Networks from
@@ -107,17 +105,16 @@ class BatchCoupledLoss(PerSampleLoss):
         return cls(**{**config, "fidelity": fidelity})
 
     def _check_fidelity(self, fidelity):
-        if not isinstance(fidelity, PerSampleLoss) or isinstance(
-            fidelity, BatchCoupledLoss
+        if (
+            not isinstance(fidelity, PerSampleLoss)
+            or isinstance(fidelity, BatchCoupledLoss)
+            or fidelity.takes_objectness
+            or fidelity.needs_penalty_mask
         ):
             raise type_error(
-                "`fidelity` must be a per-sample loss of keras_calib, or "
-                "None for cross entropy",
+                "`fidelity` must be a per-sample loss of keras_calib for "
+                "plain labels, or None for cross entropy",
                 fidelity=fidelity,
-            )
-        if fidelity.takes_objectness or fidelity.needs_penalty_mask:
-            raise type_error(
-                "`fidelity` must take plain labels", fidelity=fidelity.name
             )
         for name in _SHARED:
             own, other = getattr(self, name), getattr(fidelity, name)

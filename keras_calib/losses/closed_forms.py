@@ -83,21 +83,9 @@ def top_probability(logits: Any) -> Any:
 
 def probability_margin(logits: Any) -> Any:
     """Largest less second largest probability `(...)`, in [0, 1]."""
-
-    def forward(logits):
-        probs = ops.softmax(logits, axis=-1)
-        first = _first_of_max(logits)
-        others = probs - 2.0 * first
-        largest = ops.max(probs, axis=-1, keepdims=True)
-        second = ops.max(others, axis=-1, keepdims=True)
-
-        def gradient():
-            to_first = largest * (first - probs)
-            return to_first - second * (_first_of_max(others) - probs)
-
-        return ops.squeeze(largest - second, axis=-1), gradient
-
-    return with_gradient(forward, at_least_float32(logits))
+    probs = ops.softmax(at_least_float32(logits), axis=-1)
+    top = ops.top_k(probs, 2)[0]
+    return top[..., 0] - top[..., 1]
 
 
 def _first_of_max(x: Any) -> Any:

@@ -127,7 +127,7 @@ def sum_rows(values: Any) -> Any:
 
 def column_digits(values: Any) -> Any:
     """Integer sums `(2, columns)` of base-4096 digits of values in [0, 1]."""
-    digits = _wide_digits(values)
+    digits = _digits(values, 2, bits=12)
     if values.shape[0] is None:
         digits = [ops.cast(digit, "int64") for digit in digits]
     return ops.stack([ops.sum(digit, axis=0) for digit in digits])
@@ -135,15 +135,13 @@ def column_digits(values: Any) -> Any:
 
 def digits_by_key(values: Any, keys: Any, num_keys: int) -> Any:
     """The same sums of values `(n,)` over each key, `(2, num_keys)`."""
-    return ops.stack(
-        [_integer_sum(digit, keys, num_keys) for digit in _wide_digits(values)]
-    )
+    digits = _digits(values, 2, bits=12)
+    return ops.stack([_integer_sum(digit, keys, num_keys) for digit in digits])
 
 
 def limbs_of_digits(sums: Any, scale: Any) -> Any:
     """Limbs `(3, m)` of `scale` times what sums `(2, m)` stand for."""
-    units = scale * _units(2, base_bits=12)
-    return _to_limbs(sums, ops.expand_dims(units, -1))
+    return _to_limbs(sums, ops.expand_dims(scale * _units(2, bits=12), -1))
 
 
 def to_float(limbs: Any, dtype: str = "float32") -> Any:
@@ -193,11 +191,11 @@ def _sum_before_in_integers(limbs: Any) -> Any:
     return total
 
 
-def _digits(values: Any, num_digits: int) -> list[Any]:
-    """Base-256 digits of values in [0, 1], the last one rounded."""
+def _digits(values: Any, num_digits: int, bits: int = 8) -> list[Any]:
+    """Digits of so many bits of values in [0, 1], the last one rounded."""
     digits = []
     for position in range(1, num_digits + 1):
-        values = values * 256.0
+        values = values * 2.0**bits
         last = position == num_digits
         digit = ops.round(values) if last else ops.floor(values)
         values = values - digit
@@ -205,14 +203,8 @@ def _digits(values: Any, num_digits: int) -> list[Any]:
     return digits
 
 
-def _wide_digits(values: Any) -> list[Any]:
-    """Two base-4096 digits of values in [0, 1], rounded to 24 bits."""
-    whole = ops.cast(ops.round(values * 2.0**24), "int32")
-    return [ops.right_shift(whole, 12), ops.bitwise_and(whole, 4095)]
-
-
-def _units(num_digits: int, base_bits: int = 8) -> Any:
-    units = 2.0 ** (_UNIT_BITS - base_bits * np.arange(1, num_digits + 1))
+def _units(num_digits: int, bits: int = 8) -> Any:
+    units = 2.0 ** (_UNIT_BITS - bits * np.arange(1, num_digits + 1))
     return ops.convert_to_tensor(units, dtype="float32")
 
 
