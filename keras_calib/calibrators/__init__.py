@@ -1,7 +1,6 @@
 """Calibrators: layers fitted on held-out logits after training.
 
-Lives here: the layers, their fits and the reading of what they are fitted on.
-Not here: thresholds (`selection`).
+Lives here: the layers and their fits. Not here: thresholds (`selection`).
 Floor: beside `losses`, `metrics` and `data`.
 """
 

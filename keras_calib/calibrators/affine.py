@@ -10,9 +10,10 @@ from keras import ops
 
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import warn
 from keras_calib.calibrators.affine_solver import least_affine
-from keras_calib.calibrators.affine_solver import least_vector
 from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.likelihood import nll_and_residuals
 from keras_calib.inputs.checks import check_at_least
@@ -30,21 +31,13 @@ _LITTLE, _CLEARLY = 1e-3, 5.0
 class VectorScaling(Calibrator):
     """Scales and shifts each logit: z_k becomes w_k z_k + b_k.
 
-    w and b minimise the NLL, which is convex; they start from the best
-    temperature. b sums to 0, as softmax does not see its mean.
+    w and b minimise the NLL, which is convex. b sums to 0, as softmax does not
+    see its mean.
 
     Args:
-        scale: Known w `(num_classes,)`; None, the default, waits for `fit`.
+        scale: Known w `(num_classes,)`; None waits for `fit`.
         bias: Known b `(num_classes,)`, given with `scale`.
-        name: Name of the layer.
-        **kwargs: `trainable` of `keras.layers.Layer`.
-
-    Returns:
-        On call with logits `(..., num_classes)`: logits of that shape,
-        float32.
-
-    Raises:
-        RuntimeError: On call before `fit`.
+        **kwargs: `name` and `trainable` of `keras.layers.Layer`.
 
     Example:
 
@@ -58,6 +51,8 @@ class VectorScaling(Calibrator):
     """
 
     fitted_values = ("scale", "bias")
+    scale = fitted_array("scale", "The fitted w, `(num_classes,)`.")
+    bias = fitted_array("bias", "The fitted b, `(num_classes,)`.")
 
     def __init__(
         self,
@@ -70,38 +65,60 @@ class VectorScaling(Calibrator):
         super().__init__(name=name, **kwargs)
         self.set_known(scale=scale, bias=bias)
 
-    @property
-    def scale(self) -> np.ndarray:
-        """The fitted w, `(num_classes,)`."""
-        return self.fitted_value("scale")
-
-    @property
-    def bias(self) -> np.ndarray:
-        """The fitted b, `(num_classes,)`."""
-        return self.fitted_value("bias")
-
     def fit_samples(self, samples: FittingData) -> None:
-        """Finds w and b."""
-        scale, bias = least_vector(samples, self.name)
-        self.set_fitted(samples.num_classes, scale=scale, bias=bias)
+        count = samples.num_classes
+        nothing = np.zeros((count, 2))
+        theta = least_affine(samples, lambda z: z, nothing, self.name)
+        self.set_fitted(count, scale=theta[:, 0], bias=theta[:, 1])
 
     def calibrate(self, logits: Any) -> Any:
-        """w_k z_k + b_k."""
         return logits * self._scale + self._bias
 
     def num_parameters(self, num_classes: int) -> int:
-        """Two for each class."""
         return 2 * num_classes
 
 
-class _Affine(Calibrator):
-    """Maps x to W x + b, with x the logits or what `features` makes of them.
+@keras.saving.register_keras_serializable(package="keras_calib")
+class MatrixScaling(Calibrator):
+    """Maps logits by a matrix: z becomes W z + b.
 
-    Subclasses differ in the features only.
+    W and b minimise NLL + off_diagonal_strength mean_{i != j} w_ij^2
+    + intercept_strength mean_j b_j^2, which is convex. A matrix overfits few
+    samples: choose the strengths on other data, from powers of ten.
+
+    Args:
+        off_diagonal_strength: >= 0.
+        intercept_strength: >= 0.
+        num_folds: Folds of the data that are held out in turn, to warn if the
+            map does not help. They are made only without strengths, where the
+            gain could be chance, and take several times as long as the fit.
+            0 for none.
+        matrix: Known W `(num_classes, num_classes)`; None waits for `fit`.
+        bias: Known b `(num_classes,)`, given with `matrix`.
+        **kwargs: `name` and `trainable` of `keras.layers.Layer`.
+
+    Warns:
+        RuntimeWarning: On `fit`, if folds say that it does more harm than
+            good on samples that it was not fitted to.
+
+    Example:
+
+    >>> scaling = MatrixScaling(matrix=[[1.0, 0.0], [0.5, 1.0]], bias=[0, 1])
+    >>> print(np.asarray(scaling(np.array([[2.0, 3.0]]))))
+    [[2. 5.]]
+
+    Reference:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        section 4.2, https://arxiv.org/abs/1706.04599; the regularisation:
+        Kull et al., Beyond Temperature Scaling, NeurIPS 2019, section 3,
+        https://arxiv.org/abs/1910.12656
     """
 
     fitted_values = ("matrix", "bias")
-    default_name: str
+    matrix = fitted_array("matrix", "W `(num_classes, num_classes)`.")
+    bias = fitted_array("bias", "The fitted b, `(num_classes,)`.")
+    options = ("off_diagonal_strength", "intercept_strength", "num_folds")
+    default_name = "matrix_scaling"
 
     def __init__(
         self,
@@ -131,22 +148,11 @@ class _Affine(Calibrator):
             )
         self.set_known(matrix=matrix, bias=bias)
 
-    @property
-    def matrix(self) -> np.ndarray:
-        """The fitted W, `(num_classes, num_classes)`: from column to row."""
-        return self.fitted_value("matrix")
-
-    @property
-    def bias(self) -> np.ndarray:
-        """The fitted b, `(num_classes,)`."""
-        return self.fitted_value("bias")
-
     def features(self, logits: Any) -> Any:
         """What is mapped (array-agnostic)."""
         return logits
 
     def fit_samples(self, samples: FittingData) -> None:
-        """Finds W and b."""
         count = samples.num_classes
         penalty = np.zeros((count, count + 1))
         penalty[:, :-1] = self.off_diagonal_strength / (count * (count - 1))
@@ -166,12 +172,12 @@ class _Affine(Calibrator):
     ) -> None:
         """Warns if the map is worse than none on samples it was not fitted to.
 
-        Fits to the other folds take longer than the fit itself, so that they
-        are made only where the gain is not far beyond what chance alone gives
-        to so many parameters.
+        Fits to other folds take longer than the fit itself. They are made only
+        where chance alone could give such a gain to so many parameters.
         """
-        before, after = _mean_nll(samples), self._mean_nll(samples, theta)
-        by_chance = samples.num_classes**2 / samples.count()
+        before, _ = self._nll(samples, None)
+        after, _ = self._nll(samples, theta)
+        by_chance = samples.num_classes**2 / samples.counts().sum()
         if by_chance < _LITTLE or before - after > _CLEARLY * by_chance:
             return
         fold = np.random.default_rng(0).integers(
@@ -184,13 +190,14 @@ class _Affine(Calibrator):
             for k in range(self.num_folds):
                 inside = samples.rows(fold != k)
                 left_out = samples.rows(fold == k)
-                if not (inside.count() and left_out.count()):
+                if not (inside.counts().any() and left_out.counts().any()):
                     return
-                losses.append(self._mean_nll(left_out, fitted(inside)))
-                weights.append(left_out.total())
+                loss, weight = self._nll(left_out, fitted(inside))
+                losses.append(loss)
+                weights.append(weight)
         held_out = float(np.average(losses, weights=weights))
         if held_out > before:
-            warnings.warn(
+            warn(
                 invalid(
                     f"`{type(self).__name__}` has too many parameters for "
                     "these data: on samples that it is not fitted to, its "
@@ -201,96 +208,33 @@ class _Affine(Calibrator):
                         "NLL without it": round(before, 4),
                         "NLL when fitted to other samples": round(held_out, 4),
                     },
-                ),
-                RuntimeWarning,
-                stacklevel=4,
+                )
             )
 
-    def _mean_nll(self, samples: FittingData, theta: np.ndarray) -> float:
-        """NLL of an affine map of the features."""
-        weights, bias = theta[:, :-1], theta[:, -1]
-        return _mean_nll(samples, lambda z: self.features(z) @ weights.T + bias)
+    def _nll(
+        self, samples: FittingData, theta: np.ndarray | None
+    ) -> tuple[float, float]:
+        """Mean NLL of an affine map of the features, or of none; weight."""
+
+        def of_block(block: FittingData) -> tuple:
+            z = block.logits
+            if theta is not None:
+                z = self.features(z) @ theta[:, :-1].T + theta[:, -1]
+            return nll_and_residuals(z, block)[0], block.weights().sum()
+
+        loss, weight = samples.sums(of_block)
+        return float(loss / weight), float(weight)
 
     def calibrate(self, logits: Any) -> Any:
-        """W x + b."""
         features = self.features(logits)
         return ops.matmul(features, ops.transpose(self._matrix)) + self._bias
 
     def num_parameters(self, num_classes: int) -> int:
-        """A row of weights and an intercept for each class."""
         return num_classes * (num_classes + 1)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "off_diagonal_strength": self.off_diagonal_strength,
-            "intercept_strength": self.intercept_strength,
-            "num_folds": self.num_folds,
-        }
-
-
-def _mean_nll(samples: FittingData, to_logits: Callable | None = None) -> float:
-    """Mean NLL of the logits, or of what is made of them."""
-
-    def of_block(block: FittingData) -> tuple:
-        logits = block.logits if to_logits is None else to_logits(block.logits)
-        return nll_and_residuals(logits, block)[0], block.weights().sum()
-
-    loss, weight = samples.sums(of_block)
-    return float(loss / weight)
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class MatrixScaling(_Affine):
-    """Maps logits by a matrix: z becomes W z + b.
-
-    W and b minimise NLL + off_diagonal_strength mean_{i != j} w_ij^2
-    + intercept_strength mean_j b_j^2, which is convex. A matrix overfits
-    where there are few samples for its K (K + 1) parameters: choose the
-    strengths on other data, from powers of ten.
-
-    Args:
-        off_diagonal_strength: >= 0.
-        intercept_strength: >= 0.
-        num_folds: Folds of the data, of which each is held out once to tell
-            whether the map helps. They are made only without strengths and
-            where the gain on all data could be chance, and take several times
-            as long as the fit. 0 for none.
-        matrix: Known W `(num_classes, num_classes)`; None, the default,
-            waits for `fit`.
-        bias: Known b `(num_classes,)`, given with `matrix`.
-        name: Name of the layer.
-        **kwargs: `trainable` of `keras.layers.Layer`.
-
-    Returns:
-        On call with logits `(..., num_classes)`: logits of that shape,
-        float32.
-
-    Raises:
-        RuntimeError: On call before `fit`.
-
-    Warns:
-        RuntimeWarning: On `fit`, if folds say that it does more harm than
-            good on samples that it was not fitted to.
-
-    Example:
-
-    >>> scaling = MatrixScaling(matrix=[[1.0, 0.0], [0.5, 1.0]], bias=[0, 1])
-    >>> print(np.asarray(scaling(np.array([[2.0, 3.0]]))))
-    [[2. 5.]]
-
-    Reference:
-        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
-        section 4.2, https://arxiv.org/abs/1706.04599; the regularisation:
-        Kull et al., Beyond Temperature Scaling, NeurIPS 2019, section 3,
-        https://arxiv.org/abs/1910.12656
-    """
-
-    default_name = "matrix_scaling"
-
-
-@keras.saving.register_keras_serializable(package="keras_calib")
-class DirichletCalibration(_Affine):
+class DirichletCalibration(MatrixScaling):
     """Maps log-probabilities by a matrix: W log p + b.
 
     As if the probabilities of each class were Dirichlet distributed. Fitted
@@ -298,21 +242,8 @@ class DirichletCalibration(_Affine):
     changes nothing.
 
     Args:
-        off_diagonal_strength: >= 0.
-        intercept_strength: >= 0.
-        num_folds: As in `MatrixScaling`.
-        matrix: Known W `(num_classes, num_classes)`; None, the default,
-            waits for `fit`.
-        bias: Known b `(num_classes,)`, given with `matrix`.
-        name: Name of the layer.
-        **kwargs: `trainable` of `keras.layers.Layer`.
-
-    Returns:
-        On call with logits `(..., num_classes)`: logits of that shape,
-        float32.
-
-    Raises:
-        RuntimeError: On call before `fit`.
+        **kwargs: `off_diagonal_strength`, `intercept_strength`, `num_folds`,
+            `matrix`, `bias` and `name`, as in `MatrixScaling`.
 
     Example:
 

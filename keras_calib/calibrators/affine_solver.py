@@ -5,46 +5,30 @@ about 1: a few of its steps, then new coordinates where it has come to.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import minimize
 
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.likelihood import least_convex
 from keras_calib.calibrators.likelihood import nll_and_residuals
 from keras_calib.calibrators.likelihood import warn_if_separated
+from keras_calib.calibrators.likelihood import warn_not_converged
 from keras_calib.calibrators.temperature import optimal_temperature
 
-__all__ = ["least_affine", "least_vector"]
+__all__ = ["least_affine"]
 
 # Of a direction in which the data say nothing, as a share of the largest.
 _RIDGE = 1e-10
 # Variance of a feature that is constant, as a share of its mean square.
 _CONSTANT = 1e-12
-# Steps before new coordinates, and at most.
-_STEPS = (15, 1000)
+# Of the gradient, where the curvature is about 1: the value is then within
+# half its squared length of the optimum.
+_GRADIENT = 1e-6
+# Steps before new coordinates, and at most, and the gradient that will do: at
+# last a line search can end at the precision of the value.
+_ROUNDS = ((15, _GRADIENT), (1000, 1e-5))
 # Logits in a block: products of matrices have blocks of their own.
 _BLOCK = 2**18
-
-
-def least_vector(
-    samples: FittingData, what: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Scales and shifts of least NLL.
-
-    Args:
-        samples: Held-out samples.
-        what: What is fitted, for warnings.
-
-    Returns:
-        `(scale, bias)`, each `(num_classes,)`; the bias sums to 0.
-    """
-    scaled = _standardized(samples)
-    start = np.stack([scaled.scale, scaled.shift], axis=-1)
-    theta = _least(samples, scaled, start, np.zeros_like(start), what)
-    scale = theta[:, 0] / scaled.scale
-    bias = theta[:, 1] - scale * scaled.shift
-    return scale, bias - bias.mean()
 
 
 def least_affine(
@@ -52,70 +36,41 @@ def least_affine(
 ) -> np.ndarray:
     """The affine map [W, b] of least NLL + sum penalty [W, b]^2.
 
-    Args:
-        samples: Held-out samples.
-        features: Maps logits `(n, num_classes)` to what is mapped.
-        penalty: Factors `(num_classes, num_classes + 1)`, >= 0.
-        what: What is fitted, for warnings.
-
-    Returns:
-        [W, b], `(num_classes, num_classes + 1)`. b and what is off the
-        diagonal in each column of W sum to 0: softmax does not see what is
-        added to all rows, and no penalty asks for it.
+    The penalty is `(num_classes, num_classes + 1)`, or `(num_classes, 2)` for
+    the diagonal of W alone. b and what is off the diagonal in each column of W
+    sum to 0: softmax does not see what is added to all rows.
     """
-    count = samples.num_classes
-    scaled = _standardized(samples, features, centred=not penalty.any())
-    penalty = penalty / np.append(scaled.scale**2, 1.0)
-    start = np.column_stack([np.diag(scaled.scale), scaled.shift])
-    theta = _least(samples, scaled, start, penalty, what)
-    theta[:, :-1] /= scaled.scale
-    theta[:, -1] -= theta[:, :-1] @ scaled.shift
+    count, thin = samples.num_classes, penalty.shape[1] == 2
+    centred = not penalty.any()
+    standardize, shift, scale = _standardized(samples, features, centred)
+    # Of W scales and shifts are those of a column, or of the only one's row.
+    columns = scale[:, None] if thin else scale
+    start = np.column_stack([columns if thin else np.diag(scale), shift])
+    start /= optimal_temperature(samples)
+    penalty = penalty.copy()
+    penalty[:, :-1] /= columns**2
+    theta = _least(samples, standardize, start, penalty, what)
+    weights = theta[:, :-1] / columns
+    if thin:
+        bias = theta[:, -1] - weights[:, 0] * shift
+        return np.column_stack([weights, bias - bias.mean()])
+    theta = np.column_stack([weights, theta[:, -1] - weights @ shift])
     # Large logits times what all rows have would be all that float32 keeps.
     common = theta.sum(axis=0) - np.append(np.diag(theta), 0.0)
-    common /= np.append(np.full(count, count - 1), count)
-    return theta - common
-
-
-class _Standardized(NamedTuple):
-    """Maps logits to features of about mean 0 and variance 1.
-
-    Attributes:
-        features: Maps logits `(n, num_classes)` to features of that shape.
-        shift: `(num_classes,)`, what is taken from them.
-        scale: `(num_classes,)`, what they are divided by.
-        constant: Classes whose feature does not vary: 0 is put there.
-    """
-
-    features: Callable
-    shift: np.ndarray
-    scale: np.ndarray
-    constant: np.ndarray
-
-    def __call__(self, logits: np.ndarray) -> np.ndarray:
-        """The features of logits."""
-        x = self.features(logits) - self.shift
-        x /= self.scale
-        if len(self.constant):
-            x[:, self.constant] = 0.0
-        return x
+    return theta - common / np.append(np.full(count, count - 1), count)
 
 
 def _standardized(
-    samples: FittingData,
-    features: Callable = lambda logits: logits,
-    *,
-    centred: bool = True,
-) -> _Standardized:
-    """Measures the features, about their mean or about 0."""
+    samples: FittingData, features: Callable, centred: bool
+) -> tuple[Callable, np.ndarray, np.ndarray]:
+    """Features of variance 1 about their mean or 0, their shift and scale."""
 
     def moments(block):
         x, weight = features(block.logits), block.weights()
         return weight @ x, weight @ np.square(x), weight.sum()
 
     first, square, weight = samples.sums(moments)
-    shift = first / weight
-    if not centred:
-        shift = np.zeros_like(first)
+    shift = first / weight if centred else np.zeros_like(first)
 
     def spread(block):
         return (block.weights() @ np.square(features(block.logits) - shift),)
@@ -123,7 +78,15 @@ def _standardized(
     variance = samples.sums(spread)[0] / weight
     varies = variance > _CONSTANT * square / weight
     scale = np.sqrt(np.where(varies, variance, 1.0))
-    return _Standardized(features, shift, scale, np.flatnonzero(~varies))
+
+    def standardize(logits):
+        x = features(logits) - shift
+        x /= scale
+        if not varies.all():
+            x[:, ~varies] = 0.0
+        return x
+
+    return standardize, shift, scale
 
 
 def _least(
@@ -133,17 +96,7 @@ def _least(
     penalty: np.ndarray,
     what: str,
 ) -> np.ndarray:
-    """[W, b] of least penalised NLL; of W only the diagonal if it is thin.
-
-    Args:
-        samples: Held-out samples.
-        features: Maps logits to what is mapped.
-        start: [W, b] of the logits as they are, `(num_classes, width + 1)`,
-            with the width `num_classes`, or 1 for the diagonal.
-        penalty: Factors of that shape.
-        what: What is fitted, for warnings.
-    """
-    start = start / optimal_temperature(samples)
+    """[W, b] of least penalised NLL, by SciPy's L-BFGS-B."""
     thin = start.shape[1] == 2
     size = {} if thin else {"size": _BLOCK}
 
@@ -162,7 +115,10 @@ def _least(
         x, weight = features(block.logits), block.weights()[:, None]
         # In place where it can be: blocks are large.
         both = (0.0, 0.0) if thin else ((x * weight).T @ x, x.T @ weight)
-        spread = _softmax(_mapped(x, theta))
+        spread = _mapped(x, theta)
+        spread -= spread.max(axis=-1, keepdims=True)
+        np.exp(spread, out=spread)
+        spread /= spread.sum(axis=-1, keepdims=True)
         spread -= np.square(spread)
         spread *= weight
         first = _products(spread, x, thin)
@@ -170,7 +126,7 @@ def _least(
         return weight.sum(), spread.sum(axis=0), first, second, *both
 
     theta = start
-    for steps in _STEPS:
+    for steps, accepted in _ROUNDS:
         weight, *sums = samples.sums(moments, size=_BLOCK // 2)
         root, back = _coordinates(*(x / weight for x in sums), penalty)
 
@@ -178,16 +134,25 @@ def _least(
             loss, slope = value(origin + root(point))
             return loss, back(slope)
 
-        point, converged = least_convex(
+        found = minimize(
             scaled,
             np.zeros(back(np.zeros_like(start)).size),
-            what,
-            max_iterations=steps,
-            warn=steps == _STEPS[-1],
+            jac=True,
+            method="L-BFGS-B",
+            options={
+                "maxcor": 20,
+                "maxiter": steps,
+                "maxfun": 2 * steps,
+                "ftol": 0.0,
+                "gtol": _GRADIENT,
+            },
         )
-        theta = theta + root(point)
-        if converged:
+        theta = theta + root(found.x)
+        slope = float(np.max(np.abs(found.jac)))
+        if slope <= accepted:
             break
+    else:
+        warn_not_converged(what, iterations=found.nit, gradient=slope)
     if not penalty.any():
         loss = value(theta)[0]
         warn_if_separated(loss, samples.labels, samples.weight, what)
@@ -202,24 +167,13 @@ def _coordinates(
     mean: np.ndarray,
     penalty: np.ndarray,
 ) -> tuple[Callable, Callable]:
-    """Coordinates in which the curvature is about 1.
+    """Coordinates in which the curvature is about 1: a linear map, its adjoint.
 
     Row k of [W, b] has the Hessian E[s_k (x, 1) (x, 1)^T], s_k = p_k (1 - p_k),
     and twice the penalties. Its last column is eliminated exactly, the scales
     of x are those of each row, and correlations those of x without s_k.
-
-    Args:
-        spread: E[s_k], `(num_classes,)`.
-        first: E[s_k x_j], `(num_classes, width)`.
-        second: E[s_k x_j^2], of that shape.
-        product: E[x x^T], `(width, width)`.
-        mean: E[x], `(width, 1)`.
-        penalty: Factors `(num_classes, width + 1)`.
-
-    Returns:
-        `(root, back)`: the linear map of points to steps of [W, b], and its
-        adjoint. Directions in which x does not vary, where no data say what
-        the weights are and rounding would, have no coordinate.
+    Directions in which x does not vary have no coordinate. Given are E[s_k],
+    E[s_k x_j], E[s_k x_j^2], E[x x^T], E[x] and the penalties.
     """
     spread = np.maximum(spread, _RIDGE)[:, None]
     last = spread + 2.0 * penalty[:, -1:]
@@ -265,11 +219,3 @@ def _mapped(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
 def _products(a: np.ndarray, b: np.ndarray, thin: bool) -> np.ndarray:
     """sum_n a_nk b_nj, or `(num_classes, 1)` of it where j = k."""
     return np.sum(a * b, axis=0)[:, None] if thin else a.T @ b
-
-
-def _softmax(z: np.ndarray) -> np.ndarray:
-    """softmax, in place."""
-    z -= z.max(axis=-1, keepdims=True)
-    p = np.exp(z, out=z)
-    p /= p.sum(axis=-1, keepdims=True)
-    return p

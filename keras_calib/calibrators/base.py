@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
+from threadpoolctl import threadpool_limits
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import unlock_variables
@@ -13,23 +14,27 @@ from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.fitting_data import read_batches
 from keras_calib.calibrators.fitting_data import read_samples
-from keras_calib.calibrators.fitting_data import single_threaded_blas
 from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.predictions.collect import predicted_batches
 from keras_calib.predictions.outputs import read_as
 
-__all__ = ["Calibrator"]
+__all__ = ["Calibrator", "fitted_array"]
+
+
+def fitted_array(name: str, doc: str) -> property:
+    """The property by which a fitted value is read."""
+    return property(lambda self: self.fitted_value(name), doc=doc)
 
 
 class Calibrator(FittedLayer):
     """Abstract: a layer that maps logits to calibrated logits.
 
-    `fit(labels, logits)` on data that trained nothing else, then call it, put
-    it behind a model with `keras.Sequential`, save it or export it. Layers
-    compute in float32 under every precision policy. What was fitted is part of
-    the configuration: copies of a fitted layer are fitted.
+    `fit(labels, logits)` on data that trained nothing else. Then call it on
+    logits `(..., num_classes)`, which gives float32 logits of that shape, put
+    it behind a model with `keras.Sequential`, save it or export it. What was
+    fitted is part of the configuration: copies of a fitted layer are fitted.
 
     A subclass implements `fit_samples`, which sets the fitted values with
     `set_fitted`, `calibrate`, which maps two or more logits, and
@@ -41,6 +46,7 @@ class Calibrator(FittedLayer):
 
     Raises:
         RuntimeError: On call before `fit`.
+        ValueError: If an argument is out of range.
 
     Reference:
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
@@ -50,6 +56,8 @@ class Calibrator(FittedLayer):
     # Names of what is fitted: constructor arguments, variables and
     # properties.
     fitted_values: tuple[str, ...] = ()
+    # Names of the other arguments, which are attributes.
+    options: tuple[str, ...] = ()
     # Whether a class without a sample leaves something undetermined.
     needs_every_class = True
 
@@ -84,27 +92,28 @@ class Calibrator(FittedLayer):
                 class without a sample.
 
         Raises:
-            ValueError: If shapes do not fit, there is no sample, a logit is
-                not finite, only one class has samples, or, without `force`,
-                a class that matters has none or there are fewer samples than
-                parameters. What was fitted before stays as it was.
+            ValueError: If shapes do not fit, a logit is not finite, fewer than
+                two classes have samples, or, without `force`, there are too few
+                samples. What was fitted before stays as it was.
 
         Warns:
             RuntimeWarning: If the fit did not converge.
         """
-        if logits is None and sample_weight is not None:
+        if logits is not None:
+            samples = read_samples(labels, logits, sample_weight, ignore_class)
+        elif sample_weight is None:
+            samples = read_batches(labels, ignore_class)
+        else:
             raise value_error(
                 "`sample_weight` must be part of the batches: (labels, "
                 "logits, sample_weight)",
                 logits=None,
                 sample_weight=type(sample_weight).__name__,
             )
-        if logits is None:
-            samples = read_batches(labels, ignore_class)
-        else:
-            samples = read_samples(labels, logits, sample_weight, ignore_class)
         self._check_enough(samples, force)
-        with single_threaded_blas():
+        # Blocks are shared out to the cores already. Threads that BLAS adds
+        # wait for each other by spinning.
+        with threadpool_limits(limits=1, user_api="blas"):
             self.fit_samples(samples)
         return self
 
@@ -124,18 +133,17 @@ class Calibrator(FittedLayer):
     ) -> "Calibrator":
         """Runs a model over held-out data, fits on its logits, returns self.
 
-        Nothing but the labels and logits that count is kept. Of a model that
-        returns probabilities the logits are their logs, and of one output
-        the log-odds: behind it the calibrator needs them too. `export` sees
-        to that.
+        Only the labels and logits that count are kept. Of a model that returns
+        probabilities the logits are their logs, and of one output the log-odds:
+        behind it the calibrator needs them too. `export` sees to that.
 
         Args:
             model: A Keras model that returns `(batch, ..., num_classes)` or
                 `(batch, ..., 1)`, on one device or under a strategy.
-            dataset: Arrays as a tuple `(x, y)` or `(x, y, sample_weight)`,
-                also lists of numbers or strings; or batches of such tuples:
-                a `tf.data.Dataset`, a `keras.utils.PyDataset`, a generator,
-                a loader of torch, a list.
+            dataset: Arrays or lists as a tuple `(x, y)` or
+                `(x, y, sample_weight)`; or batches of such tuples: a
+                `tf.data.Dataset`, a `PyDataset`, a generator, a loader of
+                torch, a list.
             from_logits: Whether the model returns logits; None takes it from
                 the loss that the model was compiled with.
             ignore_class: Class id that does not count, such as 255; None
@@ -201,22 +209,16 @@ class Calibrator(FittedLayer):
         del config["dtype"]
         values = dict.fromkeys(self.fitted_values)
         if self._fitted:
-            values = {
-                name: self.fitted_value(name).tolist()
-                for name in self.fitted_values
-            }
-        return {**config, **values}
+            values = {k: self.fitted_value(k).tolist() for k in values}
+        options = {name: getattr(self, name) for name in self.options}
+        return {**config, **options, **values}
 
     def fitted_summary(self) -> dict[str, Any]:
         """What was fitted, by name; variables as they are."""
         return {name: getattr(self, "_" + name) for name in self.fitted_values}
 
     def fitted_value(self, name: str) -> np.ndarray:
-        """A fitted value as a NumPy array, float32.
-
-        Raises:
-            RuntimeError: Before `fit`.
-        """
+        """A fitted value, float32; raises RuntimeError before `fit`."""
         self.check_fitted()
         return to_numpy(getattr(self, "_" + name))
 
@@ -229,28 +231,26 @@ class Calibrator(FittedLayer):
             **values: One value for each name in `fitted_values`, float32.
         """
         values = {k: np.asarray(v, "float32") for k, v in values.items()}
+        now = {k: v.shape for k, v in values.items()}
         known = {k: getattr(self, "_" + k, None) for k in values}
-        other = [
-            k
-            for k, v in known.items()
-            if v is not None and shape_of(v) != values[k].shape
-        ]
-        if other and self._fitted:
-            raise value_error(
-                f"`{type(self).__name__}` was fitted for another "
-                "number of classes or parameters; make a new one",
-                before=shape_of(known[other[0]]),
-                now=values[other[0]].shape,
-            )
-        if other:
+        before = {k: shape_of(v) for k, v in known.items() if v is not None}
+        if before and before != now:
+            if self._fitted:
+                raise value_error(
+                    f"`{type(self).__name__}` was fitted for another "
+                    "number of classes or parameters; make a new one",
+                    before=before,
+                    now=now,
+                )
             # Left by a fit that was undone. All of them, as files know
             # variables by their order; the next call builds and locks again.
             unlock_variables(self)
             self.built = False
-            for name in values:
+            for name in before:
                 delattr(self, "_" + name)
+            before = {}
         for name, value in values.items():
-            if getattr(self, "_" + name, None) is None:
+            if not before:
                 variable = self.add_weight(
                     shape=value.shape,
                     initializer="zeros",
@@ -267,27 +267,21 @@ class Calibrator(FittedLayer):
         given = [name for name, value in values.items() if value is not None]
         if not given:
             return
+        names = " and ".join(f"`{name}`" for name in values)
         if len(given) < len(values):
-            raise value_error(
-                f"{' and '.join(f'`{name}`' for name in values)} must be "
-                "given together",
-                given=given,
-            )
+            raise value_error(f"{names} must be given together", given=given)
         arrays = {name: np.asarray(v, "float32") for name, v in values.items()}
         counts = {len(np.atleast_1d(v)) for v in arrays.values()}
         if len(counts) > 1:
             raise value_error(
-                f"{' and '.join(f'`{name}`' for name in values)} must be "
-                "for the same number of classes",
+                f"{names} must be for the same number of classes",
                 shapes=[v.shape for v in arrays.values()],
             )
         self.set_fitted(counts.pop(), **arrays)
 
     def _check_classes(self, shape: tuple) -> None:
         num_classes = None if shape[-1] is None else max(shape[-1], 2)
-        if None in (num_classes, self._num_classes):
-            return
-        if num_classes != self._num_classes:
+        if num_classes not in (None, self._num_classes or num_classes):
             raise value_error(
                 f"`logits` must have {self._num_classes} classes, as when "
                 "fitted",
@@ -295,7 +289,7 @@ class Calibrator(FittedLayer):
             )
 
     def _check_enough(self, samples: FittingData, force: bool) -> None:
-        present = samples.class_weights() > 0
+        present, kind = samples.has_class(), type(self).__name__
         if present.sum() < 2:
             raise value_error(
                 "`labels` must hold two classes or more",
@@ -305,17 +299,17 @@ class Calibrator(FittedLayer):
             return
         absent = np.flatnonzero(~present).tolist()
         if self.needs_every_class and absent:
-            shown = absent if len(absent) <= 10 else [*absent[:10], "..."]
             raise value_error(
-                f"`labels` must hold every class for "
-                f"`{type(self).__name__}`; `force=True` fits all the same",
-                absent=shown,
+                f"`labels` must hold every class for `{kind}`; `force=True` "
+                "fits all the same",
+                absent=absent if len(absent) <= 10 else [*absent[:10], "..."],
             )
-        count, needed = samples.count(), self.num_parameters(len(present))
+        count = int(samples.counts().sum())
+        needed = self.num_parameters(len(present))
         if count < needed:
             raise value_error(
-                f"`{type(self).__name__}` must have as many samples as "
-                "parameters; `force=True` fits all the same",
+                f"`{kind}` must have as many samples as parameters; "
+                "`force=True` fits all the same",
                 samples=count,
                 parameters=needed,
             )

@@ -1,13 +1,14 @@
 """Beta calibration."""
 
 import math
+from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
-from scipy.optimize import minimize
 
+from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.likelihood import warn_if_separated
 from keras_calib.calibrators.likelihood import warn_not_converged
@@ -21,10 +22,9 @@ __all__ = ["BetaCalibration"]
 
 # Rows in work at a time.
 _ROWS = 2**16
-# Where the gradient is small, in standard deviations of a step; how often
-# these are measured; the curvature of what is flat.
-_GRADIENT = 1e-8
-_RENEWED = 5
+# Steps at most, twice the gain of a last one, the curvature of what is flat.
+_STEPS = 200
+_GAIN = 1e-16
 _FLAT = 1e-12
 
 
@@ -39,16 +39,8 @@ class BetaCalibration(OneVsRest):
     Args:
         clip: p is first clipped to [clip, 1 - clip], in [0, 0.499].
         coefficients: Known (a, b, c) of each class `(num_classes, 3)`, one
-            row for two classes; None, the default, waits for `fit`.
-        name: Name of the layer.
-        **kwargs: `trainable` of `keras.layers.Layer`.
-
-    Returns:
-        On call with logits `(..., num_classes)`: logits of that shape,
-        float32.
-
-    Raises:
-        RuntimeError: On call before `fit`.
+            row for two classes; None waits for `fit`.
+        **kwargs: `name` and `trainable` of `keras.layers.Layer`.
 
     Example:
 
@@ -71,6 +63,8 @@ class BetaCalibration(OneVsRest):
     """
 
     fitted_values = ("coefficients",)
+    coefficients = fitted_array("coefficients", "a, b, c of each class.")
+    options = ("clip",)
 
     def __init__(
         self,
@@ -86,13 +80,7 @@ class BetaCalibration(OneVsRest):
         self.clip = float(clip)
         self.set_known_rows(coefficients=coefficients)
 
-    @property
-    def coefficients(self) -> np.ndarray:
-        """a, b, c of each class `(num_classes, 3)`, one row if binary."""
-        return self.fitted_value("coefficients")
-
     def fit_samples(self, samples: FittingData) -> None:
-        """Finds the coefficients of each class."""
         rows = [_fit(*column, self.name) for column in self.columns(samples)]
         self.set_fitted(samples.num_classes, coefficients=np.stack(rows))
 
@@ -112,13 +100,9 @@ class BetaCalibration(OneVsRest):
         return ops.clip(log_odds, -limit, limit)
 
     def both_log_probs(self, features: Any) -> tuple[Any, Any]:
-        """log q_k and log(1 - q_k)."""
         a, b, c = (self._coefficients[:, i] for i in range(3))
         log_odds = b * ops.softplus(features) - a * ops.softplus(-features) + c
         return -ops.softplus(-log_odds), -ops.softplus(log_odds)
-
-    def get_config(self):
-        return {**super().get_config(), "clip": self.clip}
 
     def num_parameters(self, num_classes: int) -> int:
         """Three: each class is fitted on all samples."""
@@ -128,11 +112,7 @@ class BetaCalibration(OneVsRest):
 def _fit(
     log_odds: np.ndarray, labels: np.ndarray, weight: Any, what: str
 ) -> np.ndarray:
-    """(a, b, c) of one class: a logistic regression with a, b >= 0.
-
-    The problem is convex: with the coefficients that end below 0 held at 0,
-    the best feasible fit is the optimum.
-    """
+    """(a, b, c) of one class: the best logistic regression with a, b >= 0."""
     best, least = np.zeros(3), np.inf
     for used in ([0, 1, 2], [0, 2], [1, 2], [2]):
         point, loss = _least(log_odds, labels, weight, used, what)
@@ -152,43 +132,31 @@ def _least(
     used: list,
     what: str,
 ) -> tuple[np.ndarray, float]:
-    """The fit with some of the coefficients, the others 0, and its NLL."""
-    last: dict = {}
-
-    def sums(point):
-        key = point.tobytes()
-        if key not in last:
-            last.clear()
-            last[key] = _sums(log_odds, labels, weight, used, point)
-        return last[key]
-
+    """The fit of some coefficients, the others 0, and its NLL, by Newton."""
     some = np.abs(log_odds[log_odds != 0.0], dtype="float64")
     start = 1.0 / np.median(some) if len(some) else 1.0
     found = np.array([start, start, 0.0])[used]
-    iterations = 0
-    for _ in range(_RENEWED):
+    sums = partial(_sums, log_odds, labels, weight, used)
+    loss, slope, curvature = sums(found)
+    for _ in range(_STEPS):
         # Measured in the standard deviations of a step.
-        size = 1.0 / np.sqrt(np.maximum(np.diag(sums(found)[2]), _FLAT))
-        steps = minimize(
-            lambda x, size: sums(x * size)[0],
-            found / size,
-            args=(size,),
-            jac=lambda x, size: sums(x * size)[1] * size,
-            hess=lambda x, size: sums(x * size)[2] * size * size[:, None],
-            method="trust-exact",
-            options={"gtol": _GRADIENT, "maxiter": 200},
-        )
-        found = steps.x * size
-        iterations += steps.nit
-        if steps.success:
+        size = 1.0 / np.sqrt(np.maximum(np.diag(curvature), _FLAT))
+        hessian = curvature * size * size[:, None]
+        hessian[np.diag_indices(len(hessian))] += _FLAT
+        step = size * np.linalg.solve(hessian, slope * size)
+        gain = slope @ step
+        if gain <= _GAIN:
             break
+        share = 1.0
+        while (after := sums(found - share * step))[0] > loss and share > _FLAT:
+            share /= 2.0
+        found = found - share * step
+        loss, slope, curvature = after
     else:
-        warn_not_converged(
-            what, iterations=iterations, gradient=np.abs(steps.jac).max()
-        )
+        warn_not_converged(what, iterations=_STEPS, gradient=gain)
     point = np.zeros(3)
     point[used] = found
-    return point, steps.fun
+    return point, loss
 
 
 def _sums(

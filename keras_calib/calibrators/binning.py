@@ -1,4 +1,8 @@
-"""Calibrators that are tables of the probability."""
+"""Calibrators that are tables of the probability.
+
+Tables are looked up with gathers and comparisons only, which every exporter
+knows.
+"""
 
 from typing import Any
 
@@ -7,11 +11,8 @@ import numpy as np
 from keras import ops
 from scipy.optimize import isotonic_regression
 
+from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.lookup_table import interpolate
-from keras_calib.calibrators.lookup_table import locate
-from keras_calib.calibrators.lookup_table import padded
-from keras_calib.calibrators.lookup_table import take
 from keras_calib.calibrators.one_vs_rest import OneVsRest
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
@@ -20,11 +21,14 @@ from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.softmax import to_logits
 
-__all__ = ["HistogramBinning", "IsotonicCalibration"]
+__all__ = ["HistogramBinning", "IsotonicCalibration", "interpolate", "locate"]
 
 
 class _Table(OneVsRest):
     """Abstract: q_k is looked up by p_k."""
+
+    values = fitted_array("values", "q of each bin, or where q bends.")
+    options = ("min_prob",)
 
     def __init__(self, *, min_prob: float, name: str, **kwargs: Any):
         check_at_least("min_prob", min_prob, 0.0)
@@ -32,23 +36,14 @@ class _Table(OneVsRest):
         super().__init__(name=name, **kwargs)
         self.min_prob = float(min_prob)
 
-    @property
-    def values(self) -> np.ndarray:
-        """Calibrated probabilities `(num_classes, size)`, one row if binary."""
-        return self.fitted_value("values")
-
     def look_up(self, probs: Any) -> Any:
         """q_k of p_k, `(..., num_classes)`."""
         raise NotImplementedError
 
     def both_log_probs(self, features: Any) -> tuple[Any, Any]:
-        """log q_k and log(1 - q_k)."""
         q = self.look_up(features)
         q = ops.clip(q, self.min_prob, 1.0 - self.min_prob)
         return to_logits(q), to_logits(1.0 - q)
-
-    def get_config(self):
-        return {**super().get_config(), "min_prob": self.min_prob}
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -67,18 +62,9 @@ class HistogramBinning(_Table):
         min_prob: Least q, in [0, 0.5]. 0 lets the NLL of a sample be as
             large as 85 nats.
         upper_edges: Known upper ends of the bins `(num_classes, num_bins)`,
-            the last 1, one row for two classes; None, the default, waits for
-            `fit`.
+            the last 1, one row for two classes; None waits for `fit`.
         values: Known q of that shape, given with `upper_edges`.
-        name: Name of the layer.
-        **kwargs: `trainable` of `keras.layers.Layer`.
-
-    Returns:
-        On call with logits `(..., num_classes)`: logits of that shape,
-        float32.
-
-    Raises:
-        RuntimeError: On call before `fit`.
+        **kwargs: `name` and `trainable` of `keras.layers.Layer`.
 
     Example:
 
@@ -101,6 +87,8 @@ class HistogramBinning(_Table):
     """
 
     fitted_values = ("upper_edges", "values")
+    upper_edges = fitted_array("upper_edges", "Upper ends; 1 pads rows.")
+    options = ("num_bins", "edges", "empty", "min_prob")
 
     def __init__(
         self,
@@ -123,13 +111,7 @@ class HistogramBinning(_Table):
         self.empty = empty
         self.set_known_rows(upper_edges=upper_edges, values=values)
 
-    @property
-    def upper_edges(self) -> np.ndarray:
-        """Upper ends of the bins `(num_classes, num_bins)`; 1 pads rows."""
-        return self.fitted_value("upper_edges")
-
     def fit_samples(self, samples: FittingData) -> None:
-        """Finds the edges and the shares."""
         edges, values = [], []
         for probs, labels, weight in self.columns(samples):
             inner = self._edges_of(probs, weight)
@@ -149,26 +131,19 @@ class HistogramBinning(_Table):
             values.append(share)
         self.set_fitted(
             samples.num_classes,
-            upper_edges=padded(edges),
-            values=padded(values),
+            upper_edges=_padded(edges),
+            values=_padded(values),
         )
 
     def look_up(self, probs: Any) -> Any:
-        """The share of the bin."""
         index = locate(self._upper_edges, probs)
-        return take(self._values, ops.minimum(index, self._values.shape[1] - 1))
+        return _take(
+            self._values, ops.minimum(index, self._values.shape[1] - 1)
+        )
 
     def num_parameters(self, num_classes: int) -> int:
         """As many as bins of one class: each is fitted on all samples."""
         return self.num_bins
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_bins": self.num_bins,
-            "edges": self.edges,
-            "empty": self.empty,
-        }
 
     def _edges_of(self, probs: np.ndarray, weight: Any) -> np.ndarray:
         shares = np.arange(1, self.num_bins) / self.num_bins
@@ -193,17 +168,9 @@ class IsotonicCalibration(_Table):
         min_prob: Least q, in [0, 0.5]. 0 lets the NLL of a sample be as
             large as 85 nats.
         thresholds: Known p where the function bends `(num_classes, size)`,
-            one row for two classes; None, the default, waits for `fit`.
+            one row for two classes; None waits for `fit`.
         values: Known q there, given with `thresholds`.
-        name: Name of the layer.
-        **kwargs: `trainable` of `keras.layers.Layer`.
-
-    Returns:
-        On call with logits `(..., num_classes)`: logits of that shape,
-        float32.
-
-    Raises:
-        RuntimeError: On call before `fit`.
+        **kwargs: `name` and `trainable` of `keras.layers.Layer`.
 
     Example:
 
@@ -222,6 +189,7 @@ class IsotonicCalibration(_Table):
     """
 
     fitted_values = ("thresholds", "values")
+    thresholds = fitted_array("thresholds", "Where q bends; 2 pads rows.")
 
     def __init__(
         self,
@@ -235,22 +203,15 @@ class IsotonicCalibration(_Table):
         super().__init__(min_prob=min_prob, name=name, **kwargs)
         self.set_known_rows(thresholds=thresholds, values=values)
 
-    @property
-    def thresholds(self) -> np.ndarray:
-        """Where the functions bend, `(num_classes, size)`; 2 pads rows."""
-        return self.fitted_value("thresholds")
-
     def fit_samples(self, samples: FittingData) -> None:
-        """Finds the functions, by pooling adjacent violators."""
         rows = [_isotonic(*column) for column in self.columns(samples)]
         self.set_fitted(
             samples.num_classes,
-            thresholds=padded([x for x, _ in rows], 2.0),
-            values=padded([y for _, y in rows]),
+            thresholds=_padded([x for x, _ in rows], 2.0),
+            values=_padded([y for _, y in rows]),
         )
 
     def look_up(self, probs: Any) -> Any:
-        """The function's value."""
         return interpolate(self._thresholds, self._values, probs)
 
     def num_parameters(self, num_classes: int) -> int:
@@ -262,49 +223,58 @@ def _isotonic(
     probs: np.ndarray, labels: np.ndarray, weight: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where the isotonic function bends, and its values there."""
-    if weight is None and labels.dtype == bool:
-        first, last, positive, total = _runs(probs, labels)
-    else:
-        first, index = np.unique(probs, return_inverse=True)
-        total = np.bincount(index, weight, minlength=len(first))
-        positive = labels if weight is None else labels * weight
-        positive = np.bincount(index, positive, minlength=len(first))
-        some = total > 0
-        first, total, positive = first[some], total[some], positive[some]
-        last = first
+    x, index = np.unique(probs, return_inverse=True)
+    positive = labels if weight is None else labels * weight
+    positive = np.bincount(index, positive)
+    total = np.bincount(index, weight)
+    some = total > 0
+    x, positive, total = x[some], positive[some], total[some]
     y = isotonic_regression(positive / total, weights=total).x
     # Inside a flat part nothing bends.
     steps = np.flatnonzero(y[1:] != y[:-1])
     starts, ends = np.r_[0, steps + 1], np.r_[steps, len(y) - 1]
-    x = np.stack([first[starts], last[ends]], axis=-1).ravel()
+    x = x[np.stack([starts, ends], axis=-1).ravel()]
     bends = np.r_[True, x[1:] != x[:-1]]
     return x[bends], np.repeat(y[starts], 2)[bends]
 
 
-def _runs(probs: np.ndarray, labels: np.ndarray) -> tuple:
-    """Samples that any increasing function of least error takes as one.
+def _padded(rows: list[np.ndarray], filler: float | None = None) -> np.ndarray:
+    """Rows of different lengths as one table; None repeats their last entry."""
+    longest = max(len(row) for row in rows)
+    table = np.empty((len(rows), longest))
+    for line, row in zip(table, rows, strict=True):
+        line[: len(row)] = row
+        line[len(row) :] = row[-1] if filler is None else filler
+    return table
 
-    By probability, the positives of a tie first, each run of positives and
-    the negatives after it violate the order: they are pooled, whatever the
-    rest. There are far fewer runs than samples where a class is rare.
 
-    Args:
-        probs: float32, >= 0, `(n,)`.
-        labels: bool `(n,)`.
+def _take(table: Any, index: Any) -> Any:
+    """Entries `table[k, index[..., k]]` `(..., num_classes)`, int32 index."""
+    num_classes, size = table.shape
+    start = ops.arange(num_classes, dtype="int32") * size
+    return ops.take(ops.reshape(table, (-1,)), index + start)
 
-    Returns:
-        `(first, last, positive, total)` of each run: its least and largest
-        probability, positives and samples.
-    """
-    # Floats >= 0 are in the order of their bits.
-    key = probs.view("uint32") << 1
-    key |= ~labels
-    key.sort()
-    negative = (key & 1).astype(bool)
-    starts = np.flatnonzero(negative[:-1] & ~negative[1:]) + 1
-    starts = np.r_[0, starts]
-    ends = np.r_[starts[1:], len(key)]
-    key >>= 1
-    probs = key.view("float32")
-    positive = np.add.reduceat(~negative, starts, dtype="int64")
-    return probs[starts], probs[ends - 1], positive, ends - starts
+
+def locate(edges: Any, values: Any) -> Any:
+    """How many edges of its class `(num_classes, size)` each value exceeds."""
+    size = edges.shape[1]
+    count = ops.cast(ops.zeros_like(values), "int32")
+    step = 1 << size.bit_length() - 1
+    while step:
+        probe = count + step
+        # The edge before which `probe` edges lie, itself included.
+        edge = _take(edges, ops.minimum(probe, size) - 1)
+        more = ops.logical_and(probe <= size, edge < values)
+        count = ops.where(more, probe, count)
+        step //= 2
+    return count
+
+
+def interpolate(x: Any, y: Any, values: Any) -> Any:
+    """Piecewise linear functions of each class, constant beyond their ends."""
+    right = ops.minimum(locate(x, values), x.shape[1] - 1)
+    left = ops.maximum(right - 1, 0)
+    x0, y0 = _take(x, left), _take(y, left)
+    width = _take(x, right) - x0
+    share = (values - x0) / ops.where(width > 0, width, ops.ones_like(width))
+    return y0 + ops.clip(share, 0.0, 1.0) * (_take(y, right) - y0)

@@ -9,6 +9,7 @@ from scipy.optimize import minimize
 
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.inputs.checks import check_above
@@ -28,18 +29,10 @@ class EnsembleTemperatureScaling(Calibrator):
     unless the uniform part takes all.
 
     Args:
-        objective: `"nll"`, the default, or `"mse"`, as the authors do.
-        temperature: Known T, > 0; None, the default, waits for `fit`.
+        objective: `"nll"`, or `"mse"`, as the authors do.
+        temperature: Known T, > 0; None waits for `fit`.
         mixture: Known m `(3,)`, given with `temperature`.
-        name: Name of the layer.
-        **kwargs: `trainable` of `keras.layers.Layer`.
-
-    Returns:
-        On call with logits `(..., num_classes)`: log p, of that shape,
-        float32.
-
-    Raises:
-        RuntimeError: On call before `fit`.
+        **kwargs: `name` and `trainable` of `keras.layers.Layer`.
 
     Example:
 
@@ -54,16 +47,17 @@ class EnsembleTemperatureScaling(Calibrator):
         https://arxiv.org/abs/2003.07329
 
     Differs:
-        The authors minimise the MSE. Of 14 published sets of predictions
-        (CIFAR-10 and -100, 20 Newsgroups), half of each to fit on, the
-        NLL of the other half is then above that of the temperature alone for
-        12; with `"nll"` it is never more than 0.0003 above it. Where models
-        give probabilities of 0 to what happens, as in 20 Newsgroups, the
-        uniform part matters most, and `"mse"` gave 0.31 nats where `"nll"`
-        gave 0.51 and a temperature 1.01.
+        The authors minimise the MSE. On half of 14 published sets of
+        predictions (CIFAR-10 and -100, 20 Newsgroups), the NLL of the other
+        half is then above that of the temperature alone for 12; with `"nll"`
+        it is never more than 0.0003 above it. Where models give
+        probabilities of 0 to what happens, as in 20 Newsgroups, `"mse"` gave
+        0.31 nats where `"nll"` gave 0.51 and a temperature 1.01.
     """
 
     fitted_values = ("temperature", "mixture")
+    mixture = fitted_array("mixture", "m, the shares of the three parts.")
+    options = ("objective",)
     needs_every_class = False
 
     def __init__(
@@ -87,11 +81,8 @@ class EnsembleTemperatureScaling(Calibrator):
         if temperature is not None:
             check_above("temperature", temperature, 0.0)
             shares = np.asarray(mixture, "float64")
-            if (
-                shares.shape != (3,)
-                or shares.min() < 0
-                or abs(shares.sum() - 1) > 1e-5
-            ):
+            off = shares.shape != (3,) or abs(shares.sum() - 1) > 1e-5
+            if off or shares.min() < 0:
                 raise value_error(
                     "`mixture` must be three shares >= 0 that sum to 1",
                     mixture=mixture,
@@ -103,22 +94,13 @@ class EnsembleTemperatureScaling(Calibrator):
         """The fitted temperature."""
         return float(self.fitted_value("temperature"))
 
-    @property
-    def mixture(self) -> np.ndarray:
-        """Shares of scaled, plain and uniform probabilities, `(3,)`."""
-        return self.fitted_value("mixture")
-
     def fit_samples(self, samples: FittingData) -> None:
-        """Finds the temperature, then the mixture."""
         temperature = optimal_temperature(samples, self.objective)
-        if self.objective == "mse":
-            mixture = _least_mse(samples, temperature)
-        else:
-            mixture = _least_nll(samples, temperature)
+        solve = _least_mse if self.objective == "mse" else _least_nll
+        mixture = solve(samples, temperature)
         self.set_fitted(temperature=temperature, mixture=mixture)
 
     def calibrate(self, logits: Any) -> Any:
-        """log of the mixture."""
         shares = self._mixture
         scaled = ops.softmax(logits / self._temperature, axis=-1)
         mixed = shares[0] * scaled + shares[1] * ops.softmax(logits, axis=-1)
@@ -127,9 +109,6 @@ class EnsembleTemperatureScaling(Calibrator):
     def num_parameters(self, num_classes: int) -> int:
         """A temperature and two free shares."""
         return 3
-
-    def get_config(self):
-        return {**super().get_config(), "objective": self.objective}
 
 
 def _members(block: FittingData, temperature: float) -> list[np.ndarray]:

@@ -16,10 +16,7 @@ _SHOWN = 4
 
 
 class FittedLayer(keras.layers.Layer):
-    """Abstract: a layer that `fit` makes ready, and that shows what it found.
-
-    A subclass sets `_fitted` and implements `fitted_summary`.
-    """
+    """Abstract: a layer that `fit` makes ready; it shows what it found."""
 
     _fitted = False
 

@@ -20,29 +20,17 @@ _BLOCK = 2**18
 
 
 class OneVsRest(Calibrator):
-    """Abstract: calibrates the probability of each class by itself.
+    """Abstract: calibrates each class against the rest, then renormalises.
 
-    Probabilities q_k of the binary calibrators are renormalised; where all
-    of them are 0 every class is as likely. Two classes are one binary
-    problem: that of the second.
+    Two classes are one binary problem: that of the second.
     """
 
     def columns(self, samples: FittingData) -> Iterator[tuple]:
-        """The binary problem of each class.
-
-        Args:
-            samples: Held-out samples.
-
-        Returns:
-            An iterator of `(values, labels, weight)`, arrays `(n,)`: what
-            `features` makes of the logits for this class, float32 as `call`
-            has it; labels in [0, 1]; weights, or None.
-        """
+        """The values, labels and weights of each binary problem, `(n,)`."""
         count = samples.num_classes
-        if samples.valid is None:
-            rows, weight = len(samples.logits), samples.weight
-        else:
-            rows, weight = int(samples.valid.sum()), samples.weight
+        rows, weight = len(samples.logits), samples.weight
+        if samples.valid is not None:
+            rows = int(samples.valid.sum())
             weight = None if weight is None else weight[samples.valid]
         group = max(1, _HELD // max(1, rows))
         for start in range(1 if count == 2 else 0, count, group):
@@ -59,9 +47,8 @@ class OneVsRest(Calibrator):
                     labels[:, part] = block.soft_labels()[:, classes].T
                 else:
                     labels[:, part] = classes[:, None] == block.labels
-            yield from (
-                (v, y, weight) for v, y in zip(values, labels, strict=True)
-            )
+            for value, label in zip(values, labels, strict=True):
+                yield value, label, weight
 
     def features(self, logits: Any) -> Any:
         """What the binary calibrators map, `(..., num_classes)`."""
@@ -82,13 +69,12 @@ class OneVsRest(Calibrator):
     def set_known_rows(self, **tables: Any) -> None:
         """Sets tables given to the constructor; one row is for two classes."""
         shapes = {k: np.shape(v) for k, v in tables.items() if v is not None}
-        for shape in shapes.values():
-            if len(shape) != 2 or shape[0] == 2:
-                raise value_error(
-                    "tables must have a row for each class, and one row "
-                    "for two classes",
-                    **shapes,
-                )
+        if any(len(x) != 2 or x[0] == 2 for x in shapes.values()):
+            raise value_error(
+                "tables must have a row for each class, and one row for two "
+                "classes",
+                **shapes,
+            )
         if len(set(shapes.values())) > 1:
             raise value_error("tables must have the same shape", **shapes)
         self.set_known(**tables)

@@ -1,7 +1,6 @@
 """Temperature scaling."""
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import warn
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.formulas.binned_errors import calibration_error
@@ -46,8 +46,8 @@ class TemperatureScaling(Calibrator):
     """Divides logits by one temperature.
 
     T minimises mean_n -log softmax(z_n / T)_{y_n}, which is convex in 1/T
-    and solved to a relative 1e-6 on every backend. The predicted class never
-    changes. T above 1 means the model was overconfident.
+    and solved to a relative 1e-6. The predicted class never changes. T above 1
+    means the model was overconfident.
 
     Args:
         objective: `"nll"` as above; `"mse"`, the mean over samples and
@@ -57,17 +57,8 @@ class TemperatureScaling(Calibrator):
             taken. None solves for the optimum, or takes 0.1, 0.2 ... 10 for
             `"ece"`, as Mukhoti et al. do. Lienen and Hüllermeier choose
             from 0.25, 0.5, 0.75, 1, 1.1 ... 2, 2.5, 3.
-        temperature: A temperature that is known, > 0; None, the default,
-            waits for `fit`.
-        name: Name of the layer.
-        **kwargs: `trainable` of `keras.layers.Layer`.
-
-    Returns:
-        On call with logits `(..., num_classes)`: logits of that shape,
-        float32.
-
-    Raises:
-        RuntimeError: On call before `fit`.
+        temperature: A temperature that is known, > 0; None waits for `fit`.
+        **kwargs: `name` and `trainable` of `keras.layers.Layer`.
 
     Example:
 
@@ -88,6 +79,7 @@ class TemperatureScaling(Calibrator):
     """
 
     fitted_values = ("temperature",)
+    options = ("objective", "grid")
     needs_every_class = False
 
     def __init__(
@@ -117,49 +109,25 @@ class TemperatureScaling(Calibrator):
         return float(self.fitted_value("temperature"))
 
     def fit_samples(self, samples: FittingData) -> None:
-        """Finds the temperature."""
         grid = self.grid
         if grid is None and self.objective == "ece":
             grid = _ECE_GRID
         if grid is None:
             value = optimal_temperature(samples, self.objective)
         else:
-            errors = _errors if self.objective == "ece" else _losses
-            values = errors(samples, grid, self.objective)
+            values = _scores(samples, grid, self.objective)
             value = grid[int(np.argmin(values))]
         self.set_fitted(temperature=value)
 
     def calibrate(self, logits: Any) -> Any:
-        """Logits divided by the temperature."""
         return logits / self._temperature
 
     def num_parameters(self, num_classes: int) -> int:
-        """One."""
         return 1
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "objective": self.objective,
-            "grid": self.grid,
-        }
 
 
 def optimal_temperature(samples: FittingData, objective: str = "nll") -> float:
-    """The temperature of the least NLL or MSE.
-
-    Args:
-        samples: Held-out samples.
-        objective: `"nll"` or `"mse"`.
-
-    Returns:
-        The temperature, to a relative 1e-6; 1 if every logit is equal.
-
-    Warns:
-        RuntimeWarning: If there is no optimum within a factor of 10,000 of
-            the differences of the logits, as when every prediction is right;
-            the nearer end is taken.
-    """
+    """The temperature of the least NLL or MSE; 1 if every logit is equal."""
     few = samples.subsampled(_FEW)
     low, high = _range(few)
     if low == high:
@@ -173,12 +141,10 @@ def optimal_temperature(samples: FittingData, objective: str = "nll") -> float:
     if objective == "mse":
         beta = _least_mse(samples, low, high, beta)
     if beta in (low, high):
-        warnings.warn(
+        warn(
             "The data have no optimal temperature in the range that is "
             "searched; its end is used. Received: "
-            f"temperature={1.0 / beta:.3g}",
-            RuntimeWarning,
-            stacklevel=5,
+            f"temperature={1.0 / beta:.3g}"
         )
     return 1.0 / beta
 
@@ -186,8 +152,8 @@ def optimal_temperature(samples: FittingData, objective: str = "nll") -> float:
 def _range(samples: FittingData) -> tuple[float, float]:
     """Where 1/T is looked for; 1 and 1 if all logits of a sample are equal.
 
-    From the largest differences of logits, and from the usual lead of the
-    first class: one that is ruled out by a logit of -1e9 changes no optimum.
+    From the usual lead of the first class, as one that is ruled out by a logit
+    of -1e9 changes no optimum.
     """
     leads = []
 
@@ -214,10 +180,7 @@ def _range(samples: FittingData) -> tuple[float, float]:
 def _least_nll(
     samples: FittingData, low: float, high: float, start: float
 ) -> float:
-    """1/T by Newton's method, in a bracket from `low` to `high` that shrinks.
-
-    It is `low` or `high` itself if the optimum lies beyond.
-    """
+    """1/T by Newton's method; `low` or `high` if the optimum lies beyond."""
     ends = low, high
     beta = min(max(start, low), high)
     for step in range(200):
@@ -243,19 +206,15 @@ def _least_nll(
 def _least_mse(
     samples: FittingData, low: float, high: float, start: float
 ) -> float:
-    """1/T: the minimum near the best of a coarse grid, as it is not convex.
-
-    The optimum of the NLL, `start`, is the middle of the grid; the ends are
-    `low` and `high`, which are returned where none is better.
-    """
+    """1/T: the minimum near the best of a coarse grid, as it is not convex."""
 
     def value(log_beta):
-        return _losses(samples, [math.exp(-log_beta)], "mse")[0]
+        return _scores(samples, [math.exp(-log_beta)], "mse")[0]
 
     grid = start * 2.0 ** np.arange(-_OCTAVES, _OCTAVES + 1)
     inside = (grid > low) & (grid < high)
     grid = np.concatenate([[low], grid[inside], [high]])
-    values = _losses(samples, 1.0 / grid, "mse")
+    values = _scores(samples, 1.0 / grid, "mse")
     best = int(np.argmin(values))
     for end in (0, -1):
         if values[end] <= values[best]:
@@ -275,11 +234,7 @@ def _shifted(block: FittingData) -> np.ndarray:
 
 
 def _slopes(samples: FittingData, beta: float) -> tuple[float, float]:
-    """First and second derivative of the summed NLL by 1/T.
-
-    d/d beta = sum_n w_n (E_p[z] - z_y), d2/d beta2 = sum_n w_n Var_p[z],
-    p = softmax(beta z).
-    """
+    """First and second derivative of the summed NLL by 1/T."""
 
     def of_block(block):
         z = _shifted(block)
@@ -301,48 +256,30 @@ def _slopes(samples: FittingData, beta: float) -> tuple[float, float]:
     return float(first), float(second)
 
 
-def _losses(
+def _scores(
     samples: FittingData, temperatures: Sequence[float], objective: str
 ) -> np.ndarray:
-    """NLL, or MSE over samples and classes, at each temperature."""
+    """NLL, MSE over samples and classes, or ECE, at each temperature."""
     losses = log_losses if objective == "nll" else brier_losses
 
-    def of_block(block):
-        z, weight = _shifted(block), block.weights()
-        values = [
-            weight @ losses(block.labels, z / t, from_logits=True)
-            for t in temperatures
-        ]
-        return np.array(values), weight.sum()
-
-    total, weight = samples.sums(of_block)
-    scale = samples.num_classes if objective == "mse" else 1.0
-    return total / (weight * scale)
-
-
-def _errors(
-    samples: FittingData, temperatures: Sequence[float], _: str
-) -> list[float]:
-    """ECE at each temperature."""
+    def sums_of(z, block):
+        if objective == "ece":
+            confidence = 1.0 / np.exp(z).sum(axis=-1)
+            correct = ~is_wrong(z, hard_labels(block.labels))
+            index = bin_index(confidence, _ECE_BINS)
+            return bin_sums(confidence, correct, index, _ECE_BINS, block.weight)
+        weight = block.weights()
+        return weight @ losses(block.labels, z, from_logits=True), weight.sum()
 
     def of_block(block):
         z = _shifted(block)
-        scaled = np.empty_like(z)
-        # The predicted class is the same at every temperature.
-        correct = ~is_wrong(z, hard_labels(block.labels))
-        sums = []
-        for t in temperatures:
-            np.divide(z, t, out=scaled)
-            np.exp(scaled, out=scaled)
-            confidence = 1.0 / scaled.sum(axis=-1)
-            index = bin_index(confidence, _ECE_BINS)
-            sums.append(
-                bin_sums(confidence, correct, index, _ECE_BINS, block.weight)
-            )
-        return tuple(np.stack(part) for part in zip(*sums, strict=True))
+        parts = [sums_of(z / t, block) for t in temperatures]
+        return tuple(np.stack(part) for part in zip(*parts, strict=True))
 
-    parts = samples.sums(of_block)
-    return [
-        float(calibration_error(BinSums(*(part[i] for part in parts))))
-        for i in range(len(temperatures))
-    ]
+    sums = samples.sums(of_block)
+    if objective == "ece":
+        bins = [BinSums(*parts) for parts in zip(*sums, strict=True)]
+        return np.array([calibration_error(x) for x in bins])
+    loss, weight = sums
+    scale = samples.num_classes if objective == "mse" else 1.0
+    return loss / (weight * scale)

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import keras_mask
+from keras_calib.inputs import rows
 from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.options import ReadOptions
@@ -17,14 +18,6 @@ from keras_calib.inputs.readers import split_objectness
 from keras_calib.inputs.readers import standardize_labels
 from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.inputs.readers import valid_labels_mask
-from keras_calib.inputs.rows import LOOSE_TOLERANCE
-from keras_calib.inputs.rows import check_no_nan
-from keras_calib.inputs.rows import check_no_probabilities
-from keras_calib.inputs.rows import check_row_sums
-from keras_calib.inputs.rows import sum_tolerance
-from keras_calib.inputs.rows import sums_to_1
-from keras_calib.inputs.rows import warn_of_probabilities
-from keras_calib.inputs.rows import without_harm
 from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import check_probabilities
 from keras_calib.inputs.values import has_values
@@ -44,45 +37,20 @@ __all__ = [
 
 
 class Batch(NamedTuple):
-    """Labels and predictions, read: what everything after the door uses.
+    """Labels, predictions and weights: what everything after the door uses."""
 
-    Attributes:
-        labels: Class ids, int32, or soft labels with a last axis of classes.
-        outputs: Logits or probabilities, of the classes on the last axis.
-        from_logits: Which of the two `outputs` are.
-        weight: Weights, or None where every sample counts 1.
-        mask: Where samples count, bool, or None for everywhere.
-        objectness: The share of the image that the object covers, or None.
-        label_mask: Where labels can be (an id in range, a row that sums to
-            1), bool, or None where nothing asked.
-    """
-
-    labels: Any
-    outputs: Any
+    labels: Any  # int32 ids, or soft rows with the classes last
+    outputs: Any  # logits or probabilities, classes last
     from_logits: bool
-    weight: Any = None
-    mask: Any = None
-    objectness: Any = None
-    label_mask: Any = None
-
-    def counted(self) -> Any:
-        """Where samples count by mask and by weight, or None."""
-        has_weight = None if self.weight is None else self.weight > 0
-        return both(self.mask, has_weight)
+    weight: Any = None  # None where all weigh 1
+    mask: Any = None  # where samples count; None for everywhere
+    objectness: Any = None  # share of the image that the object covers
+    label_mask: Any = None  # where labels can be; None where nothing asked
 
     def with_logits(
         self, dtype: str, rules: list[Rule], hard: bool = False
     ) -> "Batch":
-        """As losses take it: logits, and labels as constant soft rows.
-
-        Where compiled code cannot raise, a label that cannot be, or
-        probabilities that do not sum to 1, are none by `label_mask`.
-
-        Args:
-            dtype: Of the formulas.
-            rules: As in `standardize`.
-            hard: Whether rows of labels must be one-hot.
-        """
+        """As losses take it: logits, and labels as constant soft rows."""
         logits = self.outputs
         num_classes = logits.shape[-1]
         label_mask = valid_labels_mask(
@@ -90,8 +58,7 @@ class Batch(NamedTuple):
         )
         if not self.from_logits:
             if not has_values(logits):
-                near = sums_to_1(logits, LOOSE_TOLERANCE)
-                label_mask = ops.logical_and(label_mask, near)
+                label_mask = ops.logical_and(label_mask, rows.sums_to_1(logits))
             logits = to_logits(logits)
         logits = ops.cast(logits, dtype)
         if self.mask is not None:
@@ -99,13 +66,14 @@ class Batch(NamedTuple):
             shown = ops.expand_dims(self.mask, -1)
             logits = ops.where(shown, logits, ops.zeros_like(logits))
         labels = soft_labels(self.labels, num_classes, dtype)
+        weight = self.weight
+        if weight is not None:
+            weight = ops.cast(weight, dtype)
         return self._replace(
             labels=ops.stop_gradient(labels),
             outputs=logits,
             from_logits=True,
-            weight=None
-            if self.weight is None
-            else ops.cast(self.weight, dtype),
+            weight=weight,
             label_mask=label_mask,
         )
 
@@ -119,22 +87,10 @@ def standardize(
     *,
     skip_weightless: bool = False,
 ) -> Batch:
-    """One batch of a loss or metric, read once.
+    """One batch of a loss or metric `(batch, ...)`, read once.
 
-    Args:
-        y_true: Labels as in `standardize_labels`.
-        y_pred: Predictions as in `standardize_predictions`.
-        sample_weight: As in `standardize_weights`, or None.
-        options: How to read them.
-        rules: Where to put the rules of values, for the caller to `enforce`.
-        skip_weightless: Whether samples of weight 0 may hold anything.
-
-    Returns:
-        Batch of shape `(batch, ...)`. Its mask combines that of Keras and the
-        ignored class.
-
-    Raises:
-        ValueError: If shapes do not fit.
+    `rules` takes the rules of values, for the caller to `enforce`. With
+    `skip_weightless`, samples of weight 0 may hold anything.
     """
     given = y_pred
     y_pred = ops.convert_to_tensor(as_numbers(y_pred, "y_pred"))
@@ -193,84 +149,63 @@ def standardize_arrays(
     drop: bool = True,
     refuse_probabilities: bool = False,
 ) -> Batch:
-    """Whole data sets as NumPy arrays in the precision they have.
+    """Whole data sets as flat NumPy rows in the precision they have.
 
-    Half precision becomes float32.
-
-    Args:
-        labels: Labels as in `standardize_labels`.
-        outputs: `(batch, ..., num_classes)` or `(batch, ..., 1)`.
-        from_logits: Whether `outputs` are logits.
-        sample_weight: As in `standardize_weights`, or None.
-        ignore_class: Class id that does not count, or None.
-        name: What the caller calls `outputs`, for errors.
-        drop: Whether rows of the ignored class are dropped, which copies the
-            others; if not, `mask` says where they are.
-        refuse_probabilities: Whether logits that look like probabilities
-            raise, instead of a warning.
-
-    Returns:
-        A batch of NumPy arrays; labels int64 ids or float soft labels.
-
-    Raises:
-        ValueError: Also if no sample counts, or an output is NaN or, of
-            logits, infinite.
+    Half precision becomes float32, ids int64. `drop` leaves out rows of the
+    ignored class, which copies the others; if not, `mask` says where they are.
+    `refuse_probabilities` raises of logits that look like probabilities,
+    instead of a warning. `name` is what the caller calls `outputs`.
     """
     check_reading(-1, ignore_class, from_logits)
     labels, outputs = as_array(labels, "labels"), as_array(outputs, name)
     class_axis(outputs, -1, name)
-    tolerance = sum_tolerance(outputs.dtype)
     if outputs.dtype not in (np.float32, np.float64):
         outputs = outputs.astype("float32")
     check_not_empty(name, outputs)
     weight = counts = None
+    lead = outputs.shape[:-1]
     if sample_weight is not None:
-        weight = weight_of_rows(sample_weight, outputs.shape[:-1])
-        counts = (weight > 0).reshape(outputs.shape[:-1])
+        weight = weight_of_rows(sample_weight, lead)
+        counts = weight > 0
     read, valid = standardize_labels(
         labels,
         outputs,
         ignore_class=ignore_class,
         names=("labels", name),
-        mask=counts,
+        mask=None if counts is None else counts.reshape(lead),
     )
-    soft = len(read.shape) == outputs.ndim
-    as_given = valid is None and counts is None
-    if soft and labels.shape == read.shape:
-        read = labels  # float64 labels are float32 tensors on JAX
-    elif not soft and as_given and labels.dtype.kind in "iu":
-        read = labels.astype("int64", copy=False)
-    read = to_numpy(read) if soft else to_numpy(read, "int64")
+    if valid is not None:
+        valid = to_numpy(valid).reshape(-1)
+        counts = valid if counts is None else counts & valid
     outputs = outputs.reshape(-1, outputs.shape[-1])
-    valid = None if valid is None else to_numpy(valid).reshape(-1)
-    counts = valid if weight is None else weight > 0
-    if weight is not None and valid is not None:
-        counts &= valid
-    outputs = without_harm(outputs, counts, from_logits)
-    if soft:
-        read = without_harm(read.reshape(-1, read.shape[-1]), counts, False)
-    check_no_nan(outputs, from_logits, name)
-    if from_logits and refuse_probabilities:
-        check_no_probabilities(outputs, name)
-    elif from_logits:
-        warn_of_probabilities(outputs, name)
+    outputs = rows.without_harm(outputs, counts, from_logits)
+    if len(read.shape) > len(lead):
+        # float64 labels are float32 tensors on JAX.
+        read = labels if labels.shape == read.shape else to_numpy(read)
+        read = read.reshape(-1, read.shape[-1])
+        read = rows.without_harm(read, counts, False)
     else:
+        read = to_numpy(read, "int64").reshape(-1)
+    rows.check_no_nan(outputs, from_logits, name)
+    if not from_logits:
         check_probabilities(outputs, name)
-        check_row_sums(outputs, name, counts, tolerance)
+        rows.check_row_sums(outputs, name, counts)
+    elif refuse_probabilities:
+        rows.check_no_probabilities(outputs, name)
+    else:
+        rows.warn_of_probabilities(outputs, name)
     if outputs.shape[-1] == 1:
         other = np.zeros_like(outputs) if from_logits else 1 - outputs
         outputs = np.concatenate([other, outputs], axis=-1)
-    read = read if soft else read.reshape(-1)
-    if valid is not None:
-        if not valid.any():
-            raise value_error(
-                "`labels` must hold a class that is not ignored",
-                ignore_class=ignore_class,
-            )
-        if drop:
-            outputs, read = outputs[valid], read[valid]
-            weight = None if weight is None else weight[valid]
-            valid = None
+    if valid is not None and not valid.any():
+        raise value_error(
+            "`labels` must hold a class that is not ignored",
+            ignore_class=ignore_class,
+        )
+    if valid is not None and drop:
+        outputs, read = outputs[valid], read[valid]
+        weight = None if weight is None else weight[valid]
+        valid = None
     if weight is not None and not weight.any():
         raise value_error("`sample_weight` must not be 0 everywhere", sum=0.0)
     return Batch(read, outputs, from_logits, weight, valid)

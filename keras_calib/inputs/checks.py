@@ -1,4 +1,4 @@
-"""The one place that words errors: argument, rule, what was received."""
+"""Checks of arguments and shapes: argument, rule, what was received."""
 
 import math
 import numbers
@@ -24,7 +24,6 @@ __all__ = [
     "check_number",
     "check_rank",
     "check_rows",
-    "check_some_classes",
     "class_axis",
 ]
 
@@ -107,15 +106,6 @@ def check_not_empty(name: str, x: Any) -> None:
         )
 
 
-def check_some_classes(name: str, x: Any) -> None:
-    """Raises ValueError if an array has no classes or no places for them.
-
-    No samples are fine: a batch may be empty.
-    """
-    if 0 in shape_of(x)[1:]:
-        check_not_empty(name, x)
-
-
 def check_rows(name: str, x: Any, logits: Any) -> None:
     """Raises ValueError unless `x` has one value per row of `logits`."""
     if not fits(shape_of(x), shape_of(logits)[:-1]):
@@ -129,19 +119,15 @@ def check_rows(name: str, x: Any, logits: Any) -> None:
 
 
 def class_axis(y_pred: Any, axis: int, name: str = "y_pred") -> int:
-    """The axis of the classes from the front, checked.
-
-    Raises:
-        ValueError: If `y_pred` has fewer than two axes, or not this one.
-    """
+    """The axis of the classes from the front, checked."""
+    rank = len(y_pred.shape)
     meaning = "(batch, ..., num_classes)"
-    if len(y_pred.shape) == 1:
+    if rank == 1:
         meaning += (
             f"; scores of the second of two classes need an axis more: "
             f"`{name}[:, None]`"
         )
     check_rank(name, y_pred, 2, meaning)
-    rank = len(y_pred.shape)
     if not -rank <= axis < rank:
         raise value_error(
             f"`axis` must be an axis of `{name}`",

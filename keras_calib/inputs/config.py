@@ -8,14 +8,12 @@ _VALIDATES = True
 def validate(enabled: bool = True) -> None:
     """Switches the checks of values in eager use on or off.
 
-    Without them nothing waits for the device: what is wrong is treated as in
-    compiled code, which cannot raise. There an invalid label makes a loss
-    NaN, and metrics count invalid samples in `num_invalid`. Shapes are
-    always checked, and arrays outside of losses and metrics too.
+    Without them nothing waits for the device. What is wrong is treated as in
+    compiled code: an invalid label makes a loss NaN, and metrics count invalid
+    samples in `num_invalid`. Shapes are always checked.
 
     Args:
-        enabled: Whether losses and metrics look at values in eager use. True
-            until changed.
+        enabled: Whether losses and metrics look at values in eager use.
 
     Example:
 

@@ -1,9 +1,6 @@
-"""The door: labels, predictions and weights in every form users have them.
+"""The door: labels and predictions in every form users have them.
 
-Losses, metrics, calibrators and exact functions all read their arguments
-here, so that each of them takes integer, `(n, 1)`, one-hot and soft labels,
-logits or probabilities, one output for two classes, any leading shape, an
-ignored class, and raises the same errors.
+Losses, metrics, calibrators and exact functions all read them here.
 """
 
 from typing import Any
@@ -12,19 +9,18 @@ from keras import backend
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_some_classes
+from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.inputs.values import Rule
-from keras_calib.inputs.values import ids_rule
+from keras_calib.inputs.values import check_ids
+from keras_calib.inputs.values import check_objectness
+from keras_calib.inputs.values import check_one_hot
+from keras_calib.inputs.values import check_probabilities
+from keras_calib.inputs.values import check_second_class
+from keras_calib.inputs.values import check_soft_labels
 from keras_calib.inputs.values import is_integer
-from keras_calib.inputs.values import objectness_rule
-from keras_calib.inputs.values import one_hot_rule
 from keras_calib.inputs.values import pairs_hint
-from keras_calib.inputs.values import probabilities_rule
-from keras_calib.inputs.values import require
-from keras_calib.inputs.values import second_class_rule
-from keras_calib.inputs.values import soft_labels_rule
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import fits
@@ -42,31 +38,13 @@ __all__ = [
 # In place of an objectness: no object is left in the image, by intent.
 CONTEXT = -1
 
-_KERAS_NAMES = ("y_true", "y_pred")
-
 
 def split_objectness(
     y_true: Any,
     ignore_class: int | None = None,
     rules: list[Rule] | None = None,
 ) -> tuple[Any, Any, Any]:
-    """Class ids and objectness of pairs that share the last axis.
-
-    Args:
-        y_true: Pairs `(..., 2)`: class id, and the share of the image that
-            the object covers, in [0, 1], or `CONTEXT` where all objects are
-            painted out.
-        ignore_class: Id whose objectness may be anything, or None.
-        rules: As in `standardize_labels`.
-
-    Returns:
-        `(ids, objectness, context)`, each `(...)`: objectness in [0, 1], 0
-        for context; context bool.
-
-    Raises:
-        ValueError: If the last axis is not 2; and in eager use, if an
-            objectness is outside [0, 1].
-    """
+    """Ids, objectness, and where that is `CONTEXT`, of pairs `(..., 2)`."""
     y_true = ops.convert_to_tensor(as_numbers(y_true, "y_true"))
     shape = shape_of(y_true)
     if len(shape) < 2 or shape[-1] != 2:
@@ -82,7 +60,7 @@ def split_objectness(
     if ignore_class is not None:
         ignored = ops.equal(ids, ignore_class)
         shown = ops.where(ignored, ops.zeros_like(shown), shown)
-    require(objectness_rule, shown, rules=rules)
+    check_objectness(shown, rules=rules)
     return ids, objectness, context
 
 
@@ -95,29 +73,20 @@ def standardize_predictions(
     mask: Any = None,
     rules: list[Rule] | None = None,
 ) -> Any:
-    """Model outputs with classes last and at least two of them.
+    """Outputs `(batch, ..., num_classes)`, of two classes if there is one.
 
-    Args:
-        y_pred: Logits or probabilities `(batch, ..., num_classes)`, or
-            `(batch, ..., 1)` for the second of two classes.
-        from_logits: Whether these are logits.
-        axis: The axis of the classes.
-        name: What the caller calls them, for errors.
-        mask: Where they count, bool `(batch, ...)`, or None for everywhere.
-            What does not count is not judged.
-        rules: As in `standardize_labels`.
-
-    Returns:
-        Float tensor `(batch, ..., num_classes)`: logits or probabilities as
-        given. Binary logits z become `[0, z]`, probabilities `[1 - p, p]`.
+    Binary logits z become `[0, z]`, probabilities `[1 - p, p]`. The arguments
+    are those of `standardize_labels`.
     """
     y_pred = at_least_float32(y_pred, name)
     axis = class_axis(y_pred, axis, name)
     if axis != len(y_pred.shape) - 1:
         y_pred = ops.moveaxis(y_pred, axis, -1)
-    check_some_classes(name, y_pred)
+    if 0 in shape_of(y_pred)[1:]:
+        # No samples are fine: a batch may be empty.
+        check_not_empty(name, y_pred)
     if not from_logits:
-        require(probabilities_rule, y_pred, name, mask, rules=rules)
+        check_probabilities(y_pred, name, mask, rules=rules)
     if y_pred.shape[-1] == 1:
         other = ops.zeros_like(y_pred) if from_logits else 1.0 - y_pred
         y_pred = ops.concatenate([other, y_pred], axis=-1)
@@ -130,34 +99,24 @@ def standardize_labels(
     *,
     axis: int = -1,
     ignore_class: int | None = None,
-    names: tuple[str, str] = _KERAS_NAMES,
+    names: tuple[str, str] = ("y_true", "y_pred"),
     mask: Any = None,
     rules: list[Rule] | None = None,
 ) -> tuple[Any, Any]:
-    """Labels of any form, told apart by shape alone.
+    """Labels of any form, and where they are not of the ignored class or None.
 
     Args:
         y_true: Class ids `(batch, ...)` or with a 1 on the class axis, or
             one-hot or soft labels of the shape of `y_pred`. With binary
-            outputs: the probability of the second class, 0 or 1 or between.
+            outputs: the probability of the second class.
         y_pred: The model's outputs, as given by the user.
         axis: The axis of the classes in `y_pred`.
         ignore_class: Class id that does not count.
         names: What the caller calls labels and outputs, for errors.
-        mask: Where samples count by weight or mask, bool `(batch, ...)`, or
-            None for everywhere. What does not count is not judged.
+        mask: Where samples count, bool `(batch, ...)`, or None for everywhere;
+            ids become 0 elsewhere.
         rules: Where to put the rules of values, for the caller to `enforce`
-            at once with others; None to look at the values here.
-
-    Returns:
-        `(labels, valid)`: int32 ids `(batch, ...)` or float soft labels
-        `(batch, ..., num_classes)`; and where they are not of the ignored
-        class, bool `(batch, ...)`, None if everywhere. Ids that are ignored
-        or do not count are replaced by 0.
-
-    Raises:
-        ValueError: If shapes do not fit; and, where values can be seen
-            (eager use), if ids are out of range or rows do not sum to 1.
+            with others; None to look at the values here.
     """
     y_true = ops.convert_to_tensor(as_numbers(y_true, names[0]))
     axis = class_axis(y_pred, axis, names[1])
@@ -189,7 +148,7 @@ def standardize_labels(
                 **{f"{names[0]}.shape": given_shape},
             )
         y_true = at_least_float32(y_true)
-        require(soft_labels_rule, y_true, names[0], mask, rules=rules)
+        check_soft_labels(y_true, names[0], mask, rules=rules)
         return y_true, None
     if is_integer(y_true):
         # An id of -1 means nothing in uint8.
@@ -202,10 +161,10 @@ def standardize_labels(
         y_true = ops.where(mask, y_true, ops.zeros_like(y_true))
     if num_classes == 1:
         y_true = at_least_float32(y_true)
-        require(second_class_rule, y_true, names[0], rules=rules)
+        check_second_class(y_true, names[0], rules=rules)
         return ops.stack([1.0 - y_true, y_true], axis=-1), valid
     if num_classes is not None:
-        require(ids_rule, y_true, num_classes, names[0], rules=rules)
+        check_ids(y_true, num_classes, names[0], rules=rules)
     if not is_integer(y_true):
         # Compiled code cannot raise: no class, rather than the one below.
         whole = ops.equal(y_true, ops.round(y_true))
@@ -220,23 +179,7 @@ def valid_labels_mask(
     hard: bool = False,
     rules: list[Rule] | None = None,
 ) -> Any:
-    """Where a label can be: an id in range, a row that sums to 1.
-
-    In compiled code values cannot raise. There an impossible label makes a
-    loss or metric NaN rather than a wrong number.
-
-    Args:
-        labels: int32 ids `(batch, ...)` or soft `(batch, ..., num_classes)`.
-        num_classes: Number of classes.
-        hard: Whether rows must be one-hot.
-        rules: As in `standardize_labels`.
-
-    Returns:
-        bool `(batch, ...)`.
-
-    Raises:
-        ValueError: If `hard` and, in eager use, a row is not one-hot.
-    """
+    """Where a label can be: an id in range, a row that sums to 1."""
     if is_integer(labels):
         return ops.logical_and(labels >= 0, labels < num_classes)
     distance = ops.abs(ops.sum(labels, axis=-1) - 1.0)
@@ -244,21 +187,12 @@ def valid_labels_mask(
     if hard:
         largest = ops.abs(ops.max(labels, axis=-1) - 1.0)
         distance = ops.maximum(distance, largest)
-        require(one_hot_rule, distance, rules=rules)
+        check_one_hot(distance, rules=rules)
     return distance <= SUM_TOLERANCE
 
 
 def soft_labels(labels: Any, num_classes: int, dtype: Any) -> Any:
-    """Ids as one-hot rows, soft labels as they are.
-
-    Args:
-        labels: int32 ids `(batch, ...)` or soft `(batch, ..., num_classes)`.
-        num_classes: Number of classes.
-        dtype: Float dtype of the result.
-
-    Returns:
-        Soft labels `(batch, ..., num_classes)`.
-    """
+    """Ids as one-hot rows, soft labels as they are, `(..., num_classes)`."""
     if is_integer(labels):
         if backend.backend() == "torch":
             # It raises of an id that others make a row of zeros of.

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from keras import backend
 from keras import ops
 
 from keras_calib.backend.errors import value_error
@@ -15,24 +14,21 @@ from keras_calib.backend.errors import warn
 from keras_calib.backend.traced import made_by
 from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.inputs.values import Rule
+from keras_calib.inputs.values import as_check
 from keras_calib.inputs.values import check_probabilities
 from keras_calib.inputs.values import in_unit_interval
 from keras_calib.inputs.values import is_made_up
 from keras_calib.inputs.values import located
-from keras_calib.inputs.values import require
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import value_if_eager
 
 __all__ = [
-    "LOOSE_TOLERANCE",
     "as_logits_message",
+    "check_logits",
     "check_no_nan",
     "check_no_probabilities",
     "check_row_sums",
-    "logits_rule",
     "resembles_probabilities",
-    "row_sums_rule",
-    "sum_tolerance",
     "sums_to_1",
     "usable_outputs",
     "warn_by_operation",
@@ -40,12 +36,9 @@ __all__ = [
     "without_harm",
 ]
 
-# How far a row of probabilities may be from summing to 1 without a word.
-_ROW_TOLERANCE = 1e-3
-_HALF_TOLERANCE = {"float16": 5e-3, "bfloat16": 3e-2}
-# And at all: of a dtype that the probabilities were computed in and that
-# nobody knows.
-LOOSE_TOLERANCE = max(_HALF_TOLERANCE.values())
+# How far a row of probabilities may be from summing to 1: a softmax in half
+# precision is off by up to 0.011 (bfloat16) for 2 to 20,000 classes.
+_ROW_TOLERANCE = 3e-2
 
 _AS_LOGITS = "is read as logits: pass `from_logits=False`, or the logits"
 
@@ -58,134 +51,68 @@ def check_no_nan(outputs: np.ndarray, from_logits: bool, name: str) -> None:
             return
     bad = np.isnan(outputs)
     if from_logits:
-        bad = bad | np.isposinf(outputs)
+        bad |= np.isposinf(outputs)
     bad = bad.any(axis=-1).reshape(-1)
     if bad.any():
+        infinity = " or infinity" if from_logits else ""
         raise value_error(
-            f"`{name}` must not contain NaN"
-            + (" or infinity" if from_logits else ""),
-            **located(bad),
+            f"`{name}` must not contain NaN{infinity}", **located(bad)
         )
 
 
-def row_sums_rule(
-    probs: Any,
-    name: str,
-    mask: Any = None,
-    tolerance: float = _ROW_TOLERANCE,
-) -> Rule:
-    """Rows of probabilities must sum to 1 where they count.
-
-    A row that is further off than any softmax raises. One that is further off
-    than one of this dtype, or of another that holds all values (half precision
-    that was cast), is warned of.
-
-    Args:
-        probs: Shape `(..., num_classes)`; of one class nothing is asked.
-        name: What the caller calls them.
-        mask: Where they count, bool `(...)`, or None for everywhere.
-        tolerance: As `sum_tolerance` says for their dtype.
-    """
+@as_check
+def check_row_sums(probs: Any, name: str, mask: Any = None) -> Rule:
+    """Rows of probabilities must sum to 1 where they count; NaN passes."""
     xp = array_namespace(probs)
     if probs.shape[-1] == 1:
         return Rule(xp.ones((), dtype="bool"), lambda: None)
-    # NaN passes: it is for others to judge.
-    near = xp.logical_not(_distance_from_1(probs) > tolerance)
+    far = _distance_from_1(probs) > _ROW_TOLERANCE
+    if mask is not None:
+        far = xp.logical_and(far, xp.reshape(mask, far.shape))
 
     def fail():
         if is_made_up(probs):
             return
-        rows = value_if_eager(probs).reshape(-1, probs.shape[-1])
-        off = _distance_from_1(rows.astype("float64"))
-        if mask is not None:
-            off[~value_if_eager(mask).reshape(-1)] = 0.0
-        far = off > LOOSE_TOLERANCE
-        if not far.any():
-            off = off.max()
-            if off > tolerance and off > _tolerance_of(rows):
-                warn(
-                    f"`{name}` has rows of probabilities whose sums are off 1 "
-                    f"by more than {tolerance:g}, as those of a softmax in "
-                    "half precision are. They are read as they are: compute "
-                    "the softmax in float32, or divide rows by their sum"
-                )
-            return
-        check_probabilities(rows[far], name)
+        bad = value_if_eager(far).reshape(-1)
+        rows = value_if_eager(probs).reshape(-1, probs.shape[-1])[bad]
+        check_probabilities(rows, name)
         raise value_error(
             f"`{name}` must sum to 1 over the classes; sigmoid outputs of "
             "a multi-label model are not supported, logits need "
             "`from_logits=True`, and rounded rows must be divided by "
             "their sum",
-            **located(far),
-            sum=round(float(rows[far][0].astype("float64").sum()), 6),
+            **located(bad),
+            sum=round(float(rows[0].astype("float64").sum()), 6),
         )
 
-    return Rule(xp.all(near), fail)
+    return Rule(xp.logical_not(xp.any(far)), fail)
 
 
-def check_row_sums(probs: Any, name: str, *args: Any) -> None:
-    """Enforces `row_sums_rule`."""
-    require(row_sums_rule, probs, name, *args)
-
-
-def sum_tolerance(dtype: Any) -> float:
-    """How far probabilities of a dtype may be from summing to 1.
-
-    A softmax that is computed in half precision is off by up to 0.0016
-    (float16) and 0.011 (bfloat16) for 2 to 20,000 classes.
-    """
-    return _HALF_TOLERANCE.get(backend.standardize_dtype(dtype), _ROW_TOLERANCE)
-
-
-def sums_to_1(probs: Any, tolerance: float) -> Any:
-    """Where rows sum to 1, bool `(...)`; everywhere for one class.
-
-    Array-agnostic.
-    """
-    xp = array_namespace(probs)
+def sums_to_1(probs: Any) -> Any:
+    """Where rows sum to 1, bool `(...)`; everywhere for one class (either)."""
     if probs.shape[-1] == 1:
+        xp = array_namespace(probs)
         return xp.ones_like(probs[..., 0], dtype="bool")
-    return _distance_from_1(probs) <= tolerance
+    return _distance_from_1(probs) <= _ROW_TOLERANCE
 
 
-def usable_outputs(
-    outputs: Any, from_logits: bool, tolerance: float = LOOSE_TOLERANCE
-) -> Any:
-    """Where rows `(n, num_classes)` are predictions, bool `(n,)`.
-
-    Array-agnostic.
-
-    No entry is NaN; probabilities are in [0, 1] and sum to 1 within the
-    tolerance; a logit may be -inf, which rules a class out, but not
-    infinity, nor all of them -inf.
-    """
+def usable_outputs(outputs: Any, from_logits: bool) -> Any:
+    """Where rows are predictions: a logit may be -inf, not NaN (either)."""
     xp = array_namespace(outputs)
     if not from_logits:
         inside = xp.all(in_unit_interval(outputs), axis=-1)
-        return xp.logical_and(inside, sums_to_1(outputs, tolerance))
+        return xp.logical_and(inside, sums_to_1(outputs))
     largest = xp.max(outputs, axis=-1)
     finite = xp.logical_and(largest < float("inf"), largest > -float("inf"))
-    if xp is np:
-        return finite & ~np.isnan(outputs).any(axis=-1)
     # A maximum may drop NaN; a sum keeps it, and costs less than a test of
-    # every entry.
-    return xp.logical_and(
-        finite, xp.logical_not(xp.isnan(xp.sum(outputs, axis=-1)))
-    )
+    # every entry. Without NumPy's warning of large logits.
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = xp.sum(outputs, axis=-1)
+    return xp.logical_and(finite, xp.logical_not(xp.isnan(total)))
 
 
 def resembles_probabilities(logits: Any) -> Any:
-    """Whether rows given as logits are probabilities (array-agnostic).
-
-    A few rows tell: no network returns logits that sum to 1. One row, rows of
-    whole numbers, and one channel z as `[0, z]`, tell nothing.
-
-    Args:
-        logits: Shape `(n, num_classes)`.
-
-    Returns:
-        bool, a scalar.
-    """
+    """Whether logits `(n, num_classes)` are probabilities (array-agnostic)."""
     xp = array_namespace(logits)
     rows = _few(logits)
     if rows.shape[-1] == 1 or rows.shape[0] in (0, 1):
@@ -202,11 +129,8 @@ def resembles_probabilities(logits: Any) -> Any:
 
 
 def check_no_probabilities(logits: np.ndarray, name: str) -> None:
-    """Logits must not be rows of probabilities.
-
-    What a fit made of probabilities would look like any other.
-    """
-    rows = _few(logits.reshape(-1, logits.shape[-1])).astype("float64")
+    """Raises of probabilities: a fit of them would look like any other."""
+    rows = logits.reshape(-1, logits.shape[-1])
     if resembles_probabilities(rows):
         raise value_error(
             f"`{name}` must be logits, not probabilities: pass their logs; "
@@ -216,39 +140,25 @@ def check_no_probabilities(logits: np.ndarray, name: str) -> None:
         )
 
 
-def logits_rule(
-    logits: Any, name: str, seen: Callable[[], None] | None = None
-) -> Rule:
-    """Logits must not look like probabilities, which is warned of.
+def warn_of_probabilities(logits: np.ndarray, name: str) -> None:
+    """Warns if logits look like probabilities."""
+    if resembles_probabilities(logits.reshape(-1, logits.shape[-1])):
+        warn(as_logits_message(name))
 
-    Args:
-        logits: Shape `(..., num_classes)`.
-        name: What the caller calls them.
-        seen: Called once the values have told what they are; then the rule
-            has no need to hold again. None to warn of each.
-    """
+
+@as_check
+def check_logits(logits: Any, name: str, seen: Callable[[], None]) -> Rule:
+    """Warns of probabilities; `seen` is called once values have told."""
     xp = array_namespace(logits)
     rows = _few(xp.reshape(logits, (-1, logits.shape[-1])))
-    holds = xp.logical_not(resembles_probabilities(rows))
-    if seen is not None:
-        # Whole numbers tell nothing: they may be logits or one-hot rows.
-        telling = xp.logical_and(
-            xp.any(rows != xp.floor(rows)), rows.shape[0] != 1
-        )
-        holds = xp.logical_and(holds, xp.logical_not(telling))
+    # Whole numbers tell nothing: they may be logits or one-hot rows.
+    telling = xp.logical_and(xp.any(rows != xp.floor(rows)), rows.shape[0] != 1)
 
     def fail():
-        if resembles_probabilities(value_if_eager(rows)):
-            warn(as_logits_message(name))
-        if seen is not None:
-            seen()
+        warn_of_probabilities(value_if_eager(rows), name)
+        seen()
 
-    return Rule(holds, fail)
-
-
-def warn_of_probabilities(logits: Any, name: str) -> None:
-    """Enforces `logits_rule`."""
-    require(logits_rule, logits, name)
+    return Rule(xp.logical_not(telling), fail)
 
 
 def as_logits_message(name: str) -> str:
@@ -260,18 +170,7 @@ def as_logits_message(name: str) -> str:
 
 
 def warn_by_operation(outputs: Any, name: str, from_logits: bool) -> bool:
-    """Warns of outputs that are not what `from_logits` says, while traced.
-
-    On TensorFlow the graph shows a layer without a softmax, or a softmax.
-
-    Args:
-        outputs: Shape `(..., num_classes)`.
-        name: What the caller calls them.
-        from_logits: How they are read.
-
-    Returns:
-        Whether it warned.
-    """
+    """Whether the operation of a traced tensor belied `from_logits`: warns."""
     kind = made_by(outputs)
     if kind != ("softmax" if from_logits else "layer"):
         return False
@@ -289,10 +188,7 @@ def warn_by_operation(outputs: Any, name: str, from_logits: bool) -> bool:
 def without_harm(
     rows: np.ndarray, counts: np.ndarray | None, from_logits: bool
 ) -> np.ndarray:
-    """Rows `(n, num_classes)`, of which those that do not count do no harm.
-
-    NaN times a weight of 0 is NaN.
-    """
+    """Rows of which those that do not count hold no NaN: times 0 it is NaN."""
     if counts is None or counts.all():
         return rows
     places = np.flatnonzero(~counts)
@@ -305,10 +201,7 @@ def without_harm(
 
 
 def _few(rows: Any) -> Any:
-    """At most 100 rows from all over `(n, num_classes)` (array-agnostic).
-
-    Not the first: the pixels of one edge of an image may all be alike.
-    """
+    """At most 100 rows from all over: edges of images may be alike (either)."""
     count = rows.shape[0]
     if count is None:
         count = ops.shape(rows)[0]
@@ -319,13 +212,3 @@ def _few(rows: Any) -> Any:
 def _distance_from_1(rows: Any) -> Any:
     xp = array_namespace(rows)
     return xp.abs(xp.sum(rows, axis=-1) - 1.0)
-
-
-def _tolerance_of(rows: np.ndarray) -> float:
-    """That of the narrowest dtype that holds these values."""
-    tolerance = sum_tolerance(rows.dtype)
-    for name, wider in _HALF_TOLERANCE.items():
-        half = ops.convert_to_numpy(ops.cast(rows, name))
-        if np.array_equal(half.astype(rows.dtype), rows):
-            tolerance = max(tolerance, wider)
-    return tolerance

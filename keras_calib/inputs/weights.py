@@ -8,8 +8,7 @@ from keras import ops
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.values import Rule
-from keras_calib.inputs.values import require
-from keras_calib.inputs.values import weights_rule
+from keras_calib.inputs.values import check_weights
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import shape_of
@@ -25,17 +24,7 @@ __all__ = [
 def standardize_weights(
     sample_weight: Any, lead_shape: Any, rules: list[Rule] | None = None
 ) -> Any:
-    """Weights in the shape of the labels.
-
-    Args:
-        sample_weight: `(batch,)`, or the shape of the labels, or that shape
-            with a last 1; at least 0.
-        lead_shape: Shape of the labels `(batch, ...)`.
-        rules: As in `standardize_labels`.
-
-    Returns:
-        Float tensor that broadcasts to the labels.
-    """
+    """Weights `(batch,)` or like the labels, which broadcast to the labels."""
     weight = at_least_float32(sample_weight, "sample_weight")
     lead_shape = tuple(lead_shape)
     rank = len(lead_shape)
@@ -51,12 +40,9 @@ def standardize_weights(
         raise value_error(
             "`sample_weight` must have the shape of the labels, or one "
             "weight per sample",
-            **{
-                "sample_weight.shape": got,
-                "labels.shape": lead_shape,
-            },
+            **{"sample_weight.shape": got, "labels.shape": lead_shape},
         )
-    require(weights_rule, weight, rules=rules)
+    check_weights(weight, rules=rules)
     for _ in range(rank - len(got)):
         weight = ops.expand_dims(weight, -1)
     return weight
@@ -69,11 +55,10 @@ def broadcast_weight(
     rules: list[Rule] | None = None,
 ) -> Any:
     """Weights, read, of the full shape of the labels `(batch, ...)`."""
-    lead = list(shape_of(y_pred))
-    del lead[class_axis(y_pred, axis)]
+    axis = class_axis(y_pred, axis)
+    lead, sizes = list(shape_of(y_pred)), list(ops.shape(y_pred))
+    del lead[axis], sizes[axis]
     weight = standardize_weights(sample_weight, lead, rules)
-    sizes = list(ops.shape(y_pred))
-    del sizes[class_axis(y_pred, axis)]
     return ops.broadcast_to(weight, sizes)
 
 

@@ -1,16 +1,13 @@
 """Losses that calibrate during training: a function and a class for each.
 
-Lives here: per-sample losses, losses coupled by the batch, their targets. Not
-here: models that some losses need (`training`).
+Lives here: per-sample losses and losses coupled by the batch. Not here: the
+models that some losses need (`training`).
 Floor: above `formulas`, beside `metrics`, `calibrators` and `data`.
 """
 
 from keras_calib.formulas.targets import cape_targets
 from keras_calib.formulas.targets import objectness_targets
 from keras_calib.formulas.targets import smooth_labels
-from keras_calib.losses.adaptive_gamma import FLSD
-from keras_calib.losses.adaptive_gamma import adaptive_focal
-from keras_calib.losses.adaptive_gamma import flsd
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.batch_coupled import BatchCoupledLoss
 from keras_calib.losses.brier import BrierLoss
@@ -26,8 +23,11 @@ from keras_calib.losses.entropy import UniformityPenalty
 from keras_calib.losses.entropy import confidence_penalty
 from keras_calib.losses.entropy import label_relaxation
 from keras_calib.losses.entropy import uniformity_penalty
+from keras_calib.losses.focal import FLSD
 from keras_calib.losses.focal import FocalLoss
 from keras_calib.losses.focal import InverseFocalLoss
+from keras_calib.losses.focal import adaptive_focal
+from keras_calib.losses.focal import flsd
 from keras_calib.losses.focal import focal_loss
 from keras_calib.losses.focal import inverse_focal_loss
 from keras_calib.losses.kernel import MMCE

@@ -7,68 +7,60 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.backend.errors import type_error
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.backend.replicas import sum_over_replicas
-from keras_calib.inputs.batch import Batch
+from keras_calib.inputs.batch import both
 from keras_calib.inputs.batch import standardize
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
-from keras_calib.inputs.rows import logits_rule
-from keras_calib.inputs.rows import row_sums_rule
-from keras_calib.inputs.rows import sum_tolerance
+from keras_calib.inputs.rows import check_logits
+from keras_calib.inputs.rows import check_row_sums
 from keras_calib.inputs.rows import warn_by_operation
 from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import enforce
 from keras_calib.inputs.values import has_values
 from keras_calib.numerics.arrays import shape_of
 
-__all__ = ["PerSampleLoss", "check_hyperparameters", "mask_losses"]
+__all__ = ["PerSampleLoss"]
 
 
 class PerSampleLoss(keras.losses.Loss):
-    """Abstract: a pure function of soft labels and logits, as a Keras loss.
+    """Abstract: a function of labels and logits, as a Keras loss.
 
-    A subclass names its function and its hyperparameters once; reading of
-    labels, weights, ignored classes and the configuration live here.
+    Subclass it for a loss of your own: pass its function and hyperparameters.
 
-    Labels may be class ids `(batch, ...)` or `(batch, ..., 1)`, or one-hot
-    or soft labels `(batch, ..., num_classes)`; they count as constants of
-    the derivative. Predictions are `(batch, ..., num_classes)`, or
-    `(batch, ..., 1)` for the second of two classes, read as the logits
-    `[0, z]`. Computed in float32 under every precision policy.
+    Called with `(y_true, y_pred, sample_weight)` it returns the reduced loss.
+    Labels are class ids `(batch, ...)` or `(batch, ..., 1)`, or one-hot or soft
+    labels `(batch, ..., num_classes)`, constants of the derivative. Predictions
+    are `(batch, ..., num_classes)`, or `(batch, ..., 1)` for the second of two
+    classes, read as the logits `[0, z]`.
 
-    Under a distribution strategy a mean is that over the batch of all
-    replicas, however unevenly labels that count are spread over them.
+    Under a distribution strategy a mean is that over the batch of all replicas.
 
-    Compiled code cannot raise. There an impossible label (an id out of
-    range, a row that does not sum to 1) makes the loss NaN, and so do
-    probabilities that do not sum to 1 within 0.03: above all the outputs of
-    a model of logits whose loss lacks `from_logits=True`. On TensorFlow the
-    last layer of the model tells, and is warned of once. In eager use both
-    raise, and logits that look like probabilities are warned of once.
+    Compiled code cannot raise. There a loss is NaN where a label is impossible
+    or probabilities do not sum to 1 within 0.03. The usual cause is a model of
+    logits whose loss lacks `from_logits=True`; TensorFlow warns of it once.
 
     Args:
         fn: `fn(labels, logits, **hyperparameters)`, soft labels and logits
             `(..., num_classes)` to losses `(...)`.
         from_logits: Whether predictions are logits. Probabilities are taken
-            as the logits log p. Defaults to `False`, as in Keras.
-        axis: The axis of the classes. Defaults to `-1`.
+            as the logits log p.
+        axis: The axis of the classes.
         ignore_class: Class id of labels that do not count, as 255 in
             segmentation; means divide by the number of labels that do.
         reduction: As in `keras.losses.Loss`.
         name: Name of the loss.
-        dtype: `"float64"`, or anything else for float32: losses are not
-            computed in half precision, which would round class ids too.
+        dtype: `"float64"`, or anything else for float32: half precision would
+            round class ids too.
         **hyperparameters: Keyword arguments of `fn`.
 
     Raises:
-        TypeError: If `fn` has no argument of the name of a hyperparameter,
-            or `from_logits` is no bool; on call, if an array is masked,
-            ragged, complex or not of numbers.
-        ValueError: On call, if shapes do not fit, and in eager use if class
-            ids are out of range or rows of labels or of probabilities do not
-            sum to 1.
+        TypeError: If `fn` has no argument of the name of a hyperparameter; on
+            call, if an array is masked, ragged, complex or not of numbers.
+        ValueError: If a hyperparameter is out of range; on call, if shapes do
+            not fit. In eager use also if class ids are out of range, rows do
+            not sum to 1, or labels are soft that must be hard.
 
     Reference:
         Keras' own losses have the same two parts, a function and a class:
@@ -96,7 +88,8 @@ class PerSampleLoss(keras.losses.Loss):
         dtype: Any = None,
         **hyperparameters: Any,
     ):
-        check_hyperparameters(fn, hyperparameters)
+        # Raises TypeError of a name that `fn` does not have.
+        inspect.signature(fn).bind_partial(None, None, **hyperparameters)
         check_reading(axis, ignore_class, from_logits)
         dtype = keras.dtype_policies.get(dtype or keras.config.floatx())
         is_double = dtype.compute_dtype == "float64"
@@ -106,7 +99,9 @@ class PerSampleLoss(keras.losses.Loss):
             dtype="float64" if is_double else "float32",
         )
         self.fn = fn
-        self.options = ReadOptions(from_logits, axis, ignore_class)
+        self.from_logits = from_logits
+        self.axis = axis
+        self.ignore_class = ignore_class
         self.hyperparameters = hyperparameters
         # Whether predictions were seen to be what `from_logits` says.
         self._has_seen_logits = False
@@ -125,22 +120,11 @@ class PerSampleLoss(keras.losses.Loss):
         return self._per_sample(*self._standardize(y_true, y_pred))
 
     def _standardize(self, y_true, y_pred, sample_weight=None, dtype=None):
-        """The batch, read and checked once, and what travels with labels.
-
-        Args:
-            y_true: Labels, see the class.
-            y_pred: Predictions, see the class.
-            sample_weight: Weights, or None.
-            dtype: Of the logits; None for that of the predictions.
-
-        Returns:
-            `(batch, beside)`: a Batch with logits and soft labels, whose
-            `label_mask` says where labels can be, and keyword arguments of
-            `fn`.
-        """
+        """The batch, read and checked once, and keyword arguments of `fn`."""
         rules: list[Rule] = []
         labels, beside = self.split_labels(y_true, rules)
-        batch = standardize(labels, y_pred, sample_weight, self.options, rules)
+        options = ReadOptions(self.from_logits, self.axis, self.ignore_class)
+        batch = standardize(labels, y_pred, sample_weight, options, rules)
         self._check_outputs(batch, y_pred, rules)
         batch = batch.with_logits(
             dtype or batch.outputs.dtype, rules, self.needs_hard_labels
@@ -158,7 +142,12 @@ class PerSampleLoss(keras.losses.Loss):
                 name: ops.where(batch.mask, x, ops.zeros_like(x))
                 for name, x in beside.items()
             }
-        return mask_losses(self._values(batch, beside), batch)
+        losses = self._values(batch, beside)
+        nan = ops.full_like(losses, float("nan"))
+        losses = ops.where(batch.label_mask, losses, nan)
+        if batch.mask is None:
+            return losses
+        return ops.where(batch.mask, losses, ops.zeros_like(losses))
 
     def _values(self, batch, beside):
         """Losses `(batch, ...)`, also of samples that do not count."""
@@ -167,11 +156,9 @@ class PerSampleLoss(keras.losses.Loss):
         )
 
     def _reduce(self, losses, batch):
-        """The reduction, over the batch of all replicas.
+        """The reduction over all replicas, of which each returns its share.
 
-        Each returns its share, as Keras sums gradients. Keras itself takes
-        the mean of the replicas' means, another number wherever labels that
-        count, weights or examples are unevenly spread.
+        Keras takes the mean of the replicas' means: another number if uneven.
         """
         losses = ops.cast(losses, self.dtype)
         count = ops.ones_like(losses)
@@ -193,21 +180,6 @@ class PerSampleLoss(keras.losses.Loss):
         """Labels, and what travels with them as keyword arguments of `fn`."""
         return y_true, {}
 
-    @property
-    def from_logits(self) -> bool:
-        """Whether predictions are logits."""
-        return self.options.from_logits
-
-    @property
-    def axis(self) -> int:
-        """The axis of the classes."""
-        return self.options.axis
-
-    @property
-    def ignore_class(self) -> int | None:
-        """Class id of labels that do not count, or None."""
-        return self.options.ignore_class
-
     def get_config(self):
         return {
             **super().get_config(),
@@ -219,10 +191,7 @@ class PerSampleLoss(keras.losses.Loss):
         }
 
     def _check_outputs(self, batch, y_pred, rules):
-        """Whether these are what `from_logits` says.
-
-        In eager use values tell, in a graph the operation that made them.
-        """
+        """Whether outputs are logits: by value, or by their operation."""
         if self.from_logits and self._has_seen_logits:
             return
         outputs = batch.outputs
@@ -235,40 +204,12 @@ class PerSampleLoss(keras.losses.Loss):
                     given, "y_pred", self.from_logits
                 )
         elif self.from_logits:
-            rules.append(logits_rule(outputs, "y_pred", self._see_logits))
+            check_logits(outputs, "y_pred", self._see_logits, rules=rules)
         else:
-            tolerance = sum_tolerance(getattr(y_pred, "dtype", self.dtype))
-            rules.append(
-                row_sums_rule(outputs, "y_pred", batch.counted(), tolerance)
-            )
+            counted = batch.mask
+            if batch.weight is not None:
+                counted = both(counted, batch.weight > 0)
+            check_row_sums(outputs, "y_pred", counted, rules=rules)
 
     def _see_logits(self):
         self._has_seen_logits = True
-
-
-def mask_losses(losses: Any, batch: Batch) -> Any:
-    """Losses, NaN where a label can not be and 0 where it does not count."""
-    nan = ops.full_like(losses, float("nan"))
-    losses = ops.where(batch.label_mask, losses, nan)
-    if batch.mask is None:
-        return losses
-    return ops.where(batch.mask, losses, ops.zeros_like(losses))
-
-
-def check_hyperparameters(fn: Callable, hyperparameters: dict) -> None:
-    """Raises if a function has no such keyword arguments.
-
-    Raises:
-        TypeError: If it has not.
-    """
-    parameters = inspect.signature(fn).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return
-    known = {p.name for p in parameters}
-    unknown = sorted(set(hyperparameters) - known)
-    if unknown:
-        raise type_error(
-            f"{', '.join(f'`{name}`' for name in unknown)} must be an "
-            f"argument of {getattr(fn, '__name__', fn)}",
-            **{name: hyperparameters[name] for name in unknown},
-        )

@@ -11,7 +11,6 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.replicas import all_rows
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.base import check_hyperparameters
 from keras_calib.losses.smoothing import cross_entropy
 
 __all__ = ["BatchCoupledLoss"]
@@ -23,14 +22,10 @@ _SHARED = ("from_logits", "axis", "ignore_class", "reduction", "dtype")
 class BatchCoupledLoss(PerSampleLoss):
     """Abstract: a per-sample loss plus a statistic of the whole batch.
 
-    Each sample's value is fidelity + strength statistic, so that any
-    reduction, and any number of replicas, gives the mean (or sum) of the
-    fidelity plus `strength` times the statistic (once per sample under
-    `"sum"`). Sample weights, ignored labels and masks enter inside the
-    statistic too: a sample of weight 2 counts as two samples.
-
-    Under a distribution strategy the statistic is that of the batch of all
-    replicas, as on one device.
+    Each sample's value is fidelity + strength statistic. Sample weights,
+    ignored labels and masks enter the statistic too: a sample of weight 2
+    counts as two samples. Under a distribution strategy the statistic is that
+    of the batch of all replicas.
 
     Args:
         statistic: `statistic(labels, logits, *, sample_weight,
@@ -41,14 +36,11 @@ class BatchCoupledLoss(PerSampleLoss):
             the same `from_logits`, `axis`, `ignore_class`, `reduction` and
             `dtype`; None for cross entropy.
         hyperparameters: Keyword arguments of `statistic`.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `reduction`, `name`
-            and `dtype` of `PerSampleLoss`.
+        **kwargs: Arguments of `PerSampleLoss`.
 
     Raises:
-        TypeError: If `fidelity` is not a `PerSampleLoss`, or an argument is
-            not known.
-        ValueError: If `strength` is negative or `fidelity` reads labels and
-            predictions in another way.
+        TypeError: If `fidelity` is not a `PerSampleLoss` for plain labels.
+        ValueError: If `fidelity` reads its arguments in another way.
 
     Reference:
         Kumar et al., Trainable Calibration Measures for Neural Networks from
@@ -66,10 +58,9 @@ class BatchCoupledLoss(PerSampleLoss):
         **kwargs: Any,
     ):
         check_at_least("strength", strength, 0.0)
-        super().__init__(statistic, **kwargs)
-        check_hyperparameters(statistic, hyperparameters or {})
-        self.hyperparameters |= hyperparameters or {}
-        self._check_fidelity(fidelity)
+        super().__init__(statistic, **(hyperparameters or {}), **kwargs)
+        if fidelity is not None:
+            self._check_fidelity(fidelity)
         self.strength = strength
         self.fidelity = fidelity
         if fidelity is not None and fidelity.needs_hard_labels:
@@ -87,7 +78,7 @@ class BatchCoupledLoss(PerSampleLoss):
             mask = ops.cast(batch.mask, logits.dtype)
             weight = mask if weight is None else mask * weight
         if weight is not None:
-            weight = all_rows(ops.cast(weight, logits.dtype))
+            weight = all_rows(weight)
         statistic = self.fn(
             all_rows(labels),
             all_rows(logits),
@@ -114,18 +105,16 @@ class BatchCoupledLoss(PerSampleLoss):
         return cls(**{**config, "fidelity": fidelity})
 
     def _check_fidelity(self, fidelity):
-        if fidelity is None:
-            return
-        plain = isinstance(fidelity, PerSampleLoss)
-        if not plain or isinstance(fidelity, BatchCoupledLoss):
+        if (
+            not isinstance(fidelity, PerSampleLoss)
+            or isinstance(fidelity, BatchCoupledLoss)
+            or fidelity.takes_objectness
+            or fidelity.needs_penalty_mask
+        ):
             raise type_error(
-                "`fidelity` must be a per-sample loss of keras_calib, or "
-                "None for cross entropy",
+                "`fidelity` must be a per-sample loss of keras_calib for "
+                "plain labels, or None for cross entropy",
                 fidelity=fidelity,
-            )
-        if fidelity.takes_objectness or fidelity.needs_penalty_mask:
-            raise type_error(
-                "`fidelity` must take plain labels", fidelity=fidelity.name
             )
         for name in _SHARED:
             own, other = getattr(self, name), getattr(fidelity, name)

@@ -12,11 +12,7 @@ __all__ = ["BrierLoss", "brier_loss"]
 
 
 def brier_loss(labels: Any, logits: Any) -> Any:
-    """Squared distance of the prediction to the label, per sample.
-
-    loss = sum_k (p_k - labels_k)^2
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
+    """Squared distance of the prediction to the label: see `BrierLoss`.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
@@ -24,10 +20,6 @@ def brier_loss(labels: Any, logits: Any) -> Any:
 
     Returns:
         Losses `(...)`, in [0, 2].
-
-    Reference:
-        Brier, Verification of Forecasts Expressed in Terms of Probability,
-        Monthly Weather Review 78, 1950.
     """
 
     def closed_form(labels, parts):
@@ -46,16 +38,12 @@ def brier_loss(labels: Any, logits: Any) -> Any:
 class BrierLoss(PerSampleLoss):
     """Squared distance of the predicted probabilities to the label.
 
-    A proper loss that is bounded: a sure mistake costs 2. Summed over the
-    classes, averaged over the samples.
+    sum_k (p_k - labels_k)^2
+
+    A proper loss that is bounded: a sure mistake costs 2.
 
     Args:
-        name: Name of the loss.
-        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
-
-    Returns:
-        On call with labels `(batch, ...)` and predictions
-        `(batch, ..., num_classes)`: the reduced loss, a scalar.
+        **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Losses of the softmax whose gradient is written by hand: one home.
+"""Losses and confidences whose gradient is written by hand: one home.
 
 A closed form takes fewer passes over the logits than automatic
 differentiation, and keeps the digits that a saturated softmax would lose.
@@ -15,18 +15,23 @@ from keras_calib.numerics.arrays import labels_like
 from keras_calib.numerics.softmax import SoftmaxParts
 from keras_calib.numerics.softmax import softmax_parts
 
-__all__ = ["flat_rows", "of_softmax", "through_true_class"]
+__all__ = [
+    "correctness",
+    "flat_rows",
+    "of_softmax",
+    "probability_margin",
+    "through_true_class",
+    "top_probability",
+]
 
 
 def of_softmax(labels: Any, logits: Any, closed_form: Callable) -> Any:
     """Losses `(...)` with their gradient, computed in float32 or wider.
 
-    Args:
-        labels: Labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
-        closed_form: Maps the labels and the `SoftmaxParts` of the logits to
-            the losses `(...)` and a function without arguments that returns
-            their derivative `(..., num_classes)`.
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
+
+    `closed_form` maps labels and `SoftmaxParts` to the losses and a function
+    that returns their derivative `(..., num_classes)`.
     """
     logits = at_least_float32(logits)
     labels = labels_like(labels, logits)
@@ -50,3 +55,39 @@ def flat_rows(labels: Any, logits: Any, sample_weight: Any) -> tuple:
         return labels, logits, ops.ones_like(logits[:, 0])
     weight = ops.cast(ops.reshape(sample_weight, (-1,)), logits.dtype)
     return labels, logits, weight
+
+
+def correctness(labels: Any, logits: Any) -> Any:
+    """Label of the predicted class `(...)`: 1 if right, 0 if wrong."""
+    return ops.stop_gradient(ops.sum(labels * _first_of_max(logits), axis=-1))
+
+
+def top_probability(logits: Any) -> Any:
+    """Largest probability of each row `(...)`, in (0, 1]."""
+
+    def forward(logits):
+        probs = ops.softmax(logits, axis=-1)
+        largest = ops.max(probs, axis=-1, keepdims=True)
+
+        def gradient():
+            # 1 - p as a sum: it does not cancel where p is nearly 1.
+            first = _first_of_max(logits)
+            others = (1.0 - first) * probs
+            rest = ops.sum(others, axis=-1, keepdims=True)
+            return largest * (first * rest - others)
+
+        return ops.squeeze(largest, axis=-1), gradient
+
+    return with_gradient(forward, at_least_float32(logits))
+
+
+def probability_margin(logits: Any) -> Any:
+    """Largest less second largest probability `(...)`, in [0, 1]."""
+    probs = ops.softmax(at_least_float32(logits), axis=-1)
+    top = ops.top_k(probs, 2)[0]
+    return top[..., 0] - top[..., 1]
+
+
+def _first_of_max(x: Any) -> Any:
+    """One-hot rows at the first of the largest entries."""
+    return ops.one_hot(ops.argmax(x, axis=-1), x.shape[-1], dtype=x.dtype)

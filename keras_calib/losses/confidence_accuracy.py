@@ -9,36 +9,26 @@ from keras_calib.backend.gradients import with_gradient
 from keras_calib.inputs.checks import check_above
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.batch_coupled import BatchCoupledLoss
+from keras_calib.losses.closed_forms import correctness
 from keras_calib.losses.closed_forms import flat_rows
-from keras_calib.losses.differentiable_scores import correctness
-from keras_calib.losses.differentiable_scores import top_probability
+from keras_calib.losses.closed_forms import top_probability
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["DCA", "MDCA", "dca", "mdca"]
 
 
 def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:
-    """Mean difference of confidence and frequency over all classes.
-
-    mean_k |mean_n p_nk - mean_n labels_nk|
-
-    Classes that the batch lacks count too. The gradient of a class whose
-    means agree is 0.
+    """Mean difference of confidence and frequency over all classes: see `MDCA`.
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        sample_weight: Weights `(...)`, >= 0, of both means, or None.
+        sample_weight: Weights `(...)`, >= 0, or None.
 
     Returns:
         A scalar in [0, 2 / num_classes]; 0 if no sample counts.
-
-    Reference:
-        Hebbalaguppe et al., A Stitch in Time Saves Nine: A Train-Time
-        Regularizing Loss for Improved Neural Network Calibration, CVPR 2022,
-        https://arxiv.org/abs/2203.13834
     """
     labels, logits, weight = flat_rows(labels, logits, sample_weight)
     share = ops.expand_dims(safe_divide(weight, ops.sum(weight)), -1)
@@ -74,13 +64,7 @@ def dca(
     huber_delta: float | None = None,
     sample_weight: Any = None,
 ) -> Any:
-    """Difference of mean confidence and accuracy.
-
-    |d|, d = mean_n max_k p_nk - mean_n a_n, where a is 1 if the prediction is
-    right; with `huber_delta` d^2 / 2 where |d| <= huber_delta, and
-    huber_delta (|d| - huber_delta / 2) beyond.
-
-    The gradient runs through the confidence, to the first of tied classes.
+    """Difference of mean confidence and accuracy: see `DCA`.
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 
@@ -88,16 +72,11 @@ def dca(
         labels: One-hot or soft labels `(..., num_classes)`; a soft one is
             right by its share of the predicted class.
         logits: Logits `(..., num_classes)`.
-        huber_delta: Where the Huber loss turns linear, > 0, or None for |d|.
-        sample_weight: Weights `(...)`, >= 0, of both means, or None.
+        huber_delta: Where the Huber loss turns linear, > 0, or None.
+        sample_weight: Weights `(...)`, >= 0, or None.
 
     Returns:
         A scalar in [0, 1]; 0 if no sample counts.
-
-    Reference:
-        Liang et al., Improved Trainable Calibration Method for Neural
-        Networks on Medical Imaging Classification, BMVC 2020,
-        https://arxiv.org/abs/2009.04057
     """
     labels, logits, weight = flat_rows(labels, logits, sample_weight)
     difference = top_probability(logits) - correctness(labels, logits)
@@ -113,23 +92,17 @@ def dca(
 class MDCA(BatchCoupledLoss):
     """A loss plus the difference of confidence and frequency per class.
 
+    fidelity + strength mean_k |mean_n p_nk - mean_n labels_nk|
+
+    Classes that the batch lacks count too. A class whose means agree has no
+    gradient.
+
     Args:
-        strength: Coefficient of the term, >= 0. Defaults to `1.0`, as in the
-            paper's examples; the released script defaults to 10.
-        fidelity: The per-sample loss that the term is added to; None for
-            cross entropy. The paper's best is
+        strength: Coefficient of the term, >= 0; 1 in the paper's examples,
+            10 by default in the released script.
+        fidelity: As in `BatchCoupledLoss`. The paper's best is
             `FocalLoss(gamma=1.0, from_logits=True)`.
-        name: Name of the loss.
-        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
-
-    Returns:
-        On call with labels `(batch, ...)` and predictions
-        `(batch, ..., num_classes)`: the reduced loss, a scalar.
-
-    Raises:
-        TypeError: If `fidelity` is not a per-sample loss of this package.
-        ValueError: If `strength` is negative, or `fidelity` reads labels and
-            predictions in another way.
+        **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
 
@@ -164,29 +137,22 @@ class MDCA(BatchCoupledLoss):
 class DCA(BatchCoupledLoss):
     """A loss plus the difference of mean confidence and accuracy.
 
-    With `huber_delta` and `fidelity=FocalLoss(...)` it has the form of the
-    regulariser of Patra et al., whose pruning `ConfidencePruningModel` does;
-    their text was not at hand, so no constant here is from their paper. The
-    slope of the term is then at most `strength` times `huber_delta`: with a
-    small one, `strength` must be large.
+    fidelity + strength |d|, d = mean_n max_k p_nk - mean_n a_n
+
+    a is 1 if the prediction is right. With `huber_delta`, |d| becomes d^2 / 2
+    where |d| <= huber_delta, and huber_delta (|d| - huber_delta / 2) beyond.
+    The gradient runs through the confidence, to the first of tied classes.
+
+    With `huber_delta` and `fidelity=FocalLoss(...)` this has the form of the
+    regulariser of Patra et al.; no constant here is from their paper. Its
+    slope is at most strength huber_delta: a small delta needs a large strength.
 
     Args:
-        strength: Coefficient of the term, >= 0. Defaults to `1.0`.
+        strength: Coefficient of the term, >= 0.
         huber_delta: Where a Huber loss of the difference turns linear, > 0;
             None for the absolute difference.
-        fidelity: The per-sample loss that the term is added to; None for
-            cross entropy.
-        name: Name of the loss.
-        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
-
-    Returns:
-        On call with labels `(batch, ...)` and predictions
-        `(batch, ..., num_classes)`: the reduced loss, a scalar.
-
-    Raises:
-        TypeError: If `fidelity` is not a per-sample loss of this package.
-        ValueError: If `strength` is negative, `huber_delta` not above 0, or
-            `fidelity` reads labels and predictions in another way.
+        fidelity: As in `BatchCoupledLoss`.
+        **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
 

@@ -1,14 +1,15 @@
 """Correctness ranking (CRL): confidence in the order of past correctness."""
 
+import math
 from typing import Any
 
 from keras import ops
 
+from keras_calib.formulas.scores import neg_entropy
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_rows
-from keras_calib.losses.differentiable_scores import normalised_neg_entropy
-from keras_calib.losses.differentiable_scores import probability_margin
-from keras_calib.losses.differentiable_scores import top_probability
+from keras_calib.losses.closed_forms import probability_margin
+from keras_calib.losses.closed_forms import top_probability
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least_float32
 
@@ -16,7 +17,7 @@ __all__ = ["correctness_ranking"]
 
 _SCORES = {
     "msp": top_probability,
-    "neg_entropy": normalised_neg_entropy,
+    "neg_entropy": lambda z: neg_entropy(z) / math.log(z.shape[-1]),
     "prob_margin": probability_margin,
 }
 
@@ -35,10 +36,9 @@ def correctness_ranking(
 
     loss_i = relu(-sign(c_i - c_j) (kappa_i - kappa_j) + margin_i)
 
-    where margin_i = |c_i - c_j| (`condition="margin"`) or 0
-    (`condition="ranking"`: active only where the order is wrong). Pairs of
-    equal correctness give 0. Train on cross entropy plus strength (1.0 in
-    the paper) times the mean. The record is a constant of the derivative.
+    where margin_i = |c_i - c_j|, or 0 for `condition="ranking"`. Pairs of
+    equal correctness give 0. The record is a constant of the derivative. Train
+    on cross entropy plus strength (1.0 in the paper) times the mean.
 
     `correctness_ranking(logits, record, condition="ranking") > 0` is the
     ranking condition of ACLS, see `active` of `acls`.
@@ -57,10 +57,6 @@ def correctness_ranking(
     Returns:
         Losses of the pairs `(batch,)`, each with the gradient of both its
         samples.
-
-    Raises:
-        ValueError: If `score` or `condition` is unknown, or the record has
-            not one number per sample.
 
     Reference:
         Moon et al., Confidence-Aware Learning for Deep Neural Networks, ICML

@@ -27,25 +27,15 @@ _TINY = 1e-30
 
 
 def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
-    """Divergence from the nearest label that is sure to 1 - alpha, per sample.
-
-    0 where p_y >= 1 - alpha, else
-    (1 - alpha) log((1 - alpha) / p_y) + alpha log(alpha / (1 - p_y))
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
+    """Divergence from labels that are sure to 1 - alpha: see `LabelRelaxation`.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        alpha: Probability left to the other classes, in [0, 1]; 0 is cross
-            entropy.
+        alpha: Probability left to the other classes, in [0, 1].
 
     Returns:
         Losses `(...)`, in nats.
-
-    Reference:
-        Lienen and Hüllermeier, From Label Smoothing to Label Relaxation,
-        AAAI 2021, eq. 5, https://ojs.aaai.org/index.php/AAAI/article/view/17041
     """
     constant = _xlogx(1.0 - alpha) + _xlogx(alpha)
 
@@ -78,27 +68,17 @@ def confidence_penalty(
     class_reduction: str = "sum",
     threshold: float | None = None,
 ) -> Any:
-    """Cross entropy minus the entropy of the prediction, per sample.
-
-    loss = CE - beta H, or with a threshold CE + beta relu(threshold - H),
-    where H = -sum_k p_k log p_k (a mean over k with
-    `class_reduction="mean"`).
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
+    """Cross entropy minus the prediction's entropy: see `ConfidencePenalty`.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
         beta: Coefficient of the entropy, >= 0.
-        class_reduction: `"sum"` or `"mean"` over the classes in H.
+        class_reduction: `"sum"` or `"mean"` over the classes.
         threshold: Entropy in nats above which nothing is penalised, or None.
 
     Returns:
         Losses `(...)`, in nats.
-
-    Reference:
-        Pereyra et al., Regularizing Neural Networks by Penalizing Confident
-        Output Distributions, 2017, https://arxiv.org/abs/1701.06548
     """
 
     def closed_form(labels, parts):
@@ -125,11 +105,7 @@ def confidence_penalty(
 def uniformity_penalty(
     labels: Any, logits: Any, *, strength: float = 1.0
 ) -> Any:
-    """Cross entropy plus the L1 distance to the uniform distribution.
-
-    loss = CE + strength sum_k |p_k - 1 / K|
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
+    """Cross entropy plus the L1 distance to uniform: see `UniformityPenalty`.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
@@ -138,11 +114,6 @@ def uniformity_penalty(
 
     Returns:
         Losses `(...)`, in nats.
-
-    Reference:
-        Liu et al., The Devil is in the Margin: Margin-based Label Smoothing
-        for Network Calibration, CVPR 2022, released code,
-        https://github.com/by-liu/MbLS
     """
 
     def closed_form(labels, parts):
@@ -168,23 +139,15 @@ def _xlogx(x: float) -> float:
 class LabelRelaxation(PerSampleLoss):
     """Label relaxation: any label that is sure to at least 1 - alpha will do.
 
-    The loss is 0 as soon as the true class has probability 1 - alpha; before
-    that it is the divergence from the nearest such label. Labels must be
-    hard: class ids or one-hot.
+    0 where p_y >= 1 - alpha, else the divergence from the nearest such label,
+    (1 - alpha) log((1 - alpha) / p_y) + alpha log(alpha / (1 - p_y))
+
+    Labels must be hard: class ids or one-hot.
 
     Args:
-        alpha: Probability left to the other classes, in [0, 1]. Defaults to
-            `0.1`; the paper tries 0.01 to 0.4.
-        name: Name of the loss.
-        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
-
-    Returns:
-        On call with labels `(batch, ...)` and predictions
-        `(batch, ..., num_classes)`: the reduced loss, a scalar.
-
-    Raises:
-        ValueError: If `alpha` is outside [0, 1]; on eager call, if labels
-            are soft.
+        alpha: Probability left to the other classes, in [0, 1]; 0 is cross
+            entropy. The paper tries 0.01 to 0.4.
+        **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
 
@@ -221,22 +184,16 @@ class LabelRelaxation(PerSampleLoss):
 class ConfidencePenalty(PerSampleLoss):
     """Cross entropy with a reward for entropy of the prediction.
 
+    CE - beta H, H = -sum_k p_k log p_k; CE + beta relu(threshold - H) with a
+    threshold. It can be negative.
+
     Args:
-        beta: Coefficient of the entropy, >= 0. Defaults to `0.1`.
+        beta: Coefficient of the entropy, >= 0.
         class_reduction: `"sum"` over the classes, the paper's entropy, or
             `"mean"`, as the baseline of the MbLS and ACLS tables has it.
-        threshold: Entropy in nats above which nothing is penalised; None
-            rewards all entropy.
-        name: Name of the loss.
-        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
-
-    Returns:
-        On call with labels `(batch, ...)` and predictions
-        `(batch, ..., num_classes)`: the reduced loss, a scalar. It can be
-        negative.
-
-    Raises:
-        ValueError: If `beta` or `threshold` is negative.
+        threshold: Entropy in nats, >= 0, above which nothing is penalised;
+            None rewards all entropy.
+        **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
 
@@ -280,17 +237,11 @@ class ConfidencePenalty(PerSampleLoss):
 class UniformityPenalty(PerSampleLoss):
     """Cross entropy plus the L1 distance of the prediction to uniform.
 
+    CE + strength sum_k |p_k - 1 / K|
+
     Args:
-        strength: Coefficient of the distance, >= 0. Defaults to `1.0`.
-        name: Name of the loss.
-        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
-
-    Returns:
-        On call with labels `(batch, ...)` and predictions
-        `(batch, ..., num_classes)`: the reduced loss, a scalar.
-
-    Raises:
-        ValueError: If `strength` is negative.
+        strength: Coefficient of the distance, >= 0.
+        **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
 

@@ -1,6 +1,7 @@
 """The focal family: cross entropy scaled by a power of the probability."""
 
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -8,43 +9,40 @@ import numpy as np
 from keras import backend
 from keras import ops
 
+from keras_calib.backend.errors import value_error
+from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import check_number
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax
 from keras_calib.losses.closed_forms import through_true_class
 from keras_calib.numerics.arrays import at_least
 
 __all__ = [
+    "FLSD",
     "FocalLoss",
     "InverseFocalLoss",
+    "adaptive_focal",
+    "flsd",
     "focal_loss",
     "inverse_focal_loss",
     "signed_focal",
 ]
 
 _TINY = 1e-30
+_FLSD_53 = ((0.2, 5.0), (1.0, 3.0))
 
 
 def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
-    """Cross entropy that fades for well-fitted classes, per sample.
-
-    loss = -sum_k labels_k (1 - p_k)^gamma log p_k
-
-    The gradient runs through (1 - p)^gamma.
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
+    """Cross entropy that fades for well-fitted classes: see `FocalLoss`.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        gamma: Exponent, >= 0; 0 is cross entropy.
+        gamma: Exponent, >= 0.
 
     Returns:
         Losses `(...)`, in nats.
-
-    Reference:
-        Lin et al., Focal Loss for Dense Object Detection, ICCV 2017, eq. 4,
-        https://arxiv.org/abs/1708.02002
     """
 
     def closed_form(labels, parts):
@@ -69,45 +67,21 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
 
 
 def inverse_focal_loss(labels: Any, logits: Any, *, gamma: float = 2.0) -> Any:
-    """Cross entropy that grows for well-fitted classes, per sample.
-
-    loss = -(1 + p_y)^gamma log p_y
-
-    The gradient runs through (1 + p_y)^gamma.
+    """Cross entropy that grows for well-fitted classes: see `InverseFocalLoss`.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        gamma: Exponent, >= 0; 0 is cross entropy.
+        gamma: Exponent, >= 0.
 
     Returns:
         Losses `(...)`, in nats.
-
-    Reference:
-        Wang, Feng and Zhang, Rethinking Calibration of Deep Neural Networks:
-        Do Not Be Afraid of Overconfidence, NeurIPS 2021,
-        https://openreview.net/forum?id=NJS8kp15zzH
     """
     return signed_focal(labels, logits, lambda p: -gamma * ops.ones_like(p))
 
 
 def signed_focal(labels: Any, logits: Any, choose: Callable) -> Any:
-    """Focal loss of hard labels with a gamma per sample, per sample.
-
-    -(1 - p_y)^gamma log p_y where gamma >= 0, -(1 + p_y)^|gamma| log p_y
-    where gamma < 0.
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-
-    Args:
-        labels: One-hot labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
-        choose: Maps p_y `(...)` to gamma `(...)`, a constant of the
-            derivative.
-
-    Returns:
-        Losses `(...)`, in nats.
-    """
+    """As `adaptive_focal`; `choose` maps p_y `(...)` to gamma `(...)`."""
 
     def closed_form(labels, parts):
         # Rounding can leave a log p of 1e-8.
@@ -129,6 +103,67 @@ def signed_focal(labels: Any, logits: Any, choose: Callable) -> Any:
     return of_softmax(labels, logits, closed_form)
 
 
+def flsd(
+    labels: Any,
+    logits: Any,
+    *,
+    gammas: Sequence[Sequence[float]] = _FLSD_53,
+) -> Any:
+    """Focal loss with a gamma that depends on the sample: see `FLSD`.
+
+    Args:
+        labels: One-hot labels `(..., num_classes)`.
+        logits: Logits `(..., num_classes)`.
+        gammas: Rows (threshold, gamma), thresholds ascending.
+
+    Returns:
+        Losses `(...)`, in nats.
+    """
+
+    def choose(p):
+        values = ops.convert_to_tensor([g for _, g in gammas], dtype=p.dtype)
+        rows = ops.zeros_like(p, dtype="int32")
+        for threshold, _ in gammas[:-1]:
+            rows = rows + ops.cast(p >= threshold, "int32")
+        return ops.take(values, rows)
+
+    return signed_focal(labels, logits, choose)
+
+
+def adaptive_focal(labels: Any, logits: Any, *, edges: Any, gammas: Any) -> Any:
+    """AdaFocal: a gamma for each bin of the true class's probability.
+
+    -(1 - p_y)^gamma log p_y where gamma >= 0, else -(1 + p_y)^|gamma| log p_y
+
+    gamma is that of the bin that holds p_y, a constant of the derivative.
+
+    Args:
+        labels: One-hot labels `(..., num_classes)`.
+        logits: Logits `(..., num_classes)`.
+        edges: Ascending edges of the bins `(num_bins + 1,)`. Bins hold their
+            lower edge; the outer bins take all beyond the edges.
+        gammas: One per bin `(num_bins,)`.
+
+    Returns:
+        Losses `(...)`, in nats.
+
+    Reference:
+        Ghosh, Schaaf and Gormley, AdaFocal: Calibration-aware Adaptive Focal
+        Loss, NeurIPS 2022, https://arxiv.org/abs/2211.11838
+
+    Differs:
+        The released code adds 1e-20 to 1 - p_y and sums over the batch.
+    """
+
+    def choose(p):
+        inner = ops.cast(edges, p.dtype)[1:-1]
+        index = ops.searchsorted(inner, ops.reshape(p, (-1,)), side="right")
+        gamma = ops.take(ops.cast(gammas, p.dtype), index)
+        return ops.reshape(gamma, ops.shape(p))
+
+    return signed_focal(labels, logits, choose)
+
+
 def _power(x: Any, exponent: float) -> Any:
     """x^exponent for x > 0; by products for small whole exponents."""
     if exponent in (1.0, 2.0, 3.0, 4.0):
@@ -141,19 +176,13 @@ def _power(x: Any, exponent: float) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class FocalLoss(PerSampleLoss):
-    """Focal loss without class weights.
+    """Focal loss without class weights: it fades for well-fitted samples.
+
+    -sum_k labels_k (1 - p_k)^gamma log p_k
 
     Args:
-        gamma: Exponent, >= 0; 0 is cross entropy. Defaults to `3.0`.
-        name: Name of the loss.
-        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
-
-    Returns:
-        On call with labels `(batch, ...)` and predictions
-        `(batch, ..., num_classes)`: the reduced loss, a scalar.
-
-    Raises:
-        ValueError: If `gamma` is negative.
+        gamma: Exponent, >= 0; 0 is cross entropy.
+        **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
 
@@ -184,20 +213,14 @@ class FocalLoss(PerSampleLoss):
 class InverseFocalLoss(PerSampleLoss):
     """Cross entropy that weighs well-fitted samples more.
 
+    -(1 + p_y)^gamma log p_y
+
     Labels must be hard: class ids or one-hot.
 
     Args:
-        gamma: Exponent, >= 0; 0 is cross entropy. Defaults to `2.0`, which
-            is this library's choice.
-        name: Name of the loss.
-        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
-
-    Returns:
-        On call with labels `(batch, ...)` and predictions
-        `(batch, ..., num_classes)`: the reduced loss, a scalar.
-
-    Raises:
-        ValueError: If `gamma` is negative; on eager call, if labels are soft.
+        gamma: Exponent, >= 0; 0 is cross entropy. Its default is this
+            library's choice.
+        **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
 
@@ -226,3 +249,63 @@ class InverseFocalLoss(PerSampleLoss):
     ):
         check_at_least("gamma", gamma, 0.0)
         super().__init__(inverse_focal_loss, gamma=gamma, name=name, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class FLSD(PerSampleLoss):
+    """Focal loss with a gamma that depends on the sample.
+
+    -(1 - p_y)^gamma(p_y) log p_y
+
+    By default gamma is 5 where p_y < 0.2 and 3 elsewhere (FLSD-53). It is a
+    constant of the derivative. Labels must be hard: class ids or one-hot.
+
+    Args:
+        gammas: Rows (threshold, gamma), thresholds ascending, gamma >= 0. The
+            first row with p_y < threshold counts, else the last one.
+        **kwargs: `name` and arguments of `PerSampleLoss`.
+
+    Example:
+
+    >>> loss = FLSD(from_logits=True)
+    >>> round(float(loss([0], [[0.0, 2.0]])), 4)
+    1.1275
+
+    Reference:
+        Mukhoti et al., Calibrating Deep Neural Networks using Focal Loss,
+        NeurIPS 2020, section 5, https://arxiv.org/abs/2002.09437
+
+    Differs:
+        The released code has three rows, ((0.2, 5), (0.5, 3), (1, gamma)),
+        equal to the paper's two for gamma = 3, and sums over the batch
+        (`reduction="sum"`).
+    """
+
+    needs_hard_labels = True
+
+    def __init__(
+        self,
+        gammas: Sequence[Sequence[float]] = _FLSD_53,
+        *,
+        name: str = "flsd",
+        **kwargs: Any,
+    ):
+        gammas = _read_table(gammas)
+        super().__init__(flsd, gammas=gammas, name=name, **kwargs)
+
+
+def _read_table(gammas: Any) -> list[list[float]]:
+    try:
+        table = [[float(x) for x in row] for row in gammas]
+    except (TypeError, ValueError):
+        table = []
+    if not table or any(len(row) != 2 for row in table):
+        raise value_error(
+            "`gammas` must be rows of (threshold, gamma)", gammas=gammas
+        )
+    for threshold, gamma in table:
+        check_number("gammas", threshold)
+        check_at_least("gammas", gamma, 0.0)
+    for (low, _), (high, _) in zip(table, table[1:], strict=False):
+        check_above("gammas", high, low)
+    return table

@@ -10,9 +10,9 @@ from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_in
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.batch_coupled import BatchCoupledLoss
+from keras_calib.losses.closed_forms import correctness
 from keras_calib.losses.closed_forms import flat_rows
-from keras_calib.losses.differentiable_scores import correctness
-from keras_calib.losses.differentiable_scores import top_probability
+from keras_calib.losses.closed_forms import top_probability
 from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.arrays import running_sum
 from keras_calib.numerics.arrays import safe_divide
@@ -35,22 +35,7 @@ def mmce(
     variant: str = "unweighted",
     sample_weight: Any = None,
 ) -> Any:
-    """Maximum mean calibration error of a batch, squared or not.
-
-    With r the confidence, a = 1 where it is right, k(r, s) = exp(-|r - s| /
-    kernel_width), m samples right and n wrong of N:
-
-    `"unweighted"`: sum_ij (a_i - r_i) (a_j - r_j) k_ij / N^2;
-    `"unweighted_sqrt"`: its square root.
-    `"weighted"`: the root of sum_ij u_i u_j k_ij, with u = (1 - r) / m for
-    the right and -r / n for the wrong samples.
-    `"weighted_released"`: as `"weighted"`, but with the three sums over
-    right, wrong and mixed pairs divided by m^2, n^2 and m n once more, and 0
-    if none is right or none is wrong.
-
-    The gradient runs through r (to the first of tied classes), not a. The
-    kernel sums are made by two running sums over sorted confidences: time
-    N log N and memory N, not N^2.
+    """Maximum mean calibration error of a batch, in time N log N: see `MMCE`.
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 
@@ -58,18 +43,13 @@ def mmce(
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
         kernel_width: Width of the kernel in units of probability, >= 0.01.
-        variant: Which of the four.
+        variant: Which of the four of `MMCE`.
         sample_weight: Weights `(...)`, >= 0, or None; 2 counts a sample
-            twice, in N, m and n too.
+            twice.
 
     Returns:
         A scalar in [0, 1], of the weighted variants in [0, sqrt(2)]; 0 if no
         sample counts.
-
-    Reference:
-        Kumar et al., Trainable Calibration Measures for Neural Networks from
-        Kernel Mean Embeddings, ICML 2018,
-        https://proceedings.mlr.press/v80/kumar18a.html
     """
     labels, logits, weight = flat_rows(labels, logits, sample_weight)
     right = correctness(labels, logits)
@@ -146,10 +126,7 @@ def _tied(ranked: Any) -> tuple[Any, Any]:
 
 
 def _last_place(ids: Any) -> Any:
-    """The last index of each id in `ids`, by id; of a permutation, the inverse.
-
-    Of ids that do not occur, any number.
-    """
+    """The last index of each id in `ids`; of a permutation, the inverse."""
     count = ops.shape(ids)[0]
     places = ops.arange(count, dtype="int32")
     return ops.cast(ops.segment_max(places, ids, count), "int32")
@@ -164,32 +141,31 @@ def _mix(columns: Any, scales: Any) -> Any:
 class MMCE(BatchCoupledLoss):
     """Cross entropy plus the maximum mean calibration error of the batch.
 
-    Labels must be hard: class ids or one-hot. Published strengths go with
-    their variant: 1.0 with `"unweighted"` (MbLS), 2.0 with
-    `"weighted_released"` (focal calibration; MDCA 2.0 and 4.0; the authors
-    4.0). `"weighted"`, normalised as the paper writes, is larger than
-    `"weighted_released"` by about the number of samples in a group, 20 times
-    for 64 samples: a strength tuned with that does not carry over.
+    With r the confidence, a = 1 where it is right, k(r, s) = exp(-|r - s| /
+    kernel_width), and m samples right and n wrong of N, the error is for
+
+    `"unweighted"`: sum_ij (a_i - r_i) (a_j - r_j) k_ij / N^2;
+    `"unweighted_sqrt"`: its square root;
+    `"weighted"`: the root of sum_ij u_i u_j k_ij, with u = (1 - r) / m for
+    the right and -r / n for the wrong samples;
+    `"weighted_released"`: that with the sums over right, wrong and mixed pairs
+    divided by m^2, n^2 and m n once more; 0 if none is right or none wrong.
+
+    The gradient runs through r (to the first of tied classes), not a. Labels
+    must be hard: class ids or one-hot.
+
+    Published strengths go with their variant: 1.0 with `"unweighted"` (MbLS),
+    2.0 with `"weighted_released"` (focal calibration; MDCA 2.0 and 4.0; the
+    authors 4.0). `"weighted"` is larger by about the number of samples in a
+    group, 20 times for 64 samples.
 
     Args:
-        strength: Coefficient of the term, >= 0. Defaults to `1.0`.
-        kernel_width: Width of the kernel in units of probability, >= 0.01.
-            Defaults to `0.4`, as in all releases.
-        variant: `"unweighted"`, `"unweighted_sqrt"`, `"weighted"` or
-            `"weighted_released"`, see the function `mmce`.
-        fidelity: The per-sample loss that the term is added to; None for
-            cross entropy.
-        name: Name of the loss.
-        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
-
-    Returns:
-        On call with labels `(batch, ...)` and predictions
-        `(batch, ..., num_classes)`: the reduced loss, a scalar.
-
-    Raises:
-        TypeError: If `fidelity` is not a per-sample loss of this package.
-        ValueError: If `strength` is negative, `kernel_width` below 0.01 or
-            `variant` unknown; on eager call, if labels are soft.
+        strength: Coefficient of the term, >= 0.
+        kernel_width: Width of the kernel in units of probability, >= 0.01;
+            0.4 in all releases.
+        variant: Which error, as above.
+        fidelity: As in `BatchCoupledLoss`.
+        **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
 
@@ -203,10 +179,9 @@ class MMCE(BatchCoupledLoss):
         https://proceedings.mlr.press/v80/kumar18a.html
 
     Differs:
-        The paper takes the square root of the unweighted form, the releases
-        do not. The releases of the weighted form take means over pairs and
-        then divide by the number of pairs once more, so that the term fades
-        with the size of the batch, and is 0 if all are right or all wrong.
+        The paper takes the root of the unweighted form, the releases do not.
+        The releases of the weighted form divide by the number of pairs once
+        more, so that the term fades with the size of the batch.
     """
 
     needs_hard_labels = True

@@ -7,17 +7,13 @@ import keras
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.gradients import with_gradient
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_rows
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax
 from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import labels_like
 from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.softmax import softmax_parts
 
 __all__ = ["ACLS", "MbLS", "acls", "mbls", "with_penalty_mask"]
 
@@ -30,26 +26,17 @@ def mbls(
     strength: float = 0.1,
     class_reduction: str = "mean",
 ) -> Any:
-    """Cross entropy plus a hinge on logit distances, one value per sample.
-
-    loss = CE + strength mean_k relu(max_j z_j - z_k - margin)
-
-    The gradient runs through the maximum, to the first of tied classes.
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
+    """Cross entropy plus a hinge on logit distances: see `MbLS`.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
-        logits: Logits z `(..., num_classes)`.
+        logits: Logits `(..., num_classes)`.
         margin: Distance to the largest logit that is free, >= 0.
         strength: Coefficient of the hinge, >= 0.
-        class_reduction: `"mean"` or `"sum"` over the classes k.
+        class_reduction: `"mean"` or `"sum"` over the classes.
 
     Returns:
         Losses `(...)`, in nats.
-
-    Reference:
-        Liu et al., The Devil is in the Margin: Margin-based Label Smoothing
-        for Network Calibration, CVPR 2022, https://arxiv.org/abs/2111.15430
     """
 
     def closed_form(labels, parts):
@@ -81,81 +68,56 @@ def acls(
     condition: str = "margin",
     active: Any = None,
 ) -> Any:
-    """Cross entropy plus squared hinges on logit distances, per sample.
-
-    With r_k = relu(max_j z_j - z_k - margin) and K classes,
-
-    loss = CE + lambda1 positive^2 + lambda2 / (K - 1) sum_k r_k^2
-
-    where positive = relu(max_j z_j - min_j z_j - margin) = max_k r_k
-    (`reference="min"`) or relu(max_j z_j - margin), once for each class tied
-    at the maximum, as in the released code (`reference="zero"`).
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
+    """Cross entropy plus squared hinges on logit distances: see `ACLS`.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
-        logits: Logits z `(..., num_classes)`.
+        logits: Logits `(..., num_classes)`.
         margin: Distance that is free, >= 0.
         lambda1: Coefficient of the predicted class, >= 0.
         lambda2: Coefficient of the other classes, >= 0.
-        reference: `"min"`: eq. 13 with its full gradient, which sums to zero
-            over the classes; `"zero"`: the released code, with its constant
-            maximum in the second term.
-        smoothing: `"adaptive"`: squares, as above; `"constant"`: the hinges
-            themselves, in place of their squares.
-        condition: `"margin"`: relu, as above; `"none"` and `"ranking"`: the
-            distances less the margin, of either sign, in place of their
-            relu, and no term for classes at the maximum.
-        active: Per-sample factor of both penalties `(...)`, such as a
-            ranking condition's 0 or 1, a constant of the derivative; None
-            for 1.
+        reference: `"min"` or `"zero"`.
+        smoothing: `"adaptive"` or `"constant"`.
+        condition: `"margin"`, `"none"` or `"ranking"`.
+        active: Factor of both penalties per sample `(...)`, such as a ranking
+            condition's 0 or 1, a constant of the derivative; None for 1.
 
     Returns:
         Losses `(...)`, in nats.
-
-    Raises:
-        ValueError: If `active` has not one factor per sample.
-
-    Reference:
-        Park et al., ACLS: Adaptive and Conditional Label Smoothing for
-        Network Calibration, ICCV 2023, eq. 13,
-        https://arxiv.org/abs/2308.11911
     """
-    logits = at_least_float32(logits)
-    labels = labels_like(labels, logits)
     through_min = reference == "min"
-    lambda2 = lambda2 / (logits.shape[-1] - 1)
-    if active is not None:
-        active = ops.stop_gradient(ops.cast(active, logits.dtype))
-        check_rows("active", active, logits)
     penalty, rate = _penalty(smoothing, condition)
 
-    def forward(logits):
-        parts = softmax_parts(logits)
+    def closed_form(labels, parts):
+        share = lambda2 / (labels.shape[-1] - 1)
         over = -margin - parts.shifted
-        top, counted = ops.equal(parts.shifted, 0.0), None
+        top = ops.equal(parts.shifted, 0.0)
+        counted = factor = None
+        if active is not None:
+            factor = ops.stop_gradient(ops.cast(active, labels.dtype))
+            check_rows("active", factor, labels)
         if through_min:
             lowest = ops.min(parts.shifted, axis=-1, keepdims=True)
             positive = -margin - ops.squeeze(lowest, axis=-1)
             strength = lambda1
         else:
-            positive = ops.max(logits, axis=-1) - margin
-            tied = ops.sum(ops.cast(top, logits.dtype), axis=-1)
+            positive = ops.squeeze(parts.largest, axis=-1) - margin
+            tied = ops.sum(ops.cast(top, labels.dtype), axis=-1)
             strength = lambda1 * tied
         if condition == "margin":
             over, positive = ops.relu(over), ops.relu(positive)
         else:
-            counted = ops.cast(ops.less(parts.shifted, 0.0), logits.dtype)
+            counted = ops.cast(ops.less(parts.shifted, 0.0), labels.dtype)
         negative = ops.sum(_times(penalty(over), counted), axis=-1)
-        added = strength * penalty(positive) + lambda2 * negative
-        value = parts.cross_entropy(labels) + _times(added, active)
+        added = strength * penalty(positive) + share * negative
+        value = parts.cross_entropy(labels) + _times(added, factor)
 
         def gradient():
-            pull = _times(rate(over, lambda2), counted)
+            pull = _times(rate(over, share), counted)
             to_max = rate(positive, strength)
-            if active is not None:
-                pull = pull * ops.expand_dims(active, -1)
-                to_max = to_max * active
+            if factor is not None:
+                pull = pull * ops.expand_dims(factor, -1)
+                to_max = to_max * factor
             slope = parts.probs - labels - pull
             if through_min:
                 bottom = ops.equal(parts.shifted, lowest)
@@ -165,7 +127,7 @@ def acls(
 
         return value, gradient
 
-    return with_gradient(forward, logits)
+    return of_softmax(labels, logits, closed_form)
 
 
 def _penalty(smoothing: str, condition: str) -> tuple[Callable, Callable]:
@@ -199,23 +161,18 @@ def _at_first(place: Any, values: Any) -> Any:
 class MbLS(PerSampleLoss):
     """Margin-based label smoothing.
 
-    Cross entropy plus a linear penalty on every logit that lies further
-    than `margin` below the largest: confident enough is left alone.
+    CE + strength mean_k relu(max_j z_j - z_k - margin)
+
+    A linear penalty on every logit further than `margin` below the largest:
+    confident enough is left alone. The gradient runs through the maximum, to
+    the first of tied classes.
 
     Args:
-        margin: Distance to the largest logit that is free, >= 0. Defaults
-            to `10.0`; ACLS reports 6 for CIFAR-10.
-        strength: Coefficient of the penalty, >= 0. Defaults to `0.1`.
+        margin: Distance to the largest logit that is free, >= 0. ACLS reports
+            6 for CIFAR-10.
+        strength: Coefficient of the penalty, >= 0.
         class_reduction: `"mean"` over the classes, as released, or `"sum"`.
-        name: Name of the loss.
-        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
-
-    Returns:
-        On call with labels `(batch, ...)` and predictions
-        `(batch, ..., num_classes)`: the reduced loss, a scalar.
-
-    Raises:
-        ValueError: If `margin` or `strength` is negative.
+        **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
 
@@ -229,8 +186,7 @@ class MbLS(PerSampleLoss):
 
     Differs:
         The paper writes a sum over the classes; the released code takes the
-        mean, to which strength 0.1 belongs. `class_reduction="sum"` is the
-        paper's form.
+        mean, to which strength 0.1 belongs.
     """
 
     def __init__(
@@ -259,36 +215,25 @@ class MbLS(PerSampleLoss):
 class ACLS(PerSampleLoss):
     """Adaptive and conditional label smoothing.
 
-    Cross entropy plus two squared penalties, both only beyond `margin`: on
-    the distance from the largest to the smallest logit, and on the distance
-    of every other logit from the largest.
+    CE + lambda1 positive^2 + lambda2 / (K - 1) sum_k r_k^2
+    with r_k = relu(max_j z_j - z_k - margin) and positive = max_k r_k
 
     Args:
-        margin: Distance that is free, >= 0. Defaults to `10.0`; the paper
-            uses 6 for CIFAR-10.
-        lambda1: Coefficient of the predicted class, >= 0. Defaults to `0.1`.
-        lambda2: Coefficient of the other classes, >= 0. Defaults to `0.01`.
-        reference: `"min"` for the paper's eq. 13, `"zero"` for the released
-            code. The published tables go with the released code as far as
-            one can tell; reproductions should show both.
+        margin: Distance that is free, >= 0; the paper uses 6 for CIFAR-10.
+        lambda1: Coefficient of the predicted class, >= 0.
+        lambda2: Coefficient of the other classes, >= 0.
+        reference: `"min"`: as above, eq. 13 with its full gradient. `"zero"`:
+            the released code, with positive = relu(max_j z_j - margin), once
+            for each class tied at the maximum, and a constant maximum in r_k.
+            It needs `from_logits=True`. The published tables go with it as
+            far as one can tell; reproductions should show both.
         smoothing: `"adaptive"`, the squares, or `"constant"`, linear
             penalties: the conditional part of ACLS alone.
-        condition: `"margin"`; `"none"`, squares on both sides of the margin:
-            the adaptive part of ACLS alone; or `"ranking"`: the same times
-            a factor per sample, the last column of the labels, which
+        condition: `"margin"`; `"none"`, no relu and no term for classes at
+            the maximum: the adaptive part of ACLS alone; or `"ranking"`: that
+            times a factor per sample, the last column of the labels, which
             `CorrectnessRankingModel(role="condition")` adds.
-        name: Name of the loss.
-        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
-
-    Returns:
-        On call with labels `(batch, ...)` and predictions
-        `(batch, ..., num_classes)`: the reduced loss, a scalar.
-
-    Raises:
-        ValueError: If `margin`, `lambda1` or `lambda2` is negative, or if
-            `reference="zero"` is asked for without `from_logits=True`: it
-            depends on the constant that logits leave free, which
-            probabilities do not have.
+        **kwargs: `name` and arguments of `PerSampleLoss`, `from_logits` too.
 
     Example:
 
@@ -302,8 +247,6 @@ class ACLS(PerSampleLoss):
         https://arxiv.org/abs/2308.11911
 
     Differs:
-        Eq. 13 measures the predicted class from the smallest logit; the
-        released code from zero, with a constant maximum in the second term.
         Eq. 13 gives no normalisation; both forms take the code's. Read as
         gradients with the maximum and minimum constant, eq. 12 makes
         training diverge, so `"min"` has the full gradient of eq. 13. The
@@ -371,17 +314,7 @@ class ACLS(PerSampleLoss):
 
 
 def with_penalty_mask(labels: Any, logits: Any, active: Any) -> Any:
-    """Labels for `ACLS(condition="ranking")`.
-
-    Args:
-        labels: Class ids `(...)` or `(..., 1)`, below 2^24, or one-hot or
-            soft labels.
-        logits: What they are labels of, `(..., num_classes)`.
-        active: Factor of each sample's penalties `(...)`.
-
-    Returns:
-        Labels, float32, with the factor as the last column.
-    """
+    """Labels for `ACLS(condition="ranking")`: the factor as the last column."""
     labels = ops.cast(labels, "float32")
     if len(labels.shape) < len(logits.shape):
         labels = ops.expand_dims(labels, -1)

@@ -15,33 +15,18 @@ __all__ = ["CPC", "cpc"]
 def cpc(
     labels: Any, logits: Any, *, lambda1: float = 0.1, lambda2: float = 1.0
 ) -> Any:
-    """Cross entropy plus constraints on pairs of classes, per sample.
+    """Cross entropy plus constraints on pairs of classes: see `CPC`.
 
-    loss = CE + lambda1 B + lambda2 E, with s(x) = log(1 + exp(x)):
-
-    B = mean_{k != y} s(z_k - z_y), the true class against each other one;
-    E = mean over ordered pairs k != l, both != y, of s(z_k - z_l) / 2, which
-    is least, log(2) / 2, where the wrong classes are equally likely; 0 for
-    two classes.
-
-    Pairs are visited one distance of class ids at a time: memory is that of
-    a few copies of the logits, time grows with the square of num_classes.
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
+    Memory is that of a few copies of the logits.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.
-        logits: Logits z `(..., num_classes)`.
-        lambda1: Coefficient of B, >= 0.
-        lambda2: Coefficient of E, >= 0.
+        logits: Logits `(..., num_classes)`.
+        lambda1: Coefficient of binary discrimination, >= 0.
+        lambda2: Coefficient of binary exclusion, >= 0.
 
     Returns:
         Losses `(...)`, in nats.
-
-    Reference:
-        Cheng and Vasconcelos, Calibrating Deep Neural Networks by Pairwise
-        Constraints, CVPR 2022,
-        https://openaccess.thecvf.com/content/CVPR2022/html/Cheng_Calibrating_Deep_Neural_Networks_by_Pairwise_Constraints_CVPR_2022_paper.html
     """
 
     def closed_form(labels, parts):
@@ -123,25 +108,19 @@ def _all_pairs(columns: Any) -> tuple[Any, Any]:
 class CPC(PerSampleLoss):
     """Cross entropy with calibration by pairwise constraints.
 
-    The true class is set against each other class, and the other classes are
-    held equally likely. Labels must be hard: class ids or one-hot.
+    CE + lambda1 B + lambda2 E, with s(x) = log(1 + exp(x)):
+    B = mean_{k != y} s(z_k - z_y), the true class against each other one;
+    E = mean over ordered pairs k != l, both != y, of s(z_k - z_l) / 2, which
+    is least where the wrong classes are equally likely.
+
+    Labels must be hard: class ids or one-hot.
 
     Args:
         lambda1: Coefficient of the binary discrimination constraints, >= 0.
-            Defaults to `0.1`.
-        lambda2: Coefficient of the binary exclusion constraints, >= 0.
-            Defaults to `1.0`. Their cost grows with the square of the number
-            of classes; 0 leaves them out.
-        name: Name of the loss.
-        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
-
-    Returns:
-        On call with labels `(batch, ...)` and predictions
-        `(batch, ..., num_classes)`: the reduced loss, a scalar.
-
-    Raises:
-        ValueError: If `lambda1` or `lambda2` is negative; on eager call, if
-            labels are soft.
+        lambda2: Coefficient of the binary exclusion constraints, >= 0. Their
+            cost grows with the square of the number of classes; 0 leaves them
+            out.
+        **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
 

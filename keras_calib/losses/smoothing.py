@@ -33,17 +33,7 @@ __all__ = [
 
 
 def cross_entropy(labels: Any, logits: Any) -> Any:
-    """-sum_k labels_k log p_k, one value per sample.
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-
-    Args:
-        labels: One-hot or soft labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
-
-    Returns:
-        Losses `(...)`, in nats.
-    """
+    """-sum_k labels_k log p_k of soft labels, `(...)` in nats."""
 
     def closed_form(labels, parts):
         return parts.cross_entropy(labels), lambda: parts.probs - labels
@@ -54,24 +44,16 @@ def cross_entropy(labels: Any, logits: Any) -> Any:
 def label_smoothing(
     labels: Any, logits: Any, *, alpha: float = 0.1, spread: str = "all"
 ) -> Any:
-    """Cross entropy with smoothed labels, one value per sample.
-
-    loss = -sum_k t_k log p_k, t = smooth_labels(labels, alpha, spread)
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
+    """Cross entropy with smoothed labels: see `LabelSmoothing`.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        alpha: Share of the label that is moved, at most 1; negative allowed.
+        alpha: Share of the label that is moved, at most 1; negative sharpens.
         spread: `"all"`: over all classes; `"others"`: over all but the true.
 
     Returns:
         Losses `(...)`, in nats.
-
-    Reference:
-        Szegedy et al., Rethinking the Inception Architecture for Computer
-        Vision, CVPR 2016, section 7, https://arxiv.org/abs/1512.00567
     """
     logits = at_least_float32(logits)
     labels = labels_like(labels, logits)
@@ -88,11 +70,7 @@ def adaptive_label_smoothing(
     floor: str | None = None,
     context: Any = None,
 ) -> Any:
-    """Cross entropy with labels smoothed by objectness, per sample.
-
-    loss = -sum_k t_k log p_k, t = objectness_targets(labels, objectness)
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
+    """Cross entropy with targets by objectness: see `AdaptiveLabelSmoothing`.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.
@@ -106,10 +84,6 @@ def adaptive_label_smoothing(
 
     Returns:
         Losses `(...)`, in nats.
-
-    Reference:
-        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, eq. 5,
-        https://arxiv.org/abs/2009.06432
     """
     logits = at_least_float32(logits)
     targets = objectness_targets(
@@ -126,7 +100,7 @@ def adaptive_label_smoothing(
 def cape_loss(targets: Any, logits: Any) -> Any:
     """Cross entropy with calibrated targets for two classes, per sample.
 
-    loss = -(1 - q) log p_0 - q log p_1
+    -(1 - q) log p_0 - q log p_1
 
     Args:
         targets: Target probabilities q of the second class `(...)` or
@@ -135,10 +109,6 @@ def cape_loss(targets: Any, logits: Any) -> Any:
 
     Returns:
         Losses `(...)`, in nats.
-
-    Raises:
-        ValueError: If there is not one target per row of logits, or there
-            are not two classes.
 
     Reference:
         Liu et al., Deep Probability Estimation, ICML 2022,
@@ -162,24 +132,17 @@ def cape_loss(targets: Any, logits: Any) -> Any:
 class LabelSmoothing(PerSampleLoss):
     """Cross entropy with smoothed labels.
 
-    With K classes, `spread="all"` (Keras, PyTorch, MbLS, ACLS) asks for
-    1 - alpha + alpha / K on the true class; `spread="others"` (MDCA, SAM)
-    for 1 - alpha. The first with alpha K / (K - 1) is the second with alpha.
+    -sum_k t_k log p_k with t = `smooth_labels(labels, alpha, spread)`
+
+    Of K classes, `spread="all"` (Keras, PyTorch, MbLS, ACLS) asks for
+    1 - alpha + alpha / K on the true class, `"others"` (MDCA, SAM) for
+    1 - alpha. The first with alpha K / (K - 1) is the second with alpha.
 
     Args:
         alpha: Share of the label that is moved, at most 1. Negative values
-            sharpen the label. Defaults to `0.1`; the MbLS and ACLS tables
-            use 0.05.
-        spread: `"all"` or `"others"`. Defaults to `"all"`.
-        name: Name of the loss.
-        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
-
-    Returns:
-        On call with labels `(batch, ...)` and predictions
-        `(batch, ..., num_classes)`: the reduced loss, a scalar.
-
-    Raises:
-        ValueError: If `alpha` is above 1 or `spread` is unknown.
+            sharpen the label. The MbLS and ACLS tables use 0.05.
+        spread: `"all"` or `"others"`.
+        **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
 
@@ -218,32 +181,21 @@ def _of_rows(labels, logits, *, objectness, context, beta, floor):
 class AdaptiveLabelSmoothing(PerSampleLoss):
     """Label smoothing by how little of the image the object covers.
 
+    Cross entropy with the targets of `objectness_targets`: the true class is
+    asked for 1 - beta alpha, alpha = 1 - objectness.
+
     Labels are pairs `(batch, ..., 2)` on the last axis: class id and
     objectness, the share of the image that the object covers after the same
-    crop, or -1 for an image with all objects painted out: its target is
-    uniform, whatever `beta`. Metrics beside this loss need
+    crop. An objectness of -1 marks an image with all objects painted out: its
+    target is uniform, whatever `beta`. Metrics beside this loss need
     `objectness=True`; Keras' own read such pairs wrongly.
-
-    With alpha = 1 - objectness the true class is asked for 1 - beta alpha,
-    each other one for beta alpha / (K - 1): below objectness 1 / K the true
-    class is the least likely, unless `floor="uniform"`.
 
     Args:
         beta: How much of the smoothing is taken, in [0, 1]; 0 is cross
-            entropy. Defaults to `1.0`; the paper also tries 0.75 and lower.
+            entropy. The paper also tries 0.75 and lower.
         floor: None, or `"uniform"`, which caps alpha at (K - 1) / K: no
             class is asked to be likelier than the true one.
-        name: Name of the loss.
-        **kwargs: Of `PerSampleLoss`, such as `from_logits` and `axis`.
-
-    Returns:
-        On call with labels `(batch, ..., 2)` and predictions
-        `(batch, ..., num_classes)`: the reduced loss, a scalar.
-
-    Raises:
-        ValueError: If `beta` is outside [0, 1] or `floor` unknown; on call,
-            if labels are not pairs, and on eager call, if an objectness is
-            neither in [0, 1] nor -1.
+        **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
 

@@ -12,18 +12,16 @@ from keras_calib.inputs.batch import both
 from keras_calib.inputs.batch import standardize
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.readers import valid_labels_mask
-from keras_calib.inputs.rows import LOOSE_TOLERANCE
 from keras_calib.inputs.rows import check_row_sums
 from keras_calib.inputs.rows import resembles_probabilities
-from keras_calib.inputs.rows import sum_tolerance
 from keras_calib.inputs.rows import usable_outputs
 from keras_calib.inputs.values import Rule
+from keras_calib.inputs.values import check_weight_scale
 from keras_calib.inputs.values import enforce
 from keras_calib.inputs.values import has_values
 from keras_calib.inputs.values import in_unit_interval
 from keras_calib.inputs.values import is_made_up
 from keras_calib.inputs.values import located
-from keras_calib.inputs.values import weight_scale_rule
 from keras_calib.inputs.weights import standardize_weights
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
@@ -66,15 +64,10 @@ def read_batch(
     outputs = batch.outputs
     if is_empty(batch):
         return batch, ops.zeros((), dtype="int32")
-    # Compiled code does not see whether values are half precision that was
-    # cast, and can neither raise nor warn.
-    tolerance = LOOSE_TOLERANCE
-    if has_values(outputs):
-        tolerance = sum_tolerance(getattr(y_pred, "dtype", "float32"))
     mask, weight, num_invalid = _resolve_mask(
         batch.mask,
         batch.weight,
-        usable_outputs(outputs, options.from_logits, tolerance),
+        usable_outputs(outputs, options.from_logits),
         valid_labels_mask(batch.labels, outputs.shape[-1]),
         rules,
         lambda invalid_mask: _judge(invalid_mask, batch),
@@ -198,7 +191,7 @@ def _resolve_mask(
         )
         if weight is not None:
             shown = ops.where(both(counted_by_user, good), weight, 0.0)
-            rules.append(weight_scale_rule(shown))
+            check_weight_scale(shown, rules=rules)
         enforce(rules)
         # What passed the judge counts.
         finite_mask = ops.logical_or(finite_mask, invalid_mask)
@@ -212,15 +205,13 @@ def _resolve_mask(
 
 
 def _judge(invalid_mask: np.ndarray, batch: Batch) -> None:
-    """Raises, unless what is bad of rows is the precision of their sums."""
+    """Raises, and says so if all that is bad of rows is their sums."""
     if not batch.from_logits:
         if is_made_up(batch.outputs):
             return
         rows = value_if_eager(batch.outputs)
-        inside = usable_outputs(rows, False, tolerance=np.inf)
-        if inside[invalid_mask].all():
+        if in_unit_interval(rows[invalid_mask]).all():
             check_row_sums(rows, "y_pred", invalid_mask)
-            return
     _raise_invalid(invalid_mask, "`y_pred`")
 
 

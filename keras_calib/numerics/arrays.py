@@ -4,6 +4,7 @@ Functions marked "array-agnostic" run on NumPy arrays in float64 and on backend
 tensors in float32: one formula, two precisions (see `array_namespace`).
 """
 
+import itertools
 import re
 from typing import Any
 
@@ -51,24 +52,7 @@ def to_numpy(x: Any, dtype: Any = None) -> np.ndarray:
 
 
 def as_numbers(x: Any, name: str) -> Any:
-    """The door of arrays: a NumPy array or tensor of real numbers.
-
-    Arrays and tensors pass as they are. Variables become tensors; lists, and
-    what has `__array__`, such as the columns of pandas, NumPy arrays.
-
-    Args:
-        x: Anything array-like.
-        name: What the caller calls it, for errors.
-
-    Returns:
-        A NumPy array or a tensor.
-
-    Raises:
-        TypeError: If it is masked, ragged, complex, or not of numbers.
-    """
-    if isinstance(x, np.ndarray):
-        check_numbers(name, x)
-        return _native(np.asarray(x))
+    """A NumPy array or tensor of real numbers, of anything array-like."""
     if backend.is_keras_tensor(x):
         return x
     if ops.is_tensor(x) or isinstance(x, keras.Variable):
@@ -77,8 +61,8 @@ def as_numbers(x: Any, name: str) -> Any:
         x = ops.convert_to_tensor(x, sparse=False)
         # Keras leaves a variable of TensorFlow as it is.
         return x.read_value() if hasattr(x, "read_value") else x
-    if isinstance(x, list | tuple) and x:
-        check_numbers(name, x[0], of_part=True)
+    first = x[0] if isinstance(x, list | tuple) and x else x
+    check_numbers(name, first, of_part=True)
     if hasattr(x, "detach"):
         x = x.detach().cpu()
     try:
@@ -90,11 +74,7 @@ def as_numbers(x: Any, name: str) -> Any:
         # A list of tensors that have no values yet, or need a gradient.
         return ops.convert_to_tensor(x)
     check_numbers(name, array)
-    return _native(array)
-
-
-def _native(array: np.ndarray) -> np.ndarray:
-    """In the byte order of the machine, which JAX and torch need."""
+    # In the byte order of the machine, which JAX and torch need.
     if array.dtype.isnative:
         return array
     return array.astype(array.dtype.newbyteorder("="))
@@ -114,11 +94,7 @@ def value_if_eager(x: Any) -> np.ndarray | None:
 
 
 def at_least_float32(x: Any, name: str = "logits") -> Any:
-    """Casts integers and half precision to float32; keeps float32 and 64.
-
-    A squared hinge overflows float16 beyond logits of 250. Lists become what
-    Keras makes of them.
-    """
+    """A tensor of float32 or 64; lists become what Keras makes of them."""
     listed = isinstance(x, list | tuple)
     x = as_numbers(x, name)
     if listed and array_namespace(x) is np:
@@ -153,11 +129,7 @@ def at_least(x: Any, bound: float) -> Any:
 
 
 def running_sum(x: Any) -> Any:
-    """Sums over the first axis so far, `(n, columns)` (array-agnostic).
-
-    By blocks, whose sums are summed in turn: rounding errors grow with the
-    root of n, not with n.
-    """
+    """Sums over the first axis so far `(n, columns)`, by blocks (either)."""
     xp = array_namespace(x)
     count = xp.shape(x)[0]
     rest = xp.zeros((-count % _BLOCK, x.shape[1]), dtype=x.dtype)
@@ -182,15 +154,7 @@ def cumsum(x: Any, axis: int) -> Any:
 
 
 def sum_products(x: Any, y: Any) -> Any:
-    """Sums of x y over the last axis (array-agnostic).
-
-    Args:
-        x: Shape `(..., n)`.
-        y: Shape `(n,)`, or any that broadcasts.
-
-    Returns:
-        Shape `(...)`, in the dtype of `x`.
-    """
+    """Sums of x y over the last axis, in the dtype of x (array-agnostic)."""
     xp = array_namespace(x)
     if len(y.shape) > 1 or xp is np or backend.backend() == "jax":
         return xp.sum(x * y, axis=-1)
@@ -201,28 +165,14 @@ def sum_products(x: Any, y: Any) -> Any:
 
 
 def sum_slices(x: Any, ends: np.ndarray) -> Any:
-    """Sums over slices of an array that lie side by side (array-agnostic).
-
-    Args:
-        x: Shape `(n,)`.
-        ends: Where each slice starts, and at last n; ascending integers
-            `(num_slices + 1,)`.
-
-    Returns:
-        Shape `(num_slices,)`, in the dtype of `x`.
-    """
+    """Sums of x `(n,)` over slices side by side, by ascending ends (either)."""
     xp = array_namespace(x)
     if xp is ops and backend.backend() != "jax":
         places = np.arange(x.shape[-1])
         inside = (ends[:-1, None] <= places) & (places < ends[1:, None])
         inside = ops.convert_to_tensor(inside, dtype=x.dtype)
         return sum_products(inside, x)
-    return xp.stack(
-        [
-            xp.sum(x[start:end])
-            for start, end in zip(ends[:-1], ends[1:], strict=True)
-        ]
-    )
+    return xp.stack([xp.sum(x[a:b]) for a, b in itertools.pairwise(ends)])
 
 
 def safe_divide(numerator: Any, denominator: Any) -> Any:
@@ -252,13 +202,7 @@ def fits(shape: tuple, expected: tuple) -> bool:
 
 
 def check_numbers(name: str, x: Any, of_part: bool = False) -> None:
-    """Raises TypeError unless an array or tensor holds plain real numbers.
-
-    Args:
-        name: What the caller calls it.
-        x: An array, a tensor or a variable.
-        of_part: Whether `x` is a part of a list, which may be anything.
-    """
+    """Raises TypeError unless an array holds real numbers."""
     kind = type(x).__name__
     if isinstance(x, np.ma.MaskedArray):
         raise type_error(
@@ -273,12 +217,7 @@ def check_numbers(name: str, x: Any, of_part: bool = False) -> None:
     is_ragged = kind == "RaggedTensor"
     if not is_ragged and _REAL.fullmatch(dtype.rpartition(".")[-1]):
         return
-    if is_ragged or dtype == "object":
-        rule = "must be an array of numbers, not ragged or of objects"
-    elif "complex" in dtype:
-        rule = "must hold real numbers, not complex ones"
-    else:
-        rule = "must hold numbers, not strings or other things"
-        if "label" in name or "true" in name:
-            rule += ": map names to class ids, from 0 on"
-    raise type_error(f"`{name}` {rule}", type=kind, dtype=dtype)
+    rule = f"`{name}` must hold real numbers, not complex, ragged or others"
+    if "label" in name or "true" in name:
+        rule += "; map names to class ids, from 0 on"
+    raise type_error(rule, type=kind, dtype=dtype)

@@ -1,14 +1,9 @@
 """Sums that stay exact at any size, in int32 on every backend.
 
-A float32 sum of a million confidences is off by 1e-3, a float32 counter
-sticks at 2^24, and int64 or float64 variables are silently 32-bit on JAX. So
-every count and sum is kept in three int32 limbs of radix 2^24, in units of
-2^-30: exact, independent of order and batching, and merged by addition (over
-replicas too). Sums up to 2^45 = 3.5e13 fit. A larger one stays there, whatever
-is added or merged later, and `is_saturated` tells.
-
-Inside a batch a value is cut into base-256 digits, whose integer sums are
-exact up to 2^23 values per call.
+Counts and sums are kept in three int32 limbs of radix 2^24, in units of 2^-30:
+exact, independent of order and batching, merged by addition. Sums up to 2^45
+fit; a larger one stays there, and `is_saturated` tells. Inside a batch values
+are cut into base-256 digits, whose integer sums are exact up to 2^23 values.
 """
 
 from typing import Any
@@ -49,35 +44,25 @@ _SATURATED = 2**27
 
 
 def add(state: Any, addition: Any) -> Any:
-    """Sum of two limb arrays, with the carries brought up.
+    """Sum of two int32 limb arrays `(3, ...)`, with the carries brought up.
 
     Derivation: docs/derivations.md, 'Exact sums'.
 
-    Args:
-        state: int32 limbs `(3, ...)`, lowest first.
-        addition: int32 limbs of the same shape, each below 2^30 (or, of the
-            highest, 12 times the limit, 1.6e9).
-
-    Returns:
-        int32 limbs whose lower two lie in `[0, 2^24)`.
+    Of the addition each limb must be below 2^30, the highest below 1.6e9.
     """
-    low, middle, high = ops.unstack(state + addition, NUM_LIMBS, axis=0)
-    middle = middle + ops.right_shift(low, _LIMB_BITS)
-    low = ops.bitwise_and(low, 2**_LIMB_BITS - 1)
-    high = high + ops.right_shift(middle, _LIMB_BITS)
-    middle = ops.bitwise_and(middle, 2**_LIMB_BITS - 1)
-    high = ops.minimum(high, _SATURATED)
-    return ops.stack([low, middle, high], axis=0)
+    return normalize_limbs(state + addition)
 
 
-def normalize_limbs(limbs: np.ndarray) -> np.ndarray:
-    """int32 limbs as `add` returns them, of int64 ones of any size."""
-    low, middle, high = limbs
-    middle = middle + (low >> _LIMB_BITS)
-    high = high + (middle >> _LIMB_BITS)
-    high = np.minimum(high, _SATURATED)
-    mask = 2**_LIMB_BITS - 1
-    return np.stack([low & mask, middle & mask, high]).astype("int32")
+def normalize_limbs(limbs: Any) -> Any:
+    """int32 limbs whose lower two lie in `[0, 2^24)` (array-agnostic)."""
+    xp, mask = array_namespace(limbs), 2**_LIMB_BITS - 1
+    low, middle, high = (limbs[i] for i in range(NUM_LIMBS))
+    middle = middle + xp.right_shift(low, _LIMB_BITS)
+    high = high + xp.right_shift(middle, _LIMB_BITS)
+    high = xp.minimum(high, _SATURATED)
+    low, middle = xp.bitwise_and(low, mask), xp.bitwise_and(middle, mask)
+    limbs = xp.stack([low, middle, high], axis=0)
+    return limbs.astype("int32") if xp is np else limbs
 
 
 def is_saturated(limbs: np.ndarray) -> np.ndarray:
@@ -86,28 +71,18 @@ def is_saturated(limbs: np.ndarray) -> np.ndarray:
 
 
 def count_by_key(keys: Any, num_keys: int) -> Any:
-    """How often each key occurs; key `num_keys` is dropped.
-
-    Args:
-        keys: int32 `(n,)`, values in `[0, num_keys]`.
-        num_keys: Number of keys kept.
-
-    Returns:
-        int32 `(num_keys,)`.
-    """
+    """How often each of int32 keys `(n,)` occurs; key `num_keys` is dropped."""
     return _integer_sum(ops.ones_like(keys), keys, num_keys)
 
 
 def limbs_from_counts(counts: Any) -> Any:
     """Limbs `(3, ...)` of integer counts."""
-    return _to_limbs_shifted(counts, _UNIT_BITS)
+    unit = ops.full((1,) * (len(counts.shape) + 1), 2.0**_UNIT_BITS, "float32")
+    return _to_limbs(ops.expand_dims(counts, 0), unit)
 
 
 def power_of_two_above(values: Any) -> Any:
-    """The smallest power of two >= max(values), at least 2^-60.
-
-    Over the last axis: a scalar of `(n,)`, `(m,)` of `(m, n)`.
-    """
+    """The smallest power of two >= the largest of a row, at least 2^-60."""
     powers = ops.convert_to_tensor(_POWERS.astype("float32"))
     largest = ops.max(values, axis=-1, keepdims=True)
     below = ops.sum(ops.cast(powers < largest, "int32"), axis=-1)
@@ -123,47 +98,23 @@ def sum_by_key(
     scale: Any = None,
     num_digits: int | None = None,
 ) -> Any:
-    """Limbs of the sum of `values` over each key.
-
-    Each value is rounded once, to `scale * 2^(-8 num_digits)`; the sum of
-    the rounded values is exact.
+    """Limbs `(3, num_keys)` of the sum of `values` over each key.
 
     Derivation: docs/derivations.md, 'Exact sums'.
 
-    Args:
-        values: float32 `(n,)` in `[0, scale]`; n at most 2 `MAX_BATCH`.
-        keys: int32 `(n,)` in `[0, num_keys]`; key `num_keys` is dropped.
-        num_keys: Number of keys kept.
-        scale: A scalar tensor, a power of two >= the largest value. None
-            stands for 1.
-        num_digits: Base-256 digits kept of each value, at most 4; with
-            scale 1 at most 3, which keeps all that float32 holds of values
-            from 0.5 to 1. As many as that by default.
-
-    Returns:
-        int32 `(3, num_keys)`.
+    Values are in `[0, scale]`, a power of two, and each is rounded once, to
+    `num_digits` base-256 digits. None stands for scale 1 and the three digits
+    of float32. Key `num_keys` is dropped; n is at most 2 `MAX_BATCH`.
     """
     num_digits = num_digits or (3 if scale is None else 4)
     digits = _digits(values if scale is None else values / scale, num_digits)
     sums = [_integer_sum(digit, keys, num_keys) for digit in digits]
-    if scale is None:
-        return sum(
-            _to_limbs_shifted(total, _UNIT_BITS - 8 * position)
-            for position, total in enumerate(sums, start=1)
-        )
-    units = scale * _units(num_digits)
+    units = _units(num_digits) * (1.0 if scale is None else scale)
     return _to_limbs(ops.stack(sums), ops.expand_dims(units, -1))
 
 
 def sum_rows(values: Any) -> Any:
-    """Limbs of the sums of rows; each value is rounded once, as above.
-
-    Args:
-        values: float32 `(m, n)`, >= 0; n at most 2 `MAX_BATCH`.
-
-    Returns:
-        int32 `(3, m)`.
-    """
+    """Limbs `(3, m)` of the sums of rows `(m, n)`, >= 0, as `sum_by_key`."""
     # The sum saturates with one such value.
     values = ops.minimum(values, float(_POWERS[-1]))
     scale = power_of_two_above(values)
@@ -171,20 +122,12 @@ def sum_rows(values: Any) -> Any:
     if values.shape[-1] is None:
         digits = ops.cast(digits, "int64")
     sums = ops.sum(digits, axis=-1)
-    units = ops.expand_dims(_units(4), -1) * scale
-    return _to_limbs(sums, units)
+    return _to_limbs(sums, ops.expand_dims(_units(4), -1) * scale)
 
 
 def column_digits(values: Any) -> Any:
-    """Integer sums of the two base-4096 digits of columns.
-
-    Args:
-        values: float32 `(n, columns)` in [0, 1]; n at most 2^18 where known.
-
-    Returns:
-        int32 or int64 `(2, columns)`.
-    """
-    digits = _wide_digits(values)
+    """Integer sums `(2, columns)` of base-4096 digits of values in [0, 1]."""
+    digits = _digits(values, 2, bits=12)
     if values.shape[0] is None:
         digits = [ops.cast(digit, "int64") for digit in digits]
     return ops.stack([ops.sum(digit, axis=0) for digit in digits])
@@ -192,23 +135,17 @@ def column_digits(values: Any) -> Any:
 
 def digits_by_key(values: Any, keys: Any, num_keys: int) -> Any:
     """The same sums of values `(n,)` over each key, `(2, num_keys)`."""
-    return ops.stack(
-        [_integer_sum(digit, keys, num_keys) for digit in _wide_digits(values)]
-    )
+    digits = _digits(values, 2, bits=12)
+    return ops.stack([_integer_sum(digit, keys, num_keys) for digit in digits])
 
 
 def limbs_of_digits(sums: Any, scale: Any) -> Any:
     """Limbs `(3, m)` of `scale` times what sums `(2, m)` stand for."""
-    units = [2.0 ** (_UNIT_BITS - 12 * i) for i in (1, 2)]
-    units = scale * ops.convert_to_tensor(units, dtype="float32")
-    return _to_limbs(sums, ops.expand_dims(units, -1))
+    return _to_limbs(sums, ops.expand_dims(scale * _units(2, bits=12), -1))
 
 
 def to_float(limbs: Any, dtype: str = "float32") -> Any:
-    """The numbers that limbs stand for: float64 of NumPy limbs.
-
-    Array-agnostic.
-    """
+    """The numbers that limbs stand for: float64 of NumPy limbs (either)."""
     if array_namespace(limbs) is np:
         limbs = limbs.astype("float64")
     else:
@@ -219,21 +156,11 @@ def to_float(limbs: Any, dtype: str = "float32") -> Any:
 
 
 def sum_before(limbs: Any) -> Any:
-    """Sum of all earlier cells along the last axis, 0 for the first.
-
-    Array-agnostic.
-
-    A float32 running sum loses the small cells behind large ones. One in
-    float64 does not, nor do, where there is none, integer running sums of
-    12-bit parts.
+    """Sum of all earlier cells of limbs along the last axis (array-agnostic).
 
     Derivation: docs/derivations.md, 'Exact sums'.
 
-    Args:
-        limbs: Limbs `(3, ..., n)`, or sums of a few; n below 2^19.
-
-    Returns:
-        float32 or float64 `(..., n)`.
+    In float64 or, where there is none, in integers of 12 bits; n below 2^19.
     """
     xp = array_namespace(limbs)
     if xp is ops and backend.backend() == "jax":
@@ -264,11 +191,11 @@ def _sum_before_in_integers(limbs: Any) -> Any:
     return total
 
 
-def _digits(values: Any, num_digits: int) -> list[Any]:
-    """Base-256 digits of values in [0, 1], the last one rounded."""
+def _digits(values: Any, num_digits: int, bits: int = 8) -> list[Any]:
+    """Digits of so many bits of values in [0, 1], the last one rounded."""
     digits = []
     for position in range(1, num_digits + 1):
-        values = values * 256.0
+        values = values * 2.0**bits
         last = position == num_digits
         digit = ops.round(values) if last else ops.floor(values)
         values = values - digit
@@ -276,60 +203,27 @@ def _digits(values: Any, num_digits: int) -> list[Any]:
     return digits
 
 
-def _wide_digits(values: Any) -> list[Any]:
-    """Two base-4096 digits of values in [0, 1], rounded to 24 bits."""
-    whole = ops.cast(ops.round(values * 2.0**24), "int32")
-    return [ops.right_shift(whole, 12), ops.bitwise_and(whole, 4095)]
-
-
-def _units(num_digits: int) -> Any:
-    units = [2.0 ** (_UNIT_BITS - 8 * i) for i in range(1, num_digits + 1)]
+def _units(num_digits: int, bits: int = 8) -> Any:
+    units = 2.0 ** (_UNIT_BITS - bits * np.arange(1, num_digits + 1))
     return ops.convert_to_tensor(units, dtype="float32")
 
 
 def _integer_sum(values: Any, keys: Any, num_keys: int) -> Any:
-    """Sums of int32 values over each key; int64 where int32 could overflow.
-
-    That is where a compiled batch has no fixed size, which only TensorFlow
-    knows: its callers cannot cut it into blocks of `MAX_BATCH`.
-    """
+    """Sums of int32 values over each key; int64 where n is not known."""
     if backend.backend() == "torch":
         # Its segment_sum adds in float32, whatever the dtype.
         sums = ops.bincount(keys, weights=values, minlength=num_keys + 1)
         return ops.cast(sums[:num_keys], "int32")
     if values.shape[0] is None:
+        # On TensorFlow alone: callers cannot cut it into blocks of MAX_BATCH.
         values = ops.cast(values, "int64")
     return ops.segment_sum(values, keys, num_segments=num_keys + 1)[:num_keys]
 
 
-def _is_wide(sums: Any) -> bool:
-    return backend.standardize_dtype(sums.dtype) == "int64"
-
-
-def _to_limbs_shifted(sums: Any, shift: int) -> Any:
-    """Limbs of `sums * 2^shift`, in integers; 0 <= shift < 48."""
-    if shift < _LIMB_BITS:
-        keep = _LIMB_BITS - shift
-        low = ops.bitwise_and(sums, 2**keep - 1) * 2**shift
-        rest = ops.right_shift(sums, keep)
-        # Below 2^24 from int32 sums of base-256 digits; more from int64.
-        middle = ops.bitwise_and(rest, 2**_LIMB_BITS - 1)
-        high = ops.right_shift(rest, _LIMB_BITS)
-    else:
-        low = ops.zeros_like(sums)
-        keep = 2 * _LIMB_BITS - shift
-        middle = ops.bitwise_and(sums, 2**keep - 1)
-        middle = middle * 2 ** (shift - _LIMB_BITS)
-        high = ops.right_shift(sums, keep)
-    return ops.cast(ops.stack([low, middle, high]), "int32")
-
-
 def _to_limbs(sums: Any, units: Any) -> Any:
-    """Limbs of the sum over the first axis of `sums * units`.
-
-    16 significant bits times a power of two: each step is exact.
-    """
-    num_parts = 3 if _is_wide(sums) else 2
+    """Limbs of sums times units, powers of two, over the first axis; exact."""
+    is_wide = backend.standardize_dtype(sums.dtype) == "int64"
+    num_parts = 3 if is_wide else 2
     parts = [
         ops.bitwise_and(ops.right_shift(sums, 16 * i), 65535)
         for i in range(num_parts)

@@ -8,25 +8,13 @@ from keras_calib.numerics.arrays import array_namespace
 
 __all__ = ["mixed", "sample_pixels", "wrapped"]
 
-_LAST = 2**31 - 1
-
 
 def sample_pixels(labels: Any, valid: Any, count: int, seed: int) -> Any:
-    """Which pixels of each image to look at.
+    """Places `(batch, count)` of pixels `(batch, num_pixels)` to look at.
 
     Pixels are ranked by a hash of the seed, their place and the labels of
-    their image: without a state, the same whatever the batch, the order of
-    the images and the replica, and another draw for each image. Pixels that
-    do not count come last.
-
-    Args:
-        labels: int32 class ids `(batch, num_pixels)`.
-        valid: bool `(batch, num_pixels)`, or None where all count.
-        count: Number of pixels to choose of each image.
-        seed: Seed of the choice.
-
-    Returns:
-        int32 places `(batch, min(count, num_pixels))`.
+    their image: the same whatever the batch, the order and the replica.
+    Those that do not count come last.
     """
     num_pixels = labels.shape[-1]
     place = ops.arange(num_pixels, dtype="int32")
@@ -34,7 +22,7 @@ def sample_pixels(labels: Any, valid: Any, count: int, seed: int) -> Any:
     # Products and sums wrap round; every backend keeps the low 32 bits.
     image = ops.sum(place * (labels + 1), axis=-1, keepdims=True)
     rank = mixed(mixed(ops.cast(image, "int32")) + place)
-    rank = ops.bitwise_and(rank, _LAST)
+    rank = ops.bitwise_and(rank, 2**31 - 1)
     if valid is not None:
         rank = ops.where(valid, rank, -ops.ones_like(rank))
     return ops.cast(ops.top_k(rank, min(count, num_pixels))[1], "int32")

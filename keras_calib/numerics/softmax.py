@@ -22,49 +22,31 @@ __all__ = [
     "top1",
 ]
 
-
 # log and 1/p stay finite in float32.
 PROBABILITY_FLOOR = 1e-37
-
-
 # Of a logit of -inf, less the largest: the square of its half is finite.
 _LOWEST = -1e18
 
 
 class Top1(NamedTuple):
-    """The predicted class of each sample: all that most metrics need.
+    """The predicted class of each sample: all that most metrics need."""
 
-    Attributes:
-        confidence: Probability of that class `(n,)`, in [0, 1]; None if only
-            another score is known.
-        score: What ranks, `(n,)`: log(confidence / (1 - confidence)), which
-            from logits does not saturate where the confidence rounds to 1; of
-            exact functions of probabilities the confidence; or another score.
-        correct: 1 where the prediction is right, else 0, `(n,)`.
-        weight: Weights `(n,)`, 0 where masked; None where all weigh 1.
-        mask: Where samples count, bool `(n,)`, or None for everywhere.
-        rows: Labels and outputs of all classes, or None.
-    """
-
-    confidence: Any
+    confidence: Any  # `(n,)`, in [0, 1]; None if only another score is known
+    # What ranks: the log-odds, which from logits do not saturate where the
+    # confidence rounds to 1; in exact functions of probabilities that itself.
     score: Any
-    correct: Any = None
-    weight: Any = None
-    mask: Any = None
-    rows: Any = None
+    correct: Any = None  # 1 or 0
+    weight: Any = None  # 0 where masked; None where all weigh 1
+    mask: Any = None  # where samples count; None for everywhere
+    rows: Any = None  # the Batch of labels and outputs of all classes
 
 
 class SoftmaxParts(NamedTuple):
-    """The softmax p of logits z, `(..., num_classes)`.
+    """The softmax p of logits z, `(..., num_classes)`."""
 
-    Attributes:
-        shifted: z less its largest entry, <= 0; finite where z is -inf.
-        log_probs: log p, <= 0, finite where p rounds to 0.
-        probs: p.
-    """
-
-    shifted: Any
-    log_probs: Any
+    largest: Any  # the largest z, `(..., 1)`
+    shifted: Any  # z less that, finite where z is -inf
+    log_probs: Any  # log p, finite where p rounds to 0
     probs: Any
 
     def cross_entropy(self, labels: Any) -> Any:
@@ -87,12 +69,14 @@ def logsumexp(x: Any, axis: int = -1, keepdims: bool = False) -> Any:
 
 def softmax_parts(logits: Any) -> SoftmaxParts:
     """What losses need of the softmax, in few passes over the logits."""
-    shifted = logits - ops.max(logits, axis=-1, keepdims=True)
+    largest = ops.max(logits, axis=-1, keepdims=True)
+    shifted = logits - largest
     # A class that is ruled out: 0 times infinity would be NaN.
     lowest = ops.full_like(shifted, _LOWEST)
     shifted = ops.where(shifted < _LOWEST, lowest, shifted)
     log_probs = ops.log_softmax(shifted, axis=-1)
-    return SoftmaxParts(shifted, log_probs, ops.softmax(shifted, axis=-1))
+    probs = ops.softmax(shifted, axis=-1)
+    return SoftmaxParts(largest, shifted, log_probs, probs)
 
 
 def sigmoid(log_odds: Any) -> Any:
@@ -109,24 +93,16 @@ def to_logits(probs: Any) -> Any:
 
 
 def top1(outputs: Any, *, from_logits: bool) -> Top1:
-    """Confidence and log-odds of the predicted class (either).
+    """Confidence and log-odds of the predicted class of rows (either).
 
     Derivation: docs/derivations.md, 'Log-odds map'.
-
-    Args:
-        outputs: Logits or probabilities `(n, num_classes)`.
-        from_logits: Which of the two.
     """
     xp = array_namespace(outputs)
     largest = xp.max(outputs, axis=-1)
     if not from_logits:
         # Of the largest probability alone, so that samples tie as given.
         confidence = xp.clip(largest, 0.0, 1.0)
-        one = confidence == 1.0
-        inside = xp.where(one, xp.full_like(confidence, 0.5), confidence)
-        log_odds = to_logits(inside) - xp.log1p(-inside)
-        log_odds = xp.where(one, xp.full_like(log_odds, np.inf), log_odds)
-        return Top1(confidence, log_odds)
+        return Top1(confidence, log_odds_of(confidence))
     # The largest less the logsumexp of all others, of which some may equal
     # it. Shifted by the second largest, which resolves the largest gaps.
     at_top = outputs == xp.expand_dims(largest, -1)
@@ -147,15 +123,7 @@ def top1(outputs: Any, *, from_logits: bool) -> Top1:
 
 
 def is_wrong(outputs: Any, labels: Any) -> Any:
-    """Where the first of the largest outputs is not the label (either).
-
-    Args:
-        outputs: Logits or probabilities `(n, num_classes)`.
-        labels: Class ids `(n,)`; an id out of range may give anything.
-
-    Returns:
-        bool `(n,)`.
-    """
+    """Where the first of the largest outputs is not the label (either)."""
     if array_namespace(outputs) is np:
         return np.argmax(outputs, axis=-1) != labels
     # Without ops.argmax, which costs several times a maximum.
@@ -170,8 +138,9 @@ def is_wrong(outputs: Any, labels: Any) -> Any:
 
 
 def log_odds_of(confidence: Any) -> Any:
-    """log(c / (1 - c)) of confidences in [0, 1]; infinite at 0 and 1."""
+    """log(c / (1 - c)) of c in [0, 1], infinite at 1 (either)."""
+    xp = array_namespace(confidence)
     one = confidence == 1.0
-    inside = ops.where(one, ops.full_like(confidence, 0.5), confidence)
-    log_odds = to_logits(inside) - ops.log1p(-inside)
-    return ops.where(one, ops.full_like(log_odds, float("inf")), log_odds)
+    inside = xp.where(one, xp.full_like(confidence, 0.5), confidence)
+    log_odds = to_logits(inside) - xp.log1p(-inside)
+    return xp.where(one, xp.full_like(log_odds, np.inf), log_odds)

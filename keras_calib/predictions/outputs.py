@@ -13,7 +13,6 @@ from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
 from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.inputs.rows import check_row_sums
-from keras_calib.inputs.rows import sum_tolerance
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import to_logits
 
@@ -226,7 +225,6 @@ def to_model_logits(outputs: Any, from_logits: bool, counts: Any = None) -> Any:
         ValueError: In eager use, if probabilities are not in [0, 1] or do not
             sum to 1.
     """
-    tolerance = sum_tolerance(outputs.dtype)
     outputs = ops.cast(outputs, "float32")
     one_channel = outputs.shape[-1:] == (1,)
     outputs = standardize_predictions(
@@ -235,7 +233,7 @@ def to_model_logits(outputs: Any, from_logits: bool, counts: Any = None) -> Any:
     if from_logits:
         return outputs
     if not one_channel:
-        check_row_sums(outputs, "y_pred", counts, tolerance)
+        check_row_sums(outputs, "y_pred", counts)
     logits = to_logits(outputs)
     # As if the model had returned z: a constant on both changes what some
     # calibrators and scores make of them.

@@ -170,8 +170,8 @@ def test_what_a_fit_refuses_a_call_refuses():
 def check_a_call(layer, logits):
     for rule, bad in {
         "masked array": np.ma.array(logits, mask=logits > 4),
-        "real numbers, not complex": logits + 1j,
-        "numbers, not strings": logits.astype(str),
+        "hold real numbers": logits + 1j,
+        "hold real numbers, not": logits.astype(str),
     }.items():
         for call in (layer, lambda x: layer(logits=x)):
             with pytest.raises(TypeError, match=f"`logits` must .*{rule}"):

@@ -4,7 +4,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-import refusals
 from keras import ops
 from refusals import HARD_LOSSES
 from refusals import IDS
@@ -100,13 +99,9 @@ def test_rows_that_are_no_distribution_are_not_read_as_one():
 def test_a_softmax_in_half_precision_that_was_cast_counts():
     # Values that no half precision holds: a layer in float32 came after it.
     cast = PROBS * np.array([[1.004], [0.98]], "float32")
-    rule = r"has rows of probabilities whose sums are off 1 by more than 0.001"
     readers = (ece, partial(read_by_metric, ECE), partial(read_by_loss, MbLS))
     for reader in readers:
-        with pytest.warns(RuntimeWarning, match=rule) as caught:
-            reader(IDS, cast)
-        (told,) = of_library(caught)
-        assert told.filename in (__file__, refusals.__file__)
+        reader(IDS, cast)
         for rows in (PROBS * 0.5, PROBS * 1.04):
             with pytest.raises(ValueError, match="must sum to 1 over"):
                 reader(IDS, rows)

@@ -173,7 +173,7 @@ def test_what_is_no_fidelity_is_refused():
             ("categorical_fo", keras.losses.CategoricalFocalCrossentropy()),
             ("MDCA", kc.MDCA()),
             ("1.0", 1.0),
-            ("adaptive_label_smoothing", kc.AdaptiveLabelSmoothing()),
+            ("AdaptiveLabelSmoothing", kc.AdaptiveLabelSmoothing()),
         ):
             with pytest.raises(TypeError, match=f"`fidelity` must .*{told}"):
                 cls(fidelity=fidelity)

@@ -22,7 +22,7 @@ MUTANTS = {
         "calibrators/test_values.py::test_a_grid_gives_its_best_temperature",
     ),
     "edge_in_the_bin_above": Mutant(
-        "calibrators/lookup_table.py",
+        "calibrators/binning.py",
         "more = ops.logical_and(probe <= size, edge < values)",
         "more = ops.logical_and(probe <= size, edge <= values)",
         "calibrators/test_values.py::test_locate_counts_the_edges_below",
@@ -34,10 +34,10 @@ MUTANTS = {
         "calibrators/test_values.py::"
         "test_histogram_binning_gives_the_shares_of_its_bins",
     ),
-    "negatives_of_a_tie_first": Mutant(
+    "ties_that_are_not_pooled": Mutant(
         "calibrators/binning.py",
-        "    key |= ~labels\n",
-        "    key |= labels\n",
+        "x, index = np.unique(probs, return_inverse=True)",
+        "x, index = np.sort(probs), np.argsort(np.argsort(probs))",
         "calibrators/test_values.py::"
         "test_isotonic_calibration_is_that_of_scikit_learn",
     ),

@@ -12,7 +12,7 @@ _MAPS = "analysis/test_activation_maps.py::"
 
 MUTANTS = {
     "flsd_above": Mutant(
-        "losses/adaptive_gamma.py",
+        "losses/focal.py",
         "ops.cast(p >= threshold",
         "ops.cast(p > threshold",
         "losses/test_single_losses.py::"
@@ -39,8 +39,8 @@ MUTANTS = {
     ),
     "acls_mean_over_all_classes": Mutant(
         "losses/margin.py",
-        "lambda2 = lambda2 / (logits.shape[-1] - 1)",
-        "lambda2 = lambda2 / logits.shape[-1]",
+        "share = lambda2 / (labels.shape[-1] - 1)",
+        "share = lambda2 / labels.shape[-1]",
         _AUTHORS,
     ),
     "tied_logits_all_pulled": Mutant(

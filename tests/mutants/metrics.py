@@ -39,14 +39,14 @@ MUTANTS = {
     ),
     "carry_lost": Mutant(
         "numerics/exact_sums.py",
-        "    middle = middle + ops.right_shift(low, _LIMB_BITS)\n",
+        "    middle = middle + xp.right_shift(low, _LIMB_BITS)\n",
         "",
         "numerics/test_exact_sums.py::"
         "test_carries_go_up_and_stop_at_the_largest_sum",
     ),
     "sums_beyond_their_range_wrap": Mutant(
         "numerics/exact_sums.py",
-        "    high = ops.minimum(high, _SATURATED)\n",
+        "    high = xp.minimum(high, _SATURATED)\n",
         "",
         "numerics/test_exact_sums.py::"
         "test_carries_go_up_and_stop_at_the_largest_sum",
