@@ -1,10 +1,12 @@
-"""Calibration error of the probability of every class, exact in float64."""
+"""Calibration errors of the probabilities of all classes, exact in float64."""
 
 from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
+from typing import Unpack
 
 import numpy as np
+from scipy.special import softmax
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bins import CLOSED
@@ -16,10 +18,17 @@ from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.options import reads_arrays
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.softmax import logsumexp
 
-__all__ = ["ClasswiseBins", "classwise_bins", "classwise_ece"]
+__all__ = [
+    "ClasswiseBins",
+    "canonical_calibration_error",
+    "classwise_bins",
+    "classwise_ece",
+]
 
 # Probabilities worked on at once: temporaries stay below 50 MB.
 _BLOCK = 2**19
@@ -43,6 +52,7 @@ class ClasswiseBins(NamedTuple):
     total: float
 
 
+@reads_arrays
 def classwise_ece(
     labels: Any,
     probs: Any,
@@ -52,9 +62,7 @@ def classwise_ece(
     threshold: float = 0.0,
     closed: str = "right",
     classes: str = "all",
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
+    **options: Unpack[ArrayOptions],
 ) -> float:
     """Mean over the classes of the calibration error of p_k, in float64.
 
@@ -78,15 +86,10 @@ def classwise_ece(
             the last. Only for `edges="width"`.
         classes: `"all"`, or `"to_largest_label"`: K is the largest id in
             `labels` plus one, as in released code.
-        from_logits: Whether `probs` are logits.
-        sample_weight: As in `ece`.
-        ignore_class: Class id that does not count.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
         Error in [0, 1]; at most 2 / K, for the p_k of a sample sum to 1.
-
-    Raises:
-        ValueError: As `ece`.
 
     Example:
 
@@ -104,19 +107,13 @@ def classwise_ece(
     check_at_most("threshold", threshold, 1.0)
     check_in("closed", closed, CLOSED)
     check_in("classes", classes, ("all", "to_largest_label"))
-    if edges == "rank" and sample_weight is not None:
+    if edges == "rank" and options.get("sample_weight") is not None:
         raise value_error(
             '`sample_weight` needs `edges="width"` or "mass"', edges=edges
         )
     if edges != "width" and closed != "right":
         raise value_error('`closed` needs `edges="width"`', edges=edges)
-    read = standardize_arrays(
-        labels,
-        probs,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    read = standardize_arrays(labels, probs, **options)
     ids = hard_labels(read.labels)
     num_classes = read.outputs.shape[-1]
     if classes == "to_largest_label":
@@ -148,9 +145,7 @@ def classwise_bins(
     probs: Any,
     *,
     num_bins: int = 15,
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
+    **options: Unpack[ArrayOptions],
 ) -> ClasswiseBins:
     """Sums over the bins (lo, hi] of each class, as `classwise_ece` has them.
 
@@ -158,13 +153,7 @@ def classwise_bins(
     ECE; arguments are its own.
     """
     check_integer("num_bins", num_bins, 1)
-    read = standardize_arrays(
-        labels,
-        probs,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    read = standardize_arrays(labels, probs, **options)
     ids = hard_labels(read.labels)
     weight = np.ones(len(ids)) if read.weight is None else read.weight
     blocks = []
@@ -249,3 +238,91 @@ def _rank_error(
     index = np.searchsorted(edges, p, side="left")
     sums = np.bincount(index, weights=p - y, minlength=num_bins + 1)
     return np.abs(sums)[1:].sum()
+
+
+@reads_arrays
+def canonical_calibration_error(
+    labels: Any,
+    probs: Any,
+    *,
+    edges: str = "width",
+    num_bins: int = 10,
+    min_bin_size: int = 100,
+    **options: Unpack[ArrayOptions],
+) -> float:
+    """Calibration error of all probabilities jointly, in float64.
+
+    sum_b (n_b / N) (1/2) sum_k |mean p_k in bin b - share of class k|: the
+    total variation between what was predicted and what came, over bins of
+    the simplex of all probabilities. A network may be calibrated in its
+    confidence and not in this sense.
+
+    Args:
+        labels: As in `ece`, shape `(n, ...)`.
+        probs: As in `ece`, shape `(n, ..., num_classes)`.
+        edges: `"width"`: predictions share a bin if each p_k falls in the
+            same of `num_bins` intervals of equal width. `"median"`: bins are
+            cut at the median of the p_k that varies most, as long as both
+            parts keep `min_bin_size` predictions.
+        num_bins: Number of intervals of each p_k, for `edges="width"`.
+        min_bin_size: Smallest bin of `edges="median"`.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+
+    Returns:
+        Error in [0, 1]. With many classes most bins hold a sample or none,
+        and it says little.
+
+    Example:
+
+    >>> probs = [[0.8, 0.2], [0.6, 0.4]]
+    >>> round(canonical_calibration_error([0, 1], probs), 4)
+    0.4
+
+    Reference:
+        Vaicenavicius et al., Evaluating Model Calibration in Classification,
+        AISTATS 2019, https://arxiv.org/abs/1902.06977; Widmann et al.,
+        Calibration Tests in Multi-class Classification, NeurIPS 2019,
+        https://arxiv.org/abs/1910.11385
+    """
+    check_in("edges", edges, ("width", "median"))
+    check_integer("num_bins", num_bins, 1)
+    check_integer("min_bin_size", min_bin_size, 1)
+    read = standardize_arrays(labels, probs, **options)
+    p = read.outputs.astype("float64")
+    p = softmax(p, axis=-1) if read.from_logits else p
+    if edges == "width":
+        cells = bin_index(p, num_bins)
+        _, index = np.unique(cells, axis=0, return_inverse=True)
+        index = index.reshape(-1)
+    else:
+        index = _median_bins(p, min_bin_size)
+    weight = np.ones(len(p)) if read.weight is None else read.weight
+    truth = read.labels
+    truth = np.eye(p.shape[1])[truth] if truth.ndim == 1 else truth
+    residual = weight[:, None] * (p - truth)
+    sums = [np.bincount(index, weights=column) for column in residual.T]
+    return float(np.abs(sums).sum() / (2.0 * weight.sum()))
+
+
+def _median_bins(p: np.ndarray, min_size: int) -> np.ndarray:
+    """Bin of each row of `(n, num_classes)`, `(n,)`."""
+    index = np.zeros(len(p), "int64")
+    waiting, count = [np.arange(len(p))], 0
+    while waiting:
+        rows = waiting.pop()
+        parts = _halves(p[rows]) if len(rows) >= 2 * min_size else None
+        if parts is not None and min(x.sum() for x in parts) >= min_size:
+            waiting += [rows[part] for part in parts]
+            continue
+        index[rows] = count
+        count += 1
+    return index
+
+
+def _halves(p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows below and from the median of the column that varies most."""
+    column = p[:, np.argmax(p.var(axis=0))]
+    below = column < np.median(column)
+    if not below.any():
+        below = column <= np.median(column)
+    return below, ~below

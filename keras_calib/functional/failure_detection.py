@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
+from typing import Unpack
 
 import numpy as np
 
@@ -11,19 +12,20 @@ from keras_calib.functional.ranking import ranked
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.options import reads_arrays
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["failure_auroc", "failure_average_precision", "failure_fpr95"]
 
 
+@reads_arrays
 def failure_auroc(
     labels: Any,
     probs: Any,
     *,
     score: str | Callable[[Any], Any] = "msp",
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
+    **options: Unpack[ArrayOptions],
 ) -> float:
     """P(a correct prediction scores higher than a wrong one), ties half.
 
@@ -35,9 +37,7 @@ def failure_auroc(
         labels: As in `aurc`, shape `(n, ...)`.
         probs: As in `aurc`, shape `(n, ..., num_classes)`.
         score: As in `aurc`.
-        from_logits: Whether `probs` are logits.
-        sample_weight: As in `aurc`.
-        ignore_class: Class id that does not count.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
         AUROC in [0, 1]; 0.5, no information, where all predictions are right
@@ -54,20 +54,18 @@ def failure_auroc(
         Out-of-Distribution Examples, ICLR 2017,
         https://arxiv.org/abs/1610.02136
     """
-    reading = from_logits, sample_weight, ignore_class
-    groups = ranked(labels, probs, score, "average", *reading)
+    groups = ranked(labels, probs, score, **options)
     return float(failure_auroc_of_groups(groups))
 
 
+@reads_arrays
 def failure_fpr95(
     labels: Any,
     probs: Any,
     *,
     tpr: float = 0.95,
     score: str | Callable[[Any], Any] = "msp",
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
+    **options: Unpack[ArrayOptions],
 ) -> float:
     """Share of the wrong predictions accepted with 95 % of the right ones.
 
@@ -79,9 +77,7 @@ def failure_fpr95(
         probs: As in `aurc`, shape `(n, ..., num_classes)`.
         tpr: Share of the right predictions to accept, in (0, 1].
         score: As in `aurc`.
-        from_logits: Whether `probs` are logits.
-        sample_weight: As in `aurc`.
-        ignore_class: Class id that does not count.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
         Share in [0, 1]; 0 where all predictions are right or all are wrong.
@@ -98,20 +94,18 @@ def failure_fpr95(
     """
     check_above("tpr", tpr, 0.0)
     check_at_most("tpr", tpr, 1.0)
-    reading = from_logits, sample_weight, ignore_class
-    groups = ranked(labels, probs, score, "average", *reading)
+    groups = ranked(labels, probs, score, **options)
     return float(failure_fpr95_of_groups(groups, tpr))
 
 
+@reads_arrays
 def failure_average_precision(
     labels: Any,
     probs: Any,
     *,
     positive: str = "error",
     score: str | Callable[[Any], Any] = "msp",
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
+    **options: Unpack[ArrayOptions],
 ) -> float:
     """Average precision of finding the wrong, or the right, predictions.
 
@@ -124,9 +118,7 @@ def failure_average_precision(
         positive: `"error"`: wrong predictions are to be found, least sure
             first; `"success"`: right ones, surest first.
         score: As in `aurc`.
-        from_logits: Whether `probs` are logits.
-        sample_weight: As in `aurc`.
-        ignore_class: Class id that does not count.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
         Average precision in [0, 1]; 0 if nothing is positive.
@@ -143,8 +135,7 @@ def failure_average_precision(
         https://arxiv.org/abs/1610.02136
     """
     check_in("positive", positive, ("error", "success"))
-    reading = from_logits, sample_weight, ignore_class
-    groups = ranked(labels, probs, score, "average", *reading)
+    groups = ranked(labels, probs, score, **options)
     mass, found = groups.mass, groups.mass - groups.wrong
     if positive == "error":
         mass, found = mass[::-1], groups.wrong[::-1]

@@ -4,6 +4,7 @@ The per-sample scores serve the streaming metrics too.
 """
 
 from typing import Any
+from typing import Unpack
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.proper import log_losses
 from keras_calib.functional.binned import equal_width_bins
 from keras_calib.inputs.batch import standardize_arrays
+from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.options import reads_arrays
 
 __all__ = [
     "brier_score",
@@ -22,14 +25,13 @@ __all__ = [
 ]
 
 
+@reads_arrays
 def nll(
     labels: Any,
     probs: Any,
     *,
     clip: float | None = None,
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
+    **options: Unpack[ArrayOptions],
 ) -> float:
     """Negative log-likelihood of a whole data set, in float64.
 
@@ -40,15 +42,10 @@ def nll(
         probs: As in `ece`, shape `(n, ..., num_classes)`.
         clip: Lower bound on probabilities, in (0, 1]; published tables clip
             at 1e-15 or 1e-12. None clips at 1e-37.
-        from_logits: Whether `probs` are logits.
-        sample_weight: As in `ece`.
-        ignore_class: Class id that does not count.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
         NLL in nats, >= 0.
-
-    Raises:
-        ValueError: As `ece`.
 
     Example:
 
@@ -60,29 +57,19 @@ def nll(
         section 2, https://arxiv.org/abs/1706.04599
     """
     check_clip(clip)
-    read = standardize_arrays(
-        labels,
-        probs,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    read = standardize_arrays(labels, probs, **options)
     losses = log_losses(
         read.labels,
         read.outputs.astype("float64"),
-        from_logits=from_logits,
+        from_logits=read.from_logits,
         clip=clip,
     )
     return float(np.average(losses, weights=read.weight))
 
 
+@reads_arrays
 def brier_score(
-    labels: Any,
-    probs: Any,
-    *,
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
+    labels: Any, probs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
     """Brier score of a whole data set, in float64.
 
@@ -91,15 +78,10 @@ def brier_score(
     Args:
         labels: As in `ece`, shape `(n, ...)`.
         probs: As in `ece`, shape `(n, ..., num_classes)`.
-        from_logits: Whether `probs` are logits.
-        sample_weight: As in `ece`.
-        ignore_class: Class id that does not count.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
         Score in [0, 2]; 0 is best.
-
-    Raises:
-        ValueError: As `ece`.
 
     Example:
 
@@ -114,19 +96,16 @@ def brier_score(
         For two classes it is twice the squared error of the probability of
         the second, which some libraries call the Brier score.
     """
-    read = standardize_arrays(
-        labels,
-        probs,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    read = standardize_arrays(labels, probs, **options)
     losses = brier_losses(
-        read.labels, read.outputs.astype("float64"), from_logits=from_logits
+        read.labels,
+        read.outputs.astype("float64"),
+        from_logits=read.from_logits,
     )
     return float(np.average(losses, weights=read.weight))
 
 
+@reads_arrays
 def calibration_decomposition(
     labels: Any,
     probs: Any,
@@ -134,9 +113,7 @@ def calibration_decomposition(
     num_bins: int = 15,
     score: str = "brier",
     closed: str = "right",
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
+    **options: Unpack[ArrayOptions],
 ) -> Decomposition:
     """Calibration and refinement of a proper score, in float64.
 
@@ -150,18 +127,13 @@ def calibration_decomposition(
         num_bins: Number of bins, at least 1.
         score: `"brier"`, the squared error, or `"nll"`, the log score.
         closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
-        from_logits: Whether `probs` are logits.
-        sample_weight: As in `ece`.
-        ignore_class: Class id that does not count.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
         `(calibration, refinement)`, both >= 0: of `"brier"`
         sum_b w_b gap_b^2 and sum_b w_b acc_b (1 - acc_b); of `"nll"`
         sum_b w_b KL(acc_b || confidence_b) and sum_b w_b H(acc_b), in nats;
         w_b is the share of the samples in bin b.
-
-    Raises:
-        ValueError: As `ece`.
 
     Example:
 
@@ -175,6 +147,5 @@ def calibration_decomposition(
         Scores, Quarterly Journal of the Royal Meteorological Society 135,
         2009, https://arxiv.org/abs/0806.0813
     """
-    reading = from_logits, sample_weight, ignore_class
-    sums = equal_width_bins(labels, probs, num_bins, closed, *reading)
+    sums = equal_width_bins(labels, probs, num_bins, closed, **options)
     return binned_errors.decompose(sums, score)
