@@ -38,6 +38,7 @@ from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.bins import bin_sums
 from keras_calib.formulas.bootstrap import poisson_interval
+from keras_calib.formulas.bootstrap import rank_interval
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.formulas.intervals import mean_interval
 from keras_calib.formulas.intervals import moments
@@ -45,10 +46,7 @@ from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.formulas.risk_coverage import augrc_of_groups
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.functional.hypothesis_tests import compare
-from keras_calib.metrics.proper import score_interval
-from keras_calib.metrics.registry import RANK
-from keras_calib.metrics.registry import confidence_interval
-from keras_calib.metrics.registry import rank_interval
+from keras_calib.metrics.registry import QUANTITIES
 
 _NUM_DRAWS = flags.DEFINE_integer(
     "num_draws", 1000, "Per row; a quarter of it for the slow ones."
@@ -340,9 +338,9 @@ def read(p: np.ndarray, right: np.ndarray) -> dict:
     sums = bin_sums(c, right, bin_index(c, NUM_BINS), NUM_BINS)
     values = {
         "accuracy": (right, "accuracy"),
-        "mean confidence": (c, ""),
-        "overconfidence": (c[~right], ""),
-        "underconfidence": (doubt[right], ""),
+        "mean confidence": (c, "mean_confidence"),
+        "overconfidence": (c[~right], "overconfidence"),
+        "underconfidence": (doubt[right], "underconfidence"),
         "NLL": (losses, "nll"),
         "Brier score": (squares, "brier"),
     }
@@ -350,9 +348,9 @@ def read(p: np.ndarray, right: np.ndarray) -> dict:
     for name, (x, kind) in values.items():
         sums_of_x = moments(x)
         if kind in ("nll", "brier"):
-            ends = score_interval(kind, sums_of_x, sums, 0.95)
+            ends = QUANTITIES[kind].interval_of(sums_of_x, sums, 0.95)
         else:
-            ends = confidence_interval(kind, sums_of_x, 0.95)
+            ends = QUANTITIES[kind].interval_of(sums_of_x, 0.95)
         found[name] = (*ends, np.mean(x) if len(x) else 0.0)
     share = sums.weight / n
     gap = np.abs(sums.gap)
@@ -377,9 +375,13 @@ def ranks(p: np.ndarray, right: np.ndarray) -> dict:
     groups = ranked(mass - wrong, wrong)
     found = {}
     for name in ("aurc", "augrc", "failure_auroc"):
-        value = RANK[name].value(groups, np.asarray(True), None)
-        ends = rank_interval(name, groups, None, 1.0, 0.95)
-        found[name] = (*ends, float(value))
+        quantity = QUANTITIES[name]
+        ends = rank_interval(
+            lambda of, formula=quantity.of_groups: float(formula(of)),
+            groups,
+            needs_both=quantity.needs_both,
+        )
+        found[name] = (*ends, float(quantity.of_groups(groups)))
     return found
 
 
@@ -415,7 +417,7 @@ def truths(p: np.ndarray, right: np.ndarray) -> dict:
     right = right[order].astype("float64")
     groups = ranked(right, 1.0 - right)
     return {
-        name: (RANK[name].value(groups, np.asarray(True), None),)
+        name: (QUANTITIES[name].of_groups(groups),)
         for name in ("aurc", "augrc", "failure_auroc")
     }
 

@@ -7,12 +7,9 @@ import keras
 from keras_calib.formulas.binned_errors import NORMS
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.binned_errors import decompose
-from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.formulas.bins import BinSums
 from keras_calib.inputs.checks import check_in
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.registry import BINNED
-from keras_calib.metrics.registry import BinnedQuantity
 from keras_calib.metrics.states.bins import BinSummary
 
 __all__ = [
@@ -25,15 +22,9 @@ __all__ = [
     "RMSCE",
 ]
 
-_BY_NORM = {"l1": "ece", "l2": "rmsce", "max": "mce"}
-
 
 class BinnedMetric(StreamingMetric):
     """What is computed from the sums of equal-width bins."""
-
-    mode = "min"
-
-    _quantity: BinnedQuantity
 
     def __init__(
         self,
@@ -44,12 +35,11 @@ class BinnedMetric(StreamingMetric):
         **kwargs: Any,
     ):
         super().__init__(BinSummary(num_bins, closed), name=name, **kwargs)
-        self.num_bins = num_bins
-        self.closed = closed
+        self._keep(num_bins=num_bins, closed=closed)
 
     def bins(self) -> BinSums:
         """What the bins hold so far: float64 NumPy arrays `(num_bins,)`."""
-        return self.summary.bins(self._exact_sums()[0])
+        return self._read().bins
 
     def decomposition(self) -> Decomposition:
         """Calibration and refinement of the squared error of the bins.
@@ -60,22 +50,6 @@ class BinnedMetric(StreamingMetric):
             sum_b w_b accuracy_b (1 - accuracy_b).
         """
         return decompose(self.bins(), "brier")
-
-    def get_config(self):
-        return {
-            "num_bins": self.num_bins,
-            "closed": self.closed,
-            **super().get_config(),
-        }
-
-    def _value(self, sums, frequency_weights):
-        return self._quantity.value(self.summary.bins(sums), frequency_weights)
-
-    def _interval(self, sums, frequency_weights, level):
-        norm = self._quantity.norm
-        if norm is None:
-            return super()._interval(sums, frequency_weights, level)
-        return error_interval(self.summary.bins(sums), norm=norm, level=level)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -113,22 +87,21 @@ class ECE(BinnedMetric):
         eq. 3, https://arxiv.org/abs/1706.04599
     """
 
+    _quantity = "ece"
+
     def __init__(
         self,
         num_bins: int = 15,
         *,
         norm: str = "l1",
         closed: str = "right",
-        name: str = "ece",
+        name: str | None = None,
         **kwargs: Any,
     ):
         check_in("norm", norm, NORMS)
         super().__init__(num_bins, closed=closed, name=name, **kwargs)
-        self.norm = norm
-        self._quantity = BINNED[_BY_NORM[norm]]
-
-    def get_config(self):
-        return {"norm": self.norm, **super().get_config()}
+        self._keep(norm=norm)
+        self._quantity = {"l1": "ece", "l2": "rmsce", "max": "mce"}[norm]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -147,9 +120,6 @@ class MCE(BinnedMetric):
     Returns:
         From `result()`: a scalar in [0, 1]; 0 before any sample.
 
-    Raises:
-        ValueError: If `num_bins` is below 1 or `closed` unknown.
-
     Example:
 
     >>> metric = MCE(num_bins=10)
@@ -162,10 +132,7 @@ class MCE(BinnedMetric):
         Binning, AAAI 2015, https://ojs.aaai.org/index.php/AAAI/article/view/9602
     """
 
-    _quantity = BINNED["mce"]
-
-    def __init__(self, num_bins: int = 15, *, name: str = "mce", **kwargs: Any):
-        super().__init__(num_bins, name=name, **kwargs)
+    _quantity = "mce"
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -183,9 +150,6 @@ class RMSCE(BinnedMetric):
     Returns:
         From `result()`: a scalar in [0, 1]; 0 before any sample.
 
-    Raises:
-        ValueError: If `num_bins` is below 1 or `closed` unknown.
-
     Example:
 
     >>> metric = RMSCE(num_bins=10)
@@ -201,12 +165,7 @@ class RMSCE(BinnedMetric):
         The reference bins by equal mass; these bins are of equal width.
     """
 
-    _quantity = BINNED["rmsce"]
-
-    def __init__(
-        self, num_bins: int = 15, *, name: str = "rmsce", **kwargs: Any
-    ):
-        super().__init__(num_bins, name=name, **kwargs)
+    _quantity = "rmsce"
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -227,9 +186,6 @@ class DebiasedCalibrationError(BinnedMetric):
     Returns:
         From `result()`: a scalar in [0, 1]; 0 before any sample.
 
-    Raises:
-        ValueError: If `num_bins` is below 1 or `closed` unknown.
-
     Example:
 
     >>> metric = DebiasedCalibrationError(num_bins=1)
@@ -242,16 +198,7 @@ class DebiasedCalibrationError(BinnedMetric):
         https://arxiv.org/abs/1909.10155
     """
 
-    _quantity = BINNED["debiased_calibration_error"]
-
-    def __init__(
-        self,
-        num_bins: int = 15,
-        *,
-        name: str = "debiased_calibration_error",
-        **kwargs: Any,
-    ):
-        super().__init__(num_bins, name=name, **kwargs)
+    _quantity = "debiased_calibration_error"
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -272,9 +219,6 @@ class AverageCalibrationError(BinnedMetric):
     Returns:
         From `result()`: a scalar in [0, 1]; 0 before any sample.
 
-    Raises:
-        ValueError: If `num_bins` is below 1 or `closed` unknown.
-
     Example:
 
     >>> metric = AverageCalibrationError(num_bins=10)
@@ -288,16 +232,7 @@ class AverageCalibrationError(BinnedMetric):
         https://openreview.net/forum?id=S1lG7aTnqQ
     """
 
-    _quantity = BINNED["average_calibration_error"]
-
-    def __init__(
-        self,
-        num_bins: int = 15,
-        *,
-        name: str = "average_calibration_error",
-        **kwargs: Any,
-    ):
-        super().__init__(num_bins, name=name, **kwargs)
+    _quantity = "average_calibration_error"
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -315,9 +250,6 @@ class OverconfidenceError(BinnedMetric):
     Returns:
         From `result()`: a scalar in [0, 1]; 0 before any sample.
 
-    Raises:
-        ValueError: If `num_bins` is below 1 or `closed` unknown.
-
     Example:
 
     >>> metric = OverconfidenceError(num_bins=10)
@@ -331,13 +263,4 @@ class OverconfidenceError(BinnedMetric):
         https://arxiv.org/abs/1905.11001
     """
 
-    _quantity = BINNED["overconfidence_error"]
-
-    def __init__(
-        self,
-        num_bins: int = 15,
-        *,
-        name: str = "overconfidence_error",
-        **kwargs: Any,
-    ):
-        super().__init__(num_bins, name=name, **kwargs)
+    _quantity = "overconfidence_error"

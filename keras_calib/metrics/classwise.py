@@ -85,23 +85,14 @@ class ClasswiseECE(StreamingMetric):
         else:
             summary = ClassHistogramSummary(num_classes, resolution, threshold)
         super().__init__(summary, name=name, **kwargs)
-        self.num_classes = num_classes
-        self.num_bins = num_bins
-        self.edges = edges
-        self.threshold = threshold
-        self.closed = closed
-        self.resolution = resolution
-
-    def get_config(self):
-        return {
-            "num_classes": self.num_classes,
-            "num_bins": self.num_bins,
-            "edges": self.edges,
-            "threshold": self.threshold,
-            "closed": self.closed,
-            "resolution": self.resolution,
-            **super().get_config(),
-        }
+        self._keep(
+            num_classes=num_classes,
+            num_bins=num_bins,
+            edges=edges,
+            threshold=threshold,
+            closed=closed,
+            resolution=resolution,
+        )
 
     def _value(self, sums, frequency_weights):
         if self.edges == "width":

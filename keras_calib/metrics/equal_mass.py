@@ -4,14 +4,11 @@ from typing import Any
 
 import keras
 
-from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.formulas.bins import BinSums
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.states.equal_mass import aece_of_cells
-from keras_calib.metrics.states.equal_mass import equal_mass_bins
-from keras_calib.metrics.states.equal_mass import histogram_aece_bounds
+from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.metrics.states.histogram import HistogramSummary
 
 __all__ = ["AECE"]
@@ -62,7 +59,7 @@ class AECE(StreamingMetric):
         `adaptive_ece(edges="interp")` reproduces it.
     """
 
-    mode = "min"
+    _quantity = "aece"
 
     def __init__(
         self,
@@ -70,19 +67,17 @@ class AECE(StreamingMetric):
         *,
         edges: str = "mass",
         resolution: int = 8192,
-        name: str = "aece",
+        name: str | None = None,
         **kwargs: Any,
     ):
         check_integer("num_bins", num_bins, 1)
         check_in("edges", edges, ("mass", "interp"))
         super().__init__(HistogramSummary(resolution), name=name, **kwargs)
-        self.num_bins = num_bins
-        self.edges = edges
-        self.resolution = resolution
+        self._keep(num_bins=num_bins, edges=edges, resolution=resolution)
 
     def bins(self) -> BinSums:
         """Sums of the equal-mass bins so far: NumPy arrays `(num_bins,)`."""
-        return self._bins(*self._exact_sums())
+        return QUANTITIES["aece"].bins(self._read(), self)
 
     def bounds(self) -> tuple[float, float]:
         """Lower and upper bound over all orders inside the cells.
@@ -90,38 +85,4 @@ class AECE(StreamingMetric):
         They hold for the exact function on the same predictions, with ties
         averaged or in any order.
         """
-        sums, frequency_weights = self._exact_sums()
-        return histogram_aece_bounds(
-            self.summary,
-            self.summary.cells(sums),
-            self.num_bins,
-            frequency_weights,
-            self.edges,
-        )
-
-    def get_config(self):
-        return {
-            "num_bins": self.num_bins,
-            "edges": self.edges,
-            "resolution": self.resolution,
-            **super().get_config(),
-        }
-
-    def _bins(self, sums, frequency_weights):
-        return equal_mass_bins(
-            self.summary.cells(sums),
-            self.num_bins,
-            frequency_weights,
-            self.summary.weight_ratio(sums),
-        )
-
-    def _value(self, sums, frequency_weights):
-        return aece_of_cells(
-            self.summary.cells(sums),
-            self.num_bins,
-            frequency_weights,
-            self.edges,
-        )
-
-    def _interval(self, sums, frequency_weights, level):
-        return error_interval(self._bins(sums, frequency_weights), level=level)
+        return QUANTITIES["aece"].bounds(self._read(), self)

@@ -13,12 +13,8 @@ from keras_calib.formulas.scores import SCORE_RANGES
 from keras_calib.inputs.checks import check_in
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.reading import score_input
-from keras_calib.metrics.registry import RANK
-from keras_calib.metrics.registry import curve_of_groups
+from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.metrics.registry import lost_order
-from keras_calib.metrics.registry import mode_of
-from keras_calib.metrics.registry import rank_bounds
-from keras_calib.metrics.registry import rank_interval
 from keras_calib.metrics.states.histogram import UNBOUNDED
 from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.numerics.softmax import log_odds_of
@@ -55,55 +51,39 @@ def score_summary(
 class HistogramMetric(StreamingMetric):
     """A metric of the ranking by a score."""
 
-    # Its name in `RANK`.
-    _quantity = ""
-
     def __init__(
         self,
         *,
         score: str | Callable[[Any], Any] = "msp",
         score_range: str | None = None,
         resolution: int = 8192,
+        name: str | None = None,
         **kwargs: Any,
     ):
         summary = score_summary(score, score_range, resolution)
-        super().__init__(summary, **kwargs)
-        self.score = score
-        self.score_range = score_range
-        self.resolution = resolution
-
-    @property
-    def mode(self) -> str:
-        """`"min"` where lower is better, `"max"` where higher is."""
-        return mode_of(self._quantity)
+        super().__init__(summary, name=name, **kwargs)
+        self._keep(score=score, score_range=score_range, resolution=resolution)
 
     def bounds(self) -> tuple[float, float]:
         """The value with the best and the worst order inside every cell.
 
         The exact value of the same predictions lies between them.
         """
-        groups = self.summary.ranked(*self._exact_sums())
-        return rank_bounds(self._quantity, groups, self)
+        return QUANTITIES[self._quantity].bounds(self._read(), self)
 
     def aurc(self) -> float:
         """The AURC of the same ranking, in float64."""
-        return float(aurc_of_groups(self.summary.ranked(*self._exact_sums())))
+        return float(aurc_of_groups(self._read().groups))
 
     def curve(self) -> RiskCoverageCurve:
         """The risk-coverage curve at the edges of the cells."""
-        groups = self.summary.ranked(*self._exact_sums())
-        return curve_of_groups(groups, self.summary.lower_score())
+        return self._read().curve
 
     def get_config(self):
-        score = self.score
-        if callable(score):
-            score = keras.saving.serialize_keras_object(score)
-        return {
-            "score": score,
-            "score_range": self.score_range,
-            "resolution": self.resolution,
-            **super().get_config(),
-        }
+        config = super().get_config()
+        if callable(self.score):
+            config["score"] = keras.saving.serialize_keras_object(self.score)
+        return config
 
     @classmethod
     def from_config(cls, config):
@@ -113,24 +93,12 @@ class HistogramMetric(StreamingMetric):
             config = {**config, "score": score}
         return cls(**config)
 
-    def _value(self, sums, frequency_weights):
-        groups = self.summary.ranked(sums, frequency_weights)
-        return RANK[self._quantity].value(groups, self)
-
-    def _interval(self, sums, frequency_weights, level):
-        return rank_interval(
-            self._quantity,
-            self.summary.ranked(sums, frequency_weights),
-            self,
-            self.summary.weight_ratio(sums),
-            level,
-        )
-
     def _what_is_wrong(self, num_invalid, sums):
         yield from super()._what_is_wrong(num_invalid, sums)
-        of_logits = self.options.from_logits and self._has_all_rows()
+        readings = self._readings(sums, True)
+        of_logits = self.options.from_logits and readings.has_all_rows
         if self.summary.is_unbounded or (of_logits and self.score == "msp"):
-            yield from lost_order(self.name, self.summary, sums)
+            yield from lost_order(self.name, readings)
 
     def _ranks_by_confidence(self):
         return self.score == "msp"

@@ -45,16 +45,11 @@ class CoverageAtRisk(HistogramMetric):
 
     _quantity = "coverage_at_risk"
 
-    def __init__(
-        self, risk: float, *, name: str = "coverage_at_risk", **kwargs: Any
-    ):
+    def __init__(self, risk: float, **kwargs: Any):
         check_at_least("risk", risk, 0.0)
         check_at_most("risk", risk, 1.0)
-        super().__init__(name=name, **kwargs)
-        self.risk = risk
-
-    def get_config(self):
-        return {"risk": self.risk, **super().get_config()}
+        super().__init__(**kwargs)
+        self._keep(risk=risk)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -91,20 +86,11 @@ class CoverageAtAccuracy(HistogramMetric):
 
     _quantity = "coverage_at_accuracy"
 
-    def __init__(
-        self,
-        accuracy: float,
-        *,
-        name: str = "coverage_at_accuracy",
-        **kwargs: Any,
-    ):
+    def __init__(self, accuracy: float, **kwargs: Any):
         check_at_least("accuracy", accuracy, 0.0)
         check_at_most("accuracy", accuracy, 1.0)
-        super().__init__(name=name, **kwargs)
-        self.accuracy = accuracy
-
-    def get_config(self):
-        return {"accuracy": self.accuracy, **super().get_config()}
+        super().__init__(**kwargs)
+        self._keep(accuracy=accuracy)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -138,13 +124,8 @@ class RiskAtCoverage(HistogramMetric):
 
     _quantity = "risk_at_coverage"
 
-    def __init__(
-        self, coverage: float, *, name: str = "risk_at_coverage", **kwargs: Any
-    ):
+    def __init__(self, coverage: float, **kwargs: Any):
         check_above("coverage", coverage, 0.0)
         check_at_most("coverage", coverage, 1.0)
-        super().__init__(name=name, **kwargs)
-        self.coverage = coverage
-
-    def get_config(self):
-        return {"coverage": self.coverage, **super().get_config()}
+        super().__init__(**kwargs)
+        self._keep(coverage=coverage)

@@ -34,7 +34,6 @@ from keras_calib.numerics.softmax import log_odds_of
 from keras_calib.numerics.softmax import to_logits
 
 __all__ = [
-    "all_flags",
     "is_empty",
     "read_as_logits",
     "read_batch",
@@ -139,12 +138,6 @@ def read_as_logits(batch: Batch | None, like: Any) -> Any:
 def is_empty(batch: Batch) -> bool:
     """Whether there is known to be no row."""
     return batch.outputs.shape[0] == 0
-
-
-def all_flags(flags: Any) -> np.ndarray:
-    """Flags of a state; the first versions had one less."""
-    flags = np.asarray(flags)
-    return np.append(flags, 0) if flags.shape == (3,) else flags
 
 
 def score_input(rows: Batch) -> Any:

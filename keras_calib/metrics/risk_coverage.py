@@ -1,7 +1,5 @@
 """How well a score ranks right before wrong."""
 
-from typing import Any
-
 import keras
 
 from keras_calib.metrics.histogram import HistogramMetric
@@ -67,9 +65,6 @@ class AURC(HistogramMetric):
 
     _quantity = "aurc"
 
-    def __init__(self, *, name: str = "aurc", **kwargs: Any):
-        super().__init__(name=name, **kwargs)
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class EAURC(HistogramMetric):
@@ -84,9 +79,6 @@ class EAURC(HistogramMetric):
 
     Returns:
         From `result()`: a scalar in [0, 1]; 0 before any sample.
-
-    Raises:
-        ValueError: If a choice is unknown or `resolution` below 64.
 
     Example:
 
@@ -105,9 +97,6 @@ class EAURC(HistogramMetric):
 
     _quantity = "eaurc"
 
-    def __init__(self, *, name: str = "eaurc", **kwargs: Any):
-        super().__init__(name=name, **kwargs)
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class NormalizedAURC(HistogramMetric):
@@ -123,9 +112,6 @@ class NormalizedAURC(HistogramMetric):
     Returns:
         From `result()`: a scalar >= 0; 0 before any sample, and without
         any error or any right prediction.
-
-    Raises:
-        ValueError: If a choice is unknown or `resolution` below 64.
 
     Example:
 
@@ -143,9 +129,6 @@ class NormalizedAURC(HistogramMetric):
     _quantity = "naurc"
     _largest = None
 
-    def __init__(self, *, name: str = "naurc", **kwargs: Any):
-        super().__init__(name=name, **kwargs)
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class AUGRC(HistogramMetric):
@@ -161,9 +144,6 @@ class AUGRC(HistogramMetric):
     Returns:
         From `result()`: a scalar in [0, 0.5]; 0 before any sample.
 
-    Raises:
-        ValueError: If a choice is unknown or `resolution` below 64.
-
     Example:
 
     >>> metric = AUGRC()
@@ -177,9 +157,6 @@ class AUGRC(HistogramMetric):
     """
 
     _quantity = "augrc"
-
-    def __init__(self, *, name: str = "augrc", **kwargs: Any):
-        super().__init__(name=name, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -197,9 +174,6 @@ class FailureAUROC(HistogramMetric):
         From `result()`: a scalar in [0, 1]; 0.5 before any sample, and
         without any error or any right prediction.
 
-    Raises:
-        ValueError: If a choice is unknown or `resolution` below 64.
-
     Example:
 
     >>> metric = FailureAUROC()
@@ -214,9 +188,6 @@ class FailureAUROC(HistogramMetric):
     """
 
     _quantity = "failure_auroc"
-
-    def __init__(self, *, name: str = "failure_auroc", **kwargs: Any):
-        super().__init__(name=name, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -235,9 +206,6 @@ class FailureFPR95(HistogramMetric):
         From `result()`: a scalar in [0, 1]; 0 before any sample, and
         without any error or any right prediction.
 
-    Raises:
-        ValueError: If a choice is unknown or `resolution` below 64.
-
     Example:
 
     >>> metric = FailureFPR95()
@@ -252,6 +220,3 @@ class FailureFPR95(HistogramMetric):
     """
 
     _quantity = "failure_fpr95"
-
-    def __init__(self, *, name: str = "failure_fpr95", **kwargs: Any):
-        super().__init__(name=name, **kwargs)

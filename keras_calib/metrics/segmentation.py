@@ -72,6 +72,9 @@ class PerImage(StreamingMetric):
         whose released code evaluates segmentation so.
     """
 
+    # Set to that of `metric`.
+    mode = None
+
     def __init__(
         self,
         metric: StreamingMetric,
@@ -134,7 +137,7 @@ class PerImage(StreamingMetric):
             weight=counts / num_pixels,
             rows=None,
         )
-        self._add([records], None, num_invalid, False, batch)
+        self._add([records], None, num_invalid, batch)
 
     def update_scores(self, confidence, correct, sample_weight=None):
         raise type_error("`PerImage` needs images", method="update_scores")
@@ -178,7 +181,10 @@ class PerImage(StreamingMetric):
     def _value(self, sums, frequency_weights):
         return self.summary.moments(sums).mean
 
-    def _interval(self, sums, frequency_weights, level):
-        moments = self.summary.moments(sums)
-        ends = mean_interval(moments, level=level, unseen=(0.0, self._largest))
-        return tuple(np.clip(ends, 0.0, self._largest))
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Confidence interval of the mean over images."""
+        low, high = mean_interval(
+            self._read().moments(), level=level, unseen=(0.0, self._largest)
+        )
+        ends = np.clip((low, high), 0.0, self._largest)
+        return tuple(map(float, ends))

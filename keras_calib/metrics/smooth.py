@@ -4,23 +4,10 @@ from typing import Any
 
 import keras
 
-from keras_calib.formulas.smooth import smooth_error_of_points
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.states.histogram import Cells
 from keras_calib.metrics.states.histogram import HistogramSummary
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import safe_divide
 
-__all__ = ["SmoothECE", "smooth_error_of_cells"]
-
-
-def smooth_error_of_cells(cells: Cells) -> Any:
-    """smECE of the cells of a histogram of the confidence (array-agnostic)."""
-    total = array_namespace(cells.mass).sum(cells.mass)
-    return smooth_error_of_points(
-        safe_divide(cells.confidence, cells.mass),
-        safe_divide(cells.confidence_minus_correct, total),
-    )
+__all__ = ["SmoothECE"]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -58,20 +45,14 @@ class SmoothECE(StreamingMetric):
         Kernel Smoothing, ICLR 2024, https://arxiv.org/abs/2309.12236
     """
 
-    mode = "min"
+    _quantity = "smooth_ece"
 
     def __init__(
         self,
         *,
         resolution: int = 8192,
-        name: str = "smooth_ece",
+        name: str | None = None,
         **kwargs: Any,
     ):
         super().__init__(HistogramSummary(resolution), name=name, **kwargs)
-        self.resolution = resolution
-
-    def get_config(self):
-        return {"resolution": self.resolution, **super().get_config()}
-
-    def _value(self, sums, frequency_weights):
-        return smooth_error_of_cells(self.summary.cells(sums))
+        self._keep(resolution=resolution)

@@ -15,7 +15,7 @@ from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.formulas.risk_coverage import augrc_of_groups
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.metrics.mean_gap import mean_gap
-from keras_calib.metrics.registry import confidence_interval
+from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.reporting.verdicts import direction
 
 
@@ -268,10 +268,10 @@ def test_intervals_of_few_and_rare_values_cover(n):
     c, right = draw(np.random.default_rng(1), 300_000)
     truth = np.mean(c[~right]), np.mean(1 - c[right]), np.mean((c - right) ** 2)
     rng = np.random.default_rng(0)
-    hits = np.zeros(3)
+    hits, share = np.zeros(3), QUANTITIES["overconfidence"]
     for _ in range(200):
         c, right = draw(rng, n)
         for i, x in enumerate((c[~right], 1 - c[right], (c - right) ** 2)):
-            low, high = confidence_interval("", moments(x), 0.95)
+            low, high = share.interval_of(moments(x), 0.95)
             hits[i] += low <= truth[i] <= high
     assert all(enough(h, 200, 0.93) for h in hits)

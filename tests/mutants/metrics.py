@@ -25,8 +25,8 @@ MUTANTS = {
     ),
     "updates_without_a_turn": Mutant(
         "metrics/base.py",
-        "        return _LOCK\n",
-        "        return contextlib.nullcontext()\n",
+        "with contextlib.nullcontext() if alone else _LOCK:",
+        "with contextlib.nullcontext():",
         "metrics/test_states.py::"
         "test_threads_that_share_a_metric_lose_no_sample",
     ),
@@ -72,9 +72,9 @@ MUTANTS = {
         "test_mass_is_the_limit_of_many_repeats",
     ),
     "table_reads_mass_as_counts": Mutant(
-        "metrics/states/composite.py",
-        'self.limbs["histogram"], self.frequency_weights',
-        'self.limbs["histogram"], True',
+        "metrics/states/readings.py",
+        "self.histogram.ranked(self._limbs, self.frequency_weights)",
+        "self.histogram.ranked(self._limbs, True)",
         "metrics/test_laws.py::"
         "test_importance_weights_follow_the_exact_function",
     ),
@@ -112,8 +112,8 @@ MUTANTS = {
     ),
     "config_forgets_the_operating_point": Mutant(
         "metrics/operating_points.py",
-        '{"risk": self.risk, **super().get_config()}',
-        "super().get_config()",
+        "        self._keep(risk=risk)\n",
+        "        self.risk = risk\n",
         "metrics/test_laws.py::test_configuration_round_trips",
     ),
 }
