@@ -39,9 +39,9 @@ from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.bins import bin_sums
 from keras_calib.formulas.bootstrap import poisson_interval
 from keras_calib.formulas.bootstrap import rank_interval
+from keras_calib.formulas.intervals import Moments
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.formulas.intervals import mean_interval
-from keras_calib.formulas.intervals import moments
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.formulas.risk_coverage import augrc_of_groups
 from keras_calib.formulas.risk_coverage import aurc_of_groups
@@ -82,6 +82,14 @@ METRICS = {
     "MCE": ("max", False),
     "mean over bins": ("average", False),
 }
+
+
+def moments(values, weight=None):
+    """The sums of an interval, of values `(n,)` with weights `(n,)`."""
+    x = np.asarray(values, "float64")
+    w = np.ones_like(x) if weight is None else np.asarray(weight, "float64")
+    terms = (w, w * x, w * w, w * w * x, (w * x) ** 2, w * x**2, w * x**3)
+    return Moments(*(term.sum() for term in terms))
 
 
 class Population(NamedTuple):

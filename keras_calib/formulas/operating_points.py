@@ -2,7 +2,7 @@
 
 A threshold can be set between groups of tied scores, not inside one. The
 bounds say what a group could hide if its samples were not really tied, as
-in a cell of a histogram.
+in a cell of a histogram. All are array-agnostic.
 """
 
 from typing import Any
@@ -29,15 +29,9 @@ _FLOAT64 = 1e-12
 
 
 def risk_at_coverage_of_groups(groups: RankedGroups, coverage: float) -> Any:
-    """Risk at a coverage; the cut group counts in proportion (array-agnostic).
+    """Risk at a coverage in (0, 1]; the cut group counts in proportion.
 
-    Args:
-        groups: Ranked groups.
-        coverage: Share of the mass to accept, in (0, 1]; of counts rounded
-            up to a whole number.
-
-    Returns:
-        A scalar in [0, 1]; 0 when empty.
+    The accepted mass of counts is rounded up to a whole number.
     """
     xp = array_namespace(groups.mass)
     m, q, slope = groups.mass, groups.wrong, groups.slope
@@ -54,10 +48,7 @@ def risk_at_coverage_of_groups(groups: RankedGroups, coverage: float) -> Any:
 def risk_at_coverage_bounds_of_groups(
     groups: RankedGroups, coverage: float
 ) -> tuple[Any, Any]:
-    """Risk at a coverage, correct first and wrong first in groups.
-
-    Array-agnostic.
-    """
+    """Risk at a coverage, correct first and wrong first in groups."""
     xp = array_namespace(groups.mass)
     accepted, taken = _taken(groups, coverage)
     good = xp.maximum(groups.mass - groups.wrong, 0.0)
@@ -70,12 +61,7 @@ def risk_at_coverage_bounds_of_groups(
 def coverage_at_risk_of_groups(groups: RankedGroups, risk: float) -> Any:
     """The largest coverage of whole groups whose risk is at most `risk`.
 
-    Args:
-        groups: Ranked groups.
-        risk: Allowed share of wrong among the accepted, in [0, 1].
-
-    Returns:
-        A scalar in [0, 1] (array-agnostic); 0 if no threshold is good enough.
+    0 if no threshold is good enough.
     """
     xp = array_namespace(groups.mass)
     through = groups.before + groups.mass
@@ -85,15 +71,9 @@ def coverage_at_risk_of_groups(groups: RankedGroups, risk: float) -> Any:
 
 
 def within_risk(wrong: Any, accepted: Any, risk: float) -> Any:
-    """Where wrong ones are at most that share of the accepted (array-agnostic).
+    """Where wrong ones are at most that share of the accepted.
 
-    Args:
-        wrong: Weight of the wrong predictions among the accepted.
-        accepted: Weight of the accepted, of the same shape.
-        risk: Allowed share, in [0, 1]; rounding is forgiven.
-
-    Returns:
-        bool, of that shape.
+    Rounding is forgiven.
     """
     return wrong <= _limit(risk, array_namespace(accepted)) * accepted
 
@@ -103,16 +83,8 @@ def coverage_at_risk_bounds_of_groups(
 ) -> tuple[Any, Any]:
     """Coverage at a risk: of whole groups, and of the best order.
 
-    Array-agnostic.
-
-    Args:
-        groups: Ranked groups.
-        risk: As in `coverage_at_risk_of_groups`.
-
-    Returns:
-        `(lower, upper)`: the lower is reached by thresholds between groups.
-        The upper takes the correct ones of a group first, then wrong ones
-        while the risk allows; of counts whole ones.
+    The upper takes the correct ones of a group first, then wrong ones while
+    the risk allows; of counts whole ones.
     """
     xp = array_namespace(groups.mass)
     m, q, n, a, _, frequency_weights = groups
@@ -132,17 +104,10 @@ def coverage_at_risk_bounds_of_groups(
 
 
 def failure_fpr95_of_groups(groups: RankedGroups, tpr: float = 0.95) -> Any:
-    """Share of the wrong accepted with `tpr` of the correct (array-agnostic).
+    """Share of the wrong accepted with `tpr` of the correct.
 
     At the highest threshold that accepts at least this share of the correct
-    predictions.
-
-    Args:
-        groups: Ranked groups.
-        tpr: Share of the correct predictions to accept, in (0, 1].
-
-    Returns:
-        A scalar in [0, 1]; 0 if there is no wrong or no correct one.
+    predictions. 0 if there is no wrong or no correct one.
     """
     return failure_fpr95_bounds_of_groups(groups, tpr)[1]
 
@@ -150,7 +115,7 @@ def failure_fpr95_of_groups(groups: RankedGroups, tpr: float = 0.95) -> Any:
 def failure_fpr95_bounds_of_groups(
     groups: RankedGroups, tpr: float = 0.95
 ) -> tuple[Any, Any]:
-    """FPR at a TPR if groups are ordered best, and worst (array-agnostic).
+    """FPR at a TPR if groups are ordered best, and worst.
 
     The worst order is as bad as real ties.
     """
@@ -171,7 +136,7 @@ def failure_fpr95_bounds_of_groups(
 
 
 def _taken(groups: RankedGroups, coverage: float) -> Any:
-    """Accepted mass, and how much of it each group gives (array-agnostic)."""
+    """Accepted mass, and how much of it each group gives."""
     xp = array_namespace(groups.mass)
     total = xp.sum(groups.mass)
     accepted = coverage * total

@@ -1,4 +1,8 @@
-"""Proper scores of each sample: log loss and Brier loss."""
+"""Proper scores of each sample: log loss and Brier loss, array-agnostic.
+
+Labels are class ids `(n,)` or soft labels `(n, num_classes)`, outputs logits
+or probabilities `(n, num_classes)`.
+"""
 
 from typing import Any
 
@@ -38,16 +42,9 @@ def log_losses(
     from_logits: bool,
     clip: float | None = None,
 ) -> Any:
-    """-log p_y of each sample, or cross entropy of soft labels (either).
+    """-log p_y of each sample in nats, or cross entropy of soft labels.
 
-    Args:
-        labels: Class ids `(n,)` or soft labels `(n, num_classes)`.
-        outputs: Logits or probabilities `(n, num_classes)`.
-        from_logits: Which of the two.
-        clip: Lower bound on probabilities, or None.
-
-    Returns:
-        Losses in nats `(n,)`.
+    `clip`: lower bound on probabilities, or None.
     """
     xp = array_namespace(outputs)
     log_p = _log_softmax(outputs) if from_logits else to_logits(outputs)
@@ -64,7 +61,7 @@ def log_losses(
 
 
 def _log_softmax(logits: Any) -> Any:
-    """log p of logits, -inf only for a logit of -inf (either).
+    """log p of logits, -inf only for a logit of -inf.
 
     Shifted before the sum, whose logarithm would be lost beside logits of
     1e7 in float32.
@@ -81,10 +78,9 @@ def _log_softmax(logits: Any) -> Any:
 
 
 def summable_losses(losses: Any) -> Any:
-    """Log losses as sums can hold them: in [0, 85.2] nats if infinite (either).
+    """Log losses as sums can hold them: 85.2 nats where infinite, >= 0.
 
-    A logit of -inf that rules the truth out counts as a probability of
-    1e-37. Rounding can leave a loss of -1e-8: no sum may run below 0.
+    Rounding can leave a loss of -1e-8: no sum may run below 0.
     """
     xp = array_namespace(losses)
     infinite = xp.logical_not(losses < float("inf"))
@@ -93,16 +89,7 @@ def summable_losses(losses: Any) -> Any:
 
 
 def brier_losses(labels: Any, outputs: Any, *, from_logits: bool) -> Any:
-    """sum_k (p_k - y_k)^2 of each sample (either).
-
-    Args:
-        labels: Class ids `(n,)` or soft labels `(n, num_classes)`.
-        outputs: Logits or probabilities `(n, num_classes)`.
-        from_logits: Which of the two.
-
-    Returns:
-        Losses in [0, 2], `(n,)`.
-    """
+    """sum_k (p_k - y_k)^2 of each sample, in [0, 2]."""
     xp = array_namespace(outputs)
     probs = outputs
     if from_logits:

@@ -1,15 +1,12 @@
 """Areas under risk-coverage and ROC curves, tie-aware, from groups of samples.
 
-Every formula works on `RankedGroups`: groups of equal score, surest first.
-Whole data sets give one group per distinct score (NumPy, float64); the
-streaming metrics give the cells of a histogram (tensors, float32). Inside a
-group every order of the samples is as good as any other, so a value is its
-mean over all orders, and best and worst order bound what ranking inside the
-groups could change.
+Whole data sets give one group per distinct score (NumPy, float64), streaming
+metrics the cells of a histogram (tensors, float32). A value is its mean over
+all orders of the samples inside groups; `bounds` are those of the best and
+the worst order. With counts of repeats as weights AURC is the mean over the
+prefixes k = 1 .. N; else weights are mass, and it is the integral.
 
-With whole-number weights a weight is a count of repeats and AURC is the mean
-over the prefixes k = 1 .. N. Otherwise a weight is mass and AURC is the
-integral over coverage, the limit of cutting every sample finely.
+Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
 """
 
 from typing import Any
@@ -63,16 +60,7 @@ class RankedGroups(NamedTuple):
 
 
 def aurc_of_groups(groups: RankedGroups) -> Any:
-    """AURC, the mean over all orders inside groups (array-agnostic).
-
-    Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
-
-    Args:
-        groups: Ranked groups.
-
-    Returns:
-        A scalar; 0 when empty.
-    """
+    """AURC, the mean over all orders inside groups; 0 when empty."""
     xp = array_namespace(groups.mass)
     m, q, n, a, _, frequency_weights = groups
     step = xp.where(frequency_weights, 1.0, 0.0)
@@ -105,47 +93,30 @@ def aurc_of_groups(groups: RankedGroups) -> Any:
 
 
 def aurc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
-    """AURC if each group is ordered best, and worst (array-agnostic).
-
-    Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
-    """
+    """AURC if each group is ordered best, and worst."""
     total = array_namespace(groups.mass).sum(groups.mass)
     best, worst = _extreme_orders(groups)
     return safe_divide(best, total), safe_divide(worst, total)
 
 
 def optimal_aurc(groups: RankedGroups) -> Any:
-    """AURC if every wrong prediction ranked last (array-agnostic)."""
+    """AURC if every wrong prediction ranked last."""
     return aurc_bounds_of_groups(_as_one(groups))[0]
 
 
 def eaurc_of_groups(groups: RankedGroups) -> Any:
-    """AURC less its optimum, >= 0 (array-agnostic).
-
-    Derivation: docs/derivations.md, 'AURC under ties'.
-    """
+    """AURC less its optimum, >= 0."""
     return _excess(aurc_of_groups(groups), groups)
 
 
 def eaurc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
-    """E-AURC if each group is ordered best, and worst (array-agnostic)."""
+    """E-AURC if each group is ordered best, and worst."""
     best, worst = aurc_bounds_of_groups(groups)
     return _excess(best, groups), _excess(worst, groups)
 
 
 def normalized_aurc_of_groups(groups: RankedGroups) -> Any:
-    """(AURC - optimum) / (error - optimum) (array-agnostic).
-
-    Derivation: docs/derivations.md, 'AURC under ties'.
-
-    Args:
-        groups: Ranked groups.
-
-    Returns:
-        A scalar: 0 for a perfect ranking, 1 for a random one, above 1 for
-        worse; 0 where all are correct or all wrong, as every ranking is
-        perfect then.
-    """
+    """(AURC - optimum) / (error - optimum); 0 if all are right or wrong."""
     return safe_divide(eaurc_of_groups(groups), _excess_of_random(groups))
 
 
@@ -157,17 +128,12 @@ def normalized_aurc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
 
 
 def augrc_of_groups(groups: RankedGroups) -> Any:
-    """AUGRC: the area under wrong accepted mass over coverage.
-
-    Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
-
-    Array-agnostic.
-    """
+    """AUGRC: the area under wrong accepted mass over coverage."""
     return _augrc(groups, groups.slope)
 
 
 def augrc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
-    """AUGRC if each group is ordered best, and worst (array-agnostic)."""
+    """AUGRC if each group is ordered best, and worst."""
     half = array_namespace(groups.mass).full_like(groups.slope, 0.5)
     return _augrc(groups, half), _augrc(groups, -half)
 
@@ -175,22 +141,13 @@ def augrc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
 def failure_auroc_of_groups(groups: RankedGroups) -> Any:
     """P(a correct prediction scores above a wrong one), ties half.
 
-    Array-agnostic.
-
-    Derivation: docs/derivations.md, 'AURC under ties'.
-
-    Args:
-        groups: Ranked groups.
-
-    Returns:
-        A scalar in [0, 1]; 0.5, no information, where all are correct, all
-        are wrong, or there is none.
+    0.5, no information, where all are correct, all are wrong, or none is.
     """
     return _auroc(groups, groups.slope)
 
 
 def failure_auroc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
-    """AUROC if each group is ordered worst, and best (array-agnostic)."""
+    """AUROC if each group is ordered worst, and best."""
     half = array_namespace(groups.mass).full_like(groups.slope, 0.5)
     return _auroc(groups, -half), _auroc(groups, half)
 
@@ -236,7 +193,7 @@ def _excess(aurc: Any, groups: RankedGroups) -> Any:
 
 
 def _excess_of_random(groups: RankedGroups) -> Any:
-    """Error rate less the optimal AURC, as a product (array-agnostic)."""
+    """Error rate less the optimal AURC, as a product."""
     xp = array_namespace(groups.mass)
     one = _as_one(groups)
     good = xp.maximum(one.mass - one.wrong, 0.0)
@@ -245,7 +202,7 @@ def _excess_of_random(groups: RankedGroups) -> Any:
 
 
 def _phi(x: Any) -> Any:
-    """1 - log1p(x) / x, without cancellation at small x (array-agnostic)."""
+    """1 - log1p(x) / x, without cancellation at small x."""
     xp = array_namespace(x)
     # Where the series is exact to the precision at hand.
     small = x < (1e-3 if xp is np else 0.06)
@@ -258,7 +215,7 @@ def _phi(x: Any) -> Any:
 
 
 def _slope_factor(x: Any) -> Any:
-    """(1 + 2x) / 2 - x (1 + x) log(1 + 1/x), x >= 0 (array-agnostic)."""
+    """(1 + 2x) / 2 - x (1 + x) log(1 + 1/x), x >= 0."""
     xp = array_namespace(x)
     far = x > 20.0
     near = xp.where(far, xp.ones_like(x), xp.maximum(x, 1e-6))
@@ -269,7 +226,7 @@ def _slope_factor(x: Any) -> Any:
 
 
 def _harmonic_difference(n: Any, m: Any) -> Any:
-    """1/(n+1) + ... + 1/(n+m), for real n, m >= 0 (array-agnostic)."""
+    """1/(n+1) + ... + 1/(n+m), for real n, m >= 0."""
     if array_namespace(n) is np:
         return digamma(n + m + 1.0) - digamma(n + 1.0)
     xp = array_namespace(n)

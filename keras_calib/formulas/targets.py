@@ -40,10 +40,9 @@ __all__ = [
 def smooth_labels(labels: Any, *, alpha: Any, spread: str = "all") -> Any:
     """Moves the share `alpha` of each label to the classes.
 
-    `spread="all"`: (1 - alpha) labels + alpha / K, the true class keeps
-    1 - alpha + alpha / K. `spread="others"`: the true class keeps 1 - alpha
-    and each other class gets alpha / (K - 1). The first with
-    alpha K / (K - 1) is the second with alpha.
+    `spread="all"`: (1 - alpha) labels + alpha / K, so that the true class
+    keeps 1 - alpha + alpha / K. `spread="others"`: the true class keeps
+    1 - alpha and each other class gets alpha / (K - 1).
 
     Args:
         labels: One-hot or soft labels `(..., K)`, rows sum to 1.
@@ -87,10 +86,9 @@ def objectness_targets(
     """Labels smoothed by how little of the image the object covers.
 
     With alpha = 1 - objectness, the true class gets 1 - beta alpha and each
-    other class beta alpha / (K - 1): never less than 1 - beta for the true
-    class. Where nothing of the object is seen and beta = 1, the true class
-    gets 0, and below objectness 1 / K it is the least likely, unless
-    `floor="uniform"` caps alpha at (K - 1) / K, the uniform target.
+    other class beta alpha / (K - 1). With beta = 1 the true class is the
+    least likely below objectness 1 / K, unless `floor="uniform"` caps alpha
+    at (K - 1) / K, the uniform target.
 
     Args:
         labels: Class ids `(...)`, or one-hot labels `(..., num_classes)`.
@@ -109,10 +107,7 @@ def objectness_targets(
         NumPy arrays.
 
     Raises:
-        ValueError: If `beta` or `floor` is out of range, or the shapes of
-            `labels`, `objectness` and `context` do not fit; where values can
-            be seen, if a class id is not in [0, num_classes) or an objectness
-            not in [0, 1].
+        ValueError: If a value is out of range or shapes do not fit.
 
     Reference:
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, eq. 5,
@@ -180,11 +175,11 @@ def cape_targets(
 ) -> np.ndarray:
     """How often similar predictions came true, for each prediction.
 
-    `"bins"`: predictions sorted by p, the probability of the second class,
-    in `num_bins` bins of equal count; the target is the mean label of the
-    bin. `"kernel"`: the mean label of the 2 `window` neighbours in that
-    order, itself included, with Gaussian weights exp(-(p_j - p_i)^2 / (2
-    sigma^2)). Tied predictions keep the order in which they came.
+    Predictions are sorted by p, the probability of the second class; ties
+    keep their order. `"bins"`: the target is the mean label of one of
+    `num_bins` bins of equal count. `"kernel"`: the mean label of the
+    2 `window` neighbours, itself included, with Gaussian weights
+    exp(-(p_j - p_i)^2 / (2 sigma^2)).
 
     Args:
         labels: Class ids 0 or 1 `(n,)`, or one-hot labels `(n, 2)`, of all

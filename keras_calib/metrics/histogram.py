@@ -9,7 +9,7 @@ from keras import ops
 from keras_calib.formulas import scores
 from keras_calib.formulas.risk_coverage import RiskCoverageCurve
 from keras_calib.formulas.risk_coverage import aurc_of_groups
-from keras_calib.formulas.scores import SCORE_RANGES
+from keras_calib.formulas.scores import UNIT_SCORES
 from keras_calib.inputs.checks import check_in
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.reading import score_input
@@ -30,7 +30,7 @@ def score_summary(
     """The histogram of a ranking score."""
     function = scores.get(score)
     if score_range is None:
-        score_range = SCORE_RANGES.get(score, "real")
+        score_range = "unit" if score in UNIT_SCORES else "real"
     check_in("score_range", score_range, ("unit", "real"))
     if score == "msp":
         return HistogramSummary(resolution)

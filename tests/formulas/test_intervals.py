@@ -7,9 +7,9 @@ from scipy.stats import binom
 
 import keras_calib as kc
 from keras_calib.formulas.bootstrap import poisson_interval
+from keras_calib.formulas.intervals import Moments
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.formulas.intervals import mean_interval
-from keras_calib.formulas.intervals import moments
 from keras_calib.formulas.intervals import poisson_binomial_tails
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.formulas.risk_coverage import augrc_of_groups
@@ -22,6 +22,14 @@ from keras_calib.reporting.verdicts import direction
 def enough(hits, draws, level=0.95):
     """Whether so many hits could come from coverage of at least `level`."""
     return hits >= binom.ppf(1e-3, draws, level)
+
+
+def moments(values, weight=None):
+    """The sums of an interval, of values `(n,)` with weights `(n,)`."""
+    x = np.asarray(values, "float64")
+    w = np.ones_like(x) if weight is None else np.asarray(weight, "float64")
+    terms = (w, w * x, w * w, w * w * x, (w * x) ** 2, w * x**2, w * x**3)
+    return Moments(*(term.sum() for term in terms))
 
 
 def test_mean_interval_is_students_without_weights_and_skewness():
