@@ -32,7 +32,7 @@ from keras_calib.metrics.state_dicts import check_state
 from keras_calib.metrics.state_dicts import nan_if_lost
 from keras_calib.metrics.state_dicts import state_of
 from keras_calib.metrics.state_dicts import what_is_wrong
-from keras_calib.metrics.states.readings import Readings
+from keras_calib.metrics.states.composite import Readings
 from keras_calib.metrics.states.records import split_rows
 from keras_calib.metrics.states.records import top1_of_batch
 from keras_calib.numerics import exact_sums

@@ -16,6 +16,7 @@ from keras_calib.formulas import risk_coverage as areas
 from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.bootstrap import rank_interval
+from keras_calib.formulas.equal_mass import equal_mass_error
 from keras_calib.formulas.intervals import Moments
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.formulas.intervals import mean_interval
@@ -23,11 +24,10 @@ from keras_calib.formulas.proper import LARGEST_LOSS
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.formulas.smooth import smooth_error_of_points
 from keras_calib.metrics.state_dicts import nan_if_lost
-from keras_calib.metrics.states.equal_mass import aece_of_cells
+from keras_calib.metrics.states.composite import Readings
+from keras_calib.metrics.states.equal_mass import aece_bounds
 from keras_calib.metrics.states.equal_mass import equal_mass_bins
-from keras_calib.metrics.states.equal_mass import histogram_aece_bounds
 from keras_calib.metrics.states.histogram import Cells
-from keras_calib.metrics.states.readings import Readings
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import safe_divide
 
@@ -121,21 +121,26 @@ class _EqualMass(Quantity):
     """The error over bins of equal mass, from cells."""
 
     def value(self, readings, metric):
-        return aece_of_cells(
-            readings.cells,
+        cells = readings.cells
+        return equal_mass_error(
+            cells.before,
+            cells.mass,
+            cells.confidence_minus_correct,
             metric.num_bins,
             readings.frequency_weights,
             getattr(metric, "edges", "mass"),
         )
 
     def bounds(self, readings, metric):
-        return histogram_aece_bounds(
-            readings.histogram,
+        low, high = aece_bounds(
             readings.cells,
+            readings.histogram.lower_confidence(),
             metric.num_bins,
             readings.frequency_weights,
             getattr(metric, "edges", "mass"),
         )
+        room = _ROUNDING + readings.histogram.confidence_room
+        return max(0.0, low - room), min(1.0, high + room)
 
     def bins(self, readings: Readings, metric: Any) -> BinSums:
         """Sums of the bins, NumPy."""

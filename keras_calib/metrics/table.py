@@ -1,11 +1,13 @@
 """All metrics of the predicted class from one state, in one pass."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_calib.backend.keras_internals import metrics_beside
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.binned_errors import decompose
 from keras_calib.formulas.bins import BinSums
@@ -26,7 +28,6 @@ from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.metrics.registry import Rank
 from keras_calib.metrics.registry import lost_order
 from keras_calib.metrics.registry import mode_of
-from keras_calib.metrics.reported_names import warn_of_shared_names
 from keras_calib.metrics.states.composite import CompositeSummary
 from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.metrics.states.moments import MomentSummary
@@ -146,7 +147,7 @@ class CalibrationMetrics(StreamingMetric):
         """Adds one batch; see `StreamingMetric.update_state`."""
         if not self._looked_beside:
             # Until it is a metric of a compiled model.
-            self._looked_beside = warn_of_shared_names(
+            self._looked_beside = _warn_of_shared_names(
                 self, self.reported_names, y_pred
             )
         super().update_state(y_true, y_pred, sample_weight)
@@ -289,3 +290,55 @@ class CalibrationMetrics(StreamingMetric):
             isinstance(QUANTITIES[name], Rank) for name in self.include
         ):
             yield from lost_order(self.name, readings)
+
+
+def _warn_of_shared_names(
+    table: CalibrationMetrics, names: Sequence[str], y_pred: Any
+) -> bool:
+    """Warns where other metrics of a compiled model report under these names.
+
+    Keras reports the values of a dict under its keys alone, whatever the
+    output, and one of two values of a key overwrites the other. Returns
+    whether a compiled model makes this update, with the output `y_pred`.
+    """
+    beside = metrics_beside(table)
+    weighted = any(w for metric, _, w in beside if metric is table)
+    shared = set()
+    for metric, output, sees_weights in beside:
+        if metric is table:
+            continue
+        if type(metric) is type(table):
+            others = metric.reported_names
+        elif _is_same_accuracy(metric, table, y_pred):
+            # The same value: nothing is lost.
+            others = () if sees_weights == weighted else (metric.name,)
+        else:
+            others = (f"{output}_{metric.name}" if output else metric.name,)
+        shared |= {*others} & {*names}
+    if shared:
+        warnings.warn(
+            f"`{table.name}` and another metric of the model both report "
+            f"{sorted(shared)}: Keras shows one of the values and drops the "
+            'other. Give one of them other names: `prefix="..."` of '
+            "`CalibrationMetrics`, `name` of another metric",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return bool(beside)
+
+
+def _is_same_accuracy(metric: Any, table: Any, y_pred: Any) -> bool:
+    """Whether a metric of Keras gives the accuracy of a table."""
+    reading = table.options
+    if reading.ignore_class is not None or (
+        reading.objectness or reading.pixels_per_image
+    ):
+        return False
+    if type(metric) is keras.metrics.BinaryAccuracy:
+        # Of one unit, the probability of the second class.
+        one = tuple(getattr(y_pred, "shape", ()))[-1:] == (1,)
+        return one and not reading.from_logits and metric.threshold == 0.5
+    return type(metric) in (
+        keras.metrics.CategoricalAccuracy,
+        keras.metrics.SparseCategoricalAccuracy,
+    )

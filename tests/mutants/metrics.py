@@ -52,9 +52,9 @@ MUTANTS = {
         "test_carries_go_up_and_stop_at_the_largest_sum",
     ),
     "squares_of_weights_are_weights": Mutant(
-        "metrics/states/histogram.py",
-        "                ops.square(weight),\n",
-        "                weight,\n",
+        "metrics/states/records.py",
+        "        ops.square(weight), keys, num_keys, scale=scale\n",
+        "        weight, keys, num_keys, scale=scale\n",
         "metrics/test_table.py::test_bins_of_weighted_predictions_are_those_of_ece",
     ),
     "bounds_swapped": Mutant(
@@ -72,7 +72,7 @@ MUTANTS = {
         "test_mass_is_the_limit_of_many_repeats",
     ),
     "table_reads_mass_as_counts": Mutant(
-        "metrics/states/readings.py",
+        "metrics/states/composite.py",
         "self.histogram.ranked(self._limbs, self.frequency_weights)",
         "self.histogram.ranked(self._limbs, True)",
         "metrics/test_laws.py::"
@@ -111,7 +111,7 @@ MUTANTS = {
         "test_more_classes_than_bins_are_summed_as_the_exact_function_does",
     ),
     "config_forgets_the_operating_point": Mutant(
-        "metrics/operating_points.py",
+        "metrics/risk_coverage.py",
         "        self._keep(risk=risk)\n",
         "        self.risk = risk\n",
         "metrics/test_laws.py::test_configuration_round_trips",
