@@ -21,8 +21,8 @@ from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
 from keras_calib.inputs.rows import as_logits_message
+from keras_calib.inputs.rows import resembles_probabilities
 from keras_calib.metrics.reading import is_empty
-from keras_calib.metrics.reading import read_as_logits
 from keras_calib.metrics.reading import read_batch
 from keras_calib.metrics.reading import read_scores
 from keras_calib.metrics.registry import QUANTITIES
@@ -175,7 +175,7 @@ class StreamingMetric(keras.metrics.Metric):
             confidence,
             correct,
             sample_weight,
-            is_confidence=self._ranks_by_confidence(),
+            is_confidence=getattr(self, "score", "msp") == "msp",
         )
         if records.score.shape[0] == 0:
             return
@@ -286,8 +286,7 @@ class StreamingMetric(keras.metrics.Metric):
     def _value(self, sums: Any, frequency_weights: Any) -> Any:
         """The value of int32 sums (array-agnostic).
 
-        `frequency_weights`: whether weights are counts so far, a bool of the
-        same kind.
+        `frequency_weights`: whether weights are counts, a bool of that kind.
         """
         readings = self._readings(sums, frequency_weights)
         return QUANTITIES[self._quantity].value(readings, self)
@@ -314,9 +313,6 @@ class StreamingMetric(keras.metrics.Metric):
     def _what_is_wrong(self, num_invalid: int, sums: np.ndarray) -> Any:
         return what_is_wrong(self.name, num_invalid, sums)
 
-    def _ranks_by_confidence(self) -> bool:
-        return True
-
     def _add(
         self,
         parts: Iterable[Top1],
@@ -325,7 +321,11 @@ class StreamingMetric(keras.metrics.Metric):
         batch: Batch | None = None,
     ) -> None:
         """Adds parts of a batch, or of records without rows."""
-        fractional = ops.zeros_like(num_invalid)
+        fractional = looks_wrong = ops.zeros_like(num_invalid)
+        if batch is not None and batch.from_logits:
+            # Probabilities that are read as logits.
+            looks_wrong = resembles_probabilities(batch.outputs)
+            looks_wrong = ops.cast(looks_wrong, "int32")
         if weight is not None:
             odd = ops.any(ops.not_equal(weight, ops.floor(weight)))
             fractional = ops.cast(odd, "int32")
@@ -334,7 +334,7 @@ class StreamingMetric(keras.metrics.Metric):
                 num_invalid,
                 fractional,
                 ops.full_like(num_invalid, int(batch is None)),
-                read_as_logits(batch, num_invalid),
+                looks_wrong,
             ]
         )
         added = [self.summary.update(records) for records in parts]

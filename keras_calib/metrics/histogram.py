@@ -12,12 +12,12 @@ from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.formulas.scores import UNIT_SCORES
 from keras_calib.inputs.checks import check_in
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.reading import score_input
 from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.metrics.registry import lost_order
 from keras_calib.metrics.states.histogram import UNBOUNDED
 from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.numerics.softmax import log_odds_of
+from keras_calib.numerics.softmax import to_logits
 
 __all__ = ["HistogramMetric", "score_summary"]
 
@@ -37,11 +37,15 @@ def score_summary(
     is_unit = score_range == "unit"
 
     def of_records(records):
-        if records.rows is None:
-            values = records.score
-        else:
-            values = function(score_input(records.rows))
-            values = ops.cast(values, "float32")
+        values, rows = records.score, records.rows
+        if rows is not None:
+            logits = (
+                rows.outputs if rows.from_logits else to_logits(rows.outputs)
+            )
+            # A NaN that does not count could leave its row by way of a sort.
+            counted = ops.expand_dims(rows.mask, -1)
+            logits = ops.where(counted, logits, ops.zeros_like(logits))
+            values = ops.cast(function(logits), "float32")
         return log_odds_of(ops.clip(values, 0.0, 1.0)) if is_unit else values
 
     options = {} if is_unit else {"score_map": UNBOUNDED}
@@ -99,6 +103,3 @@ class HistogramMetric(StreamingMetric):
         of_logits = self.options.from_logits and readings.has_all_rows
         if self.summary.is_unbounded or (of_logits and self.score == "msp"):
             yield from lost_order(self.name, readings)
-
-    def _ranks_by_confidence(self):
-        return self.score == "msp"

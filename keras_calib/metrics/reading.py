@@ -1,5 +1,6 @@
 """How a streaming metric reads a batch, and what in it cannot count."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,6 @@ from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.readers import valid_labels_mask
 from keras_calib.inputs.rows import LOOSE_TOLERANCE
 from keras_calib.inputs.rows import check_row_sums
-from keras_calib.inputs.rows import resembles_probabilities
 from keras_calib.inputs.rows import sum_tolerance
 from keras_calib.inputs.rows import usable_outputs
 from keras_calib.inputs.values import Rule
@@ -31,15 +31,8 @@ from keras_calib.numerics.arrays import value_if_eager
 from keras_calib.numerics.hashing import sample_pixels
 from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import log_odds_of
-from keras_calib.numerics.softmax import to_logits
 
-__all__ = [
-    "is_empty",
-    "read_as_logits",
-    "read_batch",
-    "read_scores",
-    "score_input",
-]
+__all__ = ["is_empty", "read_batch", "read_scores"]
 
 
 def read_batch(
@@ -47,13 +40,8 @@ def read_batch(
 ) -> tuple[Batch, Any]:
     """One batch as flat tensors, and how many predictions cannot count.
 
-    Returns:
-        `(batch, num_invalid)`: a float32 Batch whose `mask` is never None,
-        and int32, a scalar.
-
-    Raises:
-        ValueError: If shapes do not fit; in eager use, if a prediction
-            cannot count.
+    The float32 Batch has a mask, never None. In eager use a prediction that
+    cannot count raises.
     """
     rules: list[Rule] = []
     batch = standardize(
@@ -84,11 +72,7 @@ def read_batch(
 def read_scores(
     confidence: Any, correct: Any, sample_weight: Any, *, is_confidence: bool
 ) -> tuple[Top1, Any]:
-    """Top-1 records as flat tensors, and how many cannot count.
-
-    Raises:
-        ValueError: If shapes differ; in eager use, if a record cannot count.
-    """
+    """Top-1 records as flat tensors, and how many cannot count."""
     score = ops.cast(as_numbers(confidence, "confidence"), "float32")
     correct = ops.cast(as_numbers(correct, "correct"), "float32")
     if shape_of(score) != shape_of(correct):
@@ -105,12 +89,12 @@ def read_scores(
         weight = ops.broadcast_to(weight, ops.shape(score))
         weight = ops.reshape(ops.cast(weight, "float32"), (-1,))
     score, correct = ops.reshape(score, (-1,)), ops.reshape(correct, (-1,))
-    finite_mask = ops.logical_or(correct == 0.0, correct == 1.0)
+    is_flag = ops.logical_or(correct == 0.0, correct == 1.0)
     inside = in_unit_interval(score) if is_confidence else ops.isfinite(score)
     mask, weight, num_invalid = _resolve_mask(
         None,
         weight,
-        ops.logical_and(finite_mask, inside),
+        ops.logical_and(is_flag, inside),
         None,
         rules,
         lambda found: _raise_invalid(found, "`confidence` or `correct`"),
@@ -128,27 +112,9 @@ def read_scores(
     return records, num_invalid
 
 
-def read_as_logits(batch: Batch | None, like: Any) -> Any:
-    """1 if these are probabilities that are read as logits, else 0."""
-    if batch is None or not batch.from_logits:
-        return ops.zeros_like(like)
-    return ops.cast(resembles_probabilities(batch.outputs), like.dtype)
-
-
 def is_empty(batch: Batch) -> bool:
     """Whether there is known to be no row."""
     return batch.outputs.shape[0] == 0
-
-
-def score_input(rows: Batch) -> Any:
-    """Logits that score functions take, `(n, num_classes)`.
-
-    0 where a row does not count: a NaN could leave it by way of a sort.
-    """
-    outputs = rows.outputs
-    logits = outputs if rows.from_logits else to_logits(outputs)
-    counted = ops.expand_dims(rows.mask, -1)
-    return ops.where(counted, logits, ops.zeros_like(logits))
 
 
 def _resolve_mask(
@@ -256,9 +222,7 @@ def _some_pixels(batch: Batch, options: ReadOptions) -> Batch:
             "(batch, ..., num_classes) with a known number of pixels",
             **{"y_pred.shape": shape_of(batch.outputs)},
         )
-    num_pixels = 1
-    for size in lead[1:]:
-        num_pixels *= size
+    num_pixels = math.prod(lead[1:])
 
     def by_image(x):
         return ops.reshape(x, (-1, num_pixels, *x.shape[len(lead) :]))

@@ -34,10 +34,10 @@ def _value_of(records):
 class PerImage(StreamingMetric):
     """Mean of a metric over images, by their number of valid pixels.
 
-    sum_i n_i metric(image i) / sum_i n_i: what published tables of
-    segmentation use, often without the background. The metric of all pixels
-    together is another number, and never larger for errors that are means of
-    absolute gaps of fixed bins.
+    sum_i n_i metric(image i) / sum_i n_i. Published tables of segmentation
+    use it, often without the background. The metric of all pixels together
+    is another number, and never larger for errors that are means of absolute
+    gaps of fixed bins.
 
     Args:
         metric: A metric of this package with a scalar value, whose
