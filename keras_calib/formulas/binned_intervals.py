@@ -81,23 +81,10 @@ def error_interval(
     empty, with gaps g_b and shares w_b: `"l1"` sum_b w_b |g_b| (ECE, AECE);
     `"l2"` sqrt(sum_b w_b g_b^2) (RMSCE, the debiased error); `"max"`
     max_b |g_b| (MCE); `"average"` the mean of |g_b|. The estimate itself is
-    biased and may lie above. (0, 1) without predictions.
+    biased and may lie above. Weighted predictions count by their effective
+    number. (0, 1) without predictions.
 
     Derivation: docs/derivations.md, 'Intervals and guarantees'.
-
-    Args:
-        sums: Sums per bin `(num_bins,)`, of equal width or equal mass.
-            Weighted predictions count by their effective number,
-            weight^2 / squared_weight.
-        norm: `"l1"`, `"l2"`, `"max"` or `"average"`.
-        level: Probability to cover, in (0, 1).
-
-    Example:
-
-    >>> sums = BinSums([400, 600], [240, 540], [200, 500], [40, 40], [400, 600])
-    >>> low, high = error_interval(sums)
-    >>> print(f"ECE 0.080, 95 % interval {low:.3f} to {high:.3f}")
-    ECE 0.080, 95 % interval 0.048 to 0.107
 
     Reference:
         Berger and Boos, P Values Maximized over a Confidence Set for the

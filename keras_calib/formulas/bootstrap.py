@@ -28,18 +28,18 @@ def poisson_interval(
 ) -> tuple[float, float]:
     """Bootstrap interval of what is computed from cells; NaN without any.
 
-    A Poisson bootstrap repeats every sample a Poisson(1) number of times.
-    The n samples of one cell then count Poisson(n) together, so replicates
-    are drawn from the cells exactly. A replicate never holds errors where
-    none was seen: each gets one more prediction, of random cell and of
-    exponential mass with mean 1, in half of them wrong and in half right.
-    The interval spans the percentiles of both halves.
+    A Poisson bootstrap repeats every sample a Poisson(1) number of times. The
+    n samples of a cell then count Poisson(n) together, so replicates are
+    drawn from the cells exactly. Each gets one more prediction, of random
+    cell and of exponential mass with mean 1, in half of them wrong and in
+    half right: no replicate has errors where none was seen. The interval
+    spans the percentiles of both halves.
 
     Derivation: docs/derivations.md, 'Intervals and guarantees'.
 
     Args:
-        statistic: Takes masses of right and wrong predictions, each
-            `(cells,)`, and gives a number; NaN where it is not defined.
+        statistic: Of the masses of right and wrong predictions, each
+            `(cells,)`; NaN where it is not defined.
         right: Mass of the right predictions in each cell, `(cells,)`.
         wrong: Mass of the wrong ones, `(cells,)`.
         weight_ratio: Sum of squared weights over sum of weights, > 0; masses
@@ -47,18 +47,9 @@ def poisson_interval(
         num_replicates: Number of replicates of each half, at least 1.
         level: Probability to cover, in (0, 1).
         seed: Seed of the replicates.
-        beside: Whether the one more prediction lies in the cell before or
-            after a random one. Cells are then every second one, with empty
-            ones at the ends and between: predictions that are tied do not
-            show that all of the population are.
-
-    Example:
-
-    >>> def error_rate(right, wrong):
-    ...     return wrong.sum() / (right.sum() + wrong.sum())
-    >>> low, high = poisson_interval(error_rate, [60.0, 30.0], [2.0, 8.0])
-    >>> print(f"{low:.2f} to {high:.2f}")
-    0.05 to 0.17
+        beside: Whether the one more prediction lies before or after a random
+            cell, each being every second one, with empty ones between: ties
+            do not show that all of the population are tied.
 
     Reference:
         Chamandy et al., Estimating Uncertainty for Massive Data Streams,

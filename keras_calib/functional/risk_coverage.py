@@ -68,13 +68,12 @@ def aurc(
             logits `(n, num_classes)`, or log p, to `(n,)`, higher = surer.
         ties: `"average"`: the mean over all orders of tied samples;
             `"order"`: tied samples stay in the order given.
-        convention: `"mean"` as above; or as other code has it, R_k the risk
-            of the k surest: `"trapezoid"`, the trapezoid rule from coverage
-            1/N, over 1 - 1/N; `"origin"`, the same from (0, 0); `"merged"`,
-            between thresholds, flat to coverage 0; `"geifman"`, the mean
-            with denominators k + 1 for k < N; `"achievable"`, the area
-            below the convex hull. Weights that are not whole go with
-            `"mean"`, `"merged"` and `"achievable"` only.
+        convention: `"mean"` as above, or that of other code: `"trapezoid"`,
+            the trapezoid rule from coverage 1/N, over 1 - 1/N; `"origin"`,
+            the same from (0, 0); `"merged"`, between thresholds, flat to
+            coverage 0; `"geifman"`, the mean with denominators k + 1 for
+            k < N; `"achievable"`, the area below the convex hull. Weights
+            that are not whole need `"mean"`, `"merged"` or `"achievable"`.
         **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:

@@ -61,9 +61,9 @@ class BinnedMetric(StreamingMetric):
 class ECE(BinnedMetric):
     """Expected calibration error, streaming and exact.
 
-    ECE = sum_b (n_b / N) |mean confidence_b - accuracy_b|, over equal-width
-    bins of the confidence of the predicted class. Equals the function `ece`
-    on all predictions at once to about 1e-7, at any number of predictions.
+    ECE = sum_b (n_b / N) |mean confidence_b - accuracy_b|, in [0, 1], over
+    equal-width bins of the confidence of the predicted class. It equals the
+    function `ece` to about 1e-7, at any number of predictions.
 
     Args:
         num_bins: Number of bins, at least 1. Defaults to `15`.
@@ -73,12 +73,6 @@ class ECE(BinnedMetric):
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample.
-
-    Raises:
-        ValueError: If `num_bins` is below 1 or a choice is unknown.
 
     Example:
 
@@ -113,17 +107,15 @@ class ECE(BinnedMetric):
 class MCE(BinnedMetric):
     """Maximum calibration error, streaming and exact.
 
-    MCE = max_b |mean confidence_b - accuracy_b| over the bins that are not
-    empty. A bin with a single sample can make it large: look at `interval()`.
+    MCE = max_b |mean confidence_b - accuracy_b|, in [0, 1], over the bins
+    that are not empty. A bin with a single sample can make it large: look at
+    `interval()`.
 
     Args:
         num_bins: Number of bins, at least 1. Defaults to `15`.
         closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
         name: Name of the metric.
         **kwargs: As in `ECE`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample.
 
     Example:
 
@@ -144,16 +136,14 @@ class MCE(BinnedMetric):
 class RMSCE(BinnedMetric):
     """Root mean squared calibration error, streaming and exact.
 
-    RMSCE = sqrt(sum_b (n_b / N) (mean confidence_b - accuracy_b)^2).
+    RMSCE = sqrt(sum_b (n_b / N) (mean confidence_b - accuracy_b)^2), in
+    [0, 1].
 
     Args:
         num_bins: Number of bins, at least 1. Defaults to `15`.
         closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
         name: Name of the metric.
         **kwargs: As in `ECE`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample.
 
     Example:
 
@@ -177,19 +167,15 @@ class RMSCE(BinnedMetric):
 class DebiasedCalibrationError(BinnedMetric):
     """L2 calibration error without the bias of noise, streaming and exact.
 
-    sqrt(max(0, sum_b (n_b / N) (gap_b^2 - acc_b (1 - acc_b) / (n_b - 1)))):
-    what the randomness of labels adds to the squared gaps is taken off. Of a
-    calibrated network the plain errors shrink as 1/sqrt(N); this one is 0
-    about as often as not.
+    sqrt(max(0, sum_b (n_b / N) (gap_b^2 - acc_b (1 - acc_b) / (n_b - 1)))),
+    in [0, 1]: `RMSCE` without what the randomness of labels adds to squared
+    gaps. For a calibrated network it is 0 about as often as not.
 
     Args:
         num_bins: Number of bins, at least 1. Defaults to `15`.
         closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
         name: Name of the metric.
         **kwargs: As in `ECE`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample.
 
     Example:
 
@@ -210,19 +196,16 @@ class DebiasedCalibrationError(BinnedMetric):
 class AverageCalibrationError(BinnedMetric):
     """Mean |gap| of the bins, each counting alike, streaming and exact.
 
-    (1 / B) sum_b |mean confidence_b - accuracy_b| over the B bins that are
-    not empty. It is one of three errors called "ACE": this one; the error
-    over bins of equal mass of the predicted class, here `AECE`; and that of
-    every class, here `ClasswiseECE(edges="mass")`.
+    (1 / B) sum_b |mean confidence_b - accuracy_b|, in [0, 1], over the B bins
+    that are not empty. Two other errors are called "ACE" too: that over bins
+    of equal mass of the predicted class, here `AECE`, and that of every
+    class, here `ClasswiseECE(edges="mass")`.
 
     Args:
         num_bins: Number of bins, at least 1. Defaults to `15`.
         closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
         name: Name of the metric.
         **kwargs: As in `ECE`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample.
 
     Example:
 
@@ -244,16 +227,14 @@ class AverageCalibrationError(BinnedMetric):
 class OverconfidenceError(BinnedMetric):
     """Overconfidence error, streaming and exact.
 
-    OE = sum_b (n_b / N) confidence_b max(confidence_b - accuracy_b, 0).
+    OE = sum_b (n_b / N) confidence_b max(confidence_b - accuracy_b, 0), in
+    [0, 1].
 
     Args:
         num_bins: Number of bins, at least 1. Defaults to `15`.
         closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
         name: Name of the metric.
         **kwargs: As in `ECE`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample.
 
     Example:
 
@@ -275,9 +256,9 @@ class OverconfidenceError(BinnedMetric):
 class AECE(StreamingMetric):
     """Adaptive ECE, over bins of equal mass, streaming.
 
-    As `ECE`, with the predictions cut by confidence into bins of equal
-    weight. Predictions that share a cell of a fine histogram of the
-    confidence count as their mean; `bounds()` says what other orders inside
+    As `ECE`, in [0, 1], with the predictions cut by confidence into bins of
+    equal weight. Predictions that share a cell of a fine histogram of the
+    confidence count as their mean. `bounds()` says what other orders inside
     the cells could change.
 
     Args:
@@ -292,12 +273,6 @@ class AECE(StreamingMetric):
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample.
-
-    Raises:
-        ValueError: If `num_bins` is below 1 or `resolution` below 64.
 
     Example:
 
@@ -349,24 +324,18 @@ class AECE(StreamingMetric):
 class SmoothECE(StreamingMetric):
     """Smooth calibration error, streaming.
 
-    The gaps of the confidences are smoothed by a reflected Gaussian kernel
-    of width s, and E(s) is the integral of what remains; the value is the s
-    with E(s) = s. No bins and nothing to choose. Predictions that share a
-    cell of a fine histogram count at their mean. `result()` takes some
-    milliseconds: use it in `evaluate` rather than at each step.
+    A reflected Gaussian kernel of width s smooths the gaps of the
+    confidences, and E(s) is the integral of what remains. The value, in
+    [0, 1], is the s with E(s) = s: no bins and nothing to choose. Predictions
+    that share a cell of a fine histogram count at their mean, so values below
+    about 0.001 are not told apart. `result()` takes some milliseconds: use it
+    in `evaluate` rather than at each step.
 
     Args:
-        resolution: Number of bins of the fine histogram. Defaults to `8192`.
+        resolution: Number of bins of the fine histogram, at least 64.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample. Below about
-        0.001 the grid behind it is too coarse to tell values apart.
-
-    Raises:
-        ValueError: If `resolution` is below 64.
 
     Example:
 

@@ -22,7 +22,7 @@ class ClasswiseECE(StreamingMetric):
     """Mean over the classes of the calibration error of p_k, streaming.
 
     (1 / K) sum_k sum_b (n_kb / N) |mean p_k in bin b - share of class k|,
-    over bins of p_k. Equals the function `classwise_ece`.
+    over bins of p_k, at most 2 / K. It equals the function `classwise_ece`.
 
     Args:
         num_classes: Number of classes K, at least 2.
@@ -37,13 +37,8 @@ class ClasswiseECE(StreamingMetric):
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
 
-    Returns:
-        From `result()`: a scalar in [0, 1], at most 2 / K; 0 before any
-        sample.
-
     Raises:
-        ValueError: If a number is out of range; on update, if predictions
-            have another number of classes.
+        ValueError: On update, if predictions have another number of classes.
 
     Example:
 

@@ -39,18 +39,15 @@ class MeanMetric(StreamingMetric):
 class Accuracy(MeanMetric):
     """Share of right predictions, streaming and exact.
 
-    As Keras' accuracy, and reads what the other metrics here read: integer,
+    As Keras' accuracy, for all that the other metrics here read: integer,
     one-hot and soft labels, masks, and pairs of class id and objectness,
-    which Keras' own misreads without a word. `interval()` is that of Clopper
-    and Pearson, of the effective number of samples where weights differ.
+    which Keras' own misreads silently. `interval()` is that of Clopper and
+    Pearson, of the effective number of samples where weights differ.
 
     Args:
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample.
 
     Example:
 
@@ -79,9 +76,6 @@ class MeanConfidence(MeanMetric):
         name: Name of the metric.
         **kwargs: As in `Accuracy`.
 
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample.
-
     Example:
 
     >>> metric = MeanConfidence()
@@ -105,13 +99,12 @@ class MeanConfidence(MeanMetric):
 class Overconfidence(MeanMetric):
     """Mean confidence where the prediction is wrong, streaming and exact.
 
+    0 before any wrong prediction, and NaN if there is none but some that
+    cannot count.
+
     Args:
         name: Name of the metric.
         **kwargs: As in `Accuracy`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any wrong prediction,
-        and NaN if there is none but some that cannot count.
 
     Example:
 
@@ -136,13 +129,12 @@ class Overconfidence(MeanMetric):
 class Underconfidence(MeanMetric):
     """Mean 1 - confidence where the prediction is right, streaming and exact.
 
+    0 before any right prediction, and NaN if there is none but some that
+    cannot count.
+
     Args:
         name: Name of the metric.
         **kwargs: As in `Accuracy`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any right prediction,
-        and NaN if there is none but some that cannot count.
 
     Example:
 
@@ -174,12 +166,6 @@ class ObjectnessDeviation(MeanMetric):
     Args:
         name: Name of the metric.
         **kwargs: As in `Accuracy`; `objectness` must be `True`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample.
-
-    Raises:
-        ValueError: If `objectness=False`, and as `StreamingMetric`.
 
     Example:
 

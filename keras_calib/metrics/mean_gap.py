@@ -65,11 +65,6 @@ def mean_gap(
         weight_ratio: Sum of squared weights over sum of weights, > 0.
         level: Probability to cover, in (0, 1).
 
-    Returns:
-        The gap, in [-1, 1]. `too_few` is set if even no error at all, or
-        none but errors, would lie inside of the interval of a calibrated
-        network.
-
     Reference:
         Hoeffding, On the Distribution of the Number of Successes in
         Independent Trials, Annals of Mathematical Statistics 27, 1956,

@@ -77,7 +77,7 @@ class _ProperScore(StreamingMetric):
 class NLL(_ProperScore):
     """Negative log-likelihood, streaming and exact.
 
-    NLL = mean_n -log p_y; for soft labels the cross entropy.
+    NLL = mean_n -log p_y, in nats; for soft labels the cross entropy.
 
     `interval()` rests on the losses of wrong predictions. With fewer than
     five of these its upper end is that with one more loss of 85.2 nats, or
@@ -93,12 +93,6 @@ class NLL(_ProperScore):
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
-
-    Returns:
-        From `result()`: a scalar in nats, >= 0; 0 before any sample.
-
-    Raises:
-        ValueError: If `clip` is not in (0, 1].
 
     Example:
 
@@ -132,15 +126,12 @@ class NLL(_ProperScore):
 class BrierScore(_ProperScore):
     """Brier score, streaming and exact.
 
-    mean_n sum_k (p_k - y_k)^2, summed over all classes.
+    mean_n sum_k (p_k - y_k)^2, in [0, 2], summed over all classes.
 
     Args:
         num_bins: Number of bins of `decomposition()`.
         name: Name of the metric.
         **kwargs: As in `NLL`.
-
-    Returns:
-        From `result()`: a scalar in [0, 2]; 0 before any sample.
 
     Example:
 

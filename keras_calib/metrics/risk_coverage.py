@@ -26,12 +26,12 @@ __all__ = [
 class AURC(HistogramMetric):
     """Area under the risk-coverage curve, streaming.
 
-    AURC = (1/N) sum_k (errors among the k surest) / k, ranked by the score.
-    Lower is better; a random ranking gives the error rate. Predictions that
-    share a cell of a fine histogram of the score count as tied, corrected
-    for how right and wrong ones tend to lie in it; `bounds()` is what other
-    orders inside the cells could give. Within 1e-6 of the exact value,
-    relative, for most data.
+    AURC = (1/N) sum_k (errors among the k surest) / k, ranked by the score;
+    papers print it times 1000. Lower is better; a random ranking gives the
+    error rate. Predictions that share a cell of a fine histogram of the score
+    count as tied, corrected for how right and wrong ones tend to lie in it:
+    for most data within 1e-6 of the exact value, relative. `bounds()` is what
+    other orders inside the cells could give.
 
     Args:
         score: One of the eight scores (`"msp"`, `"max_logit"`,
@@ -47,13 +47,6 @@ class AURC(HistogramMetric):
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; papers print it times 1000. 0
-        before any sample.
-
-    Raises:
-        ValueError: If a choice is unknown or `resolution` below 64.
 
     Example:
 
@@ -85,9 +78,6 @@ class EAURC(HistogramMetric):
         name: Name of the metric.
         **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
 
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample.
-
     Example:
 
     >>> metric = EAURC()
@@ -111,15 +101,12 @@ class NormalizedAURC(HistogramMetric):
     """AURC from 0, a perfect ranking, to 1, a random one; streaming.
 
     (AURC - AURC*) / (error rate - AURC*), with AURC* of the perfect ranking.
-    Above 1 if the ranking is worse than random.
+    Above 1 if the ranking is worse than random; 0 without any error or any
+    right prediction.
 
     Args:
         name: Name of the metric.
         **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
-
-    Returns:
-        From `result()`: a scalar >= 0; 0 before any sample, and without
-        any error or any right prediction.
 
     Example:
 
@@ -143,14 +130,11 @@ class AUGRC(HistogramMetric):
     """Area under the generalised risk-coverage curve, streaming.
 
     The average over thresholds of the share of all samples that is accepted
-    and wrong; a random ranking gives half the error rate.
+    and wrong, in [0, 0.5]; a random ranking gives half the error rate.
 
     Args:
         name: Name of the metric.
         **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
-
-    Returns:
-        From `result()`: a scalar in [0, 0.5]; 0 before any sample.
 
     Example:
 
@@ -172,15 +156,11 @@ class FailureAUROC(HistogramMetric):
     """AUROC of telling right from wrong predictions by the score, streaming.
 
     The probability that a right prediction scores higher than a wrong one,
-    ties counting half.
+    ties counting half. 0.5 without any error or any right prediction.
 
     Args:
         name: Name of the metric.
         **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0.5 before any sample, and
-        without any error or any right prediction.
 
     Example:
 
@@ -204,15 +184,11 @@ class FailureFPR95(HistogramMetric):
 
     At the highest edge of a cell that accepts at least 95 % of the right
     predictions: a threshold that can be set, so that the value is an upper
-    end of the exact one.
+    end of the exact one. 0 without any error or any right prediction.
 
     Args:
         name: Name of the metric.
         **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample, and
-        without any error or any right prediction.
 
     Example:
 
@@ -234,20 +210,14 @@ class FailureFPR95(HistogramMetric):
 class CoverageAtRisk(HistogramMetric):
     """The largest coverage at which the risk is at most `risk`; streaming.
 
-    Only edges of cells count as thresholds: they can be set, so that the
-    value can be had. `bounds()` says how much more finer ones could give.
+    0 if no threshold is good enough. Only edges of cells count as thresholds:
+    they can be set, so that the value can be had. `bounds()` says how much
+    more finer ones could give.
 
     Args:
         risk: Allowed share of errors among the accepted, in [0, 1].
         name: Name of the metric.
         **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 if no threshold is good
-        enough, and before any sample.
-
-    Raises:
-        ValueError: If `risk` is not in [0, 1].
 
     Example:
 
@@ -274,20 +244,13 @@ class CoverageAtRisk(HistogramMetric):
 class CoverageAtAccuracy(HistogramMetric):
     """The largest coverage with an accuracy of at least `accuracy`.
 
-    Coverage at risk 1 - `accuracy`, also called selective accuracy
-    constraint; streaming.
+    Coverage at risk 1 - `accuracy`, streaming; also called selective accuracy
+    constraint. 0 if no threshold is good enough.
 
     Args:
         accuracy: Wanted share of right ones among the accepted, in [0, 1].
         name: Name of the metric.
         **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 if no threshold is good
-        enough, and before any sample.
-
-    Raises:
-        ValueError: If `accuracy` is not in [0, 1].
 
     Example:
 
@@ -321,12 +284,6 @@ class RiskAtCoverage(HistogramMetric):
         coverage: Share of the samples to accept, in (0, 1].
         name: Name of the metric.
         **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample.
-
-    Raises:
-        ValueError: If `coverage` is not in (0, 1].
 
     Example:
 
