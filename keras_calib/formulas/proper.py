@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_most
+from keras_calib.inputs.checks import check_share
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.softmax import PROBABILITY_FLOOR
@@ -31,8 +30,7 @@ LARGEST_LOSS = -float(np.log(PROBABILITY_FLOOR))
 def check_clip(clip: float | None) -> None:
     """Raises unless `clip` is None or in (0, 1]."""
     if clip is not None:
-        check_above("clip", clip, 0.0)
-        check_at_most("clip", clip, 1.0)
+        check_share("clip", clip, positive=True)
 
 
 def log_losses(

@@ -9,11 +9,11 @@ from keras import ops
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_rank
+from keras_calib.inputs.checks import check_share
 from keras_calib.inputs.values import check_ids
 from keras_calib.inputs.values import check_objectness
 from keras_calib.inputs.values import check_soft_labels
@@ -126,10 +126,25 @@ def objectness_targets(
     else:
         objectness = at_least_float32(objectness, "objectness")
     shape = shape_of(objectness)
-    rows = (num_classes,) if len(labels.shape) != len(shape) else ()
-    _check_shape("labels", labels, shape + rows, objectness, num_classes)
+    is_hard = len(labels.shape) == len(shape)
+    rows = shape if is_hard else (*shape, num_classes)
+    given = {"labels": (labels, rows)}
+    if context is not None:
+        context = as_numbers(context, "context")
+        given["context"] = context, shape
+    for name, (x, expected) in given.items():
+        if not fits(shape_of(x), expected):
+            raise value_error(
+                f"`{name}` must have the shape of `objectness`; labels may be "
+                "one-hot with `num_classes` classes last",
+                num_classes=num_classes,
+                **{
+                    f"{name}.shape": shape_of(x),
+                    "objectness.shape": shape,
+                },
+            )
     check_objectness(objectness, "`objectness` must lie in [0, 1]")
-    if not rows:
+    if is_hard:
         check_ids(labels, num_classes, "labels")
         if xp is np:
             labels = np.equal(labels[..., None], np.arange(num_classes))
@@ -137,10 +152,8 @@ def objectness_targets(
             labels = ops.one_hot(ops.cast(labels, "int32"), num_classes)
     else:
         check_soft_labels(labels, "labels")
-    if context is not None:
-        context = as_numbers(context, "context")
-        _check_shape("context", context, shape, objectness)
-        context = to_numpy(context) if xp is np else context
+    if context is not None and xp is np:
+        context = to_numpy(context)
     return targets_of_rows(labels, objectness, beta, floor, context)
 
 
@@ -251,24 +264,7 @@ def _kernel_means(
     return total / weight
 
 
-def _check_shape(
-    name: str, x: Any, expected: tuple, objectness: Any, num_classes: int = 0
-) -> None:
-    """Raises unless there is one label or flag per objectness."""
-    if not fits(shape_of(x), expected):
-        rule = f"`{name}` must have the shape of `objectness`"
-        received = {
-            f"{name}.shape": shape_of(x),
-            "objectness.shape": shape_of(objectness),
-        }
-        if num_classes:
-            rule += ", or be one-hot with `num_classes` classes last"
-            received["num_classes"] = num_classes
-        raise value_error(rule, **received)
-
-
 def check_beta_and_floor(beta: Any, floor: Any) -> None:
     """Raises unless both are as `objectness_targets` takes them."""
-    check_at_least("beta", beta, 0.0)
-    check_at_most("beta", beta, 1.0)
+    check_share("beta", beta)
     check_in("floor", floor, (None, "uniform"))

@@ -14,10 +14,9 @@ from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.equal_mass import sorted_mass_error
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import standardize_arrays
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_share
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
 from keras_calib.inputs.top_label import hard_labels
@@ -75,11 +74,10 @@ def classwise_ece(
         probs: As in `ece`, shape `(n, ..., num_classes)`.
         num_bins: Number of bins of each class, at least 1.
         edges: `"width"`: bins of equal width; p_k = 0 lies in no bin (lo,
-            hi]. `"mass"`: of equal mass, as `adaptive_ece`; every sample
-            from `threshold` on counts. `"rank"`: the edges of released code,
-            for parity with published tables: the p_k at the ranks
-            i floor(N / num_bins), with (lo, hi] membership, which leaves out
-            the smallest; without weights.
+            hi]. `"mass"`: of equal mass, as `adaptive_ece`. `"rank"`: the
+            edges of released code, for parity with published tables and
+            without weights: the p_k at the ranks i floor(N / num_bins), with
+            (lo, hi] membership, which leaves out the smallest.
         threshold: Smaller p_k are in no bin, in [0, 1]. They still count in
             N; at `edges="rank"` they also rank, as zeros.
         closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi) and 1 in
@@ -103,8 +101,7 @@ def classwise_ece(
     """
     check_integer("num_bins", num_bins, 1)
     check_in("edges", edges, ("width", "mass", "rank"))
-    check_at_least("threshold", threshold, 0.0)
-    check_at_most("threshold", threshold, 1.0)
+    check_share("threshold", threshold)
     check_in("closed", closed, CLOSED)
     check_in("classes", classes, ("all", "to_largest_label"))
     if edges == "rank" and options.get("sample_weight") is not None:
@@ -119,14 +116,15 @@ def classwise_ece(
     if classes == "to_largest_label":
         num_classes = int(ids.max()) + 1
     weight = np.ones(len(ids)) if read.weight is None else read.weight
+    if edges == "width":
+        blocks = _width_bins(read, ids, weight, num_classes, num_bins, closed)
+        total = sum(
+            np.abs(binned(residual * (p >= threshold))).sum()
+            for p, _, residual, binned in blocks
+        )
+        return float(total / (num_classes * weight.sum()))
     total = 0.0
     for first, p in _by_class(read, num_classes):
-        if edges == "width":
-            kept = p >= threshold
-            index = _width_index(p, kept, num_bins, closed)
-            residual = _residual(p, first, ids, weight) * kept
-            total += np.abs(_binned(index, residual, num_bins)).sum()
-            continue
         for k, p_k in enumerate(p, start=first):
             y_k = ids == k
             if edges == "rank":
@@ -157,12 +155,12 @@ def classwise_bins(
     ids = hard_labels(read.labels)
     weight = np.ones(len(ids)) if read.weight is None else read.weight
     blocks = []
-    for first, p in _by_class(read, read.outputs.shape[-1]):
-        kept = np.ones(p.shape, bool)
-        index = _width_index(p, kept, num_bins, "right")
-        residual = _residual(p, first, ids, weight) * kept
+    num_classes = read.outputs.shape[-1]
+    for p, kept, residual, binned in _width_bins(
+        read, ids, weight, num_classes, num_bins, "right"
+    ):
         kept = kept * weight
-        sums = [_binned(index, x, num_bins) for x in (kept, p * kept, residual)]
+        sums = [binned(x) for x in (kept, p * kept, residual)]
         blocks.append((*sums[:2], sums[1] - sums[2], sums[2]))
     sums = [np.concatenate(x) for x in zip(*blocks, strict=True)]
     return ClasswiseBins(*sums, float(weight.sum()))
@@ -193,38 +191,30 @@ def _by_class(
         yield first, np.clip(p, 0.0, 1.0, out=p)
 
 
-def _width_index(
-    p: np.ndarray, kept: np.ndarray, num_bins: int, closed: str
-) -> np.ndarray:
-    """Bin of each probability of some classes `(block, n)`, class by class.
+def _width_bins(
+    read: Batch,
+    ids: np.ndarray,
+    weight: np.ndarray,
+    num_classes: int,
+    num_bins: int,
+    closed: str,
+) -> Iterator[tuple]:
+    """Of some classes: p, where it is in a bin, weight (p - y), sums by bin."""
+    for first, p in _by_class(read, num_classes):
+        classes = np.arange(len(p))[:, None]
+        residual = p - (ids == first + classes)
+        residual *= weight
+        kept = p > 0 if closed == "right" else np.ones(p.shape, bool)
+        residual *= kept
+        index = bin_index(p, num_bins, closed)
+        index += num_bins * classes
+        keys, size = index.reshape(-1), num_bins * len(p)
 
-    Those of 0 that lie in no bin are taken out of `kept`.
-    """
-    if closed == "right":
-        kept &= p > 0
-    index = bin_index(p, num_bins, closed)
-    index += num_bins * np.arange(len(p))[:, None]
-    return index
+        def binned(values, keys=keys, size=size):
+            sums = np.bincount(keys, values.reshape(-1), minlength=size)
+            return sums.reshape(-1, num_bins)
 
-
-def _residual(
-    p: np.ndarray, first: int, ids: np.ndarray, weight: np.ndarray
-) -> np.ndarray:
-    """weight (p - y) of some classes `(block, n)`."""
-    classes = np.arange(len(p))[:, None]
-    residual = p - (ids == first + classes)
-    residual *= weight
-    return residual
-
-
-def _binned(index: np.ndarray, values: np.ndarray, num_bins: int) -> np.ndarray:
-    """Sums of the bins of some classes, `(block, num_bins)`."""
-    sums = np.bincount(
-        index.reshape(-1),
-        weights=values.reshape(-1),
-        minlength=num_bins * len(index),
-    )
-    return sums.reshape(len(index), num_bins)
+        yield p, kept, residual, binned
 
 
 def _rank_error(
@@ -254,8 +244,9 @@ def canonical_calibration_error(
 
     sum_b (n_b / N) (1/2) sum_k |mean p_k in bin b - share of class k|: the
     total variation between what was predicted and what came, over bins of
-    the simplex of all probabilities. A network may be calibrated in its
-    confidence and not in this sense.
+    all probabilities. A network may be calibrated in its confidence and not
+    in this sense. With many classes most bins hold a sample or none, and the
+    error says little.
 
     Args:
         labels: As in `ece`, shape `(n, ...)`.
@@ -269,8 +260,7 @@ def canonical_calibration_error(
         **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
-        Error in [0, 1]. With many classes most bins hold a sample or none,
-        and it says little.
+        Error in [0, 1].
 
     Example:
 
@@ -310,19 +300,14 @@ def _median_bins(p: np.ndarray, min_size: int) -> np.ndarray:
     waiting, count = [np.arange(len(p))], 0
     while waiting:
         rows = waiting.pop()
-        parts = _halves(p[rows]) if len(rows) >= 2 * min_size else None
-        if parts is not None and min(x.sum() for x in parts) >= min_size:
-            waiting += [rows[part] for part in parts]
-            continue
-        index[rows] = count
-        count += 1
+        # Cut at the median of the column that varies most.
+        column = p[rows, np.argmax(p[rows].var(axis=0))]
+        below = column < np.median(column)
+        if not below.any():
+            below = column <= np.median(column)
+        if min(below.sum(), np.sum(~below)) >= min_size:
+            waiting += [rows[below], rows[~below]]
+        else:
+            index[rows] = count
+            count += 1
     return index
-
-
-def _halves(p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows below and from the median of the column that varies most."""
-    column = p[:, np.argmax(p.var(axis=0))]
-    below = column < np.median(column)
-    if not below.any():
-        below = column <= np.median(column)
-    return below, ~below

@@ -9,9 +9,8 @@ import numpy as np
 from keras_calib.formulas.operating_points import failure_fpr95_of_groups
 from keras_calib.formulas.risk_coverage import failure_auroc_of_groups
 from keras_calib.functional.ranking import ranked
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_share
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
 from keras_calib.numerics.arrays import safe_divide
@@ -92,8 +91,7 @@ def failure_fpr95(
         Hendrycks et al., Deep Anomaly Detection with Outlier Exposure, ICLR
         2019, section 4.1, https://arxiv.org/abs/1812.04606
     """
-    check_above("tpr", tpr, 0.0)
-    check_at_most("tpr", tpr, 1.0)
+    check_share("tpr", tpr, positive=True)
     groups = ranked(labels, probs, score, **options)
     return float(failure_fpr95_of_groups(groups, tpr))
 

@@ -19,10 +19,8 @@ from keras_calib.functional.ranking import rank
 from keras_calib.functional.ranking import ranked
 from keras_calib.functional.ranking import thresholds
 from keras_calib.functional.ranking import top_scored
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_share
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
 from keras_calib.numerics.arrays import safe_divide
@@ -282,8 +280,7 @@ def coverage_at_risk(
         Geifman and El-Yaniv, Selective Classification for Deep Neural
         Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
     """
-    check_at_least("risk", risk, 0.0)
-    check_at_most("risk", risk, 1.0)
+    check_share("risk", risk)
     groups = ranked(labels, probs, score, ties, **options)
     return float(coverage_at_risk_of_groups(groups, risk))
 
@@ -316,8 +313,7 @@ def coverage_at_accuracy(
         Uncertainty Estimation Performance Of 523 Imagenet Classifiers?, ICLR
         2023, https://arxiv.org/abs/2302.11874
     """
-    check_at_least("accuracy", accuracy, 0.0)
-    check_at_most("accuracy", accuracy, 1.0)
+    check_share("accuracy", accuracy)
     options = {"score": score, "ties": ties, **options}
     return coverage_at_risk(labels, probs, 1.0 - accuracy, **options)
 
@@ -351,8 +347,7 @@ def risk_at_coverage(
         Geifman and El-Yaniv, Selective Classification for Deep Neural
         Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
     """
-    check_above("coverage", coverage, 0.0)
-    check_at_most("coverage", coverage, 1.0)
+    check_share("coverage", coverage, positive=True)
     groups = ranked(labels, probs, score, ties, **options)
     return float(risk_at_coverage_of_groups(groups, coverage))
 

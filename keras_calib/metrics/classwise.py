@@ -6,10 +6,9 @@ import keras
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bins import CLOSED
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_share
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.states.classwise import ClassBinSummary
 from keras_calib.metrics.states.classwise import ClassHistogramSummary
@@ -69,8 +68,7 @@ class ClasswiseECE(StreamingMetric):
         check_integer("num_classes", num_classes, 2)
         check_integer("num_bins", num_bins, 1)
         check_in("edges", edges, ("width", "mass"))
-        check_at_least("threshold", threshold, 0.0)
-        check_at_most("threshold", threshold, 1.0)
+        check_share("threshold", threshold)
         check_in("closed", closed, CLOSED)
         check_integer("resolution", resolution, 64)
         if edges == "mass" and closed != "right":

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from keras import backend
 from keras import ops
 
 from keras_calib.backend.errors import value_error
@@ -192,24 +193,22 @@ def _raise_invalid(invalid_mask: np.ndarray, what: str) -> None:
 
 
 def _flat(batch: Batch) -> Batch:
-    """Float32 rows of samples."""
-    num_classes = batch.outputs.shape[-1]
+    """Rows of samples; what measures is float32."""
+    lead = len(batch.outputs.shape) - 1
 
     def rows(x):
-        return None if x is None else ops.reshape(x, (-1,))
+        has_classes = len(x.shape) > lead
+        x = ops.reshape(x, (-1, *x.shape[lead:]))
+        measures = has_classes or backend.is_float_dtype(x.dtype)
+        return ops.cast(x, "float32") if measures else x
 
-    def floats(x):
-        return None if x is None else ops.cast(x, "float32")
+    return _each_tensor(batch, rows)
 
-    is_soft = len(batch.labels.shape) == len(batch.outputs.shape)
+
+def _each_tensor(batch: Batch, function: Callable[[Any], Any]) -> Batch:
+    fields = batch._asdict().items()
     return batch._replace(
-        labels=floats(ops.reshape(batch.labels, (-1, num_classes)))
-        if is_soft
-        else rows(batch.labels),
-        outputs=floats(ops.reshape(batch.outputs, (-1, num_classes))),
-        weight=floats(rows(batch.weight)),
-        mask=rows(batch.mask),
-        objectness=floats(rows(batch.objectness)),
+        **{name: function(x) for name, x in fields if hasattr(x, "shape")}
     )
 
 
@@ -228,19 +227,15 @@ def _some_pixels(batch: Batch, options: ReadOptions) -> Batch:
         return ops.reshape(x, (-1, num_pixels, *x.shape[len(lead) :]))
 
     labels = by_image(batch.labels)
-    is_soft = len(batch.labels.shape) == len(batch.outputs.shape)
-    ids = ops.argmax(labels, axis=-1) if is_soft else labels
+    ids = labels if len(labels.shape) == 2 else ops.argmax(labels, axis=-1)
     mask = None if batch.mask is None else by_image(batch.mask)
     places = sample_pixels(
         ops.cast(ids, "int32"), mask, options.pixels_per_image, options.seed
     )
 
     def chosen(x):
-        if x is None:
-            return None
         x = by_image(x)
         index = ops.reshape(places, (*places.shape, *[1] * (len(x.shape) - 2)))
         return ops.take_along_axis(x, index, axis=1)
 
-    fields = {k: v for k, v in batch._asdict().items() if k != "from_logits"}
-    return batch._replace(**{k: chosen(v) for k, v in fields.items()})
+    return _each_tensor(batch, chosen)

@@ -4,9 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_at_most
+from keras_calib.inputs.checks import check_share
 from keras_calib.metrics.histogram import HistogramMetric
 
 __all__ = [
@@ -234,8 +232,7 @@ class CoverageAtRisk(HistogramMetric):
     _quantity = "coverage_at_risk"
 
     def __init__(self, risk: float, **kwargs: Any):
-        check_at_least("risk", risk, 0.0)
-        check_at_most("risk", risk, 1.0)
+        check_share("risk", risk)
         super().__init__(**kwargs)
         self._keep(risk=risk)
 
@@ -268,8 +265,7 @@ class CoverageAtAccuracy(HistogramMetric):
     _quantity = "coverage_at_accuracy"
 
     def __init__(self, accuracy: float, **kwargs: Any):
-        check_at_least("accuracy", accuracy, 0.0)
-        check_at_most("accuracy", accuracy, 1.0)
+        check_share("accuracy", accuracy)
         super().__init__(**kwargs)
         self._keep(accuracy=accuracy)
 
@@ -300,7 +296,6 @@ class RiskAtCoverage(HistogramMetric):
     _quantity = "risk_at_coverage"
 
     def __init__(self, coverage: float, **kwargs: Any):
-        check_above("coverage", coverage, 0.0)
-        check_at_most("coverage", coverage, 1.0)
+        check_share("coverage", coverage, positive=True)
         super().__init__(**kwargs)
         self._keep(coverage=coverage)

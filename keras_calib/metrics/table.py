@@ -14,11 +14,9 @@ from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.risk_coverage import RiskCoverageCurve
 from keras_calib.formulas.risk_coverage import aurc_of_groups
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_share
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.mean_gap import MeanGap
 from keras_calib.metrics.mean_gap import mean_gap
@@ -110,12 +108,9 @@ class CalibrationMetrics(StreamingMetric):
         for metric in () if include is None else include:
             check_in("include", metric, _NAMES)
         check_clip(clip)
-        check_at_least("risk", risk, 0.0)
-        check_at_most("risk", risk, 1.0)
-        check_at_least("accuracy", accuracy, 0.0)
-        check_at_most("accuracy", accuracy, 1.0)
-        check_above("coverage", coverage, 0.0)
-        check_at_most("coverage", coverage, 1.0)
+        check_share("risk", risk)
+        check_share("accuracy", accuracy)
+        check_share("coverage", coverage, positive=True)
         check_integer("refresh_every", refresh_every, 1)
         summary = CompositeSummary(
             histogram=HistogramSummary(resolution, num_bins, closed=closed),
