@@ -120,11 +120,7 @@ def mce(
     empty. Bins of few samples decide it: it grows with the number of bins.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
-        num_bins: Number of bins, at least 1.
-        closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        labels, probs, num_bins, closed, **options: As in `ece`.
 
     Returns:
         MCE in [0, 1].
@@ -157,11 +153,7 @@ def rmsce(
     least the ECE and at most the MCE of the same bins.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
-        num_bins: Number of bins, at least 1.
-        closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        labels, probs, num_bins, closed, **options: As in `ece`.
 
     Returns:
         RMSCE in [0, 1].
@@ -199,11 +191,7 @@ def average_calibration_error(
     (`classwise_ece` with `edges="mass"`).
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
-        num_bins: Number of bins, at least 1.
-        closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        labels, probs, num_bins, closed, **options: As in `ece`.
 
     Returns:
         Error in [0, 1].
@@ -239,11 +227,7 @@ def debiased_calibration_error(
     effective number (sum w)^2 / sum w^2.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
-        num_bins: Number of bins, at least 1.
-        closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        labels, probs, num_bins, closed, **options: As in `ece`.
 
     Returns:
         Error in [0, 1].
@@ -285,9 +269,7 @@ def adaptive_ece(
     nearly as whole samples allow) equal weight; then as in `ece`.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
-        num_bins: Number of bins, at least 1.
+        labels, probs, num_bins: As in `ece`.
         edges: `"mass"`: every sample counts. `"interp"`: the edges of the
             papers' code, for parity with published tables, without weights.
             They are interpolated from the sorted confidences with (lo, hi]
@@ -296,7 +278,7 @@ def adaptive_ece(
         ties: `"average"`: samples of one confidence count as their mean, so
             that the order of the samples does not matter; `"order"`: as
             sorted stably. Only for `edges="mass"`.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        **options: As in `ece`.
 
     Returns:
         Error in [0, 1].
@@ -338,9 +320,7 @@ def smooth_ece(
     calibrated predictions.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        labels, probs, **options: As in `ece`.
 
     Returns:
         Error in [0, 1].

@@ -70,8 +70,7 @@ def classwise_ece(
     called SCE; over bins of equal mass ACE, and with a threshold TACE.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
+        labels, probs: As in `ece`.
         num_bins: Number of bins of each class, at least 1.
         edges: `"width"`: bins of equal width; p_k = 0 lies in no bin (lo,
             hi]. `"mass"`: of equal mass, as `adaptive_ece`. `"rank"`: the
@@ -84,7 +83,7 @@ def classwise_ece(
             the last. Only for `edges="width"`.
         classes: `"all"`, or `"to_largest_label"`: K is the largest id in
             `labels` plus one, as in released code.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        **options: As in `ece`.
 
     Returns:
         Error in [0, 1]; at most 2 / K, for the p_k of a sample sum to 1.
@@ -249,15 +248,14 @@ def canonical_calibration_error(
     error says little.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
+        labels, probs: As in `ece`.
         edges: `"width"`: predictions share a bin if each p_k falls in the
             same of `num_bins` intervals of equal width. `"median"`: bins are
             cut at the median of the p_k that varies most, as long as both
-            parts keep `min_bin_size` predictions.
+            parts keep `min_bin_size` predictions, whatever their weights.
         num_bins: Number of intervals of each p_k, for `edges="width"`.
         min_bin_size: Smallest bin of `edges="median"`.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        **options: As in `ece`.
 
     Returns:
         Error in [0, 1].
@@ -300,6 +298,10 @@ def _median_bins(p: np.ndarray, min_size: int) -> np.ndarray:
     waiting, count = [np.arange(len(p))], 0
     while waiting:
         rows = waiting.pop()
+        index[rows] = count
+        count += 1
+        if len(rows) < 2 * min_size:
+            continue
         # Cut at the median of the column that varies most.
         column = p[rows, np.argmax(p[rows].var(axis=0))]
         below = column < np.median(column)
@@ -307,7 +309,4 @@ def _median_bins(p: np.ndarray, min_size: int) -> np.ndarray:
             below = column <= np.median(column)
         if min(below.sum(), np.sum(~below)) >= min_size:
             waiting += [rows[below], rows[~below]]
-        else:
-            index[rows] = count
-            count += 1
     return index

@@ -32,9 +32,7 @@ def mean_confidence(
     Less the accuracy, it is the gap of all predictions in one bin.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        labels, probs, **options: As in `ece`.
 
     Returns:
         Confidence in [0, 1].
@@ -62,9 +60,7 @@ def overconfidence(
     The overconfidence error of bins is `overconfidence_error`.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        labels, probs, **options: As in `ece`.
 
     Returns:
         Confidence in [0, 1]; 0 when no prediction is wrong.
@@ -89,9 +85,7 @@ def underconfidence(
     """Mean of 1 - confidence of the right predictions, in float64.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        labels, probs, **options: As in `ece`.
 
     Returns:
         Mean in [0, 1]; 0 when no prediction is right.
@@ -124,11 +118,7 @@ def overconfidence_error(
     bins that promise too much count, sure ones more.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
-        num_bins: Number of bins, at least 1.
-        closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        labels, probs, num_bins, closed, **options: As in `ece`.
 
     Returns:
         Error in [0, 1].
@@ -160,11 +150,10 @@ def objectness_deviation(
     covers.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
+        labels, probs: As in `ece`.
         objectness: That share, in [0, 1], of the shape of the class ids;
             anything where the class is ignored.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        **options: As in `ece`.
 
     Returns:
         Deviation in [0, 1].

@@ -33,10 +33,7 @@ def failure_auroc(
     AUGRC = (1 - AUROC) a (1 - a) + (1 - a)^2 / 2.
 
     Args:
-        labels: As in `aurc`, shape `(n, ...)`.
-        probs: As in `aurc`, shape `(n, ..., num_classes)`.
-        score: As in `aurc`.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        labels, probs, score, **options: As in `aurc`.
 
     Returns:
         AUROC in [0, 1]; 0.5, no information, where all predictions are right
@@ -72,11 +69,9 @@ def failure_fpr95(
     predictions. Tied samples are accepted together.
 
     Args:
-        labels: As in `aurc`, shape `(n, ...)`.
-        probs: As in `aurc`, shape `(n, ..., num_classes)`.
+        labels, probs: As in `aurc`.
         tpr: Share of the right predictions to accept, in (0, 1].
-        score: As in `aurc`.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        score, **options: As in `aurc`.
 
     Returns:
         Share in [0, 1]; 0 where all predictions are right or all are wrong.
@@ -111,12 +106,10 @@ def failure_average_precision(
     random score gives the share of the positive ones.
 
     Args:
-        labels: As in `aurc`, shape `(n, ...)`.
-        probs: As in `aurc`, shape `(n, ..., num_classes)`.
+        labels, probs: As in `aurc`.
         positive: `"error"`: wrong predictions are to be found, least sure
             first; `"success"`: right ones, surest first.
-        score: As in `aurc`.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        score, **options: As in `aurc`.
 
     Returns:
         Average precision in [0, 1]; 0 if nothing is positive.

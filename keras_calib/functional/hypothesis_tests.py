@@ -86,8 +86,7 @@ def calibration_test(
     underconfidence best, and hardly any gaps of changing sign.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
+        labels, probs: As in `ece`.
         statistic: `"ece"`, `"chi2"` or `"spiegelhalter"`.
         num_bins: Number of bins, at least 1.
         num_samples: Number of draws for `"ece"`, at least 1.

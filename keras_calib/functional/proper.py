@@ -38,11 +38,10 @@ def nll(
     NLL = mean_n -log p_y; for soft labels the cross entropy.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
+        labels, probs: As in `ece`.
         clip: Lower bound on probabilities, in (0, 1]; published tables clip
             at 1e-15 or 1e-12. None clips at 1e-37.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        **options: As in `ece`.
 
     Returns:
         NLL in nats, >= 0.
@@ -76,9 +75,7 @@ def brier_score(
     mean_n sum_k (p_k - y_k)^2, summed over all classes.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        labels, probs, **options: As in `ece`.
 
     Returns:
         Score in [0, 2]; 0 is best.
@@ -122,12 +119,10 @@ def calibration_decomposition(
     binned forecasts, not of the confidences themselves.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
-        num_bins: Number of bins, at least 1.
+        labels, probs, num_bins: As in `ece`.
         score: `"brier"`, the squared error, or `"nll"`, the log score.
         closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        **options: As in `ece`.
 
     Returns:
         `(calibration, refinement)`, both >= 0: of `"brier"`

@@ -72,7 +72,7 @@ def aurc(
             coverage 0; `"geifman"`, the mean with denominators k + 1 for
             k < N; `"achievable"`, the area below the convex hull. Weights
             that are not whole need `"mean"`, `"merged"` or `"achievable"`.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        **options: As in `ece`.
 
     Returns:
         AURC in [0, 1]; papers print it times 1000.
@@ -108,14 +108,10 @@ def eaurc(
     """Excess AURC: AURC less that of a ranking with every error last.
 
     Args:
-        labels: As in `aurc`, shape `(n, ...)`.
-        probs: As in `aurc`, shape `(n, ..., num_classes)`.
-        score: As in `aurc`.
-        ties: `"average"` or `"order"`, as in `aurc`.
-        convention: As in `aurc`.
+        labels, probs, score, ties, convention: As in `aurc`.
         optimum: `"finite"`: the optimum of as many samples, by the same
             convention; `"analytic"`: the limit r + (1 - r) log(1 - r).
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        **options: As in `ece`.
 
     Returns:
         E-AURC in [0, 1]; with the analytic optimum it can be below 0.
@@ -151,12 +147,7 @@ def normalized_aurc(
     comparable between models of different error rates.
 
     Args:
-        labels: As in `aurc`, shape `(n, ...)`.
-        probs: As in `aurc`, shape `(n, ..., num_classes)`.
-        score: As in `aurc`.
-        ties: `"average"` or `"order"`, as in `aurc`.
-        convention: As in `aurc`, of both areas.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        labels, probs, score, ties, convention, **options: As in `aurc`.
 
     Returns:
         0 for a perfect ranking, 1 for a random one (by `"mean"`), above 1
@@ -204,14 +195,11 @@ def augrc(
     and wrong; a random ranking gives half the error rate.
 
     Args:
-        labels: As in `aurc`, shape `(n, ...)`.
-        probs: As in `aurc`, shape `(n, ..., num_classes)`.
-        score: As in `aurc`.
-        ties: `"average"` or `"order"`, as in `aurc`.
+        labels, probs, score, ties: As in `aurc`.
         convention: `"origin"`: the area from coverage 0; `"trapezoid"`: the
             trapezoid rule from coverage 1/N, over 1 - 1/N, for whole
             weights.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        **options: As in `ece`.
 
     Returns:
         AUGRC in [0, 0.5].
@@ -235,10 +223,7 @@ def eaugrc(
     """Excess AUGRC: AUGRC less r^2 / 2, its optimum at the error rate r.
 
     Args:
-        labels: As in `aurc`, shape `(n, ...)`.
-        probs: As in `aurc`, shape `(n, ..., num_classes)`.
-        score: As in `aurc`.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        labels, probs, score, **options: As in `aurc`.
 
     Returns:
         (1 - AUROC) r (1 - r), in [0, 0.25], AUROC as in `failure_auroc`.
@@ -265,13 +250,12 @@ def coverage_at_risk(
     """The largest coverage at which the risk is at most `risk`.
 
     Args:
-        labels: As in `aurc`, shape `(n, ...)`.
-        probs: As in `aurc`, shape `(n, ..., num_classes)`.
+        labels, probs: As in `aurc`.
         risk: Allowed share of errors among the accepted, in [0, 1].
         score: As in `aurc`.
         ties: `"average"`: only thresholds that can be set count, tied
             samples are accepted together; `"order"`: any prefix counts.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        **options: As in `ece`.
 
     Returns:
         Coverage in [0, 1]; 0 if no threshold is good enough.
@@ -298,12 +282,9 @@ def coverage_at_accuracy(
     """The largest coverage at which the accuracy is at least `accuracy`.
 
     Args:
-        labels: As in `aurc`, shape `(n, ...)`.
-        probs: As in `aurc`, shape `(n, ..., num_classes)`.
+        labels, probs: As in `aurc`.
         accuracy: Share of correct predictions among the accepted, in [0, 1].
-        score: As in `aurc`.
-        ties: As in `coverage_at_risk`.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        score, ties, **options: As in `coverage_at_risk`.
 
     Returns:
         Coverage in [0, 1]; 0 if no threshold is good enough.
@@ -331,14 +312,13 @@ def risk_at_coverage(
     """The risk at the smallest coverage of at least `coverage`.
 
     Args:
-        labels: As in `aurc`, shape `(n, ...)`.
-        probs: As in `aurc`, shape `(n, ..., num_classes)`.
+        labels, probs: As in `aurc`.
         coverage: Share of the samples to accept, in (0, 1]. The weight is
             rounded up to whole samples.
         score: As in `aurc`.
         ties: `"average"`: samples tied at the threshold count in
             proportion; `"order"`: tied samples stay in the order given.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        **options: As in `ece`.
 
     Returns:
         Share of errors among the accepted, in [0, 1].
@@ -363,10 +343,7 @@ def risk_coverage_curve(
     """The risk-coverage curve at every threshold that can be set.
 
     Args:
-        labels: As in `aurc`, shape `(n, ...)`.
-        probs: As in `aurc`, shape `(n, ..., num_classes)`.
-        score: As in `aurc`.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        labels, probs, score, **options: As in `aurc`.
 
     Returns:
         RiskCoverageCurve of arrays `(num_thresholds,)`, coverage ascending.

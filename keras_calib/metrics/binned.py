@@ -112,10 +112,7 @@ class MCE(BinnedMetric):
     `interval()`.
 
     Args:
-        num_bins: Number of bins, at least 1. Defaults to `15`.
-        closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
-        name: Name of the metric.
-        **kwargs: As in `ECE`.
+        num_bins, closed, name, **kwargs: As in `ECE`.
 
     Example:
 
@@ -140,10 +137,7 @@ class RMSCE(BinnedMetric):
     [0, 1].
 
     Args:
-        num_bins: Number of bins, at least 1. Defaults to `15`.
-        closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
-        name: Name of the metric.
-        **kwargs: As in `ECE`.
+        num_bins, closed, name, **kwargs: As in `ECE`.
 
     Example:
 
@@ -172,10 +166,7 @@ class DebiasedCalibrationError(BinnedMetric):
     gaps. For a calibrated network it is 0 about as often as not.
 
     Args:
-        num_bins: Number of bins, at least 1. Defaults to `15`.
-        closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
-        name: Name of the metric.
-        **kwargs: As in `ECE`.
+        num_bins, closed, name, **kwargs: As in `ECE`.
 
     Example:
 
@@ -202,10 +193,7 @@ class AverageCalibrationError(BinnedMetric):
     class, here `ClasswiseECE(edges="mass")`.
 
     Args:
-        num_bins: Number of bins, at least 1. Defaults to `15`.
-        closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
-        name: Name of the metric.
-        **kwargs: As in `ECE`.
+        num_bins, closed, name, **kwargs: As in `ECE`.
 
     Example:
 
@@ -231,10 +219,7 @@ class OverconfidenceError(BinnedMetric):
     [0, 1].
 
     Args:
-        num_bins: Number of bins, at least 1. Defaults to `15`.
-        closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
-        name: Name of the metric.
-        **kwargs: As in `ECE`.
+        num_bins, closed, name, **kwargs: As in `ECE`.
 
     Example:
 

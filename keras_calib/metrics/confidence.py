@@ -73,8 +73,7 @@ class MeanConfidence(MeanMetric):
     """Mean probability of the predicted class, streaming and exact.
 
     Args:
-        name: Name of the metric.
-        **kwargs: As in `Accuracy`.
+        name, **kwargs: As in `Accuracy`.
 
     Example:
 
@@ -103,8 +102,7 @@ class Overconfidence(MeanMetric):
     cannot count.
 
     Args:
-        name: Name of the metric.
-        **kwargs: As in `Accuracy`.
+        name, **kwargs: As in `Accuracy`.
 
     Example:
 
@@ -133,8 +131,7 @@ class Underconfidence(MeanMetric):
     cannot count.
 
     Args:
-        name: Name of the metric.
-        **kwargs: As in `Accuracy`.
+        name, **kwargs: As in `Accuracy`.
 
     Example:
 

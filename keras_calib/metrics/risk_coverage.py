@@ -73,8 +73,7 @@ class EAURC(HistogramMetric):
     sample.
 
     Args:
-        name: Name of the metric.
-        **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
+        score, score_range, resolution, name, **kwargs: As in `AURC`.
 
     Example:
 
@@ -103,8 +102,7 @@ class NormalizedAURC(HistogramMetric):
     right prediction.
 
     Args:
-        name: Name of the metric.
-        **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
+        score, score_range, resolution, name, **kwargs: As in `AURC`.
 
     Example:
 
@@ -131,8 +129,7 @@ class AUGRC(HistogramMetric):
     and wrong, in [0, 0.5]; a random ranking gives half the error rate.
 
     Args:
-        name: Name of the metric.
-        **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
+        score, score_range, resolution, name, **kwargs: As in `AURC`.
 
     Example:
 
@@ -157,8 +154,7 @@ class FailureAUROC(HistogramMetric):
     ties counting half. 0.5 without any error or any right prediction.
 
     Args:
-        name: Name of the metric.
-        **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
+        score, score_range, resolution, name, **kwargs: As in `AURC`.
 
     Example:
 
@@ -185,8 +181,7 @@ class FailureFPR95(HistogramMetric):
     end of the exact one. 0 without any error or any right prediction.
 
     Args:
-        name: Name of the metric.
-        **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
+        score, score_range, resolution, name, **kwargs: As in `AURC`.
 
     Example:
 
@@ -214,8 +209,8 @@ class CoverageAtRisk(HistogramMetric):
 
     Args:
         risk: Allowed share of errors among the accepted, in [0, 1].
-        name: Name of the metric.
-        **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
+        **kwargs: `score`, `score_range`, `resolution`, `name` and others, as
+            in `AURC`.
 
     Example:
 
@@ -246,8 +241,8 @@ class CoverageAtAccuracy(HistogramMetric):
 
     Args:
         accuracy: Wanted share of right ones among the accepted, in [0, 1].
-        name: Name of the metric.
-        **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
+        **kwargs: `score`, `score_range`, `resolution`, `name` and others, as
+            in `AURC`.
 
     Example:
 
@@ -278,8 +273,8 @@ class RiskAtCoverage(HistogramMetric):
 
     Args:
         coverage: Share of the samples to accept, in (0, 1].
-        name: Name of the metric.
-        **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
+        **kwargs: `score`, `score_range`, `resolution`, `name` and others, as
+            in `AURC`.
 
     Example:
 
