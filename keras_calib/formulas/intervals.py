@@ -62,15 +62,12 @@ def clopper_pearson(
             successes=successes,
             trials=trials,
         )
-    failures = trials - successes
     tail = (1.0 - level) / 2.0
     # beta.ppf is NaN where a parameter is 0: there the end is 0 or 1.
-    lower = beta.ppf(tail, np.maximum(successes, 1e-300), failures + 1.0)
-    upper = beta.ppf(1 - tail, successes + 1.0, np.maximum(failures, 1e-300))
-    return (
-        np.where(successes > 0, lower, 0.0),
-        np.where(failures > 0, upper, 1.0),
-    )
+    more = trials - successes + 1.0
+    lower = beta.ppf(tail, np.maximum(successes, 1e-300), more)
+    upper = binomial_upper_bound(successes, trials, level=1 - tail)
+    return np.where(successes > 0, lower, 0.0), upper
 
 
 def binomial_upper_bound(

@@ -2,9 +2,10 @@
 
 Whole data sets give one group per distinct score (NumPy, float64), streaming
 metrics the cells of a histogram (tensors, float32). A value is its mean over
-all orders of the samples inside groups; `bounds` are those of the best and
-the worst order. With counts of repeats as weights AURC is the mean over the
-prefixes k = 1 .. N; else weights are mass, and it is the integral.
+all orders of the samples inside groups, or, with `order`, that of the
+`"best"` or the `"worst"` one. With counts of repeats as weights AURC is the
+mean over the prefixes k = 1 .. N; else weights are mass, and it is the
+integral.
 
 Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
 """
@@ -21,15 +22,10 @@ from keras_calib.numerics.arrays import safe_divide
 __all__ = [
     "RankedGroups",
     "RiskCoverageCurve",
-    "augrc_bounds_of_groups",
     "augrc_of_groups",
-    "aurc_bounds_of_groups",
     "aurc_of_groups",
-    "eaurc_bounds_of_groups",
     "eaurc_of_groups",
-    "failure_auroc_bounds_of_groups",
     "failure_auroc_of_groups",
-    "normalized_aurc_bounds_of_groups",
     "normalized_aurc_of_groups",
     "optimal_aurc",
 ]
@@ -59,9 +55,12 @@ class RankedGroups(NamedTuple):
     frequency_weights: Any = True
 
 
-def aurc_of_groups(groups: RankedGroups) -> Any:
-    """AURC, the mean over all orders inside groups; 0 when empty."""
+def aurc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
+    """AURC; 0 when empty."""
     xp = array_namespace(groups.mass)
+    if order:
+        total = _total_in_order(groups, order)
+        return safe_divide(total, xp.sum(groups.mass))
     m, q, n, a, _, frequency_weights = groups
     step = xp.where(frequency_weights, 1.0, 0.0)
     step = step if xp is np else xp.cast(step, m.dtype)
@@ -92,68 +91,32 @@ def aurc_of_groups(groups: RankedGroups) -> Any:
     return safe_divide(xp.sum(terms - correction), xp.sum(m))
 
 
-def aurc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
-    """AURC if each group is ordered best, and worst."""
-    total = array_namespace(groups.mass).sum(groups.mass)
-    best, worst = _extreme_orders(groups)
-    return safe_divide(best, total), safe_divide(worst, total)
-
-
 def optimal_aurc(groups: RankedGroups) -> Any:
     """AURC if every wrong prediction ranked last."""
-    return aurc_bounds_of_groups(_as_one(groups))[0]
+    return aurc_of_groups(_as_one(groups), "best")
 
 
-def eaurc_of_groups(groups: RankedGroups) -> Any:
+def eaurc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
     """AURC less its optimum, >= 0."""
-    return _excess(aurc_of_groups(groups), groups)
+    excess = aurc_of_groups(groups, order) - optimal_aurc(groups)
+    return array_namespace(excess).maximum(excess, 0.0)
 
 
-def eaurc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
-    """E-AURC if each group is ordered best, and worst."""
-    best, worst = aurc_bounds_of_groups(groups)
-    return _excess(best, groups), _excess(worst, groups)
-
-
-def normalized_aurc_of_groups(groups: RankedGroups) -> Any:
+def normalized_aurc_of_groups(
+    groups: RankedGroups, order: str | None = None
+) -> Any:
     """(AURC - optimum) / (error - optimum); 0 if all are right or wrong."""
-    return safe_divide(eaurc_of_groups(groups), _excess_of_random(groups))
+    # Error rate less the optimal AURC, as a product.
+    xp = array_namespace(groups.mass)
+    one = _as_one(groups)
+    good = xp.maximum(one.mass - one.wrong, 0.0)
+    scale = good * _difference(good, one.wrong, groups.frequency_weights)
+    scale = xp.sum(safe_divide(scale, one.mass))
+    return safe_divide(eaurc_of_groups(groups, order), scale)
 
 
-def normalized_aurc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
-    """Normalised AURC if groups are ordered best, and worst."""
-    best, worst = eaurc_bounds_of_groups(groups)
-    scale = _excess_of_random(groups)
-    return safe_divide(best, scale), safe_divide(worst, scale)
-
-
-def augrc_of_groups(groups: RankedGroups) -> Any:
+def augrc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
     """AUGRC: the area under wrong accepted mass over coverage."""
-    return _augrc(groups, groups.slope)
-
-
-def augrc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
-    """AUGRC if each group is ordered best, and worst."""
-    half = array_namespace(groups.mass).full_like(groups.slope, 0.5)
-    return _augrc(groups, half), _augrc(groups, -half)
-
-
-def failure_auroc_of_groups(groups: RankedGroups) -> Any:
-    """P(a correct prediction scores above a wrong one), ties half.
-
-    0.5, no information, where all are correct, all are wrong, or none is.
-    """
-    return _auroc(groups, groups.slope)
-
-
-def failure_auroc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
-    """AUROC if each group is ordered worst, and best."""
-    half = array_namespace(groups.mass).full_like(groups.slope, 0.5)
-    return _auroc(groups, -half), _auroc(groups, half)
-
-
-def _augrc(groups: RankedGroups, slope: Any) -> Any:
-    """AUGRC where P(correct above wrong) in a group is 1/2 + `slope`."""
     xp = array_namespace(groups.mass)
     m, q, a = groups.mass, groups.wrong, groups.wrong_before
     # By shares: float32 overflows at squares of masses.
@@ -161,21 +124,35 @@ def _augrc(groups: RankedGroups, slope: Any) -> Any:
     m, q, a = (safe_divide(v, total) for v in (m, q, a))
     # Positive terms only, also where the slope is 1/2.
     good = xp.maximum(m - q, 0.0)
-    return xp.sum(m * a + 0.5 * q * q + good * q * (0.5 - slope))
+    return xp.sum(
+        m * a + 0.5 * q * q + good * q * (0.5 - _slope(groups, order))
+    )
 
 
-def _auroc(groups: RankedGroups, slope: Any) -> Any:
-    """AUROC where P(correct above wrong) in a group is 1/2 + `slope`."""
+def failure_auroc_of_groups(
+    groups: RankedGroups, order: str | None = None
+) -> Any:
+    """P(a correct prediction scores above a wrong one), ties half.
+
+    0.5, no information, where all are correct, all are wrong, or none is.
+    """
     xp = array_namespace(groups.mass)
     q, a = groups.wrong, groups.wrong_before
     good = xp.maximum(groups.mass - q, 0.0)
     # Pairs in the wrong order: no difference of long sums.
     num_wrong, num_good = xp.sum(q), xp.sum(good)
     share = safe_divide(good, num_good)
-    above = safe_divide(a + q * (0.5 - slope), num_wrong)
+    above = safe_divide(a + q * (0.5 - _slope(groups, order)), num_wrong)
     auroc = 1.0 - xp.sum(share * above)
     both = xp.logical_and(num_wrong > 0, num_good > 0)
     return xp.where(both, auroc, xp.full_like(auroc, 0.5))
+
+
+def _slope(groups: RankedGroups, order: str | None) -> Any:
+    """P(correct above wrong) in a group, less 1/2."""
+    if order is None:
+        return groups.slope
+    return 0.5 if order == "best" else -0.5
 
 
 def _as_one(groups: RankedGroups) -> RankedGroups:
@@ -186,19 +163,6 @@ def _as_one(groups: RankedGroups) -> RankedGroups:
     return RankedGroups(
         zero + total, zero + wrong, zero, zero, zero, groups.frequency_weights
     )
-
-
-def _excess(aurc: Any, groups: RankedGroups) -> Any:
-    return array_namespace(aurc).maximum(aurc - optimal_aurc(groups), 0.0)
-
-
-def _excess_of_random(groups: RankedGroups) -> Any:
-    """Error rate less the optimal AURC, as a product."""
-    xp = array_namespace(groups.mass)
-    one = _as_one(groups)
-    good = xp.maximum(one.mass - one.wrong, 0.0)
-    excess = good * _difference(good, one.wrong, groups.frequency_weights)
-    return xp.sum(safe_divide(excess, one.mass))
 
 
 def _phi(x: Any) -> Any:
@@ -260,16 +224,16 @@ def _difference(n: Any, m: Any, frequency_weights: Any) -> Any:
     )
 
 
-def _extreme_orders(groups: RankedGroups) -> tuple[Any, Any]:
-    """Sums over groups with errors last, and first, inside each."""
+def _total_in_order(groups: RankedGroups, order: str) -> Any:
+    """N times AURC with errors last, or first, in each group."""
     xp = array_namespace(groups.mass)
-    m, q, n, a, _, frequency_weights = groups
+    m, q, n, a, _, counts = groups
     good = xp.maximum(m - q, 0.0)
-    best = a * _difference(n, good, frequency_weights) + q
-    best = best + (a - n - good) * _difference(n + good, q, frequency_weights)
-    worst = q + (a - n) * _difference(n, q, frequency_weights)
-    worst = worst + (a + q) * _difference(n + q, good, frequency_weights)
-    return xp.sum(best), xp.sum(worst)
+    if order == "best":
+        total = a * _difference(n, good, counts) + q
+        return xp.sum(total + (a - n - good) * _difference(n + good, q, counts))
+    total = q + (a - n) * _difference(n, q, counts)
+    return xp.sum(total + (a + q) * _difference(n + q, good, counts))
 
 
 class RiskCoverageCurve(NamedTuple):

@@ -278,7 +278,7 @@ def adaptive_ece(
         ties: `"average"`: samples of one confidence count as their mean, so
             that the order of the samples does not matter; `"order"`: as
             sorted stably. Only for `edges="mass"`.
-        **options: As in `ece`.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
         Error in [0, 1].

@@ -83,7 +83,7 @@ def classwise_ece(
             the last. Only for `edges="width"`.
         classes: `"all"`, or `"to_largest_label"`: K is the largest id in
             `labels` plus one, as in released code.
-        **options: As in `ece`.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
         Error in [0, 1]; at most 2 / K, for the p_k of a sample sum to 1.
@@ -255,7 +255,7 @@ def canonical_calibration_error(
             parts keep `min_bin_size` predictions, whatever their weights.
         num_bins: Number of intervals of each p_k, for `edges="width"`.
         min_bin_size: Smallest bin of `edges="median"`.
-        **options: As in `ece`.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
         Error in [0, 1].

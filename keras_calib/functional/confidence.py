@@ -153,7 +153,7 @@ def objectness_deviation(
         labels, probs: As in `ece`.
         objectness: That share, in [0, 1], of the shape of the class ids;
             anything where the class is ignored.
-        **options: As in `ece`.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
         Deviation in [0, 1].

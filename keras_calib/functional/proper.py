@@ -41,7 +41,7 @@ def nll(
         labels, probs: As in `ece`.
         clip: Lower bound on probabilities, in (0, 1]; published tables clip
             at 1e-15 or 1e-12. None clips at 1e-37.
-        **options: As in `ece`.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
         NLL in nats, >= 0.
@@ -122,7 +122,7 @@ def calibration_decomposition(
         labels, probs, num_bins: As in `ece`.
         score: `"brier"`, the squared error, or `"nll"`, the log score.
         closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
-        **options: As in `ece`.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
         `(calibration, refinement)`, both >= 0: of `"brier"`

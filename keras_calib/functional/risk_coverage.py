@@ -72,7 +72,7 @@ def aurc(
             coverage 0; `"geifman"`, the mean with denominators k + 1 for
             k < N; `"achievable"`, the area below the convex hull. Weights
             that are not whole need `"mean"`, `"merged"` or `"achievable"`.
-        **options: As in `ece`.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
         AURC in [0, 1]; papers print it times 1000.
@@ -111,7 +111,7 @@ def eaurc(
         labels, probs, score, ties, convention: As in `aurc`.
         optimum: `"finite"`: the optimum of as many samples, by the same
             convention; `"analytic"`: the limit r + (1 - r) log(1 - r).
-        **options: As in `ece`.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
         E-AURC in [0, 1]; with the analytic optimum it can be below 0.
@@ -199,7 +199,7 @@ def augrc(
         convention: `"origin"`: the area from coverage 0; `"trapezoid"`: the
             trapezoid rule from coverage 1/N, over 1 - 1/N, for whole
             weights.
-        **options: As in `ece`.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
         AUGRC in [0, 0.5].
@@ -255,7 +255,7 @@ def coverage_at_risk(
         score: As in `aurc`.
         ties: `"average"`: only thresholds that can be set count, tied
             samples are accepted together; `"order"`: any prefix counts.
-        **options: As in `ece`.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
         Coverage in [0, 1]; 0 if no threshold is good enough.
@@ -318,7 +318,7 @@ def risk_at_coverage(
         score: As in `aurc`.
         ties: `"average"`: samples tied at the threshold count in
             proportion; `"order"`: tied samples stay in the order given.
-        **options: As in `ece`.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
         Share of errors among the accepted, in [0, 1].

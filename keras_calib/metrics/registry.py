@@ -67,7 +67,6 @@ class Rank(Quantity):
     """A formula of ranked groups, at an operating point if it has one."""
 
     of_groups: Callable[..., Any]
-    bounds_of_groups: Callable[..., tuple[Any, Any]]
     point: Callable[[Any], tuple[float, ...]] = lambda metric: ()
     # Whether it compares right predictions with wrong ones.
     needs_both: bool = False
@@ -77,7 +76,10 @@ class Rank(Quantity):
 
     def bounds(self, readings, metric):
         groups, point = readings.groups, self.point(metric)
-        low, high = map(float, self.bounds_of_groups(groups, *point))
+        low, high = sorted(
+            float(self.of_groups(groups, *point, order=order))
+            for order in ("best", "worst")
+        )
         if self.of_groups is areas.failure_auroc_of_groups:
             # A difference from 1, rounded as that.
             return max(0.0, low - _ROUNDING), min(1.0, high + _ROUNDING)
@@ -295,40 +297,26 @@ QUANTITIES = {
         lambda sums, _: binned_errors.overconfidence_error(sums)
     ),
     "aece": _EqualMass(),
-    "aurc": Rank(areas.aurc_of_groups, areas.aurc_bounds_of_groups),
-    "eaurc": Rank(areas.eaurc_of_groups, areas.eaurc_bounds_of_groups),
-    "naurc": Rank(
-        areas.normalized_aurc_of_groups,
-        areas.normalized_aurc_bounds_of_groups,
-    ),
-    "augrc": Rank(areas.augrc_of_groups, areas.augrc_bounds_of_groups),
+    "aurc": Rank(areas.aurc_of_groups),
+    "eaurc": Rank(areas.eaurc_of_groups),
+    "naurc": Rank(areas.normalized_aurc_of_groups),
+    "augrc": Rank(areas.augrc_of_groups),
     "failure_auroc": Rank(
-        areas.failure_auroc_of_groups,
-        areas.failure_auroc_bounds_of_groups,
-        needs_both=True,
-        mode="max",
+        areas.failure_auroc_of_groups, needs_both=True, mode="max"
     ),
-    "failure_fpr95": Rank(
-        points.failure_fpr95_of_groups,
-        points.failure_fpr95_bounds_of_groups,
-        needs_both=True,
-    ),
+    "failure_fpr95": Rank(points.failure_fpr95_of_groups, needs_both=True),
     "coverage_at_risk": Rank(
         points.coverage_at_risk_of_groups,
-        points.coverage_at_risk_bounds_of_groups,
         lambda metric: (metric.risk,),
         mode="max",
     ),
     "coverage_at_accuracy": Rank(
         points.coverage_at_risk_of_groups,
-        points.coverage_at_risk_bounds_of_groups,
         lambda metric: (1.0 - metric.accuracy,),
         mode="max",
     ),
     "risk_at_coverage": Rank(
-        points.risk_at_coverage_of_groups,
-        points.risk_at_coverage_bounds_of_groups,
-        lambda metric: (metric.coverage,),
+        points.risk_at_coverage_of_groups, lambda metric: (metric.coverage,)
     ),
     "smooth_ece": _Smooth(),
 }

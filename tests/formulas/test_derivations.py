@@ -85,8 +85,8 @@ def test_terms_of_groups_are_those_of_the_page():
     close = functools.partial(pytest.approx, rel=1e-9)
     assert areas.aurc_of_groups(ranked) == close(mean / total)
     assert areas.aurc_of_groups(ranked) == close(shifted / total)
-    bounds = areas.aurc_bounds_of_groups(ranked)
-    assert bounds == close((best / total, worst / total))
+    assert areas.aurc_of_groups(ranked, "best") == close(best / total)
+    assert areas.aurc_of_groups(ranked, "worst") == close(worst / total)
     excess = mean / total - optimum
     assert areas.eaurc_of_groups(ranked) == close(excess)
     share = excess / (right * harmonic(right, total) / total)

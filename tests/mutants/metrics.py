@@ -59,8 +59,8 @@ MUTANTS = {
     ),
     "bounds_swapped": Mutant(
         "formulas/risk_coverage.py",
-        "    return _augrc(groups, half), _augrc(groups, -half)\n",
-        "    return _augrc(groups, -half), _augrc(groups, half)\n",
+        'return 0.5 if order == "best" else -0.5',
+        'return -0.5 if order == "best" else 0.5',
         "formulas/test_risk_coverage.py::"
         "test_bounds_hold_for_every_order_and_are_attained",
     ),
