@@ -4,9 +4,9 @@ from typing import Any
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import betainc
 from scipy.special import ndtr
 from scipy.stats import beta
+from scipy.stats import binom
 from scipy.stats import t
 
 from keras_calib.backend.errors import value_error
@@ -88,11 +88,7 @@ def binomial_p_value(errors: Any, trials: Any, risk: float) -> np.ndarray:
 
     Derivation: docs/derivations.md, 'Intervals and guarantees'.
     """
-    errors = np.asarray(errors, "float64")
-    correct = np.asarray(trials, "float64") - errors
-    # The incomplete beta function has no value where nothing is correct.
-    value = betainc(np.maximum(correct, 1.0), errors + 1.0, 1.0 - risk)
-    return np.where(correct > 0, value, 1.0)
+    return binom.cdf(errors, trials, risk)
 
 
 def poisson_binomial_tails(
