@@ -186,9 +186,8 @@ def average_calibration_error(
     """Mean of |confidence - accuracy| over bins that are not empty, in float64.
 
     Each bin counts alike, however few its samples. "ACE" also names two
-    other quantities: the error of the predicted class over bins of equal
-    mass (`adaptive_ece`), and that of every class over bins of equal mass
-    (`classwise_ece` with `edges="mass"`).
+    errors over bins of equal mass: of the predicted class (`adaptive_ece`),
+    and of every class (`classwise_ece` with `edges="mass"`).
 
     Args:
         labels, probs, num_bins, closed, **options: As in `ece`.
@@ -202,9 +201,9 @@ def average_calibration_error(
     0.4
 
     Reference:
-        Neumann et al., Relaxed Softmax: Efficient Confidence
-        Auto-Calibration for Safe Pedestrian Detection, NeurIPS Workshop on
-        Machine Learning for Intelligent Transportation Systems, 2018.
+        Neumann et al., Relaxed Softmax: Efficient Confidence Auto-Calibration
+        for Safe Pedestrian Detection, NeurIPS workshop 2018,
+        https://openreview.net/forum?id=S1lG7aTnqQ
     """
     sums = equal_width_bins(labels, probs, num_bins, closed, **options)
     return float(binned_errors.average_error(sums))
@@ -265,8 +264,8 @@ def adaptive_ece(
 ) -> float:
     """Calibration error over bins of equal mass, in float64.
 
-    Samples are sorted by confidence and cut into `num_bins` chunks of (as
-    nearly as whole samples allow) equal weight; then as in `ece`.
+    As `ece`, with the samples sorted by confidence and cut into bins of equal
+    weight, as nearly as whole samples allow.
 
     Args:
         labels, probs, num_bins: As in `ece`.
@@ -275,9 +274,8 @@ def adaptive_ece(
             They are interpolated from the sorted confidences with (lo, hi]
             membership. That leaves out the smallest confidence and collapses
             where confidences tie.
-        ties: `"average"`: samples of one confidence count as their mean, so
-            that the order of the samples does not matter; `"order"`: as
-            sorted stably. Only for `edges="mass"`.
+        ties: For `edges="mass"`. `"average"`: samples of one confidence
+            count as their mean; `"order"`: as sorted stably.
         **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
@@ -335,9 +333,9 @@ def smooth_ece(
         Kernel Smoothing, ICLR 2024, https://arxiv.org/abs/2309.12236
 
     Differs:
-        The authors' package steps the width by 2^-10, samples E(s) at 200
-        points, stops below 0.001, and counts confidences of exactly 0 and 1
-        half; this solves E(s) = s to 1e-6 with all of them.
+        The authors' package steps the width by 2^-10 on 200 points, stops
+        below 0.001 and halves confidences of exactly 0 and 1. This solves
+        E(s) = s to 1e-6.
     """
     top = top_label(labels, probs, **options)
     residual = top.confidence.astype("float64") - top.correct

@@ -144,11 +144,7 @@ def classwise_bins(
     num_bins: int = 15,
     **options: Unpack[ArrayOptions],
 ) -> ClasswiseBins:
-    """Sums over the bins (lo, hi] of each class, as `classwise_ece` has them.
-
-    The mean over the classes of sum_b |residual_b| / total is the classwise
-    ECE; arguments are its own.
-    """
+    """Sums over the bins (lo, hi] of each class of `classwise_ece`."""
     check_integer("num_bins", num_bins, 1)
     read = standardize_arrays(labels, probs, **options)
     ids = hard_labels(read.labels)

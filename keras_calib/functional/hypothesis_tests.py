@@ -150,16 +150,12 @@ def compare(
 ) -> Comparison:
     """Difference of a metric between two networks on the same samples.
 
-    A paired bootstrap: every row counts a Poisson(1) number of times, the
-    same for both networks, which removes the noise they share. The interval
-    is difference -+ z times the standard deviation of the replicates.
-
-    Percentiles of the replicates would not do: each replicate of a binned
-    error has more noise, and hence more bias, than the data. Where one
-    network is much better calibrated, the difference itself has such a bias.
-    The interval is then for the difference to expect from test sets of this
-    size. Whole rows of the first axis are resampled: images, not their
-    pixels, which are not independent.
+    A paired bootstrap: every row of the first axis counts a Poisson(1) number
+    of times, the same for both networks, which removes the noise they share.
+    The interval is difference -+ z times the standard deviation of the
+    replicates; their percentiles have the bias of a binned error twice. Where
+    one network is much better calibrated, the difference has such a bias
+    too: the interval is then for what to expect from test sets of this size.
 
     Args:
         labels: As in `ece`, shape `(n, ...)`.

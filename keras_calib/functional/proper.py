@@ -1,7 +1,4 @@
-"""Proper scores of whole data sets: they reward the true probabilities.
-
-The per-sample scores serve the streaming metrics too.
-"""
+"""Proper scores of whole data sets: they reward the true probabilities."""
 
 from typing import Any
 from typing import Unpack
@@ -114,9 +111,9 @@ def calibration_decomposition(
 ) -> Decomposition:
     """Calibration and refinement of a proper score, in float64.
 
-    The score of the mean confidence of the bin as the forecast that the
-    prediction is right. Calibration + refinement is the mean score of these
-    binned forecasts, not of the confidences themselves.
+    The forecast that a prediction is right is the mean confidence of its
+    bin. The two parts add up to the mean score of these binned forecasts,
+    not of the confidences themselves.
 
     Args:
         labels, probs, num_bins: As in `ece`.
@@ -125,10 +122,10 @@ def calibration_decomposition(
         **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
-        `(calibration, refinement)`, both >= 0: of `"brier"`
-        sum_b w_b gap_b^2 and sum_b w_b acc_b (1 - acc_b); of `"nll"`
-        sum_b w_b KL(acc_b || confidence_b) and sum_b w_b H(acc_b), in nats;
-        w_b is the share of the samples in bin b.
+        `(calibration, refinement)`, both >= 0, with w_b the share of the
+        samples in bin b: of `"brier"` sum_b w_b gap_b^2 and
+        sum_b w_b acc_b (1 - acc_b); of `"nll"` in nats
+        sum_b w_b KL(acc_b || confidence_b) and sum_b w_b H(acc_b).
 
     Example:
 

@@ -50,12 +50,11 @@ _LOCK = threading.RLock()
 class StreamingMetric(keras.metrics.Metric):
     """Abstract: one pass over predictions into exact integer sums.
 
-    The state is one int32 array of fixed size that merges by addition. Any
+    The state is one int32 array of fixed size that merges by addition: any
     split, order and merge of the batches gives the same sums, on any number
-    of replicas. Two things are rounded batch by batch: losses and weights
-    that are not whole, to 2^-32 of the largest of their batch, and the rare
-    confidence that the backend's vector code puts across the edge of a bin.
-    A subclass names a summary (what is summed) and computes its value.
+    of replicas. Only losses and weights that are not whole are rounded by
+    batch, to 2^-32 of the largest, and vector code may round a confidence
+    across the edge of a bin. A subclass names a summary, what is summed.
 
     Labels may be class ids `(batch, ...)` or `(batch, ..., 1)`, or one-hot
     or soft labels `(batch, ..., num_classes)`, read as their largest class.

@@ -175,10 +175,9 @@ class CalibrationMetrics(StreamingMetric):
     def modes(self) -> dict[str, str]:
         """The `mode` of callbacks that monitor a value, by its key.
 
-        `"min"` where lower is better, `"max"` where higher is. Keras finds
-        the direction of a metric with one value by itself, of a dict it needs
-        to be told: `EarlyStopping("val_ece", mode=metric.modes["ece"])`.
-        Mean confidence has no direction.
+        Keras cannot look it up for the values of a dict:
+        `EarlyStopping("val_ece", mode=metric.modes["ece"])`. Mean confidence
+        has none.
         """
         modes = {self.prefix + name: mode_of(name) for name in self.include}
         return {name: mode for name, mode in modes.items() if mode}
@@ -196,8 +195,7 @@ class CalibrationMetrics(StreamingMetric):
         Returns:
             `value`, `low`, `high` and `too_few`. 0 lies outside of the
             interval if an exact test of the number of errors says so, and
-            `too_few` is `"errors"` or `"right predictions"` where there are
-            too few of these to say.
+            `too_few` names what there is too little of to say.
         """
         readings = self._read()
         cells = readings.cells
@@ -244,8 +242,8 @@ class CalibrationMetrics(StreamingMetric):
             level: Probability to cover, in (0, 1).
 
         Returns:
-            `(low, high)` by name, as the metric classes give them; without
-            `overconfidence_error` and `smooth_ece`.
+            `(low, high)` by name; without `overconfidence_error` and
+            `smooth_ece`.
         """
         readings = self._read()
         intervals = {
