@@ -55,10 +55,7 @@ def aurc(
     random ranking gives the error rate.
 
     Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`.
-        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
-            second of two classes.
+        labels, probs: As in `ece`.
         score: What ranks: `"msp"` (the probability of the predicted class),
             `"max_logit"`, `"logit_margin"`, `"prob_margin"`,
             `"neg_entropy"`, `"neg_energy"`, `"gini"` (in the precision of

@@ -26,6 +26,7 @@ from keras_calib.metrics.reading import is_empty
 from keras_calib.metrics.reading import read_batch
 from keras_calib.metrics.reading import read_scores
 from keras_calib.metrics.registry import QUANTITIES
+from keras_calib.metrics.registry import lost_order
 from keras_calib.metrics.registry import mode_of
 from keras_calib.metrics.state_dicts import SCHEMA
 from keras_calib.metrics.state_dicts import check_state
@@ -310,7 +311,9 @@ class StreamingMetric(keras.metrics.Metric):
         return nan_if_lost(value, self._seen_flags()[_INVALID], sums)
 
     def _what_is_wrong(self, num_invalid: int, sums: np.ndarray) -> Any:
-        return what_is_wrong(self.name, num_invalid, sums)
+        yield from what_is_wrong(self.name, num_invalid, sums)
+        names = getattr(self, "include", (self._quantity,))
+        yield from lost_order(self, names, self._readings(sums, True))
 
     def _add(
         self,

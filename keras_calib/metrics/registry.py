@@ -5,6 +5,7 @@ The metric class of a quantity and `CalibrationMetrics` both take it from here.
 
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -327,13 +328,21 @@ def mode_of(name: str) -> str | None:
     return QUANTITIES[name].mode if name in QUANTITIES else None
 
 
-def lost_order(name: str, readings: Readings) -> Iterator[str]:
+def lost_order(
+    metric: Any, quantities: Sequence[str], readings: Readings
+) -> Iterator[str]:
     """Warns the users of a ranking of scores beyond its histogram."""
+    histogram = readings.histogram
+    if not any(isinstance(QUANTITIES.get(q), Rank) for q in quantities):
+        return
+    of_logits = metric.options.from_logits and readings.has_all_rows
+    if not (histogram.is_unbounded or of_logits and histogram.score is None):
+        return
     share = float(readings.clipped_share)
     if share > _CLIPPED:
         yield (
-            f"`{name}` has seen scores (log-odds, of a confidence) beyond the "
-            f"+-4,000 that it tells apart, and takes {share:.1%} of all for "
-            "tied: the exact value is within `bounds()`. Use the exact "
+            f"`{metric.name}` has seen scores (log-odds, of a confidence) "
+            f"beyond the +-4,000 that it tells apart, and takes {share:.1%} of "
+            "all for tied: the exact value is within `bounds()`. Use the exact "
             "function, such as `aurc`, or divide the logits"
         )

@@ -13,7 +13,6 @@ from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_share
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.registry import QUANTITIES
-from keras_calib.metrics.registry import lost_order
 from keras_calib.metrics.states.histogram import UNBOUNDED
 from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.numerics.softmax import log_odds_of
@@ -107,13 +106,6 @@ class HistogramMetric(StreamingMetric):
             score = keras.saving.deserialize_keras_object(score)
             config = {**config, "score": score}
         return cls(**config)
-
-    def _what_is_wrong(self, num_invalid, sums):
-        yield from super()._what_is_wrong(num_invalid, sums)
-        readings = self._readings(sums, True)
-        of_logits = self.options.from_logits and readings.has_all_rows
-        if self.summary.is_unbounded or (of_logits and self.score == "msp"):
-            yield from lost_order(self.name, readings)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")

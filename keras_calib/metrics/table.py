@@ -23,8 +23,6 @@ from keras_calib.metrics.mean_gap import mean_gap
 from keras_calib.metrics.proper import brier_of_records
 from keras_calib.metrics.proper import nll_of_records
 from keras_calib.metrics.registry import QUANTITIES
-from keras_calib.metrics.registry import Rank
-from keras_calib.metrics.registry import lost_order
 from keras_calib.metrics.registry import mode_of
 from keras_calib.metrics.states.composite import CompositeSummary
 from keras_calib.metrics.states.histogram import HistogramSummary
@@ -274,15 +272,6 @@ class CalibrationMetrics(StreamingMetric):
             self.prefix + name: QUANTITIES[name].value(readings, self)
             for name in self.include
         }
-
-    def _what_is_wrong(self, num_invalid, sums):
-        yield from super()._what_is_wrong(num_invalid, sums)
-        readings = self._readings(sums, True)
-        of_logits = self.options.from_logits and readings.has_all_rows
-        if of_logits and any(
-            isinstance(QUANTITIES[name], Rank) for name in self.include
-        ):
-            yield from lost_order(self.name, readings)
 
 
 def _warn_of_shared_names(
