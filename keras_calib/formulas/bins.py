@@ -14,12 +14,7 @@ from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import safe_divide
 
-__all__ = [
-    "BinSums",
-    "CLOSED",
-    "bin_index",
-    "bin_sums",
-]
+__all__ = ["BinSums", "CLOSED", "bin_index", "bin_sums"]
 
 CLOSED = ("right", "left")
 

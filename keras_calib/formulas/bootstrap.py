@@ -37,19 +37,12 @@ def poisson_interval(
 
     Derivation: docs/derivations.md, 'Intervals and guarantees'.
 
-    Args:
-        statistic: Of the masses of right and wrong predictions, each
-            `(cells,)`; NaN where it is not defined.
-        right: Mass of the right predictions in each cell, `(cells,)`.
-        wrong: Mass of the wrong ones, `(cells,)`.
-        weight_ratio: Sum of squared weights over sum of weights, > 0; masses
-            then count as effective numbers.
-        num_replicates: Number of replicates of each half, at least 1.
-        level: Probability to cover, in (0, 1).
-        seed: Seed of the replicates.
-        beside: Whether the one more prediction lies before or after a random
-            cell, each being every second one, with empty ones between: ties
-            do not show that all of the population are tied.
+    `statistic` takes masses of right and wrong predictions, each `(cells,)`;
+    NaN where it is not defined. With `weight_ratio`, the sum of squared
+    weights over that of weights, masses count as effective numbers. With
+    `beside` the one more prediction lies before or after a random cell, each
+    being every second one, with empty ones between: ties do not show that
+    all of the population are tied.
 
     Reference:
         Chamandy et al., Estimating Uncertainty for Massive Data Streams,

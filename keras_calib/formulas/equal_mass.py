@@ -31,14 +31,10 @@ def sorted_mass_error(
     weight: np.ndarray | None = None,
     ties: str = "average",
 ) -> float:
-    """Equal-mass calibration error of samples in any order, in float64.
+    """Equal-mass calibration error of samples `(n,)` in any order.
 
-    Args:
-        score: What orders the samples, `(n,)`, n at least 1.
-        residual: Confidence less outcome of each sample, `(n,)`.
-        num_bins: Number of bins.
-        weight: Weights `(n,)`, or None.
-        ties: `"average"` or `"order"`, as in `adaptive_ece`.
+    `residual` is the confidence less the outcome of each; `ties` as in
+    `adaptive_ece`.
     """
     frequency_weights = are_frequency_weights(weight)
     order = np.argsort(score, kind="stable")
@@ -87,19 +83,12 @@ def equal_mass_error(
     frequency_weights: Any,
     edges: str = "mass",
 ) -> Any:
-    """Equal-mass calibration error of groups in ascending order.
+    """Equal-mass calibration error of groups `(..., n)` in ascending order.
 
     Derivation: docs/derivations.md, 'Equal-mass errors from cells'.
 
-    A group cut by an edge is shared in proportion to its mass.
-
-    Args:
-        before: Mass below each group, `(..., n)`.
-        mass: Mass of each group, `(..., n)`.
-        residual: Mass times (mean confidence - accuracy), `(..., n)`.
-        num_bins: Number of bins.
-        frequency_weights: Whether weights are counts.
-        edges: `"mass"` or `"interp"`, see `equal_mass_edges`.
+    A group has its mass, the mass before it, and its residual, mass times
+    (mean confidence - accuracy). One cut by an edge is shared in proportion.
     """
     xp = array_namespace(mass)
     if xp is np and mass.ndim > 1:

@@ -20,19 +20,14 @@ _ROUNDS = {"numpy": 6, "tensor": 4}
 def smooth_error_of_points(
     position: Any, residual: Any, num_cells: int = 2048
 ) -> Any:
-    """smECE of points with residuals (array-agnostic).
+    """smECE of points `(n,)` with residuals (array-agnostic).
 
     The kernel is a Gaussian on the confidence, reflected at 0 and 1. Cosines
     diagonalise it: smoothing on a grid of [0, 1] is a cosine transform, a
     factor per frequency, and a transform back.
 
-    Args:
-        position: Mean confidence of each point, in [0, 1], `(n,)`. A point
-            may stand for many samples that are near each other.
-        residual: Share of the total weight times (confidence - accuracy) of
-            each point, `(n,)`.
-        num_cells: Cells of the grid on [0, 1], a power of two. Widths below
-            about two cells are not resolved.
+    A residual is a share of the total weight times (confidence - accuracy).
+    The grid has a power of two of cells; widths below two are not resolved.
     """
     xp = array_namespace(residual)
     frequency = np.pi * np.arange(num_cells + 1)

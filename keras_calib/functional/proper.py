@@ -15,11 +15,7 @@ from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
 
-__all__ = [
-    "brier_score",
-    "calibration_decomposition",
-    "nll",
-]
+__all__ = ["brier_score", "calibration_decomposition", "nll"]
 
 
 @reads_arrays

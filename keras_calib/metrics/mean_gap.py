@@ -57,13 +57,9 @@ def mean_gap(
 
     Derivation: docs/derivations.md, 'Intervals and guarantees'.
 
-    Args:
-        mass: Weight of the predictions of each group of alike confidence,
-            in ascending confidence, `(groups,)`.
-        wrong: Weight of the wrong ones, `(groups,)`.
-        doubt: Mean of 1 - confidence in each group, in [0, 1], `(groups,)`.
-        weight_ratio: Sum of squared weights over sum of weights, > 0.
-        level: Probability to cover, in (0, 1).
+    Groups of alike confidence, ascending, have their weight, that of the
+    wrong ones, and the mean of 1 - confidence. `weight_ratio` is the sum of
+    squared weights over that of weights.
 
     Reference:
         Hoeffding, On the Distribution of the Number of Successes in

@@ -16,12 +16,7 @@ from keras_calib.metrics.states.bins import BinSummary
 from keras_calib.metrics.states.composite import CompositeSummary
 from keras_calib.metrics.states.moments import MomentSummary
 
-__all__ = [
-    "BrierScore",
-    "NLL",
-    "brier_of_records",
-    "nll_of_records",
-]
+__all__ = ["BrierScore", "NLL", "brier_of_records", "nll_of_records"]
 
 
 def nll_of_records(clip: float | None):

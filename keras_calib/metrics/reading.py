@@ -128,14 +128,9 @@ def _resolve_mask(
 ) -> tuple[Any, Any, Any]:
     """What counts, weights with 0 elsewhere, and how many cannot count.
 
-    Args:
-        user_mask: Where samples should count, or None for everywhere.
-        weight: Weights as given, or None.
-        finite_mask: Where outputs are predictions.
-        label_mask: Where labels are, or None. Labels were checked where they
-            can be seen; what is left there are made-up batches of Keras.
-        rules: What else must hold where values can be seen.
-        judge: Raises of a bool array of what cannot count, or lets it pass.
+    `finite_mask` is where outputs are predictions, `label_mask` where labels
+    are; these were checked where they can be seen, but for made-up batches
+    of Keras. `judge` raises of what cannot count, or lets it pass.
     """
     counted_by_user = user_mask
     if weight is not None:

@@ -73,9 +73,6 @@ class CalibrationMetrics(StreamingMetric):
         From `result()`: a dict of scalars. `nll` and `brier` are NaN once
         records without probabilities came in by `update_scores`.
 
-    Raises:
-        ValueError: If a name is unknown or a number out of range.
-
     Example:
 
     >>> metric = CalibrationMetrics(include=["ece", "aurc"], num_bins=10)

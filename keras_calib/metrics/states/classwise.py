@@ -22,10 +22,7 @@ from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import log_odds_of
 
-__all__ = [
-    "ClassBinSummary",
-    "ClassHistogramSummary",
-]
+__all__ = ["ClassBinSummary", "ClassHistogramSummary"]
 
 
 class ClassBinSummary:

@@ -31,13 +31,7 @@ from keras_calib.numerics.arrays import sum_slices
 from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import sigmoid
 
-__all__ = [
-    "Cells",
-    "HistogramSummary",
-    "LOG_ODDS",
-    "ScoreMap",
-    "UNBOUNDED",
-]
+__all__ = ["Cells", "HistogramSummary", "LOG_ODDS", "ScoreMap", "UNBOUNDED"]
 
 _OFFSET_DIGITS = 2
 _QUANTUM = 2.0 ** (-8 * _OFFSET_DIGITS)
@@ -101,7 +95,7 @@ class HistogramSummary:
             to 3e-7 in most cases, 2048 to 5e-6.
         num_bins: Number of equal-width calibration bins whose edges are
             inserted; None for another score than the confidence.
-        closed: Which end belongs to a calibration bin, `"right"` or `"left"`.
+        closed: Which end belongs to a calibration bin.
         score_map: How scores go to bins.
         score: Function of records to scores `(n,)`; None for their own.
     """
@@ -264,9 +258,8 @@ class HistogramSummary:
     def confidence_room(self) -> float:
         """How far the mean confidence of a cell may be from what is read.
 
-        The confidence bends by at most 0.44 / slope^2 over a bin: of that
-        1/8 if a cell is filled at its two ends, and 1/24 was added as if it
-        were filled evenly.
+        It bends by at most 0.44 / slope^2 over a bin: 1/8 of that if a cell
+        is filled at its ends, less the 1/24 added as if filled evenly.
         """
         return 0.44 / 6.0 / self._slope**2
 
