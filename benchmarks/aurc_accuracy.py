@@ -32,8 +32,8 @@ from scipy.special import expit
 from scipy.special import logit
 
 import keras_calib
+from keras_calib.formulas.equal_mass import equal_mass_error
 from keras_calib.formulas.risk_coverage import aurc_of_groups
-from keras_calib.metrics.states.equal_mass import aece_of_cells
 
 _NUM_SAMPLES = flags.DEFINE_integer("num_samples", 1_000_000, "Per kind.")
 _NUM_ECE = flags.DEFINE_integer("num_ece", 10_000_000, "For the ECE table.")
@@ -166,7 +166,14 @@ def accuracy_row(kind: str, data: Data, batch_size: int) -> list[str]:
     # The same sums read in float64: what is left is the histogram's share.
     sums = keras.ops.convert_to_numpy(aurc.sums)
     value64 = float(aurc_of_groups(aurc.summary.ranked(sums, True)))
-    adaptive64 = aece_of_cells(aurc.summary.cells(sums), aece.num_bins, True)
+    cells = aurc.summary.cells(sums)
+    adaptive64 = equal_mass_error(
+        cells.before,
+        cells.mass,
+        cells.confidence_minus_correct,
+        aece.num_bins,
+        True,
+    )
     mass = aurc.summary.cells(sums).mass
     held = [inside(v, (low, high)) for v in (exact, value)]
     held += [inside(v, aece.bounds()) for v in (exact_adaptive, adaptive)]

@@ -11,14 +11,11 @@ from scipy.stats import binom
 from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.bootstrap import rank_interval
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.formulas.intervals import mean_interval
-from keras_calib.formulas.intervals import moments
 from keras_calib.formulas.risk_coverage import RankedGroups
-from keras_calib.metrics.proper import score_interval
-from keras_calib.metrics.registry import RANK
-from keras_calib.metrics.registry import confidence_interval
-from keras_calib.metrics.registry import rank_interval
+from keras_calib.metrics.registry import QUANTITIES
 
 NUM_BINS = 15
 # Shape and scale of the log-odds of the confidence, what is added to them,
@@ -28,6 +25,14 @@ FEW_ERRORS = {
     "few errors": (2.0, 4.0, 3.0, 1.2),
     "hardly any": (3.0, 3.0, 4.0, 1.0),
 }
+
+
+def moments(values, weight=None):
+    """The sums of an interval, of values `(n,)` with weights `(n,)`."""
+    x = np.asarray(values, "float64")
+    w = np.ones_like(x) if weight is None else np.asarray(weight, "float64")
+    terms = (w, w * x, w * w, w * w * x, (w * x) ** 2, w * x**2, w * x**3)
+    return Moments(*(term.sum() for term in terms))
 
 
 def ranked(right: np.ndarray, wrong: np.ndarray) -> RankedGroups:
@@ -53,9 +58,9 @@ def read(p: np.ndarray, right: np.ndarray) -> dict:
     sums = bin_sums(c, right, bin_index(c, NUM_BINS), NUM_BINS)
     values = {
         "accuracy": (right, "accuracy"),
-        "mean confidence": (c, ""),
-        "overconfidence": (c[~right], ""),
-        "underconfidence": (doubt[right], ""),
+        "mean confidence": (c, "mean_confidence"),
+        "overconfidence": (c[~right], "overconfidence"),
+        "underconfidence": (doubt[right], "underconfidence"),
         "NLL": (losses, "nll"),
         "Brier score": (squares, "brier"),
     }
@@ -63,9 +68,9 @@ def read(p: np.ndarray, right: np.ndarray) -> dict:
     for name, (x, kind) in values.items():
         sums_of_x = moments(x)
         if kind in ("nll", "brier"):
-            ends = score_interval(kind, sums_of_x, sums, 0.95)
+            ends = QUANTITIES[kind].interval_of(sums_of_x, sums, 0.95)
         else:
-            ends = confidence_interval(kind, sums_of_x, 0.95)
+            ends = QUANTITIES[kind].interval_of(sums_of_x, 0.95)
         found[name] = (*ends, np.mean(x) if len(x) else 0.0)
     share = sums.weight / n
     gap = np.abs(sums.gap)
@@ -90,9 +95,13 @@ def ranks(p: np.ndarray, right: np.ndarray) -> dict:
     groups = ranked(mass - wrong, wrong)
     found = {}
     for name in ("aurc", "augrc", "failure_auroc"):
-        value = RANK[name].value(groups, np.asarray(True), None)
-        ends = rank_interval(name, groups, None, 1.0, 0.95)
-        found[name] = (*ends, float(value))
+        quantity = QUANTITIES[name]
+        ends = rank_interval(
+            lambda of, formula=quantity.of_groups: float(formula(of)),
+            groups,
+            needs_both=quantity.needs_both,
+        )
+        found[name] = (*ends, float(quantity.of_groups(groups)))
     return found
 
 
@@ -128,7 +137,7 @@ def truths(p: np.ndarray, right: np.ndarray) -> dict:
     right = right[order].astype("float64")
     groups = ranked(right, 1.0 - right)
     return {
-        name: (RANK[name].value(groups, np.asarray(True), None),)
+        name: (QUANTITIES[name].of_groups(groups),)
         for name in ("aurc", "augrc", "failure_auroc")
     }
 

@@ -26,6 +26,7 @@ from absl import app
 from absl import flags
 from few_error_coverage import NUM_BINS
 from few_error_coverage import accuracy_table
+from few_error_coverage import moments
 from few_error_coverage import ranked
 from few_error_coverage import small_table
 from reporting import machine
@@ -42,7 +43,6 @@ from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.bins import bin_sums
 from keras_calib.formulas.bootstrap import poisson_interval
 from keras_calib.formulas.intervals import mean_interval
-from keras_calib.formulas.intervals import moments
 from keras_calib.formulas.risk_coverage import augrc_of_groups
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.functional.hypothesis_tests import compare

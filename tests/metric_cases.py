@@ -138,10 +138,7 @@ _SINGLE = [
     MetricCase("SmoothECE", kc.SmoothECE, kc.smooth_ece, tolerance=1e-4),
 ]
 # In the order of the values of `CalibrationMetrics`.
-TABLE = {
-    inspect.signature(case.cls).parameters["name"].default: case
-    for case in _SINGLE
-}
+TABLE = {case.cls._quantity: case for case in _SINGLE}
 
 
 def table(labels, outputs, **kwargs):

@@ -104,8 +104,11 @@ def sections(thing) -> dict[str, str]:
 
 def documented(section: str) -> dict[str, str]:
     """Text by argument of an `Args:` section."""
-    parts = re.split(r"^ {4}(\*{0,2}\w+):", section, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+    name = r"\*{0,2}\w+"
+    item = rf"^ {{4}}({name}(?:, {name})*):"
+    parts = re.split(item, section, flags=re.MULTILINE)
+    found = zip(parts[1::2], parts[2::2], strict=True)
+    return {name: text for names, text in found for name in names.split(", ")}
 
 
 def parameters(thing) -> list[str]:

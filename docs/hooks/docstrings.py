@@ -6,7 +6,9 @@ import re
 __all__ = ["members", "parts", "text_of"]
 
 _SECTION = re.compile(r"([A-Z][a-z]+):")
-_ITEM = re.compile(r" {4}(\*{0,2}\w+|`[^`]+`)(?: \(.*?\))?:(?: |$)(.*)")
+_ITEM = re.compile(
+    r" {4}(\*{0,2}\w+(?:, \*{0,2}\w+)*|`[^`]+`)(?: \(.*?\))?:(?: |$)(.*)"
+)
 _LISTS = ("Args", "Attributes", "Raises")
 _DERIVATION = re.compile(r"docs/derivations\.md((?:,\s+'[^']+')+)")
 

@@ -3,6 +3,7 @@
 from docstrings import text_of
 
 import keras_calib
+from keras_calib.inputs.options import ArrayOptions
 
 __all__ = ["GROUPS", "reference_pages"]
 
@@ -41,6 +42,9 @@ def reference_pages():
             lines += [f"## `{name}` {{#{name}}}", ""]
             lines += [text_of(name, thing, level=2), ""]
             index.append(f"- [`{name}`]({address}.md#{name})")
+        if address == "functional":
+            lines += ["## `ArrayOptions` {#ArrayOptions}", ""]
+            lines += [text_of("ArrayOptions", ArrayOptions, level=2), ""]
         index.append("")
         pages[f"reference/{address}.md"] = "\n".join(lines) + "\n"
     if left:

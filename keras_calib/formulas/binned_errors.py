@@ -1,7 +1,9 @@
 """Calibration errors and score decompositions, from sums per bin.
 
-Each function works on exact sums (NumPy, float64) and on the state of a
-streaming metric (backend tensors, float32; compiled too).
+All take `BinSums` `(num_bins,)` of NumPy or of tensors, and give scalars: 0
+when all bins are empty. w_b is the share of the weight in bin b.
+
+Derivation: docs/derivations.md, 'Binned errors'.
 """
 
 from typing import Any
@@ -48,21 +50,7 @@ class Decomposition(NamedTuple):
 
 
 def calibration_error(sums: BinSums, norm: str = "l1") -> Any:
-    """Norm of the gaps of the bins (array-agnostic).
-
-    With w_b the share of the weight in bin b: `"l1"` is the expected error
-    sum_b w_b |gap_b|, `"l2"` the root of sum_b w_b gap_b^2, `"max"` the
-    largest |gap_b| of the bins that are not empty.
-
-    Derivation: docs/derivations.md, 'Binned errors'.
-
-    Args:
-        sums: Bin sums `(num_bins,)`.
-        norm: `"l1"`, `"l2"` or `"max"`.
-
-    Returns:
-        A scalar in [0, 1]; 0 when all bins are empty.
-    """
+    """Norm of the gaps: sum_b w_b |gap_b|, its root mean square, or max."""
     check_in("norm", norm, NORMS)
     xp = array_namespace(sums.weight)
     if norm == "l1":
@@ -75,16 +63,7 @@ def calibration_error(sums: BinSums, norm: str = "l1") -> Any:
 
 
 def average_error(sums: BinSums) -> Any:
-    """Mean of |gap| over the bins that are not empty (array-agnostic).
-
-    Derivation: docs/derivations.md, 'Binned errors'.
-
-    Args:
-        sums: Bin sums `(num_bins,)`.
-
-    Returns:
-        A scalar in [0, 1]; 0 when all bins are empty.
-    """
+    """Mean of |gap| over the bins that are not empty."""
     xp = array_namespace(sums.weight)
     filled = xp.where(
         sums.weight > 0, xp.ones_like(sums.weight), xp.zeros_like(sums.weight)
@@ -93,40 +72,15 @@ def average_error(sums: BinSums) -> Any:
 
 
 def overconfidence_error(sums: BinSums) -> Any:
-    """sum_b w_b confidence_b max(gap_b, 0) (array-agnostic).
-
-    Derivation: docs/derivations.md, 'Binned errors'.
-
-    Args:
-        sums: Bin sums `(num_bins,)`.
-
-    Returns:
-        A scalar in [0, 1]; 0 when all bins are empty.
-    """
+    """sum_b w_b confidence_b max(gap_b, 0)."""
     return _mean(sums, sums.mean_confidence * at_least(sums.gap, 0.0))
 
 
 def debiased_squared_error(sums: BinSums) -> Any:
-    """Squared error of the bins less what the noise of labels adds.
+    """sum_b w_b (gap_b^2 - acc_b (1 - acc_b) / (n_b - 1)), in [-1, 1].
 
-    Array-agnostic.
-
-    sum_b w_b (gap_b^2 - acc_b (1 - acc_b) / (n_b - 1)). Bins of fewer than
-    two samples show no noise and add nothing. With weights n_b is the
+    Bins of fewer than two samples add nothing. With weights n_b is the
     effective number of samples, weight^2 / squared_weight, an approximation.
-
-    Derivation: docs/derivations.md, 'Binned errors'.
-
-    Args:
-        sums: Bin sums `(num_bins,)`.
-
-    Returns:
-        A scalar in [-1, 1], below 0 about as often as above it where the
-        predictions are calibrated; 0 when all bins are empty.
-
-    Reference:
-        Kumar et al., Verified Uncertainty Calibration, NeurIPS 2019,
-        https://arxiv.org/abs/1909.10155
     """
     xp = array_namespace(sums.weight)
     count = safe_divide(sums.weight * sums.weight, sums.squared_weight)
@@ -138,17 +92,10 @@ def debiased_squared_error(sums: BinSums) -> Any:
 
 
 def debiased_error(sums: BinSums, frequency_weights: Any) -> Any:
-    """Root of the positive part of `debiased_squared_error` (array-agnostic).
+    """Root of the positive part of `debiased_squared_error`.
 
-    Derivation: docs/derivations.md, 'Binned errors'.
-
-    Args:
-        sums: Bin sums `(num_bins,)`.
-        frequency_weights: Whether weights are counts of repeats, each of which
-            is a sample: a bool, or a bool tensor.
-
-    Returns:
-        A scalar in [0, 1].
+    `frequency_weights`: whether weights are counts of repeats, a bool or a
+    bool tensor; each repeat is then a sample.
     """
     xp = array_namespace(sums.weight)
     squares = xp.where(frequency_weights, sums.weight, sums.squared_weight)
@@ -159,24 +106,10 @@ def debiased_error(sums: BinSums, frequency_weights: Any) -> Any:
 
 
 def brier_decomposition(sums: BinSums) -> Decomposition:
-    """Parts of the squared error of binned forecasts (array-agnostic).
+    """Parts of the squared error of binned forecasts.
 
     The event is that the prediction is right; its forecast is the mean
-    confidence of the bin. Calibration is sum_b w_b gap_b^2, refinement
-    sum_b w_b acc_b (1 - acc_b); their sum is the mean of
-    (confidence_b - correct)^2.
-
-    Derivation: docs/derivations.md, 'Binned errors'.
-
-    Args:
-        sums: Bin sums `(num_bins,)`.
-
-    Returns:
-        Two scalars, `calibration` in [0, 1] and `refinement` in [0, 1/4].
-
-    Reference:
-        Murphy, A New Vector Partition of the Probability Score, Journal of
-        Applied Meteorology 12, 1973.
+    confidence of the bin.
     """
     gap = sums.gap
     return Decomposition(
@@ -185,24 +118,9 @@ def brier_decomposition(sums: BinSums) -> Decomposition:
 
 
 def nll_decomposition(sums: BinSums) -> Decomposition:
-    """Parts of the log score of binned forecasts, in nats (array-agnostic).
+    """Parts of the log score of the same, in nats.
 
-    As `brier_decomposition`, with the score -log of the forecast of what
-    happened: calibration is sum_b w_b KL(acc_b || confidence_b), refinement
-    sum_b w_b H(acc_b). Forecasts of 0 and 1 are clipped by 1e-37.
-
-    Derivation: docs/derivations.md, 'Binned errors'.
-
-    Args:
-        sums: Bin sums `(num_bins,)`.
-
-    Returns:
-        Two scalars, `calibration` >= 0 and `refinement` in [0, log 2].
-
-    Reference:
-        Broecker, Reliability, Sufficiency, and the Decomposition of Proper
-        Scores, Quarterly Journal of the Royal Meteorological Society 135,
-        2009, https://arxiv.org/abs/0806.0813
+    Forecasts of 0 and 1 are clipped by 1e-37.
     """
     gap, right, wrong = sums.gap, sums.accuracy, _error_rate(sums)
     divergence = _relative_entropy(right, gap) + _relative_entropy(wrong, -gap)

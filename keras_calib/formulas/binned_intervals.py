@@ -1,10 +1,9 @@
 """Confidence intervals of binned calibration errors, from the bin sums alone.
 
-A binned error is biased upwards: noise opens gaps where there are none, and
-resampling adds noise to noise, so that the percentiles of a bootstrap miss
-the error of a calibrated model. Here tests are inverted instead: a value of
-the population's error stays in the interval unless even the gaps most
-favourable to it make the observed error improbable.
+Noise biases a binned error upwards, and resampling adds more: a bootstrap
+misses the error of a calibrated model. So tests are inverted: a value stays
+in the interval unless even the gaps most favourable to it make the observed
+error improbable.
 """
 
 from typing import NamedTuple
@@ -78,35 +77,14 @@ def error_interval(
 ) -> tuple[float, float]:
     """Confidence interval of a binned calibration error.
 
-    It is for the error of the population over the same bins, from gaps g_b
-    and shares w_b of the bins: `"l1"` sum_b w_b |g_b|, of which ECE and AECE
-    are estimates; `"l2"` sqrt(sum_b w_b g_b^2), of which RMSCE and the
-    debiased error are; `"max"` max_b |g_b|, of which MCE is; `"average"`
-    the mean of |g_b| over bins. Only non-empty bins count.
-
-    The estimate itself may lie above the interval, since it is biased.
+    It is for the error of the population over the same bins that are not
+    empty, with gaps g_b and shares w_b: `"l1"` sum_b w_b |g_b| (ECE, AECE);
+    `"l2"` sqrt(sum_b w_b g_b^2) (RMSCE, the debiased error); `"max"`
+    max_b |g_b| (MCE); `"average"` the mean of |g_b|. The estimate itself is
+    biased and may lie above. Weighted predictions count by their effective
+    number. (0, 1) without predictions.
 
     Derivation: docs/derivations.md, 'Intervals and guarantees'.
-
-    Args:
-        sums: Sums per bin `(num_bins,)`, of equal width or equal mass.
-            Weighted predictions count by their effective number,
-            weight^2 / squared_weight.
-        norm: `"l1"`, `"l2"`, `"max"` or `"average"`.
-        level: Probability to cover, in (0, 1).
-
-    Returns:
-        `(low, high)` in [0, 1]; (0, 1) without predictions.
-
-    Raises:
-        ValueError: If an argument is out of its range.
-
-    Example:
-
-    >>> sums = BinSums([400, 600], [240, 540], [200, 500], [40, 40], [400, 600])
-    >>> low, high = error_interval(sums)
-    >>> print(f"ECE 0.080, 95 % interval {low:.3f} to {high:.3f}")
-    ECE 0.080, 95 % interval 0.048 to 0.107
 
     Reference:
         Berger and Boos, P Values Maximized over a Confidence Set for the

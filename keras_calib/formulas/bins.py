@@ -1,8 +1,7 @@
 """Bins of confidence: membership and sums per bin.
 
-Membership is (lo, hi] with the first bin closed below, as in the papers'
-code, or [lo, hi) with the last one closed above. The errors made of the sums
-are in `binned_errors`.
+Membership is (lo, hi] with the first bin closed below (`closed="right"`), as
+in the papers' code, or [lo, hi) with the last one closed above (`"left"`).
 """
 
 from typing import Any
@@ -15,12 +14,7 @@ from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import safe_divide
 
-__all__ = [
-    "BinSums",
-    "CLOSED",
-    "bin_index",
-    "bin_sums",
-]
+__all__ = ["BinSums", "CLOSED", "bin_index", "bin_sums"]
 
 CLOSED = ("right", "left")
 
@@ -63,15 +57,7 @@ class BinSums(NamedTuple):
 def bin_index(confidence: Any, num_bins: int, closed: str = "right") -> Any:
     """Index of the equal-width bin of each confidence (array-agnostic).
 
-    Args:
-        confidence: In [0, 1], any shape.
-        num_bins: Number of bins of [0, 1]. Edges are k / num_bins, rounded
-            to the type of the confidence.
-        closed: `"right"` for bins (lo, hi], the first with its lower edge;
-            `"left"` for [lo, hi), the last with its upper edge.
-
-    Returns:
-        Integers in `[0, num_bins)`, int32 for tensors.
+    Edges are k / num_bins, rounded to the type of the confidence.
     """
     check_in("closed", closed, CLOSED)
     xp = array_namespace(confidence)

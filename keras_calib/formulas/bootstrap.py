@@ -7,11 +7,12 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.intervals import tail_of
+from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import to_numpy
 
-__all__ = ["poisson_interval"]
+__all__ = ["poisson_interval", "rank_interval"]
 
 
 def poisson_interval(
@@ -25,49 +26,23 @@ def poisson_interval(
     seed: int = 0,
     beside: bool = False,
 ) -> tuple[float, float]:
-    """Bootstrap interval of what is computed from cells.
+    """Bootstrap interval of what is computed from cells; NaN without any.
 
-    A Poisson bootstrap repeats every sample a Poisson(1) number of times,
-    and n samples of one cell then count Poisson(n) together: replicates are
-    drawn from the cells exactly, without the samples. The percentiles of
-    the replicates are the interval.
-
-    A replicate never holds errors where none was seen. So each gets one more
-    prediction, of random cell and of exponential mass with mean 1, in half
-    of them wrong and in half right, and the interval spans the percentiles
-    of both halves. Of n predictions without any error the error rate then
-    gets the upper end of Clopper and Pearson, 3.7 / n at 95 %.
+    A Poisson bootstrap repeats every sample a Poisson(1) number of times. The
+    n samples of a cell then count Poisson(n) together, so replicates are
+    drawn from the cells exactly. Each gets one more prediction, of random
+    cell and of exponential mass with mean 1, in half of them wrong and in
+    half right: no replicate has errors where none was seen. The interval
+    spans the percentiles of both halves.
 
     Derivation: docs/derivations.md, 'Intervals and guarantees'.
 
-    Args:
-        statistic: Takes masses of right and wrong predictions, each
-            `(cells,)`, and gives a number; NaN where it is not defined.
-        right: Mass of the right predictions in each cell, `(cells,)`.
-        wrong: Mass of the wrong ones, `(cells,)`.
-        weight_ratio: Sum of squared weights over sum of weights, > 0. With
-            it masses count as effective numbers, which is approximate.
-        num_replicates: Number of replicates of each half, at least 1.
-        level: Probability to cover, in (0, 1).
-        seed: Seed of the replicates.
-        beside: Whether the one more prediction lies in the cell before or
-            after a random one. Cells are then every second one, with empty
-            ones at the ends and between: predictions that are tied do not
-            show that all of the population are.
-
-    Returns:
-        `(low, high)`; both NaN without predictions.
-
-    Raises:
-        ValueError: If shapes differ or a value is out of its range.
-
-    Example:
-
-    >>> def error_rate(right, wrong):
-    ...     return wrong.sum() / (right.sum() + wrong.sum())
-    >>> low, high = poisson_interval(error_rate, [60.0, 30.0], [2.0, 8.0])
-    >>> print(f"{low:.2f} to {high:.2f}")
-    0.05 to 0.17
+    `statistic` takes masses of right and wrong predictions, each `(cells,)`;
+    NaN where it is not defined. With `weight_ratio`, the sum of squared
+    weights over that of weights, masses count as effective numbers. With
+    `beside` the one more prediction lies before or after a random cell, each
+    being every second one, with empty ones between: ties do not show that
+    all of the population are tied.
 
     Reference:
         Chamandy et al., Estimating Uncertainty for Massive Data Streams,
@@ -109,3 +84,54 @@ def poisson_interval(
         return np.nan, np.nan
     ends = np.nanquantile(values, [tail, 1.0 - tail], axis=0)
     return float(np.nanmin(ends[0])), float(np.nanmax(ends[1]))
+
+
+def rank_interval(
+    value: Callable[[RankedGroups], float],
+    groups: RankedGroups,
+    *,
+    needs_both: bool,
+    weight_ratio: float = 1.0,
+    level: float = 0.95,
+) -> tuple[float, float]:
+    """Bootstrap interval of a value of NumPy groups.
+
+    `needs_both`: it compares right predictions with wrong ones.
+    """
+    # Empty cells stay empty.
+    filled = groups.mass > 0
+    mass, wrong, slope = (
+        x[filled] for x in (groups.mass, groups.wrong, groups.slope)
+    )
+    if needs_both:
+        if not 0.0 < wrong.sum() < mass.sum():
+            # There is nothing to compare: any value is possible.
+            return 0.0, 1.0
+        # Room beside each cell for a prediction that ties with none.
+        mass, wrong, slope = (
+            np.insert(x, np.arange(len(x) + 1), 0.0)
+            for x in (mass, wrong, slope)
+        )
+
+    def statistic(right: np.ndarray, wrong: np.ndarray) -> float:
+        if needs_both and not (right.any() and wrong.any()):
+            return np.nan
+        mass = right + wrong
+        resampled = RankedGroups(
+            mass=mass,
+            wrong=wrong,
+            before=np.cumsum(mass) - mass,
+            wrong_before=np.cumsum(wrong) - wrong,
+            slope=np.where((right > 0) & (wrong > 0), slope, 0.0),
+            frequency_weights=groups.frequency_weights,
+        )
+        return value(resampled)
+
+    return poisson_interval(
+        statistic,
+        mass - wrong,
+        wrong,
+        weight_ratio=weight_ratio,
+        level=level,
+        beside=needs_both,
+    )

@@ -1,4 +1,7 @@
-"""Calibration error of equal-mass bins, from sorted values or cells."""
+"""Calibration error of equal-mass bins, from sorted values or cells.
+
+Array-agnostic.
+"""
 
 from typing import Any
 
@@ -28,17 +31,10 @@ def sorted_mass_error(
     weight: np.ndarray | None = None,
     ties: str = "average",
 ) -> float:
-    """Equal-mass calibration error of samples in any order, in float64.
+    """Equal-mass calibration error of samples `(n,)` in any order.
 
-    Args:
-        score: What orders the samples, `(n,)`, n at least 1.
-        residual: Confidence less outcome of each sample, `(n,)`.
-        num_bins: Number of bins.
-        weight: Weights `(n,)`, or None.
-        ties: `"average"` or `"order"`, as in `adaptive_ece`.
-
-    Returns:
-        Error in [0, 1].
+    `residual` is the confidence less the outcome of each; `ties` as in
+    `adaptive_ece`.
     """
     frequency_weights = are_frequency_weights(weight)
     order = np.argsort(score, kind="stable")
@@ -58,18 +54,13 @@ def sorted_mass_error(
 def equal_mass_edges(
     total: Any, num_bins: int, frequency_weights: Any, edges: str = "mass"
 ) -> Any:
-    """Masses at which equal-mass bins end, `(num_bins + 1, ...)` (either).
+    """Masses at which equal-mass bins end, `(num_bins + 1, ...)`.
 
     Derivation: docs/derivations.md, 'Equal-mass errors from cells'.
 
-    Args:
-        total: Total mass, `(...)`.
-        num_bins: Number of bins.
-        frequency_weights: Whether weights are counts. Then cuts fall between
-            samples: the first `total mod num_bins` bins hold one more.
-        edges: `"mass"`, or `"interp"` for those of samples without ties: a
-            bin ends with the sample past k / num_bins of all, and the first
-            sample is in none.
+    Counts are cut between samples: the first `total mod num_bins` bins hold
+    one more. `"interp"` has the edges of samples without ties: a bin ends
+    with the sample past k / num_bins of all, and the first sample is in none.
     """
     xp = array_namespace(total)
     index = np.arange(num_bins + 1.0).reshape(-1, *[1] * len(total.shape))
@@ -92,22 +83,12 @@ def equal_mass_error(
     frequency_weights: Any,
     edges: str = "mass",
 ) -> Any:
-    """Equal-mass calibration error of groups in ascending order (either).
+    """Equal-mass calibration error of groups `(..., n)` in ascending order.
 
     Derivation: docs/derivations.md, 'Equal-mass errors from cells'.
 
-    A group cut by an edge is shared in proportion to its mass.
-
-    Args:
-        before: Mass below each group, `(..., n)`.
-        mass: Mass of each group, `(..., n)`.
-        residual: Mass times (mean confidence - accuracy), `(..., n)`.
-        num_bins: Number of bins.
-        frequency_weights: Whether weights are counts, see `equal_mass_edges`.
-        edges: `"mass"` or `"interp"`, see `equal_mass_edges`.
-
-    Returns:
-        Errors `(...)`; 0 when empty.
+    A group has its mass, the mass before it, and its residual, mass times
+    (mean confidence - accuracy). One cut by an edge is shared in proportion.
     """
     xp = array_namespace(mass)
     if xp is np and mass.ndim > 1:
@@ -140,17 +121,10 @@ def equal_mass_error(
 def interpolated_bins(
     confidence: np.ndarray, correct: np.ndarray, num_bins: int
 ) -> tuple[np.ndarray, BinSums]:
-    """Bins of equal mass as in the papers' code.
+    """Edges `(num_bins + 1,)` and sums of bins as in the papers' code.
 
-    Args:
-        confidence: Confidences `(n,)`, n at least 1.
-        correct: 1 where right, 0 where wrong, `(n,)`.
-        num_bins: Number of bins.
-
-    Returns:
-        `(edges, sums)`: ascending edges `(num_bins + 1,)`, interpolated from
-        the sorted confidences; and what lies in (lo, hi], arrays
-        `(num_bins,)`. The smallest confidence is in no bin.
+    Edges are interpolated from the sorted confidences `(n,)`. Bins are
+    (lo, hi]: the smallest confidence is in none.
     """
     confidence = confidence.astype("float64")
     count = len(confidence)

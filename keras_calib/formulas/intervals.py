@@ -4,9 +4,9 @@ from typing import Any
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import betainc
 from scipy.special import ndtr
 from scipy.stats import beta
+from scipy.stats import binom
 from scipy.stats import t
 
 from keras_calib.backend.errors import value_error
@@ -20,7 +20,6 @@ __all__ = [
     "binomial_upper_bound",
     "clopper_pearson",
     "mean_interval",
-    "moments",
     "poisson_binomial_tails",
     "tail_of",
 ]
@@ -63,15 +62,12 @@ def clopper_pearson(
             successes=successes,
             trials=trials,
         )
-    failures = trials - successes
     tail = (1.0 - level) / 2.0
     # beta.ppf is NaN where a parameter is 0: there the end is 0 or 1.
-    lower = beta.ppf(tail, np.maximum(successes, 1e-300), failures + 1.0)
-    upper = beta.ppf(1 - tail, successes + 1.0, np.maximum(failures, 1e-300))
-    return (
-        np.where(successes > 0, lower, 0.0),
-        np.where(failures > 0, upper, 1.0),
-    )
+    more = trials - successes + 1.0
+    lower = beta.ppf(tail, np.maximum(successes, 1e-300), more)
+    upper = binomial_upper_bound(successes, trials, level=1 - tail)
+    return np.where(successes > 0, lower, 0.0), upper
 
 
 def binomial_upper_bound(
@@ -79,13 +75,7 @@ def binomial_upper_bound(
 ) -> np.ndarray:
     """Exact upper bound of a share, the one-sided end of Clopper and Pearson.
 
-    Args:
-        successes: `(...)`, between 0 and `trials`; need not be whole.
-        trials: `(...)`, >= 0.
-        level: Probability that the bound holds, in (0, 1).
-
-    Returns:
-        `(...)`, in [0, 1]; 1 without trials.
+    It holds with probability `level`; 1 without trials.
     """
     successes = np.asarray(successes, "float64")
     failures = np.asarray(trials, "float64") - successes
@@ -97,20 +87,8 @@ def binomial_p_value(errors: Any, trials: Any, risk: float) -> np.ndarray:
     """P(Bin(trials, risk) <= errors): small if the true risk is lower.
 
     Derivation: docs/derivations.md, 'Intervals and guarantees'.
-
-    Args:
-        errors: `(...)`, counts between 0 and `trials`.
-        trials: `(...)`, counts.
-        risk: Error probability, in (0, 1).
-
-    Returns:
-        `(...)`, in [0, 1].
     """
-    errors = np.asarray(errors, "float64")
-    correct = np.asarray(trials, "float64") - errors
-    # The incomplete beta function has no value where nothing is correct.
-    value = betainc(np.maximum(correct, 1.0), errors + 1.0, 1.0 - risk)
-    return np.where(correct > 0, value, 1.0)
+    return binom.cdf(errors, trials, risk)
 
 
 def poisson_binomial_tails(
@@ -118,21 +96,12 @@ def poisson_binomial_tails(
 ) -> tuple[float, float]:
     """P(K <= successes) and P(K >= successes) of independent trials.
 
-    K is the number of successes of trials with known probabilities, as the
-    number of errors of a calibrated network is. Exact by a discrete Fourier
-    transform up to a variance of 100; beyond it the normal distribution
-    with a term for the skewness, right to 3e-4.
+    K counts the successes of trials with known probabilities: `count` of each
+    `probability`, `(groups,)`. Exact by a discrete Fourier transform up to a
+    variance of 100; beyond it the normal distribution with a term for the
+    skewness, right to 3e-4.
 
     Derivation: docs/derivations.md, 'Intervals and guarantees'.
-
-    Args:
-        successes: Number of successes, >= 0.
-        probability: Of a success, in [0, 1], `(groups,)`.
-        count: Number of trials of each probability, whole and > 0,
-            `(groups,)`.
-
-    Returns:
-        Two numbers in [0, 1].
 
     Reference:
         Hong, On Computing the Distribution Function for the Poisson Binomial
@@ -203,23 +172,6 @@ class Moments(NamedTuple):
         return safe_divide(self.total, self.weight)
 
 
-def moments(values: Any, weight: Any = None) -> Moments:
-    """Moments of NumPy values `(n,)` with weights `(n,)`, in float64."""
-    values = np.asarray(values, "float64")
-    weight = np.ones_like(values) if weight is None else weight
-    weight = np.asarray(weight, "float64")
-    square = weight * weight
-    return Moments(
-        weight=weight.sum(),
-        total=(weight * values).sum(),
-        squared_weight=square.sum(),
-        squared_total=(square * values).sum(),
-        squares=(square * values * values).sum(),
-        second=(weight * values**2).sum(),
-        third=(weight * values**3).sum(),
-    )
-
-
 def mean_interval(
     sums: Moments,
     *,
@@ -232,30 +184,13 @@ def mean_interval(
     effective number n = (sum w)^2 / sum w^2 of values, after Hall's
     transformation: T + (A / 3) T^2 + (A^2 / 27) T^3 + A / 6 of the
     studentised mean T is nearly normal, with A the skewness of the values
-    over sqrt(n). Rare large losses make the upper end of the mean uncertain
-    much further than the lower one.
+    over sqrt(n). So rare large losses move the upper end further than the
+    lower one.
 
-    A sample may hold none of the rare values that matter. So the lower end
-    can be made that with one more value, the smallest possible one, and the
-    upper end that with one more of the largest possible.
-
-    Args:
-        sums: Moments, scalars or `(...)`.
-        level: Probability to cover, in (0, 1).
-        unseen: These two values; None for a side that gets none.
-
-    Returns:
-        `(low, high)`, each `(...)`; infinite where n <= 1, with the value
-        more.
-
-    Raises:
-        ValueError: If `level` is out of its range.
-
-    Example:
-
-    >>> low, high = mean_interval(moments([0.1, 0.2, 0.3, 0.2]))
-    >>> print(f"{low:.3f} to {high:.3f}")
-    0.070 to 0.330
+    `unseen` has the smallest and the largest value that can be, or None. A
+    sample may hold none of the rare values that matter: each end is then at
+    least as far as that with one such value more. Without one it is infinite
+    where n <= 1.
 
     Reference:
         Hall, On the Removal of Skewness by Transformation, Journal of the

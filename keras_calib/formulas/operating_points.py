@@ -1,8 +1,8 @@
 """Single points of risk-coverage and ROC curves, from groups of samples.
 
-A threshold can be set between groups of tied scores, not inside one. The
-bounds say what a group could hide if its samples were not really tied, as
-in a cell of a histogram.
+A threshold can be set between groups of tied scores, not inside one. With
+`order`, `"best"` or `"worst"`, the values are what a group could hide if its
+samples were not really tied, as in a cell of a histogram. Array-agnostic.
 """
 
 from typing import Any
@@ -14,11 +14,8 @@ from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
-    "coverage_at_risk_bounds_of_groups",
     "coverage_at_risk_of_groups",
-    "failure_fpr95_bounds_of_groups",
     "failure_fpr95_of_groups",
-    "risk_at_coverage_bounds_of_groups",
     "risk_at_coverage_of_groups",
     "within_risk",
 ]
@@ -28,131 +25,76 @@ _FLOAT32 = 3e-7
 _FLOAT64 = 1e-12
 
 
-def risk_at_coverage_of_groups(groups: RankedGroups, coverage: float) -> Any:
-    """Risk at a coverage; the cut group counts in proportion (array-agnostic).
+def risk_at_coverage_of_groups(
+    groups: RankedGroups, coverage: float, order: str | None = None
+) -> Any:
+    """Risk at a coverage in (0, 1]; the cut group counts in proportion.
 
-    Args:
-        groups: Ranked groups.
-        coverage: Share of the mass to accept, in (0, 1]; of counts rounded
-            up to a whole number.
-
-    Returns:
-        A scalar in [0, 1]; 0 when empty.
+    The accepted mass of counts is rounded up to a whole number.
     """
     xp = array_namespace(groups.mass)
     m, q, slope = groups.mass, groups.wrong, groups.slope
     accepted, taken = _taken(groups, coverage)
-    share = safe_divide(taken, m)
-    # A risk that is linear in the score is lower in the surer part.
-    lower = 6.0 * slope * (1.0 - safe_divide(q, m)) * (1.0 - share)
-    inside = q * share * (1.0 - lower)
-    inside = xp.maximum(inside, taken - xp.maximum(m - q, 0.0))
-    inside = xp.maximum(xp.minimum(inside, xp.minimum(q, taken)), 0.0)
+    good = xp.maximum(m - q, 0.0)
+    if order == "best":
+        inside = xp.maximum(taken - good, 0.0)
+        inside = xp.where(taken >= m, q, inside)
+    elif order == "worst":
+        inside = xp.minimum(taken, q)
+    else:
+        share = safe_divide(taken, m)
+        # A risk that is linear in the score is lower in the surer part.
+        lower = 6.0 * slope * (1.0 - safe_divide(q, m)) * (1.0 - share)
+        inside = q * share * (1.0 - lower)
+        inside = xp.maximum(inside, taken - good)
+        inside = xp.maximum(xp.minimum(inside, xp.minimum(q, taken)), 0.0)
     return safe_divide(xp.sum(inside), accepted)
 
 
-def risk_at_coverage_bounds_of_groups(
-    groups: RankedGroups, coverage: float
-) -> tuple[Any, Any]:
-    """Risk at a coverage, correct first and wrong first in groups.
-
-    Array-agnostic.
-    """
-    xp = array_namespace(groups.mass)
-    accepted, taken = _taken(groups, coverage)
-    good = xp.maximum(groups.mass - groups.wrong, 0.0)
-    best = xp.maximum(taken - good, 0.0)
-    best = xp.sum(xp.where(taken >= groups.mass, groups.wrong, best))
-    worst = xp.sum(xp.minimum(taken, groups.wrong))
-    return safe_divide(best, accepted), safe_divide(worst, accepted)
-
-
-def coverage_at_risk_of_groups(groups: RankedGroups, risk: float) -> Any:
+def coverage_at_risk_of_groups(
+    groups: RankedGroups, risk: float, order: str | None = None
+) -> Any:
     """The largest coverage of whole groups whose risk is at most `risk`.
 
-    Args:
-        groups: Ranked groups.
-        risk: Allowed share of wrong among the accepted, in [0, 1].
-
-    Returns:
-        A scalar in [0, 1] (array-agnostic); 0 if no threshold is good enough.
+    0 if no threshold is good enough. The best order takes the correct ones of
+    a group first, then wrong ones while the risk allows; of counts whole ones.
     """
     xp = array_namespace(groups.mass)
-    through = groups.before + groups.mass
-    kept = within_risk(groups.wrong_before + groups.wrong, through, risk)
+    m, q, n, a, _, frequency_weights = groups
+    through = n + m
+    kept = within_risk(a + q, through, risk)
     covered = xp.max(xp.where(kept, through, xp.zeros_like(through)))
-    return safe_divide(covered, xp.sum(groups.mass))
+    if order == "best":
+        limit = _limit(risk, xp)
+        good = n + xp.maximum(m - q, 0.0)
+        room = limit * good - a
+        more = q if limit >= 1.0 else xp.minimum(room / (1.0 - limit), q)
+        # A count that rounding left just below a whole number is that number.
+        more = xp.where(
+            frequency_weights, xp.floor(more * (1.0 + _tolerance(xp))), more
+        )
+        more = xp.minimum(xp.maximum(more, 0.0), q)
+        reached = xp.where(room >= 0.0, good + more, xp.zeros_like(good))
+        covered = xp.maximum(covered, xp.max(reached))
+    return safe_divide(covered, xp.sum(m))
 
 
 def within_risk(wrong: Any, accepted: Any, risk: float) -> Any:
-    """Where wrong ones are at most that share of the accepted (array-agnostic).
+    """Where wrong ones are at most that share of the accepted.
 
-    Args:
-        wrong: Weight of the wrong predictions among the accepted.
-        accepted: Weight of the accepted, of the same shape.
-        risk: Allowed share, in [0, 1]; rounding is forgiven.
-
-    Returns:
-        bool, of that shape.
+    Rounding is forgiven.
     """
     return wrong <= _limit(risk, array_namespace(accepted)) * accepted
 
 
-def coverage_at_risk_bounds_of_groups(
-    groups: RankedGroups, risk: float
-) -> tuple[Any, Any]:
-    """Coverage at a risk: of whole groups, and of the best order.
-
-    Array-agnostic.
-
-    Args:
-        groups: Ranked groups.
-        risk: As in `coverage_at_risk_of_groups`.
-
-    Returns:
-        `(lower, upper)`: the lower is reached by thresholds between groups.
-        The upper takes the correct ones of a group first, then wrong ones
-        while the risk allows; of counts whole ones.
-    """
-    xp = array_namespace(groups.mass)
-    m, q, n, a, _, frequency_weights = groups
-    limit = _limit(risk, xp)
-    good = n + xp.maximum(m - q, 0.0)
-    room = limit * good - a
-    more = q if limit >= 1.0 else xp.minimum(room / (1.0 - limit), q)
-    # A count that rounding left just below a whole number is that number.
-    more = xp.where(
-        frequency_weights, xp.floor(more * (1.0 + _tolerance(xp))), more
-    )
-    more = xp.minimum(xp.maximum(more, 0.0), q)
-    reached = xp.where(room >= 0.0, good + more, xp.zeros_like(good))
-    lower = coverage_at_risk_of_groups(groups, risk)
-    upper = safe_divide(xp.max(reached), xp.sum(m))
-    return lower, xp.maximum(lower, upper)
-
-
-def failure_fpr95_of_groups(groups: RankedGroups, tpr: float = 0.95) -> Any:
-    """Share of the wrong accepted with `tpr` of the correct (array-agnostic).
+def failure_fpr95_of_groups(
+    groups: RankedGroups, tpr: float = 0.95, order: str | None = None
+) -> Any:
+    """Share of the wrong accepted with `tpr` of the correct.
 
     At the highest threshold that accepts at least this share of the correct
-    predictions.
-
-    Args:
-        groups: Ranked groups.
-        tpr: Share of the correct predictions to accept, in (0, 1].
-
-    Returns:
-        A scalar in [0, 1]; 0 if there is no wrong or no correct one.
-    """
-    return failure_fpr95_bounds_of_groups(groups, tpr)[1]
-
-
-def failure_fpr95_bounds_of_groups(
-    groups: RankedGroups, tpr: float = 0.95
-) -> tuple[Any, Any]:
-    """FPR at a TPR if groups are ordered best, and worst (array-agnostic).
-
-    The worst order is as bad as real ties.
+    predictions; real ties are as bad as the worst order. 0 if there is no
+    wrong or no correct one.
     """
     xp = array_namespace(groups.mass)
     _, q, n, a, *_ = groups
@@ -162,16 +104,13 @@ def failure_fpr95_bounds_of_groups(
     enough = accepted >= tpr * (1.0 - _tolerance(xp)) * num_good
     # The first group that reaches it. Empty groups change nothing.
     all_wrong = xp.zeros_like(a) + num_wrong
-    worst = xp.min(xp.where(enough, wrong, all_wrong))
-    best = xp.min(xp.where(enough, a, all_wrong))
-    best, worst = (
-        xp.where(num_good > 0, v, xp.zeros_like(v)) for v in (best, worst)
-    )
-    return safe_divide(best, num_wrong), safe_divide(worst, num_wrong)
+    least = xp.where(enough, a if order == "best" else wrong, all_wrong)
+    least = xp.where(num_good > 0, xp.min(least), xp.zeros_like(num_wrong))
+    return safe_divide(least, num_wrong)
 
 
 def _taken(groups: RankedGroups, coverage: float) -> Any:
-    """Accepted mass, and how much of it each group gives (array-agnostic)."""
+    """Accepted mass, and how much of it each group gives."""
     xp = array_namespace(groups.mass)
     total = xp.sum(groups.mass)
     accepted = coverage * total

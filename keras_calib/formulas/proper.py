@@ -1,11 +1,14 @@
-"""Proper scores of each sample: log loss and Brier loss."""
+"""Proper scores of each sample: log loss and Brier loss, array-agnostic.
+
+Labels are class ids `(n,)` or soft labels `(n, num_classes)`, outputs logits
+or probabilities `(n, num_classes)`.
+"""
 
 from typing import Any
 
 import numpy as np
 
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_most
+from keras_calib.inputs.checks import check_share
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.softmax import PROBABILITY_FLOOR
@@ -27,8 +30,7 @@ LARGEST_LOSS = -float(np.log(PROBABILITY_FLOOR))
 def check_clip(clip: float | None) -> None:
     """Raises unless `clip` is None or in (0, 1]."""
     if clip is not None:
-        check_above("clip", clip, 0.0)
-        check_at_most("clip", clip, 1.0)
+        check_share("clip", clip, positive=True)
 
 
 def log_losses(
@@ -38,16 +40,9 @@ def log_losses(
     from_logits: bool,
     clip: float | None = None,
 ) -> Any:
-    """-log p_y of each sample, or cross entropy of soft labels (either).
+    """-log p_y of each sample in nats, or cross entropy of soft labels.
 
-    Args:
-        labels: Class ids `(n,)` or soft labels `(n, num_classes)`.
-        outputs: Logits or probabilities `(n, num_classes)`.
-        from_logits: Which of the two.
-        clip: Lower bound on probabilities, or None.
-
-    Returns:
-        Losses in nats `(n,)`.
+    `clip`: lower bound on probabilities, or None.
     """
     xp = array_namespace(outputs)
     log_p = _log_softmax(outputs) if from_logits else to_logits(outputs)
@@ -64,7 +59,7 @@ def log_losses(
 
 
 def _log_softmax(logits: Any) -> Any:
-    """log p of logits, -inf only for a logit of -inf (either).
+    """log p of logits, -inf only for a logit of -inf.
 
     Shifted before the sum, whose logarithm would be lost beside logits of
     1e7 in float32.
@@ -81,10 +76,9 @@ def _log_softmax(logits: Any) -> Any:
 
 
 def summable_losses(losses: Any) -> Any:
-    """Log losses as sums can hold them: in [0, 85.2] nats if infinite (either).
+    """Log losses as sums can hold them: 85.2 nats where infinite, >= 0.
 
-    A logit of -inf that rules the truth out counts as a probability of
-    1e-37. Rounding can leave a loss of -1e-8: no sum may run below 0.
+    Rounding can leave a loss of -1e-8: no sum may run below 0.
     """
     xp = array_namespace(losses)
     infinite = xp.logical_not(losses < float("inf"))
@@ -93,16 +87,7 @@ def summable_losses(losses: Any) -> Any:
 
 
 def brier_losses(labels: Any, outputs: Any, *, from_logits: bool) -> Any:
-    """sum_k (p_k - y_k)^2 of each sample (either).
-
-    Args:
-        labels: Class ids `(n,)` or soft labels `(n, num_classes)`.
-        outputs: Logits or probabilities `(n, num_classes)`.
-        from_logits: Which of the two.
-
-    Returns:
-        Losses in [0, 2], `(n,)`.
-    """
+    """sum_k (p_k - y_k)^2 of each sample, in [0, 2]."""
     xp = array_namespace(outputs)
     probs = outputs
     if from_logits:

@@ -1,15 +1,13 @@
 """Areas under risk-coverage and ROC curves, tie-aware, from groups of samples.
 
-Every formula works on `RankedGroups`: groups of equal score, surest first.
-Whole data sets give one group per distinct score (NumPy, float64); the
-streaming metrics give the cells of a histogram (tensors, float32). Inside a
-group every order of the samples is as good as any other, so a value is its
-mean over all orders, and best and worst order bound what ranking inside the
-groups could change.
+Whole data sets give one group per distinct score (NumPy, float64), streaming
+metrics the cells of a histogram (tensors, float32). A value is its mean over
+all orders of the samples inside groups, or, with `order`, that of the
+`"best"` or the `"worst"` one. With counts of repeats as weights AURC is the
+mean over the prefixes k = 1 .. N; else weights are mass, and it is the
+integral.
 
-With whole-number weights a weight is a count of repeats and AURC is the mean
-over the prefixes k = 1 .. N. Otherwise a weight is mass and AURC is the
-integral over coverage, the limit of cutting every sample finely.
+Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
 """
 
 from typing import Any
@@ -24,15 +22,10 @@ from keras_calib.numerics.arrays import safe_divide
 __all__ = [
     "RankedGroups",
     "RiskCoverageCurve",
-    "augrc_bounds_of_groups",
     "augrc_of_groups",
-    "aurc_bounds_of_groups",
     "aurc_of_groups",
-    "eaurc_bounds_of_groups",
     "eaurc_of_groups",
-    "failure_auroc_bounds_of_groups",
     "failure_auroc_of_groups",
-    "normalized_aurc_bounds_of_groups",
     "normalized_aurc_of_groups",
     "optimal_aurc",
 ]
@@ -62,18 +55,12 @@ class RankedGroups(NamedTuple):
     frequency_weights: Any = True
 
 
-def aurc_of_groups(groups: RankedGroups) -> Any:
-    """AURC, the mean over all orders inside groups (array-agnostic).
-
-    Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
-
-    Args:
-        groups: Ranked groups.
-
-    Returns:
-        A scalar; 0 when empty.
-    """
+def aurc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
+    """AURC; 0 when empty."""
     xp = array_namespace(groups.mass)
+    if order:
+        total = _total_in_order(groups, order)
+        return safe_divide(total, xp.sum(groups.mass))
     m, q, n, a, _, frequency_weights = groups
     step = xp.where(frequency_weights, 1.0, 0.0)
     step = step if xp is np else xp.cast(step, m.dtype)
@@ -104,99 +91,32 @@ def aurc_of_groups(groups: RankedGroups) -> Any:
     return safe_divide(xp.sum(terms - correction), xp.sum(m))
 
 
-def aurc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
-    """AURC if each group is ordered best, and worst (array-agnostic).
-
-    Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
-    """
-    total = array_namespace(groups.mass).sum(groups.mass)
-    best, worst = _extreme_orders(groups)
-    return safe_divide(best, total), safe_divide(worst, total)
-
-
 def optimal_aurc(groups: RankedGroups) -> Any:
-    """AURC if every wrong prediction ranked last (array-agnostic)."""
-    return aurc_bounds_of_groups(_as_one(groups))[0]
+    """AURC if every wrong prediction ranked last."""
+    return aurc_of_groups(_as_one(groups), "best")
 
 
-def eaurc_of_groups(groups: RankedGroups) -> Any:
-    """AURC less its optimum, >= 0 (array-agnostic).
-
-    Derivation: docs/derivations.md, 'AURC under ties'.
-    """
-    return _excess(aurc_of_groups(groups), groups)
+def eaurc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
+    """AURC less its optimum, >= 0."""
+    excess = aurc_of_groups(groups, order) - optimal_aurc(groups)
+    return array_namespace(excess).maximum(excess, 0.0)
 
 
-def eaurc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
-    """E-AURC if each group is ordered best, and worst (array-agnostic)."""
-    best, worst = aurc_bounds_of_groups(groups)
-    return _excess(best, groups), _excess(worst, groups)
+def normalized_aurc_of_groups(
+    groups: RankedGroups, order: str | None = None
+) -> Any:
+    """(AURC - optimum) / (error - optimum); 0 if all are right or wrong."""
+    # Error rate less the optimal AURC, as a product.
+    xp = array_namespace(groups.mass)
+    one = _as_one(groups)
+    good = xp.maximum(one.mass - one.wrong, 0.0)
+    scale = good * _difference(good, one.wrong, groups.frequency_weights)
+    scale = xp.sum(safe_divide(scale, one.mass))
+    return safe_divide(eaurc_of_groups(groups, order), scale)
 
 
-def normalized_aurc_of_groups(groups: RankedGroups) -> Any:
-    """(AURC - optimum) / (error - optimum) (array-agnostic).
-
-    Derivation: docs/derivations.md, 'AURC under ties'.
-
-    Args:
-        groups: Ranked groups.
-
-    Returns:
-        A scalar: 0 for a perfect ranking, 1 for a random one, above 1 for
-        worse; 0 where all are correct or all wrong, as every ranking is
-        perfect then.
-    """
-    return safe_divide(eaurc_of_groups(groups), _excess_of_random(groups))
-
-
-def normalized_aurc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
-    """Normalised AURC if groups are ordered best, and worst."""
-    best, worst = eaurc_bounds_of_groups(groups)
-    scale = _excess_of_random(groups)
-    return safe_divide(best, scale), safe_divide(worst, scale)
-
-
-def augrc_of_groups(groups: RankedGroups) -> Any:
-    """AUGRC: the area under wrong accepted mass over coverage.
-
-    Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
-
-    Array-agnostic.
-    """
-    return _augrc(groups, groups.slope)
-
-
-def augrc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
-    """AUGRC if each group is ordered best, and worst (array-agnostic)."""
-    half = array_namespace(groups.mass).full_like(groups.slope, 0.5)
-    return _augrc(groups, half), _augrc(groups, -half)
-
-
-def failure_auroc_of_groups(groups: RankedGroups) -> Any:
-    """P(a correct prediction scores above a wrong one), ties half.
-
-    Array-agnostic.
-
-    Derivation: docs/derivations.md, 'AURC under ties'.
-
-    Args:
-        groups: Ranked groups.
-
-    Returns:
-        A scalar in [0, 1]; 0.5, no information, where all are correct, all
-        are wrong, or there is none.
-    """
-    return _auroc(groups, groups.slope)
-
-
-def failure_auroc_bounds_of_groups(groups: RankedGroups) -> tuple[Any, Any]:
-    """AUROC if each group is ordered worst, and best (array-agnostic)."""
-    half = array_namespace(groups.mass).full_like(groups.slope, 0.5)
-    return _auroc(groups, -half), _auroc(groups, half)
-
-
-def _augrc(groups: RankedGroups, slope: Any) -> Any:
-    """AUGRC where P(correct above wrong) in a group is 1/2 + `slope`."""
+def augrc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
+    """AUGRC: the area under wrong accepted mass over coverage."""
     xp = array_namespace(groups.mass)
     m, q, a = groups.mass, groups.wrong, groups.wrong_before
     # By shares: float32 overflows at squares of masses.
@@ -204,21 +124,35 @@ def _augrc(groups: RankedGroups, slope: Any) -> Any:
     m, q, a = (safe_divide(v, total) for v in (m, q, a))
     # Positive terms only, also where the slope is 1/2.
     good = xp.maximum(m - q, 0.0)
-    return xp.sum(m * a + 0.5 * q * q + good * q * (0.5 - slope))
+    return xp.sum(
+        m * a + 0.5 * q * q + good * q * (0.5 - _slope(groups, order))
+    )
 
 
-def _auroc(groups: RankedGroups, slope: Any) -> Any:
-    """AUROC where P(correct above wrong) in a group is 1/2 + `slope`."""
+def failure_auroc_of_groups(
+    groups: RankedGroups, order: str | None = None
+) -> Any:
+    """P(a correct prediction scores above a wrong one), ties half.
+
+    0.5, no information, where all are correct, all are wrong, or none is.
+    """
     xp = array_namespace(groups.mass)
     q, a = groups.wrong, groups.wrong_before
     good = xp.maximum(groups.mass - q, 0.0)
     # Pairs in the wrong order: no difference of long sums.
     num_wrong, num_good = xp.sum(q), xp.sum(good)
     share = safe_divide(good, num_good)
-    above = safe_divide(a + q * (0.5 - slope), num_wrong)
+    above = safe_divide(a + q * (0.5 - _slope(groups, order)), num_wrong)
     auroc = 1.0 - xp.sum(share * above)
     both = xp.logical_and(num_wrong > 0, num_good > 0)
     return xp.where(both, auroc, xp.full_like(auroc, 0.5))
+
+
+def _slope(groups: RankedGroups, order: str | None) -> Any:
+    """P(correct above wrong) in a group, less 1/2."""
+    if order is None:
+        return groups.slope
+    return 0.5 if order == "best" else -0.5
 
 
 def _as_one(groups: RankedGroups) -> RankedGroups:
@@ -231,21 +165,8 @@ def _as_one(groups: RankedGroups) -> RankedGroups:
     )
 
 
-def _excess(aurc: Any, groups: RankedGroups) -> Any:
-    return array_namespace(aurc).maximum(aurc - optimal_aurc(groups), 0.0)
-
-
-def _excess_of_random(groups: RankedGroups) -> Any:
-    """Error rate less the optimal AURC, as a product (array-agnostic)."""
-    xp = array_namespace(groups.mass)
-    one = _as_one(groups)
-    good = xp.maximum(one.mass - one.wrong, 0.0)
-    excess = good * _difference(good, one.wrong, groups.frequency_weights)
-    return xp.sum(safe_divide(excess, one.mass))
-
-
 def _phi(x: Any) -> Any:
-    """1 - log1p(x) / x, without cancellation at small x (array-agnostic)."""
+    """1 - log1p(x) / x, without cancellation at small x."""
     xp = array_namespace(x)
     # Where the series is exact to the precision at hand.
     small = x < (1e-3 if xp is np else 0.06)
@@ -258,7 +179,7 @@ def _phi(x: Any) -> Any:
 
 
 def _slope_factor(x: Any) -> Any:
-    """(1 + 2x) / 2 - x (1 + x) log(1 + 1/x), x >= 0 (array-agnostic)."""
+    """(1 + 2x) / 2 - x (1 + x) log(1 + 1/x), x >= 0."""
     xp = array_namespace(x)
     far = x > 20.0
     near = xp.where(far, xp.ones_like(x), xp.maximum(x, 1e-6))
@@ -269,7 +190,7 @@ def _slope_factor(x: Any) -> Any:
 
 
 def _harmonic_difference(n: Any, m: Any) -> Any:
-    """1/(n+1) + ... + 1/(n+m), for real n, m >= 0 (array-agnostic)."""
+    """1/(n+1) + ... + 1/(n+m), for real n, m >= 0."""
     if array_namespace(n) is np:
         return digamma(n + m + 1.0) - digamma(n + 1.0)
     xp = array_namespace(n)
@@ -303,16 +224,16 @@ def _difference(n: Any, m: Any, frequency_weights: Any) -> Any:
     )
 
 
-def _extreme_orders(groups: RankedGroups) -> tuple[Any, Any]:
-    """Sums over groups with errors last, and first, inside each."""
+def _total_in_order(groups: RankedGroups, order: str) -> Any:
+    """N times AURC with errors last, or first, in each group."""
     xp = array_namespace(groups.mass)
-    m, q, n, a, _, frequency_weights = groups
+    m, q, n, a, _, counts = groups
     good = xp.maximum(m - q, 0.0)
-    best = a * _difference(n, good, frequency_weights) + q
-    best = best + (a - n - good) * _difference(n + good, q, frequency_weights)
-    worst = q + (a - n) * _difference(n, q, frequency_weights)
-    worst = worst + (a + q) * _difference(n + q, good, frequency_weights)
-    return xp.sum(best), xp.sum(worst)
+    if order == "best":
+        total = a * _difference(n, good, counts) + q
+        return xp.sum(total + (a - n - good) * _difference(n + good, q, counts))
+    total = q + (a - n) * _difference(n, q, counts)
+    return xp.sum(total + (a + q) * _difference(n + q, good, counts))
 
 
 class RiskCoverageCurve(NamedTuple):

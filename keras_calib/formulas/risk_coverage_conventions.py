@@ -17,49 +17,22 @@ from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
-    "AUGRC_CONVENTIONS",
-    "AURC_CONVENTIONS",
     "analytic_optimum",
     "augrc_by_convention",
     "aurc_by_convention",
     "optimum_by_convention",
 ]
 
-AURC_CONVENTIONS = (
-    "mean",
-    "trapezoid",
-    "origin",
-    "merged",
-    "geifman",
-    "achievable",
-)
-AUGRC_CONVENTIONS = ("origin", "trapezoid")
 _FOR_ANY_WEIGHTS = ("mean", "merged", "achievable")
+_FOR_COUNTS = ("trapezoid", "origin", "geifman")
 
 
 def aurc_by_convention(groups: RankedGroups, convention: str = "mean") -> float:
-    """AURC of NumPy groups, R_k the risk of the k surest of N.
+    """AURC of NumPy groups by a convention, see `aurc`.
 
     Derivation: docs/derivations.md, 'AURC under ties'.
-
-    Args:
-        groups: Ranked groups of a whole data set.
-        convention: `"mean"`: (R_1 + ... + R_N) / N; `"trapezoid"`: the
-            trapezoid rule from coverage 1/N, over 1 - 1/N; `"origin"`: the
-            trapezoid rule from (0, 0); `"merged"`: the trapezoid rule over
-            whole groups, flat to coverage 0; `"geifman"`: the mean with
-            denominators k + 1 for k < N; `"achievable"`: the exact area
-            under the convex hull, which random choices between thresholds
-            reach.
-
-    Returns:
-        AURC in [0, 1].
-
-    Raises:
-        ValueError: If the convention is unknown, or has no meaning for
-            weights that are not whole numbers.
     """
-    check_in("convention", convention, AURC_CONVENTIONS)
+    check_in("convention", convention, (*_FOR_ANY_WEIGHTS, *_FOR_COUNTS))
     _check_weights(groups, convention, _FOR_ANY_WEIGHTS)
     groups = _filled(groups)
     if convention == "merged":
@@ -115,21 +88,8 @@ def analytic_optimum(groups: RankedGroups) -> float:
 def augrc_by_convention(
     groups: RankedGroups, convention: str = "origin"
 ) -> float:
-    """AUGRC of NumPy groups.
-
-    Args:
-        groups: Ranked groups of a whole data set.
-        convention: `"origin"`: the area from coverage 0; `"trapezoid"`: the
-            trapezoid rule from coverage 1/N, over 1 - 1/N.
-
-    Returns:
-        AUGRC in [0, 0.5]; by the trapezoid rule at most (N + 1) / (2 N).
-
-    Raises:
-        ValueError: If the convention is unknown, or has no meaning for
-            weights that are not whole numbers.
-    """
-    check_in("convention", convention, AUGRC_CONVENTIONS)
+    """AUGRC of NumPy groups by a convention, see `augrc`."""
+    check_in("convention", convention, ("origin", "trapezoid"))
     _check_weights(groups, convention, ("origin",))
     groups = _filled(groups)
     area = float(augrc_of_groups(groups))

@@ -21,7 +21,7 @@ from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
     "SCORE_NAMES",
-    "SCORE_RANGES",
+    "UNIT_SCORES",
     "get",
     "gini",
     "logit_margin",
@@ -228,49 +228,30 @@ def _two_largest(x: Any) -> tuple[Any, Any]:
     return values[..., 0], values[..., 1]
 
 
-_SCORES = (
-    msp,
-    max_logit,
-    logit_margin,
-    prob_margin,
-    neg_entropy,
-    neg_energy,
-    gini,
-    p_norm,
-)
-SCORE_NAMES = tuple(score.__name__ for score in _SCORES)
-
-# Scores in [0, 1] crowd at its ends; the others may have any size.
-SCORE_RANGES = {
-    "msp": "unit",
-    "prob_margin": "unit",
-    "gini": "unit",
-    "p_norm": "unit",
+_SCORES = {
+    score.__name__: score
+    for score in (
+        msp,
+        max_logit,
+        logit_margin,
+        prob_margin,
+        neg_entropy,
+        neg_energy,
+        gini,
+        p_norm,
+    )
 }
+SCORE_NAMES = tuple(_SCORES)
+# Scores in [0, 1], which crowd at its ends; the others may have any size.
+UNIT_SCORES = ("msp", "prob_margin", "gini", "p_norm")
 
 
 def get(score: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function of logits that `score` stands for.
-
-    Args:
-        score: One of `SCORE_NAMES`, or a function of logits
-            `(n, num_classes)` that returns `(n,)`, higher = surer.
-
-    Returns:
-        That function.
-
-    Raises:
-        ValueError: If `score` is neither.
-
-    Example:
-
-    >>> get("max_logit").__name__
-    'max_logit'
-    """
+    """The function of logits `(n, num_classes)` that `score` stands for."""
     if callable(score):
         return score
     if score not in SCORE_NAMES:
         raise value_error(
             f"`score` must be a function or one of {SCORE_NAMES}", score=score
         )
-    return _SCORES[SCORE_NAMES.index(score)]
+    return _SCORES[score]

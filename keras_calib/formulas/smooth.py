@@ -20,18 +20,14 @@ _ROUNDS = {"numpy": 6, "tensor": 4}
 def smooth_error_of_points(
     position: Any, residual: Any, num_cells: int = 2048
 ) -> Any:
-    """smECE of points with residuals (either).
+    """smECE of points `(n,)` with residuals (array-agnostic).
 
-    Args:
-        position: Mean confidence of each point, in [0, 1], `(n,)`. A point
-            may stand for many samples that are near each other.
-        residual: Share of the total weight times (confidence - accuracy) of
-            each point, `(n,)`.
-        num_cells: Cells of the grid on [0, 1], a power of two. Widths below
-            about two cells are not resolved.
+    The kernel is a Gaussian on the confidence, reflected at 0 and 1. Cosines
+    diagonalise it: smoothing on a grid of [0, 1] is a cosine transform, a
+    factor per frequency, and a transform back.
 
-    Returns:
-        A scalar in [0, 1]; 0 where there is no residual.
+    A residual is a share of the total weight times (confidence - accuracy).
+    The grid has a power of two of cells; widths below two are not resolved.
     """
     xp = array_namespace(residual)
     frequency = np.pi * np.arange(num_cells + 1)
@@ -84,10 +80,9 @@ def _spread(position: Any, residual: Any, num_cells: int) -> Any:
 
 
 def _cosines(values: Any) -> Any:
-    """sum_j v_j cos(pi k j / m), inner v_j twice, `(..., m + 1)` (either).
+    """sum_j v_j cos(pi k j / m), inner v_j twice, `(..., m + 1)`.
 
-    Takes a function on the nodes to 2 m times the coefficients of its
-    cosines, and these back to the function.
+    Twice applied it gives 2 m times the values.
     """
     if array_namespace(values) is np:
         return scipy.fft.dct(values, type=1, axis=-1)

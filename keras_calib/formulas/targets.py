@@ -9,11 +9,11 @@ from keras import ops
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_rank
+from keras_calib.inputs.checks import check_share
 from keras_calib.inputs.values import check_ids
 from keras_calib.inputs.values import check_objectness
 from keras_calib.inputs.values import check_soft_labels
@@ -40,10 +40,9 @@ __all__ = [
 def smooth_labels(labels: Any, *, alpha: Any, spread: str = "all") -> Any:
     """Moves the share `alpha` of each label to the classes.
 
-    `spread="all"`: (1 - alpha) labels + alpha / K, the true class keeps
-    1 - alpha + alpha / K. `spread="others"`: the true class keeps 1 - alpha
-    and each other class gets alpha / (K - 1). The first with
-    alpha K / (K - 1) is the second with alpha.
+    `spread="all"`: (1 - alpha) labels + alpha / K, so that the true class
+    keeps 1 - alpha + alpha / K. `spread="others"`: the true class keeps
+    1 - alpha and each other class gets alpha / (K - 1).
 
     Args:
         labels: One-hot or soft labels `(..., K)`, rows sum to 1.
@@ -87,10 +86,9 @@ def objectness_targets(
     """Labels smoothed by how little of the image the object covers.
 
     With alpha = 1 - objectness, the true class gets 1 - beta alpha and each
-    other class beta alpha / (K - 1): never less than 1 - beta for the true
-    class. Where nothing of the object is seen and beta = 1, the true class
-    gets 0, and below objectness 1 / K it is the least likely, unless
-    `floor="uniform"` caps alpha at (K - 1) / K, the uniform target.
+    other class beta alpha / (K - 1). With beta = 1 the true class is the
+    least likely below objectness 1 / K, unless `floor="uniform"` caps alpha
+    at (K - 1) / K, the uniform target.
 
     Args:
         labels: Class ids `(...)`, or one-hot labels `(..., num_classes)`.
@@ -109,10 +107,7 @@ def objectness_targets(
         NumPy arrays.
 
     Raises:
-        ValueError: If `beta` or `floor` is out of range, or the shapes of
-            `labels`, `objectness` and `context` do not fit; where values can
-            be seen, if a class id is not in [0, num_classes) or an objectness
-            not in [0, 1].
+        ValueError: If a value is out of range or shapes do not fit.
 
     Reference:
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, eq. 5,
@@ -131,10 +126,25 @@ def objectness_targets(
     else:
         objectness = at_least_float32(objectness, "objectness")
     shape = shape_of(objectness)
-    rows = (num_classes,) if len(labels.shape) != len(shape) else ()
-    _check_shape("labels", labels, shape + rows, objectness, num_classes)
+    is_hard = len(labels.shape) == len(shape)
+    rows = shape if is_hard else (*shape, num_classes)
+    given = {"labels": (labels, rows)}
+    if context is not None:
+        context = as_numbers(context, "context")
+        given["context"] = context, shape
+    for name, (x, expected) in given.items():
+        if not fits(shape_of(x), expected):
+            raise value_error(
+                f"`{name}` must have the shape of `objectness`; labels may be "
+                "one-hot with `num_classes` classes last",
+                num_classes=num_classes,
+                **{
+                    f"{name}.shape": shape_of(x),
+                    "objectness.shape": shape,
+                },
+            )
     check_objectness(objectness, "`objectness` must lie in [0, 1]")
-    if not rows:
+    if is_hard:
         check_ids(labels, num_classes, "labels")
         if xp is np:
             labels = np.equal(labels[..., None], np.arange(num_classes))
@@ -142,10 +152,8 @@ def objectness_targets(
             labels = ops.one_hot(ops.cast(labels, "int32"), num_classes)
     else:
         check_soft_labels(labels, "labels")
-    if context is not None:
-        context = as_numbers(context, "context")
-        _check_shape("context", context, shape, objectness)
-        context = to_numpy(context) if xp is np else context
+    if context is not None and xp is np:
+        context = to_numpy(context)
     return targets_of_rows(labels, objectness, beta, floor, context)
 
 
@@ -180,11 +188,11 @@ def cape_targets(
 ) -> np.ndarray:
     """How often similar predictions came true, for each prediction.
 
-    `"bins"`: predictions sorted by p, the probability of the second class,
-    in `num_bins` bins of equal count; the target is the mean label of the
-    bin. `"kernel"`: the mean label of the 2 `window` neighbours in that
-    order, itself included, with Gaussian weights exp(-(p_j - p_i)^2 / (2
-    sigma^2)). Tied predictions keep the order in which they came.
+    Predictions are sorted by p, the probability of the second class; ties
+    keep their order. `"bins"`: the target is the mean label of one of
+    `num_bins` bins of equal count. `"kernel"`: the mean label of the
+    2 `window` neighbours, itself included, with Gaussian weights
+    exp(-(p_j - p_i)^2 / (2 sigma^2)).
 
     Args:
         labels: Class ids 0 or 1 `(n,)`, or one-hot labels `(n, 2)`, of all
@@ -256,24 +264,7 @@ def _kernel_means(
     return total / weight
 
 
-def _check_shape(
-    name: str, x: Any, expected: tuple, objectness: Any, num_classes: int = 0
-) -> None:
-    """Raises unless there is one label or flag per objectness."""
-    if not fits(shape_of(x), expected):
-        rule = f"`{name}` must have the shape of `objectness`"
-        received = {
-            f"{name}.shape": shape_of(x),
-            "objectness.shape": shape_of(objectness),
-        }
-        if num_classes:
-            rule += ", or be one-hot with `num_classes` classes last"
-            received["num_classes"] = num_classes
-        raise value_error(rule, **received)
-
-
 def check_beta_and_floor(beta: Any, floor: Any) -> None:
     """Raises unless both are as `objectness_targets` takes them."""
-    check_at_least("beta", beta, 0.0)
-    check_at_most("beta", beta, 1.0)
+    check_share("beta", beta)
     check_in("floor", floor, (None, "uniform"))

@@ -1,10 +1,12 @@
-"""Calibration error of the probability of every class, exact in float64."""
+"""Calibration errors of the probabilities of all classes, exact in float64."""
 
 from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
+from typing import Unpack
 
 import numpy as np
+from scipy.special import softmax
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bins import CLOSED
@@ -12,14 +14,20 @@ from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.equal_mass import sorted_mass_error
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import standardize_arrays
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_share
+from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.options import reads_arrays
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.softmax import logsumexp
 
-__all__ = ["ClasswiseBins", "classwise_bins", "classwise_ece"]
+__all__ = [
+    "ClasswiseBins",
+    "canonical_calibration_error",
+    "classwise_bins",
+    "classwise_ece",
+]
 
 # Probabilities worked on at once: temporaries stay below 50 MB.
 _BLOCK = 2**19
@@ -43,6 +51,7 @@ class ClasswiseBins(NamedTuple):
     total: float
 
 
+@reads_arrays
 def classwise_ece(
     labels: Any,
     probs: Any,
@@ -52,9 +61,7 @@ def classwise_ece(
     threshold: float = 0.0,
     closed: str = "right",
     classes: str = "all",
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
+    **options: Unpack[ArrayOptions],
 ) -> float:
     """Mean over the classes of the calibration error of p_k, in float64.
 
@@ -63,30 +70,23 @@ def classwise_ece(
     called SCE; over bins of equal mass ACE, and with a threshold TACE.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
+        labels, probs: As in `ece`.
         num_bins: Number of bins of each class, at least 1.
         edges: `"width"`: bins of equal width; p_k = 0 lies in no bin (lo,
-            hi]. `"mass"`: of equal mass, as `adaptive_ece`; every sample
-            from `threshold` on counts. `"rank"`: the edges of released code,
-            for parity with published tables: the p_k at the ranks
-            i floor(N / num_bins), with (lo, hi] membership, which leaves out
-            the smallest; without weights.
+            hi]. `"mass"`: of equal mass, as `adaptive_ece`. `"rank"`: the
+            edges of released code, for parity with published tables and
+            without weights: the p_k at the ranks i floor(N / num_bins), with
+            (lo, hi] membership, which leaves out the smallest.
         threshold: Smaller p_k are in no bin, in [0, 1]. They still count in
             N; at `edges="rank"` they also rank, as zeros.
         closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi) and 1 in
             the last. Only for `edges="width"`.
         classes: `"all"`, or `"to_largest_label"`: K is the largest id in
             `labels` plus one, as in released code.
-        from_logits: Whether `probs` are logits.
-        sample_weight: As in `ece`.
-        ignore_class: Class id that does not count.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
         Error in [0, 1]; at most 2 / K, for the p_k of a sample sum to 1.
-
-    Raises:
-        ValueError: As `ece`.
 
     Example:
 
@@ -100,36 +100,30 @@ def classwise_ece(
     """
     check_integer("num_bins", num_bins, 1)
     check_in("edges", edges, ("width", "mass", "rank"))
-    check_at_least("threshold", threshold, 0.0)
-    check_at_most("threshold", threshold, 1.0)
+    check_share("threshold", threshold)
     check_in("closed", closed, CLOSED)
     check_in("classes", classes, ("all", "to_largest_label"))
-    if edges == "rank" and sample_weight is not None:
+    if edges == "rank" and options.get("sample_weight") is not None:
         raise value_error(
             '`sample_weight` needs `edges="width"` or "mass"', edges=edges
         )
     if edges != "width" and closed != "right":
         raise value_error('`closed` needs `edges="width"`', edges=edges)
-    read = standardize_arrays(
-        labels,
-        probs,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    read = standardize_arrays(labels, probs, **options)
     ids = hard_labels(read.labels)
     num_classes = read.outputs.shape[-1]
     if classes == "to_largest_label":
         num_classes = int(ids.max()) + 1
     weight = np.ones(len(ids)) if read.weight is None else read.weight
+    if edges == "width":
+        blocks = _width_bins(read, ids, weight, num_classes, num_bins, closed)
+        total = sum(
+            np.abs(binned(residual * (p >= threshold))).sum()
+            for p, _, residual, binned in blocks
+        )
+        return float(total / (num_classes * weight.sum()))
     total = 0.0
     for first, p in _by_class(read, num_classes):
-        if edges == "width":
-            kept = p >= threshold
-            index = _width_index(p, kept, num_bins, closed)
-            residual = _residual(p, first, ids, weight) * kept
-            total += np.abs(_binned(index, residual, num_bins)).sum()
-            continue
         for k, p_k in enumerate(p, start=first):
             y_k = ids == k
             if edges == "rank":
@@ -148,32 +142,20 @@ def classwise_bins(
     probs: Any,
     *,
     num_bins: int = 15,
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
+    **options: Unpack[ArrayOptions],
 ) -> ClasswiseBins:
-    """Sums over the bins (lo, hi] of each class, as `classwise_ece` has them.
-
-    The mean over the classes of sum_b |residual_b| / total is the classwise
-    ECE; arguments are its own.
-    """
+    """Sums over the bins (lo, hi] of each class of `classwise_ece`."""
     check_integer("num_bins", num_bins, 1)
-    read = standardize_arrays(
-        labels,
-        probs,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    read = standardize_arrays(labels, probs, **options)
     ids = hard_labels(read.labels)
     weight = np.ones(len(ids)) if read.weight is None else read.weight
     blocks = []
-    for first, p in _by_class(read, read.outputs.shape[-1]):
-        kept = np.ones(p.shape, bool)
-        index = _width_index(p, kept, num_bins, "right")
-        residual = _residual(p, first, ids, weight) * kept
+    num_classes = read.outputs.shape[-1]
+    for p, kept, residual, binned in _width_bins(
+        read, ids, weight, num_classes, num_bins, "right"
+    ):
         kept = kept * weight
-        sums = [_binned(index, x, num_bins) for x in (kept, p * kept, residual)]
+        sums = [binned(x) for x in (kept, p * kept, residual)]
         blocks.append((*sums[:2], sums[1] - sums[2], sums[2]))
     sums = [np.concatenate(x) for x in zip(*blocks, strict=True)]
     return ClasswiseBins(*sums, float(weight.sum()))
@@ -204,38 +186,30 @@ def _by_class(
         yield first, np.clip(p, 0.0, 1.0, out=p)
 
 
-def _width_index(
-    p: np.ndarray, kept: np.ndarray, num_bins: int, closed: str
-) -> np.ndarray:
-    """Bin of each probability of some classes `(block, n)`, class by class.
+def _width_bins(
+    read: Batch,
+    ids: np.ndarray,
+    weight: np.ndarray,
+    num_classes: int,
+    num_bins: int,
+    closed: str,
+) -> Iterator[tuple]:
+    """Of some classes: p, where it is in a bin, weight (p - y), sums by bin."""
+    for first, p in _by_class(read, num_classes):
+        classes = np.arange(len(p))[:, None]
+        residual = p - (ids == first + classes)
+        residual *= weight
+        kept = p > 0 if closed == "right" else np.ones(p.shape, bool)
+        residual *= kept
+        index = bin_index(p, num_bins, closed)
+        index += num_bins * classes
+        keys, size = index.reshape(-1), num_bins * len(p)
 
-    Those of 0 that lie in no bin are taken out of `kept`.
-    """
-    if closed == "right":
-        kept &= p > 0
-    index = bin_index(p, num_bins, closed)
-    index += num_bins * np.arange(len(p))[:, None]
-    return index
+        def binned(values, keys=keys, size=size):
+            sums = np.bincount(keys, values.reshape(-1), minlength=size)
+            return sums.reshape(-1, num_bins)
 
-
-def _residual(
-    p: np.ndarray, first: int, ids: np.ndarray, weight: np.ndarray
-) -> np.ndarray:
-    """weight (p - y) of some classes `(block, n)`."""
-    classes = np.arange(len(p))[:, None]
-    residual = p - (ids == first + classes)
-    residual *= weight
-    return residual
-
-
-def _binned(index: np.ndarray, values: np.ndarray, num_bins: int) -> np.ndarray:
-    """Sums of the bins of some classes, `(block, num_bins)`."""
-    sums = np.bincount(
-        index.reshape(-1),
-        weights=values.reshape(-1),
-        minlength=num_bins * len(index),
-    )
-    return sums.reshape(len(index), num_bins)
+        yield p, kept, residual, binned
 
 
 def _rank_error(
@@ -249,3 +223,86 @@ def _rank_error(
     index = np.searchsorted(edges, p, side="left")
     sums = np.bincount(index, weights=p - y, minlength=num_bins + 1)
     return np.abs(sums)[1:].sum()
+
+
+@reads_arrays
+def canonical_calibration_error(
+    labels: Any,
+    probs: Any,
+    *,
+    edges: str = "width",
+    num_bins: int = 10,
+    min_bin_size: int = 100,
+    **options: Unpack[ArrayOptions],
+) -> float:
+    """Calibration error of all probabilities jointly, in float64.
+
+    sum_b (n_b / N) (1/2) sum_k |mean p_k in bin b - share of class k|: the
+    total variation between what was predicted and what came, over bins of
+    all probabilities. A network may be calibrated in its confidence and not
+    in this sense. With many classes most bins hold a sample or none, and the
+    error says little.
+
+    Args:
+        labels, probs: As in `ece`.
+        edges: `"width"`: predictions share a bin if each p_k falls in the
+            same of `num_bins` intervals of equal width. `"median"`: bins are
+            cut at the median of the p_k that varies most, as long as both
+            parts keep `min_bin_size` predictions, whatever their weights.
+        num_bins: Number of intervals of each p_k, for `edges="width"`.
+        min_bin_size: Smallest bin of `edges="median"`.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+
+    Returns:
+        Error in [0, 1].
+
+    Example:
+
+    >>> probs = [[0.8, 0.2], [0.6, 0.4]]
+    >>> round(canonical_calibration_error([0, 1], probs), 4)
+    0.4
+
+    Reference:
+        Vaicenavicius et al., Evaluating Model Calibration in Classification,
+        AISTATS 2019, https://arxiv.org/abs/1902.06977; Widmann et al.,
+        Calibration Tests in Multi-class Classification, NeurIPS 2019,
+        https://arxiv.org/abs/1910.11385
+    """
+    check_in("edges", edges, ("width", "median"))
+    check_integer("num_bins", num_bins, 1)
+    check_integer("min_bin_size", min_bin_size, 1)
+    read = standardize_arrays(labels, probs, **options)
+    p = read.outputs.astype("float64")
+    p = softmax(p, axis=-1) if read.from_logits else p
+    if edges == "width":
+        cells = bin_index(p, num_bins)
+        _, index = np.unique(cells, axis=0, return_inverse=True)
+        index = index.reshape(-1)
+    else:
+        index = _median_bins(p, min_bin_size)
+    weight = np.ones(len(p)) if read.weight is None else read.weight
+    truth = read.labels
+    truth = np.eye(p.shape[1])[truth] if truth.ndim == 1 else truth
+    residual = weight[:, None] * (p - truth)
+    sums = [np.bincount(index, weights=column) for column in residual.T]
+    return float(np.abs(sums).sum() / (2.0 * weight.sum()))
+
+
+def _median_bins(p: np.ndarray, min_size: int) -> np.ndarray:
+    """Bin of each row of `(n, num_classes)`, `(n,)`."""
+    index = np.zeros(len(p), "int64")
+    waiting, count = [np.arange(len(p))], 0
+    while waiting:
+        rows = waiting.pop()
+        index[rows] = count
+        count += 1
+        if len(rows) < 2 * min_size:
+            continue
+        # Cut at the median of the column that varies most.
+        column = p[rows, np.argmax(p[rows].var(axis=0))]
+        below = column < np.median(column)
+        if not below.any():
+            below = column <= np.median(column)
+        if min(below.sum(), np.sum(~below)) >= min_size:
+            waiting += [rows[below], rows[~below]]
+    return index

@@ -1,12 +1,15 @@
 """How sure predictions are, in one sense or another, exact in float64."""
 
 from typing import Any
+from typing import Unpack
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas import binned_errors
 from keras_calib.functional.binned import equal_width_bins
+from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.options import reads_arrays
 from keras_calib.inputs.top_label import top_label
 from keras_calib.inputs.values import check_objectness
 from keras_calib.numerics.arrays import as_array
@@ -20,30 +23,19 @@ __all__ = [
 ]
 
 
+@reads_arrays
 def mean_confidence(
-    labels: Any,
-    probs: Any,
-    *,
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
+    labels: Any, probs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
     """Mean probability of the predicted class, in float64.
 
     Less the accuracy, it is the gap of all predictions in one bin.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
-        from_logits: Whether `probs` are logits.
-        sample_weight: As in `ece`.
-        ignore_class: Class id that does not count.
+        labels, probs, **options: As in `ece`.
 
     Returns:
         Confidence in [0, 1].
-
-    Raises:
-        ValueError: As `ece`.
 
     Example:
 
@@ -54,41 +46,24 @@ def mean_confidence(
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
         figure 1, https://arxiv.org/abs/1706.04599
     """
-    top = top_label(
-        labels,
-        probs,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    top = top_label(labels, probs, **options)
     confidence = top.confidence.astype("float64")
     return float(np.average(confidence, weights=top.weight))
 
 
+@reads_arrays
 def overconfidence(
-    labels: Any,
-    probs: Any,
-    *,
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
+    labels: Any, probs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
     """Mean confidence of the wrong predictions, in float64.
 
-    Not the overconfidence error, which is of bins: `overconfidence_error`.
+    The overconfidence error of bins is `overconfidence_error`.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
-        from_logits: Whether `probs` are logits.
-        sample_weight: As in `ece`.
-        ignore_class: Class id that does not count.
+        labels, probs, **options: As in `ece`.
 
     Returns:
         Confidence in [0, 1]; 0 when no prediction is wrong.
-
-    Raises:
-        ValueError: As `ece`.
 
     Example:
 
@@ -99,38 +74,21 @@ def overconfidence(
         Wenger et al., Non-Parametric Calibration for Classification,
         AISTATS 2020, https://arxiv.org/abs/1906.04933
     """
-    top = top_label(
-        labels,
-        probs,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    top = top_label(labels, probs, **options)
     return _mean_where(top.correct == 0, top.confidence, top.weight)
 
 
+@reads_arrays
 def underconfidence(
-    labels: Any,
-    probs: Any,
-    *,
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
+    labels: Any, probs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
     """Mean of 1 - confidence of the right predictions, in float64.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
-        from_logits: Whether `probs` are logits.
-        sample_weight: As in `ece`.
-        ignore_class: Class id that does not count.
+        labels, probs, **options: As in `ece`.
 
     Returns:
-        Doubt in [0, 1]; 0 when no prediction is right.
-
-    Raises:
-        ValueError: As `ece`.
+        Mean in [0, 1]; 0 when no prediction is right.
 
     Example:
 
@@ -141,25 +99,18 @@ def underconfidence(
         Wenger et al., Non-Parametric Calibration for Classification,
         AISTATS 2020, https://arxiv.org/abs/1906.04933
     """
-    top = top_label(
-        labels,
-        probs,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    top = top_label(labels, probs, **options)
     return _mean_where(top.correct > 0, 1.0 - top.confidence, top.weight)
 
 
+@reads_arrays
 def overconfidence_error(
     labels: Any,
     probs: Any,
     *,
     num_bins: int = 15,
     closed: str = "right",
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
+    **options: Unpack[ArrayOptions],
 ) -> float:
     """Overconfidence error of a whole data set, in float64.
 
@@ -167,19 +118,10 @@ def overconfidence_error(
     bins that promise too much count, sure ones more.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
-        num_bins: Number of bins, at least 1.
-        closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
-        from_logits: Whether `probs` are logits.
-        sample_weight: As in `ece`.
-        ignore_class: Class id that does not count.
+        labels, probs, num_bins, closed, **options: As in `ece`.
 
     Returns:
         Error in [0, 1].
-
-    Raises:
-        ValueError: As `ece`.
 
     Example:
 
@@ -191,39 +133,30 @@ def overconfidence_error(
         Predictive Uncertainty for Deep Neural Networks, NeurIPS 2019,
         https://arxiv.org/abs/1905.11001
     """
-    reading = from_logits, sample_weight, ignore_class
-    sums = equal_width_bins(labels, probs, num_bins, closed, *reading)
+    sums = equal_width_bins(labels, probs, num_bins, closed, **options)
     return float(binned_errors.overconfidence_error(sums))
 
 
+@reads_arrays
 def objectness_deviation(
     labels: Any,
     probs: Any,
     objectness: Any,
-    *,
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
+    **options: Unpack[ArrayOptions],
 ) -> float:
     """Mean |confidence - objectness|, in float64.
 
     How far the confidence is from the share of the image that the object
-    covers, which adaptive label smoothing teaches it.
+    covers.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
-        objectness: Share of the image that the object covers, in [0, 1], of
-            the shape of the class ids. Anything where the class is ignored.
-        from_logits: Whether `probs` are logits.
-        sample_weight: As in `ece`.
-        ignore_class: Class id that does not count.
+        labels, probs: As in `ece`.
+        objectness: That share, in [0, 1], of the shape of the class ids;
+            anything where the class is ignored.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
         Deviation in [0, 1].
-
-    Raises:
-        ValueError: As `ece`.
 
     Example:
 
@@ -245,16 +178,11 @@ def objectness_deviation(
                 "probs.shape": probs.shape,
             },
         )
-    top = top_label(
-        labels,
-        probs,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    top = top_label(labels, probs, **options)
     objectness = objectness.reshape(-1)
-    if ignore_class is not None and labels.size == objectness.size:
-        objectness = objectness[labels.reshape(-1) != ignore_class]
+    ignored = options.get("ignore_class")
+    if ignored is not None and labels.size == objectness.size:
+        objectness = objectness[labels.reshape(-1) != ignored]
     check_objectness(objectness)
     distance = np.abs(top.confidence - objectness)
     return float(np.average(distance, weights=top.weight))

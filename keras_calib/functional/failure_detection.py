@@ -2,28 +2,29 @@
 
 from collections.abc import Callable
 from typing import Any
+from typing import Unpack
 
 import numpy as np
 
 from keras_calib.formulas.operating_points import failure_fpr95_of_groups
 from keras_calib.formulas.risk_coverage import failure_auroc_of_groups
 from keras_calib.functional.ranking import ranked
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_share
+from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.options import reads_arrays
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["failure_auroc", "failure_average_precision", "failure_fpr95"]
 
 
+@reads_arrays
 def failure_auroc(
     labels: Any,
     probs: Any,
     *,
     score: str | Callable[[Any], Any] = "msp",
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
+    **options: Unpack[ArrayOptions],
 ) -> float:
     """P(a correct prediction scores higher than a wrong one), ties half.
 
@@ -32,12 +33,7 @@ def failure_auroc(
     AUGRC = (1 - AUROC) a (1 - a) + (1 - a)^2 / 2.
 
     Args:
-        labels: As in `aurc`, shape `(n, ...)`.
-        probs: As in `aurc`, shape `(n, ..., num_classes)`.
-        score: As in `aurc`.
-        from_logits: Whether `probs` are logits.
-        sample_weight: As in `aurc`.
-        ignore_class: Class id that does not count.
+        labels, probs, score, **options: As in `aurc`.
 
     Returns:
         AUROC in [0, 1]; 0.5, no information, where all predictions are right
@@ -54,20 +50,18 @@ def failure_auroc(
         Out-of-Distribution Examples, ICLR 2017,
         https://arxiv.org/abs/1610.02136
     """
-    reading = from_logits, sample_weight, ignore_class
-    groups = ranked(labels, probs, score, "average", *reading)
+    groups = ranked(labels, probs, score, **options)
     return float(failure_auroc_of_groups(groups))
 
 
+@reads_arrays
 def failure_fpr95(
     labels: Any,
     probs: Any,
     *,
     tpr: float = 0.95,
     score: str | Callable[[Any], Any] = "msp",
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
+    **options: Unpack[ArrayOptions],
 ) -> float:
     """Share of the wrong predictions accepted with 95 % of the right ones.
 
@@ -75,13 +69,9 @@ def failure_fpr95(
     predictions. Tied samples are accepted together.
 
     Args:
-        labels: As in `aurc`, shape `(n, ...)`.
-        probs: As in `aurc`, shape `(n, ..., num_classes)`.
+        labels, probs: As in `aurc`.
         tpr: Share of the right predictions to accept, in (0, 1].
-        score: As in `aurc`.
-        from_logits: Whether `probs` are logits.
-        sample_weight: As in `aurc`.
-        ignore_class: Class id that does not count.
+        score, **options: As in `aurc`.
 
     Returns:
         Share in [0, 1]; 0 where all predictions are right or all are wrong.
@@ -96,22 +86,19 @@ def failure_fpr95(
         Hendrycks et al., Deep Anomaly Detection with Outlier Exposure, ICLR
         2019, section 4.1, https://arxiv.org/abs/1812.04606
     """
-    check_above("tpr", tpr, 0.0)
-    check_at_most("tpr", tpr, 1.0)
-    reading = from_logits, sample_weight, ignore_class
-    groups = ranked(labels, probs, score, "average", *reading)
+    check_share("tpr", tpr, positive=True)
+    groups = ranked(labels, probs, score, **options)
     return float(failure_fpr95_of_groups(groups, tpr))
 
 
+@reads_arrays
 def failure_average_precision(
     labels: Any,
     probs: Any,
     *,
     positive: str = "error",
     score: str | Callable[[Any], Any] = "msp",
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
+    **options: Unpack[ArrayOptions],
 ) -> float:
     """Average precision of finding the wrong, or the right, predictions.
 
@@ -119,14 +106,10 @@ def failure_average_precision(
     random score gives the share of the positive ones.
 
     Args:
-        labels: As in `aurc`, shape `(n, ...)`.
-        probs: As in `aurc`, shape `(n, ..., num_classes)`.
+        labels, probs: As in `aurc`.
         positive: `"error"`: wrong predictions are to be found, least sure
             first; `"success"`: right ones, surest first.
-        score: As in `aurc`.
-        from_logits: Whether `probs` are logits.
-        sample_weight: As in `aurc`.
-        ignore_class: Class id that does not count.
+        score, **options: As in `aurc`.
 
     Returns:
         Average precision in [0, 1]; 0 if nothing is positive.
@@ -143,8 +126,7 @@ def failure_average_precision(
         https://arxiv.org/abs/1610.02136
     """
     check_in("positive", positive, ("error", "success"))
-    reading = from_logits, sample_weight, ignore_class
-    groups = ranked(labels, probs, score, "average", *reading)
+    groups = ranked(labels, probs, score, **options)
     mass, found = groups.mass, groups.mass - groups.wrong
     if positive == "error":
         mass, found = mass[::-1], groups.wrong[::-1]

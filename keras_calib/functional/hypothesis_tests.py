@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
+from typing import Unpack
 
 import numpy as np
 from scipy.stats import chi2
@@ -16,6 +17,8 @@ from keras_calib.formulas.intervals import poisson_binomial_tails
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.options import reads_arrays
 from keras_calib.inputs.top_label import top_label
 from keras_calib.numerics.arrays import as_array
 
@@ -59,6 +62,7 @@ class Comparison(NamedTuple):
     p_value: float
 
 
+@reads_arrays
 def calibration_test(
     labels: Any,
     probs: Any,
@@ -67,9 +71,7 @@ def calibration_test(
     num_bins: int = 15,
     num_samples: int = 1000,
     seed: int = 0,
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
+    **options: Unpack[ArrayOptions],
 ) -> CalibrationTest:
     """Tests whether predictions are right as often as their confidence says.
 
@@ -78,23 +80,19 @@ def calibration_test(
     `"chi2"`: sum_b (correct_b - confidence_b)^2 / sum_{i in b} c_i (1 - c_i)
     over bins of equal mass, against chi-square with as many degrees of
     freedom as bins. Neighbours are merged until each holds a variance of
-    five; where only one bin is left, the number of right predictions is
-    tested exactly.
+    five. A single bin gets an exact test of the number of right predictions.
     `"spiegelhalter"`: Z = sum (correct - c) (1 - 2 c) / sqrt(sum (1 - 2 c)^2
-    c (1 - c)), two-sided; needs no bins and sees uniform over- or
-    underconfidence best, gaps of changing sign hardly.
+    c (1 - c)), two-sided. It needs no bins; it finds uniform over- or
+    underconfidence best, and hardly any gaps of changing sign.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
+        labels, probs: As in `ece`.
         statistic: `"ece"`, `"chi2"` or `"spiegelhalter"`.
         num_bins: Number of bins, at least 1.
         num_samples: Number of draws for `"ece"`, at least 1.
         seed: Seed of the draws.
-        from_logits: Whether `probs` are logits.
-        sample_weight: Must be None: with weights the null distributions
-            would be others.
-        ignore_class: Class id that does not count.
+        **options: `from_logits` and `ignore_class`; see `ece`. Weights are
+            refused: they change the null distributions.
 
     Returns:
         Statistic and p-value.
@@ -120,20 +118,18 @@ def calibration_test(
     check_in("statistic", statistic, ("ece", "chi2", "spiegelhalter"))
     check_integer("num_bins", num_bins, 1)
     check_integer("num_samples", num_samples, 1)
-    if sample_weight is not None:
+    weight = options.get("sample_weight")
+    if weight is not None:
         raise value_error(
             "`sample_weight` must be None: the test counts predictions",
-            sample_weight=type(sample_weight).__name__,
+            sample_weight=type(weight).__name__,
         )
-    top = top_label(
-        labels, probs, from_logits=from_logits, ignore_class=ignore_class
-    )
+    top = top_label(labels, probs, **options)
     # A softmax in float32 can round to slightly more than 1.
     confidence = np.clip(top.confidence.astype("float64"), 0.0, 1.0)
     if statistic == "ece":
-        rng = np.random.default_rng(seed)
         return _resampled_ece(
-            confidence, top.correct, num_bins, num_samples, rng
+            confidence, top.correct, num_bins, num_samples, seed
         )
     if statistic == "chi2":
         return _chi_square(confidence, top.score, top.correct, num_bins)
@@ -149,23 +145,17 @@ def compare(
     level: float = 0.95,
     num_replicates: int = 400,
     seed: int = 0,
-    from_logits: bool = False,
     sample_weight: Any = None,
-    ignore_class: int | None = None,
     **options: Any,
 ) -> Comparison:
     """Difference of a metric between two networks on the same samples.
 
-    A paired bootstrap: every row counts a Poisson(1) number of times, the
-    same for both networks, which removes the noise they share. The interval
-    is difference -+ z times the standard deviation of the replicates.
-
-    It is not made of percentiles of the replicates because those of a
-    binned calibration error are shifted: each replicate has more noise, and
-    hence more bias, than the data. Such a bias is also in the difference
-    itself where one network is much better calibrated than the other; the
-    interval is then for the difference to expect from test sets of this
-    size.
+    A paired bootstrap: every row of the first axis counts a Poisson(1) number
+    of times, the same for both networks, which removes the noise they share.
+    The interval is difference -+ z times the standard deviation of the
+    replicates; their percentiles have the bias of a binned error twice. Where
+    one network is much better calibrated, the difference has such a bias
+    too: the interval is then for what to expect from test sets of this size.
 
     Args:
         labels: As in `ece`, shape `(n, ...)`.
@@ -176,16 +166,13 @@ def compare(
         level: Probability to cover, in (0, 1).
         num_replicates: Number of replicates, at least 2.
         seed: Seed of the replicates.
-        from_logits: Whether the outputs are logits.
         sample_weight: Weights of the shape of the class ids, or `(n,)`;
             a replicate multiplies them by its counts.
-        ignore_class: Class id that does not count.
-        **options: Passed on to `metric`, such as `num_bins`.
+        **options: Passed on to `metric`, such as `num_bins`, `from_logits`
+            and `ignore_class`.
 
     Returns:
-        Both values, their difference, its interval and a p-value. Rows are
-        those of the first axis: of dense predictions images are resampled,
-        not their pixels, which are not independent.
+        Both values, their difference, its interval and a p-value.
 
     Raises:
         ValueError: If shapes do not fit or a value is out of range.
@@ -204,29 +191,24 @@ def compare(
     """
     tail = tail_of(level)
     check_integer("num_replicates", num_replicates, 2)
-    arrays = {"labels": labels, "probs_a": probs_a, "probs_b": probs_b}
-    labels, *outputs = (as_array(v, name) for name, v in arrays.items())
+    given = {"labels": labels, "probs_a": probs_a, "probs_b": probs_b}
+    arrays = {name: as_array(x, name) for name, x in given.items()}
+    labels, *outputs = arrays.values()
     rows = outputs[0].shape[0] if outputs[0].ndim else 0
-    for name, value in (("labels", labels), ("probs_b", outputs[1])):
-        if value.shape[:1] != (rows,):
+    for name, x in arrays.items():
+        if x.shape[:1] != (rows,):
             raise value_error(
                 f"`{name}` must have as many rows as `probs_a`",
-                **{
-                    f"{name}.shape": value.shape,
-                    "probs_a.shape": outputs[0].shape,
-                },
+                **{f"{k}.shape": v.shape for k, v in arrays.items()},
             )
-    reading = {"from_logits": from_logits, "ignore_class": ignore_class}
 
-    def difference(weight: Any) -> np.ndarray:
-        return np.array(
-            [
-                metric(labels, v, sample_weight=weight, **reading, **options)
-                for v in outputs
-            ]
-        )
+    def both(weight: Any) -> np.ndarray:
+        values = [
+            metric(labels, x, sample_weight=weight, **options) for x in outputs
+        ]
+        return np.array(values)
 
-    values = difference(sample_weight)
+    values = both(sample_weight)
     if sample_weight is not None:
         sample_weight = as_array(sample_weight, "sample_weight", "float64")
     rng = np.random.default_rng(seed)
@@ -236,26 +218,16 @@ def compare(
         if sample_weight is not None:
             shape = (rows, *[1] * (sample_weight.ndim - 1))
             counts = sample_weight * counts.reshape(shape)
-        if counts.any():
-            replicates[i] = np.subtract(*difference(counts))
-        else:
-            # Of a few rows all may be left out; then nothing differs.
-            replicates[i] = 0.0
+        # Of a few rows all may be left out; then nothing differs.
+        replicates[i] = np.subtract(*both(counts)) if counts.any() else 0.0
     observed = float(values[0] - values[1])
     error = float(np.std(replicates, ddof=1))
     reach = norm.isf(tail) * error
+    p_value = float(observed == 0.0)
     if error > 0.0:
         p_value = float(2.0 * norm.sf(abs(observed) / error))
-    else:
-        p_value = 1.0 if observed == 0.0 else 0.0
-    return Comparison(
-        a=float(values[0]),
-        b=float(values[1]),
-        difference=observed,
-        low=observed - reach,
-        high=observed + reach,
-        p_value=p_value,
-    )
+    ends = (observed - reach, observed + reach)
+    return Comparison(*map(float, values), observed, *ends, p_value)
 
 
 def _resampled_ece(
@@ -263,9 +235,10 @@ def _resampled_ece(
     correct: np.ndarray,
     num_bins: int,
     num_samples: int,
-    rng: np.random.Generator,
+    seed: int,
 ) -> CalibrationTest:
     """ECE against that of labels drawn from the confidences."""
+    rng = np.random.default_rng(seed)
     index = bin_index(confidence, num_bins)
     sums = bin_sums(confidence, correct, index, num_bins)
     observed = float(calibration_error(sums))
@@ -311,7 +284,10 @@ def _chi_square(
     gap, variance = (np.add.reduceat(x, starts) for x in (gap, variance))
     value = float(np.sum(gap**2 / variance))
     if len(gap) == 1:
-        return CalibrationTest(value, _exact_p_value(confidence, correct))
+        # An exact test, two-sided, of the number of right predictions.
+        groups, count = np.unique(confidence, return_counts=True)
+        tails = poisson_binomial_tails(int(correct.sum()), groups, count)
+        return CalibrationTest(value, min(1.0, 2.0 * min(tails)))
     return CalibrationTest(value, float(chi2.sf(value, len(gap))))
 
 
@@ -327,13 +303,6 @@ def _merged_starts(variance: np.ndarray) -> list[int]:
             held = 0.0
         held += more
     return starts
-
-
-def _exact_p_value(confidence: np.ndarray, correct: np.ndarray) -> float:
-    """Two-sided, of the number of right predictions."""
-    groups, count = np.unique(confidence, return_counts=True)
-    tails = poisson_binomial_tails(int(correct.sum()), groups, count)
-    return min(1.0, 2.0 * min(tails))
 
 
 def _spiegelhalter(

@@ -1,9 +1,7 @@
-"""Proper scores of whole data sets: they reward the true probabilities.
-
-The per-sample scores serve the streaming metrics too.
-"""
+"""Proper scores of whole data sets: they reward the true probabilities."""
 
 from typing import Any
+from typing import Unpack
 
 import numpy as np
 
@@ -14,41 +12,32 @@ from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.proper import log_losses
 from keras_calib.functional.binned import equal_width_bins
 from keras_calib.inputs.batch import standardize_arrays
+from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.options import reads_arrays
 
-__all__ = [
-    "brier_score",
-    "calibration_decomposition",
-    "nll",
-]
+__all__ = ["brier_score", "calibration_decomposition", "nll"]
 
 
+@reads_arrays
 def nll(
     labels: Any,
     probs: Any,
     *,
     clip: float | None = None,
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
+    **options: Unpack[ArrayOptions],
 ) -> float:
     """Negative log-likelihood of a whole data set, in float64.
 
     NLL = mean_n -log p_y; for soft labels the cross entropy.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
+        labels, probs: As in `ece`.
         clip: Lower bound on probabilities, in (0, 1]; published tables clip
             at 1e-15 or 1e-12. None clips at 1e-37.
-        from_logits: Whether `probs` are logits.
-        sample_weight: As in `ece`.
-        ignore_class: Class id that does not count.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
         NLL in nats, >= 0.
-
-    Raises:
-        ValueError: As `ece`.
 
     Example:
 
@@ -60,46 +49,29 @@ def nll(
         section 2, https://arxiv.org/abs/1706.04599
     """
     check_clip(clip)
-    read = standardize_arrays(
-        labels,
-        probs,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    read = standardize_arrays(labels, probs, **options)
     losses = log_losses(
         read.labels,
         read.outputs.astype("float64"),
-        from_logits=from_logits,
+        from_logits=read.from_logits,
         clip=clip,
     )
     return float(np.average(losses, weights=read.weight))
 
 
+@reads_arrays
 def brier_score(
-    labels: Any,
-    probs: Any,
-    *,
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
+    labels: Any, probs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
     """Brier score of a whole data set, in float64.
 
     mean_n sum_k (p_k - y_k)^2, summed over all classes.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
-        from_logits: Whether `probs` are logits.
-        sample_weight: As in `ece`.
-        ignore_class: Class id that does not count.
+        labels, probs, **options: As in `ece`.
 
     Returns:
         Score in [0, 2]; 0 is best.
-
-    Raises:
-        ValueError: As `ece`.
 
     Example:
 
@@ -114,19 +86,16 @@ def brier_score(
         For two classes it is twice the squared error of the probability of
         the second, which some libraries call the Brier score.
     """
-    read = standardize_arrays(
-        labels,
-        probs,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
+    read = standardize_arrays(labels, probs, **options)
     losses = brier_losses(
-        read.labels, read.outputs.astype("float64"), from_logits=from_logits
+        read.labels,
+        read.outputs.astype("float64"),
+        from_logits=read.from_logits,
     )
     return float(np.average(losses, weights=read.weight))
 
 
+@reads_arrays
 def calibration_decomposition(
     labels: Any,
     probs: Any,
@@ -134,34 +103,25 @@ def calibration_decomposition(
     num_bins: int = 15,
     score: str = "brier",
     closed: str = "right",
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
+    **options: Unpack[ArrayOptions],
 ) -> Decomposition:
     """Calibration and refinement of a proper score, in float64.
 
-    The score of the mean confidence of the bin as the forecast that the
-    prediction is right. Calibration + refinement is the mean score of these
-    binned forecasts, not of the confidences themselves.
+    The forecast that a prediction is right is the mean confidence of its
+    bin. The two parts add up to the mean score of these binned forecasts,
+    not of the confidences themselves.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
-        probs: As in `ece`, shape `(n, ..., num_classes)`.
-        num_bins: Number of bins, at least 1.
+        labels, probs, num_bins: As in `ece`.
         score: `"brier"`, the squared error, or `"nll"`, the log score.
         closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
-        from_logits: Whether `probs` are logits.
-        sample_weight: As in `ece`.
-        ignore_class: Class id that does not count.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
 
     Returns:
-        `(calibration, refinement)`, both >= 0: of `"brier"`
-        sum_b w_b gap_b^2 and sum_b w_b acc_b (1 - acc_b); of `"nll"`
-        sum_b w_b KL(acc_b || confidence_b) and sum_b w_b H(acc_b), in nats;
-        w_b is the share of the samples in bin b.
-
-    Raises:
-        ValueError: As `ece`.
+        `(calibration, refinement)`, both >= 0, with w_b the share of the
+        samples in bin b: of `"brier"` sum_b w_b gap_b^2 and
+        sum_b w_b acc_b (1 - acc_b); of `"nll"` in nats
+        sum_b w_b KL(acc_b || confidence_b) and sum_b w_b H(acc_b).
 
     Example:
 
@@ -175,6 +135,5 @@ def calibration_decomposition(
         Scores, Quarterly Journal of the Royal Meteorological Society 135,
         2009, https://arxiv.org/abs/0806.0813
     """
-    reading = from_logits, sample_weight, ignore_class
-    sums = equal_width_bins(labels, probs, num_bins, closed, *reading)
+    sums = equal_width_bins(labels, probs, num_bins, closed, **options)
     return binned_errors.decompose(sums, score)

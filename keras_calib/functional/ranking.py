@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
+from typing import Unpack
 
 import numpy as np
 
@@ -10,7 +11,8 @@ from keras_calib.formulas import scores
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.top_label import top_label
+from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.top_label import top_of_arrays
 from keras_calib.inputs.weights import are_frequency_weights
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
@@ -32,15 +34,12 @@ def ranked(
     labels: Any,
     probs: Any,
     score: str | Callable[[Any], Any],
-    ties: str,
-    from_logits: bool,
-    sample_weight: Any,
-    ignore_class: int | None,
+    ties: str = "average",
+    **options: Unpack[ArrayOptions],
 ) -> RankedGroups:
     """Groups of a whole data set."""
     check_in("ties", ties, TIES)
-    reading = from_logits, sample_weight, ignore_class
-    return rank(top_scored(labels, probs, score, *reading), ties)
+    return rank(top_scored(labels, probs, score, **options), ties)
 
 
 def rank(top: Top1, ties: str = "average") -> RankedGroups:
@@ -93,32 +92,19 @@ def top_scored(
     labels: Any,
     probs: Any,
     score: str | Callable[[Any], Any],
-    from_logits: bool,
-    sample_weight: Any,
-    ignore_class: int | None,
+    **options: Unpack[ArrayOptions],
 ) -> Top1:
-    """`top_label` with the score of that name or function.
-
-    Raises:
-        ValueError: Also if a score is not finite, or not one per sample.
-    """
+    """`top_label` with the score of that name or function, checked."""
     function = scores.get(score)
-    reading = {
-        "from_logits": from_logits,
-        "sample_weight": sample_weight,
-        "ignore_class": ignore_class,
-    }
-    top = top_label(labels, probs, **reading)
-    if score == "msp" and not from_logits:
-        return top
-    outputs = standardize_arrays(labels, probs, **reading).outputs
+    read = standardize_arrays(labels, probs, **options)
+    top, outputs = top_of_arrays(read), read.outputs
     if score == "msp":
+        if not read.from_logits:
+            return top
         # Log-odds of logits, where probabilities near 1 still differ.
-        values = _in_blocks(
-            lambda rows: top1(rows, from_logits=True).score, outputs
-        )
+        values = _in_blocks(lambda x: top1(x, from_logits=True).score, outputs)
         return top._replace(score=values)
-    if not from_logits:
+    if not read.from_logits:
         outputs = to_logits(outputs)
     if callable(score):
         values = to_numpy(function(outputs), "float64")
@@ -149,4 +135,4 @@ def _in_blocks(
         to_numpy(function(outputs[i : i + size].astype("float64")), "float64")
         for i in range(0, len(outputs), size)
     ]
-    return np.concatenate(values) if values else np.zeros(0)
+    return np.concatenate(values)

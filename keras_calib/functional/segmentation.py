@@ -28,7 +28,7 @@ def per_image(
 
     sum_i n_i function(image i) / sum_i n_i, over images with n_i > 0 valid
     pixels. Published tables of segmentation use it, often without the
-    background; the metric of all pixels together is another number, and
+    background. The metric of all pixels together is another number, and
     never larger for errors that are means of absolute gaps of fixed bins.
 
     Args:
@@ -76,20 +76,14 @@ def per_image(
             options=sorted(options),
         )
     valid = np.ones(labels.shape, "bool")
-    for name, dropped in (
-        ("background", background),
-        ("ignore_class", ignore_class),
-    ):
-        if dropped is not None:
-            check_integer(name, dropped)
-            valid &= labels != dropped
+    dropped = {"background": background, "ignore_class": ignore_class}
+    for name, index in dropped.items():
+        if index is not None:
+            check_integer(name, index)
+            valid &= labels != index
     counts = valid.reshape(len(labels), -1).sum(axis=1)
     if not counts.any():
-        raise value_error(
-            "`labels` must hold a class that counts",
-            background=background,
-            ignore_class=ignore_class,
-        )
+        raise value_error("`labels` must hold a class that counts", **dropped)
     values = [
         function(labels[i][valid[i]], probs[i][valid[i]], **options)
         for i in np.flatnonzero(counts)

@@ -24,6 +24,7 @@ __all__ = [
     "check_number",
     "check_rank",
     "check_rows",
+    "check_share",
     "class_axis",
 ]
 
@@ -69,6 +70,12 @@ def check_above(name: str, value: Any, bound: float) -> None:
     check_number(name, value)
     if value <= bound:
         raise value_error(f"`{name}` must be > {bound}", **{name: value})
+
+
+def check_share(name: str, value: Any, *, positive: bool = False) -> None:
+    """Raises unless `value` is a number in [0, 1], or in (0, 1]."""
+    (check_above if positive else check_at_least)(name, value, 0.0)
+    check_at_most(name, value, 1.0)
 
 
 def check_loss(loss: Any) -> None:

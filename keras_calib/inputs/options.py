@@ -1,12 +1,54 @@
-"""How labels and predictions are read, in one type for all readers."""
+"""How labels and predictions are read: one type for batches, one for arrays."""
 
+import functools
+import inspect
+from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
+from typing import TypedDict
+from typing import TypeVar
 
+from keras_calib.backend.errors import type_error
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_integer
 
-__all__ = ["ReadOptions", "check_reading"]
+__all__ = ["ArrayOptions", "ReadOptions", "check_reading", "reads_arrays"]
+
+_Function = TypeVar("_Function", bound=Callable)
+
+
+class ArrayOptions(TypedDict, total=False):
+    """Options of every exact function of whole arrays.
+
+    Attributes:
+        from_logits: Whether the predictions are logits. Confidences that
+            round to 1 in float32 differ only as logits. Defaults to False.
+        sample_weight: Weights `(n, ...)` of the shape of the class ids, or
+            `(n,)`; finite and at least 0. Whole numbers count as repeats of
+            the sample, others as its share of the mass. None counts each 1.
+        ignore_class: Class id of the samples that do not count, or None.
+    """
+
+    from_logits: bool
+    sample_weight: Any
+    ignore_class: int | None
+
+
+def reads_arrays(function: _Function) -> _Function:
+    """Refuses, in the name of a function, what is none of its options."""
+    known = {*inspect.signature(function).parameters}
+    known |= {*ArrayOptions.__annotations__}
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        for name in kwargs.keys() - known:
+            raise type_error(
+                f"`{name}` must be an argument of `{function.__name__}`",
+                arguments=sorted(known - {"options"}),
+            )
+        return function(*args, **kwargs)
+
+    return checked
 
 
 class ReadOptions(NamedTuple):

@@ -1,8 +1,11 @@
 """Confidence and correctness of whole data sets, exact."""
 
 from typing import Any
+from typing import Unpack
 
+from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import standardize_arrays
+from keras_calib.inputs.options import ArrayOptions
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import is_wrong
@@ -11,29 +14,21 @@ from keras_calib.numerics.softmax import top1
 __all__ = [
     "hard_labels",
     "top_label",
+    "top_of_arrays",
 ]
 
 
-def top_label(
-    labels: Any,
-    probs: Any,
-    *,
-    from_logits: bool = False,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
-) -> Top1:
+def top_label(labels: Any, probs: Any, **options: Unpack[ArrayOptions]) -> Top1:
     """Confidence and correctness of every prediction, read and checked."""
-    read = standardize_arrays(
-        labels,
-        probs,
-        from_logits=from_logits,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-    )
-    top = top1(read.outputs, from_logits=from_logits)
+    return top_of_arrays(standardize_arrays(labels, probs, **options))
+
+
+def top_of_arrays(read: Batch) -> Top1:
+    """The same of arrays that were read."""
+    top = top1(read.outputs, from_logits=read.from_logits)
     wrong = is_wrong(read.outputs, hard_labels(read.labels))
     correct = 1.0 - wrong.astype("float64")
-    score = top.score if from_logits else top.confidence
+    score = top.score if read.from_logits else top.confidence
     return Top1(top.confidence, score, correct, read.weight)
 
 

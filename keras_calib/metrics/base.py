@@ -21,16 +21,19 @@ from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
 from keras_calib.inputs.rows import as_logits_message
-from keras_calib.metrics.reading import all_flags
+from keras_calib.inputs.rows import resembles_probabilities
 from keras_calib.metrics.reading import is_empty
-from keras_calib.metrics.reading import read_as_logits
 from keras_calib.metrics.reading import read_batch
 from keras_calib.metrics.reading import read_scores
+from keras_calib.metrics.registry import QUANTITIES
+from keras_calib.metrics.registry import lost_order
+from keras_calib.metrics.registry import mode_of
 from keras_calib.metrics.state_dicts import SCHEMA
 from keras_calib.metrics.state_dicts import check_state
 from keras_calib.metrics.state_dicts import nan_if_lost
 from keras_calib.metrics.state_dicts import state_of
 from keras_calib.metrics.state_dicts import what_is_wrong
+from keras_calib.metrics.states.composite import Readings
 from keras_calib.metrics.states.records import split_rows
 from keras_calib.metrics.states.records import top1_of_batch
 from keras_calib.numerics import exact_sums
@@ -50,39 +53,34 @@ class StreamingMetric(keras.metrics.Metric):
 
     The state is one int32 array of fixed size that merges by addition: any
     split, order and merge of the batches gives the same sums, on any number
-    of replicas (but for a confidence that the backend's vector code rounds
-    across the edge of a bin in one batch and not in another, and but for
-    losses and weights that are not whole, which are rounded to 2^-32 of the
-    largest of their batch). A subclass names a summary (what is summed) and
-    computes its value from the sums.
+    of replicas. Only losses and weights that are not whole are rounded by
+    batch, to 2^-32 of the largest, and vector code may round a confidence
+    across the edge of a bin. A subclass names a summary, what is summed.
 
     Labels may be class ids `(batch, ...)` or `(batch, ..., 1)`, or one-hot
     or soft labels `(batch, ..., num_classes)`, read as their largest class.
     Predictions are `(batch, ..., num_classes)`, or `(batch, ..., 1)` for the
     second of two classes. The value is 0 before any sample, NaN if none counts.
 
-    What cannot count (a prediction that is NaN, infinite or no probability,
-    a row of probabilities that does not sum to 1, an impossible label, a
-    negative weight) raises in eager use. Compiled code cannot raise: there
-    it is left out and counted in `num_invalid`, and `result()` warns of it
-    outside. It also warns, once, if what is read as logits looks like
-    probabilities. A batch without samples, or of weights 0, adds nothing.
+    Invalid samples raise an error in eager use: a prediction that is NaN,
+    infinite or no probability, a row that does not sum to 1, an impossible
+    label, a negative weight. Compiled code cannot raise. There they are left
+    out and counted in `num_invalid`, and `result()` warns of them outside. It
+    also warns, once, if what is read as logits looks like probabilities.
 
     Args:
         summary: Has `shape`, `needs_rows`, and `update(records)` to int32
             limbs of that shape.
         from_logits: Whether predictions are logits. Confidences that round
-            to 1 in float32 are told apart only from logits. Defaults to
-            `False`, as in Keras.
+            to 1 in float32 differ only as logits. Defaults to `False`.
         axis: The axis of the classes. Defaults to `-1`.
         ignore_class: Class id of labels that do not count.
         objectness: Whether labels are pairs `(batch, ..., 2)` of class id
             and objectness, as `AdaptiveLabelSmoothing` takes; the metric
             reads the ids. Defaults to `False`.
         pixels_per_image: How many pixels of each image of dense predictions
-            to look at, drawn at random among those that count; the same for
-            every model, whatever the order of the images. None, the default,
-            for all.
+            to read, drawn among those that count; the same for every model,
+            whatever the order of the images. None, the default, for all.
         seed: Seed of that draw.
         name: Name of the metric.
         dtype: Dtype of the result.
@@ -95,9 +93,8 @@ class StreamingMetric(keras.metrics.Metric):
         Metrics as states that merge: https://github.com/google/CommonLoopUtils
     """
 
-    # The `mode` of callbacks that monitor it: "min" where lower is better,
-    # "max" where higher is, None where neither is.
-    mode: str | None = None
+    # Its name in `QUANTITIES`, and by default its own.
+    _quantity = ""
     # The largest value that there can be, or None.
     _largest: float | None = 1.0
 
@@ -118,7 +115,7 @@ class StreamingMetric(keras.metrics.Metric):
         if pixels_per_image is not None:
             check_integer("pixels_per_image", pixels_per_image, 1)
         check_integer("seed", seed)
-        super().__init__(name=name, dtype=dtype)
+        super().__init__(name=name or self._quantity or None, dtype=dtype)
         set_direction(self, self.mode)
         self.summary = summary
         self.options = ReadOptions(
@@ -128,19 +125,24 @@ class StreamingMetric(keras.metrics.Metric):
         # Places: `_INVALID` and those beside it.
         self.flags = self._add_sums("flags", (4,))
         self._has_warned = False
+        self._arguments = ()
+
+    @property
+    def mode(self) -> str | None:
+        """`"min"` where lower is better, `"max"` where higher is, or None."""
+        return mode_of(self._quantity)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         """Adds one batch.
 
         Args:
             y_true: Labels, see the class.
-            y_pred: Batch, see the class.
-            sample_weight: `(batch,)` or of the shape of the class ids, >= 0
-                where 0 does not count. Whole numbers count as repeats. The
-                largest of a batch must lie between 1e-3 and 1e4 (checked in
-                eager use): only ratios matter, so divide by the mean where
-                it does not. A sum of their squares beyond 3.5e13 stays there,
-                and `result()` warns of it.
+            y_pred: Predictions, see the class.
+            sample_weight: `(batch,)` or of the shape of the class ids, >= 0.
+                Whole numbers count as repeats. The largest of a batch must
+                lie between 1e-3 and 1e4 (checked in eager use). Only ratios
+                matter: divide by the mean. A sum of their squares beyond
+                3.5e13 stays there, and `result()` warns of it.
         """
         batch, num_invalid = read_batch(
             y_true, y_pred, sample_weight, self.options
@@ -149,7 +151,7 @@ class StreamingMetric(keras.metrics.Metric):
             return
         size = getattr(self.summary, "max_rows", exact_sums.MAX_BATCH)
         parts = map(top1_of_batch, split_rows(batch, size))
-        self._add(parts, batch.weight, num_invalid, False, batch)
+        self._add(parts, batch.weight, num_invalid, batch)
 
     def update_scores(self, confidence, correct, sample_weight=None):
         """Adds top-1 records, where a log keeps nothing more.
@@ -162,8 +164,6 @@ class StreamingMetric(keras.metrics.Metric):
 
         Raises:
             TypeError: If the metric needs the probabilities of all classes.
-            ValueError: If shapes differ, and in eager use if values are out
-                of range.
         """
         if self.summary.needs_rows:
             raise type_error(
@@ -175,12 +175,12 @@ class StreamingMetric(keras.metrics.Metric):
             confidence,
             correct,
             sample_weight,
-            is_confidence=self._ranks_by_confidence(),
+            is_confidence=getattr(self, "score", "msp") == "msp",
         )
         if records.score.shape[0] == 0:
             return
         parts = split_rows(records, exact_sums.MAX_BATCH)
-        self._add(parts, records.weight, num_invalid, True)
+        self._add(parts, records.weight, num_invalid)
 
     def result(self):
         """The value so far, a scalar tensor (or a dict of them)."""
@@ -210,8 +210,8 @@ class StreamingMetric(keras.metrics.Metric):
     def interval(self, level: float = 0.95) -> Any:
         """Confidence interval of the value, from the state alone.
 
-        For predictions drawn independently. With weights that are not all
-        equal it rests on the effective number of samples, and is approximate.
+        Predictions are taken as independent. With weights that differ it
+        rests on the effective number of samples, and is approximate.
 
         Args:
             level: Probability to cover the population's value, in (0, 1).
@@ -222,17 +222,22 @@ class StreamingMetric(keras.metrics.Metric):
         Raises:
             NotImplementedError: If there is none for this metric.
         """
-        sums, frequency_weights = self._exact_sums()
-        low, high = self._interval(sums, frequency_weights, level)
-        return float(low), float(high)
+        found = None
+        if self._quantity in QUANTITIES:
+            quantity = QUANTITIES[self._quantity]
+            found = quantity.interval(self._read(), self, level)
+        if found is None:
+            raise NotImplementedError(
+                f"`{type(self).__name__}` has no interval from its state"
+            )
+        return tuple(map(float, found))
 
     def merge_state(self, metrics: Iterable[Any]) -> None:
         """Adds what other metrics of the same configuration have seen.
 
         Args:
             metrics: Metrics of this class with equal `get_config()`, save
-                for the name, or what their `state_dict()` returned; or one
-                of them.
+                for the name, or their `state_dict()`; or one of them.
 
         Raises:
             TypeError: If one is of another class; nothing is added then.
@@ -240,15 +245,12 @@ class StreamingMetric(keras.metrics.Metric):
         """
         if isinstance(metrics, dict) or not isinstance(metrics, Iterable):
             metrics = [metrics]
-        states = [state_of(x, type(self)) for x in metrics]
-        for state in states:
-            self._check_state(state)
+        states = [self._checked(state_of(x, type(self))) for x in metrics]
         with _LOCK:
             own = self.state_dict()
             for state in states:
-                sums = own["sums"] + np.asarray(state["sums"], "int64")
-                own["sums"] = exact_sums.normalize_limbs(sums).astype("int64")
-                own["flags"] += all_flags(state["flags"])
+                own["sums"] += state["sums"]
+                own["flags"] += state["flags"]
             self._assign(own)
 
     def state_dict(self) -> dict[str, Any]:
@@ -266,55 +268,66 @@ class StreamingMetric(keras.metrics.Metric):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replaces what was summed by a `state_dict()`, or a sum of some.
-
-        Raises:
-            ValueError: If it is of another configuration or schema.
-        """
-        self._check_state(state)
+        """Replaces what was summed by a `state_dict()`, or a sum of some."""
+        state = self._checked(state)
         with _LOCK:
             self._assign(state)
 
     def get_config(self):
-        return super().get_config() | self.options.of_metric()
+        config = super().get_config() | self.options.of_metric()
+        return config | {name: getattr(self, name) for name in self._arguments}
+
+    def _keep(self, **arguments: Any) -> None:
+        """Arguments as attributes, and in the configuration."""
+        for name, value in arguments.items():
+            setattr(self, name, value)
+        self._arguments = (*self._arguments, *arguments)
 
     def _value(self, sums: Any, frequency_weights: Any) -> Any:
         """The value of int32 sums (array-agnostic).
 
-        Args:
-            sums: The array of the state, or a tensor of it.
-            frequency_weights: Whether weights are counts so far, a bool of
-                the same kind.
+        `frequency_weights`: whether weights are counts, a bool of that kind.
         """
-        raise NotImplementedError
+        readings = self._readings(sums, frequency_weights)
+        return QUANTITIES[self._quantity].value(readings, self)
+
+    def _readings(self, sums: Any, frequency_weights: Any) -> Readings:
+        flags = self._seen_flags()
+        return Readings(
+            self.summary,
+            sums,
+            frequency_weights,
+            num_invalid=flags[_INVALID],
+            has_all_rows=flags[_WITHOUT_ROWS] == 0,
+        )
+
+    def _read(self) -> Readings:
+        """What was summed so far, on the host."""
+        return self._readings(*self._exact_sums())
 
     def _known(self, sums: Any, frequency_weights: Any) -> Any:
         """The value, or NaN if predictions came of which none counts."""
-        return self._nan_if_lost(self._value(sums, frequency_weights), sums)
-
-    def _nan_if_lost(self, value: Any, mask: Any) -> Any:
-        return nan_if_lost(value, self._seen_flags()[_INVALID], mask)
-
-    def _interval(self, sums: Any, frequency_weights: Any, level: float) -> Any:
-        raise NotImplementedError(
-            f"`{type(self).__name__}` has no interval from its state"
-        )
+        value = self._value(sums, frequency_weights)
+        return nan_if_lost(value, self._seen_flags()[_INVALID], sums)
 
     def _what_is_wrong(self, num_invalid: int, sums: np.ndarray) -> Any:
-        return what_is_wrong(self.name, num_invalid, sums)
-
-    def _ranks_by_confidence(self) -> bool:
-        return True
+        yield from what_is_wrong(self.name, num_invalid, sums)
+        names = getattr(self, "include", (self._quantity,))
+        yield from lost_order(self, names, self._readings(sums, True))
 
     def _add(
         self,
         parts: Iterable[Top1],
         weight: Any,
         num_invalid: Any,
-        is_top_one: bool,
         batch: Batch | None = None,
     ) -> None:
-        fractional = ops.zeros_like(num_invalid)
+        """Adds parts of a batch, or of records without rows."""
+        fractional = looks_wrong = ops.zeros_like(num_invalid)
+        if batch is not None and batch.from_logits:
+            # Probabilities that are read as logits.
+            looks_wrong = resembles_probabilities(batch.outputs)
+            looks_wrong = ops.cast(looks_wrong, "int32")
         if weight is not None:
             odd = ops.any(ops.not_equal(weight, ops.floor(weight)))
             fractional = ops.cast(odd, "int32")
@@ -322,28 +335,20 @@ class StreamingMetric(keras.metrics.Metric):
             [
                 num_invalid,
                 fractional,
-                ops.full_like(num_invalid, int(is_top_one)),
-                read_as_logits(batch, num_invalid),
+                ops.full_like(num_invalid, int(batch is None)),
+                looks_wrong,
             ]
         )
-        batch = [self.summary.update(records) for records in parts]
-        with self._turn():
+        added = [self.summary.update(records) for records in parts]
+        # Replicas have a state each.
+        alone = num_replicas() > 1 or self._is_traced()
+        with contextlib.nullcontext() if alone else _LOCK:
             sums = self.sums.value
-            for limbs in batch:
+            for limbs in added:
                 sums = exact_sums.add(sums, limbs)
             # All is known before anything is stored.
             assign_sum(self.flags, self.flags + flags)
             assign_sum(self.sums, sums)
-
-    def _turn(self) -> Any:
-        """What keeps other threads from updating meanwhile.
-
-        Nothing in a compiled step, nor under replicas, each of which has a
-        state of its own.
-        """
-        if num_replicas() > 1 or self._is_traced():
-            return contextlib.nullcontext()
-        return _LOCK
 
     def _exact_sums(self) -> tuple[np.ndarray, bool]:
         """Float64 sums on the host, and `frequency_weights`."""
@@ -362,9 +367,6 @@ class StreamingMetric(keras.metrics.Metric):
         frequency_weights = ops.equal(self.flags[_FRACTIONAL], 0)
         return self._known(ops.convert_to_tensor(self.sums), frequency_weights)
 
-    def _has_all_rows(self) -> Any:
-        return self._seen_flags()[_WITHOUT_ROWS] == 0
-
     def _seen_flags(self) -> Any:
         """The flags, on the host where that is possible."""
         flags = value_if_eager(self.flags)
@@ -375,23 +377,23 @@ class StreamingMetric(keras.metrics.Metric):
         del config["name"], config["dtype"]
         return config
 
-    def _check_state(self, state: dict[str, Any]) -> None:
-        arrays = {"sums": self.sums, "flags": self.flags}
-        shapes = {key: tuple(x.shape) for key, x in arrays.items()}
-        state = {**state, "flags": all_flags(state["flags"])}
+    def _checked(self, state: dict[str, Any]) -> dict[str, Any]:
+        """A state that belongs to this metric, in int64."""
+        flags = np.asarray(state["flags"])
+        if flags.shape == (3,):
+            # The first versions had one less.
+            state = {**state, "flags": np.append(flags, 0)}
+        own = {"sums": self.sums, "flags": self.flags}
+        shapes = {key: tuple(x.shape) for key, x in own.items()}
         check_state(state, self._comparable_config(), shapes)
+        return {key: np.asarray(state[key], "int64") for key in own}
 
     def _assign(self, state: dict[str, Any]) -> None:
-        sums = exact_sums.normalize_limbs(np.asarray(state["sums"]))
-        assign_sum(self.sums, sums)
-        flags = np.minimum(all_flags(state["flags"]), 2**31 - 1)
+        assign_sum(self.sums, exact_sums.normalize_limbs(state["sums"]))
+        flags = np.minimum(state["flags"], 2**31 - 1)
         assign_sum(self.flags, flags.astype("int32"))
 
     def _add_sums(self, name, shape):
         return self.add_variable(
-            shape=shape,
-            initializer="zeros",
-            dtype="int32",
-            aggregation="sum",
-            name=name,
+            shape, "zeros", dtype="int32", aggregation="sum", name=name
         )

@@ -1,4 +1,4 @@
-"""Calibration errors of the predicted class, over bins of equal width."""
+"""Calibration errors of the predicted class, over bins or smoothed."""
 
 from typing import Any
 
@@ -7,15 +7,16 @@ import keras
 from keras_calib.formulas.binned_errors import NORMS
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.binned_errors import decompose
-from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.formulas.bins import BinSums
 from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_integer
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.registry import BINNED
-from keras_calib.metrics.registry import BinnedQuantity
+from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.metrics.states.bins import BinSummary
+from keras_calib.metrics.states.histogram import HistogramSummary
 
 __all__ = [
+    "AECE",
     "AverageCalibrationError",
     "BinnedMetric",
     "DebiasedCalibrationError",
@@ -23,17 +24,12 @@ __all__ = [
     "MCE",
     "OverconfidenceError",
     "RMSCE",
+    "SmoothECE",
 ]
-
-_BY_NORM = {"l1": "ece", "l2": "rmsce", "max": "mce"}
 
 
 class BinnedMetric(StreamingMetric):
     """What is computed from the sums of equal-width bins."""
-
-    mode = "min"
-
-    _quantity: BinnedQuantity
 
     def __init__(
         self,
@@ -44,12 +40,11 @@ class BinnedMetric(StreamingMetric):
         **kwargs: Any,
     ):
         super().__init__(BinSummary(num_bins, closed), name=name, **kwargs)
-        self.num_bins = num_bins
-        self.closed = closed
+        self._keep(num_bins=num_bins, closed=closed)
 
     def bins(self) -> BinSums:
         """What the bins hold so far: float64 NumPy arrays `(num_bins,)`."""
-        return self.summary.bins(self._exact_sums()[0])
+        return self._read().bins
 
     def decomposition(self) -> Decomposition:
         """Calibration and refinement of the squared error of the bins.
@@ -61,30 +56,14 @@ class BinnedMetric(StreamingMetric):
         """
         return decompose(self.bins(), "brier")
 
-    def get_config(self):
-        return {
-            "num_bins": self.num_bins,
-            "closed": self.closed,
-            **super().get_config(),
-        }
-
-    def _value(self, sums, frequency_weights):
-        return self._quantity.value(self.summary.bins(sums), frequency_weights)
-
-    def _interval(self, sums, frequency_weights, level):
-        norm = self._quantity.norm
-        if norm is None:
-            return super()._interval(sums, frequency_weights, level)
-        return error_interval(self.summary.bins(sums), norm=norm, level=level)
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class ECE(BinnedMetric):
     """Expected calibration error, streaming and exact.
 
-    ECE = sum_b (n_b / N) |mean confidence_b - accuracy_b|, over equal-width
-    bins of the confidence of the predicted class. Equals the function `ece`
-    on all predictions at once to about 1e-7, at any number of predictions.
+    ECE = sum_b (n_b / N) |mean confidence_b - accuracy_b|, in [0, 1], over
+    equal-width bins of the confidence of the predicted class. It equals the
+    function `ece` to about 1e-7, at any number of predictions.
 
     Args:
         num_bins: Number of bins, at least 1. Defaults to `15`.
@@ -94,12 +73,6 @@ class ECE(BinnedMetric):
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample.
-
-    Raises:
-        ValueError: If `num_bins` is below 1 or a choice is unknown.
 
     Example:
 
@@ -113,42 +86,33 @@ class ECE(BinnedMetric):
         eq. 3, https://arxiv.org/abs/1706.04599
     """
 
+    _quantity = "ece"
+
     def __init__(
         self,
         num_bins: int = 15,
         *,
         norm: str = "l1",
         closed: str = "right",
-        name: str = "ece",
+        name: str | None = None,
         **kwargs: Any,
     ):
         check_in("norm", norm, NORMS)
         super().__init__(num_bins, closed=closed, name=name, **kwargs)
-        self.norm = norm
-        self._quantity = BINNED[_BY_NORM[norm]]
-
-    def get_config(self):
-        return {"norm": self.norm, **super().get_config()}
+        self._keep(norm=norm)
+        self._quantity = {"l1": "ece", "l2": "rmsce", "max": "mce"}[norm]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class MCE(BinnedMetric):
     """Maximum calibration error, streaming and exact.
 
-    MCE = max_b |mean confidence_b - accuracy_b| over the bins that are not
-    empty. A bin with a single sample can make it large: look at `interval()`.
+    MCE = max_b |mean confidence_b - accuracy_b|, in [0, 1], over the bins
+    that are not empty. A bin with a single sample can make it large: look at
+    `interval()`.
 
     Args:
-        num_bins: Number of bins, at least 1. Defaults to `15`.
-        closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
-        name: Name of the metric.
-        **kwargs: As in `ECE`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample.
-
-    Raises:
-        ValueError: If `num_bins` is below 1 or `closed` unknown.
+        num_bins, closed, name, **kwargs: As in `ECE`.
 
     Example:
 
@@ -162,29 +126,18 @@ class MCE(BinnedMetric):
         Binning, AAAI 2015, https://ojs.aaai.org/index.php/AAAI/article/view/9602
     """
 
-    _quantity = BINNED["mce"]
-
-    def __init__(self, num_bins: int = 15, *, name: str = "mce", **kwargs: Any):
-        super().__init__(num_bins, name=name, **kwargs)
+    _quantity = "mce"
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class RMSCE(BinnedMetric):
     """Root mean squared calibration error, streaming and exact.
 
-    RMSCE = sqrt(sum_b (n_b / N) (mean confidence_b - accuracy_b)^2).
+    RMSCE = sqrt(sum_b (n_b / N) (mean confidence_b - accuracy_b)^2), in
+    [0, 1].
 
     Args:
-        num_bins: Number of bins, at least 1. Defaults to `15`.
-        closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
-        name: Name of the metric.
-        **kwargs: As in `ECE`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample.
-
-    Raises:
-        ValueError: If `num_bins` is below 1 or `closed` unknown.
+        num_bins, closed, name, **kwargs: As in `ECE`.
 
     Example:
 
@@ -201,34 +154,19 @@ class RMSCE(BinnedMetric):
         The reference bins by equal mass; these bins are of equal width.
     """
 
-    _quantity = BINNED["rmsce"]
-
-    def __init__(
-        self, num_bins: int = 15, *, name: str = "rmsce", **kwargs: Any
-    ):
-        super().__init__(num_bins, name=name, **kwargs)
+    _quantity = "rmsce"
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class DebiasedCalibrationError(BinnedMetric):
     """L2 calibration error without the bias of noise, streaming and exact.
 
-    sqrt(max(0, sum_b (n_b / N) (gap_b^2 - acc_b (1 - acc_b) / (n_b - 1)))):
-    what the randomness of labels adds to the squared gaps is taken off. Of a
-    calibrated network the plain errors shrink as 1/sqrt(N); this one is 0
-    about as often as not.
+    sqrt(max(0, sum_b (n_b / N) (gap_b^2 - acc_b (1 - acc_b) / (n_b - 1)))),
+    in [0, 1]: `RMSCE` without what the randomness of labels adds to squared
+    gaps. For a calibrated network it is 0 about as often as not.
 
     Args:
-        num_bins: Number of bins, at least 1. Defaults to `15`.
-        closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
-        name: Name of the metric.
-        **kwargs: As in `ECE`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample.
-
-    Raises:
-        ValueError: If `num_bins` is below 1 or `closed` unknown.
+        num_bins, closed, name, **kwargs: As in `ECE`.
 
     Example:
 
@@ -242,38 +180,20 @@ class DebiasedCalibrationError(BinnedMetric):
         https://arxiv.org/abs/1909.10155
     """
 
-    _quantity = BINNED["debiased_calibration_error"]
-
-    def __init__(
-        self,
-        num_bins: int = 15,
-        *,
-        name: str = "debiased_calibration_error",
-        **kwargs: Any,
-    ):
-        super().__init__(num_bins, name=name, **kwargs)
+    _quantity = "debiased_calibration_error"
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class AverageCalibrationError(BinnedMetric):
     """Mean |gap| of the bins, each counting alike, streaming and exact.
 
-    (1 / B) sum_b |mean confidence_b - accuracy_b| over the B bins that are
-    not empty. It is one of three errors called "ACE": this one; the error
-    over bins of equal mass of the predicted class, here `AECE`; and that of
-    every class, here `ClasswiseECE(edges="mass")`.
+    (1 / B) sum_b |mean confidence_b - accuracy_b|, in [0, 1], over the B bins
+    that are not empty. Two other errors are called "ACE" too: that over bins
+    of equal mass of the predicted class, here `AECE`, and that of every
+    class, here `ClasswiseECE(edges="mass")`.
 
     Args:
-        num_bins: Number of bins, at least 1. Defaults to `15`.
-        closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
-        name: Name of the metric.
-        **kwargs: As in `ECE`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample.
-
-    Raises:
-        ValueError: If `num_bins` is below 1 or `closed` unknown.
+        num_bins, closed, name, **kwargs: As in `ECE`.
 
     Example:
 
@@ -288,35 +208,18 @@ class AverageCalibrationError(BinnedMetric):
         https://openreview.net/forum?id=S1lG7aTnqQ
     """
 
-    _quantity = BINNED["average_calibration_error"]
-
-    def __init__(
-        self,
-        num_bins: int = 15,
-        *,
-        name: str = "average_calibration_error",
-        **kwargs: Any,
-    ):
-        super().__init__(num_bins, name=name, **kwargs)
+    _quantity = "average_calibration_error"
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class OverconfidenceError(BinnedMetric):
     """Overconfidence error, streaming and exact.
 
-    OE = sum_b (n_b / N) confidence_b max(confidence_b - accuracy_b, 0).
+    OE = sum_b (n_b / N) confidence_b max(confidence_b - accuracy_b, 0), in
+    [0, 1].
 
     Args:
-        num_bins: Number of bins, at least 1. Defaults to `15`.
-        closed: `"right"` for bins (lo, hi]; `"left"` for [lo, hi).
-        name: Name of the metric.
-        **kwargs: As in `ECE`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample.
-
-    Raises:
-        ValueError: If `num_bins` is below 1 or `closed` unknown.
+        num_bins, closed, name, **kwargs: As in `ECE`.
 
     Example:
 
@@ -331,13 +234,114 @@ class OverconfidenceError(BinnedMetric):
         https://arxiv.org/abs/1905.11001
     """
 
-    _quantity = BINNED["overconfidence_error"]
+    _quantity = "overconfidence_error"
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class AECE(StreamingMetric):
+    """Adaptive ECE, over bins of equal mass, streaming.
+
+    As `ECE`, in [0, 1], with the predictions cut by confidence into bins of
+    equal weight. Predictions that share a cell of a fine histogram of the
+    confidence count as their mean. `bounds()` says what other orders inside
+    the cells could change.
+
+    Args:
+        num_bins: Number of equal-mass bins, at least 1. Defaults to `15`.
+        edges: `"mass"`: every sample counts. `"interp"`: the edges of the
+            papers' code, for parity with published tables: the smallest
+            confidence is left out. Where confidences tie at an edge that
+            code takes the tied samples into one bin, which a histogram
+            cannot see; `bounds()` allows for it.
+        resolution: Number of bins of the fine histogram. Defaults to `8192`
+            (394 kB of state).
+        name: Name of the metric.
+        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
+            `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
+
+    Example:
+
+    >>> metric = AECE(num_bins=2)
+    >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> round(float(metric.result()), 4)
+    0.4
+
+    Reference:
+        Nguyen and O'Connor, Posterior Calibration and Exploratory Analysis
+        for NLP Models, EMNLP 2015, https://arxiv.org/abs/1508.05154
+
+    Differs:
+        The code behind the published tables leaves out the smallest
+        confidence and reports 0 where all confidences tie; the function
+        `adaptive_ece(edges="interp")` reproduces it.
+    """
+
+    _quantity = "aece"
 
     def __init__(
         self,
         num_bins: int = 15,
         *,
-        name: str = "overconfidence_error",
+        edges: str = "mass",
+        resolution: int = 8192,
+        name: str | None = None,
         **kwargs: Any,
     ):
-        super().__init__(num_bins, name=name, **kwargs)
+        check_integer("num_bins", num_bins, 1)
+        check_in("edges", edges, ("mass", "interp"))
+        super().__init__(HistogramSummary(resolution), name=name, **kwargs)
+        self._keep(num_bins=num_bins, edges=edges, resolution=resolution)
+
+    def bins(self) -> BinSums:
+        """Sums of the equal-mass bins so far: NumPy arrays `(num_bins,)`."""
+        return QUANTITIES["aece"].bins(self._read(), self)
+
+    def bounds(self) -> tuple[float, float]:
+        """Lower and upper bound over all orders inside the cells.
+
+        They hold for the exact function on the same predictions, with ties
+        averaged or in any order.
+        """
+        return QUANTITIES["aece"].bounds(self._read(), self)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class SmoothECE(StreamingMetric):
+    """Smooth calibration error, streaming.
+
+    A reflected Gaussian kernel of width s smooths the gaps of the
+    confidences, and E(s) is the integral of what remains. The value, in
+    [0, 1], is the s with E(s) = s: no bins and nothing to choose. Predictions
+    that share a cell of a fine histogram count at their mean, so values below
+    about 0.001 are not told apart. `result()` takes some milliseconds: use it
+    in `evaluate` rather than at each step.
+
+    Args:
+        resolution: Number of bins of the fine histogram, at least 64.
+        name: Name of the metric.
+        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
+            `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
+
+    Example:
+
+    >>> metric = SmoothECE()
+    >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> round(float(metric.result()), 3)
+    0.208
+
+    Reference:
+        Blasiok and Nakkiran, Smooth ECE: Principled Reliability Diagrams via
+        Kernel Smoothing, ICLR 2024, https://arxiv.org/abs/2309.12236
+    """
+
+    _quantity = "smooth_ece"
+
+    def __init__(
+        self,
+        *,
+        resolution: int = 8192,
+        name: str | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(HistogramSummary(resolution), name=name, **kwargs)
+        self._keep(resolution=resolution)

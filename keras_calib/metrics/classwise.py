@@ -6,10 +6,9 @@ import keras
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bins import CLOSED
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_share
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.states.classwise import ClassBinSummary
 from keras_calib.metrics.states.classwise import ClassHistogramSummary
@@ -22,7 +21,7 @@ class ClasswiseECE(StreamingMetric):
     """Mean over the classes of the calibration error of p_k, streaming.
 
     (1 / K) sum_k sum_b (n_kb / N) |mean p_k in bin b - share of class k|,
-    over bins of p_k. Equals the function `classwise_ece`.
+    over bins of p_k, at most 2 / K. It equals the function `classwise_ece`.
 
     Args:
         num_classes: Number of classes K, at least 2.
@@ -37,13 +36,8 @@ class ClasswiseECE(StreamingMetric):
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
 
-    Returns:
-        From `result()`: a scalar in [0, 1], at most 2 / K; 0 before any
-        sample.
-
     Raises:
-        ValueError: If a number is out of range; on update, if predictions
-            have another number of classes.
+        ValueError: On update, if predictions have another number of classes.
 
     Example:
 
@@ -74,8 +68,7 @@ class ClasswiseECE(StreamingMetric):
         check_integer("num_classes", num_classes, 2)
         check_integer("num_bins", num_bins, 1)
         check_in("edges", edges, ("width", "mass"))
-        check_at_least("threshold", threshold, 0.0)
-        check_at_most("threshold", threshold, 1.0)
+        check_share("threshold", threshold)
         check_in("closed", closed, CLOSED)
         check_integer("resolution", resolution, 64)
         if edges == "mass" and closed != "right":
@@ -85,23 +78,14 @@ class ClasswiseECE(StreamingMetric):
         else:
             summary = ClassHistogramSummary(num_classes, resolution, threshold)
         super().__init__(summary, name=name, **kwargs)
-        self.num_classes = num_classes
-        self.num_bins = num_bins
-        self.edges = edges
-        self.threshold = threshold
-        self.closed = closed
-        self.resolution = resolution
-
-    def get_config(self):
-        return {
-            "num_classes": self.num_classes,
-            "num_bins": self.num_bins,
-            "edges": self.edges,
-            "threshold": self.threshold,
-            "closed": self.closed,
-            "resolution": self.resolution,
-            **super().get_config(),
-        }
+        self._keep(
+            num_classes=num_classes,
+            num_bins=num_bins,
+            edges=edges,
+            threshold=threshold,
+            closed=closed,
+            resolution=resolution,
+        )
 
     def _value(self, sums, frequency_weights):
         if self.edges == "width":

@@ -1,6 +1,5 @@
 """How sure a network is: where it is right, where it is wrong, and at all."""
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -8,8 +7,8 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.registry import confidence_interval
 from keras_calib.metrics.states.moments import MomentSummary
+from keras_calib.numerics.softmax import Top1
 
 __all__ = [
     "Accuracy",
@@ -21,68 +20,34 @@ __all__ = [
 ]
 
 
-def _correct(records):
-    return ops.cast(records.correct, "float32"), None
-
-
-def _confidence(records):
-    return records.confidence, None
-
-
-def _confidence_where_wrong(records):
-    return records.confidence, ops.equal(records.correct, 0)
-
-
-def _missing_confidence_where_right(records):
-    return 1.0 - records.confidence, ops.equal(records.correct, 1)
-
-
-def _deviation(records):
-    return ops.abs(records.confidence - records.rows.objectness), None
-
-
 class MeanMetric(StreamingMetric):
     """The weighted mean of one value in [0, 1] of each prediction."""
 
-    # Its name among those of `confidence_interval`.
-    _quantity = ""
+    _needs_rows = False
 
-    def __init__(
-        self,
-        value: Callable[[Any], tuple[Any, Any]],
-        *,
-        needs_rows: bool = False,
-        **kwargs: Any,
-    ):
-        super().__init__(MomentSummary(value, needs_rows=needs_rows), **kwargs)
+    def __init__(self, *, name: str | None = None, **kwargs: Any):
+        summary = MomentSummary(self._value_of, needs_rows=self._needs_rows)
+        super().__init__(summary, name=name, **kwargs)
 
-    def _value(self, sums, frequency_weights):
-        return self.summary.moments(sums).mean
-
-    def _interval(self, sums, frequency_weights, level):
-        moments = self.summary.moments(sums)
-        return confidence_interval(self._quantity, moments, level)
+    @staticmethod
+    def _value_of(records: Top1) -> tuple[Any, Any]:
+        """The values of records, and which of these have one or None."""
+        raise NotImplementedError
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class Accuracy(MeanMetric):
     """Share of right predictions, streaming and exact.
 
-    As Keras' accuracy, and reads what the other metrics here read: integer,
+    As Keras' accuracy, for all that the other metrics here read: integer,
     one-hot and soft labels, masks, and pairs of class id and objectness,
-    which Keras' own misreads without a word. `interval()` is that of Clopper
-    and Pearson, of the effective number of samples where weights differ.
+    which Keras' own misreads silently. `interval()` is that of Clopper and
+    Pearson, of the effective number of samples where weights differ.
 
     Args:
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample.
-
-    Raises:
-        ValueError: As `StreamingMetric`.
 
     Example:
 
@@ -96,11 +61,11 @@ class Accuracy(MeanMetric):
         https://keras.io/api/metrics/accuracy_metrics/
     """
 
-    mode = "max"
     _quantity = "accuracy"
 
-    def __init__(self, *, name: str = "accuracy", **kwargs: Any):
-        super().__init__(_correct, name=name, **kwargs)
+    @staticmethod
+    def _value_of(records):
+        return ops.cast(records.correct, "float32"), None
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -108,14 +73,7 @@ class MeanConfidence(MeanMetric):
     """Mean probability of the predicted class, streaming and exact.
 
     Args:
-        name: Name of the metric.
-        **kwargs: As in `Accuracy`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample.
-
-    Raises:
-        ValueError: As `StreamingMetric`.
+        name, **kwargs: As in `Accuracy`.
 
     Example:
 
@@ -129,24 +87,22 @@ class MeanConfidence(MeanMetric):
         figure 1, https://arxiv.org/abs/1706.04599
     """
 
-    def __init__(self, *, name: str = "mean_confidence", **kwargs: Any):
-        super().__init__(_confidence, name=name, **kwargs)
+    _quantity = "mean_confidence"
+
+    @staticmethod
+    def _value_of(records):
+        return records.confidence, None
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class Overconfidence(MeanMetric):
     """Mean confidence where the prediction is wrong, streaming and exact.
 
+    0 before any wrong prediction, and NaN if there is none but some that
+    cannot count.
+
     Args:
-        name: Name of the metric.
-        **kwargs: As in `Accuracy`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any wrong prediction,
-        and NaN if there is none but some that cannot count.
-
-    Raises:
-        ValueError: As `StreamingMetric`.
+        name, **kwargs: As in `Accuracy`.
 
     Example:
 
@@ -160,26 +116,22 @@ class Overconfidence(MeanMetric):
         Classification, ICRA 2015, https://doi.org/10.1109/ICRA.2015.7139368
     """
 
-    mode = "min"
+    _quantity = "overconfidence"
 
-    def __init__(self, *, name: str = "overconfidence", **kwargs: Any):
-        super().__init__(_confidence_where_wrong, name=name, **kwargs)
+    @staticmethod
+    def _value_of(records):
+        return records.confidence, ops.equal(records.correct, 0)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class Underconfidence(MeanMetric):
     """Mean 1 - confidence where the prediction is right, streaming and exact.
 
+    0 before any right prediction, and NaN if there is none but some that
+    cannot count.
+
     Args:
-        name: Name of the metric.
-        **kwargs: As in `Accuracy`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any right prediction,
-        and NaN if there is none but some that cannot count.
-
-    Raises:
-        ValueError: As `StreamingMetric`.
+        name, **kwargs: As in `Accuracy`.
 
     Example:
 
@@ -193,10 +145,11 @@ class Underconfidence(MeanMetric):
         Classification, ICRA 2015, https://doi.org/10.1109/ICRA.2015.7139368
     """
 
-    mode = "min"
+    _quantity = "underconfidence"
 
-    def __init__(self, *, name: str = "underconfidence", **kwargs: Any):
-        super().__init__(_missing_confidence_where_right, name=name, **kwargs)
+    @staticmethod
+    def _value_of(records):
+        return 1.0 - records.confidence, ops.equal(records.correct, 1)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -211,12 +164,6 @@ class ObjectnessDeviation(MeanMetric):
         name: Name of the metric.
         **kwargs: As in `Accuracy`; `objectness` must be `True`.
 
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample.
-
-    Raises:
-        ValueError: If `objectness=False`, and as `StreamingMetric`.
-
     Example:
 
     >>> metric = ObjectnessDeviation()
@@ -229,12 +176,13 @@ class ObjectnessDeviation(MeanMetric):
         https://arxiv.org/abs/2009.06432
     """
 
-    mode = "min"
+    _quantity = "objectness_deviation"
+    _needs_rows = True
 
     def __init__(
         self,
         *,
-        name: str = "objectness_deviation",
+        name: str | None = None,
         objectness: bool = True,
         **kwargs: Any,
     ):
@@ -242,6 +190,9 @@ class ObjectnessDeviation(MeanMetric):
             raise value_error(
                 "`objectness` must be True here", objectness=objectness
             )
-        super().__init__(
-            _deviation, needs_rows=True, name=name, objectness=True, **kwargs
-        )
+        super().__init__(name=name, objectness=True, **kwargs)
+
+    @staticmethod
+    def _value_of(records):
+        objectness = records.rows.objectness
+        return ops.abs(records.confidence - objectness), None

@@ -47,36 +47,19 @@ def mean_gap(
     """Mean confidence less accuracy, with the interval of an exact test.
 
     If the predictions are calibrated, the number of wrong ones is a sum of
-    independent Bernoulli variables whose probabilities 1 - confidence are
-    known. 0 lies outside of the interval only if this distribution has less
-    than (1 - level) / 2 beyond the observed number, however few errors there
-    are. The ends are where the same test rejects networks whose log-odds are
-    all shifted by one number; they move apart by what gaps that differ
-    between confidences add to the variance.
-
-    With weights that differ, the interval of Clopper and Pearson of the
-    effective number of wrong predictions takes its place. It is wider.
+    independent Bernoulli variables of probability 1 - confidence. 0 lies
+    outside of the interval only if this distribution has less than
+    (1 - level) / 2 beyond the observed number, however few errors there are.
+    The ends are where the same test rejects networks whose log-odds are all
+    shifted by one number, moved apart by the variance of gaps that differ.
+    Weights that differ get the interval of Clopper and Pearson of the
+    effective number of wrong predictions, which is wider.
 
     Derivation: docs/derivations.md, 'Intervals and guarantees'.
 
-    Args:
-        mass: Weight of the predictions of each group of alike confidence,
-            in ascending confidence, `(groups,)`.
-        wrong: Weight of the wrong ones, `(groups,)`.
-        doubt: Mean of 1 - confidence in each group, in [0, 1], `(groups,)`.
-        weight_ratio: Sum of squared weights over sum of weights, > 0.
-        level: Probability to cover, in (0, 1).
-
-    Returns:
-        The gap, in [-1, 1]. `too_few` is set if even no error at all, or
-        none but errors, would lie inside of the interval of a calibrated
-        network.
-
-    Example:
-
-    >>> gap = mean_gap(np.array([100.0]), np.array([0.0]), np.array([0.002]))
-    >>> print(f"{gap.low:.3f} to {gap.high:.3f}, too few {gap.too_few}")
-    -0.002 to 0.034, too few errors
+    Groups of alike confidence, ascending, have their weight, that of the
+    wrong ones, and the mean of 1 - confidence. `weight_ratio` is the sum of
+    squared weights over that of weights.
 
     Reference:
         Hoeffding, On the Distribution of the Number of Successes in

@@ -3,15 +3,10 @@
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.binned_errors import decompose
-from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.intervals import Moments
-from keras_calib.formulas.intervals import mean_interval
-from keras_calib.formulas.proper import LARGEST_LOSS
 from keras_calib.formulas.proper import brier_losses
 from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.proper import log_losses
@@ -20,19 +15,8 @@ from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.states.bins import BinSummary
 from keras_calib.metrics.states.composite import CompositeSummary
 from keras_calib.metrics.states.moments import MomentSummary
-from keras_calib.numerics import exact_sums
-from keras_calib.numerics.arrays import safe_divide
 
-__all__ = [
-    "BrierScore",
-    "NLL",
-    "brier_of_records",
-    "nll_of_records",
-    "score_interval",
-]
-
-# With fewer wrong predictions their losses are anyone's guess.
-_ENOUGH_ERRORS = 5.0
+__all__ = ["BrierScore", "NLL", "brier_of_records", "nll_of_records"]
 
 
 def nll_of_records(clip: float | None):
@@ -57,93 +41,44 @@ def brier_of_records(records):
     return ops.maximum(losses, 0.0), None
 
 
-def score_interval(
-    name: str,
-    moments: Moments,
-    bins: BinSums,
-    level: float,
-    *,
-    clip: float | None = None,
-    is_saturated: bool = False,
-) -> tuple[Any, Any]:
-    """Interval of a mean loss, `name` being `"nll"` or `"brier"`."""
-    if is_saturated:
-        return 0.0, float("inf")
-    largest = 2.0
-    if name == "nll":
-        weight, squares = bins.weight.sum(), bins.squared_weight.sum()
-        errors = (weight - bins.correct.sum()) * safe_divide(weight, squares)
-        largest = LARGEST_LOSS if clip is None else -np.log(clip)
-        largest = None if errors >= _ENOUGH_ERRORS else largest
-    low, high = mean_interval(moments, level=level, unseen=(0.0, largest))
-    return max(low, 0.0), min(high, 2.0) if name == "brier" else high
-
-
 class _ProperScore(StreamingMetric):
     """A mean of losses, and the bins that say what it is made of."""
 
-    mode = "min"
-    # Its name among those of `score_interval`.
-    _loss = ""
-
-    def __init__(self, value: Any, num_bins: int, **kwargs: Any):
+    def __init__(
+        self, value: Any, num_bins: int, *, name: str | None, **kwargs: Any
+    ):
         summary = CompositeSummary(
             losses=MomentSummary(value, needs_rows=True),
             bins=BinSummary(num_bins),
         )
         summary.needs_rows = True
-        super().__init__(summary, **kwargs)
-        self.num_bins = num_bins
+        super().__init__(summary, name=name, **kwargs)
+        self._keep(num_bins=num_bins)
 
     def decomposition(self) -> Decomposition:
         """Calibration and refinement of the score of the binned confidence.
 
-        Of the event that the prediction is right, forecast by the mean
-        confidence of its bin: not a split of `result()`, which looks at all
-        classes.
+        The event is that the prediction is right, forecast by the mean
+        confidence of its bin. It is no split of `result()`, which looks at
+        all classes.
 
         Returns:
             Two floats, for NLL in nats, see `calibration_decomposition`.
         """
-        return decompose(self._bins(), self._loss)
-
-    def get_config(self):
-        return {"num_bins": self.num_bins, **super().get_config()}
-
-    def _moments(self, sums):
-        parts = self.summary.split(sums)
-        return self.summary.parts["losses"].moments(parts["losses"])
-
-    def _bins(self):
-        parts = self.summary.split(self._exact_sums()[0])
-        return self.summary.parts["bins"].bins(parts["bins"])
-
-    def _value(self, sums, frequency_weights):
-        return self._moments(sums).mean
-
-    def _interval(self, sums, frequency_weights, level):
-        losses = self.summary.split(sums)["losses"]
-        return score_interval(
-            self._loss,
-            self._moments(sums),
-            self._bins(),
-            level,
-            clip=getattr(self, "clip", None),
-            is_saturated=bool(exact_sums.is_saturated(losses).any()),
-        )
+        return decompose(self._read().bins, self._quantity)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class NLL(_ProperScore):
     """Negative log-likelihood, streaming and exact.
 
-    NLL = mean_n -log p_y; for soft labels the cross entropy.
+    NLL = mean_n -log p_y, in nats; for soft labels the cross entropy.
 
     `interval()` rests on the losses of wrong predictions. With fewer than
     five of these its upper end is that with one more loss of 85.2 nats, or
-    of -log `clip`. Sums beyond 3.5e13 stay there, and `result()`, a lower
-    bound then, warns of it; where only the squares or cubes of the losses
-    are beyond, the value is right and the interval (0, inf).
+    of -log `clip`. Sums beyond 3.5e13 stay there: `result()` is then a lower
+    bound, and warns. Where only the squares or cubes of the losses are
+    beyond, the value is right and the interval (0, inf).
 
     Args:
         clip: Lower bound on probabilities, in (0, 1]; published tables clip
@@ -153,12 +88,6 @@ class NLL(_ProperScore):
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
-
-    Returns:
-        From `result()`: a scalar in nats, >= 0; 0 before any sample.
-
-    Raises:
-        ValueError: If `clip` is not in (0, 1].
 
     Example:
 
@@ -172,7 +101,7 @@ class NLL(_ProperScore):
         section 2, https://arxiv.org/abs/1706.04599
     """
 
-    _loss = "nll"
+    _quantity = "nll"
     _largest = None
 
     def __init__(
@@ -180,33 +109,24 @@ class NLL(_ProperScore):
         *,
         clip: float | None = None,
         num_bins: int = 15,
-        name: str = "nll",
+        name: str | None = None,
         **kwargs: Any,
     ):
         check_clip(clip)
         super().__init__(nll_of_records(clip), num_bins, name=name, **kwargs)
-        self.clip = clip
-
-    def get_config(self):
-        return {"clip": self.clip, **super().get_config()}
+        self._keep(clip=clip)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class BrierScore(_ProperScore):
     """Brier score, streaming and exact.
 
-    mean_n sum_k (p_k - y_k)^2, summed over all classes.
+    mean_n sum_k (p_k - y_k)^2, in [0, 2], summed over all classes.
 
     Args:
         num_bins: Number of bins of `decomposition()`.
         name: Name of the metric.
         **kwargs: As in `NLL`.
-
-    Returns:
-        From `result()`: a scalar in [0, 2]; 0 before any sample.
-
-    Raises:
-        ValueError: If `num_bins` is below 1.
 
     Example:
 
@@ -225,10 +145,10 @@ class BrierScore(_ProperScore):
         the second, which some libraries call the Brier score.
     """
 
-    _loss = "brier"
+    _quantity = "brier"
     _largest = 2.0
 
     def __init__(
-        self, *, num_bins: int = 15, name: str = "brier", **kwargs: Any
+        self, *, num_bins: int = 15, name: str | None = None, **kwargs: Any
     ):
         super().__init__(brier_of_records, num_bins, name=name, **kwargs)

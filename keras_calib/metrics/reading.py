@@ -1,9 +1,11 @@
 """How a streaming metric reads a batch, and what in it cannot count."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from keras import backend
 from keras import ops
 
 from keras_calib.backend.errors import value_error
@@ -13,7 +15,6 @@ from keras_calib.inputs.batch import standardize
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.readers import valid_labels_mask
 from keras_calib.inputs.rows import check_row_sums
-from keras_calib.inputs.rows import resembles_probabilities
 from keras_calib.inputs.rows import usable_outputs
 from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import check_weight_scale
@@ -29,16 +30,8 @@ from keras_calib.numerics.arrays import value_if_eager
 from keras_calib.numerics.hashing import sample_pixels
 from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import log_odds_of
-from keras_calib.numerics.softmax import to_logits
 
-__all__ = [
-    "all_flags",
-    "is_empty",
-    "read_as_logits",
-    "read_batch",
-    "read_scores",
-    "score_input",
-]
+__all__ = ["is_empty", "read_batch", "read_scores"]
 
 
 def read_batch(
@@ -46,13 +39,8 @@ def read_batch(
 ) -> tuple[Batch, Any]:
     """One batch as flat tensors, and how many predictions cannot count.
 
-    Returns:
-        `(batch, num_invalid)`: a float32 Batch whose `mask` is never None,
-        and int32, a scalar.
-
-    Raises:
-        ValueError: If shapes do not fit; in eager use, if a prediction
-            cannot count.
+    The float32 Batch has a mask, never None. In eager use a prediction that
+    cannot count raises.
     """
     rules: list[Rule] = []
     batch = standardize(
@@ -78,11 +66,7 @@ def read_batch(
 def read_scores(
     confidence: Any, correct: Any, sample_weight: Any, *, is_confidence: bool
 ) -> tuple[Top1, Any]:
-    """Top-1 records as flat tensors, and how many cannot count.
-
-    Raises:
-        ValueError: If shapes differ; in eager use, if a record cannot count.
-    """
+    """Top-1 records as flat tensors, and how many cannot count."""
     score = ops.cast(as_numbers(confidence, "confidence"), "float32")
     correct = ops.cast(as_numbers(correct, "correct"), "float32")
     if shape_of(score) != shape_of(correct):
@@ -99,12 +83,12 @@ def read_scores(
         weight = ops.broadcast_to(weight, ops.shape(score))
         weight = ops.reshape(ops.cast(weight, "float32"), (-1,))
     score, correct = ops.reshape(score, (-1,)), ops.reshape(correct, (-1,))
-    finite_mask = ops.logical_or(correct == 0.0, correct == 1.0)
+    is_flag = ops.logical_or(correct == 0.0, correct == 1.0)
     inside = in_unit_interval(score) if is_confidence else ops.isfinite(score)
     mask, weight, num_invalid = _resolve_mask(
         None,
         weight,
-        ops.logical_and(finite_mask, inside),
+        ops.logical_and(is_flag, inside),
         None,
         rules,
         lambda found: _raise_invalid(found, "`confidence` or `correct`"),
@@ -122,33 +106,9 @@ def read_scores(
     return records, num_invalid
 
 
-def read_as_logits(batch: Batch | None, like: Any) -> Any:
-    """1 if these are probabilities that are read as logits, else 0."""
-    if batch is None or not batch.from_logits:
-        return ops.zeros_like(like)
-    return ops.cast(resembles_probabilities(batch.outputs), like.dtype)
-
-
 def is_empty(batch: Batch) -> bool:
     """Whether there is known to be no row."""
     return batch.outputs.shape[0] == 0
-
-
-def all_flags(flags: Any) -> np.ndarray:
-    """Flags of a state; the first versions had one less."""
-    flags = np.asarray(flags)
-    return np.append(flags, 0) if flags.shape == (3,) else flags
-
-
-def score_input(rows: Batch) -> Any:
-    """Logits that score functions take, `(n, num_classes)`.
-
-    0 where a row does not count: a NaN could leave it by way of a sort.
-    """
-    outputs = rows.outputs
-    logits = outputs if rows.from_logits else to_logits(outputs)
-    counted = ops.expand_dims(rows.mask, -1)
-    return ops.where(counted, logits, ops.zeros_like(logits))
 
 
 def _resolve_mask(
@@ -161,14 +121,9 @@ def _resolve_mask(
 ) -> tuple[Any, Any, Any]:
     """What counts, weights with 0 elsewhere, and how many cannot count.
 
-    Args:
-        user_mask: Where samples should count, or None for everywhere.
-        weight: Weights as given, or None.
-        finite_mask: Where outputs are predictions.
-        label_mask: Where labels are, or None. Labels were checked where they
-            can be seen; what is left there are made-up batches of Keras.
-        rules: What else must hold where values can be seen.
-        judge: Raises of a bool array of what cannot count, or lets it pass.
+    `finite_mask` is where outputs are predictions, `label_mask` where labels
+    are; these were checked where they can be seen, but for made-up batches
+    of Keras. `judge` raises of what cannot count, or lets it pass.
     """
     counted_by_user = user_mask
     if weight is not None:
@@ -224,24 +179,22 @@ def _raise_invalid(invalid_mask: np.ndarray, what: str) -> None:
 
 
 def _flat(batch: Batch) -> Batch:
-    """Float32 rows of samples."""
-    num_classes = batch.outputs.shape[-1]
+    """Rows of samples; what measures is float32."""
+    lead = len(batch.outputs.shape) - 1
 
     def rows(x):
-        return None if x is None else ops.reshape(x, (-1,))
+        has_classes = len(x.shape) > lead
+        x = ops.reshape(x, (-1, *x.shape[lead:]))
+        measures = has_classes or backend.is_float_dtype(x.dtype)
+        return ops.cast(x, "float32") if measures else x
 
-    def floats(x):
-        return None if x is None else ops.cast(x, "float32")
+    return _each_tensor(batch, rows)
 
-    is_soft = len(batch.labels.shape) == len(batch.outputs.shape)
+
+def _each_tensor(batch: Batch, function: Callable[[Any], Any]) -> Batch:
+    fields = batch._asdict().items()
     return batch._replace(
-        labels=floats(ops.reshape(batch.labels, (-1, num_classes)))
-        if is_soft
-        else rows(batch.labels),
-        outputs=floats(ops.reshape(batch.outputs, (-1, num_classes))),
-        weight=floats(rows(batch.weight)),
-        mask=rows(batch.mask),
-        objectness=floats(rows(batch.objectness)),
+        **{name: function(x) for name, x in fields if hasattr(x, "shape")}
     )
 
 
@@ -254,27 +207,21 @@ def _some_pixels(batch: Batch, options: ReadOptions) -> Batch:
             "(batch, ..., num_classes) with a known number of pixels",
             **{"y_pred.shape": shape_of(batch.outputs)},
         )
-    num_pixels = 1
-    for size in lead[1:]:
-        num_pixels *= size
+    num_pixels = math.prod(lead[1:])
 
     def by_image(x):
         return ops.reshape(x, (-1, num_pixels, *x.shape[len(lead) :]))
 
     labels = by_image(batch.labels)
-    is_soft = len(batch.labels.shape) == len(batch.outputs.shape)
-    ids = ops.argmax(labels, axis=-1) if is_soft else labels
+    ids = labels if len(labels.shape) == 2 else ops.argmax(labels, axis=-1)
     mask = None if batch.mask is None else by_image(batch.mask)
     places = sample_pixels(
         ops.cast(ids, "int32"), mask, options.pixels_per_image, options.seed
     )
 
     def chosen(x):
-        if x is None:
-            return None
         x = by_image(x)
         index = ops.reshape(places, (*places.shape, *[1] * (len(x.shape) - 2)))
         return ops.take_along_axis(x, index, axis=1)
 
-    fields = {k: v for k, v in batch._asdict().items() if k != "from_logits"}
-    return batch._replace(**{k: chosen(v) for k, v in fields.items()})
+    return _each_tensor(batch, chosen)

@@ -1,316 +1,348 @@
-"""The quantities of a table of metrics, by name: formula, bounds, interval.
+"""The quantities that metrics show, by name: value, bounds and interval.
 
-The metric classes and `CalibrationMetrics` both take them from here.
+The metric class of a quantity and `CalibrationMetrics` both take it from here.
 """
 
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
-from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.formulas.binned_errors import average_error
-from keras_calib.formulas.binned_errors import calibration_error
-from keras_calib.formulas.binned_errors import debiased_error
-from keras_calib.formulas.binned_errors import overconfidence_error
-from keras_calib.formulas.bootstrap import poisson_interval
+from keras_calib.formulas import binned_errors
+from keras_calib.formulas import operating_points as points
+from keras_calib.formulas import risk_coverage as areas
+from keras_calib.formulas.binned_intervals import error_interval
+from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.bootstrap import rank_interval
+from keras_calib.formulas.equal_mass import equal_mass_error
 from keras_calib.formulas.intervals import Moments
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.formulas.intervals import mean_interval
-from keras_calib.formulas.operating_points import (
-    coverage_at_risk_bounds_of_groups,
-)
-from keras_calib.formulas.operating_points import coverage_at_risk_of_groups
-from keras_calib.formulas.operating_points import failure_fpr95_bounds_of_groups
-from keras_calib.formulas.operating_points import failure_fpr95_of_groups
-from keras_calib.formulas.operating_points import (
-    risk_at_coverage_bounds_of_groups,
-)
-from keras_calib.formulas.operating_points import risk_at_coverage_of_groups
+from keras_calib.formulas.proper import LARGEST_LOSS
 from keras_calib.formulas.risk_coverage import RankedGroups
-from keras_calib.formulas.risk_coverage import RiskCoverageCurve
-from keras_calib.formulas.risk_coverage import augrc_bounds_of_groups
-from keras_calib.formulas.risk_coverage import augrc_of_groups
-from keras_calib.formulas.risk_coverage import aurc_bounds_of_groups
-from keras_calib.formulas.risk_coverage import aurc_of_groups
-from keras_calib.formulas.risk_coverage import eaurc_bounds_of_groups
-from keras_calib.formulas.risk_coverage import eaurc_of_groups
-from keras_calib.formulas.risk_coverage import failure_auroc_bounds_of_groups
-from keras_calib.formulas.risk_coverage import failure_auroc_of_groups
-from keras_calib.formulas.risk_coverage import normalized_aurc_bounds_of_groups
-from keras_calib.formulas.risk_coverage import normalized_aurc_of_groups
+from keras_calib.formulas.smooth import smooth_error_of_points
+from keras_calib.metrics.state_dicts import nan_if_lost
+from keras_calib.metrics.states.composite import Readings
+from keras_calib.metrics.states.equal_mass import aece_bounds
+from keras_calib.metrics.states.equal_mass import equal_mass_bins
 from keras_calib.metrics.states.histogram import Cells
-from keras_calib.metrics.states.histogram import HistogramSummary
+from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import safe_divide
 
-__all__ = [
-    "BINNED",
-    "BinnedQuantity",
-    "CONFIDENCE",
-    "RANK",
-    "RankQuantity",
-    "confidence_by_cell",
-    "confidence_interval",
-    "confidence_moments",
-    "curve_of_groups",
-    "lost_order",
-    "mode_of",
-    "rank_bounds",
-    "rank_interval",
-]
+__all__ = ["QUANTITIES", "Quantity", "Rank", "lost_order", "mode_of"]
 
 # What float32 leaves undecided, relative to the value.
 _ROUNDING = 1e-6
 # The share of scores beyond a histogram of which nothing is said.
 _CLIPPED = 0.01
+# With fewer wrong predictions their losses are anyone's guess.
+_ENOUGH_ERRORS = 5.0
 
 
-class RankQuantity(NamedTuple):
-    """What is read off ranked groups.
+@dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """What is computed from `Readings`; `metric` has its numbers, as `risk`.
 
     Attributes:
-        of_groups: The formula, of `(groups)` or `(groups, point)`.
-        bounds_of_groups: Of the same, `(lower, upper)` over the orders
-            inside groups.
-        point: The operating point, of options such as a metric; or None.
+        mode: `"min"` where lower is better, `"max"` where higher is, or None.
     """
+
+    mode: str | None = "min"
+
+    def value(self, readings: Readings, metric: Any) -> Any:
+        """A scalar (array-agnostic)."""
+        raise NotImplementedError
+
+    def bounds(self, readings: Readings, metric: Any) -> Any:
+        """What other orders inside cells could give; None if nothing else."""
+
+    def interval(self, readings: Readings, metric: Any, level: float) -> Any:
+        """Confidence interval; None if there is none."""
+
+
+@dataclass(frozen=True)
+class Rank(Quantity):
+    """A formula of ranked groups, at an operating point if it has one."""
 
     of_groups: Callable[..., Any]
-    bounds_of_groups: Callable[..., tuple[Any, Any]]
-    point: Callable[[Any], float] | None = None
+    point: Callable[[Any], tuple[float, ...]] = lambda metric: ()
+    # Whether it compares right predictions with wrong ones.
+    needs_both: bool = False
 
-    def value(self, groups: RankedGroups, options: Any) -> Any:
-        """The value for groups at the operating point of the options."""
-        return self.of_groups(groups, *self._points(options))
+    def value(self, readings, metric):
+        return self.of_groups(readings.groups, *self.point(metric))
 
-    def bounds(self, groups: RankedGroups, options: Any) -> tuple[Any, Any]:
-        """Its bounds over the orders inside groups."""
-        return self.bounds_of_groups(groups, *self._points(options))
+    def bounds(self, readings, metric):
+        groups, point = readings.groups, self.point(metric)
+        low, high = sorted(
+            float(self.of_groups(groups, *point, order=order))
+            for order in ("best", "worst")
+        )
+        if self.of_groups is areas.failure_auroc_of_groups:
+            # A difference from 1, rounded as that.
+            return max(0.0, low - _ROUNDING), min(1.0, high + _ROUNDING)
+        return low - _ROUNDING * abs(low), high + _ROUNDING * abs(high)
 
-    def _points(self, options: Any) -> list[float]:
-        return [] if self.point is None else [self.point(options)]
+    def interval(self, readings, metric, level):
+        point = self.point(metric)
+
+        def value(groups: RankedGroups) -> float:
+            return float(self.of_groups(groups, *point))
+
+        return rank_interval(
+            value,
+            readings.groups,
+            needs_both=self.needs_both,
+            weight_ratio=float(readings.weight_ratio) or 1.0,
+            level=level,
+        )
 
 
-class BinnedQuantity(NamedTuple):
-    """What is read off the sums of bins.
+@dataclass(frozen=True)
+class _Binned(Quantity):
+    """A formula of bin sums, and whether weights are counts.
 
-    Attributes:
-        value: Of `(sums, whole)`: BinSums, and whether weights are counts.
-        norm: Norm of the population's gaps that it estimates, or None.
+    Its norm is that of the population's gaps; None has no interval.
     """
 
-    value: Callable[[Any, Any], Any]
-    norm: str | None
+    formula: Callable[[BinSums, Any], Any]
+    norm: str | None = None
+
+    def value(self, readings, metric):
+        return self.formula(readings.bins, readings.frequency_weights)
+
+    def interval(self, readings, metric, level):
+        if self.norm is None:
+            return None
+        return error_interval(readings.bins, norm=self.norm, level=level)
 
 
-RANK = {
-    "aurc": RankQuantity(aurc_of_groups, aurc_bounds_of_groups),
-    "eaurc": RankQuantity(eaurc_of_groups, eaurc_bounds_of_groups),
-    "naurc": RankQuantity(
-        normalized_aurc_of_groups, normalized_aurc_bounds_of_groups
-    ),
-    "augrc": RankQuantity(augrc_of_groups, augrc_bounds_of_groups),
-    "failure_auroc": RankQuantity(
-        failure_auroc_of_groups, failure_auroc_bounds_of_groups
-    ),
-    "failure_fpr95": RankQuantity(
-        failure_fpr95_of_groups, failure_fpr95_bounds_of_groups
-    ),
-    "coverage_at_risk": RankQuantity(
-        coverage_at_risk_of_groups,
-        coverage_at_risk_bounds_of_groups,
-        lambda options: options.risk,
-    ),
-    "coverage_at_accuracy": RankQuantity(
-        coverage_at_risk_of_groups,
-        coverage_at_risk_bounds_of_groups,
-        lambda options: 1.0 - options.accuracy,
-    ),
-    "risk_at_coverage": RankQuantity(
-        risk_at_coverage_of_groups,
-        risk_at_coverage_bounds_of_groups,
-        lambda options: options.coverage,
-    ),
-}
+class _EqualMass(Quantity):
+    """The error over bins of equal mass, from cells."""
 
-BINNED = {
-    "ece": BinnedQuantity(lambda sums, _: calibration_error(sums), "l1"),
-    "mce": BinnedQuantity(
-        lambda sums, _: calibration_error(sums, "max"), "max"
+    def value(self, readings, metric):
+        cells = readings.cells
+        return equal_mass_error(
+            cells.before,
+            cells.mass,
+            cells.confidence_minus_correct,
+            metric.num_bins,
+            readings.frequency_weights,
+            getattr(metric, "edges", "mass"),
+        )
+
+    def bounds(self, readings, metric):
+        low, high = aece_bounds(
+            readings.cells,
+            readings.histogram.lower_confidence(),
+            metric.num_bins,
+            readings.frequency_weights,
+            getattr(metric, "edges", "mass"),
+        )
+        room = _ROUNDING + readings.histogram.confidence_room
+        return max(0.0, low - room), min(1.0, high + room)
+
+    def bins(self, readings: Readings, metric: Any) -> BinSums:
+        """Sums of the bins, NumPy."""
+        return equal_mass_bins(
+            readings.cells,
+            metric.num_bins,
+            readings.frequency_weights,
+            readings.weight_ratio,
+        )
+
+    def interval(self, readings, metric, level):
+        return error_interval(self.bins(readings, metric), level=level)
+
+
+class _Smooth(Quantity):
+    """The error without bins, from cells."""
+
+    def value(self, readings, metric):
+        cells = readings.cells
+        total = array_namespace(cells.mass).sum(cells.mass)
+        return smooth_error_of_points(
+            safe_divide(cells.confidence, cells.mass),
+            safe_divide(cells.confidence_minus_correct, total),
+        )
+
+
+@dataclass(frozen=True)
+class _Share(Quantity):
+    """The mean of a value in [0, 1], from its moments or from cells."""
+
+    # Weight of the cells, and sums of the values in them.
+    by_cell: Callable[[Cells], tuple[Any, Any]] | None = None
+    # Whether the values are 0 and 1.
+    is_count: bool = False
+
+    def value(self, readings, metric):
+        moments = self._moments(readings)
+        mean = moments.mean
+        return nan_if_lost(mean, readings.num_invalid, moments.weight)
+
+    def interval(self, readings, metric, level):
+        return self.interval_of(self._moments(readings), level)
+
+    def interval_of(self, moments: Moments, level: float) -> tuple[Any, Any]:
+        """Interval of the mean of values with these moments."""
+        if not self.is_count:
+            ends = mean_interval(moments, level=level, unseen=(0.0, 1.0))
+            return tuple(np.clip(ends, 0.0, 1.0))
+        count = safe_divide(moments.weight**2, moments.squared_weight)
+        share = np.clip(moments.mean, 0.0, 1.0)
+        return clopper_pearson(share * count, count, level=level)
+
+    def _moments(self, readings: Readings) -> Moments:
+        """Moments of the values, which are alike inside a cell."""
+        if readings.histogram is None:
+            return readings.moments()
+        mass, total = self.by_cell(readings.cells)
+        squares = cubes = total
+        if not self.is_count:
+            squares = safe_divide(total**2, mass)
+            cubes = safe_divide(total**3, mass**2)
+        xp, ratio = array_namespace(mass), readings.weight_ratio
+        mass, total, squares, cubes = map(xp.sum, (mass, total, squares, cubes))
+        return Moments(
+            weight=mass,
+            total=total,
+            squared_weight=ratio * mass,
+            squared_total=ratio * total,
+            squares=ratio * squares,
+            second=squares,
+            third=cubes,
+        )
+
+
+@dataclass(frozen=True)
+class _Loss(Quantity):
+    """The mean of a proper loss, `index` of those summed."""
+
+    index: int
+    largest: float | None = None
+
+    def value(self, readings, metric):
+        mean = readings.moments(self.index).mean
+        xp = array_namespace(mean)
+        nothing = xp.full_like(mean, float("nan"))
+        return xp.where(readings.has_all_rows, mean, nothing)
+
+    def interval(self, readings, metric, level):
+        if not readings.has_all_rows:
+            return np.nan, np.nan
+        if readings.is_saturated(self.index):
+            return 0.0, np.inf
+        return self.interval_of(
+            readings.moments(self.index),
+            readings.bins,
+            level,
+            getattr(metric, "clip", None),
+        )
+
+    def interval_of(
+        self,
+        moments: Moments,
+        bins: BinSums,
+        level: float,
+        clip: float | None = None,
+    ) -> tuple[Any, Any]:
+        """Interval of the mean of losses with these moments."""
+        largest = self.largest
+        if largest is None:
+            weight, squares = bins.weight.sum(), bins.squared_weight.sum()
+            errors = (weight - bins.correct.sum()) * safe_divide(
+                weight, squares
+            )
+            if errors < _ENOUGH_ERRORS:
+                largest = LARGEST_LOSS if clip is None else -np.log(clip)
+        low, high = mean_interval(moments, level=level, unseen=(0.0, largest))
+        return max(low, 0.0), high if self.largest is None else min(high, 2.0)
+
+
+def _norm(norm: str) -> _Binned:
+    return _Binned(
+        lambda sums, _: binned_errors.calibration_error(sums, norm), norm
+    )
+
+
+QUANTITIES = {
+    "accuracy": _Share(
+        lambda c: (c.mass, c.mass - c.wrong), is_count=True, mode="max"
     ),
-    "rmsce": BinnedQuantity(
-        lambda sums, _: calibration_error(sums, "l2"), "l2"
+    "mean_confidence": _Share(lambda c: (c.mass, c.confidence), mode=None),
+    "overconfidence": _Share(
+        lambda c: (
+            c.wrong,
+            c.confidence_minus_correct + c.correct_one_minus_confidence,
+        )
     ),
-    "debiased_calibration_error": BinnedQuantity(debiased_error, "l2"),
-    "average_calibration_error": BinnedQuantity(
-        lambda sums, _: average_error(sums), "average"
+    "underconfidence": _Share(
+        lambda c: (c.mass - c.wrong, c.correct_one_minus_confidence)
+    ),
+    "objectness_deviation": _Share(),
+    "nll": _Loss(0),
+    "brier": _Loss(1, largest=2.0),
+    "ece": _norm("l1"),
+    "mce": _norm("max"),
+    "rmsce": _norm("l2"),
+    "debiased_calibration_error": _Binned(binned_errors.debiased_error, "l2"),
+    "average_calibration_error": _Binned(
+        lambda sums, _: binned_errors.average_error(sums), "average"
     ),
     # Of positive gaps only, which no interval here is for.
-    "overconfidence_error": BinnedQuantity(
-        lambda sums, _: overconfidence_error(sums), None
+    "overconfidence_error": _Binned(
+        lambda sums, _: binned_errors.overconfidence_error(sums)
     ),
-}
-
-CONFIDENCE = (
-    "accuracy",
-    "mean_confidence",
-    "overconfidence",
-    "underconfidence",
-)
-
-
-_HIGHER_IS_BETTER = {
-    "accuracy",
-    "coverage_at_accuracy",
-    "coverage_at_risk",
-    "failure_auroc",
+    "aece": _EqualMass(),
+    "aurc": Rank(areas.aurc_of_groups),
+    "eaurc": Rank(areas.eaurc_of_groups),
+    "naurc": Rank(areas.normalized_aurc_of_groups),
+    "augrc": Rank(areas.augrc_of_groups),
+    "failure_auroc": Rank(
+        areas.failure_auroc_of_groups, needs_both=True, mode="max"
+    ),
+    "failure_fpr95": Rank(points.failure_fpr95_of_groups, needs_both=True),
+    "coverage_at_risk": Rank(
+        points.coverage_at_risk_of_groups,
+        lambda metric: (metric.risk,),
+        mode="max",
+    ),
+    "coverage_at_accuracy": Rank(
+        points.coverage_at_risk_of_groups,
+        lambda metric: (1.0 - metric.accuracy,),
+        mode="max",
+    ),
+    "risk_at_coverage": Rank(
+        points.risk_at_coverage_of_groups, lambda metric: (metric.coverage,)
+    ),
+    "smooth_ece": _Smooth(),
 }
 
 
 def mode_of(name: str) -> str | None:
     """The `mode` of callbacks that monitor a quantity; None if it has none."""
-    if name == "mean_confidence":
-        return None
-    return "max" if name in _HIGHER_IS_BETTER else "min"
-
-
-def rank_bounds(
-    name: str, groups: RankedGroups, options: Any
-) -> tuple[float, float]:
-    """Bounds of a rank quantity of groups in float64."""
-    low, high = map(float, RANK[name].bounds(groups, options))
-    if name == "failure_auroc":
-        # A difference from 1, rounded as that.
-        return max(0.0, low - _ROUNDING), min(1.0, high + _ROUNDING)
-    return low - _ROUNDING * abs(low), high + _ROUNDING * abs(high)
-
-
-def rank_interval(
-    name: str,
-    groups: RankedGroups,
-    options: Any,
-    weight_ratio: float,
-    level: float,
-) -> tuple[float, float]:
-    """Bootstrap interval of a rank quantity of groups in float64."""
-    num_wrong = groups.wrong.sum()
-    of_both = name in ("failure_auroc", "failure_fpr95")
-    if of_both and not 0.0 < num_wrong < groups.mass.sum():
-        # There is nothing to compare: any value is possible.
-        return 0.0, 1.0
-
-    def statistic(right, wrong):
-        if of_both and not (right.any() and wrong.any()):
-            return np.nan
-        mass = right + wrong
-        resampled = RankedGroups(
-            mass=mass,
-            wrong=wrong,
-            before=np.cumsum(mass) - mass,
-            wrong_before=np.cumsum(wrong) - wrong,
-            slope=np.where((right > 0) & (wrong > 0), slope, 0.0),
-            frequency_weights=groups.frequency_weights,
-        )
-        return float(RANK[name].value(resampled, options))
-
-    # Empty cells stay empty.
-    filled = groups.mass > 0
-    mass, wrong, slope = (
-        x[filled] for x in (groups.mass, groups.wrong, groups.slope)
-    )
-    if of_both:
-        # Room beside each cell for a prediction that ties with none.
-        mass, wrong, slope = (
-            np.insert(x, np.arange(len(x) + 1), 0.0)
-            for x in (mass, wrong, slope)
-        )
-    return poisson_interval(
-        statistic,
-        mass - wrong,
-        wrong,
-        weight_ratio=float(weight_ratio) or 1.0,
-        level=level,
-        beside=of_both,
-    )
+    return QUANTITIES[name].mode if name in QUANTITIES else None
 
 
 def lost_order(
-    name: str, histogram: HistogramSummary, limbs: np.ndarray
+    metric: Any, quantities: Sequence[str], readings: Readings
 ) -> Iterator[str]:
-    """What the users of a ranking must know of scores beyond its histogram.
-
-    Args:
-        name: Of the metric.
-        histogram: Of the score.
-        limbs: NumPy limbs of its sums.
-
-    Yields:
-        Texts of warnings.
-    """
-    share = float(histogram.clipped_share(limbs))
+    """Warns the users of a ranking of scores beyond its histogram."""
+    histogram = readings.histogram
+    if not any(isinstance(QUANTITIES.get(q), Rank) for q in quantities):
+        return
+    of_logits = metric.options.from_logits and readings.has_all_rows
+    if not (histogram.is_unbounded or of_logits and histogram.score is None):
+        return
+    share = float(readings.clipped_share)
     if share > _CLIPPED:
         yield (
-            f"`{name}` has seen scores (log-odds, of a confidence) beyond the "
-            f"+-4,000 that it tells apart, and takes {share:.1%} of all for "
-            "tied: the exact value is within `bounds()`. Use the exact "
+            f"`{metric.name}` has seen scores (log-odds, of a confidence) "
+            f"beyond the +-4,000 that it tells apart, and takes {share:.1%} of "
+            "all for tied: the exact value is within `bounds()`. Use the exact "
             "function, such as `aurc`, or divide the logits"
         )
-
-
-def confidence_by_cell(name: str, cells: Cells) -> tuple[Any, Any]:
-    """Mass, and sum of the values whose mean is asked for, by cell.
-
-    Array-agnostic.
-    """
-    right = cells.mass - cells.wrong
-    if name == "accuracy":
-        return cells.mass, right
-    if name == "mean_confidence":
-        return cells.mass, cells.confidence
-    if name == "overconfidence":
-        total = cells.confidence_minus_correct
-        return cells.wrong, total + cells.correct_one_minus_confidence
-    return right, cells.correct_one_minus_confidence
-
-
-def confidence_moments(name: str, cells: Cells, weight_ratio: float) -> Moments:
-    """Moments of those values, NumPy; alike inside a cell."""
-    mass, total = confidence_by_cell(name, cells)
-    squares = total if name == "accuracy" else safe_divide(total**2, mass)
-    cubes = total if name == "accuracy" else safe_divide(total**3, mass**2)
-    return Moments(
-        weight=mass.sum(),
-        total=total.sum(),
-        squared_weight=weight_ratio * mass.sum(),
-        squared_total=weight_ratio * total.sum(),
-        squares=weight_ratio * squares.sum(),
-        second=squares.sum(),
-        third=cubes.sum(),
-    )
-
-
-def confidence_interval(
-    name: str, moments: Moments, level: float
-) -> tuple[Any, Any]:
-    """Interval of the mean of values in [0, 1] with these moments."""
-    if name != "accuracy":
-        ends = mean_interval(moments, level=level, unseen=(0.0, 1.0))
-        return tuple(np.clip(ends, 0.0, 1.0))
-    count = safe_divide(moments.weight**2, moments.squared_weight)
-    share = np.clip(safe_divide(moments.total, moments.weight), 0.0, 1.0)
-    return clopper_pearson(share * count, count, level=level)
-
-
-def curve_of_groups(
-    groups: RankedGroups, lower_score: np.ndarray
-) -> RiskCoverageCurve:
-    """The curve through the ends of the groups that are not empty."""
-    filled = groups.mass > 0
-    mass, wrong, before, wrong_before = (v[filled] for v in groups[:4])
-    through = before + mass
-    return RiskCoverageCurve(
-        coverage=through / through[-1:],
-        risk=(wrong_before + wrong) / through,
-        threshold=np.flip(lower_score)[filled],
-    )

@@ -1,31 +1,123 @@
-"""How well a score ranks right before wrong."""
+"""Metrics of the ranking by a score: areas, failure detection, points."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
+from keras import ops
 
-from keras_calib.metrics.histogram import HistogramMetric
+from keras_calib.formulas import scores
+from keras_calib.formulas.risk_coverage import RiskCoverageCurve
+from keras_calib.formulas.risk_coverage import aurc_of_groups
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_share
+from keras_calib.metrics.base import StreamingMetric
+from keras_calib.metrics.registry import QUANTITIES
+from keras_calib.metrics.states.histogram import UNBOUNDED
+from keras_calib.metrics.states.histogram import HistogramSummary
+from keras_calib.numerics.softmax import log_odds_of
+from keras_calib.numerics.softmax import to_logits
 
 __all__ = [
     "AUGRC",
     "AURC",
+    "CoverageAtAccuracy",
+    "CoverageAtRisk",
     "EAURC",
     "FailureAUROC",
     "FailureFPR95",
+    "HistogramMetric",
     "NormalizedAURC",
+    "RiskAtCoverage",
 ]
+
+
+def _score_summary(
+    score: str | Callable[[Any], Any],
+    score_range: str | None,
+    resolution: int,
+) -> HistogramSummary:
+    """The histogram of a ranking score."""
+    function = scores.get(score)
+    if score_range is None:
+        score_range = "unit" if score in scores.UNIT_SCORES else "real"
+    check_in("score_range", score_range, ("unit", "real"))
+    if score == "msp":
+        return HistogramSummary(resolution)
+    is_unit = score_range == "unit"
+
+    def of_records(records):
+        values, rows = records.score, records.rows
+        if rows is not None:
+            logits = (
+                rows.outputs if rows.from_logits else to_logits(rows.outputs)
+            )
+            # A NaN that does not count could leave its row by way of a sort.
+            counted = ops.expand_dims(rows.mask, -1)
+            logits = ops.where(counted, logits, ops.zeros_like(logits))
+            values = ops.cast(function(logits), "float32")
+        return log_odds_of(ops.clip(values, 0.0, 1.0)) if is_unit else values
+
+    options = {} if is_unit else {"score_map": UNBOUNDED}
+    return HistogramSummary(resolution, None, score=of_records, **options)
+
+
+class HistogramMetric(StreamingMetric):
+    """A metric of the ranking by a score."""
+
+    def __init__(
+        self,
+        *,
+        score: str | Callable[[Any], Any] = "msp",
+        score_range: str | None = None,
+        resolution: int = 8192,
+        name: str | None = None,
+        **kwargs: Any,
+    ):
+        summary = _score_summary(score, score_range, resolution)
+        super().__init__(summary, name=name, **kwargs)
+        self._keep(score=score, score_range=score_range, resolution=resolution)
+
+    def bounds(self) -> tuple[float, float]:
+        """The value with the best and the worst order inside every cell.
+
+        The exact value of the same predictions lies between them.
+        """
+        return QUANTITIES[self._quantity].bounds(self._read(), self)
+
+    def aurc(self) -> float:
+        """The AURC of the same ranking, in float64."""
+        return float(aurc_of_groups(self._read().groups))
+
+    def curve(self) -> RiskCoverageCurve:
+        """The risk-coverage curve at the edges of the cells."""
+        return self._read().curve
+
+    def get_config(self):
+        config = super().get_config()
+        if callable(self.score):
+            config["score"] = keras.saving.serialize_keras_object(self.score)
+        return config
+
+    @classmethod
+    def from_config(cls, config):
+        score = config.get("score")
+        if isinstance(score, dict):
+            score = keras.saving.deserialize_keras_object(score)
+            config = {**config, "score": score}
+        return cls(**config)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class AURC(HistogramMetric):
     """Area under the risk-coverage curve, streaming.
 
-    AURC = (1/N) sum_k (errors among the k surest) / k, ranked by the score.
-    Lower is better; a random ranking gives the error rate. Predictions that
-    share a cell of a fine histogram of the score count as tied, corrected
-    for how right and wrong ones tend to lie in it; `bounds()` is what other
-    orders inside the cells could give. Within 1e-6 of the exact value,
-    relative, for most data.
+    AURC = (1/N) sum_k (errors among the k surest) / k, ranked by the score;
+    papers print it times 1000. Lower is better; a random ranking gives the
+    error rate. Predictions that share a cell of a fine histogram of the score
+    count as tied, corrected for how right and wrong ones tend to lie in it:
+    for most data within 1e-6 of the exact value, relative. `bounds()` is what
+    other orders inside the cells could give.
 
     Args:
         score: One of the eight scores (`"msp"`, `"max_logit"`,
@@ -41,13 +133,6 @@ class AURC(HistogramMetric):
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; papers print it times 1000. 0
-        before any sample.
-
-    Raises:
-        ValueError: If a choice is unknown or `resolution` below 64.
 
     Example:
 
@@ -67,9 +152,6 @@ class AURC(HistogramMetric):
 
     _quantity = "aurc"
 
-    def __init__(self, *, name: str = "aurc", **kwargs: Any):
-        super().__init__(name=name, **kwargs)
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class EAURC(HistogramMetric):
@@ -79,14 +161,7 @@ class EAURC(HistogramMetric):
     sample.
 
     Args:
-        name: Name of the metric.
-        **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample.
-
-    Raises:
-        ValueError: If a choice is unknown or `resolution` below 64.
+        score, score_range, resolution, name, **kwargs: As in `AURC`.
 
     Example:
 
@@ -105,27 +180,17 @@ class EAURC(HistogramMetric):
 
     _quantity = "eaurc"
 
-    def __init__(self, *, name: str = "eaurc", **kwargs: Any):
-        super().__init__(name=name, **kwargs)
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class NormalizedAURC(HistogramMetric):
     """AURC from 0, a perfect ranking, to 1, a random one; streaming.
 
     (AURC - AURC*) / (error rate - AURC*), with AURC* of the perfect ranking.
-    Above 1 if the ranking is worse than random.
+    Above 1 if the ranking is worse than random; 0 without any error or any
+    right prediction.
 
     Args:
-        name: Name of the metric.
-        **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
-
-    Returns:
-        From `result()`: a scalar >= 0; 0 before any sample, and without
-        any error or any right prediction.
-
-    Raises:
-        ValueError: If a choice is unknown or `resolution` below 64.
+        score, score_range, resolution, name, **kwargs: As in `AURC`.
 
     Example:
 
@@ -143,26 +208,16 @@ class NormalizedAURC(HistogramMetric):
     _quantity = "naurc"
     _largest = None
 
-    def __init__(self, *, name: str = "naurc", **kwargs: Any):
-        super().__init__(name=name, **kwargs)
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class AUGRC(HistogramMetric):
     """Area under the generalised risk-coverage curve, streaming.
 
     The average over thresholds of the share of all samples that is accepted
-    and wrong; a random ranking gives half the error rate.
+    and wrong, in [0, 0.5]; a random ranking gives half the error rate.
 
     Args:
-        name: Name of the metric.
-        **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
-
-    Returns:
-        From `result()`: a scalar in [0, 0.5]; 0 before any sample.
-
-    Raises:
-        ValueError: If a choice is unknown or `resolution` below 64.
+        score, score_range, resolution, name, **kwargs: As in `AURC`.
 
     Example:
 
@@ -178,27 +233,16 @@ class AUGRC(HistogramMetric):
 
     _quantity = "augrc"
 
-    def __init__(self, *, name: str = "augrc", **kwargs: Any):
-        super().__init__(name=name, **kwargs)
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class FailureAUROC(HistogramMetric):
     """AUROC of telling right from wrong predictions by the score, streaming.
 
     The probability that a right prediction scores higher than a wrong one,
-    ties counting half.
+    ties counting half. 0.5 without any error or any right prediction.
 
     Args:
-        name: Name of the metric.
-        **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0.5 before any sample, and
-        without any error or any right prediction.
-
-    Raises:
-        ValueError: If a choice is unknown or `resolution` below 64.
+        score, score_range, resolution, name, **kwargs: As in `AURC`.
 
     Example:
 
@@ -215,9 +259,6 @@ class FailureAUROC(HistogramMetric):
 
     _quantity = "failure_auroc"
 
-    def __init__(self, *, name: str = "failure_auroc", **kwargs: Any):
-        super().__init__(name=name, **kwargs)
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class FailureFPR95(HistogramMetric):
@@ -225,18 +266,10 @@ class FailureFPR95(HistogramMetric):
 
     At the highest edge of a cell that accepts at least 95 % of the right
     predictions: a threshold that can be set, so that the value is an upper
-    end of the exact one.
+    end of the exact one. 0 without any error or any right prediction.
 
     Args:
-        name: Name of the metric.
-        **kwargs: `score`, `score_range`, `resolution` and others, as `AURC`.
-
-    Returns:
-        From `result()`: a scalar in [0, 1]; 0 before any sample, and
-        without any error or any right prediction.
-
-    Raises:
-        ValueError: If a choice is unknown or `resolution` below 64.
+        score, score_range, resolution, name, **kwargs: As in `AURC`.
 
     Example:
 
@@ -253,5 +286,99 @@ class FailureFPR95(HistogramMetric):
 
     _quantity = "failure_fpr95"
 
-    def __init__(self, *, name: str = "failure_fpr95", **kwargs: Any):
-        super().__init__(name=name, **kwargs)
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class CoverageAtRisk(HistogramMetric):
+    """The largest coverage at which the risk is at most `risk`; streaming.
+
+    0 if no threshold is good enough. Only edges of cells count as thresholds:
+    they can be set, so that the value can be had. `bounds()` says how much
+    more finer ones could give.
+
+    Args:
+        risk: Allowed share of errors among the accepted, in [0, 1].
+        **kwargs: `score`, `score_range`, `resolution`, `name` and others, as
+            in `AURC`.
+
+    Example:
+
+    >>> metric = CoverageAtRisk(risk=0.1)
+    >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> round(float(metric.result()), 4)
+    0.5
+
+    Reference:
+        Geifman and El-Yaniv, Selective Classification for Deep Neural
+        Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
+    """
+
+    _quantity = "coverage_at_risk"
+
+    def __init__(self, risk: float, **kwargs: Any):
+        check_share("risk", risk)
+        super().__init__(**kwargs)
+        self._keep(risk=risk)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class CoverageAtAccuracy(HistogramMetric):
+    """The largest coverage with an accuracy of at least `accuracy`.
+
+    Coverage at risk 1 - `accuracy`, streaming; also called selective accuracy
+    constraint. 0 if no threshold is good enough.
+
+    Args:
+        accuracy: Wanted share of right ones among the accepted, in [0, 1].
+        **kwargs: `score`, `score_range`, `resolution`, `name` and others, as
+            in `AURC`.
+
+    Example:
+
+    >>> metric = CoverageAtAccuracy(accuracy=0.9)
+    >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> round(float(metric.result()), 4)
+    0.5
+
+    Reference:
+        Galil et al., What Can We Learn From The Selective Prediction And
+        Uncertainty Estimation Performance Of 523 ImageNet Classifiers, ICLR
+        2023, https://arxiv.org/abs/2302.11874
+    """
+
+    _quantity = "coverage_at_accuracy"
+
+    def __init__(self, accuracy: float, **kwargs: Any):
+        check_share("accuracy", accuracy)
+        super().__init__(**kwargs)
+        self._keep(accuracy=accuracy)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class RiskAtCoverage(HistogramMetric):
+    """Share of errors among the surest `coverage` of all; streaming.
+
+    The cell that the coverage cuts counts in proportion.
+
+    Args:
+        coverage: Share of the samples to accept, in (0, 1].
+        **kwargs: `score`, `score_range`, `resolution`, `name` and others, as
+            in `AURC`.
+
+    Example:
+
+    >>> metric = RiskAtCoverage(coverage=0.5)
+    >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> round(float(metric.result()), 4)
+    0.0
+
+    Reference:
+        Geifman and El-Yaniv, Selective Classification for Deep Neural
+        Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
+    """
+
+    _quantity = "risk_at_coverage"
+
+    def __init__(self, coverage: float, **kwargs: Any):
+        check_share("coverage", coverage, positive=True)
+        super().__init__(**kwargs)
+        self._keep(coverage=coverage)

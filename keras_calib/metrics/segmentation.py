@@ -34,10 +34,10 @@ def _value_of(records):
 class PerImage(StreamingMetric):
     """Mean of a metric over images, by their number of valid pixels.
 
-    sum_i n_i metric(image i) / sum_i n_i: what published tables of
-    segmentation use, often without the background. The metric of all pixels
-    together is another number, and never larger for errors that are means of
-    absolute gaps of fixed bins.
+    sum_i n_i metric(image i) / sum_i n_i. Published tables of segmentation
+    use it, often without the background. The metric of all pixels together
+    is another number, and never larger for errors that are means of absolute
+    gaps of fixed bins.
 
     Args:
         metric: A metric of this package with a scalar value, whose
@@ -71,6 +71,9 @@ class PerImage(StreamingMetric):
         for Network Calibration, CVPR 2022, https://arxiv.org/abs/2111.15430,
         whose released code evaluates segmentation so.
     """
+
+    # Set to that of `metric`.
+    mode = None
 
     def __init__(
         self,
@@ -134,7 +137,7 @@ class PerImage(StreamingMetric):
             weight=counts / num_pixels,
             rows=None,
         )
-        self._add([records], None, num_invalid, False, batch)
+        self._add([records], None, num_invalid, batch)
 
     def update_scores(self, confidence, correct, sample_weight=None):
         raise type_error("`PerImage` needs images", method="update_scores")
@@ -178,7 +181,10 @@ class PerImage(StreamingMetric):
     def _value(self, sums, frequency_weights):
         return self.summary.moments(sums).mean
 
-    def _interval(self, sums, frequency_weights, level):
-        moments = self.summary.moments(sums)
-        ends = mean_interval(moments, level=level, unseen=(0.0, self._largest))
-        return tuple(np.clip(ends, 0.0, self._largest))
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Confidence interval of the mean over images."""
+        low, high = mean_interval(
+            self._read().moments(), level=level, unseen=(0.0, self._largest)
+        )
+        ends = np.clip((low, high), 0.0, self._largest)
+        return tuple(map(float, ends))

@@ -24,16 +24,7 @@ def check_state(
     config: dict[str, Any],
     shapes: dict[str, tuple[int, ...]],
 ) -> None:
-    """Raises unless a state belongs to a metric.
-
-    Args:
-        state: As `state_dict()` returns it, or a sum of some.
-        config: What the metric sums, its `state_dict()["config"]`.
-        shapes: Of its arrays, by their keys.
-
-    Raises:
-        ValueError: If schema, configuration, shape or entries do not fit.
-    """
+    """Raises unless a state belongs to a metric of this configuration."""
     if state["schema"] != SCHEMA:
         raise value_error(
             f"the state must be of schema {SCHEMA}", schema=state["schema"]
@@ -64,11 +55,7 @@ def check_state(
 
 
 def state_of(metric: Any, cls: type) -> dict[str, Any]:
-    """The state of a metric that must be of one class; or such a state.
-
-    Raises:
-        TypeError: If it is of another.
-    """
+    """The state of a metric, which must be of one class; or such a state."""
     if isinstance(metric, dict):
         return metric
     if type(metric) is not cls:
@@ -80,16 +67,10 @@ def state_of(metric: Any, cls: type) -> dict[str, Any]:
 
 
 def nan_if_lost(value: Any, num_invalid: Any, counted: Any) -> Any:
-    """A value, or NaN where predictions came of which none counts.
+    """A value (or a dict of them), NaN where predictions came but none counts.
 
-    Array-agnostic.
-
-    A callback would take the value of nothing, 0, for the best of all.
-
-    Args:
-        value: A scalar, or a dict of them.
-        num_invalid: Number of predictions that could not count.
-        counted: Sums of those that the value is made of; all 0 without any.
+    A callback would take 0, the value of nothing, for the best of all.
+    `counted`: sums that the value is made of, all 0 without any.
     """
     xp = array_namespace(counted)
     lost = xp.logical_and(num_invalid > 0, xp.logical_not(xp.any(counted)))
@@ -101,16 +82,7 @@ def nan_if_lost(value: Any, num_invalid: Any, counted: Any) -> Any:
 def what_is_wrong(
     name: str, num_invalid: int, sums: np.ndarray
 ) -> Iterator[str]:
-    """What the users of a metric must know of its state.
-
-    Args:
-        name: Of the metric.
-        num_invalid: Number of predictions that could not count.
-        sums: Limbs of its sums, int32.
-
-    Yields:
-        Texts of warnings.
-    """
+    """Warns the users of a metric of what its state (limbs) leaves out."""
     if exact_sums.is_saturated(sums).any():
         yield (
             f"`{name}` has seen values so large that a sum left its range: "

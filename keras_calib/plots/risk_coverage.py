@@ -11,7 +11,7 @@ from keras_calib.formulas.risk_coverage import RiskCoverageCurve
 from keras_calib.functional.risk_coverage import aurc
 from keras_calib.functional.risk_coverage import risk_coverage_curve
 from keras_calib.inputs.top_label import top_label
-from keras_calib.metrics.histogram import HistogramMetric
+from keras_calib.metrics.risk_coverage import HistogramMetric
 from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.plots.display import Display
 from keras_calib.plots.display import line_style

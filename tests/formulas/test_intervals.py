@@ -7,21 +7,29 @@ from scipy.stats import binom
 
 import keras_calib as kc
 from keras_calib.formulas.bootstrap import poisson_interval
+from keras_calib.formulas.intervals import Moments
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.formulas.intervals import mean_interval
-from keras_calib.formulas.intervals import moments
 from keras_calib.formulas.intervals import poisson_binomial_tails
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.formulas.risk_coverage import augrc_of_groups
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.metrics.mean_gap import mean_gap
-from keras_calib.metrics.registry import confidence_interval
+from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.reporting.verdicts import direction
 
 
 def enough(hits, draws, level=0.95):
     """Whether so many hits could come from coverage of at least `level`."""
     return hits >= binom.ppf(1e-3, draws, level)
+
+
+def moments(values, weight=None):
+    """The sums of an interval, of values `(n,)` with weights `(n,)`."""
+    x = np.asarray(values, "float64")
+    w = np.ones_like(x) if weight is None else np.asarray(weight, "float64")
+    terms = (w, w * x, w * w, w * w * x, (w * x) ** 2, w * x**2, w * x**3)
+    return Moments(*(term.sum() for term in terms))
 
 
 def test_mean_interval_is_students_without_weights_and_skewness():
@@ -268,10 +276,10 @@ def test_intervals_of_few_and_rare_values_cover(n):
     c, right = draw(np.random.default_rng(1), 300_000)
     truth = np.mean(c[~right]), np.mean(1 - c[right]), np.mean((c - right) ** 2)
     rng = np.random.default_rng(0)
-    hits = np.zeros(3)
+    hits, share = np.zeros(3), QUANTITIES["overconfidence"]
     for _ in range(200):
         c, right = draw(rng, n)
         for i, x in enumerate((c[~right], 1 - c[right], (c - right) ** 2)):
-            low, high = confidence_interval("", moments(x), 0.95)
+            low, high = share.interval_of(moments(x), 0.95)
             hits[i] += low <= truth[i] <= high
     assert all(enough(h, 200, 0.93) for h in hits)

@@ -9,47 +9,36 @@ from scored import tied_data
 from streams import compiled
 
 from keras_calib.formulas import risk_coverage
-from keras_calib.formulas.operating_points import (
-    coverage_at_risk_bounds_of_groups,
-)
 from keras_calib.formulas.operating_points import coverage_at_risk_of_groups
-from keras_calib.formulas.operating_points import failure_fpr95_bounds_of_groups
 from keras_calib.formulas.operating_points import failure_fpr95_of_groups
-from keras_calib.formulas.operating_points import (
-    risk_at_coverage_bounds_of_groups,
-)
 from keras_calib.formulas.operating_points import risk_at_coverage_of_groups
 from keras_calib.formulas.risk_coverage import RankedGroups
-from keras_calib.formulas.risk_coverage import aurc_bounds_of_groups
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 
 pytestmark = pytest.mark.portable
 
 
+def group_values(groups, **order):
+    return {
+        "aurc": risk_coverage.aurc_of_groups(groups, **order),
+        "eaurc": risk_coverage.eaurc_of_groups(groups, **order),
+        "naurc": risk_coverage.normalized_aurc_of_groups(groups, **order),
+        "augrc": risk_coverage.augrc_of_groups(groups, **order),
+        "auroc": risk_coverage.failure_auroc_of_groups(groups, **order),
+        "fpr95": failure_fpr95_of_groups(groups, 0.7, **order),
+        "coverage": coverage_at_risk_of_groups(groups, 0.25, **order),
+        "risk": risk_at_coverage_of_groups(groups, 0.5, **order),
+    }
+
+
 def group_bounds(groups):
-    return {
-        "aurc": risk_coverage.aurc_bounds_of_groups(groups),
-        "eaurc": risk_coverage.eaurc_bounds_of_groups(groups),
-        "naurc": risk_coverage.normalized_aurc_bounds_of_groups(groups),
-        "augrc": risk_coverage.augrc_bounds_of_groups(groups),
-        "auroc": risk_coverage.failure_auroc_bounds_of_groups(groups),
-        "fpr95": failure_fpr95_bounds_of_groups(groups, 0.7),
-        "coverage": coverage_at_risk_bounds_of_groups(groups, 0.25),
-        "risk": risk_at_coverage_bounds_of_groups(groups, 0.5),
-    }
-
-
-def group_values(groups):
-    return {
-        "aurc": risk_coverage.aurc_of_groups(groups),
-        "eaurc": risk_coverage.eaurc_of_groups(groups),
-        "naurc": risk_coverage.normalized_aurc_of_groups(groups),
-        "augrc": risk_coverage.augrc_of_groups(groups),
-        "auroc": risk_coverage.failure_auroc_of_groups(groups),
-        "fpr95": failure_fpr95_of_groups(groups, 0.7),
-        "coverage": coverage_at_risk_of_groups(groups, 0.25),
-        "risk": risk_at_coverage_of_groups(groups, 0.5),
-    }
+    """Lower and upper values over the orders inside groups."""
+    best = group_values(groups, order="best")
+    worst = group_values(groups, order="worst")
+    low, high = best | {}, worst | {}
+    for name in ("auroc", "coverage"):
+        low[name], high[name] = worst[name], best[name]
+    return {name: (low[name], high[name]) for name in best}
 
 
 def group_samples(correct, score, slope=0.0):
@@ -140,7 +129,8 @@ def test_the_slope_correction_stays_within_the_orders_of_a_group():
                     for whole in (True, False):
                         group = RankedGroups(*arrays, whole)
                         value = aurc_of_groups(group)
-                        low, high = aurc_bounds_of_groups(group)
+                        low = aurc_of_groups(group, "best")
+                        high = aurc_of_groups(group, "worst")
                         assert low - 1e-9 <= value <= high + 1e-9
 
 

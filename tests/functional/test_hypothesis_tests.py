@@ -144,7 +144,7 @@ def networks(n, rng):
 def quick(formula):
     """A metric without the reading of arguments, which takes the time."""
 
-    def metric(labels, probs, *, sample_weight, from_logits, ignore_class):
+    def metric(labels, probs, *, sample_weight):
         correct = (probs.argmax(axis=1) == labels).astype("float64")
         weight = (
             np.ones(len(labels)) if sample_weight is None else sample_weight
@@ -181,9 +181,7 @@ def test_comparisons_cover_the_difference(metric, exact, draws):
     n = 500
     labels, probs, _ = networks(n, rng)
     options = {"num_bins": 10} if metric is quick_ece else {}
-    value = metric(
-        labels, probs, sample_weight=None, from_logits=False, ignore_class=None
-    )
+    value = metric(labels, probs, sample_weight=None)
     assert value == pytest.approx(exact(labels, probs, **options), rel=1e-9)
     results = [
         compare(*networks(n, rng), metric, num_replicates=50, seed=i)

@@ -8,7 +8,6 @@ from scored import binary
 from scored import loop_areas
 
 from keras_calib.formulas import scores
-from keras_calib.functional.excess_aurc import normalized_aurc
 from keras_calib.functional.failure_detection import failure_auroc
 from keras_calib.functional.failure_detection import failure_average_precision
 from keras_calib.functional.failure_detection import failure_fpr95
@@ -16,6 +15,7 @@ from keras_calib.functional.risk_coverage import augrc
 from keras_calib.functional.risk_coverage import aurc
 from keras_calib.functional.risk_coverage import coverage_at_accuracy
 from keras_calib.functional.risk_coverage import eaurc
+from keras_calib.functional.risk_coverage import normalized_aurc
 from keras_calib.functional.risk_coverage import risk_coverage_curve
 
 pytestmark = pytest.mark.portable

@@ -9,8 +9,6 @@ from scored import loop_areas
 from scored import tied_data
 
 import keras_calib as kc
-from keras_calib.functional.excess_aurc import eaugrc
-from keras_calib.functional.excess_aurc import normalized_aurc
 from keras_calib.functional.failure_detection import failure_auroc
 from keras_calib.functional.failure_detection import failure_average_precision
 from keras_calib.functional.failure_detection import failure_fpr95
@@ -18,7 +16,9 @@ from keras_calib.functional.risk_coverage import augrc
 from keras_calib.functional.risk_coverage import aurc
 from keras_calib.functional.risk_coverage import coverage_at_accuracy
 from keras_calib.functional.risk_coverage import coverage_at_risk
+from keras_calib.functional.risk_coverage import eaugrc
 from keras_calib.functional.risk_coverage import eaurc
+from keras_calib.functional.risk_coverage import normalized_aurc
 from keras_calib.functional.risk_coverage import risk_at_coverage
 
 pytestmark = pytest.mark.portable

@@ -25,8 +25,8 @@ MUTANTS = {
     ),
     "updates_without_a_turn": Mutant(
         "metrics/base.py",
-        "        return _LOCK\n",
-        "        return contextlib.nullcontext()\n",
+        "with contextlib.nullcontext() if alone else _LOCK:",
+        "with contextlib.nullcontext():",
         "metrics/test_states.py::"
         "test_threads_that_share_a_metric_lose_no_sample",
     ),
@@ -52,15 +52,15 @@ MUTANTS = {
         "test_carries_go_up_and_stop_at_the_largest_sum",
     ),
     "squares_of_weights_are_weights": Mutant(
-        "metrics/states/histogram.py",
-        "                ops.square(weight),\n",
-        "                weight,\n",
+        "metrics/states/records.py",
+        "        ops.square(weight), keys, num_keys, scale=scale\n",
+        "        weight, keys, num_keys, scale=scale\n",
         "metrics/test_table.py::test_bins_of_weighted_predictions_are_those_of_ece",
     ),
     "bounds_swapped": Mutant(
         "formulas/risk_coverage.py",
-        "    return _augrc(groups, half), _augrc(groups, -half)\n",
-        "    return _augrc(groups, -half), _augrc(groups, half)\n",
+        'return 0.5 if order == "best" else -0.5',
+        'return -0.5 if order == "best" else 0.5',
         "formulas/test_risk_coverage.py::"
         "test_bounds_hold_for_every_order_and_are_attained",
     ),
@@ -73,8 +73,8 @@ MUTANTS = {
     ),
     "table_reads_mass_as_counts": Mutant(
         "metrics/states/composite.py",
-        'self.limbs["histogram"], self.frequency_weights',
-        'self.limbs["histogram"], True',
+        "self.histogram.ranked(self._limbs, self.frequency_weights)",
+        "self.histogram.ranked(self._limbs, True)",
         "metrics/test_laws.py::"
         "test_importance_weights_follow_the_exact_function",
     ),
@@ -111,9 +111,9 @@ MUTANTS = {
         "test_more_classes_than_bins_are_summed_as_the_exact_function_does",
     ),
     "config_forgets_the_operating_point": Mutant(
-        "metrics/operating_points.py",
-        '{"risk": self.risk, **super().get_config()}',
-        "super().get_config()",
+        "metrics/risk_coverage.py",
+        "        self._keep(risk=risk)\n",
+        "        self.risk = risk\n",
         "metrics/test_laws.py::test_configuration_round_trips",
     ),
 }

@@ -9,6 +9,8 @@ from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.bins import bin_index
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
+from keras_calib.metrics.states.records import squares_by_key
+from keras_calib.metrics.states.records import sums_by_key
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.softmax import Top1
@@ -17,12 +19,7 @@ __all__ = ["BinSummary"]
 
 
 class BinSummary:
-    """Equal-width bins as exact, mergeable integer sums.
-
-    Args:
-        num_bins: Number of bins.
-        closed: Which end belongs to a bin, `"right"` or `"left"`.
-    """
+    """Equal-width bins as exact, mergeable integer sums."""
 
     needs_rows = False
 
@@ -34,7 +31,7 @@ class BinSummary:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the int32 limbs: limb, quantity and key."""
+        """Limb by quantity and key."""
         return (exact_sums.NUM_LIMBS, 3 * 2 * self.num_bins)
 
     def update(self, records: Top1) -> Any:
@@ -44,22 +41,10 @@ class BinSummary:
         keys = 2 * bin_index(confidence, self.num_bins, self.closed)
         keys = keys + 1 - records.correct
         keys = ops.where(records.mask, keys, ops.full_like(keys, num_keys))
-        if weight is None:
-            mass = exact_sums.limbs_from_counts(
-                exact_sums.count_by_key(keys, num_keys)
-            )
-            total = exact_sums.sum_by_key(confidence, keys, num_keys)
-            squares = mass
-        else:
-            scale = exact_sums.power_of_two_above(weight)
-            mass, total, squares = (
-                exact_sums.sum_by_key(values, keys, num_keys, scale=unit)
-                for values, unit in (
-                    (weight, scale),
-                    (weight * confidence, scale),
-                    (ops.square(weight), scale * scale),
-                )
-            )
+        mass, total = sums_by_key(weight, confidence, keys, num_keys)
+        squares = mass
+        if weight is not None:
+            squares = squares_by_key(weight, keys, num_keys)
         return ops.concatenate([mass, total, squares], axis=-1)
 
     def bins(self, limbs: Any) -> BinSums:

@@ -1,9 +1,9 @@
 """Calibration of every class as a state that streams and merges.
 
-Of bins of equal width almost every probability of many classes lies in the
-first. Fewer than `num_bins` + 1 of a row can lie beyond it: only the largest
-of each row are sorted into bins, and the first bin gets what is left of the
-sum over the column, exactly, for sums of integers can be subtracted.
+Almost every probability of many classes lies in the first of the bins of
+equal width: at most `num_bins` of a row lie beyond it. So only the largest of
+each row are sorted into bins. The first bin gets what is left of the sum over
+the column, exactly, for sums of integers can be subtracted.
 """
 
 from typing import Any
@@ -15,29 +15,18 @@ from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.equal_mass import equal_mass_error
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics.states.histogram import LOG_ODDS
+from keras_calib.metrics.states.records import sums_by_key
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import log_odds_of
 
-__all__ = [
-    "ClassBinSummary",
-    "ClassHistogramSummary",
-    "class_probabilities",
-    "weights_by_key",
-]
+__all__ = ["ClassBinSummary", "ClassHistogramSummary"]
 
 
 class ClassBinSummary:
-    """Sums of p_k and of labels in equal-width bins of every class.
-
-    Args:
-        num_classes: Number of classes.
-        num_bins: Number of bins.
-        threshold: Probabilities below it do not count.
-        closed: Which end belongs to a bin, `"right"` or `"left"`.
-    """
+    """Sums of p_k and of labels in equal-width bins of every class."""
 
     needs_rows = True
     # Sums of base-4096 digits fit in int32.
@@ -55,7 +44,7 @@ class ClassBinSummary:
 
     def update(self, records: Top1) -> Any:
         """Limbs of sums of p and of labels by class and bin; of weights."""
-        probs = class_probabilities(records, self.num_classes)
+        probs = _class_probabilities(records, self.num_classes)
         if self.threshold > 0:
             low = probs < self.threshold
             probs = ops.where(low, ops.zeros_like(probs), probs)
@@ -82,28 +71,13 @@ class ClassBinSummary:
         truth, all_weight = self._labels(records, probs)
         return ops.concatenate([totals, truth, all_weight], axis=-1)
 
-    def residuals(self, limbs: Any) -> tuple[Any, Any]:
-        """sum w (p_k - y_k), `(num_classes, num_bins)`; the weight.
-
-        Array-agnostic.
-        """
-        size = self._num_keys
+    def error(self, limbs: Any) -> Any:
+        """Mean over the classes of their calibration errors."""
+        xp, size = array_namespace(limbs), self._num_keys
         # Subtracted before rounding.
         difference = limbs[:, :size] - limbs[:, size : 2 * size]
         residual = exact_sums.to_float(difference)
-        shape = (self.num_classes, self.num_bins)
-        return (
-            array_namespace(limbs).reshape(residual, shape),
-            exact_sums.to_float(limbs[:, -1]),
-        )
-
-    def error(self, limbs: Any) -> Any:
-        """Mean over the classes of their calibration errors.
-
-        Array-agnostic.
-        """
-        residual, weight = self.residuals(limbs)
-        xp = array_namespace(limbs)
+        weight = exact_sums.to_float(limbs[:, -1])
         return safe_divide(xp.sum(xp.abs(residual)), self.num_classes * weight)
 
     def _digits(
@@ -129,17 +103,11 @@ class ClassBinSummary:
         if self.threshold > 0 or self.closed == "right":
             kept = ops.logical_and(kept, p > 0)
         keys = ops.where(kept, keys, ops.full_like(keys, self._num_keys))
-        return weights_by_key(records, keys, self._num_keys)
+        return _weights_by_key(records, keys, self._num_keys)
 
 
 class ClassHistogramSummary:
-    """A histogram of p_k for every class, for bins of equal mass.
-
-    Args:
-        num_classes: Number of classes.
-        resolution: Number of bins of each histogram.
-        threshold: Probabilities below it do not count.
-    """
+    """A histogram of p_k for every class, for bins of equal mass."""
 
     needs_rows = True
 
@@ -152,7 +120,7 @@ class ClassHistogramSummary:
 
     def update(self, records: Top1) -> Any:
         """Limbs of mass, of sums of p and of labels; of all weights."""
-        probs = class_probabilities(records, self.num_classes)
+        probs = _class_probabilities(records, self.num_classes)
         place = LOG_ODDS.position(log_odds_of(probs), self.resolution)
         cell = ops.cast(ops.floor(place), "int32")
         cell = cell + round(LOG_ODDS.zero * self.resolution)
@@ -164,28 +132,18 @@ class ClassHistogramSummary:
         flat = ops.reshape(keys, (-1,))
         size = self._num_keys
         weight = records.weight
-        if weight is None:
-            mass = exact_sums.limbs_from_counts(
-                exact_sums.count_by_key(flat, size)
-            )
-            total = exact_sums.sum_by_key(ops.reshape(probs, (-1,)), flat, size)
-        else:
-            scale = exact_sums.power_of_two_above(weight)
-            spread = ops.broadcast_to(weight[:, None], ops.shape(probs))
-            mass, total = (
-                exact_sums.sum_by_key(
-                    ops.reshape(x, (-1,)), flat, size, scale=scale
-                )
-                for x in (spread, spread * probs)
-            )
+        if weight is not None:
+            weight = ops.broadcast_to(weight[:, None], ops.shape(probs))
+            weight = ops.reshape(weight, (-1,))
+        mass, total = sums_by_key(weight, ops.reshape(probs, (-1,)), flat, size)
         ids = ops.cast(hard_labels(records.rows.labels), "int32")
         ids = ops.clip(ids, 0, self.num_classes - 1)
         of_label = ops.take_along_axis(keys, ids[:, None], axis=-1)[:, 0]
-        truth, all_weight = weights_by_key(records, of_label, size)
+        truth, all_weight = _weights_by_key(records, of_label, size)
         return ops.concatenate([mass, total, truth, all_weight], axis=-1)
 
     def error(self, limbs: Any, num_bins: int, frequency_weights: Any) -> Any:
-        """Mean over the classes of their equal-mass errors (array-agnostic)."""
+        """Mean over the classes of their equal-mass errors."""
         xp, size = array_namespace(limbs), self._num_keys
         shape = (self.num_classes, self.resolution)
 
@@ -208,7 +166,7 @@ class ClassHistogramSummary:
         )
 
 
-def class_probabilities(records: Top1, num_classes: int) -> Any:
+def _class_probabilities(records: Top1, num_classes: int) -> Any:
     """Probabilities of all classes in [0, 1], 0 in rows that do not count."""
     rows = records.rows
     if rows.outputs.shape[-1] != num_classes:
@@ -225,7 +183,7 @@ def class_probabilities(records: Top1, num_classes: int) -> Any:
     return ops.where(counted, probs, ops.zeros_like(probs))
 
 
-def weights_by_key(records: Top1, keys: Any, num_keys: int) -> tuple[Any, Any]:
+def _weights_by_key(records: Top1, keys: Any, num_keys: int) -> tuple[Any, Any]:
     """Limbs of the weights of rows by their key, and of all that count."""
     if records.weight is None:
         counts = exact_sums.count_by_key(keys, num_keys)

@@ -1,14 +1,23 @@
-"""Several summaries as one state, so that one pass serves many metrics."""
+"""Several summaries as one state, and what is read of any."""
 
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from keras import ops
 
+from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.intervals import Moments
+from keras_calib.formulas.risk_coverage import RankedGroups
+from keras_calib.formulas.risk_coverage import RiskCoverageCurve
+from keras_calib.metrics.states.bins import BinSummary
+from keras_calib.metrics.states.histogram import Cells
+from keras_calib.metrics.states.histogram import HistogramSummary
+from keras_calib.metrics.states.moments import MomentSummary
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.softmax import Top1
 
-__all__ = ["CompositeSummary", "TableReadings"]
+__all__ = ["CompositeSummary", "Readings"]
 
 
 class CompositeSummary:
@@ -34,48 +43,86 @@ class CompositeSummary:
     def split(self, limbs: Any) -> dict[str, Any]:
         """Limbs of each part by its name (array-agnostic)."""
         starts = [0, *self._ends[:-1]]
-        return {
-            name: limbs[:, start:end]
-            for name, start, end in zip(
-                self.parts, starts, self._ends, strict=True
-            )
-        }
+        ends = zip(self.parts, starts, self._ends, strict=True)
+        return {name: limbs[:, start:end] for name, start, end in ends}
 
 
-class TableReadings:
-    """What the formulas of `CalibrationMetrics` look at, each read once."""
+class Readings:
+    """Each reading is made once, when it is first asked for.
+
+    Args:
+        summary: Of the metric, or several as one.
+        sums: Its limbs (array-agnostic).
+        frequency_weights: Whether weights are counts so far.
+        num_invalid: How many predictions could not count so far.
+        has_all_rows: Whether all records came with the outputs of all classes.
+    """
 
     def __init__(
-        self, summary: CompositeSummary, sums: Any, frequency_weights: Any
+        self,
+        summary: Any,
+        sums: Any,
+        frequency_weights: Any,
+        num_invalid: Any,
+        has_all_rows: Any,
     ):
-        self.histogram = summary.parts["histogram"]
-        self.losses = summary.parts["losses"]
-        self.limbs = summary.split(sums)
         self.frequency_weights = frequency_weights
-
-    @cached_property
-    def cells(self):
-        return self.histogram.cells(self.limbs["histogram"])
-
-    @cached_property
-    def bins(self):
-        return self.histogram.bins(self.limbs["histogram"], self.cells)
-
-    @cached_property
-    def groups(self):
-        return self.histogram.ranked(
-            self.limbs["histogram"], self.frequency_weights
+        self.num_invalid = num_invalid
+        self.has_all_rows = has_all_rows
+        self._parts = {type(summary): (summary, sums)}
+        if isinstance(summary, CompositeSummary):
+            limbs = summary.split(sums)
+            self._parts = {
+                type(part): (part, limbs[name])
+                for name, part in summary.parts.items()
+            }
+        self.histogram, self._limbs = self._parts.get(
+            HistogramSummary, (None, None)
         )
 
-    def moments(self, index):
-        return self.losses.moments(self.limbs["losses"], index)
+    @cached_property
+    def cells(self) -> Cells:
+        return self.histogram.cells(self._limbs)
+
+    @cached_property
+    def bins(self) -> BinSums:
+        if BinSummary in self._parts:
+            summary, limbs = self._parts[BinSummary]
+            return summary.bins(limbs)
+        return self.histogram.bins(self._limbs, self.cells)
+
+    @cached_property
+    def groups(self) -> RankedGroups:
+        return self.histogram.ranked(self._limbs, self.frequency_weights)
+
+    @cached_property
+    def weight_ratio(self) -> Any:
+        return self.histogram.weight_ratio(self._limbs)
 
     @property
-    def saturated(self):
-        """Whether sums of each of the losses left their range."""
-        found = exact_sums.is_saturated(self.limbs["losses"])
-        return found.reshape(len(self.losses.values), -1).any(axis=-1)
+    def clipped_share(self) -> float:
+        return self.histogram.clipped_share(self._limbs)
 
     @property
-    def weight_ratio(self):
-        return self.histogram.weight_ratio(self.limbs["histogram"])
+    def curve(self) -> RiskCoverageCurve:
+        """The curve through the ends of the groups that are not empty."""
+        filled = self.groups.mass > 0
+        mass, wrong, before, wrong_before = (x[filled] for x in self.groups[:4])
+        through = before + mass
+        return RiskCoverageCurve(
+            coverage=through / through[-1:],
+            risk=(wrong_before + wrong) / through,
+            threshold=np.flip(self.histogram.lower_score())[filled],
+        )
+
+    def moments(self, index: int = 0) -> Moments:
+        """Of one of the values summed; the last, where they are fewer."""
+        summary, limbs = self._parts[MomentSummary]
+        return summary.moments(limbs, min(index, len(summary.values) - 1))
+
+    def is_saturated(self, index: int) -> bool:
+        """Whether a sum of that value left its range."""
+        summary, limbs = self._parts[MomentSummary]
+        found = exact_sums.is_saturated(limbs)
+        found = found.reshape(len(summary.values), -1).any(axis=-1)
+        return bool(found[min(index, len(found) - 1)])

@@ -1,59 +1,18 @@
-"""Equal-mass calibration error from the cells of a histogram.
-
-An edge between two equal-mass bins cuts a cell, and how right and wrong
-predictions are ordered inside it is not known. Only the cut cells matter:
-`aece_bounds` is what their orders can change.
-"""
-
-from typing import Any
+"""Equal-mass bins from the cells of a histogram, and what cut cells hide."""
 
 import numpy as np
 
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.equal_mass import equal_mass_edges
-from keras_calib.formulas.equal_mass import equal_mass_error
 from keras_calib.metrics.states.histogram import Cells
-from keras_calib.metrics.states.histogram import HistogramSummary
 
-__all__ = [
-    "aece_bounds",
-    "aece_of_cells",
-    "equal_mass_bins",
-    "histogram_aece_bounds",
-]
-
-# What float32 leaves undecided in a value of [0, 1].
-_ROUNDING = 1e-6
-
-
-def aece_of_cells(
-    cells: Cells, num_bins: int, frequency_weights: Any, edges: str = "mass"
-) -> Any:
-    """Equal-mass calibration error of the cells (array-agnostic)."""
-    return equal_mass_error(
-        cells.before,
-        cells.mass,
-        cells.confidence_minus_correct,
-        num_bins,
-        frequency_weights,
-        edges,
-    )
+__all__ = ["aece_bounds", "equal_mass_bins"]
 
 
 def equal_mass_bins(
     cells: Cells, num_bins: int, frequency_weights: bool, weight_ratio: float
 ) -> BinSums:
-    """Sums of equal-mass bins, cells shared by mass; NumPy, float64.
-
-    Args:
-        cells: Cells in float64.
-        num_bins: Number of bins.
-        frequency_weights: Whether weights are counts.
-        weight_ratio: Sum of squared weights over that of weights.
-
-    Returns:
-        BinSums of arrays `(num_bins,)`.
-    """
+    """Sums of equal-mass bins, cells shared by mass; NumPy, float64."""
     through = np.r_[0.0, cells.before + cells.mass]
     ends = equal_mass_edges(through[-1], num_bins, frequency_weights)
 
@@ -77,27 +36,12 @@ def aece_bounds(
     frequency_weights: bool,
     edges: str = "mass",
 ) -> tuple[float, float]:
-    """What the equal-mass error can be, whatever the order inside cells.
+    """The least and the largest error, whatever the order inside cells.
 
-    Of the mass x of a cut cell below the edge, as few or as many are correct
-    as can be, and the mean confidence lies between the lowest of the cell
-    and its mean. That gives a range of the residual R_k below each edge, and
-    the error is sum_k |R_k - R_k-1| over all edges: within an uncertain edge
-    what one bin gains the next one loses, so that where both have gaps of
-    one sign nothing is uncertain.
+    `lowest` is the smallest confidence that each cell can hold. The edges of
+    `"interp"` can move up to the end of the samples that tie with them.
 
     Derivation: docs/derivations.md, 'Equal-mass errors from cells'.
-
-    Args:
-        cells: Cells in float64.
-        lowest: The smallest confidence each cell can hold, `(num_cells,)`.
-        num_bins: Number of equal-mass bins.
-        frequency_weights: Whether weights are counts.
-        edges: `"mass"` or `"interp"`. The latter moves an edge up to the
-            end of the samples that tie with it.
-
-    Returns:
-        `(lower, upper)`; both 0 when empty.
     """
     filled = cells.mass > 0
     if not filled.any():
@@ -125,20 +69,6 @@ def aece_bounds(
         float(_least_variation(low, high) / total),
         float(_most_variation(low, high) / total),
     )
-
-
-def histogram_aece_bounds(
-    histogram: HistogramSummary,
-    cells: Cells,
-    num_bins: int,
-    frequency_weights: bool,
-    edges: str = "mass",
-) -> tuple[float, float]:
-    """`aece_bounds` of a histogram, with room for rounding, in [0, 1]."""
-    lowest = histogram.lower_confidence()
-    low, high = aece_bounds(cells, lowest, num_bins, frequency_weights, edges)
-    room = _ROUNDING + histogram.confidence_room
-    return max(0.0, low - room), min(1.0, high + room)
 
 
 def _least_variation(low: np.ndarray, high: np.ndarray) -> float:

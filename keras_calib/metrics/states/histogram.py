@@ -1,16 +1,12 @@
 """A fine histogram of a score: one mergeable state for every rank metric.
 
-For the confidence the score is its log-odds t, which resolves confidences
-near 1 that a histogram of the probability would pile into one bin. Bins are
-uniform in asinh(t / 2), from t = -16 up to t = 4110. The edges of the
-equal-width calibration bins are inserted as extra boundaries, so that a cell
-lies in one calibration bin. Per cell, separately for correct and wrong
-predictions, the state keeps the mass and the sum of the offsets inside the
-bin, in exact integers (see `exact_sums`); the mean confidence of a cell
-follows from its mean offset.
-
-Other scores in [0, 1] go by their log-odds too. A score of any size goes by
-asinh(2^20 t), which is about as fine near 0 as far from it.
+The score of a confidence is its log-odds, which resolve confidences near 1.
+The edges of the equal-width calibration bins are inserted as boundaries, so
+that a cell lies in one calibration bin. Per cell, separately for right and
+wrong predictions, the state keeps the mass and the sum of the offsets inside
+the bin, in exact integers; the mean confidence of a cell follows from its
+mean offset. A score of any size goes by asinh(2^20 t), which is about as
+fine near 0 as far from it.
 """
 
 from typing import Any
@@ -26,6 +22,8 @@ from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
+from keras_calib.metrics.states.records import squares_by_key
+from keras_calib.metrics.states.records import sums_by_key
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import safe_divide
@@ -33,13 +31,7 @@ from keras_calib.numerics.arrays import sum_slices
 from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import sigmoid
 
-__all__ = [
-    "Cells",
-    "HistogramSummary",
-    "LOG_ODDS",
-    "ScoreMap",
-    "UNBOUNDED",
-]
+__all__ = ["Cells", "HistogramSummary", "LOG_ODDS", "ScoreMap", "UNBOUNDED"]
 
 _OFFSET_DIGITS = 2
 _QUANTUM = 2.0 ** (-8 * _OFFSET_DIGITS)
@@ -103,7 +95,7 @@ class HistogramSummary:
             to 3e-7 in most cases, 2048 to 5e-6.
         num_bins: Number of equal-width calibration bins whose edges are
             inserted; None for another score than the confidence.
-        closed: Which end belongs to a calibration bin, `"right"` or `"left"`.
+        closed: Which end belongs to a calibration bin.
         score_map: How scores go to bins.
         score: Function of records to scores `(n,)`; None for their own.
     """
@@ -146,10 +138,7 @@ class HistogramSummary:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the int32 limbs: limb, key of mass and offset sums.
-
-        The last keys are for squared weights, by calibration bin.
-        """
+        """Limb by key of mass and offsets, then of squared weights by bin."""
         return (exact_sums.NUM_LIMBS, 4 * self.num_cells + self.num_bins)
 
     def update(self, records: Top1) -> Any:
@@ -181,35 +170,14 @@ class HistogramSummary:
         num_keys = 2 * self.num_cells
         keys = cell + self.num_cells * (1 - records.correct)
         keys = ops.where(records.mask, keys, ops.full_like(keys, num_keys))
-        weight = records.weight
-        if weight is None:
-            counts = exact_sums.count_by_key(keys, num_keys)
-            by_bin = exact_sums.count_by_key(calibration_bin, self.num_bins)
-            mass = exact_sums.limbs_from_counts(
-                ops.concatenate([counts, by_bin])
-            )
-            mass, squares = mass[:, :num_keys], mass[:, num_keys:]
-            offsets = exact_sums.sum_by_key(
-                offset, keys, num_keys, num_digits=_OFFSET_DIGITS
-            )
-        else:
-            scale = exact_sums.power_of_two_above(weight)
-            mass, offsets = (
-                exact_sums.sum_by_key(values, keys, num_keys, scale=scale)
-                for values in (weight, weight * offset)
-            )
-            squares = exact_sums.sum_by_key(
-                ops.square(weight),
-                calibration_bin,
-                self.num_bins,
-                scale=scale * scale,
-            )
+        mass, offsets = sums_by_key(
+            records.weight, offset, keys, num_keys, num_digits=_OFFSET_DIGITS
+        )
+        squares = squares_by_key(records.weight, calibration_bin, self.num_bins)
         return ops.concatenate([mass, offsets, squares], axis=-1)
 
     def cells(self, limbs: Any) -> Cells:
-        """Cells in ascending score (either: NumPy limbs give float64).
-
-        Without a calibration of the score to confidences, these are 0.
+        """Cells in ascending score; 0 for confidences of other scores.
 
         Derivation: docs/derivations.md, 'Log-odds map'.
         """
@@ -230,27 +198,18 @@ class HistogramSummary:
             correct_one_minus_confidence=correct_one_minus_confidence,
         )
 
-    def bins(self, limbs: Any, cells: Cells | None = None) -> BinSums:
+    def bins(self, limbs: Any, cells: Cells) -> BinSums:
         """Sums of the equal-width calibration bins (array-agnostic)."""
-        cells = self.cells(limbs) if cells is None else cells
         # Cells of one bin lie side by side.
         ends = np.searchsorted(
             self.calibration_bin, np.arange(self.num_bins + 1)
         )
-        mass, wrong, confidence, residual = (
-            sum_slices(x, ends)
-            for x in (
-                cells.mass,
-                cells.wrong,
-                cells.confidence,
-                cells.confidence_minus_correct,
-            )
-        )
+        mass = sum_slices(cells.mass, ends)
         return BinSums(
             weight=mass,
-            confidence=confidence,
-            correct=mass - wrong,
-            residual=residual,
+            confidence=sum_slices(cells.confidence, ends),
+            correct=mass - sum_slices(cells.wrong, ends),
+            residual=sum_slices(cells.confidence_minus_correct, ends),
             squared_weight=self._squares(limbs),
         )
 
@@ -258,13 +217,6 @@ class HistogramSummary:
         """Cells as groups of tied scores, surest first (array-agnostic).
 
         Derivation: docs/derivations.md, 'AURC from a histogram'.
-
-        Args:
-            limbs: Sums of the histogram.
-            frequency_weights: Whether weights are counts.
-
-        Returns:
-            RankedGroups.
         """
         xp = array_namespace(limbs)
         right, wrong, right_offset, wrong_offset = (
@@ -295,10 +247,7 @@ class HistogramSummary:
         return safe_divide(xp.sum(self._squares(limbs)), xp.sum(both))
 
     def clipped_share(self, limbs: np.ndarray) -> float:
-        """Share of the weight in end cells with right and wrong ones.
-
-        What lies beyond the bins is there, as if it were tied.
-        """
+        """Share of the weight beyond the bins, as if right and wrong tied."""
         right, wrong = map(exact_sums.to_float, self._split(limbs)[:2])
         ends = np.array([0, -1])
         mixed = (right[ends] > 0) & (wrong[ends] > 0)
@@ -309,9 +258,8 @@ class HistogramSummary:
     def confidence_room(self) -> float:
         """How far the mean confidence of a cell may be from what is read.
 
-        The confidence bends by at most 0.44 / slope^2 over a bin: of that
-        1/8 if a cell is filled at its two ends, and 1/24 was added as if it
-        were filled evenly.
+        It bends by at most 0.44 / slope^2 over a bin: 1/8 of that if a cell
+        is filled at its ends, less the 1/24 added as if filled evenly.
         """
         return 0.44 / 6.0 / self._slope**2
 
@@ -330,11 +278,8 @@ class HistogramSummary:
     def _split(self, limbs: Any) -> list[Any]:
         """Limbs `(3, num_cells)` of mass and of offsets, each right, wrong."""
         # Arrays of their own: compilers make fast code of these.
-        ends = self.num_cells * np.arange(5)
-        return [
-            limbs[:, start:end]
-            for start, end in zip(ends[:-1], ends[1:], strict=True)
-        ]
+        size = self.num_cells
+        return [limbs[:, i * size : i * size + size] for i in range(4)]
 
     def _squares(self, limbs: Any) -> Any:
         """Sums of squared weights by calibration bin."""

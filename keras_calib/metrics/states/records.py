@@ -7,14 +7,12 @@ from keras import ops
 
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.top_label import hard_labels
+from keras_calib.numerics import exact_sums
 from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import is_wrong
 from keras_calib.numerics.softmax import top1
 
-__all__ = [
-    "split_rows",
-    "top1_of_batch",
-]
+__all__ = ["split_rows", "squares_by_key", "sums_by_key", "top1_of_batch"]
 
 
 def top1_of_batch(batch: Batch) -> Top1:
@@ -50,3 +48,34 @@ def split_rows(batch: Any, size: int) -> Iterable[Any]:
         yield batch._replace(
             **{k: x[part] for k, x in fields.items() if hasattr(x, "shape")}
         )
+
+
+def sums_by_key(
+    weight: Any, values: Any, keys: Any, num_keys: int, **options: Any
+) -> tuple[Any, Any]:
+    """Limbs of weights, and of weights times values in [0, 1], by key.
+
+    Weights of None are 1. Key `num_keys` is dropped.
+    """
+    if weight is None:
+        counts = exact_sums.count_by_key(keys, num_keys)
+        return (
+            exact_sums.limbs_from_counts(counts),
+            exact_sums.sum_by_key(values, keys, num_keys, **options),
+        )
+    scale = exact_sums.power_of_two_above(weight)
+    return tuple(
+        exact_sums.sum_by_key(x, keys, num_keys, scale=scale)
+        for x in (weight, weight * values)
+    )
+
+
+def squares_by_key(weight: Any, keys: Any, num_keys: int) -> Any:
+    """Limbs of squared weights by key."""
+    if weight is None:
+        counts = exact_sums.count_by_key(keys, num_keys)
+        return exact_sums.limbs_from_counts(counts)
+    scale = ops.square(exact_sums.power_of_two_above(weight))
+    return exact_sums.sum_by_key(
+        ops.square(weight), keys, num_keys, scale=scale
+    )
