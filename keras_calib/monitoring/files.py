@@ -18,7 +18,7 @@ from keras_calib.backend.locks import PathLock
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.monitoring.evaluation import LoggedEpoch
 from keras_calib.plots import ReliabilityDisplay
-from keras_calib.plots.display import figure_and_canvas
+from keras_calib.plots.display import matplotlib_module
 
 __all__ = ["EpochFiles", "EpochTable", "EventFile"]
 
@@ -43,7 +43,7 @@ class EpochFiles:
         self._draws = log_dir is not None or picture_dir is not None
         self._table = self._events = self._pictures = None
         if self._draws:
-            figure_and_canvas()
+            matplotlib_module("figure")
         if csv_path is not None:
             self._table = EpochTable(csv_path, names)
         try:

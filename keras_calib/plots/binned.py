@@ -1,5 +1,7 @@
 """Displays of what bins of the confidence hold."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -15,18 +17,14 @@ from keras_calib.plots.display import Display
 from keras_calib.predictions.collect import seen
 from keras_calib.predictions.outputs import read_as
 
-__all__ = ["BinnedDisplay"]
+__all__ = ["BinnedDisplay", "BinsDisplay", "streamed"]
 
 
-class BinnedDisplay(Display):
-    """Keeps what the bins hold, as `sums`, and the accuracy."""
+class BinsDisplay(Display):
+    """A display of bins of some kind, made from predictions or a model."""
 
-    def __init__(self, sums: BinSums, *, name: str | None = None):
-        self.sums = sums
-        self.name = name
-        self.accuracy = float(
-            safe_divide(sums.correct.sum(), sums.weight.sum())
-        )
+    _bins_of: Callable
+    _num_bins = 15
 
     @classmethod
     def from_predictions(
@@ -34,32 +32,33 @@ class BinnedDisplay(Display):
         labels: Any,
         probs: Any,
         *,
-        num_bins: int = 15,
+        num_bins: int | None = None,
         from_logits: bool = False,
         sample_weight: Any = None,
         ignore_class: int | None = None,
         **options: Any,
-    ) -> "BinnedDisplay":
+    ) -> "BinsDisplay":
         """From a whole data set.
 
         Args:
             labels: Class ids `(n, ...)` or one-hot or soft labels.
             probs: Probabilities `(n, ..., num_classes)`.
-            num_bins: Number of bins of equal width.
+            num_bins: Number of bins of equal width; None for 15, in
+                `ClasswiseReliabilityDisplay` 10 of each class.
             from_logits: Whether `probs` are logits.
             sample_weight: Weights of the shape of the class ids, or `(n,)`.
             ignore_class: Class id that does not count.
             **options: Of the class, such as `name`.
         """
-        sums = equal_width_bins(
+        bins = cls._bins_of(
             labels,
             probs,
-            num_bins=num_bins,
+            num_bins=cls._num_bins if num_bins is None else num_bins,
             from_logits=from_logits,
             sample_weight=sample_weight,
             ignore_class=ignore_class,
         )
-        return cls(sums, **options)
+        return cls(bins, **options)
 
     @classmethod
     def from_model(
@@ -67,20 +66,21 @@ class BinnedDisplay(Display):
         model: keras.Model,
         data: Any,
         *,
-        num_bins: int = 15,
         from_logits: bool | None = None,
         ignore_class: int | None = None,
         output: str | int | None = None,
         batch_size: int = 32,
         steps: int | None = None,
         **options: Any,
-    ) -> "BinnedDisplay":
-        """From what a model predicts, read once in fixed memory.
+    ) -> "BinsDisplay":
+        """From what a model predicts.
+
+        Predictions stream in fixed memory, but for
+        `ClasswiseReliabilityDisplay`, which keeps them all.
 
         Args:
             model: A Keras model.
             data: As in `Calibrator.fit_on`.
-            num_bins: Number of bins of equal width.
             from_logits: Whether the model returns logits; None takes it from
                 the loss that the model was compiled with.
             ignore_class: Class id that does not count; None takes it from
@@ -89,16 +89,23 @@ class BinnedDisplay(Display):
                 several.
             batch_size: Size of the batches of arrays.
             steps: How many batches, at most; None for all.
-            **options: Of the class, such as `name`.
+            **options: `num_bins`, and those of the class, such as `name`.
         """
-        reading = read_as(model, from_logits, ignore_class, output)
-        metric = ECE(
-            num_bins,
-            from_logits=reading.from_logits,
-            ignore_class=reading.ignore_class,
+        how = from_logits, ignore_class, output
+        return cls._of_model(model, data, *how, batch_size, steps, **options)
+
+
+class BinnedDisplay(BinsDisplay):
+    """Keeps what bins of the confidence hold, as `sums`, and the accuracy."""
+
+    _bins_of = staticmethod(equal_width_bins)
+
+    def __init__(self, sums: BinSums, *, name: str | None = None):
+        self.sums = sums
+        self.name = name
+        self.accuracy = float(
+            safe_divide(sums.correct.sum(), sums.weight.sum())
         )
-        metric = seen(metric, model, data, batch_size, steps, reading.output)
-        return cls.from_metric(metric, **options)
 
     @classmethod
     def from_metric(cls, metric: Any, **options: Any) -> "BinnedDisplay":
@@ -119,3 +126,28 @@ class BinnedDisplay(Display):
                 metric=type(metric).__name__,
             )
         return cls(metric.bins(), **options)
+
+    @classmethod
+    def _of_model(cls, *source, num_bins=None, **options):
+        make = functools.partial(
+            ECE, cls._num_bins if num_bins is None else num_bins
+        )
+        return cls.from_metric(streamed(make, *source), **options)
+
+
+def streamed(
+    make: Callable,
+    model: keras.Model,
+    data: Any,
+    from_logits: bool | None = None,
+    ignore_class: int | None = None,
+    output: str | int | None = None,
+    batch_size: int = 32,
+    steps: int | None = None,
+) -> keras.metrics.Metric:
+    """A metric that has seen what a model predicts, in fixed memory."""
+    reading = read_as(model, from_logits, ignore_class, output)
+    metric = make(
+        from_logits=reading.from_logits, ignore_class=reading.ignore_class
+    )
+    return seen(metric, model, data, batch_size, steps, reading.output)

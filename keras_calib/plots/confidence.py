@@ -9,6 +9,7 @@ from keras_calib.numerics.arrays import safe_divide
 from keras_calib.plots.binned import BinnedDisplay
 from keras_calib.plots.display import BLUE
 from keras_calib.plots.display import ORANGE
+from keras_calib.plots.display import legend
 from keras_calib.plots.display import titled
 
 __all__ = ["ConfidenceDisplay"]
@@ -23,8 +24,8 @@ class ConfidenceDisplay(BinnedDisplay):
     Args:
         sums: What the bins hold, arrays `(num_bins,)`.
         name: Name of the model, for the title.
-        log: Whether counts are on a logarithmic scale, so that few errors
-            are seen beside many hits. Defaults to `True`.
+        log: Whether counts have a logarithmic scale, which shows few errors
+            beside many hits.
 
     Example:
 
@@ -52,17 +53,14 @@ class ConfidenceDisplay(BinnedDisplay):
 
     def _draw(self, ax: Any) -> None:
         num_bins = len(self.correct)
-        edges = np.arange(num_bins) / num_bins
         # Beside one another: on a logarithmic scale stacks mislead.
         width = 0.45 / num_bins
-        for i, (values, color, hatch, label) in enumerate(
-            (
-                (self.correct, BLUE, None, "correct"),
-                (self.wrong, ORANGE, "///", "wrong"),
-            )
+        for i, values, color, hatch, label in (
+            (0, self.correct, BLUE, None, "correct"),
+            (1, self.wrong, ORANGE, "///", "wrong"),
         ):
             ax.bar(
-                edges + i * width + 0.05 / num_bins,
+                (np.arange(num_bins) + 0.05) / num_bins + i * width,
                 values,
                 width=width,
                 align="edge",
@@ -92,4 +90,4 @@ class ConfidenceDisplay(BinnedDisplay):
         if self.log:
             ax.set_yscale("symlog", linthresh=1)
             ax.set_ylim(bottom=0)
-        ax.legend(loc="upper left", framealpha=0.9, fontsize="small")
+        legend(ax, loc="upper left")

@@ -13,6 +13,7 @@ from keras_calib.plots.binned import BinnedDisplay
 from keras_calib.plots.display import BLUE
 from keras_calib.plots.display import GREY
 from keras_calib.plots.display import ORANGE
+from keras_calib.plots.display import legend
 from keras_calib.plots.display import titled
 
 __all__ = ["ReliabilityDisplay"]
@@ -21,9 +22,8 @@ __all__ = ["ReliabilityDisplay"]
 class ReliabilityDisplay(BinnedDisplay):
     """Reliability diagram: accuracy against confidence, with counts.
 
-    Bars reach from the accuracy of a bin to its mean confidence. Each
-    accuracy carries an exact 95 % binomial interval, so that bins without
-    evidence show it.
+    Bars reach from the accuracy of a bin to its mean confidence. The exact
+    95 % binomial interval of each accuracy shows how much evidence it has.
 
     Args:
         sums: What the bins hold, arrays `(num_bins,)`.
@@ -70,7 +70,7 @@ class ReliabilityDisplay(BinnedDisplay):
 
     def _draw(self, ax: Any, counts_ax: Any = None) -> None:
         self.counts_ax_ = counts_ax
-        self._bars(ax, labelled=True)
+        self._bars(ax)
         ax.set(
             xlim=(-0.02, 1.02),
             ylim=(-0.02, 1.02),
@@ -81,11 +81,7 @@ class ReliabilityDisplay(BinnedDisplay):
         )
         # Over the corner that even an overconfident model leaves emptiest.
         in_its_way = self.zoom is not None and not self._is_overconfident
-        ax.legend(
-            loc="upper left" if in_its_way else "lower right",
-            framealpha=0.9,
-            fontsize="small",
-        )
+        legend(ax, loc="upper left" if in_its_way else "lower right")
         if self.zoom:
             self._inset(ax)
         bottom = ax if counts_ax is None else counts_ax
@@ -100,7 +96,7 @@ class ReliabilityDisplay(BinnedDisplay):
             counts_ax.set_yscale("symlog", linthresh=1)
             counts_ax.set_ylim(bottom=0)
 
-    def _bars(self, ax: Any, *, labelled: bool) -> None:
+    def _bars(self, ax: Any) -> None:
         sums = self.sums
         filled = sums.weight > 0
         x, y = sums.mean_confidence[filled], sums.accuracy[filled]
@@ -117,7 +113,7 @@ class ReliabilityDisplay(BinnedDisplay):
             width=0.6 / len(sums.weight),
             color=ORANGE,
             alpha=0.35,
-            label="gap to confidence" if labelled else None,
+            label="gap to confidence",
         )
         ax.errorbar(
             x,
@@ -128,13 +124,13 @@ class ReliabilityDisplay(BinnedDisplay):
             color=BLUE,
             capsize=2,
             linewidth=1,
-            label="accuracy, 95 % interval" if labelled else None,
+            label="accuracy, 95 % interval",
         )
 
     def _inset(self, ax: Any) -> None:
         place = (0.1, 0.56) if self._is_overconfident else (0.56, 0.09)
         self.zoom_ax_ = ax.inset_axes((*place, 0.4, 0.4))
-        self._bars(self.zoom_ax_, labelled=False)
+        self._bars(self.zoom_ax_)
         inside = self.sums.weight > 0
         inside &= self.sums.mean_confidence >= self.zoom
         low = min([self.zoom, *self.sums.accuracy[inside]])

@@ -20,7 +20,7 @@ from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import to_logits
-from keras_calib.plots.texts import printable
+from keras_calib.plots.display import printable
 from keras_calib.predictions.batches import with_progress
 from keras_calib.reporting.document import check_html
 from keras_calib.reporting.entry_points import BLOCK

@@ -16,9 +16,9 @@ from keras_calib.plots import ConfidenceDisplay
 from keras_calib.plots import ReliabilityDisplay
 from keras_calib.plots import RiskCoverageDisplay
 from keras_calib.plots.display import Display
-from keras_calib.plots.display import figure_and_canvas
-from keras_calib.plots.pictures import as_picture
-from keras_calib.plots.texts import printable
+from keras_calib.plots.display import as_picture
+from keras_calib.plots.display import matplotlib_module
+from keras_calib.plots.display import printable
 from keras_calib.reporting.evaluation import EXPLAINED
 from keras_calib.reporting.evaluation import Estimate
 from keras_calib.reporting.evaluation import Mistake
@@ -78,7 +78,7 @@ def template() -> Any:
         import jinja2
     except ImportError as error:
         raise ImportError(_ABSENT) from error
-    figure_and_canvas()
+    matplotlib_module("figure")
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("keras_calib", "reporting"),
         autoescape=True,
@@ -237,7 +237,7 @@ def _shown(sample: Any) -> tuple[str | None, str | None]:
 
 def _png(image: np.ndarray) -> bytes:
     """An image `(height, width, channels)` as a small PNG file."""
-    figure_and_canvas()
+    matplotlib_module("figure")
     from matplotlib.image import imsave
 
     pixels = as_picture("inputs", np.nan_to_num(image)[..., :3])

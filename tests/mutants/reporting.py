@@ -33,12 +33,12 @@ MUTANTS = {
     ),
     "rank_counts_the_pixel_itself": Mutant(
         "plots/segmentation.py",
-        "np.cumsum(counts) - 0.5 * counts",
-        "np.cumsum(counts) - counts",
+        "rankdata(score[counted])",
+        "rankdata(score[counted], 'ordinal')",
         "plots/test_segmentation.py::test_ties_share_the_mean_rank",
     ),
     "window_without_its_upper_end": Mutant(
-        "plots/windows.py",
+        "plots/logits.py",
         'centers + width / 2, side="right"',
         'centers + width / 2, side="left"',
         "plots/test_logits.py::"

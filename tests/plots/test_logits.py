@@ -9,7 +9,7 @@ from noisy_predictions import softmax
 
 import keras_calib as kc
 from keras_calib.functional.classwise import classwise_bins
-from keras_calib.plots.windows import slide
+from keras_calib.plots.logits import slide
 
 mpl.use("Agg")
 
