@@ -1,16 +1,12 @@
 """The report as a file and as numbers."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.files import scratch_folder
-from keras_calib.inputs.options import ReadOptions
-from keras_calib.reporting.evaluation import ModelEvaluation
-from keras_calib.reporting.verdicts import verdict
+from keras_calib.backend.files import replacing
 
-__all__ = ["Report", "check_html", "facts_of", "results_of"]
+__all__ = ["Report", "check_html"]
 
 
 class Report:
@@ -58,11 +54,8 @@ class Report:
             ValueError: If the path has another ending, or is a folder.
         """
         path = check_html(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with scratch_folder(path) as scratch:
-            part = scratch / path.name
-            part.write_text(self.html, encoding="utf-8")
-            os.replace(part, path)
+        with replacing(path, text=True) as file:
+            file.write(self.html)
         return path
 
     def _repr_html_(self) -> str:
@@ -85,78 +78,3 @@ def check_html(path: Any) -> Path:
     if path.is_dir():
         raise value_error("`path` must be a file, not a folder", path=str(path))
     return path
-
-
-def facts_of(
-    evaluations: list[ModelEvaluation], options: ReadOptions, num_bins: int
-) -> dict[str, Any]:
-    """How a report was made, by name."""
-    facts = {
-        "Models give": "logits" if options.from_logits else "probabilities",
-        "Bins": num_bins,
-    }
-    if options.ignore_class is not None:
-        facts["Ignored class"] = options.ignore_class
-    for evaluation in evaluations:
-        for what in ("calibrator", "selector"):
-            part = getattr(evaluation, what)
-            if part is not None:
-                key = what.capitalize()
-                if len(evaluations) > 1:
-                    key += f" of {evaluation.name}"
-                facts[key] = _described(part)
-    return facts
-
-
-def results_of(evaluation: ModelEvaluation) -> dict[str, Any]:
-    """What the page says of a model, in numbers."""
-    accepted = evaluation.accepted()
-    chosen = getattr(evaluation.selector, "chosen", None)
-    threshold = getattr(evaluation.selector, "threshold", None)
-    confidence = getattr(chosen, "confidence", None)
-    stages = {"metrics": evaluation.before}
-    if evaluation.after is not None:
-        stages["calibrated_metrics"] = evaluation.after
-    return {
-        "num_samples": evaluation.num_samples,
-        "verdict": verdict(evaluation),
-        "overconfidence": evaluation.before.gap()._asdict(),
-        **{
-            key: {
-                name: found._asdict()
-                for name, found in stage.estimates().items()
-            }
-            for key, stage in stages.items()
-        },
-        "selection": None
-        if accepted is None
-        else {
-            "threshold": threshold,
-            "confidence": confidence,
-            "total": accepted.total,
-            "coverage": accepted.coverage,
-            "risk": accepted.risk._asdict(),
-        },
-    }
-
-
-def _described(part: Any) -> str:
-    """Class of a calibrator or selector, with what was fitted."""
-    text = type(part).__name__
-    temperature = getattr(part, "temperature", None)
-    if temperature is not None:
-        text += f", temperature {float(temperature):.4g}"
-    chosen = getattr(part, "chosen", None)
-    if chosen is not None:
-        text += f", score from {chosen.threshold:.6g}"
-        if chosen.confidence is not None:
-            text += (
-                " in log-odds, which is confidence from "
-                f"{chosen.confidence:.6g}"
-            )
-        if chosen.certified_risk is not None:
-            text += (
-                f", risk {chosen.certified_risk:.4g} with delta "
-                f"{chosen.delta:.4g} from {chosen.num_samples:,} samples"
-            )
-    return text

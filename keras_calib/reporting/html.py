@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from keras_calib.formulas.intervals import binomial_upper_bound
+from keras_calib.metrics import CalibrationMetrics
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import sigmoid
@@ -20,15 +21,12 @@ from keras_calib.plots.display import as_picture
 from keras_calib.plots.display import matplotlib_module
 from keras_calib.plots.display import printable
 from keras_calib.reporting.evaluation import EXPLAINED
-from keras_calib.reporting.evaluation import Estimate
 from keras_calib.reporting.evaluation import Mistake
 from keras_calib.reporting.evaluation import ModelEvaluation
-from keras_calib.reporting.evaluation import Stage
 from keras_calib.reporting.verdicts import percent
-from keras_calib.reporting.verdicts import verdict
 from keras_calib.version import __version__
 
-__all__ = ["as_data_uri", "page_of", "risk_steps", "template"]
+__all__ = ["page_of", "template"]
 
 _ABSENT = (
     "Reports need Jinja2 and matplotlib: pip install 'keras-calib[report]'"
@@ -41,31 +39,74 @@ _NUM_STEPS = 200
 
 def page_of(
     evaluations: list[ModelEvaluation],
+    results: dict[str, dict],
     *,
     title: str,
     class_names: list[str] | None,
-    facts: dict[str, Any],
+    num_bins: int,
 ) -> str:
-    """The HTML page of some models."""
-    models = [_model(evaluation, class_names) for evaluation in evaluations]
+    """The HTML page of some models and their results."""
     overview = None
     if len(evaluations) > 1:
         display = RiskCoverageDisplay.from_metric(
-            {x.name: x.final.metric for x in evaluations}
+            {x.name: x.final for x in evaluations}
         )
         overview = _picture(display, "Risk against coverage of all models.")
     return template().render(
         title=title,
-        models=models,
+        models=[_model(x, results[x.name], class_names) for x in evaluations],
         overview=overview,
         columns=list(EXPLAINED.values()),
-        facts={
-            **facts,
-            "Made": datetime.datetime.now().isoformat(" ", "minutes"),
-            "With": f"keras_calib {__version__}, Keras {keras.__version__} on "
-            f"{keras.backend.backend()}",
-        },
+        facts=_facts(evaluations, num_bins),
     )
+
+
+def _facts(evaluations: list[ModelEvaluation], num_bins: int) -> dict[str, Any]:
+    """How the report was made, by name."""
+    options = evaluations[0].options
+    facts = {
+        "Models give": "logits" if options.from_logits else "probabilities",
+        "Bins": num_bins,
+    }
+    if options.ignore_class is not None:
+        facts["Ignored class"] = options.ignore_class
+    for evaluation in evaluations:
+        for what in ("calibrator", "selector"):
+            part = getattr(evaluation, what)
+            if part is not None:
+                key = what.capitalize()
+                if len(evaluations) > 1:
+                    key += f" of {evaluation.name}"
+                facts[key] = _described(part)
+    backend = keras.backend.backend()
+    return {
+        **facts,
+        "Made": datetime.datetime.now().isoformat(" ", "minutes"),
+        "With": f"keras_calib {__version__}, Keras {keras.__version__} on "
+        f"{backend}",
+    }
+
+
+def _described(part: Any) -> str:
+    """Class of a calibrator or selector, with what was fitted."""
+    text = type(part).__name__
+    temperature = getattr(part, "temperature", None)
+    if temperature is not None:
+        text += f", temperature {float(temperature):.4g}"
+    chosen = getattr(part, "chosen", None)
+    if chosen is not None:
+        text += f", score from {chosen.threshold:.6g}"
+        if chosen.confidence is not None:
+            text += (
+                " in log-odds, which is confidence from "
+                f"{chosen.confidence:.6g}"
+            )
+        if chosen.certified_risk is not None:
+            text += (
+                f", risk {chosen.certified_risk:.4g} with delta "
+                f"{chosen.delta:.4g} from {chosen.num_samples:,} samples"
+            )
+    return text
 
 
 def template() -> Any:
@@ -96,7 +137,7 @@ def _printed(value: Any) -> Any:
     return type(value)(printable(value)) if isinstance(value, str) else value
 
 
-def risk_steps(stage: Stage) -> list[dict[str, float | None]]:
+def _risk_steps(metrics: CalibrationMetrics) -> list[dict[str, float | None]]:
     """Rows for risks from 0 to that of all samples: what to accept.
 
     Each has the `risk` asked for, and if a threshold meets it: the
@@ -104,8 +145,7 @@ def risk_steps(stage: Stage) -> list[dict[str, float | None]]:
     `score` in log-odds, the `observed` risk there and its `bound`, exact
     binomial at 95 %.
     """
-    curve = stage.metric.curve()
-    sums = stage.metric.bins()
+    curve, sums = metrics.curve(), metrics.bins()
     weight, squares = sums.weight.sum(), sums.squared_weight.sum()
     accepted = curve.coverage * safe_divide(weight**2, squares)
     bounds = binomial_upper_bound(
@@ -117,10 +157,11 @@ def risk_steps(stage: Stage) -> list[dict[str, float | None]]:
         row = {"risk": float(risk)}
         if len(met):
             i = met[-1]
+            score = float(curve.threshold[i])
             row |= {
                 "threshold": float(sigmoid(curve.threshold[i])),
                 # Not in JSON if it is infinite: everything is accepted.
-                "score": _finite(curve.threshold[i]),
+                "score": score if np.isfinite(score) else None,
                 "coverage": float(curve.coverage[i]),
                 "observed": float(curve.risk[i]),
                 "bound": float(bounds[i]),
@@ -129,41 +170,32 @@ def risk_steps(stage: Stage) -> list[dict[str, float | None]]:
     return rows
 
 
-def _finite(value: Any) -> float | None:
-    return float(value) if np.isfinite(value) else None
-
-
-def as_data_uri(data: bytes, kind: str) -> str:
-    """A file inside an address."""
-    return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
-
-
-def _model(evaluation: ModelEvaluation, class_names: list[str] | None) -> dict:
+def _model(
+    evaluation: ModelEvaluation, results: dict, class_names: list[str] | None
+) -> dict[str, Any]:
     stages = {"Before": evaluation.before}
+    estimates = [results["metrics"]]
     if evaluation.after is not None:
         stages = {"Before calibration": evaluation.before}
         stages["After calibration"] = evaluation.after
+        estimates.append(results["calibrated_metrics"])
     pictures = []
-    for title, stage in stages.items():
+    for title, metrics in stages.items():
         when = "" if len(stages) == 1 else f" {title.lower()}"
-        metric = stage.metric
         pictures += [
             _picture(
-                ReliabilityDisplay.from_metric(metric),
+                ReliabilityDisplay.from_metric(metrics),
                 f"Accuracy against confidence{when}. Bars reach to the "
                 "confidence; lines are exact 95 % intervals.",
             ),
             _picture(
-                ConfidenceDisplay.from_metric(metric),
+                ConfidenceDisplay.from_metric(metrics),
                 f"Confidence of correct and wrong predictions{when}.",
             ),
         ]
-    points = {}
-    if evaluation.selector is not None and evaluation.selector.chosen:
-        points["chosen threshold"] = evaluation.selector.chosen
-    curves = {"model": evaluation.before.metric}
-    if len(stages) > 1:
-        curves = {title: stage.metric for title, stage in stages.items()}
+    curves = stages if len(stages) > 1 else {"model": evaluation.before}
+    chosen = getattr(evaluation.selector, "chosen", None)
+    points = {"chosen threshold": chosen} if chosen else {}
     pictures.append(
         _picture(
             RiskCoverageDisplay.from_metric(curves, points=points),
@@ -172,41 +204,43 @@ def _model(evaluation: ModelEvaluation, class_names: list[str] | None) -> dict:
             + (", and the point chosen on held-out data." if points else "."),
         )
     )
-    estimates = [stage.estimates() for stage in stages.values()]
     return {
         "name": evaluation.name,
-        "verdict": verdict(evaluation),
+        "verdict": results["verdict"],
         "stages": list(stages),
         "rows": [
             (*words, [_cell(name, found[name]) for found in estimates])
             for name, words in EXPLAINED.items()
         ],
         "pictures": pictures,
-        "steps": risk_steps(evaluation.final),
+        "steps": _risk_steps(evaluation.final),
         "mistakes": [_mistake(m, class_names) for m in evaluation.mistakes],
         "num_samples": evaluation.num_samples,
         "num_classes": evaluation.num_classes,
     }
 
 
-def _cell(name: str, found: Estimate) -> tuple[str, str]:
+def _cell(name: str, found: dict[str, float]) -> tuple[str, str]:
     digits = 3 if name == "nll" else 4
-    interval = ""
-    if np.isfinite([found.low, found.high]).all():
-        interval = f"{found.low:.{digits}f} to {found.high:.{digits}f}"
-    return f"{found.value:.{digits}f}", interval
+    value, low, high = (f"{x:.{digits}f}" for x in found.values())
+    finite = np.isfinite([found["low"], found["high"]]).all()
+    return value, f"{low} to {high}" if finite else ""
 
 
 def _picture(display: Display, text: str) -> dict[str, str]:
     svg = display.to_svg().encode("utf-8")
-    return {"uri": as_data_uri(svg, "image/svg+xml"), "text": text}
+    return {"uri": _data_uri(svg, "image/svg+xml"), "text": text}
+
+
+def _data_uri(data: bytes, kind: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
 def _mistake(mistake: Mistake, class_names: list[str] | None) -> dict:
     def named(number: int) -> str:
-        if class_names is None:
-            return f"class {number}"
-        return str(class_names[number])
+        return str(
+            f"class {number}" if class_names is None else class_names[number]
+        )
 
     thumbnail, text = _shown(mistake.sample)
     return {
@@ -232,26 +266,21 @@ def _shown(sample: Any) -> tuple[str | None, str | None]:
         sample = sample[..., None]
     if sample.ndim != 3 or sample.shape[-1] not in (1, 3, 4):
         return None, None
-    return as_data_uri(_png(sample), "image/png"), None
+    return _data_uri(_png(sample), "image/png"), None
 
 
 def _png(image: np.ndarray) -> bytes:
     """An image `(height, width, channels)` as a small PNG file."""
-    matplotlib_module("figure")
-    from matplotlib.image import imsave
-
     pixels = as_picture("inputs", np.nan_to_num(image)[..., :3])
     pixels = pixels.reshape(*image.shape[:2], -1).astype("float32")
     scale = _THUMBNAIL / max(pixels.shape[:2])
     if scale < 1.0:
         size = [max(1, round(scale * side)) for side in pixels.shape[:2]]
-        pixels = to_numpy(
-            keras.ops.image.resize(
-                pixels, size, antialias=True, data_format="channels_last"
-            )
+        pixels = keras.ops.image.resize(
+            pixels, size, antialias=True, data_format="channels_last"
         )
-    if pixels.shape[-1] == 1:
-        pixels = np.repeat(pixels, 3, axis=-1)
+    pixels = np.clip(to_numpy(pixels), 0.0, 1.0)
     file = io.BytesIO()
-    imsave(file, np.clip(pixels, 0.0, 1.0), format="png")
+    rgb = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
+    matplotlib_module("image").imsave(file, rgb, format="png")
     return file.getvalue()

@@ -1,33 +1,43 @@
 """What numbers say, in words."""
 
+from typing import Any
+
 from keras_calib.metrics.mean_gap import MeanGap
-from keras_calib.reporting.evaluation import Accepted
-from keras_calib.reporting.evaluation import Estimate
-from keras_calib.reporting.evaluation import ModelEvaluation
 from keras_calib.selection import ChosenThreshold
 
 __all__ = ["direction", "percent", "verdict"]
 
 
-def verdict(evaluation: ModelEvaluation) -> dict[str, object]:
-    """A headline for a model, a word for its colour, and sentences."""
-    before = evaluation.before.gap()
-    kind, headline = direction(before)
-    sentences = [_by_how_much(kind, before)]
-    ece = evaluation.before.estimates()["ece"]
-    sentences.append(_bins(kind, ece))
-    if evaluation.after is not None:
+def verdict(
+    results: dict[str, Any],
+    repaired: MeanGap | None,
+    chosen: ChosenThreshold | None,
+) -> dict[str, Any]:
+    """A headline for the results of a model, a word for its colour, sentences.
+
+    Takes the gap after calibration and what the selector chose, if any.
+    """
+    gap, ece = MeanGap(**results["overconfidence"]), results["metrics"]["ece"]
+    kind, headline = direction(gap)
+    spread = (
+        "Among predictions of equal confidence the two are on average "
+        f"{_points(ece['value'])} points apart (ECE {ece['value']:.4f}, "
+        f"{ece['low']:.4f} to {ece['high']:.4f})."
+    )
+    if kind == "even" and ece["low"] > 0.01:
+        spread += " Gaps of both signs cancel in the mean."
+    sentences = [_by_how_much(kind, gap), spread]
+    if repaired is not None:
+        after = results["calibrated_metrics"]["ece"]
+        change = "falls" if after["value"] < ece["value"] else "does not fall"
         sentences.append(
-            _repair(
-                before,
-                evaluation.after.gap(),
-                ece,
-                evaluation.after.estimates()["ece"],
-            )
+            f"With the calibrator the ECE {change}, from {ece['value']:.4f} to "
+            f"{after['value']:.4f} ({after['low']:.4f} to "
+            f"{after['high']:.4f}), and the mean difference goes from "
+            f"{_points(gap.value)} to {_points(repaired.value)} points."
         )
-    accepted = evaluation.accepted()
-    if accepted is not None:
-        sentences += _selection(accepted, evaluation.selector.chosen)
+    if results["selection"] is not None:
+        sentences += _selection(results["selection"], chosen)
     return {"kind": kind, "headline": headline, "sentences": sentences}
 
 
@@ -76,37 +86,15 @@ def _by_how_much(kind: str, gap: MeanGap) -> str:
     )
 
 
-def _bins(kind: str, ece: Estimate) -> str:
-    text = (
-        "Among predictions of equal confidence the two are on average "
-        f"{_points(ece.value)} points apart (ECE {ece.value:.4f}, "
-        f"{ece.low:.4f} to {ece.high:.4f})."
-    )
-    if kind == "even" and ece.low > 0.01:
-        text += " Gaps of both signs cancel in the mean."
-    return text
-
-
-def _repair(
-    gap: MeanGap, repaired: MeanGap, before: Estimate, after: Estimate
-) -> str:
-    change = "falls" if after.value < before.value else "does not fall"
-    return (
-        f"With the calibrator the ECE {change}, from {before.value:.4f} to "
-        f"{after.value:.4f} ({after.low:.4f} to {after.high:.4f}), and the "
-        f"mean difference goes from {_points(gap.value)} to "
-        f"{_points(repaired.value)} points."
-    )
-
-
-def _selection(accepted: Accepted, chosen: ChosenThreshold | None) -> list[str]:
-    if accepted.coverage == 0.0:
+def _selection(found: dict, chosen: ChosenThreshold | None) -> list[str]:
+    if found["coverage"] == 0.0:
         return ["The selector accepts none of these predictions."]
-    risk = accepted.risk
+    risk = found["risk"]
+    value, low, high = (percent(x, 2) for x in risk.values())
     texts = [
-        f"The selector accepts {percent(accepted.coverage)} of these "
-        f"predictions; {percent(risk.value, 2)} of those are wrong (with "
-        f"95 % certainty {percent(risk.low, 2)} to {percent(risk.high, 2)})."
+        f"The selector accepts {percent(found['coverage'])} of these "
+        f"predictions; {value} of those are wrong (with 95 % certainty {low} "
+        f"to {high})."
     ]
     if chosen is None or chosen.certified_risk is None:
         return texts
@@ -115,7 +103,7 @@ def _selection(accepted: Accepted, chosen: ChosenThreshold | None) -> list[str]:
         f"It was certified for a risk of at most {limit}, with probability "
         f"{percent(1.0 - chosen.delta)}."
     )
-    if risk.low > chosen.certified_risk:
+    if risk["low"] > chosen.certified_risk:
         texts.append(
             f"These data speak against it: the risk on them is above {limit}. "
             "They differ from the data that the threshold was chosen on, or "

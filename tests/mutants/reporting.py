@@ -53,8 +53,8 @@ MUTANTS = {
     ),
     "ignored_samples_selected": Mutant(
         "reporting/evaluation.py",
-        "weight = weight * read.mask",
-        "weight = weight * 1.0",
+        "weight = counts * (",
+        "weight = np.ones(len(counts)) * (",
         "reporting/test_report.py::test_what_is_ignored_is_not_selected",
     ),
     "mistakes_numbered_in_their_batch": Mutant(
@@ -84,14 +84,14 @@ MUTANTS = {
     ),
     "copies_are_let_through": Mutant(
         "reporting/given_files.py",
-        "near = max(map(_near_share, first.T[1:], second.T[1:]))",
-        "near = 0.0",
+        "share = max(map(_shared_share, first.T, second.T))",
+        "share = 0.0",
         "reporting/test_command_line.py::test_command_refuses_and_says_why",
     ),
     "nan_where_nothing_counts": Mutant(
         "monitoring/evaluation.py",
-        "if not finite[valid].all():",
-        "if not finite.all():",
+        ".all(axis=axis)[valid].all():",
+        ".all(axis=axis).all():",
         "monitoring/test_flips.py::"
         "test_nan_where_the_label_is_ignored_is_no_harm",
     ),

