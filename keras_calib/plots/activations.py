@@ -144,36 +144,26 @@ class ClassActivationDisplay(Display):
 
     def _check(self) -> None:
         count, num_classes = len(self.images), self.probs.shape[-1]
-        sizes = [image.shape[:2] for image in self.images]
-        if [map_.shape for map_ in self.maps] != sizes:
-            raise value_error(
-                "`maps` must be one map for each image, of its height and "
-                "width",
-                **{"maps.shape": self.maps.shape, "images": count},
-            )
-        for name, shape, meaning in (
-            ("probs", (count, num_classes), "(n, num_classes)"),
-            ("classes", (count,), "(n,)"),
-            ("labels", (count,), "(n,)"),
-            ("boxes", (count, *np.shape(self.boxes)[1:2], 4), "(n, boxes, 4)"),
+        sizes = {image.shape[:2] for image in self.images}
+        names, boxes = self.class_names, np.shape(self.boxes)[1:2]
+        for name, value, *shapes in (
+            ("maps", self.maps, *((count, *size) for size in sizes)),
+            ("probs", self.probs, (count, num_classes)),
+            ("classes", self.classes, (count,)),
+            ("labels", self.labels, (count,)),
+            ("boxes", self.boxes, (count, *boxes, 4)),
+            ("class_names", names, (num_classes,)),
         ):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if value.shape != shape:
+            if value is not None and [np.shape(value)] != shapes:
                 raise value_error(
-                    f"`{name}` must have shape {meaning} for n images",
-                    **{f"{name}.shape": value.shape, "images": count},
+                    f"`{name}` must have shape "
+                    + " and ".join(map(str, shapes))
+                    + ", as the images or classes do",
+                    **{f"{name}.shape": np.shape(value)},
                 )
-            if meaning == "(n,)":
-                check_ids(value, num_classes, name)
-        names = self.class_names
-        if names is not None and len(names) != num_classes:
-            raise value_error(
-                "`class_names` must be one name for each class",
-                class_names=len(names),
-                num_classes=num_classes,
-            )
+        for name in ("classes", "labels"):
+            if getattr(self, name) is not None:
+                check_ids(getattr(self, name), num_classes, name)
 
     def _axes(self, figure: Any) -> list:
         grid = figure.subplots(2, len(self.images), squeeze=False)

@@ -10,12 +10,12 @@ from keras_calib.functional.classwise import ClasswiseBins
 from keras_calib.functional.classwise import classwise_bins
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import safe_divide
-from keras_calib.plots.binned import BinsDisplay
 from keras_calib.plots.display import BLUE
 from keras_calib.plots.display import GREY
 from keras_calib.plots.display import ORANGE
 from keras_calib.plots.display import plain
 from keras_calib.plots.display import titled
+from keras_calib.plots.reliability import BinsDisplay
 from keras_calib.predictions.collect import predicted
 from keras_calib.predictions.outputs import read_as
 
@@ -93,16 +93,15 @@ class ClasswiseReliabilityDisplay(BinsDisplay):
         self._size = (max(2.2 * columns + 0.4, 3.6), 2.2 * self._grid[0] + 0.8)
 
     @classmethod
-    def _of_model(cls, model, data, from_logits, ignore_class, *how, **options):
-        output, *rest = how
-        reading = read_as(model, from_logits, ignore_class, output)
-        found = predicted(model, data, *rest, reading.output)
+    def _of_model(cls, model, source, reading, **options):
+        read = read_as(model, *reading)
+        found = predicted(model, *source, read.output)
         return cls.from_predictions(
             found.labels,
             found.outputs,
-            from_logits=reading.from_logits,
+            from_logits=read.from_logits,
             sample_weight=found.sample_weight,
-            ignore_class=reading.ignore_class,
+            ignore_class=read.ignore_class,
             **options,
         )
 

@@ -18,6 +18,7 @@ __all__ = [
     "COLORS",
     "Display",
     "GREY",
+    "ModelDisplay",
     "ORANGE",
     "as_picture",
     "legend",
@@ -124,6 +125,45 @@ class Display:
 
     def _draw(self, *axes: Any) -> None:
         raise NotImplementedError
+
+
+class ModelDisplay(Display):
+    """A display that a model and a data set make."""
+
+    @classmethod
+    def from_model(
+        cls,
+        model: Any,
+        data: Any,
+        *,
+        from_logits: bool | None = None,
+        ignore_class: int | None = None,
+        output: str | int | None = None,
+        batch_size: int = 32,
+        steps: int | None = None,
+        **options: Any,
+    ) -> "ModelDisplay":
+        """From what a model predicts on a data set.
+
+        Displays of classes and of logits keep all predictions in memory; the
+        others stream them.
+
+        Args:
+            model: A Keras model.
+            data: As in `Calibrator.fit_on`.
+            from_logits: Whether the model returns logits; None takes it from
+                the loss that the model was compiled with.
+            ignore_class: Class id that does not count; None takes it from
+                that loss.
+            output: Name or position of the output, for a model that has
+                several.
+            batch_size: Size of the batches of arrays.
+            steps: How many batches, at most; None for all.
+            **options: Others of `from_predictions` or `from_metric`.
+        """
+        reading = from_logits, ignore_class, output
+        source = data, batch_size, steps
+        return cls._of_model(model, source, reading, **options)
 
 
 def matplotlib_module(name: str = "") -> Any:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
-import keras
 import numpy as np
 
 from keras_calib.backend.errors import value_error
@@ -18,7 +17,7 @@ from keras_calib.numerics.softmax import is_wrong
 from keras_calib.numerics.softmax import top1
 from keras_calib.plots.display import BLUE
 from keras_calib.plots.display import ORANGE
-from keras_calib.plots.display import Display
+from keras_calib.plots.display import ModelDisplay
 from keras_calib.plots.display import legend
 from keras_calib.plots.display import line_style
 from keras_calib.plots.display import titled
@@ -41,7 +40,7 @@ class _Outcomes(NamedTuple):
     wrong: np.ndarray
 
 
-class _LogitDisplay(Display):
+class _LogitDisplay(ModelDisplay):
     """Keeps what was read of logits."""
 
     def __init__(
@@ -77,27 +76,10 @@ class _LogitDisplay(Display):
         return cls(labels, logits, **options)
 
     @classmethod
-    def from_model(
-        cls,
-        model: keras.Model,
-        data: Any,
-        *,
-        output: str | int | None = None,
-        batch_size: int = 32,
-        steps: int | None = None,
-        **options: Any,
-    ) -> "_LogitDisplay":
-        """From the logits of a model, which must fit in memory.
-
-        Args:
-            model: A Keras model that returns logits.
-            data: As in `Calibrator.fit_on`. Weights do not count.
-            output: As in `ReliabilityDisplay.from_model`.
-            batch_size: Size of the batches of arrays.
-            steps: How many batches, at most; None for all.
-            **options: Of the class, such as `name`.
-        """
-        found = predicted(model, data, batch_size, steps, output)
+    def _of_model(cls, model, source, reading, **options):
+        _, ignore_class, output = reading
+        found = predicted(model, *source, output)
+        options["ignore_class"] = ignore_class
         return cls(found.labels, found.outputs, **options)
 
 

@@ -1,22 +1,118 @@
-"""Accuracy against confidence."""
+"""Accuracy against confidence, and what else bins of the confidence show."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.intervals import clopper_pearson
+from keras_calib.functional.binned import equal_width_bins
+from keras_calib.metrics.binned import ECE
+from keras_calib.metrics.binned import BinnedMetric
+from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.numerics.arrays import safe_divide
-from keras_calib.plots.binned import BinnedDisplay
 from keras_calib.plots.display import BLUE
 from keras_calib.plots.display import GREY
 from keras_calib.plots.display import ORANGE
+from keras_calib.plots.display import ModelDisplay
 from keras_calib.plots.display import legend
 from keras_calib.plots.display import titled
+from keras_calib.predictions.collect import seen
+from keras_calib.predictions.outputs import read_as
 
-__all__ = ["ReliabilityDisplay"]
+__all__ = [
+    "BinnedDisplay",
+    "BinsDisplay",
+    "ConfidenceDisplay",
+    "ReliabilityDisplay",
+    "streamed",
+]
+
+
+class BinsDisplay(ModelDisplay):
+    """A display of bins of some kind."""
+
+    _bins_of: Callable
+    _num_bins = 15
+
+    @classmethod
+    def from_predictions(
+        cls,
+        labels: Any,
+        probs: Any,
+        *,
+        num_bins: int | None = None,
+        from_logits: bool = False,
+        sample_weight: Any = None,
+        ignore_class: int | None = None,
+        **options: Any,
+    ) -> "BinsDisplay":
+        """From a whole data set.
+
+        Args:
+            labels: Class ids `(n, ...)` or one-hot or soft labels.
+            probs: Probabilities `(n, ..., num_classes)`.
+            num_bins: Number of bins of equal width; None for 15, in
+                `ClasswiseReliabilityDisplay` 10 of each class.
+            from_logits: Whether `probs` are logits.
+            sample_weight: Weights of the shape of the class ids, or `(n,)`.
+            ignore_class: Class id that does not count.
+            **options: Of the class, such as `name`.
+        """
+        bins = cls._bins_of(
+            labels,
+            probs,
+            num_bins=cls._num_bins if num_bins is None else num_bins,
+            from_logits=from_logits,
+            sample_weight=sample_weight,
+            ignore_class=ignore_class,
+        )
+        return cls(bins, **options)
+
+
+class BinnedDisplay(BinsDisplay):
+    """Keeps what bins of the confidence hold, as `sums`, and the accuracy."""
+
+    _bins_of = staticmethod(equal_width_bins)
+
+    def __init__(self, sums: BinSums, *, name: str | None = None):
+        self.sums = sums
+        self.name = name
+        self.accuracy = float(
+            safe_divide(sums.correct.sum(), sums.weight.sum())
+        )
+
+    @classmethod
+    def from_metric(cls, metric: Any, **options: Any) -> "BinnedDisplay":
+        """From a metric with equal-width bins that has seen data.
+
+        Args:
+            metric: `ECE` or another error over its bins, or
+                `CalibrationMetrics`.
+            **options: Of the class, such as `name`.
+
+        Raises:
+            TypeError: If `metric` is another one.
+        """
+        if not isinstance(metric, BinnedMetric | CalibrationMetrics):
+            raise type_error(
+                "`metric` must be `ECE`, another metric of equal-width "
+                "bins, or `CalibrationMetrics`",
+                metric=type(metric).__name__,
+            )
+        return cls(metric.bins(), **options)
+
+    @classmethod
+    def _of_model(cls, *how, num_bins=None, **options):
+        make = functools.partial(
+            ECE, cls._num_bins if num_bins is None else num_bins
+        )
+        return cls.from_metric(streamed(make, *how), **options)
 
 
 class ReliabilityDisplay(BinnedDisplay):
@@ -141,3 +237,90 @@ class ReliabilityDisplay(BinnedDisplay):
         )
         self.zoom_ax_.tick_params(labelsize="x-small")
         ax.indicate_inset_zoom(self.zoom_ax_, edgecolor=GREY)
+
+
+class ConfidenceDisplay(BinnedDisplay):
+    """Histogram of the confidence, correct and wrong predictions apart.
+
+    Vertical lines are the mean confidence and the accuracy: their distance
+    is the over- or underconfidence.
+
+    Args:
+        sums: What the bins hold, arrays `(num_bins,)`.
+        name: Name of the model, for the title.
+        log: Whether counts have a logarithmic scale, which shows few errors
+            beside many hits.
+
+    Example:
+
+    >>> display = ConfidenceDisplay.from_predictions(
+    ...     [0, 1], [[0.8, 0.2], [0.6, 0.4]], num_bins=5)
+    >>> display.correct.tolist(), display.wrong.tolist()
+    ([0.0, 0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0, 0.0])
+
+    Reference:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        figure 1, https://arxiv.org/abs/1706.04599
+    """
+
+    def __init__(
+        self, sums: BinSums, *, name: str | None = None, log: bool = True
+    ):
+        super().__init__(sums, name=name)
+        self.log = log
+        self.correct = np.asarray(sums.correct)
+        # Sums of weights round.
+        self.wrong = np.maximum(sums.weight - sums.correct, 0.0)
+        self.mean_confidence = float(
+            safe_divide(sums.confidence.sum(), sums.weight.sum())
+        )
+
+    def _draw(self, ax: Any) -> None:
+        num_bins = len(self.correct)
+        # Beside one another: on a logarithmic scale stacks mislead.
+        width = 0.45 / num_bins
+        for i, values, color, hatch, label in (
+            (0, self.correct, BLUE, None, "correct"),
+            (1, self.wrong, ORANGE, "///", "wrong"),
+        ):
+            ax.bar(
+                (np.arange(num_bins) + 0.05) / num_bins + i * width,
+                values,
+                width=width,
+                align="edge",
+                color=color,
+                hatch=hatch,
+                edgecolor="white",
+                linewidth=0,
+                label=f"{label} ({values.sum():,.6g})",
+            )
+        for value, style, label in (
+            (self.mean_confidence, "--", "mean confidence"),
+            (self.accuracy, "-", "accuracy"),
+        ):
+            ax.axvline(
+                value,
+                color="black",
+                linestyle=style,
+                linewidth=1.2,
+                label=f"{label} {value:.4f}",
+            )
+        ax.set(
+            xlim=(0, 1),
+            xlabel="confidence (probability of the predicted class)",
+            ylabel="samples",
+            title=titled(self.name, "Confidence of correct and wrong"),
+        )
+        if self.log:
+            ax.set_yscale("symlog", linthresh=1)
+            ax.set_ylim(bottom=0)
+        legend(ax, loc="upper left")
+
+
+def streamed(make: Callable, model: Any, source: tuple, reading: tuple) -> Any:
+    """A metric that has seen what a model predicts, in fixed memory."""
+    options = read_as(model, *reading)
+    metric = make(
+        from_logits=options.from_logits, ignore_class=options.ignore_class
+    )
+    return seen(metric, model, *source, options.output)

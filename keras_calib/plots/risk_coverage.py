@@ -15,11 +15,11 @@ from keras_calib.functional.risk_coverage import risk_coverage_curve
 from keras_calib.inputs.top_label import top_label
 from keras_calib.metrics.histogram import HistogramMetric
 from keras_calib.metrics.table import CalibrationMetrics
-from keras_calib.plots.binned import streamed
-from keras_calib.plots.display import Display
+from keras_calib.plots.display import ModelDisplay
 from keras_calib.plots.display import legend
 from keras_calib.plots.display import line_style
 from keras_calib.plots.display import plain
+from keras_calib.plots.reliability import streamed
 from keras_calib.predictions.batches import check_reread
 from keras_calib.selection import ChosenThreshold
 
@@ -29,7 +29,7 @@ _MARKERS = ("o", "s", "^", "D", "v")
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class RiskCoverageDisplay(Display):
+class RiskCoverageDisplay(ModelDisplay):
     """Risk-coverage curves: error among the accepted as more are accepted.
 
     Args:
@@ -80,11 +80,9 @@ class RiskCoverageDisplay(Display):
         labels: Any,
         probs: Any,
         *,
-        from_logits: bool = False,
-        sample_weight: Any = None,
-        ignore_class: int | None = None,
         band: bool = False,
         points: dict[str, ChosenThreshold] | None = None,
+        **options: Any,
     ) -> "RiskCoverageDisplay":
         """From a whole data set.
 
@@ -92,17 +90,16 @@ class RiskCoverageDisplay(Display):
             labels: Class ids `(n, ...)` or one-hot or soft labels.
             probs: Probabilities `(n, ..., num_classes)`, or a dict of them
                 by the name of the model.
-            from_logits: Whether `probs` are logits.
-            sample_weight: As in `aurc`.
-            ignore_class: Class id that does not count.
             band: Whether curves get a band; without `sample_weight` only.
             points: As in the class.
+            **options: `from_logits`, `sample_weight` and `ignore_class`, as
+                in `aurc`.
 
         Raises:
             ValueError: If a band is asked for with weights, or there is no
                 model.
         """
-        if band and sample_weight is not None:
+        if band and options.get("sample_weight") is not None:
             raise value_error(
                 "`band` must be False with `sample_weight`: the interval "
                 "is of a number of samples",
@@ -112,11 +109,6 @@ class RiskCoverageDisplay(Display):
             raise value_error(
                 "`probs` must hold a model's predictions", probs=probs
             )
-        options = {
-            "from_logits": from_logits,
-            "sample_weight": sample_weight,
-            "ignore_class": ignore_class,
-        }
         curves, values, counts = {}, {}, {}
         for name, outputs in models.items():
             curves[name] = risk_coverage_curve(labels, outputs, **options)
@@ -128,32 +120,29 @@ class RiskCoverageDisplay(Display):
 
     @classmethod
     def from_model(
-        cls,
-        models: Any,
-        data: Any,
-        *,
-        band: bool = False,
-        points: dict[str, ChosenThreshold] | None = None,
-        **options: Any,
+        cls, models: Any, data: Any, **options: Any
     ) -> "RiskCoverageDisplay":
         """From what models predict, in fixed memory.
 
         Args:
             models: A Keras model, or a dict of them by name.
             data: As in `Calibrator.fit_on`; read once for each model.
-            band: As in `from_metric`.
-            points: As in the class.
-            **options: As in `ReliabilityDisplay.from_model`.
+            **options: As in `ReliabilityDisplay.from_model` and
+                `from_metric`.
         """
+        return super().from_model(models, data, **options)
+
+    @classmethod
+    def _of_model(cls, models, source, reading, **options):
         models = _by_name(models)
         if len(models) > 1:
-            check_reread("data", data)
+            check_reread("data", source[0])
         make = functools.partial(CalibrationMetrics, ["aurc"])
         metrics = {
-            name: streamed(make, model, data, **options)
+            name: streamed(make, model, source, reading)
             for name, model in models.items()
         }
-        return cls.from_metric(metrics, band=band, points=points)
+        return cls.from_metric(metrics, **options)
 
     @classmethod
     def from_metric(

@@ -20,7 +20,6 @@ from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import to_logits
 from keras_calib.plots.display import printable
 from keras_calib.predictions.batches import with_progress
-from keras_calib.reporting.document import check_html
 from keras_calib.reporting.entry_points import BLOCK
 from keras_calib.reporting.entry_points import check_num_bins
 from keras_calib.reporting.entry_points import report_of_batches
@@ -28,6 +27,7 @@ from keras_calib.reporting.given_files import GivenFile
 from keras_calib.reporting.given_files import blamed
 from keras_calib.reporting.given_files import check_apart
 from keras_calib.reporting.given_files import row_keys
+from keras_calib.reporting.html import check_html
 from keras_calib.reporting.prediction_files import Rows
 from keras_calib.selection import SelectiveClassifier
 
@@ -237,7 +237,7 @@ def _report(given: argparse.Namespace) -> None:
             )
     with blamed(" and ".join(part.flag for part in models)):
         report = report_of_batches(
-            _names(given.predictions),
+            given.predictions,
             _batches(models, keys, given.quiet or given.out == "-"),
             ReadOptions(first.from_logits, ignore_class=given.ignore_class),
             calibrator=calibrator,
@@ -261,15 +261,6 @@ def _check_alike(fact: str, opened: list[GivenFile]) -> None:
             "--predictions logits, or all probabilities. Received: "
             + ", ".join(f"{fact}={x} in {flag}" for flag, x in found.items())
         )
-
-
-def _names(paths: Sequence[str]) -> list[str]:
-    """Names of the models: those of the files, or paths where these repeat."""
-    stems = [Path(text).stem for text in paths]
-    return [
-        text if stems.count(stem) > 1 else stem
-        for text, stem in zip(paths, stems, strict=True)
-    ]
 
 
 def _batches(

@@ -21,8 +21,8 @@ from keras_calib.predictions.batches import predict_batch
 from keras_calib.predictions.batches import with_progress
 from keras_calib.predictions.collect import labels_of
 from keras_calib.predictions.outputs import read_as
-from keras_calib.reporting.document import Report
 from keras_calib.reporting.evaluation import ModelEvaluation
+from keras_calib.reporting.html import Report
 from keras_calib.reporting.html import page_of
 from keras_calib.reporting.html import template
 
@@ -264,8 +264,8 @@ def report_of_batches(
             calibrators.get(name),
             selectors.get(name),
             options,
-            num_bins=num_bins,
-            num_mistakes=num_mistakes,
+            num_bins,
+            num_mistakes,
         )
         for name in names
     ]

@@ -1,5 +1,6 @@
-"""What a report needs of a model, batch by batch, in fixed memory."""
+"""What a report needs of a model, batch by batch; in numbers and words."""
 
+import dataclasses
 from typing import Any
 from typing import NamedTuple
 
@@ -10,15 +11,21 @@ from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics import CalibrationMetrics
+from keras_calib.metrics.mean_gap import MeanGap
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import is_wrong
 from keras_calib.numerics.softmax import to_logits
 from keras_calib.numerics.softmax import top1
-from keras_calib.reporting.verdicts import verdict
+from keras_calib.selection import ChosenThreshold
 
-__all__ = ["EXPLAINED", "Mistake", "ModelEvaluation"]
+__all__ = [
+    "EXPLAINED",
+    "Mistake",
+    "ModelEvaluation",
+    "direction",
+]
 
 # The metrics of a report: title, and what it is.
 EXPLAINED = {
@@ -51,15 +58,7 @@ EXPLAINED = {
 
 
 class Mistake(NamedTuple):
-    """A sample that a model is wrong about.
-
-    Attributes:
-        confidence: Of the wrong class.
-        index: Number of the sample in the data.
-        label: Its class.
-        predicted: The predicted class.
-        sample: What the model was given, or None.
-    """
+    """A sample that a model is wrong about; its number, ids, and itself."""
 
     confidence: float
     index: int
@@ -68,41 +67,26 @@ class Mistake(NamedTuple):
     sample: Any
 
 
+@dataclasses.dataclass
 class ModelEvaluation:
-    """All that is gathered of one model.
+    """All that is gathered of one model, and of its calibrator and selector."""
 
-    Args:
-        name: Of the model.
-        calibrator: Fitted layer of logits, or None.
-        selector: Fitted `SelectiveClassifier`, or None.
-        options: How labels and outputs are read.
-        num_bins: Number of bins of the calibration errors.
-        num_mistakes: How many of the surest mistakes are kept.
-    """
+    name: str
+    calibrator: Any
+    selector: Any
+    options: ReadOptions
+    num_bins: int
+    num_mistakes: int
 
-    def __init__(
-        self,
-        name: str,
-        calibrator: Any,
-        selector: Any,
-        options: ReadOptions,
-        *,
-        num_bins: int,
-        num_mistakes: int,
-    ):
+    def __post_init__(self):
         def metrics(from_logits: bool) -> CalibrationMetrics:
-            reading = options._replace(from_logits=from_logits).of_metric()
+            reading = self.options._replace(from_logits=from_logits)
             return CalibrationMetrics(
-                list(EXPLAINED), num_bins=num_bins, **reading
+                list(EXPLAINED), num_bins=self.num_bins, **reading.of_metric()
             )
 
-        self.name = name
-        self.calibrator = calibrator
-        self.selector = selector
-        self.options = options
-        self.num_mistakes = num_mistakes
-        self.before = metrics(options.from_logits)
-        self.after = None if calibrator is None else metrics(True)
+        self.before = metrics(self.options.from_logits)
+        self.after = None if self.calibrator is None else metrics(True)
         self.num_samples = 0
         self.num_classes = None
         self.mistakes: list[Mistake] = []
@@ -166,7 +150,7 @@ class ModelEvaluation:
             results["calibrated_metrics"] = _estimates(self.after)
             repaired = self.after.mean_gap()
         chosen = getattr(self.selector, "chosen", None)
-        return {"verdict": verdict(results, repaired, chosen), **results}
+        return {"verdict": _verdict(results, repaired, chosen), **results}
 
     def _selection(self) -> dict[str, Any]:
         (total, _), (weight, square), (wrong, _) = self._selected
@@ -231,3 +215,104 @@ def _nothing_counts(labels, sample_weight, ignore_class) -> bool:
     return ignore_class is not None and bool(
         (to_numpy(labels) == ignore_class).all()
     )
+
+
+def _verdict(
+    results: dict[str, Any],
+    repaired: MeanGap | None,
+    chosen: ChosenThreshold | None,
+) -> dict[str, Any]:
+    """A headline, a word for its colour, and sentences."""
+    gap, ece = MeanGap(**results["overconfidence"]), results["metrics"]["ece"]
+    kind, headline = direction(gap)
+    spread = (
+        "Among predictions of equal confidence the two are on average "
+        f"{_points(ece['value'])} points apart (ECE {ece['value']:.4f}, "
+        f"{ece['low']:.4f} to {ece['high']:.4f})."
+    )
+    if kind == "even" and ece["low"] > 0.01:
+        spread += " Gaps of both signs cancel in the mean."
+    sentences = [_by_how_much(kind, gap), spread]
+    if repaired is not None:
+        after = results["calibrated_metrics"]["ece"]
+        change = "falls" if after["value"] < ece["value"] else "does not fall"
+        sentences.append(
+            f"With the calibrator the ECE {change}, from {ece['value']:.4f} to "
+            f"{after['value']:.4f} ({after['low']:.4f} to "
+            f"{after['high']:.4f}), and the mean difference goes from "
+            f"{_points(gap.value)} to {_points(repaired.value)} points."
+        )
+    if results["selection"] is not None:
+        sentences += _selection(results["selection"], chosen)
+    return {"kind": kind, "headline": headline, "sentences": sentences}
+
+
+def _percent(share: float, digits: int = 1) -> str:
+    """A share as text."""
+    return f"{100.0 * share:.{digits}f} %"
+
+
+def direction(gap: MeanGap) -> tuple[str, str]:
+    """`"over"`, `"under"`, `"few"` or `"even"`, and a headline."""
+    if gap.low > 0.0:
+        return "over", "Overconfident"
+    if gap.high < 0.0:
+        return "under", "Underconfident"
+    if gap.too_few is not None:
+        return "few", f"Too few {gap.too_few} to say"
+    return "even", "Neither over- nor underconfident on average"
+
+
+def _points(share: float) -> str:
+    return f"{100.0 * share:.1f}"
+
+
+def _by_how_much(kind: str, gap: MeanGap) -> str:
+    between = (
+        f"difference is {_points(gap.value)} percentage points, with 95 % "
+        f"certainty between {_points(gap.low)} and {_points(gap.high)}."
+    )
+    if kind == "few":
+        return (
+            f"A calibrated model, too, would make so few {gap.too_few} on "
+            "this many predictions that over- or underconfidence does not "
+            f"show. The measured {between} Use more data."
+        )
+    if kind == "even":
+        return (
+            "Mean confidence and accuracy cannot be told apart: their "
+            f"{between}"
+        )
+    low, high = sorted((abs(gap.low), abs(gap.high)))
+    side = "above" if kind == "over" else "below"
+    return (
+        f"Its confidence is on average {_points(abs(gap.value))} percentage "
+        f"points {side} its accuracy (with 95 % certainty {_points(low)} to "
+        f"{_points(high)})."
+    )
+
+
+def _selection(found: dict, chosen: ChosenThreshold | None) -> list[str]:
+    if found["coverage"] == 0.0:
+        return ["The selector accepts none of these predictions."]
+    risk = found["risk"]
+    value, low, high = (_percent(x, 2) for x in risk.values())
+    texts = [
+        f"The selector accepts {_percent(found['coverage'])} of these "
+        f"predictions; {value} of those are wrong (with 95 % certainty {low} "
+        f"to {high})."
+    ]
+    if chosen is None or chosen.certified_risk is None:
+        return texts
+    limit = _percent(chosen.certified_risk, 2)
+    texts.append(
+        f"It was certified for a risk of at most {limit}, with probability "
+        f"{_percent(1.0 - chosen.delta)}."
+    )
+    if risk["low"] > chosen.certified_risk:
+        texts.append(
+            f"These data speak against it: the risk on them is above {limit}. "
+            "They differ from the data that the threshold was chosen on, or "
+            "those had a part in training."
+        )
+    return texts

@@ -45,7 +45,10 @@ class GivenFile(PredictionFile):
         with blamed(self.flag):
             super().__init__(path)
             outputs = next(self.batches(_FIRST)).outputs
-            _check_kind(outputs, self.from_logits)
+            if self.from_logits:
+                check_no_probabilities(outputs, "logits")
+            else:
+                check_probabilities(outputs, "probs")
             self.pixels = outputs.ndim > 2
             # One column is the second of two classes.
             self.num_classes = max(2, outputs.shape[-1])
@@ -64,24 +67,6 @@ class GivenFile(PredictionFile):
                 )
 
 
-def _check_kind(outputs: np.ndarray, from_logits: bool) -> None:
-    """Raises if predictions are not what they are called."""
-    kinds = ["probabilities", "logits"]
-    try:
-        if from_logits:
-            check_no_probabilities(outputs, "logits")
-        else:
-            check_probabilities(outputs, "probs")
-    except ValueError as error:
-        other = "prob" if from_logits else "logit"
-        raise value_error(
-            f"these are no {kinds[from_logits]}: call the array or the column "
-            f"`{other}s`, columns of classes `{other}_0`, `{other}_1`, "
-            f"... if they are {kinds[not from_logits]}",
-            first=np.round(outputs[0], 4).tolist()[:10],
-        ) from error
-
-
 @contextlib.contextmanager
 def blamed(flag: str) -> Iterator[None]:
     """Says which file is at fault."""
@@ -98,8 +83,6 @@ def check_apart(keys: dict[str, np.ndarray]) -> None:
     """
     for (one, first), (two, second) in itertools.combinations(keys.items(), 2):
         share = max(map(_shared_share, first.T, second.T))
-        if np.array_equal(np.sort(first[:, 0]), np.sort(second[:, 0])):
-            share = 1.0
         if share > _SAME:
             raise value_error(
                 "--predictions, --calibration and --selection must be "

@@ -1,13 +1,16 @@
-"""The page: what was gathered, in pictures, tables and HTML."""
+"""The page: what was gathered, in pictures, tables and words."""
 
 import base64
 import datetime
 import io
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
+from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import replacing
 from keras_calib.formulas.intervals import binomial_upper_bound
 from keras_calib.metrics import CalibrationMetrics
 from keras_calib.numerics.arrays import safe_divide
@@ -21,20 +24,81 @@ from keras_calib.plots.display import as_picture
 from keras_calib.plots.display import matplotlib_module
 from keras_calib.plots.display import printable
 from keras_calib.reporting.evaluation import EXPLAINED
-from keras_calib.reporting.evaluation import Mistake
 from keras_calib.reporting.evaluation import ModelEvaluation
-from keras_calib.reporting.verdicts import percent
 from keras_calib.version import __version__
 
-__all__ = ["page_of", "template"]
+__all__ = ["Report", "check_html", "page_of", "template"]
 
-_ABSENT = (
-    "Reports need Jinja2 and matplotlib: pip install 'keras-calib[report]'"
-)
 # Pixels of a side of a thumbnail, at most.
 _THUMBNAIL = 96
 # Positions of the slider.
 _NUM_STEPS = 200
+
+
+class Report:
+    """A page about the confidence of one or several models.
+
+    Made by `report` and `report_of_predictions`. Notebooks show it.
+
+    Args:
+        html: The page: one file that needs nothing else.
+        results: `{model: {...}}` of what the page says: `verdict`,
+            `overconfidence` (mean confidence less accuracy), `metrics` and
+            `calibrated_metrics` by name, and `selection`, of which
+            `threshold` is a score and `confidence` the same cut as a
+            confidence, or None for another score. Each estimate is
+            `{"value", "low", "high"}` with its 95 % interval.
+
+    Example:
+
+    >>> import keras_calib
+    >>> page = keras_calib.report_of_predictions(
+    ...     [0, 1, 1], [[0.9, 0.1]] * 3, verbose=0)
+    >>> round(page.results["model"]["overconfidence"]["value"], 4)
+    0.5667
+
+    Reference:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        https://arxiv.org/abs/1706.04599
+    """
+
+    def __init__(self, html: str, results: dict[str, Any]):
+        self.html = html
+        self.results = results
+
+    def save(self, path: Any) -> Path:
+        """Writes the page, whole or not at all.
+
+        Args:
+            path: File that ends in `.html`; its folder is made.
+
+        Returns:
+            The path.
+
+        Raises:
+            ValueError: If the path has another ending, or is a folder.
+        """
+        path = check_html(path)
+        with replacing(path, text=True) as file:
+            file.write(self.html)
+        return path
+
+    def _repr_html_(self) -> str:
+        uri = self.html.replace("&", "&amp;").replace('"', "&quot;")
+        return (
+            f'<iframe srcdoc="{uri}" sandbox="allow-scripts" '
+            'style="width:100%;height:800px;border:0"></iframe>'
+        )
+
+
+def check_html(path: Any) -> Path:
+    """The path of a page to write; ValueError if it can be none."""
+    path = Path(path)
+    if path.suffix.lower() not in (".html", ".htm") or path.is_dir():
+        raise value_error(
+            "`path` must be a file that ends in .html", path=str(path)
+        )
+    return path
 
 
 def page_of(
@@ -54,71 +118,27 @@ def page_of(
         overview = _picture(display, "Risk against coverage of all models.")
     return template().render(
         title=title,
-        models=[_model(x, results[x.name], class_names) for x in evaluations],
+        models=[_model(x, results[x.name]) for x in evaluations],
         overview=overview,
-        columns=list(EXPLAINED.values()),
-        facts=_facts(evaluations, num_bins),
+        explained=EXPLAINED,
+        class_names=class_names,
+        evaluations=evaluations,
+        num_bins=num_bins,
+        made=datetime.datetime.now().isoformat(" ", "minutes"),
+        versions=f"keras_calib {__version__}, Keras {keras.__version__} on "
+        f"{keras.backend.backend()}",
     )
 
 
-def _facts(evaluations: list[ModelEvaluation], num_bins: int) -> dict[str, Any]:
-    """How the report was made, by name."""
-    options = evaluations[0].options
-    facts = {
-        "Models give": "logits" if options.from_logits else "probabilities",
-        "Bins": num_bins,
-    }
-    if options.ignore_class is not None:
-        facts["Ignored class"] = options.ignore_class
-    for evaluation in evaluations:
-        for what in ("calibrator", "selector"):
-            part = getattr(evaluation, what)
-            if part is not None:
-                key = what.capitalize()
-                if len(evaluations) > 1:
-                    key += f" of {evaluation.name}"
-                facts[key] = _described(part)
-    backend = keras.backend.backend()
-    return {
-        **facts,
-        "Made": datetime.datetime.now().isoformat(" ", "minutes"),
-        "With": f"keras_calib {__version__}, Keras {keras.__version__} on "
-        f"{backend}",
-    }
-
-
-def _described(part: Any) -> str:
-    """Class of a calibrator or selector, with what was fitted."""
-    text = type(part).__name__
-    temperature = getattr(part, "temperature", None)
-    if temperature is not None:
-        text += f", temperature {float(temperature):.4g}"
-    chosen = getattr(part, "chosen", None)
-    if chosen is not None:
-        text += f", score from {chosen.threshold:.6g}"
-        if chosen.confidence is not None:
-            text += (
-                " in log-odds, which is confidence from "
-                f"{chosen.confidence:.6g}"
-            )
-        if chosen.certified_risk is not None:
-            text += (
-                f", risk {chosen.certified_risk:.4g} with delta "
-                f"{chosen.delta:.4g} from {chosen.num_samples:,} samples"
-            )
-    return text
-
-
 def template() -> Any:
-    """The template of the page; what it shows is escaped.
-
-    Raises:
-        ImportError: If Jinja2 or matplotlib is not installed.
-    """
+    """The template of the page; ImportError if a package is missing."""
     try:
         import jinja2
     except ImportError as error:
-        raise ImportError(_ABSENT) from error
+        raise ImportError(
+            "Reports need Jinja2 and matplotlib: "
+            "pip install 'keras-calib[report]'"
+        ) from error
     matplotlib_module("figure")
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("keras_calib", "reporting"),
@@ -170,17 +190,16 @@ def _risk_steps(metrics: CalibrationMetrics) -> list[dict[str, float | None]]:
     return rows
 
 
-def _model(
-    evaluation: ModelEvaluation, results: dict, class_names: list[str] | None
-) -> dict[str, Any]:
-    stages = {"Before": evaluation.before}
-    estimates = [results["metrics"]]
+def _model(evaluation: ModelEvaluation, results: dict) -> dict[str, Any]:
+    stages = {"model": (evaluation.before, results["metrics"])}
     if evaluation.after is not None:
-        stages = {"Before calibration": evaluation.before}
-        stages["After calibration"] = evaluation.after
-        estimates.append(results["calibrated_metrics"])
+        after = evaluation.after, results["calibrated_metrics"]
+        stages = {
+            "Before calibration": stages["model"],
+            "After calibration": after,
+        }
     pictures = []
-    for title, metrics in stages.items():
+    for title, (metrics, _) in stages.items():
         when = "" if len(stages) == 1 else f" {title.lower()}"
         pictures += [
             _picture(
@@ -193,7 +212,7 @@ def _model(
                 f"Confidence of correct and wrong predictions{when}.",
             ),
         ]
-    curves = stages if len(stages) > 1 else {"model": evaluation.before}
+    curves = {title: metrics for title, (metrics, _) in stages.items()}
     chosen = getattr(evaluation.selector, "chosen", None)
     points = {"chosen threshold": chosen} if chosen else {}
     pictures.append(
@@ -207,24 +226,15 @@ def _model(
     return {
         "name": evaluation.name,
         "verdict": results["verdict"],
-        "stages": list(stages),
-        "rows": [
-            (*words, [_cell(name, found[name]) for found in estimates])
-            for name, words in EXPLAINED.items()
-        ],
+        "stages": {title: found for title, (_, found) in stages.items()},
         "pictures": pictures,
         "steps": _risk_steps(evaluation.final),
-        "mistakes": [_mistake(m, class_names) for m in evaluation.mistakes],
+        "mistakes": [
+            {**x._asdict(), **_shown(x.sample)} for x in evaluation.mistakes
+        ],
         "num_samples": evaluation.num_samples,
         "num_classes": evaluation.num_classes,
     }
-
-
-def _cell(name: str, found: dict[str, float]) -> tuple[str, str]:
-    digits = 3 if name == "nll" else 4
-    value, low, high = (f"{x:.{digits}f}" for x in found.values())
-    finite = np.isfinite([found["low"], found["high"]]).all()
-    return value, f"{low} to {high}" if finite else ""
 
 
 def _picture(display: Display, text: str) -> dict[str, str]:
@@ -236,37 +246,21 @@ def _data_uri(data: bytes, kind: str) -> str:
     return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
-def _mistake(mistake: Mistake, class_names: list[str] | None) -> dict:
-    def named(number: int) -> str:
-        return str(
-            f"class {number}" if class_names is None else class_names[number]
-        )
-
-    thumbnail, text = _shown(mistake.sample)
-    return {
-        "index": mistake.index,
-        "label": named(mistake.label),
-        "predicted": named(mistake.predicted),
-        "confidence": percent(mistake.confidence, 2),
-        "thumbnail": thumbnail,
-        "text": text,
-    }
-
-
-def _shown(sample: Any) -> tuple[str | None, str | None]:
+def _shown(sample: Any) -> dict[str, str | None]:
     """A sample as a picture or as text, if it is either."""
+    shown = {"thumbnail": None, "text": None}
     if sample is None:
-        return None, None
+        return shown
     if sample.dtype.kind in "OSU":
         value = sample.reshape(-1)[0] if sample.size == 1 else sample.tolist()
         if isinstance(value, bytes):
             value = value.decode("utf-8", "replace")
-        return None, str(value)[:300]
+        return {**shown, "text": str(value)[:300]}
     if sample.ndim == 2:
         sample = sample[..., None]
     if sample.ndim != 3 or sample.shape[-1] not in (1, 3, 4):
-        return None, None
-    return _data_uri(_png(sample), "image/png"), None
+        return shown
+    return {**shown, "thumbnail": _data_uri(_png(sample), "image/png")}
 
 
 def _png(image: np.ndarray) -> bytes:

@@ -17,16 +17,8 @@ from keras_calib.backend.errors import value_error
 
 __all__ = ["PredictionFile", "Rows"]
 
-_LABELS = ("labels", "label", "y_true")
-_WEIGHTS = ("sample_weight", "weight")
 # Names of the columns, or before the number of a class; and whether logits.
-_OUTPUTS = {
-    "logits": True,
-    "logit": True,
-    "probs": False,
-    "prob": False,
-    "probabilities": False,
-}
+_OUTPUTS = {"logits": True, "logit": True, "probs": False, "prob": False}
 # What NumPy and pyarrow raise of a file that is none, or is cut off.
 _FAULTS = (
     EOFError,
@@ -149,12 +141,8 @@ class PredictionFile:
         if self._kind == ".npz":
             yield self._arrays
             return
-        names = [self._labels, *self._outputs]
-        # The first rows do not tell the type of a column.
-        types = dict.fromkeys(self._outputs, "float64")
-        if self._weight is not None:
-            names.append(self._weight)
-            types[self._weight] = "float64"
+        numbers = [*self._outputs, *["sample_weight"] * self._weighted]
+        names = [self._labels, *numbers]
         with self._readable():
             if self._kind == ".parquet":
                 file = _pyarrow("parquet").ParquetFile(self.path, **_BYTES)
@@ -162,8 +150,10 @@ class PredictionFile:
                     yield from file.iter_batches(_ROWS, columns=names)
                 return
             csv = _pyarrow("csv")
+            # The first rows do not tell the type of a column.
             convert = csv.ConvertOptions(
-                include_columns=names, column_types=types
+                include_columns=names,
+                column_types=dict.fromkeys(numbers, "float64"),
             )
             with csv.open_csv(self.path, convert_options=convert) as reader:
                 yield from reader
@@ -177,7 +167,7 @@ class PredictionFile:
         numbered = [name for name in names if re.search(r"_\d+$", name)]
         starts = {*names, *(name.rpartition("_")[0] for name in numbered)}
         prefixes = [x for x in _OUTPUTS if x in starts]
-        labels = [x for x in _LABELS if x in names]
+        labels = [x for x in ("labels", "label") if x in names]
         if not labels or len(prefixes) != 1:
             raise value_error(
                 f"{self.path.name} must have `label` or `labels`, and either "
@@ -197,15 +187,13 @@ class PredictionFile:
                 )
         self.from_logits = _OUTPUTS[prefix]
         self._labels = labels[0]
-        self._weight = next((x for x in _WEIGHTS if x in names), None)
+        self._weighted = "sample_weight" in names
 
     def _rows(self, part: Any) -> Rows:
         outputs = [_numbers(part, name) for name in self._outputs]
         if self._outputs[0] not in _OUTPUTS:
             outputs = [np.stack(outputs, axis=-1)]
-        weight = self._weight
-        if weight is not None:
-            weight = _numbers(part, weight)
+        weight = _numbers(part, "sample_weight") if self._weighted else None
         rows = Rows(_numbers(part, self._labels), outputs[0], weight)
         shapes = [x.shape for x in rows if x is not None]
         if () in shapes or rows.outputs.ndim < 2 or not shapes[1][-1]:

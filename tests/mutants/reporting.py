@@ -70,7 +70,7 @@ MUTANTS = {
         "reporting/test_page.py::test_slider_rows_are_points_of_the_curve",
     ),
     "verdict_of_the_wrong_end": Mutant(
-        "reporting/verdicts.py",
+        "reporting/evaluation.py",
         "if gap.low > 0.0:",
         "if gap.high > 0.0:",
         "reporting/test_report.py::test_verdict_names_the_side",

@@ -141,8 +141,8 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             (["--predictions=twenty.npz"], "twenty.npz"),
             (["--bins=301"], "^error: --bins must .* --bins=301, predict"),
             # What the file holds is not what it says.
-            (["--calibration=odd.npz"], "call the array .*`probs`"),
-            (["--calibration=named.npz"], "call the array .*`logits`"),
+            (["--calibration=odd.npz"], "odd.npz: .* must be logits, not prob"),
+            (["--calibration=named.npz"], "named.npz: .* must be prob"),
             (
                 ["--calibration=sigmoid.npz"],
                 "sigmoid.npz: .* must sum to 1 .*the array `logit",
@@ -180,8 +180,8 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             (["--bins=many"], "--bins: invalid int value"),
             ([*select, "--delta=0"], "--delta must be a number between"),
             (["--risk=nan", "--selection=s.npz"], "--risk must be a number"),
-            (["--out=o.pdf"], "--out must end in .html"),
-            (["--out=o"], "--out must end in .html"),
+            (["--out=o.pdf"], "--out must be a file"),
+            (["--out=o"], "--out must be a file"),
             (["--out=folder.html"], "--out must be a file"),
         ],
     }
