@@ -1,6 +1,7 @@
 """What `python -m keras_calib` does."""
 
 import argparse
+import contextlib
 import itertools
 import re
 import sys
@@ -23,12 +24,11 @@ from keras_calib.predictions.batches import with_progress
 from keras_calib.reporting.entry_points import BLOCK
 from keras_calib.reporting.entry_points import check_num_bins
 from keras_calib.reporting.entry_points import report_of_batches
-from keras_calib.reporting.given_files import GivenFile
-from keras_calib.reporting.given_files import blamed
-from keras_calib.reporting.given_files import check_apart
-from keras_calib.reporting.given_files import row_keys
 from keras_calib.reporting.html import check_html
+from keras_calib.reporting.prediction_files import PredictionFile
 from keras_calib.reporting.prediction_files import Rows
+from keras_calib.reporting.prediction_files import check_apart
+from keras_calib.reporting.prediction_files import row_keys
 from keras_calib.selection import SelectiveClassifier
 
 __all__ = ["main"]
@@ -210,32 +210,42 @@ def _paths(given: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _report(given: argparse.Namespace) -> None:
-    opened = [GivenFile(flag, text) for flag, text in _paths(given)]
-    models = opened[: len(given.predictions)]
-    first = models[0]
-    _check_alike("num_classes", opened)
+    files = {}
+    for flag, text in _paths(given):
+        with _blamed(flag := f"{flag}={text}"):
+            files[flag] = PredictionFile(text)
+    models = dict(itertools.islice(files.items(), len(given.predictions)))
+    _check_alike("num_classes", files)
     _check_alike("from_logits", models)
+    first = next(iter(models.values()))
     if first.num_rows is not None and not first.pixels:
         check_num_bins(given.bins, first.num_rows)
     keys, held_out = {}, {}
-    for part in opened[len(models) :]:
-        with blamed(part.flag):
-            rows = part.read()
-            keys[part.flag] = row_keys(rows.outputs, part.from_logits)
-            logits = _logits_of(rows, part.from_logits, given.ignore_class)
-            held_out[part.flag] = rows._replace(outputs=logits)
+    for flag, file in files.items():
+        if flag in models:
+            continue
+        with _blamed(flag):
+            if flag.startswith("--selection") and file.pixels:
+                raise ValueError(
+                    "a threshold with a guarantee needs one prediction for "
+                    "each sample: pixels of an image are not independent"
+                )
+            rows = file.read()
+            keys[flag] = row_keys(rows.outputs, file.from_logits)
+            logits = _logits_of(rows, file.from_logits, given.ignore_class)
+            held_out[flag] = rows._replace(outputs=logits)
     check_apart(keys)
     calibrator = selector = None
     for flag, (labels, logits, weight) in held_out.items():
         data = {"sample_weight": weight, "ignore_class": given.ignore_class}
-        with blamed(flag):
+        with _blamed(flag):
             if flag.startswith("--calibration"):
                 calibrator = TemperatureScaling().fit(labels, logits, **data)
                 continue
             selector = SelectiveClassifier(calibrator=calibrator).fit(
                 labels, logits, risk=given.risk, delta=given.delta, **data
             )
-    with blamed(" and ".join(part.flag for part in models)):
+    with _blamed(" and ".join(models)):
         report = report_of_batches(
             given.predictions,
             _batches(models, keys, given.quiet or given.out == "-"),
@@ -253,8 +263,17 @@ def _report(given: argparse.Namespace) -> None:
         print(printable(str(report.save(given.out))))
 
 
-def _check_alike(fact: str, opened: list[GivenFile]) -> None:
-    found = {part.flag: getattr(part, fact) for part in opened}
+@contextlib.contextmanager
+def _blamed(flag: str) -> Iterator[None]:
+    """Says which file is at fault."""
+    try:
+        yield
+    except (ValueError, TypeError, OSError) as error:
+        raise ValueError(f"{flag}: {error}") from error
+
+
+def _check_alike(fact: str, files: dict[str, PredictionFile]) -> None:
+    found = {flag: getattr(file, fact) for flag, file in files.items()}
     if len(set(found.values())) > 1:
         raise ValueError(
             "All files must have predictions of the same classes, and all "
@@ -264,22 +283,23 @@ def _check_alike(fact: str, opened: list[GivenFile]) -> None:
 
 
 def _batches(
-    models: list[GivenFile], keys: dict[str, np.ndarray], quiet: bool
+    models: dict[str, PredictionFile], keys: dict[str, np.ndarray], quiet: bool
 ) -> Iterator[tuple]:
     """Batches of all predictions, which must be apart from other data."""
-    first = models[0]
+    first = next(iter(models.values()))
     row = next(first.batches(1))
     size = max(1, BLOCK // max(1, row.outputs.size))
     total = None if first.num_rows is None else -(-first.num_rows // size)
-    parts = itertools.zip_longest(*[part.batches(size) for part in models])
+    batches = [file.batches(size) for file in models.values()]
+    parts = itertools.zip_longest(*batches)
     seen = []
     for rows in with_progress(parts, total, verbose=int(not quiet)):
         labels = getattr(rows[0], "labels", None)
-        for part, other in zip(models, rows, strict=True):
+        for flag, other in zip(models, rows, strict=True):
             if other is None or not np.array_equal(other.labels, labels):
                 raise ValueError(
                     "all --predictions must have the same labels in the "
-                    f"same order. Received: other ones in {part.flag}"
+                    f"same order. Received: other ones in {flag}"
                 )
         if keys:
             seen.append(row_keys(rows[0].outputs, first.from_logits))
@@ -287,7 +307,7 @@ def _batches(
         yield labels, outputs, rows[0].sample_weight, None
     if keys:
         # Before the page, which takes longest.
-        check_apart({**keys, first.flag: np.concatenate(seen)})
+        check_apart({**keys, "--predictions": np.concatenate(seen)})
 
 
 def _logits_of(

@@ -83,7 +83,7 @@ MUTANTS = {
         "test_bad_arrays_in_files_are_refused",
     ),
     "copies_are_let_through": Mutant(
-        "reporting/given_files.py",
+        "reporting/prediction_files.py",
         "share = max(map(_shared_share, first.T, second.T))",
         "share = 0.0",
         "reporting/test_command_line.py::test_command_refuses_and_says_why",

@@ -14,8 +14,8 @@ from report_pages import write_file
 
 import keras_calib as kc
 from keras_calib.reporting.command_line import main
-from keras_calib.reporting.given_files import check_apart
-from keras_calib.reporting.given_files import row_keys
+from keras_calib.reporting.prediction_files import check_apart
+from keras_calib.reporting.prediction_files import row_keys
 
 
 def test_command_writes_what_the_function_makes(tmp_path, capsys):
@@ -102,7 +102,6 @@ def command_files(tmp_path, monkeypatch):
         ("flat", labels, {"logits": logits[:, 0]}),
         ("letters", labels.astype("U1"), {"logits": logits}),
         ("dense", labels.reshape(3, -1), {"logits": logits.reshape(3, -1, 4)}),
-        ("classes", labels, {"logits": logits, "class_names": ["a", "b"]}),
     ):
         np.savez(f"{name}.npz", labels=own, **arrays)
     write_file(tmp_path / "t.csv", labels, logits=logits)
@@ -152,14 +151,13 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             (["--calibration=ids.npz"], r"class ids in \[0, 4\)"),
             (["--calibration=flat.npz"], r"of shape \(n, 1\)"),
             (["--calibration=letters.npz"], "`labels` must hold numbers"),
-            (["--calibration=classes.npz"], "names=2, classes=4"),
             (["--calibration=latin.csv"], "must be a readable .csv file"),
             (["--calibration=twice.csv"], r"once. Received: twice=\['prob_0'"),
             (["--calibration=cut.npz"], "cut.npz must be an .npz file"),
             (["--calibration=flipped.npz"], "flipped.npz must be an .npz"),
             (["--calibration=array.npz"], "array.npz must be an .npz file"),
             (["--calibration=t.pkl"], "must end in .npz, .csv or .parquet"),
-            (["--calibration=absent.npz"], "must be a file"),
+            (["--calibration=absent.npz"], "No such file"),
             ([f"{choose[1]}=dense.npz", choose[0]], "one prediction for each"),
             # Words of the library name what is a flag here.
             (

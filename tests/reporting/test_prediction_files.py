@@ -70,5 +70,5 @@ def test_bad_arrays_in_files_are_refused(tmp_path):
     path = write_file(tmp_path / "b.npz", labels[:9], logits=logits)
     with pytest.raises(ValueError, match="one length"):
         PredictionFile(path)
-    with pytest.raises(FileNotFoundError, match="must be a file"):
+    with pytest.raises(ValueError, match="No such file"):
         PredictionFile(tmp_path / "absent.npz")
