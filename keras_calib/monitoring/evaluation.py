@@ -32,7 +32,6 @@ from keras_calib.predictions.outputs import to_model_logits
 __all__ = [
     "DatasetEvaluator",
     "LoggedEpoch",
-    "Measured",
     "Predicted",
     "flips",
 ]
@@ -70,15 +69,6 @@ class Predicted(NamedTuple):
     distinct: bool
 
 
-class Measured(NamedTuple):
-    """What one pass has found; as in `LoggedEpoch`."""
-
-    values: dict[str, float]
-    bins: BinSums | None
-    regularizer: RegularizerHistogram | None
-    predicted: Predicted | None
-
-
 @dataclasses.dataclass
 class DatasetEvaluator:
     """Measures what a model predicts on a data set.
@@ -100,8 +90,10 @@ class DatasetEvaluator:
         model: keras.Model,
         data: Any,
         batch_size: int,
+        *,
+        epoch: int = -1,
         num_batches: int | None = None,
-    ) -> Measured:
+    ) -> tuple[LoggedEpoch, Predicted | None]:
         """One pass over the data set, or over its first batches.
 
         All is NaN, and None, with a warning, if the model predicts NaN or
@@ -131,15 +123,12 @@ class DatasetEvaluator:
                 stacklevel=3,
             )
             values = dict.fromkeys(self._values(), float("nan"))
-            return Measured(values, None, None, None)
+            return LoggedEpoch(epoch, values, None, None), None
         if block is None:
             raise value_error("data must not be empty", batches=0)
-        return Measured(
-            self._values(),
-            self._bins(),
-            self._regularizer,
-            self._predicted() if self.count_flips else None,
-        )
+        found = self._values(), self._bins(), self._regularizer
+        predicted = self._predicted() if self.count_flips else None
+        return LoggedEpoch(epoch, *found), predicted
 
     def _checked(self, batch: Batch) -> Batch:
         """A batch without its inputs; what is of single batches is read."""

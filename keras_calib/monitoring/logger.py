@@ -194,7 +194,7 @@ class CalibrationLogger(keras.callbacks.Callback):
         """Measures the first batch, and opens the files."""
         self.logged, self._before = [], None
         self._evaluator = self._evaluator_of(*self._read(self.model))
-        first = self._evaluator.measure(
+        first, _ = self._evaluator.measure(
             self.model, self.data, self.batch_size, num_batches=1
         )
         names = [self.prefix + name for name in first.values]
@@ -220,14 +220,16 @@ class CalibrationLogger(keras.callbacks.Callback):
         last = last or getattr(self.model, "stop_training", False)
         if (epoch + 1) % self.every and not last:
             return
-        found = self._evaluator.measure(self.model, self.data, self.batch_size)
-        values = dict(found.values)
-        if found.regularizer is not None:
-            values[_INACTIVE] = found.regularizer.inactive_share
-        if found.predicted is not None:
+        entry, predicted = self._evaluator.measure(
+            self.model, self.data, self.batch_size, epoch=epoch
+        )
+        values = dict(entry.values)
+        if entry.regularizer is not None:
+            values[_INACTIVE] = entry.regularizer.inactive_share
+        if predicted is not None:
             if self._before is not None:
-                values[_FLIPS] = flips(self._before, found.predicted)
-            self._before = found.predicted
+                values[_FLIPS] = flips(self._before, predicted)
+            self._before = predicted
         values = {self.prefix + name: value for name, value in values.items()}
         logs = {} if logs is None else logs
         taken = sorted(set(values) & set(logs))
@@ -239,9 +241,8 @@ class CalibrationLogger(keras.callbacks.Callback):
                 names=taken,
             )
         logs.update(values)
-        entry = LoggedEpoch(epoch, values, found.bins, found.regularizer)
-        self.logged.append(entry)
-        self._files.put(entry)
+        self.logged.append(entry._replace(values=values))
+        self._files.put(self.logged[-1])
 
     def on_train_end(self, logs=None):
         """Closes the files."""

@@ -111,12 +111,11 @@ class ClassActivationDisplay(Display):
         Args:
             model: As in `class_activation_maps`.
             images: As in `class_activation_maps`, of 1 or 3 channels.
-            boxes: As in the class.
-            labels: As in the class.
-            class_names: As in the class.
-            classes: Class id of the maps, or ids `(n,)`; None for the
-                predicted ones.
-            name: Name of the model, for the title.
+            boxes: This and the arguments below as in the class.
+            labels: Class ids.
+            class_names: Names of the classes.
+            classes: One class id for all maps, or ids `(n,)`.
+            name: Name of the model.
             **options: `layer`, `method`, `from_logits` and `batch_size` of
                 `class_activation_maps`.
         """

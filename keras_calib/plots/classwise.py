@@ -1,5 +1,6 @@
 """Reliability of the probability of every class."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from keras_calib.predictions.outputs import read_as
 __all__ = ["ClasswiseReliabilityDisplay"]
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class ClasswiseReliabilityDisplay(BinsDisplay):
     """Share of each class against its probability, a panel per class.
 
@@ -54,39 +56,36 @@ class ClasswiseReliabilityDisplay(BinsDisplay):
     _bins_of = staticmethod(classwise_bins)
     _num_bins = 10
 
-    def __init__(
-        self,
-        bins: ClasswiseBins,
-        *,
-        classes: Sequence[int] | None = None,
-        max_panels: int = 12,
-        class_names: Sequence[str] | None = None,
-        name: str | None = None,
-    ):
-        check_integer("max_panels", max_panels, 1)
-        self.bins = bins
+    bins: ClasswiseBins
+    _: dataclasses.KW_ONLY
+    classes: Sequence[int] | None = None
+    max_panels: int = 12
+    class_names: Sequence[str] | None = None
+    name: str | None = None
+
+    def __post_init__(self):
+        check_integer("max_panels", self.max_panels, 1)
         # Calibration error of each class, whose mean is the classwise ECE.
-        self.errors = np.abs(bins.residual).sum(-1) / bins.total
+        self.errors = np.abs(self.bins.residual).sum(-1) / self.bins.total
         self.classwise_ece = float(self.errors.mean())
+        classes, num_classes = self.classes, len(self.errors)
         if classes is None:
             order = np.argsort(-self.errors, kind="stable")
-            classes = order[:max_panels]
+            classes = order[: self.max_panels]
         self.classes = [int(k) for k in classes]
-        num_classes = len(self.errors)
         if not self.classes or not {*self.classes} <= {*range(num_classes)}:
             raise value_error(
                 "`classes` must be ids of classes of the model",
                 classes=self.classes,
                 num_classes=num_classes,
             )
-        if class_names is not None and len(class_names) != num_classes:
+        names = self.class_names
+        if names is not None and len(names) != num_classes:
             raise value_error(
                 "`class_names` must have a name for each class",
-                names=len(class_names),
+                names=len(names),
                 num_classes=num_classes,
             )
-        self.class_names = class_names
-        self.name = name
         self._panels = (len(self.classes),)
         columns = min(4, len(self.classes))
         self._grid = -(-len(self.classes) // columns), columns

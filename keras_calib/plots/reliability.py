@@ -1,5 +1,6 @@
 """Accuracy against confidence, and what else bins of the confidence show."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -75,17 +76,21 @@ class BinsDisplay(ModelDisplay):
         return cls(bins, **options)
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class BinnedDisplay(BinsDisplay):
     """Keeps what bins of the confidence hold, as `sums`, and the accuracy."""
 
     _bins_of = staticmethod(equal_width_bins)
 
-    def __init__(self, sums: BinSums, *, name: str | None = None):
-        self.sums = sums
-        self.name = name
-        self.accuracy = float(
-            safe_divide(sums.correct.sum(), sums.weight.sum())
-        )
+    sums: BinSums
+    _: dataclasses.KW_ONLY
+    name: str | None = None
+
+    @property
+    def accuracy(self) -> float:
+        """Share of correct predictions."""
+        total = self.sums.weight.sum()
+        return float(safe_divide(self.sums.correct.sum(), total))
 
     @classmethod
     def from_metric(cls, metric: Any, **options: Any) -> "BinnedDisplay":
@@ -115,6 +120,7 @@ class BinnedDisplay(BinsDisplay):
         return cls.from_metric(streamed(make, *how), **options)
 
 
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class ReliabilityDisplay(BinnedDisplay):
     """Reliability diagram: accuracy against confidence, with counts.
 
@@ -144,18 +150,12 @@ class ReliabilityDisplay(BinnedDisplay):
     _size = (4.8, 5.6)
     _panels = (1, 2)
 
-    def __init__(
-        self,
-        sums: BinSums,
-        *,
-        name: str | None = None,
-        zoom: float | None = None,
-    ):
-        if zoom is not None and not 0.0 < zoom < 1.0:
-            raise value_error("`zoom` must be in (0, 1)", zoom=zoom)
-        super().__init__(sums, name=name)
-        self.zoom = zoom
-        self.ece = float(calibration_error(sums))
+    zoom: float | None = None
+
+    def __post_init__(self):
+        if self.zoom is not None and not 0.0 < self.zoom < 1.0:
+            raise value_error("`zoom` must be in (0, 1)", zoom=self.zoom)
+        self.ece = float(calibration_error(self.sums))
 
     @property
     def _is_overconfident(self) -> bool:
@@ -239,6 +239,7 @@ class ReliabilityDisplay(BinnedDisplay):
         ax.indicate_inset_zoom(self.zoom_ax_, edgecolor=GREY)
 
 
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class ConfidenceDisplay(BinnedDisplay):
     """Histogram of the confidence, correct and wrong predictions apart.
 
@@ -263,11 +264,10 @@ class ConfidenceDisplay(BinnedDisplay):
         figure 1, https://arxiv.org/abs/1706.04599
     """
 
-    def __init__(
-        self, sums: BinSums, *, name: str | None = None, log: bool = True
-    ):
-        super().__init__(sums, name=name)
-        self.log = log
+    log: bool = True
+
+    def __post_init__(self):
+        sums = self.sums
         self.correct = np.asarray(sums.correct)
         # Sums of weights round.
         self.wrong = np.maximum(sums.weight - sums.correct, 0.0)

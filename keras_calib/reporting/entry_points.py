@@ -9,6 +9,7 @@ import numpy as np
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.replicas import warn_of_differences
+from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_rank
 from keras_calib.inputs.options import ReadOptions
@@ -36,8 +37,6 @@ __all__ = [
 
 # Numbers of predictions of a model that are worked on at a time.
 BLOCK = 2**20
-# Bins that a picture can show, and those that few predictions may have.
-_MOST_BINS, _FEW_BINS = 1000, 100
 
 
 def report(
@@ -75,7 +74,7 @@ def report(
         output: Name or position of the output, for models that have
             several.
         class_names: Names of the classes, in the order of their ids.
-        num_bins: Number of bins of the calibration errors.
+        num_bins: Number of bins of the calibration errors, at most 1000.
         num_mistakes: How many of the surest mistakes to show, with the
             images if the inputs are images.
         batch_size: Size of the batches of arrays.
@@ -274,15 +273,13 @@ def report_of_batches(
             evaluation.add(labels, own, sample_weight, inputs)
     if not any(x.num_classes for x in evaluations):
         raise value_error("`labels` must have samples that count", samples=0)
-    check_num_bins(num_bins, evaluations[0].num_samples)
-    for evaluation in evaluations:
-        num_classes = evaluation.num_classes
-        if class_names is not None and len(class_names) != num_classes:
-            raise value_error(
-                "`class_names` must have a name for each class",
-                names=len(class_names),
-                num_classes=num_classes,
-            )
+    num_classes = {x.num_classes for x in evaluations}
+    if class_names is not None and num_classes != {len(class_names)}:
+        raise value_error(
+            "`class_names` must have a name for each class",
+            names=len(class_names),
+            num_classes=num_classes,
+        )
     results = {x.name: x.results() for x in evaluations}
     html = page_of(
         evaluations,
@@ -294,19 +291,10 @@ def report_of_batches(
     return Report(html, results)
 
 
-def check_num_bins(num_bins: Any, num_samples: int | None = None) -> None:
-    """Raises unless a report of so many samples can have so many bins."""
+def check_num_bins(num_bins: Any) -> None:
+    """Raises unless a picture can show so many bins."""
     check_integer("num_bins", num_bins, 1)
-    most, facts = _MOST_BINS, {"num_bins": num_bins}
-    if num_samples is not None:
-        most = min(most, max(num_samples, _FEW_BINS))
-        facts["predictions"] = num_samples
-    if num_bins > most:
-        raise value_error(
-            f"`num_bins` must be <= {_MOST_BINS}, which a picture can "
-            f"show, and at most the number of predictions or {_FEW_BINS}",
-            **facts,
-        )
+    check_at_most("num_bins", num_bins, 1000)
 
 
 def _by_name(what: str, given: Any) -> dict[str, Any]:
