@@ -25,11 +25,7 @@ __all__ = ["EpochFiles", "EpochTable"]
 
 
 class EpochFiles:
-    """All files of a logger, opened as training begins.
-
-    Those whose path is None are not written. Raises ImportError, OSError and
-    RuntimeError as `CalibrationLogger` says.
-    """
+    """All files of a logger, opened as training begins."""
 
     def __init__(
         self,
@@ -63,10 +59,7 @@ class EpochFiles:
             self.close = opened.pop_all().close
 
     def put(self, entry: LoggedEpoch) -> None:
-        """Writes what was found, with a warning for each file that fails.
-
-        Training is worth more than what is written of it.
-        """
+        """Writes what was found, with a warning for each file that fails."""
         png = None
         if self._draws and entry.bins is not None:
             name = f"epoch {entry.epoch}"
@@ -102,12 +95,10 @@ def _told(entry: LoggedEpoch):
 
 
 class EpochTable:
-    """A CSV file with one row per epoch, whole at any time.
+    """A CSV file with one row per epoch, kept for this process until `close`.
 
-    Each change replaces the file: whoever is killed leaves the old one or
-    the new one. Until `close` it is kept for this process. One that is there
-    is continued; ValueError if it has other columns, or an epoch that is no
-    number.
+    Each change replaces the whole file. One that is there is continued;
+    ValueError if it is another table.
     """
 
     def __init__(self, path: Any, columns: list[str]):
@@ -128,10 +119,7 @@ class EpochTable:
         self._lock.release()
 
     def put(self, epoch: int, values: dict[str, float]) -> None:
-        """Adds the row of an epoch, in place of it and of later ones.
-
-        Rows of later epochs are of a run that was taken up before them.
-        """
+        """Adds the row of an epoch, in place of it and of later ones."""
         self.rows = [x for x in self.rows if int(x["epoch"]) < epoch]
         self.rows.append({"epoch": epoch, **values})
         self._write()
@@ -142,22 +130,14 @@ class EpochTable:
         with open(self.path, newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file, strict=True)
             found, rows = list(reader.fieldnames or []), list(reader)
-        if found not in ([], self.columns):
+        columns = found in ([], self.columns)
+        if not columns or not all(x["epoch"].isdecimal() for x in rows):
             raise value_error(
-                "`csv_path` must be a new file, or one that this logger "
-                f"wrote with the columns {self.columns}",
+                "`csv_path` must be a new file, or one that this logger wrote "
+                f"with the columns {self.columns} and an epoch in each row",
                 csv_path=str(self.path),
                 columns=found,
             )
-        for line, row in enumerate(rows, start=2):
-            if not row["epoch"].isdecimal():
-                raise value_error(
-                    "`csv_path` must have the number of an epoch in each "
-                    "row; mend it, or name a new file",
-                    csv_path=str(self.path),
-                    line=line,
-                    epoch=row["epoch"],
-                )
         return rows
 
     def _write(self) -> None:

@@ -48,27 +48,24 @@ class CalibrationLogger(keras.callbacks.Callback):
     `EarlyStopping(monitor="cal_ece", mode="min")` works. Training itself is
     as it would be without the logger.
 
-    Beside the metrics it follows two quantities of the ACLS paper.
-    `inactive_share` is the share of labels for which the loss is nothing but
-    cross entropy; it counts what a loss of this package adds, not what a
-    model adds by itself. `prediction_flips` is the share of samples whose
-    predicted class has changed since the epoch logged before. Samples are
-    matched by their index, or else by their place. If their order or number
-    changes, the share is NaN, with a warning. Both count each label that is
-    not ignored once, whatever its weight.
+    Two values are of the ACLS paper. `inactive_share` is the share of labels
+    for which the loss is nothing but cross entropy. `prediction_flips` is
+    the share of samples whose predicted class has changed since the epoch
+    logged before. Samples are matched by their index, or else by their
+    place; if these change, the share is NaN, with a warning. Weights do not
+    count in either.
 
-    The first batch is measured before training begins, so that what cannot
-    be read is found then. If the model predicts NaN, the values are NaN,
-    with a warning. Later failures to draw or write are warnings.
+    The first batch is measured before training begins, to find errors early.
+    If the model predicts NaN, the values are NaN, with a warning. Later
+    failures to draw or write are warnings.
 
     Args:
-        data: As in `Calibrator.fit_on`, but such that can be read anew each
-            epoch. `y` may be labels or `{"label", "index"}`. Keras' masks do
-            not reach it: for padded steps use weights or `ignore_class`.
+        data: As in `Calibrator.fit_on`, readable anew each epoch. `y` may be
+            labels or `{"label", "index"}`. Keras' masks do not reach it: for
+            padded steps use weights or `ignore_class`.
         metrics: Names of values of `CalibrationMetrics`, and Keras metrics,
-            which read outputs by their own arguments and keep their own
-            state; None for `accuracy`, `mean_confidence`, `nll`, `brier`,
-            `ece`, `aece` and `aurc`.
+            whose own state stays as it is; None for `accuracy`,
+            `mean_confidence`, `nll`, `brier`, `ece`, `aece` and `aurc`.
         prefix: Put before each name.
         from_logits: Whether the model's outputs are logits; None as the
             compiled loss says.
@@ -100,13 +97,12 @@ class CalibrationLogger(keras.callbacks.Callback):
         logged: A `LoggedEpoch` for each epoch logged by the last `fit`.
 
     Raises:
-        ImportError: As training begins, if a package that is needed is not
-            installed.
+        ImportError: As training begins, if a package is not installed.
         OSError: As training begins, if nothing can be written to a path.
-        RuntimeError: As training begins, if another process that runs writes
-            the table at `csv_path`.
-        TypeError: If an argument is of the wrong kind; as training begins,
-            if the model has several outputs and none is named.
+        RuntimeError: As training begins, if another process writes the table
+            at `csv_path`.
+        TypeError: If an argument is of the wrong kind, or no output is named
+            of several.
         ValueError: If `data` has no end or can be read only once; as
             training begins, if nothing says whether outputs are logits,
             labels do not fit, or a callback that monitors a value comes

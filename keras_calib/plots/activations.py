@@ -165,8 +165,7 @@ class ClassActivationDisplay(Display):
                 check_ids(getattr(self, name), num_classes, name)
 
     def _axes(self, figure: Any) -> list:
-        grid = figure.subplots(2, len(self.images), squeeze=False)
-        return [ax for column in grid.T for ax in column]
+        return [*figure.subplots(2, len(self.images), squeeze=False).T.flat]
 
     def _draw(self, *axes: Any) -> None:
         for i, image in enumerate(self.images):
