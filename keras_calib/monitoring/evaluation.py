@@ -61,12 +61,11 @@ class Predicted(NamedTuple):
     """The predicted classes of a data set, -1 where the label does not count.
 
     `samples` are the numbers of the samples, or a digest of their labels;
-    `distinct` says whether each has a number of its own.
+    None if numbers repeat.
     """
 
     classes: np.ndarray
-    samples: np.ndarray
-    distinct: bool
+    samples: np.ndarray | None
 
 
 @dataclasses.dataclass
@@ -244,10 +243,10 @@ class DatasetEvaluator:
             index, classes = map(np.concatenate, (self._index, classes))
             order = np.argsort(index, kind="stable")
             index = index[order]
-            distinct = bool((index[1:] != index[:-1]).all())
-            return Predicted(classes[order], index, distinct)
+            distinct = (index[1:] != index[:-1]).all()
+            return Predicted(classes[order], index if distinct else None)
         samples = np.frombuffer(self._digest.digest(), "uint8")
-        return Predicted(np.concatenate(classes), samples, True)
+        return Predicted(np.concatenate(classes), samples)
 
 
 class _NotFiniteError(Exception):
@@ -259,7 +258,7 @@ def flips(before: Predicted, after: Predicted) -> float:
 
     NaN, with a warning, if these are not the same samples.
     """
-    if not (before.distinct and after.distinct):
+    if before.samples is None or after.samples is None:
         problem = "numbers of samples repeat in its index"
     elif before.classes.shape != after.classes.shape:
         problem = "its size has changed"

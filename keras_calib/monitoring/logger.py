@@ -29,15 +29,7 @@ from keras_calib.training.multi_worker import is_chief
 
 __all__ = ["CalibrationLogger"]
 
-_NAMES = (
-    "accuracy",
-    "mean_confidence",
-    "nll",
-    "brier",
-    "ece",
-    "aece",
-    "aurc",
-)
+_NAMES = ("accuracy", "mean_confidence", "nll", "brier", "ece", "aece", "aurc")
 _INACTIVE, _FLIPS = "inactive_share", "prediction_flips"
 
 

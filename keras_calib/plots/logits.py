@@ -32,14 +32,6 @@ __all__ = [
 ]
 
 
-class _Outcomes(NamedTuple):
-    """Logits `(n, num_classes)`, confidence `(n,)`, and where it is wrong."""
-
-    logits: np.ndarray
-    confidence: np.ndarray
-    wrong: np.ndarray
-
-
 class _LogitDisplay(ModelDisplay):
     """Keeps what was read of logits."""
 
@@ -59,13 +51,11 @@ class _LogitDisplay(ModelDisplay):
             name="logits",
             refuse_probabilities=True,
         )
-        outputs = read.outputs.astype("float64")
-        self.outcomes = _Outcomes(
-            outputs,
-            top1(outputs, from_logits=True).confidence,
-            np.asarray(is_wrong(outputs, hard_labels(read.labels)), bool),
-        )
-        self.max_logit = outputs.max(-1)
+        self.logits = read.outputs.astype("float64")
+        self.max_logit = self.logits.max(-1)
+        self.confidence = top1(self.logits, from_logits=True).confidence
+        wrong = is_wrong(self.logits, hard_labels(read.labels))
+        self.is_wrong = np.asarray(wrong, bool)
         self.name = name
 
     @classmethod
@@ -119,15 +109,9 @@ class MaxLogitDisplay(_LogitDisplay):
         super().__init__(labels, logits, **kwargs)
         self.width = width
         centers = np.linspace(0.0, 1.0, 201)
-        wrong = self.outcomes.wrong
         self.correct, self.wrong = (
-            slide(
-                self.outcomes.confidence[rows],
-                self.max_logit[rows],
-                centers,
-                width,
-            )
-            for rows in (~wrong, wrong)
+            slide(self.confidence[rows], self.max_logit[rows], centers, width)
+            for rows in (~self.is_wrong, self.is_wrong)
         )
 
     def _draw(self, ax: Any) -> None:
@@ -189,11 +173,10 @@ class NormalizedLogitDisplay(_LogitDisplay):
         super().__init__(labels, logits, **kwargs)
         self.p = p
         self.edges = ends
-        self.normalized = p_norm(self.outcomes.logits, p=p, center=center)
+        self.normalized = p_norm(self.logits, p=p, center=center)
         self.lines = {}
         for low, high in zip(ends, ends[1:], strict=False):
-            rows = self.outcomes.confidence > low
-            rows &= self.outcomes.confidence <= high
+            rows = (self.confidence > low) & (self.confidence <= high)
             x = self.max_logit[rows]
             # Nine in ten: the others are too thin for a mean.
             first, last = np.quantile(x, (0.05, 0.95)) if x.size else (0, 0)
@@ -262,7 +245,7 @@ class SortedLogitsDisplay(_LogitDisplay):
         check_integer("top", top, 1)
         super().__init__(labels, logits, ignore_class=ignore_class, name=name)
         self.p = p
-        self.sorted = -np.sort(-self.outcomes.logits, axis=-1)[:, :top]
+        self.sorted = -np.sort(-self.logits, axis=-1)[:, :top]
 
     def values(self) -> dict[str, np.ndarray]:
         """Sorted logits, their powers and exponentials, `(n, top)`."""
@@ -275,10 +258,9 @@ class SortedLogitsDisplay(_LogitDisplay):
 
     def _draw(self, *axes: Any) -> None:
         places = np.arange(1, self.sorted.shape[-1] + 1)
-        wrong = self.outcomes.wrong
         kinds = {
-            "correct": (~wrong, -0.15, BLUE, "o"),
-            "wrong": (wrong, 0.15, ORANGE, "s"),
+            "correct": (~self.is_wrong, -0.15, BLUE, "o"),
+            "wrong": (self.is_wrong, 0.15, ORANGE, "s"),
         }
         for ax, (what, array) in zip(axes, self.values().items(), strict=True):
             for label, (rows, shift, color, marker) in kinds.items():

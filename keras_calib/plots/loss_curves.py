@@ -339,9 +339,7 @@ def _by_name(losses: Any) -> dict[str, Any]:
     if isinstance(losses, dict):
         return losses
     check_loss(losses)
-    is_loss = isinstance(losses, keras.losses.Loss)
-    name = None if is_loss else getattr(losses, "__name__", None)
-    return {name or type(losses).__name__: losses}
+    return {getattr(losses, "__name__", type(losses).__name__): losses}
 
 
 def _smoothing(loss: Any, labels: Any, rows: Any) -> np.ndarray:

@@ -111,13 +111,10 @@ def report(
         name: read_as(model, from_logits, ignore_class, output)
         for name, model in models.items()
     }
-    for rule, field in (
-        ("`models` must all return logits or none", "from_logits"),
-        ("`models` must all ignore the same class", "ignore_class"),
-    ):
+    for field in ("from_logits", "ignore_class"):
         told = {name: getattr(x, field) for name, x in options.items()}
         if len(set(told.values())) > 1:
-            raise value_error(rule, **told)
+            raise value_error(f"`models` must agree on `{field}`", **told)
     first = next(iter(options.values()))
     check_data(data, batch_size, steps)
     for model in models.values():

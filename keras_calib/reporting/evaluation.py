@@ -158,11 +158,10 @@ class ModelEvaluation:
         count = float(safe_divide(weight**2, square))
         risk = float(safe_divide(wrong, weight))
         low, high = clopper_pearson(min(risk * count, count), count)
+        chosen = getattr(self.selector, "chosen", None)
         return {
             "threshold": getattr(self.selector, "threshold", None),
-            "confidence": getattr(
-                getattr(self.selector, "chosen", None), "confidence", None
-            ),
+            "confidence": getattr(chosen, "confidence", None),
             "total": float(total),
             "coverage": float(safe_divide(weight, total)),
             "risk": {"value": risk, "low": float(low), "high": float(high)},
@@ -243,7 +242,7 @@ def _verdict(
             f"{_points(gap.value)} to {_points(repaired.value)} points."
         )
     if results["selection"] is not None:
-        sentences += _selection(results["selection"], chosen)
+        sentences += _about_selection(results["selection"], chosen)
     return {"kind": kind, "headline": headline, "sentences": sentences}
 
 
@@ -292,7 +291,7 @@ def _by_how_much(kind: str, gap: MeanGap) -> str:
     )
 
 
-def _selection(found: dict, chosen: ChosenThreshold | None) -> list[str]:
+def _about_selection(found: dict, chosen: ChosenThreshold | None) -> list[str]:
     if found["coverage"] == 0.0:
         return ["The selector accepts none of these predictions."]
     risk = found["risk"]

@@ -4,8 +4,6 @@ import contextlib
 import importlib
 import itertools
 import re
-import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,17 +19,6 @@ __all__ = ["PredictionFile", "Rows", "check_apart", "row_keys"]
 
 # Names of the columns, or before the number of a class; and whether logits.
 _OUTPUTS = {"logits": True, "logit": True, "probs": False, "prob": False}
-# What NumPy and pyarrow raise of a file that is none, or is cut off.
-_FAULTS = (
-    EOFError,
-    MemoryError,
-    NotImplementedError,
-    OSError,
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 # Rows that are looked at before anything is computed.
 _FIRST = 100
 # Rows of a table that are read at a time, and bytes of a parquet file: by
@@ -128,11 +115,12 @@ class PredictionFile:
     @contextlib.contextmanager
     def _readable(self) -> Iterator[None]:
         form = f"a readable {self._kind} file"
-        if self._kind == ".npz":
-            form = "an .npz file of plain arrays"
+        form += " of plain arrays" * (self._kind == ".npz")
         try:
             yield
-        except _FAULTS as error:
+        except ImportError:
+            raise
+        except Exception as error:
             raise value_error(
                 f"{self.path.name} must be {form}", error=str(error)
             ) from error

@@ -97,8 +97,8 @@ MUTANTS = {
     ),
     "flips_in_the_order_read": Mutant(
         "monitoring/evaluation.py",
-        "return Predicted(classes[order], index, distinct)",
-        "return Predicted(classes, index, distinct)",
+        "Predicted(classes[order], index if distinct else None)",
+        "Predicted(classes, index if distinct else None)",
         "monitoring/test_flips.py::"
         "test_flips_are_counted_between_logged_epochs",
     ),
