@@ -16,6 +16,7 @@ from keras_calib.plots.display import BLUE
 from keras_calib.plots.display import ORANGE
 from keras_calib.plots.display import Display
 from keras_calib.plots.display import as_picture
+from keras_calib.plots.display import matplotlib_module
 from keras_calib.plots.display import plain
 from keras_calib.plots.display import show
 from keras_calib.plots.display import titled
@@ -111,11 +112,11 @@ class ClassActivationDisplay(Display):
         Args:
             model: As in `class_activation_maps`.
             images: As in `class_activation_maps`, of 1 or 3 channels.
-            boxes: This and the arguments below as in the class.
-            labels: Class ids.
-            class_names: Names of the classes.
-            classes: One class id for all maps, or ids `(n,)`.
-            name: Name of the model.
+            boxes: As in the class.
+            labels: As in the class.
+            class_names: As in the class.
+            classes: As in the class, or one id for all images.
+            name: As in the class.
             **options: `layer`, `method`, `from_logits` and `batch_size` of
                 `class_activation_maps`.
         """
@@ -188,10 +189,9 @@ class ClassActivationDisplay(Display):
             self._write_classes(below, i)
 
     def _draw_boxes(self, ax: Any, i: int) -> None:
-        from matplotlib.patches import Rectangle
-
         if self.boxes is None:
             return
+        rectangle = matplotlib_module("patches").Rectangle
         height, width = self.maps.shape[1:]
         scale = (height, width, height, width)
         for box in np.clip(self.boxes[i], 0.0, 1.0) * scale:
@@ -201,7 +201,7 @@ class ClassActivationDisplay(Display):
             # Dashes of white and black show on any image.
             for color, style in (("black", "-"), ("white", "--")):
                 ax.add_patch(
-                    Rectangle(
+                    rectangle(
                         (left, top),
                         right - left,
                         bottom - top,

@@ -21,6 +21,7 @@ __all__ = [
     "ModelDisplay",
     "ORANGE",
     "as_picture",
+    "draw_band",
     "legend",
     "line_style",
     "matplotlib_module",
@@ -188,6 +189,14 @@ def line_style(i: int) -> dict[str, Any]:
 def legend(ax: Any, **options: Any) -> None:
     """A small legend through which curves can be seen."""
     ax.legend(framealpha=0.9, fontsize="small", **options)
+
+
+def draw_band(
+    ax: Any, x: Any, low: Any, high: Any, color: str, label: str | None = None
+) -> None:
+    """A pale area between two curves."""
+    style = {"color": color, "alpha": 0.2, "linewidth": 0}
+    ax.fill_between(x, low, high, label=label, **style)
 
 
 def titled(name: str | None, text: str) -> str:

@@ -18,6 +18,7 @@ from keras_calib.numerics.softmax import top1
 from keras_calib.plots.display import BLUE
 from keras_calib.plots.display import ORANGE
 from keras_calib.plots.display import ModelDisplay
+from keras_calib.plots.display import draw_band
 from keras_calib.plots.display import legend
 from keras_calib.plots.display import line_style
 from keras_calib.plots.display import titled
@@ -295,14 +296,8 @@ class Windows(NamedTuple):
     def draw(self, ax: Any, label: str, i: int) -> None:
         """The i-th line of means, in a band of deviations."""
         style = line_style(i)
-        ax.fill_between(
-            self.center,
-            self.mean - self.deviation,
-            self.mean + self.deviation,
-            color=style["color"],
-            alpha=0.2,
-            linewidth=0,
-        )
+        ends = self.mean - self.deviation, self.mean + self.deviation
+        draw_band(ax, self.center, *ends, style["color"])
         ax.plot(self.center, self.mean, label=label, **style)
 
 

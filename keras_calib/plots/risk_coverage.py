@@ -16,6 +16,7 @@ from keras_calib.inputs.top_label import top_label
 from keras_calib.metrics.histogram import HistogramMetric
 from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.plots.display import ModelDisplay
+from keras_calib.plots.display import draw_band
 from keras_calib.plots.display import legend
 from keras_calib.plots.display import line_style
 from keras_calib.plots.display import plain
@@ -190,15 +191,9 @@ class RiskCoverageDisplay(ModelDisplay):
             highest = max(highest, float(curve.risk[settled].max()))
             if name in bands:
                 low, high = bands[name]
-                ax.fill_between(
-                    curve.coverage,
-                    low,
-                    high,
-                    color=style["color"],
-                    alpha=0.2,
-                    linewidth=0,
-                    label="95 % interval" if i == 0 else None,
-                )
+                label = "95 % interval" if i == 0 else None
+                color = style["color"]
+                draw_band(ax, curve.coverage, low, high, color, label)
                 highest = max(highest, float(high[-1]))
         for i, (name, point) in enumerate(self.points.items()):
             _mark(ax, name, point, _MARKERS[i % len(_MARKERS)])
