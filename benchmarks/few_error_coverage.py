@@ -12,6 +12,7 @@ from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.bins import bin_sums
 from keras_calib.formulas.bootstrap import rank_interval
+from keras_calib.formulas.intervals import Moments
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.formulas.intervals import mean_interval
 from keras_calib.formulas.risk_coverage import RankedGroups

@@ -1,9 +1,9 @@
 """One pass of a model over a data set: what a logger wants to know of it."""
 
+import dataclasses
 import hashlib
 import itertools
 import warnings
-from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
@@ -32,13 +32,12 @@ from keras_calib.predictions.outputs import to_model_logits
 __all__ = [
     "DatasetEvaluator",
     "LoggedEpoch",
-    "Measured",
     "Predicted",
     "flips",
 ]
 
-# An update costs about as much for one prediction as for this many.
-_BLOCK = 4096
+# Numbers in a block: an update costs about as much for few as for many.
+_BLOCK = 2**22
 
 
 class LoggedEpoch(NamedTuple):
@@ -59,91 +58,61 @@ class LoggedEpoch(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """The predicted classes of a data set.
+    """The predicted classes of a data set, -1 where the label does not count.
 
-    Attributes:
-        classes: Class ids, the samples on the first axis; -1 where the
-            label does not count.
-        samples: What tells which samples these are: their numbers, or a
-            digest of their labels in their order.
-        distinct: Whether each sample has a number of its own.
+    `samples` are the numbers of the samples, or a digest of their labels;
+    None if numbers repeat.
     """
 
     classes: np.ndarray
-    samples: np.ndarray
-    distinct: bool
+    samples: np.ndarray | None
 
 
-class Measured(NamedTuple):
-    """What one pass has found.
-
-    Attributes:
-        values: Of the metrics, by name.
-        bins: What the bins of the reliability diagram hold, or None.
-        regularizer: Of the loss, or None.
-        predicted: Or None.
-    """
-
-    values: dict[str, float]
-    bins: BinSums | None
-    regularizer: RegularizerHistogram | None
-    predicted: Predicted | None
-
-
+@dataclasses.dataclass
 class DatasetEvaluator:
     """Measures what a model predicts on a data set.
 
-    Args:
-        metrics: Keras metrics, whose own state is left alone.
-        diagram: A metric with `bins()`, one of these or another, or None.
-        loss: The loss whose regulariser is measured, or None.
-        options: How labels and outputs are read.
-        histogram: `num_bins` and `limits` of `regularizer_histogram`.
-        remembers: Whether predicted classes are kept.
+    Leaves the states of the metrics alone. `diagram` is a metric with
+    `bins()`, one of these or another; `loss` is the one whose regulariser is
+    measured, with `histogram` of `regularizer_histogram`'s arguments.
     """
 
-    def __init__(
-        self,
-        metrics: list[keras.metrics.Metric],
-        diagram: Any,
-        loss: keras.losses.Loss | Callable | None,
-        options: ReadOptions,
-        *,
-        histogram: dict[str, Any],
-        remembers: bool,
-    ):
-        self.metrics = metrics
-        self.diagram = diagram
-        self.loss = loss
-        self.options = options
-        self.histogram = histogram
-        self.remembers = remembers
-        # A loss of the whole batch is read for the batches as they come.
-        self._by_block = isinstance(loss, PerSampleLoss) and not isinstance(
-            loss, BatchCoupledLoss
-        )
+    metrics: list[keras.metrics.Metric]
+    diagram: Any
+    loss: Any
+    options: ReadOptions
+    histogram: dict[str, Any]
+    count_flips: bool
 
     def measure(
         self,
         model: keras.Model,
         data: Any,
         batch_size: int,
+        *,
+        epoch: int = -1,
         num_batches: int | None = None,
-    ) -> Measured:
+    ) -> tuple[LoggedEpoch, Predicted | None]:
         """One pass over the data set, or over its first batches.
 
         All is NaN, and None, with a warning, if the model predicts NaN or
         infinity.
         """
-        self._start()
-        batches = itertools.islice(
-            predict_batches(
-                model, data, batch_size, output=self.options.output
-            ),
-            num_batches,
-        )
+        shown = [*self.metrics]
+        if self.diagram is not None and self.diagram not in shown:
+            shown.append(self.diagram)
+        self._states = [(x, x.stateless_reset_state()) for x in shown]
+        self._regularizer, self._classes, self._index = None, [], []
+        self._digest = hashlib.blake2b()
+        # Other losses may look at the whole batch: read as it comes.
+        self._by_block = isinstance(self.loss, PerSampleLoss)
+        self._by_block &= not isinstance(self.loss, BatchCoupledLoss)
+        output = self.options.output
+        batches = predict_batches(model, data, batch_size, output=output)
+        batches = map(self._checked, itertools.islice(batches, num_batches))
+        block = None
         try:
-            for block in _joined(self._batches(batches), self.options.axis):
+            for block in _joined(batches):
                 self._add(block)
         except _NotFiniteError:
             warnings.warn(
@@ -153,45 +122,31 @@ class DatasetEvaluator:
                 stacklevel=3,
             )
             values = dict.fromkeys(self._values(), float("nan"))
-            return Measured(values, None, None, None)
-        if not self._num_batches:
+            return LoggedEpoch(epoch, values, None, None), None
+        if block is None:
             raise value_error("data must not be empty", batches=0)
-        predicted = self._predicted() if self.remembers else None
-        return Measured(
-            self._values(), self._bins(), self._regularizer, predicted
+        found = self._values(), self._bins(), self._regularizer
+        predicted = self._predicted() if self.count_flips else None
+        return LoggedEpoch(epoch, *found), predicted
+
+    def _checked(self, batch: Batch) -> Batch:
+        """A batch without its inputs; what is of single batches is read."""
+        axis, weight = self.options.axis, batch.sample_weight
+        batch = batch._replace(
+            inputs=None,
+            labels=to_numpy(labels_of(batch)),
+            sample_weight=None if weight is None else to_numpy(weight),
         )
-
-    def _start(self) -> None:
-        metrics = list(self.metrics)
-        if self.diagram is not None and self.diagram not in metrics:
-            metrics.append(self.diagram)
-        self._states = [(x, x.stateless_reset_state()) for x in metrics]
-        self._regularizer = None
-        self._classes, self._index = [], []
-        self._digest = hashlib.blake2b()
-        self._num_batches = 0
-
-    def _batches(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches without inputs, and what is to be seen of each."""
-        for batch in batches:
-            self._num_batches += 1
-            weight = batch.sample_weight
-            batch = batch._replace(
-                inputs=None,
-                labels=to_numpy(labels_of(batch)),
-                sample_weight=None if weight is None else to_numpy(weight),
-            )
-            class_axis(batch.outputs, self.options.axis, "outputs")
-            valid = self._valid(batch)
-            # False for NaN too; a logit of -inf rules a class out.
-            finite = (batch.outputs < np.inf).all(axis=self.options.axis)
-            if not finite[valid].all():
-                raise _NotFiniteError
-            if self.remembers:
-                self._remember(batch, valid)
-            if not self._by_block:
-                self._regularize(batch)
-            yield batch
+        class_axis(batch.outputs, axis, "outputs")
+        valid = self._valid(batch)
+        # False for NaN too; a logit of -inf rules a class out.
+        if not (batch.outputs < np.inf).all(axis=axis)[valid].all():
+            raise _NotFiniteError
+        if self.count_flips:
+            self._remember(batch, valid)
+        if not self._by_block:
+            self._regularize(batch)
+        return batch
 
     def _add(self, block: Batch) -> None:
         if self._by_block:
@@ -220,12 +175,11 @@ class DatasetEvaluator:
             result = metric.stateless_result(state)
             if not isinstance(result, dict):
                 result = {metric.name: result}
-            for name, value in result.items():
-                if name in values:
-                    raise value_error(
-                        "`metrics` must have names of their own", name=name
-                    )
-                values[name] = float(value)
+            if both := sorted({*values} & {*result}):
+                raise value_error(
+                    "`metrics` must have names of their own", names=both
+                )
+            values |= {name: float(value) for name, value in result.items()}
         return values
 
     def _regularize(self, batch: Batch) -> None:
@@ -282,18 +236,17 @@ class DatasetEvaluator:
             self._index.append(batch.index)
 
     def _predicted(self) -> Predicted:
+        classes = self._classes
+        if len({x.shape[1:] for x in classes}) > 1:
+            classes = [x.reshape(-1) for x in classes]
+        elif self._index:
+            index, classes = map(np.concatenate, (self._index, classes))
+            order = np.argsort(index, kind="stable")
+            index = index[order]
+            distinct = (index[1:] != index[:-1]).all()
+            return Predicted(classes[order], index if distinct else None)
         samples = np.frombuffer(self._digest.digest(), "uint8")
-        if len({x.shape[1:] for x in self._classes}) > 1:
-            flat = [x.reshape(-1) for x in self._classes]
-            return Predicted(np.concatenate(flat), samples, True)
-        classes = np.concatenate(self._classes)
-        if not self._index:
-            return Predicted(classes, samples, True)
-        index = np.concatenate(self._index)
-        order = np.argsort(index, kind="stable")
-        index = index[order]
-        distinct = bool((index[1:] != index[:-1]).all())
-        return Predicted(classes[order], index, distinct)
+        return Predicted(np.concatenate(classes), samples)
 
 
 class _NotFiniteError(Exception):
@@ -305,7 +258,7 @@ def flips(before: Predicted, after: Predicted) -> float:
 
     NaN, with a warning, if these are not the same samples.
     """
-    if not (before.distinct and after.distinct):
+    if before.samples is None or after.samples is None:
         problem = "numbers of samples repeat in its index"
     elif before.classes.shape != after.classes.shape:
         problem = "its size has changed"
@@ -322,25 +275,25 @@ def flips(before: Predicted, after: Predicted) -> float:
     return float("nan")
 
 
-def _joined(batches: Iterable[Batch], axis: int) -> Iterator[Batch]:
+def _joined(batches: Iterable[Batch]) -> Iterator[Batch]:
     """Batches put together until they are worth an update."""
     waiting, count, shapes = [], 0, None
     for batch in batches:
-        arrays = batch.labels, batch.sample_weight, batch.outputs
-        found = [None if x is None else x.shape[1:] for x in arrays]
+        found = [None if x is None else x.shape[1:] for x in batch]
         if waiting and (found != shapes or count >= _BLOCK):
             yield _concatenated(waiting)
             waiting, count = [], 0
         shapes = found
-        waiting.append(arrays)
-        count += batch.outputs.size // max(batch.outputs.shape[axis], 1)
+        waiting.append(batch)
+        count += batch.outputs.size
     if waiting:
         yield _concatenated(waiting)
 
 
-def _concatenated(rows: list[tuple]) -> Batch:
-    labels, weight, outputs = (
-        None if column[0] is None else np.concatenate(column)
-        for column in zip(*rows, strict=True)
+def _concatenated(batches: list[Batch]) -> Batch:
+    return Batch(
+        *(
+            None if column[0] is None else np.concatenate(column)
+            for column in zip(*batches, strict=True)
+        )
     )
-    return Batch(None, labels, None, weight, outputs)

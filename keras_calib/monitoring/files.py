@@ -1,5 +1,6 @@
 """What a logger leaves on disk: a table, pictures, events for TensorBoard."""
 
+import contextlib
 import csv
 import os
 import socket
@@ -18,17 +19,13 @@ from keras_calib.backend.locks import PathLock
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.monitoring.evaluation import LoggedEpoch
 from keras_calib.plots import ReliabilityDisplay
-from keras_calib.plots.display import figure_and_canvas
+from keras_calib.plots.display import matplotlib_module
 
-__all__ = ["EpochFiles", "EpochTable", "EventFile"]
+__all__ = ["EpochFiles", "EpochTable"]
 
 
 class EpochFiles:
-    """All files of a logger, opened as training begins.
-
-    Those whose path is None are not written. Raises ImportError, OSError and
-    RuntimeError as `CalibrationLogger` says.
-    """
+    """All files of a logger, opened as training begins."""
 
     def __init__(
         self,
@@ -39,86 +36,69 @@ class EpochFiles:
         log_dir: Any,
         picture_dir: Any,
     ):
-        self._prefix = prefix
+        self._table = self._pictures = self._events = None
         self._draws = log_dir is not None or picture_dir is not None
-        self._table = self._events = self._pictures = None
         if self._draws:
-            figure_and_canvas()
-        if csv_path is not None:
-            self._table = EpochTable(csv_path, names)
-        try:
-            self._open(picture_dir, log_dir)
-        except BaseException:
-            self.close()
-            raise
-
-    def _open(self, picture_dir: Any, log_dir: Any) -> None:
-        if picture_dir is not None:
-            self._pictures = Path(picture_dir)
-            self._pictures.mkdir(parents=True, exist_ok=True)
-            # Permissions alone do not tell whether one can write.
-            probe = self._picture("probe")
-            probe.touch()
-            probe.unlink()
-        if log_dir is not None:
-            self._events = EventFile(log_dir, self._prefix)
+            matplotlib_module("figure")
+        with contextlib.ExitStack() as opened:
+            if csv_path is not None:
+                self._table = EpochTable(csv_path, names)
+                opened.callback(self._table.close)
+            if picture_dir is not None:
+                # A prefix may make a group of TensorBoard: "cal/".
+                name = f"{prefix.replace('/', '_')}reliability"
+                self._pictures = Path(picture_dir, name)
+                self._pictures.parent.mkdir(parents=True, exist_ok=True)
+                # Permissions alone do not tell whether one can write.
+                probe = self._pictures.with_name(f"{name}_probe.png")
+                probe.touch()
+                probe.unlink()
+            if log_dir is not None:
+                self._events = _EventFile(log_dir, prefix)
+                opened.callback(self._events.close)
+            self.close = opened.pop_all().close
 
     def put(self, entry: LoggedEpoch) -> None:
-        """Writes what was found, with a warning for each file that fails.
-
-        Training is worth more than what is written of it.
-        """
+        """Writes what was found, with a warning for each file that fails."""
         png = None
         if self._draws and entry.bins is not None:
-            png = self._tried(
-                entry,
-                lambda: ReliabilityDisplay(
-                    entry.bins, name=f"epoch {entry.epoch}"
-                ).to_png(),
-            )
+            name = f"epoch {entry.epoch}"
+            with _told(entry):
+                png = ReliabilityDisplay(entry.bins, name=name).to_png()
         if self._table is not None:
-            self._tried(entry, self._table.put, entry.epoch, entry.values)
+            with _told(entry):
+                self._table.put(entry.epoch, entry.values)
         if self._pictures is not None and png is not None:
-            self._tried(entry, self._put_picture, entry.epoch, png)
+            name = f"{self._pictures.name}_{entry.epoch:04d}.png"
+            with (
+                _told(entry),
+                replacing(self._pictures.with_name(name)) as file,
+            ):
+                file.write(png)
         if self._events is not None:
-            self._tried(entry, self._events.put, entry, png)
+            with _told(entry):
+                self._events.put(entry, png)
 
-    def _put_picture(self, epoch: int, png: bytes) -> None:
-        with replacing(self._picture(f"{epoch:04d}")) as file:
-            file.write(png)
 
-    def close(self) -> None:
-        """Ends the files."""
-        if self._events is not None:
-            self._events.close()
-        if self._table is not None:
-            self._table.close()
-
-    def _picture(self, what: str) -> Path:
-        # A prefix may make a group of TensorBoard: "cal/".
-        prefix = self._prefix.replace("/", "_")
-        return self._pictures / f"{prefix}reliability_{what}.png"
-
-    def _tried(self, entry, function, *args):
-        try:
-            return function(*args)
-        except Exception as error:
-            warnings.warn(
-                "`CalibrationLogger` could not draw or write what it found "
-                f"in epoch {entry.epoch}: {error!r}",
-                RuntimeWarning,
-                stacklevel=4,
-            )
-            return None
+@contextlib.contextmanager
+def _told(entry: LoggedEpoch):
+    """Makes a warning of an error."""
+    try:
+        yield
+    except Exception as error:
+        warnings.warn(
+            "`CalibrationLogger` could not draw or write what it found "
+            f"in epoch {entry.epoch}: {error!r}",
+            RuntimeWarning,
+            stacklevel=5,
+        )
 
 
 class EpochTable:
-    """A CSV file with one row per epoch, whole at any time.
+    """A CSV file with one row per epoch, kept for this process until `close`.
 
-    Each change writes the file anew beside the old one and puts it in its
-    place: whoever is killed leaves the one or the other. Until `close` the
-    file is kept for this process. One that is there is continued; ValueError
-    if it has other columns, or an epoch that is no number.
+    Each change replaces the whole file. One that is there is continued;
+    ValueError if it is another table.
     """
 
     def __init__(self, path: Any, columns: list[str]):
@@ -139,39 +119,25 @@ class EpochTable:
         self._lock.release()
 
     def put(self, epoch: int, values: dict[str, float]) -> None:
-        """Adds the row of an epoch, in place of it and of later ones.
-
-        Rows of later epochs are of a run that was taken up before them.
-        """
-        texts = {name: repr(value) for name, value in values.items()}
-        row = {"epoch": str(epoch), **texts}
+        """Adds the row of an epoch, in place of it and of later ones."""
         self.rows = [x for x in self.rows if int(x["epoch"]) < epoch]
-        self.rows.append(row)
+        self.rows.append({"epoch": epoch, **values})
         self._write()
 
-    def _read(self) -> list[dict[str, str]]:
+    def _read(self) -> list[dict[str, Any]]:
         if not self.path.exists():
             return []
         with open(self.path, newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file, strict=True)
-            found = list(reader.fieldnames or [])
-            rows = list(reader)
-        if found not in ([], self.columns):
+            found, rows = list(reader.fieldnames or []), list(reader)
+        columns = found in ([], self.columns)
+        if not columns or not all(x["epoch"].isdecimal() for x in rows):
             raise value_error(
-                "`csv_path` must be a new file, or one that this logger "
-                f"wrote with the columns {self.columns}",
+                "`csv_path` must be a new file, or one that this logger wrote "
+                f"with the columns {self.columns} and an epoch in each row",
                 csv_path=str(self.path),
                 columns=found,
             )
-        for line, row in enumerate(rows, start=2):
-            if not row["epoch"].isdecimal():
-                raise value_error(
-                    "`csv_path` must have the number of an epoch in each "
-                    "row; mend it, or name a new file",
-                    csv_path=str(self.path),
-                    line=line,
-                    epoch=row["epoch"],
-                )
         return rows
 
     def _write(self) -> None:
@@ -182,18 +148,16 @@ class EpochTable:
             writer.writerows(self.rows)
 
 
-class EventFile:
+class _EventFile:
     """A file of events that TensorBoard reads, in a folder.
 
-    The records are put together here: `tf.summary.scalar` and its siblings
-    need the package of TensorBoard, and running TensorFlow's operations
-    would take the memory of an accelerator on which another backend trains.
+    `tf.summary` would run operations of TensorFlow, which take the memory of
+    an accelerator on which another backend trains.
     """
 
-    def __init__(self, log_dir: Any, prefix: str = ""):
+    def __init__(self, log_dir: Any, prefix: str):
         self._prefix = prefix
-        now = time.time()
-        name = f"events.out.tfevents.{now:.6f}.{socket.gethostname()}"
+        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}"
         path = os.path.join(log_dir, f"{name}.{os.getpid()}.v2")
         try:
             tf.io.gfile.makedirs(os.fspath(log_dir))
@@ -207,28 +171,24 @@ class EventFile:
                     log_dir=os.fspath(log_dir),
                 )
             ) from error
+        self.close = self._file.close
 
     def put(self, entry: LoggedEpoch, png: bytes | None) -> None:
         """Everything of an epoch."""
+        step = entry.epoch
         for name, value in entry.values.items():
-            self._put(name, np.float32(value), entry.epoch, "scalars", 1)
+            self._put(name, np.float32(value), step, "scalars", 1)
         if entry.regularizer is not None:
             counts, edges, _ = entry.regularizer
             bars = np.stack([edges[:-1], edges[1:], counts], axis=-1)
             name = f"{self._prefix}regularizer"
-            bars = bars.astype("float64")
-            self._put(name, bars, entry.epoch, "histograms", 2)
+            self._put(name, bars.astype("float64"), step, "histograms", 2)
         if png is not None:
-            width, height = struct.unpack(">II", png[16:24])
-            parts = [str(width).encode(), str(height).encode(), png]
+            sides = struct.unpack(">II", png[16:24])
+            parts = [*(str(side).encode() for side in sides), png]
             name = f"{self._prefix}reliability"
-            parts = np.array(parts, object)
-            self._put(name, parts, entry.epoch, "images", 3)
+            self._put(name, np.array(parts, object), step, "images", 3)
         self._file.flush()
-
-    def close(self) -> None:
-        """Ends the file."""
-        self._file.close()
 
     def _put(self, tag, value, step, plugin, data_class):
         """One value for a plugin; of class scalar, tensor or blobs, 1 to 3."""
@@ -237,8 +197,7 @@ class EventFile:
         entry = tf.compat.v1.Summary.Value(
             tag=tag, metadata=metadata, tensor=tf.make_tensor_proto(value)
         )
-        summary = tf.compat.v1.Summary(value=[entry])
-        self._add(step=step, summary=summary)
+        self._add(step=step, summary=tf.compat.v1.Summary(value=[entry]))
 
     def _add(self, **content):
         event = tf.compat.v1.Event(wall_time=time.time(), **content)

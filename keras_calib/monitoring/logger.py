@@ -19,7 +19,6 @@ from keras_calib.metrics import CalibrationMetrics
 from keras_calib.metrics.binned import BinnedMetric
 from keras_calib.monitoring.evaluation import DatasetEvaluator
 from keras_calib.monitoring.evaluation import LoggedEpoch
-from keras_calib.monitoring.evaluation import Measured
 from keras_calib.monitoring.evaluation import flips
 from keras_calib.monitoring.files import EpochFiles
 from keras_calib.predictions.batches import check_data
@@ -30,51 +29,35 @@ from keras_calib.training.multi_worker import is_chief
 
 __all__ = ["CalibrationLogger"]
 
-_NAMES = (
-    "accuracy",
-    "mean_confidence",
-    "nll",
-    "brier",
-    "ece",
-    "aece",
-    "aurc",
-)
+_NAMES = ("accuracy", "mean_confidence", "nll", "brier", "ece", "aece", "aurc")
 _INACTIVE, _FLIPS = "inactive_share", "prediction_flips"
 
 
 class CalibrationLogger(keras.callbacks.Callback):
     """Calibration on a data set at the end of each epoch, into `logs`.
 
-    Callbacks that come after it see its values as they see `val_loss`:
-    `EarlyStopping(monitor="cal_ece", mode="min")` works. One that comes
-    before it and monitors one of its values is an error as training begins.
-    Training itself is as it would be without the logger.
+    Later callbacks see its values as they see `val_loss`:
+    `EarlyStopping(monitor="cal_ece", mode="min")` works. Training itself is
+    as it would be without the logger.
 
-    Beside the metrics it follows two quantities of the ACLS paper.
-    `inactive_share`: where the loss is nothing but cross entropy, with the
-    histogram of the regulariser (figure 3); of what a loss of this package
-    adds to cross entropy, not of what a model adds by itself.
-    `prediction_flips`: the share of the samples of `data` whose predicted
-    class is another than at the epoch logged before, so none in the first
-    epoch of a `fit`. Samples are matched by their index, without one by
-    their place; where labels come in another order or number, the share is
-    NaN, with a warning. Both count each label that is not ignored once,
-    whatever its weight. For flips the predicted classes of the data set are
-    kept, one byte each for up to 127 classes.
+    Two values are of the ACLS paper. `inactive_share` is the share of labels
+    for which the loss is nothing but cross entropy. `prediction_flips` is
+    the share of samples whose predicted class has changed since the epoch
+    logged before. Samples are matched by their index, or else by their
+    place; if these change, the share is NaN, with a warning. Weights do not
+    count in either.
 
-    The first batch is measured before training begins, so that what cannot
-    be read is found then. Where the model predicts NaN the epoch's values
-    are NaN, with a warning. What fails to be drawn or written later is
-    warned of, and training goes on.
+    The first batch is measured before training begins, to find errors early.
+    If the model predicts NaN, the values are NaN, with a warning. Later
+    failures to draw or write are warnings.
 
     Args:
-        data: As in `Calibrator.fit_on`, but such that can be read anew each
-            epoch. `y` may be labels or `{"label", "index"}`. Keras' masks do
-            not reach it: for padded steps use weights or `ignore_class`.
+        data: As in `Calibrator.fit_on`, readable anew each epoch. `y` may be
+            labels or `{"label", "index"}`. Keras' masks do not reach it: for
+            padded steps use weights or `ignore_class`.
         metrics: Names of values of `CalibrationMetrics`, and Keras metrics,
-            which read outputs by their own arguments and keep their own
-            state untouched; None for `accuracy`, `mean_confidence`, `nll`,
-            `brier`, `ece`, `aece` and `aurc`.
+            whose own state stays as it is; None for `accuracy`,
+            `mean_confidence`, `nll`, `brier`, `ece`, `aece` and `aurc`.
         prefix: Put before each name.
         from_logits: Whether the model's outputs are logits; None as the
             compiled loss says.
@@ -83,21 +66,20 @@ class CalibrationLogger(keras.callbacks.Callback):
         output: Name or position of the output to follow, for a model that has
             several.
         batch_size: Size of the batches of arrays.
-        every: Log each `every`-th epoch, and the last of `epochs`, or that
-            at which a callback before this one stops. Epochs between have
+        every: Log each `every`-th epoch and the last one. Epochs between have
             no values in `logs`, as with `validation_freq` of `fit`.
         num_bins: Number of bins of the calibration errors and the diagram.
-        loss: The loss whose regulariser is followed, as in
-            `inactive_share`; None for the compiled one if it is of this
-            package and labels are all it needs.
+        loss: The loss whose regulariser is followed; None for the compiled
+            one if it is of this package and labels are all it needs.
         histogram_bins: Number of bins of the regulariser's histogram.
         histogram_limits: Its lowest and highest edge, in nats; values beyond
             are clipped to them.
-        count_flips: Whether to count prediction flips.
-        csv_path: File for a table with a row per epoch. One that is there is
-            continued: the rows of epochs that are trained anew, and those
-            after them, give way. A lock file beside it keeps it for one
-            process. Of several workers the first one writes all files.
+        count_flips: Whether to count prediction flips, which keeps one byte
+            per sample for up to 127 classes.
+        csv_path: File for a table with a row per epoch. A table that is
+            there is continued: epochs that are trained anew replace their
+            rows and later ones. A lock file beside it keeps it for one
+            process. Only the first of several workers writes files.
         log_dir: Folder for TensorBoard: the values, the diagram as an image
             and the regulariser's histogram. Needs TensorFlow and matplotlib.
         picture_dir: Folder for the diagrams as PNG files
@@ -107,16 +89,16 @@ class CalibrationLogger(keras.callbacks.Callback):
         logged: A `LoggedEpoch` for each epoch logged by the last `fit`.
 
     Raises:
-        ImportError: As training begins, if a package that is needed is not
-            installed.
+        ImportError: As training begins, if a package is not installed.
         OSError: As training begins, if nothing can be written to a path.
-        RuntimeError: As training begins, if another process that runs writes
-            the table at `csv_path`.
-        TypeError: If an argument is of the wrong kind; as training begins,
-            if the model has several outputs and none is named.
+        RuntimeError: As training begins, if another process writes the table
+            at `csv_path`.
+        TypeError: If an argument is of the wrong kind, or no output is named
+            of several.
         ValueError: If `data` has no end or can be read only once; as
             training begins, if nothing says whether outputs are logits,
-            labels do not fit, or a callback comes too early.
+            labels do not fit, or a callback that monitors a value comes
+            before the logger.
 
     Example:
 
@@ -137,10 +119,9 @@ class CalibrationLogger(keras.callbacks.Callback):
         https://arxiv.org/abs/2308.11911
 
     Differs:
-        The paper counts predictions that a training step alters, over the
-        last epoch of training (0.29 % of the samples); here a sample counts
-        once if its class differs between the ends of two logged epochs,
-        whatever the steps between them did to it.
+        The paper counts the predictions that each training step alters over
+        the last epoch. Here a sample counts once, if its class differs
+        between the ends of two logged epochs.
     """
 
     # A backup keeps nothing of it: its table is a file of its own.
@@ -186,9 +167,11 @@ class CalibrationLogger(keras.callbacks.Callback):
             "limits": histogram_limits,
         }
         self.count_flips = count_flips
-        self.csv_path = csv_path
-        self.log_dir = log_dir
-        self.picture_dir = picture_dir
+        self.paths = {
+            "csv_path": csv_path,
+            "log_dir": log_dir,
+            "picture_dir": picture_dir,
+        }
         self.logged: list[LoggedEpoch] = []
         # What is not known before the model: made as training begins.
         self._evaluator = self._before = self._files = None
@@ -199,21 +182,25 @@ class CalibrationLogger(keras.callbacks.Callback):
         """Measures the first batch, and opens the files."""
         self.logged, self._before = [], None
         self._evaluator = self._evaluator_of(*self._read(self.model))
-        first = self._measure(1)
+        first, _ = self._evaluator.measure(
+            self.model, self.data, self.batch_size, num_batches=1
+        )
         names = [self.prefix + name for name in first.values]
         if self._evaluator.loss is not None:
             names.append(self.prefix + _INACTIVE)
         if self.count_flips:
             names.append(self.prefix + _FLIPS)
-        self._check_order(names)
+        for callback in neighbours(self)[0]:
+            if getattr(callback, "monitor", None) in names:
+                raise value_error(
+                    "`CalibrationLogger` must come before the callbacks "
+                    "that monitor its values",
+                    first=type(callback).__name__,
+                    monitor=callback.monitor,
+                )
         chief = is_chief(getattr(self.model, "distribute_strategy", None))
-        self._files = EpochFiles(
-            names,
-            prefix=self.prefix,
-            csv_path=self.csv_path if chief else None,
-            log_dir=self.log_dir if chief else None,
-            picture_dir=self.picture_dir if chief else None,
-        )
+        paths = self.paths if chief else dict.fromkeys(self.paths)
+        self._files = EpochFiles(names, prefix=self.prefix, **paths)
 
     def on_epoch_end(self, epoch, logs=None):
         """Measures the data set, and tells of it."""
@@ -221,8 +208,17 @@ class CalibrationLogger(keras.callbacks.Callback):
         last = last or getattr(self.model, "stop_training", False)
         if (epoch + 1) % self.every and not last:
             return
-        found = self._measure()
-        values = self._values_of(found, epoch)
+        entry, predicted = self._evaluator.measure(
+            self.model, self.data, self.batch_size, epoch=epoch
+        )
+        values = dict(entry.values)
+        if entry.regularizer is not None:
+            values[_INACTIVE] = entry.regularizer.inactive_share
+        if predicted is not None:
+            if self._before is not None:
+                values[_FLIPS] = flips(self._before, predicted)
+            self._before = predicted
+        values = {self.prefix + name: value for name, value in values.items()}
         logs = {} if logs is None else logs
         taken = sorted(set(values) & set(logs))
         if taken:
@@ -233,18 +229,12 @@ class CalibrationLogger(keras.callbacks.Callback):
                 names=taken,
             )
         logs.update(values)
-        entry = LoggedEpoch(epoch, values, found.bins, found.regularizer)
-        self.logged.append(entry)
-        self._files.put(entry)
+        self.logged.append(entry._replace(values=values))
+        self._files.put(self.logged[-1])
 
     def on_train_end(self, logs=None):
         """Closes the files."""
         self._files.close()
-
-    def _measure(self, num_batches: int | None = None) -> Measured:
-        return self._evaluator.measure(
-            self.model, self.data, self.batch_size, num_batches
-        )
 
     def _read(self, model: keras.Model) -> tuple[ReadOptions, Any]:
         """How the model is read, and the loss to follow."""
@@ -284,34 +274,9 @@ class CalibrationLogger(keras.callbacks.Callback):
             metrics.insert(0, table)
         binned = (BinnedMetric, CalibrationMetrics)
         diagram = next((x for x in metrics if isinstance(x, binned)), None)
-        draws = self.log_dir is not None or self.picture_dir is not None
-        if diagram is None and draws:
+        paths = self.paths["log_dir"], self.paths["picture_dir"]
+        if diagram is None and paths != (None, None):
             diagram = ECE(num_bins=self.num_bins, **reading)
         return DatasetEvaluator(
-            metrics,
-            diagram,
-            loss,
-            options,
-            histogram=self.histogram,
-            remembers=self.count_flips,
+            metrics, diagram, loss, options, self.histogram, self.count_flips
         )
-
-    def _values_of(self, found: Measured, epoch: int) -> dict[str, float]:
-        values = dict(found.values)
-        if found.regularizer is not None:
-            values[_INACTIVE] = found.regularizer.inactive_share
-        if found.predicted is not None:
-            if self._before is not None:
-                values[_FLIPS] = flips(self._before, found.predicted)
-            self._before = found.predicted
-        return {self.prefix + name: value for name, value in values.items()}
-
-    def _check_order(self, names: list[str]) -> None:
-        for callback in neighbours(self)[0]:
-            if getattr(callback, "monitor", None) in names:
-                raise value_error(
-                    "`CalibrationLogger` must come before the callbacks "
-                    "that monitor its values",
-                    first=type(callback).__name__,
-                    monitor=callback.monitor,
-                )

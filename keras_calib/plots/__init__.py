@@ -8,17 +8,17 @@ Floor: above `selection` and `analysis`, beside `exporting`.
 
 from keras_calib.plots.activations import ClassActivationDisplay
 from keras_calib.plots.classwise import ClasswiseReliabilityDisplay
-from keras_calib.plots.confidence import ConfidenceDisplay
 from keras_calib.plots.logits import MaxLogitDisplay
 from keras_calib.plots.logits import NormalizedLogitDisplay
 from keras_calib.plots.logits import SortedLogitsDisplay
+from keras_calib.plots.loss_curves import EffectiveLabelsDisplay
 from keras_calib.plots.loss_curves import LossCurveDisplay
 from keras_calib.plots.loss_curves import RegularizerDisplay
+from keras_calib.plots.loss_curves import SmoothingProfileDisplay
+from keras_calib.plots.reliability import ConfidenceDisplay
 from keras_calib.plots.reliability import ReliabilityDisplay
 from keras_calib.plots.risk_coverage import RiskCoverageDisplay
 from keras_calib.plots.segmentation import SegmentationDisplay
-from keras_calib.plots.smoothing import EffectiveLabelsDisplay
-from keras_calib.plots.smoothing import SmoothingProfileDisplay
 
 __all__ = [
     "ClassActivationDisplay",

@@ -1,5 +1,6 @@
 """Where a classifier looks in images, and what it sees there."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,24 +15,24 @@ from keras_calib.numerics.arrays import to_numpy
 from keras_calib.plots.display import BLUE
 from keras_calib.plots.display import ORANGE
 from keras_calib.plots.display import Display
+from keras_calib.plots.display import as_picture
+from keras_calib.plots.display import matplotlib_module
+from keras_calib.plots.display import plain
+from keras_calib.plots.display import show
 from keras_calib.plots.display import titled
-from keras_calib.plots.pictures import as_picture
-from keras_calib.plots.pictures import show
-from keras_calib.plots.texts import plain
 
 __all__ = ["ClassActivationDisplay"]
 
 _TOP = 3
-_SHAPES = {"boxes": "(n, boxes, 4)", "probs": "(n, num_classes)"}
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class ClassActivationDisplay(Display):
     """Images, class activation maps over them, and the classes predicted.
 
-    A column per image: the image, under the name of its class; the map over
-    it, under the name of the class that the map is of; and below the most
-    probable classes with their probabilities, the right one bold and blue, a
-    wrong prediction orange. Boxes are drawn where they are given.
+    Each image has a column: the image under its class, then the map under
+    the class that it is of. Below are the most probable classes with their
+    probabilities, the right one bold and blue, a wrong prediction orange.
 
     Args:
         images: `(n, height, width)` or `(n, height, width, channels)` of 1 or
@@ -39,11 +40,10 @@ class ClassActivationDisplay(Display):
         maps: Maps `(n, height, width)` in [0, 1], as of
             `class_activation_maps`.
         probs: Probabilities `(n, num_classes)`.
-        classes: Whose maps they are, ids `(n,)`; None for the predicted
-            classes.
+        classes: Class ids of the maps `(n,)`; None for the predicted ones.
         boxes: Boxes of objects `(n, boxes, 4)`, `[ymin, xmin, ymax, xmax]` as
-            shares of the image, or None. Those without area in the image,
-            such as rows that pad a batch, are left out.
+            shares of the image, or None. Those without area, such as rows
+            that pad a batch, are not drawn.
         labels: Class ids `(n,)`, or None.
         class_names: Names of the classes, or None for their ids.
         name: Name of the model, for the title.
@@ -65,27 +65,26 @@ class ClassActivationDisplay(Display):
         8, https://arxiv.org/abs/2009.06432
     """
 
-    def __init__(
-        self,
-        images: Any,
-        maps: Any,
-        probs: Any,
-        *,
-        classes: Any = None,
-        boxes: Any = None,
-        labels: Any = None,
-        class_names: Sequence[str] | None = None,
-        name: str | None = None,
-    ):
-        self.images = [as_picture("images", image) for image in images]
-        self.maps, self.probs = to_numpy(maps), to_numpy(probs)
-        if classes is None:
-            classes = self.probs.argmax(axis=-1)
-        self.classes = to_numpy(classes)
-        self.boxes = None if boxes is None else to_numpy(boxes, "float64")
-        self.labels = None if labels is None else to_numpy(labels)
-        self.class_names = class_names
-        self.name = name
+    images: Any
+    maps: Any
+    probs: Any
+    _: dataclasses.KW_ONLY
+    classes: Any = None
+    boxes: Any = None
+    labels: Any = None
+    class_names: Sequence[str] | None = None
+    name: str | None = None
+
+    def __post_init__(self):
+        self.images = [as_picture("images", image) for image in self.images]
+        self.maps, self.probs = to_numpy(self.maps), to_numpy(self.probs)
+        if self.classes is None:
+            self.classes = self.probs.argmax(axis=-1)
+        self.classes = to_numpy(self.classes)
+        if self.boxes is not None:
+            self.boxes = to_numpy(self.boxes, "float64")
+        if self.labels is not None:
+            self.labels = to_numpy(self.labels)
         self._check()
         # The most probable first; of equal ones the first, as predicted.
         order = np.argsort(-self.probs, axis=-1, kind="stable")
@@ -105,11 +104,8 @@ class ClassActivationDisplay(Display):
         class_names: Sequence[str] | None = None,
         *,
         classes: Any = None,
-        layer: str | keras.layers.Layer | None = None,
-        method: str = "grad_cam",
-        from_logits: bool | None = None,
-        batch_size: int = 32,
         name: str | None = None,
+        **options: Any,
     ) -> "ClassActivationDisplay":
         """From a few images that a model classifies.
 
@@ -119,28 +115,17 @@ class ClassActivationDisplay(Display):
             boxes: As in the class.
             labels: As in the class.
             class_names: As in the class.
-            classes: Class id of the maps, or ids `(n,)`; None for the
-                predicted ones.
-            layer: As in `class_activation_maps`.
-            method: As in `class_activation_maps`.
-            from_logits: As in `class_activation_maps`.
-            batch_size: As in `class_activation_maps`.
-            name: Name of the model, for the title.
+            classes: As in the class, or one id for all images.
+            name: As in the class.
+            **options: `layer`, `method`, `from_logits` and `batch_size` of
+                `class_activation_maps`.
         """
-        seen = class_activations(
-            model,
-            images,
-            classes=classes,
-            layer=layer,
-            method=method,
-            from_logits=from_logits,
-            batch_size=batch_size,
-        )
+        found = class_activations(model, images, classes=classes, **options)
         return cls(
-            seen.images,
-            seen.maps,
-            to_numpy(ops.softmax(ops.convert_to_tensor(seen.logits))),
-            classes=seen.classes,
+            found.images,
+            found.maps,
+            to_numpy(ops.softmax(ops.convert_to_tensor(found.logits))),
+            classes=found.classes,
             boxes=boxes,
             labels=labels,
             class_names=class_names,
@@ -158,82 +143,68 @@ class ClassActivationDisplay(Display):
         return str(k if self.class_names is None else self.class_names[k])
 
     def _check(self) -> None:
-        count, shapes = len(self.images), {x.shape[:2] for x in self.images}
-        if {self.maps.shape[1:]} != shapes or len(self.maps) != count:
-            raise value_error(
-                "`maps` must be one map for each image, of its height and "
-                "width",
-                **{"maps.shape": self.maps.shape, "images": count},
-            )
-        num_classes = self.probs.shape[-1] if self.probs.ndim == 2 else None
-        for name, value, shape in (
+        count, num_classes = len(self.images), self.probs.shape[-1]
+        sizes = {image.shape[:2] for image in self.images}
+        names, boxes = self.class_names, np.shape(self.boxes)[1:2]
+        for name, value, *shapes in (
+            ("maps", self.maps, *((count, *size) for size in sizes)),
             ("probs", self.probs, (count, num_classes)),
             ("classes", self.classes, (count,)),
             ("labels", self.labels, (count,)),
-            ("boxes", self.boxes, (count, *np.shape(self.boxes)[1:2], 4)),
+            ("boxes", self.boxes, (count, *boxes, 4)),
+            ("class_names", names, (num_classes,)),
         ):
-            if value is not None and value.shape != shape:
-                meaning = _SHAPES.get(name, "(n,)")
+            if value is not None and [np.shape(value)] != shapes:
                 raise value_error(
-                    f"`{name}` must have shape {meaning} for n images",
-                    **{f"{name}.shape": value.shape, "images": count},
+                    f"`{name}` must have shape "
+                    + " and ".join(map(str, shapes))
+                    + ", as the images or classes do",
+                    **{f"{name}.shape": np.shape(value)},
                 )
-        check_ids(self.classes, num_classes, "classes")
-        if self.labels is not None:
-            check_ids(self.labels, num_classes, "labels")
-        if self.class_names is not None and (
-            len(self.class_names) != num_classes
-        ):
-            raise value_error(
-                "`class_names` must be one name for each class",
-                class_names=len(self.class_names),
-                num_classes=num_classes,
-            )
+        for name in ("classes", "labels"):
+            if getattr(self, name) is not None:
+                check_ids(getattr(self, name), num_classes, name)
 
     def _axes(self, figure: Any) -> list:
-        grid = figure.subplots(2, len(self.images), squeeze=False)
-        return [ax for column in grid.T for ax in column]
+        return [*figure.subplots(2, len(self.images), squeeze=False).T.flat]
 
     def _draw(self, *axes: Any) -> None:
         for i, image in enumerate(self.images):
             above, below = axes[2 * i : 2 * i + 2]
-            show(above, image, cmap="gray", vmin=0.0, vmax=1.0)
+            show(above, image)
             title = "image"
             if self.labels is not None:
                 title = self._class(int(self.labels[i]))
             # Of the same height over every image.
             name = self.name if i == 0 else ""
             above.set_title(titled(name if self.name else None, plain(title)))
-            self._overlay(below, i)
+            # Without its colours, which those of the map would mix with.
+            grey = image if image.ndim == 2 else image @ (0.299, 0.587, 0.114)
+            show(below, grey)
+            show(below, self.maps[i], "inferno", alpha=0.6)
             of = self._class(int(self.classes[i]))
             below.set_title(f"map of {plain(of)}", fontsize="small")
             for ax in (above, below):
                 self._draw_boxes(ax, i)
             self._write_classes(below, i)
 
-    def _overlay(self, ax: Any, i: int) -> None:
-        image = self.images[i]
-        # Without its colours, which those of the map would mix with.
-        grey = image if image.ndim == 2 else image @ (0.299, 0.587, 0.114)
-        show(ax, grey, cmap="gray", vmin=0.0, vmax=1.0)
-        show(ax, self.maps[i], cmap="inferno", vmin=0.0, vmax=1.0, alpha=0.6)
-
     def _draw_boxes(self, ax: Any, i: int) -> None:
-        from matplotlib.patches import Rectangle
-
         if self.boxes is None:
             return
+        rectangle = matplotlib_module("patches").Rectangle
         height, width = self.maps.shape[1:]
-        for ymin, xmin, ymax, xmax in np.clip(self.boxes[i], 0.0, 1.0):
-            if ymax <= ymin or xmax <= xmin:
+        scale = (height, width, height, width)
+        for box in np.clip(self.boxes[i], 0.0, 1.0) * scale:
+            (top, left), (bottom, right) = box[:2] - 0.5, box[2:] - 0.5
+            if bottom <= top or right <= left:
                 continue
             # Dashes of white and black show on any image.
             for color, style in (("black", "-"), ("white", "--")):
                 ax.add_patch(
-                    Rectangle(
-                        (xmin * width - 0.5, ymin * height - 0.5),
-                        (xmax - xmin) * width,
-                        (ymax - ymin) * height,
+                    rectangle(
+                        (left, top),
+                        right - left,
+                        bottom - top,
                         fill=False,
                         edgecolor=color,
                         linestyle=style,

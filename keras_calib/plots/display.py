@@ -1,28 +1,36 @@
-"""What every display shares: its figure, and files of it."""
+"""What every display shares: its figure, files of it, styles and texts."""
 
 import copy
+import importlib
 import io
+import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_integer
-from keras_calib.plots.texts import plain
+from keras_calib.numerics.arrays import to_numpy
 
 __all__ = [
     "BLUE",
     "COLORS",
     "Display",
-    "GREEN",
     "GREY",
-    "LIGHT_BLUE",
+    "ModelDisplay",
     "ORANGE",
-    "figure_and_canvas",
+    "as_picture",
+    "draw_band",
+    "legend",
     "line_style",
+    "matplotlib_module",
+    "plain",
+    "printable",
+    "show",
     "titled",
 ]
 
-_ABSENT = "Plots need matplotlib: pip install 'keras-calib[plots]'"
 # Okabe and Ito's palette: told apart by colour-blind readers.
 COLORS = (
     "#0072B2",
@@ -33,18 +41,20 @@ COLORS = (
     "#56B4E9",
     "#000000",
 )
-BLUE, ORANGE, GREEN, LIGHT_BLUE = COLORS[0], COLORS[1], COLORS[2], COLORS[5]
-GREY = "#999999"
+BLUE, ORANGE, GREY = COLORS[0], COLORS[1], "#999999"
 # One fewer than the colours: 42 curves before a pair comes again.
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
+# Neither of XML 1.0 nor to be seen; line ends and tabs are kept.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufdd0-\ufdef"
+    "\ufffe\uffff]"
+)
+# Letters of a name in a picture, at most.
+_LONGEST = 80
 
 
 class Display:
-    """A picture of arrays that are kept; its base class draws it.
-
-    A subclass has `_draw(*axes)`, and `_axes(figure)` if it has more than one
-    panel.
-    """
+    """A picture of arrays that are kept; a subclass has `_draw(*axes)`."""
 
     # Inches of a figure of its own, and how many panels it may have.
     _size: tuple[float, float] = (5.6, 4.2)
@@ -65,8 +75,8 @@ class Display:
             ValueError: If there are fewer or more axes than panels.
         """
         if ax is None:
-            figure = _pyplot().figure(figsize=self._size, layout="constrained")
-            return self._on(self._axes(figure))
+            make = matplotlib_module("pyplot").figure
+            return self._on(self._axes(self._figure(make)))
         axes = [ax] if hasattr(ax, "figure") else list(ax)
         if len(axes) not in self._panels:
             panels = " or ".join(map(str, self._panels))
@@ -76,8 +86,7 @@ class Display:
     def to_png(self, dpi: int = 100) -> bytes:
         """The picture as a PNG file, in bytes.
 
-        Drawn on a figure of its own: the figures and the backend of pyplot
-        are left as they are, so that this may run beside other drawing.
+        Leaves the figures and the backend of pyplot as they are.
 
         Args:
             dpi: Dots per inch.
@@ -90,21 +99,20 @@ class Display:
 
         Equal displays give equal files.
         """
-        figure_and_canvas()
-        import matplotlib as mpl
-
-        with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "calib"}):
+        style = {"svg.fonttype": "none", "svg.hashsalt": "calib"}
+        with matplotlib_module().rc_context(style):
             file = self._file("svg", metadata={"Date": None, "Creator": None})
         return file.decode("utf-8")
 
     def _file(self, kind: str, **options: Any) -> bytes:
-        figure_class, canvas_class = figure_and_canvas()
-        figure = figure_class(figsize=self._size, layout="constrained")
-        canvas = canvas_class(figure)
+        figure = self._figure(matplotlib_module("figure").Figure)
         copy.copy(self)._on(self._axes(figure))
         file = io.BytesIO()
-        canvas.print_figure(file, format=kind, **options)
+        figure.savefig(file, format=kind, **options)
         return file.getvalue()
+
+    def _figure(self, make: Any) -> Any:
+        return make(figsize=self._size, layout="constrained")
 
     def _on(self, axes: Sequence) -> "Display":
         self.axes_ = list(axes)
@@ -113,10 +121,60 @@ class Display:
         return self
 
     def _axes(self, figure: Any) -> list:
-        return [figure.add_subplot()]
+        """Panels in a row."""
+        return [*figure.subplots(1, self._panels[-1], squeeze=False).flat]
 
     def _draw(self, *axes: Any) -> None:
         raise NotImplementedError
+
+
+class ModelDisplay(Display):
+    """A display that a model and a data set make."""
+
+    @classmethod
+    def from_model(
+        cls,
+        model: Any,
+        data: Any,
+        *,
+        from_logits: bool | None = None,
+        ignore_class: int | None = None,
+        output: str | int | None = None,
+        batch_size: int = 32,
+        steps: int | None = None,
+        **options: Any,
+    ) -> "ModelDisplay":
+        """From what a model predicts on a data set.
+
+        Displays of classes and of logits keep all predictions in memory; the
+        others stream them.
+
+        Args:
+            model: A Keras model.
+            data: As in `Calibrator.fit_on`.
+            from_logits: Whether the model returns logits; None takes it from
+                the loss that the model was compiled with.
+            ignore_class: Class id that does not count; None takes it from
+                that loss.
+            output: Name or position of the output, for a model that has
+                several.
+            batch_size: Size of the batches of arrays.
+            steps: How many batches, at most; None for all.
+            **options: Others of `from_predictions` or `from_metric`.
+        """
+        reading = from_logits, ignore_class, output
+        source = data, batch_size, steps
+        return cls._of_model(model, source, reading, **options)
+
+
+def matplotlib_module(name: str = "") -> Any:
+    """matplotlib or a module of it; ImportError says what to install."""
+    try:
+        return importlib.import_module(f"matplotlib.{name}".rstrip("."))
+    except ImportError as error:
+        raise ImportError(
+            "Plots need matplotlib: pip install 'keras-calib[plots]'"
+        ) from error
 
 
 def line_style(i: int) -> dict[str, Any]:
@@ -128,24 +186,69 @@ def line_style(i: int) -> dict[str, Any]:
     }
 
 
+def legend(ax: Any, **options: Any) -> None:
+    """A small legend through which curves can be seen."""
+    ax.legend(framealpha=0.9, fontsize="small", **options)
+
+
+def draw_band(
+    ax: Any, x: Any, low: Any, high: Any, color: str, label: str | None = None
+) -> None:
+    """A pale area between two curves."""
+    style = {"color": color, "alpha": 0.2, "linewidth": 0}
+    ax.fill_between(x, low, high, label=label, **style)
+
+
 def titled(name: str | None, text: str) -> str:
     """A title below the name of a model, if it has one."""
     return text if name is None else f"{plain(name)}\n{text}"
 
 
-def figure_and_canvas() -> tuple[type, type]:
-    """matplotlib's classes to draw with into a file, without pyplot."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(_ABSENT) from error
-    return Figure, FigureCanvasAgg
+def printable(text: str) -> str:
+    """A text with escapes for what XML and HTML in UTF-8 cannot hold."""
+    return _UNPRINTABLE.sub(lambda x: ascii(x[0])[1:-1], text)
 
 
-def _pyplot() -> Any:
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise ImportError(_ABSENT) from error
-    return plt
+def plain(text: str) -> str:
+    """A text that matplotlib draws letter by letter, on one line."""
+    text = printable(str(text)).replace("\t", " ").replace("\n", " ")
+    if len(text) > _LONGEST:
+        text = text[: _LONGEST - 1] + "…"
+    # matplotlib leaves names out of a legend that begin so.
+    text = f" {text}" if text.startswith("_") else text
+    # And reads what is between two dollar signs as a formula.
+    return text.replace("$", r"\$")
+
+
+def as_picture(name: str, image: Any) -> np.ndarray:
+    """An image in [0, 1], `(h, w)` or `(h, w, 3)`.
+
+    Values from 0 to 1 are kept, values from 0 to 255 divided by 255, and
+    others, such as standardized ones, stretched to their range. Raises
+    ValueError if it is no image, or not finite.
+    """
+    image = to_numpy(image)
+    shape, counts = image.shape, image.dtype.kind in "iu"
+    image = image.astype("float64")
+    if len(shape) == 3 and shape[-1] == 1:
+        image = image[..., 0]
+    if image.ndim not in (2, 3) or shape[2:] not in ((), (1,), (3,)):
+        raise value_error(
+            f"`{name}` must have shape (height, width), or (height, "
+            "width, channels) with 1 or 3 channels",
+            **{f"{name}.shape": shape},
+        )
+    low, high = image.min(), image.max()
+    if not np.isfinite([low, high]).all():
+        raise value_error(f"`{name}` must be finite", minimum=low, maximum=high)
+    if low >= 0.0 and high <= 255.0:
+        return image / 255.0 if counts or high > 1.0 else image
+    return (image - low) / max(high - low, 1e-9)
+
+
+def show(ax: Any, values: np.ndarray, cmap: Any = "gray", **options: Any):
+    """Draws pixels in [0, 1] as they are, without ticks; returns the image."""
+    options = {"vmin": 0.0, "vmax": 1.0, **options}
+    drawn = ax.imshow(values, interpolation="nearest", cmap=cmap, **options)
+    ax.set(xticks=[], yticks=[])
+    return drawn

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
-import keras
 import numpy as np
 
 from keras_calib.backend.errors import value_error
@@ -13,29 +12,28 @@ from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.top_label import hard_labels
+from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.softmax import is_wrong
 from keras_calib.numerics.softmax import top1
 from keras_calib.plots.display import BLUE
 from keras_calib.plots.display import ORANGE
-from keras_calib.plots.display import Display
+from keras_calib.plots.display import ModelDisplay
+from keras_calib.plots.display import draw_band
+from keras_calib.plots.display import legend
 from keras_calib.plots.display import line_style
 from keras_calib.plots.display import titled
-from keras_calib.plots.windows import draw_windows
-from keras_calib.plots.windows import slide
 from keras_calib.predictions.collect import predicted
 
-__all__ = ["MaxLogitDisplay", "NormalizedLogitDisplay", "SortedLogitsDisplay"]
+__all__ = [
+    "MaxLogitDisplay",
+    "NormalizedLogitDisplay",
+    "SortedLogitsDisplay",
+    "Windows",
+    "slide",
+]
 
 
-class _Outcomes(NamedTuple):
-    """Logits `(n, num_classes)`, confidence `(n,)`, and where it is wrong."""
-
-    logits: np.ndarray
-    confidence: np.ndarray
-    wrong: np.ndarray
-
-
-class _LogitDisplay(Display):
+class _LogitDisplay(ModelDisplay):
     """Keeps what was read of logits."""
 
     def __init__(
@@ -54,66 +52,40 @@ class _LogitDisplay(Display):
             name="logits",
             refuse_probabilities=True,
         )
-        outputs = read.outputs.astype("float64")
-        self.outcomes = _Outcomes(
-            outputs,
-            top1(outputs, from_logits=True).confidence,
-            np.asarray(is_wrong(outputs, hard_labels(read.labels)), bool),
-        )
+        self.logits = read.outputs.astype("float64")
+        self.max_logit = self.logits.max(-1)
+        self.confidence = top1(self.logits, from_logits=True).confidence
+        wrong = is_wrong(self.logits, hard_labels(read.labels))
+        self.is_wrong = np.asarray(wrong, bool)
         self.name = name
 
     @classmethod
     def from_predictions(
         cls, labels: Any, logits: Any, **options: Any
     ) -> "_LogitDisplay":
-        """From a whole data set.
-
-        Args:
-            labels: Class ids `(n, ...)` or one-hot or soft labels.
-            logits: Logits `(n, ..., num_classes)`.
-            **options: Of the class, such as `name`.
-        """
+        """From a whole data set; arguments as in the class."""
         return cls(labels, logits, **options)
 
     @classmethod
-    def from_model(
-        cls,
-        model: keras.Model,
-        data: Any,
-        *,
-        output: str | int | None = None,
-        batch_size: int = 32,
-        steps: int | None = None,
-        **options: Any,
-    ) -> "_LogitDisplay":
-        """From the logits of a model, which must fit in memory.
-
-        Args:
-            model: A Keras model that returns logits.
-            data: As in `Calibrator.fit_on`. Weights do not count.
-            output: Name or position of the output, for a model that has
-                several.
-            batch_size: Size of the batches of arrays.
-            steps: How many batches, at most; None for all.
-            **options: Of the class, such as `name`.
-        """
-        found = predicted(model, data, batch_size, steps, output)
+    def _of_model(cls, model, source, reading, **options):
+        _, ignore_class, output = reading
+        found = predicted(model, *source, output)
+        options["ignore_class"] = ignore_class
         return cls(found.labels, found.outputs, **options)
 
 
 class MaxLogitDisplay(_LogitDisplay):
     """Largest logit against confidence, of correct and wrong predictions.
 
-    Means and standard deviations in a sliding window. Where the lines are
-    apart, the largest logit says more than the confidence does: with label
-    smoothing that of wrong predictions is larger at equal confidence.
+    Lines are means and bands standard deviations in a sliding window. Lines
+    that are apart show that the largest logit says more than the confidence:
+    label smoothing makes that of wrong predictions larger.
 
     Args:
         labels: Class ids `(n, ...)` or one-hot or soft labels.
         logits: Logits `(n, ..., num_classes)`, at least two classes.
-        width: Width of the window, in (0, 1]. Defaults to `0.05`.
-        ignore_class: Class id that does not count.
-        name: Name of the model, for the title.
+        width: Width of the window, in (0, 1].
+        **kwargs: `ignore_class` and `name`, as in `SortedLogitsDisplay`.
 
     Raises:
         ValueError: If shapes do not fit or `width` is out of range.
@@ -131,59 +103,44 @@ class MaxLogitDisplay(_LogitDisplay):
     """
 
     def __init__(
-        self,
-        labels: Any,
-        logits: Any,
-        *,
-        width: float = 0.05,
-        ignore_class: int | None = None,
-        name: str | None = None,
+        self, labels: Any, logits: Any, *, width: float = 0.05, **kwargs: Any
     ):
         if not 0.0 < width <= 1.0:
             raise value_error("`width` must be in (0, 1]", width=width)
-        super().__init__(labels, logits, ignore_class=ignore_class, name=name)
+        super().__init__(labels, logits, **kwargs)
         self.width = width
-        self.max_logit = self.outcomes.logits.max(-1)
         centers = np.linspace(0.0, 1.0, 201)
-        wrong = self.outcomes.wrong
         self.correct, self.wrong = (
-            slide(
-                self.outcomes.confidence[rows],
-                self.max_logit[rows],
-                centers,
-                width,
-            )
-            for rows in (~wrong, wrong)
+            slide(self.confidence[rows], self.max_logit[rows], centers, width)
+            for rows in (~self.is_wrong, self.is_wrong)
         )
 
     def _draw(self, ax: Any) -> None:
-        draw_windows(ax, self.correct, "correct", **line_style(0))
-        draw_windows(ax, self.wrong, "wrong", **line_style(1))
+        self.correct.draw(ax, "correct", 0)
+        self.wrong.draw(ax, "wrong", 1)
         ax.set(
             xlim=(0, 1),
             xlabel="confidence (probability of the predicted class)",
             ylabel="largest logit",
             title=titled(self.name, "Largest logit, mean ± deviation"),
         )
-        ax.legend(loc="upper left", framealpha=0.9, fontsize="small")
+        legend(ax, loc="upper left")
 
 
 class NormalizedLogitDisplay(_LogitDisplay):
     """Normalised against plain largest logit, at equal confidence.
 
-    A line for each range of the confidence, with standard deviations. A line
-    that falls takes from those whose logit is large for their confidence:
-    this repairs the ranking of networks trained with label smoothing.
+    Each range of the confidence has a line, with standard deviations. A line
+    that falls lowers samples whose logit is large for their confidence. This
+    repairs the ranking of networks trained with label smoothing.
 
     Args:
         labels: Class ids `(n, ...)` or one-hot or soft labels.
         logits: Logits `(n, ..., num_classes)`, at least two classes.
-        p: Order of the norm, >= 0, as in `p_norm`. Defaults to `4`.
-        center: Whether the mean of the logits is taken off first, as in
-            `p_norm`.
+        p: Order of the norm, >= 0, as in `p_norm`.
+        center: Whether to subtract the mean of the logits first.
         edges: Ends of the ranges of the confidence, ascending in [0, 1].
-        ignore_class: Class id that does not count.
-        name: Name of the model, for the title.
+        **kwargs: `ignore_class` and `name`, as in `SortedLogitsDisplay`.
 
     Raises:
         ValueError: If shapes do not fit, or `edges` do not ascend.
@@ -208,23 +165,19 @@ class NormalizedLogitDisplay(_LogitDisplay):
         p: float = 4.0,
         center: bool = True,
         edges: Sequence[float] = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
-        ignore_class: int | None = None,
-        name: str | None = None,
+        **kwargs: Any,
     ):
-        ends = np.asarray(edges, "float64")
-        inside = ends.ndim == 1 and len(ends) > 1
-        inside = inside and ends[0] >= 0.0 and ends[-1] <= 1.0
-        if not inside or not (np.diff(ends) > 0).all():
+        ends = np.ravel(edges).astype("float64")
+        ascending = len(ends) > 1 and (np.diff(ends) > 0).all()
+        if not ascending or ends[0] < 0.0 or ends[-1] > 1.0:
             raise value_error("`edges` must ascend in [0, 1]", edges=edges)
-        super().__init__(labels, logits, ignore_class=ignore_class, name=name)
+        super().__init__(labels, logits, **kwargs)
         self.p = p
         self.edges = ends
-        self.max_logit = self.outcomes.logits.max(-1)
-        self.normalized = p_norm(self.outcomes.logits, p=p, center=center)
+        self.normalized = p_norm(self.logits, p=p, center=center)
         self.lines = {}
         for low, high in zip(ends, ends[1:], strict=False):
-            rows = self.outcomes.confidence > low
-            rows &= self.outcomes.confidence <= high
+            rows = (self.confidence > low) & (self.confidence <= high)
             x = self.max_logit[rows]
             # Nine in ten: the others are too thin for a mean.
             first, last = np.quantile(x, (0.05, 0.95)) if x.size else (0, 0)
@@ -237,27 +190,27 @@ class NormalizedLogitDisplay(_LogitDisplay):
 
     def _draw(self, ax: Any) -> None:
         for i, ((low, high), line) in enumerate(self.lines.items()):
-            draw_windows(ax, line, f"{low:g} to {high:g}", **line_style(i))
+            line.draw(ax, f"{low:g} to {high:g}", i)
         ax.set(
             xlabel="largest logit",
             ylabel=f"largest logit over the {self.p:g}-norm",
             title=titled(self.name, "Normalised logit, mean ± deviation"),
         )
-        ax.legend(title="confidence", framealpha=0.9, fontsize="small")
+        legend(ax, title="confidence")
 
 
 class SortedLogitsDisplay(_LogitDisplay):
     """Logits in order, plain, to a power and as exponentials.
 
-    Means and standard deviations of the k-th largest logit, of correct and
-    wrong predictions. Powers and exponentials tell how many logits a norm
-    and the softmax look at.
+    Shows mean and standard deviation of the k-th largest logit, of correct
+    and of wrong predictions. Powers and exponentials tell how many logits a
+    norm and the softmax depend on.
 
     Args:
         labels: Class ids `(n, ...)` or one-hot or soft labels.
         logits: Logits `(n, ..., num_classes)`, at least two classes.
-        p: Power, >= 0. Defaults to `5`.
-        top: How many of the largest are drawn, at most. Defaults to `20`.
+        p: Power, >= 0.
+        top: How many of the largest logits are drawn, at most.
         ignore_class: Class id that does not count.
         name: Name of the model, for the title.
 
@@ -293,7 +246,7 @@ class SortedLogitsDisplay(_LogitDisplay):
         check_integer("top", top, 1)
         super().__init__(labels, logits, ignore_class=ignore_class, name=name)
         self.p = p
-        self.sorted = -np.sort(-self.outcomes.logits, axis=-1)[:, :top]
+        self.sorted = -np.sort(-self.logits, axis=-1)[:, :top]
 
     def values(self) -> dict[str, np.ndarray]:
         """Sorted logits, their powers and exponentials, `(n, top)`."""
@@ -304,22 +257,18 @@ class SortedLogitsDisplay(_LogitDisplay):
             "exponential of the logit": np.exp(self.sorted),
         }
 
-    def _axes(self, figure: Any) -> list:
-        return list(figure.subplots(1, 3))
-
     def _draw(self, *axes: Any) -> None:
-        values = self.values()
         places = np.arange(1, self.sorted.shape[-1] + 1)
-        wrong = self.outcomes.wrong
-        for ax, (what, array) in zip(axes, values.items(), strict=True):
-            for rows, color, marker, label in (
-                (~wrong, BLUE, "o", "correct"),
-                (wrong, ORANGE, "s", "wrong"),
-            ):
+        kinds = {
+            "correct": (~self.is_wrong, -0.15, BLUE, "o"),
+            "wrong": (self.is_wrong, 0.15, ORANGE, "s"),
+        }
+        for ax, (what, array) in zip(axes, self.values().items(), strict=True):
+            for label, (rows, shift, color, marker) in kinds.items():
                 if not rows.any():
                     continue
                 ax.errorbar(
-                    places + (0.15 if label == "wrong" else -0.15),
+                    places + shift,
                     array[rows].mean(0),
                     yerr=array[rows].std(0),
                     color=color,
@@ -330,8 +279,54 @@ class SortedLogitsDisplay(_LogitDisplay):
                     label=label,
                 )
             ax.set(xlabel="rank of the logit", ylabel=what)
-            if what.startswith("exponential"):
-                ax.set_yscale("log", nonpositive="clip")
             ax.xaxis.get_major_locator().set_params(integer=True)
+        axes[2].set_yscale("log", nonpositive="clip")
         axes[1].set_title(titled(self.name, "Sorted logits, mean ± deviation"))
-        axes[0].legend(framealpha=0.9, fontsize="small")
+        legend(axes[0])
+
+
+class Windows(NamedTuple):
+    """What lies in each window, arrays `(num_windows,)`."""
+
+    center: np.ndarray
+    mean: np.ndarray
+    deviation: np.ndarray
+    count: np.ndarray
+
+    def draw(self, ax: Any, label: str, i: int) -> None:
+        """The i-th line of means, in a band of deviations."""
+        style = line_style(i)
+        ends = self.mean - self.deviation, self.mean + self.deviation
+        draw_band(ax, self.center, *ends, style["color"])
+        ax.plot(self.center, self.mean, label=label, **style)
+
+
+def slide(
+    places: np.ndarray,
+    values: np.ndarray,
+    centers: np.ndarray,
+    width: float,
+    at_least: int = 5,
+) -> Windows:
+    """Mean and deviation of the values whose places are in each window.
+
+    Both ends are inside. With fewer than `at_least` values they are NaN.
+    """
+    order = np.argsort(places, kind="stable")
+    places, values = places[order], values[order].astype("float64")
+    middle = values.mean() if len(values) else 0.0
+    # Of small numbers, so that differences of sums keep their digits.
+    values = values - middle
+    first = np.searchsorted(places, centers - width / 2, side="left")
+    last = np.searchsorted(places, centers + width / 2, side="right")
+    count = last - first
+
+    def means(x: np.ndarray) -> np.ndarray:
+        total = np.concatenate([[0.0], np.cumsum(x)])
+        return safe_divide(total[last] - total[first], count.astype("float64"))
+
+    mean = means(values)
+    deviation = np.sqrt(np.maximum(means(values**2) - mean**2, 0.0))
+    few = count < at_least
+    mean = np.where(few, np.nan, mean + middle)
+    return Windows(centers, mean, np.where(few, np.nan, deviation), count)

@@ -1,35 +1,41 @@
-"""Losses and their regularisers, drawn."""
+"""Losses, their regularisers, and what they do to labels, drawn."""
 
+import dataclasses
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from keras_calib.analysis.regularizers import RegularizerHistogram
+from keras_calib.analysis.regularizers import effective_labels
 from keras_calib.analysis.regularizers import per_sample_losses
 from keras_calib.analysis.regularizers import regularizer_histogram
+from keras_calib.backend.errors import value_error
+from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_loss
 from keras_calib.losses import BatchCoupledLoss
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.plots.display import COLORS
+from keras_calib.plots.display import GREY
 from keras_calib.plots.display import Display
+from keras_calib.plots.display import legend
 from keras_calib.plots.display import line_style
-from keras_calib.plots.texts import plain
+from keras_calib.plots.display import plain
 
 __all__ = [
+    "EffectiveLabelsDisplay",
     "LossCurveDisplay",
-    "NUM_POINTS",
     "RegularizerDisplay",
-    "draw_curves",
-    "named_losses",
-    "read_each",
+    "SmoothingProfileDisplay",
 ]
 
-# Points of a curve.
-NUM_POINTS = 241
+_NUM_POINTS = 241
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class LossCurveDisplay(Display):
     """Losses against the probability of the label.
 
@@ -52,46 +58,31 @@ class LossCurveDisplay(Display):
         AAAI 2021, figure 2, https://doi.org/10.1609/aaai.v35i10.17041
     """
 
-    def __init__(self, probability: np.ndarray, losses: dict[str, np.ndarray]):
-        self.probability = probability
-        self.losses = losses
+    probability: np.ndarray
+    losses: dict[str, np.ndarray]
 
     @classmethod
     def from_losses(
         cls, losses: Any, *, num_classes: int = 2
     ) -> "LossCurveDisplay":
-        """Of losses alone.
+        """From losses alone.
 
         Args:
             losses: A loss, as in `per_sample_losses`, or a dict of them by
-                name. One that looks at the whole batch is read for each
-                prediction alone.
+                name. A loss of the whole batch gets one prediction at a time.
             num_classes: Number of classes, at least 2.
         """
         check_integer("num_classes", num_classes, 2)
-        p = np.linspace(0.002, 0.998, NUM_POINTS)
+        p = np.linspace(0.002, 0.998, _NUM_POINTS)
         others = np.log((1.0 - p) / (num_classes - 1))
         logits = np.repeat(others[:, None], num_classes, axis=1)
         logits[:, 0] = np.log(p)
-        logits = logits.astype("float32")
-        values = {
-            name: read_each(
-                loss,
-                lambda labels, rows, loss=loss: to_numpy(
-                    per_sample_losses(loss, labels, rows)
-                ),
-                logits,
-            )
-            for name, loss in named_losses(losses).items()
-        }
-        return cls(p, values)
+        return cls(p, _of_each(per_sample_losses, losses, logits))
 
     def _draw(self, ax: Any) -> None:
-        draw_curves(ax, self.probability, self.losses)
+        _draw_curves(ax, self.probability, self.losses)
         # A logarithm's end would leave the rest flat.
-        highest = max(
-            float(np.quantile(values, 0.97)) for values in self.losses.values()
-        )
+        highest = max(float(np.quantile(v, 0.97)) for v in self.losses.values())
         lowest = min(0.0, *(float(v.min()) for v in self.losses.values()))
         ax.set(
             xlim=(0, 1),
@@ -100,9 +91,10 @@ class LossCurveDisplay(Display):
             ylabel="loss (nats)",
             title="Losses of one prediction",
         )
-        ax.legend(framealpha=0.9, fontsize="small")
+        legend(ax)
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class RegularizerDisplay(Display):
     """Distribution of what losses add to cross entropy.
 
@@ -124,8 +116,7 @@ class RegularizerDisplay(Display):
         https://arxiv.org/abs/2308.11911
     """
 
-    def __init__(self, histograms: dict[str, RegularizerHistogram]):
-        self.histograms = histograms
+    histograms: dict[str, RegularizerHistogram]
 
     @classmethod
     def from_predictions(
@@ -137,21 +128,12 @@ class RegularizerDisplay(Display):
         num_bins: int = 50,
         limits: tuple[float, float] = (0.0, 0.1),
     ) -> "RegularizerDisplay":
-        """From a whole data set; arguments as in `regularizer_histogram`.
-
-        Args:
-            losses: A loss, or a dict of them by name.
-            labels: As in `regularizer_histogram`.
-            logits: As in `regularizer_histogram`.
-            num_bins: As in `regularizer_histogram`.
-            limits: As in `regularizer_histogram`.
-        """
+        """From a whole data set; arguments as in `regularizer_histogram`."""
+        options = {"num_bins": num_bins, "limits": limits}
         return cls(
             {
-                name: regularizer_histogram(
-                    loss, labels, logits, num_bins=num_bins, limits=limits
-                )
-                for name, loss in named_losses(losses).items()
+                name: regularizer_histogram(loss, labels, logits, **options)
+                for name, loss in _by_name(losses).items()
             }
         )
 
@@ -171,31 +153,216 @@ class RegularizerDisplay(Display):
             ylabel="share of samples",
             title="What losses add to cross entropy",
         )
-        ax.legend(framealpha=0.9, fontsize="small")
+        legend(ax)
 
 
-def named_losses(losses: Any) -> dict[str, Any]:
+@dataclasses.dataclass(eq=False, repr=False)
+class EffectiveLabelsDisplay(Display):
+    """Bars of prediction, label and effective labels of losses.
+
+    Args:
+        probs: The prediction, `(num_classes,)`.
+        label: The label, `(num_classes,)`.
+        effective: Name of each loss to its effective labels
+            `(num_classes,)`, as of `effective_labels`.
+        class_names: Names of the classes, or None for their ids.
+
+    Raises:
+        ValueError: If shapes do not fit.
+
+    Example:
+
+    >>> from keras_calib import LabelSmoothing
+    >>> display = EffectiveLabelsDisplay.from_losses(
+    ...     LabelSmoothing(alpha=0.3, from_logits=True), 0, [2.0, 0.0, 1.0])
+    >>> [round(float(q), 4) for q in display.effective["LabelSmoothing"]]
+    [0.8, 0.1, 0.1]
+
+    Reference:
+        Park et al., ACLS: Adaptive and Conditional Label Smoothing for
+        Network Calibration, ICCV 2023, figure 1,
+        https://arxiv.org/abs/2308.11911
+    """
+
+    probs: Any
+    label: Any
+    effective: dict[str, Any]
+    _: dataclasses.KW_ONLY
+    class_names: Sequence[str] | None = None
+
+    def __post_init__(self):
+        self.probs, self.label = to_numpy(self.probs), to_numpy(self.label)
+        rows = {name: to_numpy(q) for name, q in self.effective.items()}
+        self.effective = rows
+        names = self.class_names
+        self._names = range(len(self.probs)) if names is None else names
+        rows = {"label": self.label, "class_names": self._names, **rows}
+        for what, x in rows.items():
+            if self.probs.ndim != 1 or np.shape(x)[:1] != self.probs.shape:
+                raise value_error(
+                    f"`{what}` and `probs` must have one entry per class",
+                    probs=self.probs.shape,
+                    **{what: np.shape(x)},
+                )
+        self._size = (max(4.0, 0.9 * len(self.probs) + 1.5), 3.6)
+
+    @classmethod
+    def from_losses(
+        cls, losses: Any, label: int, logits: Any, **options: Any
+    ) -> "EffectiveLabelsDisplay":
+        """From one prediction.
+
+        Args:
+            losses: A loss, as in `effective_labels`, or a dict of them by
+                name.
+            label: Class id.
+            logits: Logits `(num_classes,)`.
+            **options: Of the class: `class_names`.
+        """
+        logits = np.asarray(logits, "float32")
+        if logits.ndim != 1:
+            raise value_error(
+                "`logits` must have shape (num_classes,)",
+                **{"logits.shape": logits.shape},
+            )
+        labels, rows = np.array([label], "int32"), logits[None]
+        found = {
+            name: to_numpy(effective_labels(loss, labels, rows).labels)[0]
+            for name, loss in _by_name(losses).items()
+        }
+        probs = keras.ops.softmax(keras.ops.convert_to_tensor(logits))
+        return cls(probs, np.eye(len(logits))[label], found, **options)
+
+    def _draw(self, ax: Any) -> None:
+        series = {"prediction": self.probs, "label": self.label}
+        series |= self.effective
+        width = 0.8 / len(series)
+        places = np.arange(len(self.probs))
+        colors = (GREY, *COLORS)
+        hatches = ("", "", "///", "...", "xxx", "\\\\\\", "+++")
+        for i, (name, values) in enumerate(series.items()):
+            ax.bar(
+                places + (i + 0.5) * width - 0.4,
+                values,
+                width=width,
+                color=colors[i % len(colors)],
+                hatch=hatches[i % len(hatches)],
+                edgecolor="white",
+                linewidth=0,
+                label=plain(name),
+            )
+        ax.axhline(0.0, color="black", linewidth=0.8)
+        ax.set_xticks(places, [plain(name) for name in self._names])
+        ax.set(
+            xlabel="class",
+            ylabel="probability",
+            title="What losses ask for: effective labels",
+        )
+        legend(ax)
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class SmoothingProfileDisplay(Display):
+    """How much losses smooth, against the logit of the right class.
+
+    The other logits are 0. The left panel shows what is taken off the label
+    of the predicted class, the right one what is added to each other class.
+
+    Args:
+        logit: Logits of the right class, `(num_points,)`.
+        predicted: Name of each loss to the smoothing of the predicted class,
+            `(num_points,)`.
+        other: Name of each loss to the mean smoothing of the others.
+
+    Example:
+
+    >>> from keras_calib import LabelSmoothing
+    >>> display = SmoothingProfileDisplay.from_losses(
+    ...     LabelSmoothing(alpha=0.3, from_logits=True), num_classes=3)
+    >>> round(float(display.predicted["LabelSmoothing"][-1]), 4)
+    0.2
+
+    Reference:
+        Park et al., ACLS: Adaptive and Conditional Label Smoothing for
+        Network Calibration, ICCV 2023, section 3 and figure 1,
+        https://arxiv.org/abs/2308.11911
+    """
+
+    _size = (8.4, 3.6)
+    _panels = (2,)
+
+    logit: np.ndarray
+    predicted: dict[str, np.ndarray]
+    other: dict[str, np.ndarray]
+
+    @classmethod
+    def from_losses(
+        cls, losses: Any, *, num_classes: int = 10, highest: float = 15.0
+    ) -> "SmoothingProfileDisplay":
+        """From losses alone.
+
+        Args:
+            losses: As in `LossCurveDisplay.from_losses`.
+            num_classes: Number of classes, at least 2.
+            highest: Largest logit, above 0.
+        """
+        check_integer("num_classes", num_classes, 2)
+        check_above("highest", highest, 0.0)
+        logit = np.linspace(0.0, highest, _NUM_POINTS)
+        logits = np.zeros((_NUM_POINTS, num_classes))
+        logits[:, 0] = logit
+        # 0 itself would be a tie.
+        logits[0, 0] = 1e-3
+        found = _of_each(_smoothing, losses, logits)
+        return cls(
+            logit,
+            {name: both[:, 0] for name, both in found.items()},
+            {name: both[:, 1] for name, both in found.items()},
+        )
+
+    def _draw(self, *axes: Any) -> None:
+        for ax, curves, title in (
+            (axes[0], self.predicted, "taken off the predicted class"),
+            (axes[1], self.other, "added to each other class"),
+        ):
+            _draw_curves(ax, self.logit, curves)
+            ax.set(
+                xlabel="logit of the right class, the others 0",
+                ylabel="smoothing",
+                title=title,
+            )
+        legend(axes[0])
+
+
+def _by_name(losses: Any) -> dict[str, Any]:
     """A dict as it is, a loss under the name of its class."""
     if isinstance(losses, dict):
         return losses
     check_loss(losses)
-    is_loss = isinstance(losses, keras.losses.Loss)
-    name = None if is_loss else getattr(losses, "__name__", None)
-    return {name or type(losses).__name__: losses}
+    return {getattr(losses, "__name__", type(losses).__name__): losses}
 
 
-def read_each(
-    loss: Any, read: Callable[[Any, Any], np.ndarray], logits: np.ndarray
-) -> np.ndarray:
-    """What is read of each row, whose label is 0."""
-    labels = np.zeros(len(logits), "int32")
-    if not isinstance(loss, BatchCoupledLoss):
-        return read(labels, logits)
-    rows = range(len(logits))
-    return np.concatenate([read(labels[:1], logits[i : i + 1]) for i in rows])
+def _smoothing(loss: Any, labels: Any, rows: Any) -> np.ndarray:
+    """Of the predicted class, and the mean of the others, `(n, 2)`."""
+    _, predicted, other = map(to_numpy, effective_labels(loss, labels, rows))
+    return np.stack([predicted, other.sum(-1) / (rows.shape[-1] - 1)], axis=-1)
 
 
-def draw_curves(ax: Any, x: np.ndarray, curves: dict[str, np.ndarray]) -> None:
-    """Lines that differ in colour and dashes."""
+def _of_each(
+    function: Callable, losses: Any, logits: np.ndarray
+) -> dict[str, np.ndarray]:
+    """A function of each loss and each row of logits, whose label is 0."""
+    logits = logits.astype("float32")
+    labels, found = np.zeros(len(logits), "int32"), {}
+    for name, loss in _by_name(losses).items():
+        size = 1 if isinstance(loss, BatchCoupledLoss) else len(logits)
+        parts = [slice(i, i + size) for i in range(0, len(logits), size)]
+        found[name] = np.concatenate(
+            [to_numpy(function(loss, labels[x], logits[x])) for x in parts]
+        )
+    return found
+
+
+def _draw_curves(ax: Any, x: np.ndarray, curves: dict[str, np.ndarray]) -> None:
     for i, (name, values) in enumerate(curves.items()):
         ax.plot(x, values, label=plain(name), **line_style(i))

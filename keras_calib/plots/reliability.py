@@ -1,29 +1,131 @@
-"""Accuracy against confidence."""
+"""Accuracy against confidence, and what else bins of the confidence show."""
 
+import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.intervals import clopper_pearson
+from keras_calib.functional.binned import equal_width_bins
+from keras_calib.metrics.binned import ECE
+from keras_calib.metrics.binned import BinnedMetric
+from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.numerics.arrays import safe_divide
-from keras_calib.plots.binned import BinnedDisplay
 from keras_calib.plots.display import BLUE
 from keras_calib.plots.display import GREY
 from keras_calib.plots.display import ORANGE
+from keras_calib.plots.display import ModelDisplay
+from keras_calib.plots.display import legend
 from keras_calib.plots.display import titled
+from keras_calib.predictions.collect import seen
+from keras_calib.predictions.outputs import read_as
 
-__all__ = ["ReliabilityDisplay"]
+__all__ = [
+    "BinnedDisplay",
+    "BinsDisplay",
+    "ConfidenceDisplay",
+    "ReliabilityDisplay",
+    "streamed",
+]
 
 
+class BinsDisplay(ModelDisplay):
+    """A display of bins of some kind."""
+
+    _bins_of: Callable
+    _num_bins = 15
+
+    @classmethod
+    def from_predictions(
+        cls,
+        labels: Any,
+        probs: Any,
+        *,
+        num_bins: int | None = None,
+        from_logits: bool = False,
+        sample_weight: Any = None,
+        ignore_class: int | None = None,
+        **options: Any,
+    ) -> "BinsDisplay":
+        """From a whole data set.
+
+        Args:
+            labels: Class ids `(n, ...)` or one-hot or soft labels.
+            probs: Probabilities `(n, ..., num_classes)`.
+            num_bins: Number of bins of equal width; None for 15, in
+                `ClasswiseReliabilityDisplay` 10 of each class.
+            from_logits: Whether `probs` are logits.
+            sample_weight: Weights of the shape of the class ids, or `(n,)`.
+            ignore_class: Class id that does not count.
+            **options: Of the class, such as `name`.
+        """
+        bins = cls._bins_of(
+            labels,
+            probs,
+            num_bins=cls._num_bins if num_bins is None else num_bins,
+            from_logits=from_logits,
+            sample_weight=sample_weight,
+            ignore_class=ignore_class,
+        )
+        return cls(bins, **options)
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class BinnedDisplay(BinsDisplay):
+    """Keeps what bins of the confidence hold, as `sums`, and the accuracy."""
+
+    _bins_of = staticmethod(equal_width_bins)
+
+    sums: BinSums
+    _: dataclasses.KW_ONLY
+    name: str | None = None
+
+    @property
+    def accuracy(self) -> float:
+        """Share of correct predictions."""
+        total = self.sums.weight.sum()
+        return float(safe_divide(self.sums.correct.sum(), total))
+
+    @classmethod
+    def from_metric(cls, metric: Any, **options: Any) -> "BinnedDisplay":
+        """From a metric with equal-width bins that has seen data.
+
+        Args:
+            metric: `ECE` or another error over its bins, or
+                `CalibrationMetrics`.
+            **options: Of the class, such as `name`.
+
+        Raises:
+            TypeError: If `metric` is another one.
+        """
+        if not isinstance(metric, BinnedMetric | CalibrationMetrics):
+            raise type_error(
+                "`metric` must be `ECE`, another metric of equal-width "
+                "bins, or `CalibrationMetrics`",
+                metric=type(metric).__name__,
+            )
+        return cls(metric.bins(), **options)
+
+    @classmethod
+    def _of_model(cls, *how, num_bins=None, **options):
+        make = functools.partial(
+            ECE, cls._num_bins if num_bins is None else num_bins
+        )
+        return cls.from_metric(streamed(make, *how), **options)
+
+
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class ReliabilityDisplay(BinnedDisplay):
     """Reliability diagram: accuracy against confidence, with counts.
 
-    Bars reach from the accuracy of a bin to its mean confidence. Each
-    accuracy carries an exact 95 % binomial interval, so that bins without
-    evidence show it.
+    Bars reach from the accuracy of a bin to its mean confidence. The exact
+    95 % binomial interval of each accuracy shows how much evidence it has.
 
     Args:
         sums: What the bins hold, arrays `(num_bins,)`.
@@ -48,18 +150,12 @@ class ReliabilityDisplay(BinnedDisplay):
     _size = (4.8, 5.6)
     _panels = (1, 2)
 
-    def __init__(
-        self,
-        sums: BinSums,
-        *,
-        name: str | None = None,
-        zoom: float | None = None,
-    ):
-        if zoom is not None and not 0.0 < zoom < 1.0:
-            raise value_error("`zoom` must be in (0, 1)", zoom=zoom)
-        super().__init__(sums, name=name)
-        self.zoom = zoom
-        self.ece = float(calibration_error(sums))
+    zoom: float | None = None
+
+    def __post_init__(self):
+        if self.zoom is not None and not 0.0 < self.zoom < 1.0:
+            raise value_error("`zoom` must be in (0, 1)", zoom=self.zoom)
+        self.ece = float(calibration_error(self.sums))
 
     @property
     def _is_overconfident(self) -> bool:
@@ -70,7 +166,7 @@ class ReliabilityDisplay(BinnedDisplay):
 
     def _draw(self, ax: Any, counts_ax: Any = None) -> None:
         self.counts_ax_ = counts_ax
-        self._bars(ax, labelled=True)
+        self._bars(ax)
         ax.set(
             xlim=(-0.02, 1.02),
             ylim=(-0.02, 1.02),
@@ -81,11 +177,7 @@ class ReliabilityDisplay(BinnedDisplay):
         )
         # Over the corner that even an overconfident model leaves emptiest.
         in_its_way = self.zoom is not None and not self._is_overconfident
-        ax.legend(
-            loc="upper left" if in_its_way else "lower right",
-            framealpha=0.9,
-            fontsize="small",
-        )
+        legend(ax, loc="upper left" if in_its_way else "lower right")
         if self.zoom:
             self._inset(ax)
         bottom = ax if counts_ax is None else counts_ax
@@ -100,7 +192,7 @@ class ReliabilityDisplay(BinnedDisplay):
             counts_ax.set_yscale("symlog", linthresh=1)
             counts_ax.set_ylim(bottom=0)
 
-    def _bars(self, ax: Any, *, labelled: bool) -> None:
+    def _bars(self, ax: Any) -> None:
         sums = self.sums
         filled = sums.weight > 0
         x, y = sums.mean_confidence[filled], sums.accuracy[filled]
@@ -117,7 +209,7 @@ class ReliabilityDisplay(BinnedDisplay):
             width=0.6 / len(sums.weight),
             color=ORANGE,
             alpha=0.35,
-            label="gap to confidence" if labelled else None,
+            label="gap to confidence",
         )
         ax.errorbar(
             x,
@@ -128,13 +220,13 @@ class ReliabilityDisplay(BinnedDisplay):
             color=BLUE,
             capsize=2,
             linewidth=1,
-            label="accuracy, 95 % interval" if labelled else None,
+            label="accuracy, 95 % interval",
         )
 
     def _inset(self, ax: Any) -> None:
         place = (0.1, 0.56) if self._is_overconfident else (0.56, 0.09)
         self.zoom_ax_ = ax.inset_axes((*place, 0.4, 0.4))
-        self._bars(self.zoom_ax_, labelled=False)
+        self._bars(self.zoom_ax_)
         inside = self.sums.weight > 0
         inside &= self.sums.mean_confidence >= self.zoom
         low = min([self.zoom, *self.sums.accuracy[inside]])
@@ -145,3 +237,90 @@ class ReliabilityDisplay(BinnedDisplay):
         )
         self.zoom_ax_.tick_params(labelsize="x-small")
         ax.indicate_inset_zoom(self.zoom_ax_, edgecolor=GREY)
+
+
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
+class ConfidenceDisplay(BinnedDisplay):
+    """Histogram of the confidence, correct and wrong predictions apart.
+
+    Vertical lines are the mean confidence and the accuracy: their distance
+    is the over- or underconfidence.
+
+    Args:
+        sums: What the bins hold, arrays `(num_bins,)`.
+        name: Name of the model, for the title.
+        log: Whether counts have a logarithmic scale, which shows few errors
+            beside many hits.
+
+    Example:
+
+    >>> display = ConfidenceDisplay.from_predictions(
+    ...     [0, 1], [[0.8, 0.2], [0.6, 0.4]], num_bins=5)
+    >>> display.correct.tolist(), display.wrong.tolist()
+    ([0.0, 0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0, 0.0])
+
+    Reference:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        figure 1, https://arxiv.org/abs/1706.04599
+    """
+
+    log: bool = True
+
+    def __post_init__(self):
+        sums = self.sums
+        self.correct = np.asarray(sums.correct)
+        # Sums of weights round.
+        self.wrong = np.maximum(sums.weight - sums.correct, 0.0)
+        self.mean_confidence = float(
+            safe_divide(sums.confidence.sum(), sums.weight.sum())
+        )
+
+    def _draw(self, ax: Any) -> None:
+        num_bins = len(self.correct)
+        # Beside one another: on a logarithmic scale stacks mislead.
+        width = 0.45 / num_bins
+        for i, values, color, hatch, label in (
+            (0, self.correct, BLUE, None, "correct"),
+            (1, self.wrong, ORANGE, "///", "wrong"),
+        ):
+            ax.bar(
+                (np.arange(num_bins) + 0.05) / num_bins + i * width,
+                values,
+                width=width,
+                align="edge",
+                color=color,
+                hatch=hatch,
+                edgecolor="white",
+                linewidth=0,
+                label=f"{label} ({values.sum():,.6g})",
+            )
+        for value, style, label in (
+            (self.mean_confidence, "--", "mean confidence"),
+            (self.accuracy, "-", "accuracy"),
+        ):
+            ax.axvline(
+                value,
+                color="black",
+                linestyle=style,
+                linewidth=1.2,
+                label=f"{label} {value:.4f}",
+            )
+        ax.set(
+            xlim=(0, 1),
+            xlabel="confidence (probability of the predicted class)",
+            ylabel="samples",
+            title=titled(self.name, "Confidence of correct and wrong"),
+        )
+        if self.log:
+            ax.set_yscale("symlog", linthresh=1)
+            ax.set_ylim(bottom=0)
+        legend(ax, loc="upper left")
+
+
+def streamed(make: Callable, model: Any, source: tuple, reading: tuple) -> Any:
+    """A metric that has seen what a model predicts, in fixed memory."""
+    options = read_as(model, *reading)
+    metric = make(
+        from_logits=options.from_logits, ignore_class=options.ignore_class
+    )
+    return seen(metric, model, *source, options.output)

@@ -1,5 +1,7 @@
 """Risk against coverage."""
 
+import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -13,12 +15,13 @@ from keras_calib.functional.risk_coverage import risk_coverage_curve
 from keras_calib.inputs.top_label import top_label
 from keras_calib.metrics.risk_coverage import HistogramMetric
 from keras_calib.metrics.table import CalibrationMetrics
-from keras_calib.plots.display import Display
+from keras_calib.plots.display import ModelDisplay
+from keras_calib.plots.display import draw_band
+from keras_calib.plots.display import legend
 from keras_calib.plots.display import line_style
-from keras_calib.plots.texts import plain
+from keras_calib.plots.display import plain
+from keras_calib.plots.reliability import streamed
 from keras_calib.predictions.batches import check_reread
-from keras_calib.predictions.collect import seen
-from keras_calib.predictions.outputs import read_as
 from keras_calib.selection import ChosenThreshold
 
 __all__ = ["RiskCoverageDisplay"]
@@ -26,16 +29,16 @@ __all__ = ["RiskCoverageDisplay"]
 _MARKERS = ("o", "s", "^", "D", "v")
 
 
-class RiskCoverageDisplay(Display):
+@dataclasses.dataclass(eq=False, repr=False)
+class RiskCoverageDisplay(ModelDisplay):
     """Risk-coverage curves: error among the accepted as more are accepted.
 
     Args:
         curves: Name of each model to its curve.
         values: Name of each model to its AURC.
         counts: Name of each model to the number of its samples, for those
-            whose risk gets a band: the exact binomial 95 % interval at each
-            coverage, of which one point may be picked in advance. Equal
-            weights only.
+            with a band: the exact binomial 95 % interval at each coverage,
+            of which one point may be picked in advance. Equal weights only.
         points: Names of operating points to their `ChosenThreshold`. A risk
             that is certified is a line that ends at the point.
 
@@ -52,26 +55,25 @@ class RiskCoverageDisplay(Display):
         https://www.jmlr.org/papers/v11/el-yaniv10a.html
     """
 
-    def __init__(
-        self,
-        curves: dict[str, RiskCoverageCurve],
-        values: dict[str, float],
-        *,
-        counts: dict[str, int] | None = None,
-        points: dict[str, ChosenThreshold] | None = None,
-    ):
-        self.curves = curves
-        self.values = values
-        self.counts = counts or {}
-        self.points = points or {}
+    curves: dict[str, RiskCoverageCurve]
+    values: dict[str, float]
+    _: dataclasses.KW_ONLY
+    counts: dict[str, int] | None = None
+    points: dict[str, ChosenThreshold] | None = None
+
+    def __post_init__(self):
+        self.counts, self.points = self.counts or {}, self.points or {}
 
     @property
     def bands(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Lower and upper ends of the risk, by the names in `counts`."""
-        return {
-            name: _band(self.curves[name], count)
-            for name, count in self.counts.items()
-        }
+        bands = {}
+        for name, count in self.counts.items():
+            curve = self.curves[name]
+            accepted = curve.coverage * count
+            wrong = np.minimum(curve.risk * accepted, accepted)
+            bands[name] = clopper_pearson(wrong, accepted)
+        return bands
 
     @classmethod
     def from_predictions(
@@ -79,102 +81,69 @@ class RiskCoverageDisplay(Display):
         labels: Any,
         probs: Any,
         *,
-        from_logits: bool = False,
-        sample_weight: Any = None,
-        ignore_class: int | None = None,
         band: bool = False,
         points: dict[str, ChosenThreshold] | None = None,
+        **options: Any,
     ) -> "RiskCoverageDisplay":
-        """From a whole data set; arguments as in `aurc`.
+        """From a whole data set.
 
         Args:
             labels: Class ids `(n, ...)` or one-hot or soft labels.
             probs: Probabilities `(n, ..., num_classes)`, or a dict of them
                 by the name of the model.
-            from_logits: Whether `probs` are logits.
-            sample_weight: As in `aurc`.
-            ignore_class: Class id that does not count.
             band: Whether curves get a band; without `sample_weight` only.
             points: As in the class.
+            **options: `from_logits`, `sample_weight` and `ignore_class`, as
+                in `aurc`.
 
         Raises:
             ValueError: If a band is asked for with weights, or there is no
                 model.
         """
-        if band and sample_weight is not None:
+        if band and options.get("sample_weight") is not None:
             raise value_error(
                 "`band` must be False with `sample_weight`: the interval "
                 "is of a number of samples",
                 band=band,
             )
-        models = probs if isinstance(probs, dict) else {"model": probs}
-        if not models:
+        if not (models := _by_name(probs)):
             raise value_error(
                 "`probs` must hold a model's predictions", probs=probs
             )
-        options = {
-            "from_logits": from_logits,
-            "sample_weight": sample_weight,
-            "ignore_class": ignore_class,
-        }
-        curves = {
-            name: risk_coverage_curve(labels, outputs, **options)
-            for name, outputs in models.items()
-        }
-        values = {
-            name: aurc(labels, outputs, **options)
-            for name, outputs in models.items()
-        }
-        counts = {}
-        if band:
-            counts = {
-                name: len(top_label(labels, outputs, **options).correct)
-                for name, outputs in models.items()
-            }
+        curves, values, counts = {}, {}, {}
+        for name, outputs in models.items():
+            curves[name] = risk_coverage_curve(labels, outputs, **options)
+            values[name] = aurc(labels, outputs, **options)
+            if band:
+                found = top_label(labels, outputs, **options)
+                counts[name] = len(found.correct)
         return cls(curves, values, counts=counts, points=points)
 
     @classmethod
     def from_model(
-        cls,
-        models: Any,
-        data: Any,
-        *,
-        from_logits: bool | None = None,
-        ignore_class: int | None = None,
-        output: str | int | None = None,
-        batch_size: int = 32,
-        steps: int | None = None,
-        band: bool = False,
-        points: dict[str, ChosenThreshold] | None = None,
+        cls, models: Any, data: Any, **options: Any
     ) -> "RiskCoverageDisplay":
         """From what models predict, in fixed memory.
 
         Args:
             models: A Keras model, or a dict of them by name.
             data: As in `Calibrator.fit_on`; read once for each model.
-            from_logits: As in `ReliabilityDisplay.from_model`.
-            ignore_class: As in `ReliabilityDisplay.from_model`.
-            output: As in `ReliabilityDisplay.from_model`.
-            batch_size: As in `ReliabilityDisplay.from_model`.
-            steps: As in `ReliabilityDisplay.from_model`.
-            band: As in `from_metric`.
-            points: As in the class.
+            **options: As in `ReliabilityDisplay.from_model` and
+                `from_metric`.
         """
-        models = models if isinstance(models, dict) else {"model": models}
+        return super().from_model(models, data, **options)
+
+    @classmethod
+    def _of_model(cls, models, source, reading, **options):
+        models = _by_name(models)
         if len(models) > 1:
-            check_reread("data", data)
-        metrics = {}
-        for name, model in models.items():
-            reading = read_as(model, from_logits, ignore_class, output)
-            metric = CalibrationMetrics(
-                ["aurc"],
-                from_logits=reading.from_logits,
-                ignore_class=reading.ignore_class,
-            )
-            metrics[name] = seen(
-                metric, model, data, batch_size, steps, reading.output
-            )
-        return cls.from_metric(metrics, band=band, points=points)
+            check_reread("data", source[0])
+        make = functools.partial(CalibrationMetrics, ["aurc"])
+        metrics = {
+            name: streamed(make, model, source, reading)
+            for name, model in models.items()
+        }
+        return cls.from_metric(metrics, **options)
 
     @classmethod
     def from_metric(
@@ -198,24 +167,18 @@ class RiskCoverageDisplay(Display):
             TypeError: If a metric is another one.
             ValueError: If a band is asked for that cannot be had.
         """
-        if not isinstance(metrics, dict):
-            metrics = {"model": metrics}
-        for metric in metrics.values():
+        curves, values, counts = {}, {}, {}
+        for name, metric in _by_name(metrics).items():
             if not isinstance(metric, HistogramMetric | CalibrationMetrics):
                 raise type_error(
                     "`metrics` must be `AURC`, another metric of a "
                     "ranking, or `CalibrationMetrics`",
                     metric=type(metric).__name__,
                 )
-        counts = {}
-        if band:
-            counts = {name: _count(metric) for name, metric in metrics.items()}
-        return cls(
-            {name: metric.curve() for name, metric in metrics.items()},
-            {name: metric.aurc() for name, metric in metrics.items()},
-            counts=counts,
-            points=points,
-        )
+            curves[name], values[name] = metric.curve(), metric.aurc()
+            if band:
+                counts[name] = _count(metric)
+        return cls(curves, values, counts=counts, points=points)
 
     def _draw(self, ax: Any) -> None:
         highest, bands = 0.0, self.bands
@@ -228,20 +191,13 @@ class RiskCoverageDisplay(Display):
             highest = max(highest, float(curve.risk[settled].max()))
             if name in bands:
                 low, high = bands[name]
-                ax.fill_between(
-                    curve.coverage,
-                    low,
-                    high,
-                    color=style["color"],
-                    alpha=0.2,
-                    linewidth=0,
-                    label="95 % interval" if i == 0 else None,
-                )
+                label = "95 % interval" if i == 0 else None
+                color = style["color"]
+                draw_band(ax, curve.coverage, low, high, color, label)
                 highest = max(highest, float(high[-1]))
         for i, (name, point) in enumerate(self.points.items()):
-            self._mark(ax, name, point, _MARKERS[i % len(_MARKERS)])
-            limit = point.certified_risk or 0.0
-            highest = max(highest, point.risk, limit)
+            _mark(ax, name, point, _MARKERS[i % len(_MARKERS)])
+            highest = max(highest, point.risk, point.certified_risk or 0.0)
         ax.set(
             xlim=(0, 1),
             ylim=(0, max(1.1 * highest, 1e-3)),
@@ -249,32 +205,30 @@ class RiskCoverageDisplay(Display):
             ylabel="risk (error rate of the accepted)",
             title="Risk against coverage",
         )
-        ax.legend(loc="upper left", framealpha=0.9, fontsize="small")
+        legend(ax, loc="upper left")
 
-    def _mark(
-        self, ax: Any, name: str, point: ChosenThreshold, marker: str
-    ) -> None:
-        label = f"{plain(name)}: coverage {point.coverage:.3f}"
-        if point.confidence is not None:
-            label += f" from confidence {point.confidence:.4g}"
-        label += f", risk {point.risk:.4f}"
-        if point.certified_risk is not None:
-            label += f", certified {point.certified_risk:.4g}"
-            ax.plot(
-                [0.0, point.coverage],
-                [point.certified_risk] * 2,
-                color="black",
-                linestyle=":",
-                linewidth=1,
-            )
-        ax.plot(
-            point.coverage,
-            point.risk,
-            color="black",
-            marker=marker,
-            linestyle="none",
-            label=label,
-        )
+
+def _by_name(given: Any) -> dict:
+    return given if isinstance(given, dict) else {"model": given}
+
+
+def _mark(ax: Any, name: str, point: ChosenThreshold, marker: str) -> None:
+    label = f"{plain(name)}: coverage {point.coverage:.3f}"
+    if point.confidence is not None:
+        label += f" from confidence {point.confidence:.4g}"
+    label += f", risk {point.risk:.4f}"
+    style = {"color": "black", "linewidth": 1}
+    if (limit := point.certified_risk) is not None:
+        label += f", certified {limit:.4g}"
+        ax.plot([0.0, point.coverage], [limit] * 2, linestyle=":", **style)
+    ax.plot(
+        point.coverage,
+        point.risk,
+        marker=marker,
+        linestyle="none",
+        label=label,
+        **style,
+    )
 
 
 def _count(metric: Any) -> int:
@@ -286,13 +240,4 @@ def _count(metric: Any) -> int:
     raise value_error(
         "`band` needs `CalibrationMetrics` that saw samples of weight 1",
         metric=type(metric).__name__,
-    )
-
-
-def _band(
-    curve: RiskCoverageCurve, count: int
-) -> tuple[np.ndarray, np.ndarray]:
-    accepted = curve.coverage * count
-    return clopper_pearson(
-        np.minimum(curve.risk * accepted, accepted), accepted
     )

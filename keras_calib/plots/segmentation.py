@@ -1,11 +1,13 @@
 """One image of a segmentation: where the model is sure, and where wrong."""
 
 import copy
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
+from scipy.stats import rankdata
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.batch import standardize_arrays
@@ -16,9 +18,10 @@ from keras_calib.numerics.softmax import is_wrong
 from keras_calib.numerics.softmax import top1
 from keras_calib.plots.display import ORANGE
 from keras_calib.plots.display import Display
+from keras_calib.plots.display import as_picture
+from keras_calib.plots.display import matplotlib_module
+from keras_calib.plots.display import show
 from keras_calib.plots.display import titled
-from keras_calib.plots.pictures import as_picture
-from keras_calib.plots.pictures import show
 from keras_calib.plots.reliability import ReliabilityDisplay
 from keras_calib.predictions.batches import Batch
 from keras_calib.predictions.batches import predict_batch
@@ -30,26 +33,24 @@ __all__ = ["SegmentationDisplay"]
 _RIGHT, _WRONG, _IGNORED = "#FFFFFF", ORANGE, "#CCCCCC"
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class SegmentationDisplay(Display):
     """Confidence, errors and reliability of the pixels of one image.
 
-    Side by side: the image; the confidence; right, wrong and ignored pixels;
-    the wrong pixels by their rank; and the reliability diagram of the pixels
-    that count. Its intervals take pixels for independent, which neighbours
-    are not: they are too short.
+    Panels show the image, the confidence, right and wrong pixels, the wrong
+    ones by rank, and the reliability diagram. Its intervals are too short:
+    they take neighbouring pixels for independent.
 
-    The rank of a pixel is the share of counted pixels that are surer, of
-    which those that are as sure, with itself, count half: 0 for the surest,
-    1 for the least sure, 0.5 on average. A score that finds errors gives the
-    wrong pixels ranks near 1; those near 0 are the ones it misses.
+    The rank of a pixel is the share of pixels that are surer, where equally
+    sure ones count half: 0 for the surest, 0.5 on average. A good score
+    gives wrong pixels ranks near 1 and misses those near 0.
 
     Args:
         confidence: Probability of the predicted class `(h, w)`.
-        wrong: Where the prediction is wrong, bool `(h, w)`, False where
-            pixels do not count.
+        wrong: Where a pixel counts and its prediction is wrong, bool `(h, w)`.
         ignored: Which pixels do not count, bool `(h, w)`.
-        rank: Of the wrong pixels `(h, w)`, NaN elsewhere.
-        reliability: Of the pixels that count.
+        rank: Rank of the wrong pixels `(h, w)`, NaN elsewhere.
+        reliability: Diagram of the pixels that count.
         image: `(h, w)` or `(h, w, channels)` of 1 or 3 channels, or None.
         name: Name of the model, for the title.
 
@@ -67,37 +68,28 @@ class SegmentationDisplay(Display):
         https://arxiv.org/abs/2111.15430
     """
 
-    def __init__(
-        self,
-        confidence: np.ndarray,
-        wrong: np.ndarray,
-        ignored: np.ndarray,
-        rank: np.ndarray,
-        reliability: ReliabilityDisplay,
-        *,
-        image: np.ndarray | None = None,
-        name: str | None = None,
-    ):
-        if image is not None:
-            image = as_picture("image", image)
-            if image.shape[:2] != confidence.shape:
+    confidence: np.ndarray
+    wrong: np.ndarray
+    ignored: np.ndarray
+    rank: np.ndarray
+    reliability: ReliabilityDisplay
+    _: dataclasses.KW_ONLY
+    image: np.ndarray | None = None
+    name: str | None = None
+
+    def __post_init__(self):
+        height, width = self.confidence.shape
+        if self.image is not None:
+            self.image = as_picture("image", self.image)
+            if self.image.shape[:2] != (height, width):
                 raise value_error(
                     "`image` must have the height and width of the predictions",
-                    **{
-                        "image.shape": image.shape,
-                        "predictions": confidence.shape,
-                    },
+                    image=self.image.shape,
+                    predictions=(height, width),
                 )
-        self.image = image
-        self.confidence = confidence
-        self.wrong = wrong
-        self.ignored = ignored
-        self.rank = rank
-        self.reliability = reliability
-        self.name = name
+        self._num_maps = 3 if self.image is None else 4
         # Counts may be left out.
         self._panels = (self._num_maps + 1, self._num_maps + 2)
-        height, width = confidence.shape
         side = min(max(3.0 * height / width, 2.0), 6.0)
         self._size = 3.0 * self._num_maps + 3.6, max(side + 1.2, 4.0)
 
@@ -145,7 +137,7 @@ class SegmentationDisplay(Display):
             counted = read.mask
         wrong = counted & is_wrong(read.outputs, hard_labels(read.labels))
         rank = np.full(score.shape, np.nan)
-        rank[counted] = _uncertainty_rank(score[counted])
+        rank[counted] = 1.0 - (rankdata(score[counted]) - 0.5) / counted.sum()
         rank[~wrong] = np.nan
         maps = (top.confidence, wrong, ~counted, rank)
         return cls(
@@ -164,10 +156,9 @@ class SegmentationDisplay(Display):
         image: Any,
         labels: Any,
         *,
-        num_bins: int = 15,
         from_logits: bool | None = None,
         ignore_class: int | None = None,
-        name: str | None = None,
+        **options: Any,
     ) -> "SegmentationDisplay":
         """From what a model predicts for one image.
 
@@ -176,14 +167,9 @@ class SegmentationDisplay(Display):
                 `(batch, h, w, num_classes)`.
             image: As the model takes it, `(h, w, channels)`.
             labels: As in `from_predictions`.
-            num_bins: Number of bins of the reliability diagram.
-            from_logits: Whether the model returns logits; None takes it from
-                the loss that the model was compiled with.
-            ignore_class: Class id that does not count.
-            name: Name of the model, for the title.
-
-        Raises:
-            ValueError: If shapes do not fit or no pixel counts.
+            from_logits: As in `ReliabilityDisplay.from_model`.
+            ignore_class: As in `ReliabilityDisplay.from_model`.
+            **options: `num_bins` and `name` of `from_predictions`.
         """
         reading = read_as(model, from_logits, ignore_class)
         image = to_numpy(image)
@@ -192,20 +178,15 @@ class SegmentationDisplay(Display):
             labels,
             batch.outputs[0],
             image,
-            num_bins=num_bins,
             from_logits=reading.from_logits,
             ignore_class=reading.ignore_class,
-            name=name,
+            **options,
         )
 
-    @property
-    def _num_maps(self) -> int:
-        return 3 if self.image is None else 4
-
     def _axes(self, figure: Any) -> list:
-        ratios = (*[3.0] * self._num_maps, 3.6)
+        *maps, _ = ratios = (*[3.0] * self._num_maps, 3.6)
         grid = figure.add_gridspec(1, len(ratios), width_ratios=ratios)
-        axes = [figure.add_subplot(grid[0, i]) for i in range(self._num_maps)]
+        axes = [figure.add_subplot(grid[0, i]) for i in range(len(maps))]
         below = grid[0, -1].subgridspec(2, 1, height_ratios=(4, 1), hspace=0.0)
         bars = figure.add_subplot(below[0])
         return [*axes, bars, figure.add_subplot(below[1], sharex=bars)]
@@ -214,11 +195,9 @@ class SegmentationDisplay(Display):
         maps, bars = axes[: self._num_maps], axes[self._num_maps :]
         *first, confidence, errors, ranks = maps
         for ax in first:
-            show(ax, self.image, cmap="gray", vmin=0.0, vmax=1.0)
+            show(ax, self.image)
             ax.set_title("image")
-        shown = show(
-            confidence, self.confidence, cmap="viridis", vmin=0.0, vmax=1.0
-        )
+        shown = show(confidence, self.confidence, "viridis")
         confidence.set_title("confidence")
         _bar(confidence, shown, "probability of the predicted class")
         maps[0].set_title(titled(self.name, maps[0].get_title()))
@@ -241,12 +220,11 @@ class SegmentationDisplay(Display):
             axes[0].tick_params(labelbottom=False)
 
     def _draw_errors(self, ax: Any) -> None:
-        from matplotlib.colors import ListedColormap
         from matplotlib.patches import Patch
 
         shades = {"right": _RIGHT, "wrong": _WRONG, "ignored": _IGNORED}
         kinds = np.where(self.ignored, 2, self.wrong.astype("int64"))
-        show(ax, kinds, cmap=ListedColormap([*shades.values()]), vmin=0, vmax=2)
+        show(ax, kinds, _shades(*shades.values()), vmax=2)
         ax.set_title(f"errors: {self.wrong.sum()} pixels")
         if not self.ignored.any():
             del shades["ignored"]
@@ -264,14 +242,11 @@ class SegmentationDisplay(Display):
         )
 
     def _draw_ranks(self, ax: Any) -> None:
-        import matplotlib as mpl
-
-        shades = mpl.colors.ListedColormap([_RIGHT, _IGNORED])
-        show(ax, self.ignored, cmap=shades, vmin=0, vmax=1)
+        show(ax, self.ignored, _shades(_RIGHT, _IGNORED))
         # Darker than both, also where it is palest.
-        shades = mpl.colormaps["copper"](np.linspace(0.0, 0.75, 256))
-        shades = mpl.colors.ListedColormap(shades)
-        shown = show(ax, self.rank, cmap=shades, vmin=0.0, vmax=1.0)
+        copper = matplotlib_module().colormaps["copper"]
+        shades = _shades(*copper(np.linspace(0.0, 0.75, 256)))
+        shown = show(ax, self.rank, shades)
         title = "wrong pixels by rank"
         if self.wrong.any():
             title += f": mean {np.nanmean(self.rank):.2f}"
@@ -279,10 +254,8 @@ class SegmentationDisplay(Display):
         _bar(ax, shown, "share of pixels that are surer")
 
 
-def _uncertainty_rank(score: np.ndarray) -> np.ndarray:
-    """Share of surer samples, those as sure counted half."""
-    _, group, counts = np.unique(score, return_inverse=True, return_counts=True)
-    return (1.0 - (np.cumsum(counts) - 0.5 * counts) / len(score))[group]
+def _shades(*colors: Any) -> Any:
+    return matplotlib_module("colors").ListedColormap(colors)
 
 
 def _bar(ax: Any, shown: Any, label: str) -> None:

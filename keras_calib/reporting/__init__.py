@@ -5,8 +5,8 @@ that it reads. Not here: pictures (`plots`).
 Floor: the highest, beside `monitoring`.
 """
 
-from keras_calib.reporting.document import Report
 from keras_calib.reporting.entry_points import report
 from keras_calib.reporting.entry_points import report_of_predictions
+from keras_calib.reporting.html import Report
 
 __all__ = ["Report", "report", "report_of_predictions"]

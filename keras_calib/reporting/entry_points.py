@@ -1,6 +1,5 @@
 """Reports of models and of predictions."""
 
-from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.replicas import warn_of_differences
+from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_rank
 from keras_calib.inputs.options import ReadOptions
@@ -22,10 +22,8 @@ from keras_calib.predictions.batches import predict_batch
 from keras_calib.predictions.batches import with_progress
 from keras_calib.predictions.collect import labels_of
 from keras_calib.predictions.outputs import read_as
-from keras_calib.reporting.document import Report
-from keras_calib.reporting.document import facts_of
-from keras_calib.reporting.document import results_of
 from keras_calib.reporting.evaluation import ModelEvaluation
+from keras_calib.reporting.html import Report
 from keras_calib.reporting.html import page_of
 from keras_calib.reporting.html import template
 
@@ -39,8 +37,6 @@ __all__ = [
 
 # Numbers of predictions of a model that are worked on at a time.
 BLOCK = 2**20
-# Bins that a picture can show, and those that few predictions may have.
-_MOST_BINS, _FEW_BINS = 1000, 100
 
 
 def report(
@@ -62,16 +58,14 @@ def report(
 ) -> Report:
     """A page that says how far the confidence of models can be trusted.
 
-    The data are read once, whatever the number of models, in memory that
-    does not grow with them.
+    All models read the data once, in memory that does not grow with them.
 
     Args:
         models: A Keras model, or a dict of them by name.
         data: Test data, which chose nothing, as in `Calibrator.fit_on`.
         calibrator: Fitted calibrator of the model's logits, or a dict of
-            them by the name of the model; by default that of the selector,
-            if it has one. It gets log-probabilities of models that return
-            probabilities.
+            them by the name of the model; by default that of the selector.
+            Models of probabilities give it log-probabilities.
         selector: Fitted `SelectiveClassifier`, or a dict of them.
         from_logits: Whether the models return logits; None takes it from
             the losses that they were compiled with.
@@ -80,12 +74,12 @@ def report(
         output: Name or position of the output, for models that have
             several.
         class_names: Names of the classes, in the order of their ids.
-        num_bins: Number of bins of the calibration errors.
+        num_bins: Number of bins of the calibration errors, at most 1000.
         num_mistakes: How many of the surest mistakes to show, with the
             images if the inputs are images.
         batch_size: Size of the batches of arrays.
         steps: How many batches, at most; None for all.
-        title: Of the page.
+        title: Title of the page.
         verbose: 1 for a progress bar, 0 for none.
 
     Returns:
@@ -117,13 +111,10 @@ def report(
         name: read_as(model, from_logits, ignore_class, output)
         for name, model in models.items()
     }
-    for rule, field in (
-        ("`models` must all return logits or none", "from_logits"),
-        ("`models` must all ignore the same class", "ignore_class"),
-    ):
+    for field in ("from_logits", "ignore_class"):
         told = {name: getattr(x, field) for name, x in options.items()}
         if len(set(told.values())) > 1:
-            raise value_error(rule, **told)
+            raise value_error(f"`models` must agree on `{field}`", **told)
     first = next(iter(options.values()))
     check_data(data, batch_size, steps)
     for model in models.values():
@@ -157,17 +148,12 @@ def report_of_predictions(
     labels: Any,
     probs: Any,
     *,
-    calibrator: Any = None,
-    selector: Any = None,
     from_logits: bool = False,
     sample_weight: Any = None,
     ignore_class: int | None = None,
-    class_names: Sequence[str] | None = None,
     inputs: Any = None,
-    num_bins: int = 15,
-    num_mistakes: int = 12,
-    title: str = "Calibration report",
     verbose: int = 1,
+    **kwargs: Any,
 ) -> Report:
     """The same page of predictions that any framework has made.
 
@@ -177,18 +163,14 @@ def report_of_predictions(
         probs: Probabilities `(n, ..., num_classes)`, or `(n, ..., 1)` for
             the second of two classes; or a dict of them by the name of the
             model.
-        calibrator: As in `report`.
-        selector: As in `report`.
         from_logits: Whether `probs` are logits.
         sample_weight: Weights of the shape of the class ids, or `(n,)`.
-        ignore_class: As in `report`.
-        class_names: As in `report`.
+        ignore_class: Class id that does not count.
         inputs: Images `(n, height, width, channels)` or texts `(n,)` to show
             the surest mistakes with, or None.
-        num_bins: As in `report`.
-        num_mistakes: As in `report`.
-        title: As in `report`.
-        verbose: As in `report`.
+        verbose: 1 for a progress bar, 0 for none.
+        **kwargs: `calibrator`, `selector`, `class_names`, `num_bins`,
+            `num_mistakes` and `title`, as in `report`.
 
     Returns:
         `Report`; `save(path)` writes it.
@@ -205,15 +187,15 @@ def report_of_predictions(
     outputs = _by_name("probs", probs)
     outputs = {k: as_array(v, "probs") for k, v in outputs.items()}
     labels = as_array(labels, "labels")
-    columns = {"labels": labels, **outputs}
     if sample_weight is not None:
         sample_weight = as_array(sample_weight, "sample_weight")
-        columns["sample_weight"] = sample_weight
-    if inputs is not None:
-        columns["inputs"] = inputs = np.asarray(inputs)
-    for name, array in columns.items():
-        check_rank(name, array, 1, "(n, ...)")
-    lengths = {name: len(array) for name, array in columns.items()}
+    inputs = None if inputs is None else np.asarray(inputs)
+    others = {"sample_weight": sample_weight, "inputs": inputs}
+    lengths = {}
+    for name, array in {"labels": labels, **others, **outputs}.items():
+        if array is not None:
+            check_rank(name, array, 1, "(n, ...)")
+            lengths[name] = len(array)
     if len(set(lengths.values())) > 1 or not len(labels):
         raise value_error(
             "`labels`, `probs`, `sample_weight` and `inputs` must have "
@@ -228,8 +210,7 @@ def report_of_predictions(
         (
             labels[part],
             [array[part] for array in outputs.values()],
-            None if sample_weight is None else sample_weight[part],
-            None if inputs is None else inputs[part],
+            *(None if x is None else x[part] for x in others.values()),
         )
         for part in parts
     )
@@ -237,12 +218,7 @@ def report_of_predictions(
         list(outputs),
         with_progress(batches, len(parts), verbose),
         ReadOptions(from_logits, ignore_class=ignore_class),
-        calibrator=calibrator,
-        selector=selector,
-        class_names=class_names,
-        num_bins=num_bins,
-        num_mistakes=num_mistakes,
-        title=title,
+        **kwargs,
     )
 
 
@@ -271,22 +247,21 @@ def report_of_batches(
         raise type_error(
             "`class_names` must be a sequence of names", class_names=class_names
         )
-    if class_names is not None:
-        class_names = [str(name) for name in class_names]
     selectors = _by_model("selector", selector, names)
-    calibrators = _by_model("calibrator", calibrator, names)
+    calibrators = {
+        name: getattr(part, "calibrator", None)
+        for name, part in selectors.items()
+    } | _by_model("calibrator", calibrator, names)
     for part in (*selectors.values(), *calibrators.values()):
         getattr(part, "check_fitted", bool)()
     evaluations = [
         ModelEvaluation(
             name,
-            calibrators.get(
-                name, getattr(selectors.get(name), "calibrator", None)
-            ),
+            calibrators.get(name),
             selectors.get(name),
             options,
-            num_bins=num_bins,
-            num_mistakes=num_mistakes,
+            num_bins,
+            num_mistakes,
         )
         for name in names
     ]
@@ -295,37 +270,28 @@ def report_of_batches(
             evaluation.add(labels, own, sample_weight, inputs)
     if not any(x.num_classes for x in evaluations):
         raise value_error("`labels` must have samples that count", samples=0)
-    check_num_bins(num_bins, evaluations[0].num_samples)
-    for evaluation in evaluations:
-        num_classes = evaluation.num_classes
-        if class_names is not None and len(class_names) != num_classes:
-            raise value_error(
-                "`class_names` must have a name for each class",
-                names=len(class_names),
-                num_classes=num_classes,
-            )
+    num_classes = {x.num_classes for x in evaluations}
+    if class_names is not None and num_classes != {len(class_names)}:
+        raise value_error(
+            "`class_names` must have a name for each class",
+            names=len(class_names),
+            num_classes=num_classes,
+        )
+    results = {x.name: x.results() for x in evaluations}
     html = page_of(
         evaluations,
+        results,
         title=title,
         class_names=class_names,
-        facts=facts_of(evaluations, options, num_bins),
+        num_bins=num_bins,
     )
-    return Report(html, {x.name: results_of(x) for x in evaluations})
+    return Report(html, results)
 
 
-def check_num_bins(num_bins: Any, num_samples: int | None = None) -> None:
-    """Raises unless a report of so many samples can have so many bins."""
+def check_num_bins(num_bins: Any) -> None:
+    """Raises unless a picture can show so many bins."""
     check_integer("num_bins", num_bins, 1)
-    most, facts = _MOST_BINS, {"num_bins": num_bins}
-    if num_samples is not None:
-        most = min(most, max(num_samples, _FEW_BINS))
-        facts["predictions"] = num_samples
-    if num_bins > most:
-        raise value_error(
-            f"`num_bins` must be <= {_MOST_BINS}, which a picture can "
-            f"show, and at most the number of predictions or {_FEW_BINS}",
-            **facts,
-        )
+    check_at_most("num_bins", num_bins, 1000)
 
 
 def _by_name(what: str, given: Any) -> dict[str, Any]:
@@ -339,7 +305,7 @@ def _by_name(what: str, given: Any) -> dict[str, Any]:
     return given
 
 
-def _by_model(what: str, parts: Any, names: list[str]) -> dict[str, Callable]:
+def _by_model(what: str, parts: Any, names: list[str]) -> dict[str, Any]:
     if parts is None:
         return {}
     if not isinstance(parts, dict):
@@ -350,8 +316,7 @@ def _by_model(what: str, parts: Any, names: list[str]) -> dict[str, Callable]:
                 **{what: type(parts).__name__},
             )
         return {names[0]: parts}
-    unknown = sorted(set(parts) - set(names))
-    if unknown:
+    if unknown := sorted({*parts} - {*names}):
         raise value_error(
             f"`{what}` must be for models that are there",
             models=names,

@@ -1,14 +1,18 @@
-"""The page: what was gathered, in pictures, tables and HTML."""
+"""The page: what was gathered, in pictures, tables and words."""
 
 import base64
 import datetime
 import io
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
+from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import replacing
 from keras_calib.formulas.intervals import binomial_upper_bound
+from keras_calib.metrics import CalibrationMetrics
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import sigmoid
@@ -16,69 +20,126 @@ from keras_calib.plots import ConfidenceDisplay
 from keras_calib.plots import ReliabilityDisplay
 from keras_calib.plots import RiskCoverageDisplay
 from keras_calib.plots.display import Display
-from keras_calib.plots.display import figure_and_canvas
-from keras_calib.plots.pictures import as_picture
-from keras_calib.plots.texts import printable
+from keras_calib.plots.display import as_picture
+from keras_calib.plots.display import matplotlib_module
+from keras_calib.plots.display import printable
 from keras_calib.reporting.evaluation import EXPLAINED
-from keras_calib.reporting.evaluation import Estimate
-from keras_calib.reporting.evaluation import Mistake
 from keras_calib.reporting.evaluation import ModelEvaluation
-from keras_calib.reporting.evaluation import Stage
-from keras_calib.reporting.verdicts import percent
-from keras_calib.reporting.verdicts import verdict
 from keras_calib.version import __version__
 
-__all__ = ["as_data_uri", "page_of", "risk_steps", "template"]
+__all__ = ["Report", "check_html", "page_of", "template"]
 
-_ABSENT = (
-    "Reports need Jinja2 and matplotlib: pip install 'keras-calib[report]'"
-)
 # Pixels of a side of a thumbnail, at most.
 _THUMBNAIL = 96
 # Positions of the slider.
 _NUM_STEPS = 200
 
 
+class Report:
+    """A page about the confidence of one or several models.
+
+    Made by `report` and `report_of_predictions`. Notebooks show it.
+
+    Args:
+        html: The page: one file that needs nothing else.
+        results: `{model: {...}}` of what the page says: `verdict`,
+            `overconfidence` (mean confidence less accuracy), `metrics` and
+            `calibrated_metrics` by name, and `selection`, of which
+            `threshold` is a score and `confidence` the same cut as a
+            confidence, or None for another score. Each estimate is
+            `{"value", "low", "high"}` with its 95 % interval.
+
+    Example:
+
+    >>> import keras_calib
+    >>> page = keras_calib.report_of_predictions(
+    ...     [0, 1, 1], [[0.9, 0.1]] * 3, verbose=0)
+    >>> round(page.results["model"]["overconfidence"]["value"], 4)
+    0.5667
+
+    Reference:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        https://arxiv.org/abs/1706.04599
+    """
+
+    def __init__(self, html: str, results: dict[str, Any]):
+        self.html = html
+        self.results = results
+
+    def save(self, path: Any) -> Path:
+        """Writes the page, whole or not at all.
+
+        Args:
+            path: File that ends in `.html`; its folder is made.
+
+        Returns:
+            The path.
+
+        Raises:
+            ValueError: If the path has another ending, or is a folder.
+        """
+        path = check_html(path)
+        with replacing(path, text=True) as file:
+            file.write(self.html)
+        return path
+
+    def _repr_html_(self) -> str:
+        uri = self.html.replace("&", "&amp;").replace('"', "&quot;")
+        return (
+            f'<iframe srcdoc="{uri}" sandbox="allow-scripts" '
+            'style="width:100%;height:800px;border:0"></iframe>'
+        )
+
+
+def check_html(path: Any) -> Path:
+    """The path of a page to write; ValueError if it can be none."""
+    path = Path(path)
+    if path.suffix.lower() not in (".html", ".htm") or path.is_dir():
+        raise value_error(
+            "`path` must be a file that ends in .html", path=str(path)
+        )
+    return path
+
+
 def page_of(
     evaluations: list[ModelEvaluation],
+    results: dict[str, dict],
     *,
     title: str,
     class_names: list[str] | None,
-    facts: dict[str, Any],
+    num_bins: int,
 ) -> str:
-    """The HTML page of some models."""
-    models = [_model(evaluation, class_names) for evaluation in evaluations]
+    """The HTML page of some models and their results."""
     overview = None
     if len(evaluations) > 1:
         display = RiskCoverageDisplay.from_metric(
-            {x.name: x.final.metric for x in evaluations}
+            {x.name: x.final for x in evaluations}
         )
         overview = _picture(display, "Risk against coverage of all models.")
     return template().render(
         title=title,
-        models=models,
+        models=[_model(x, results[x.name]) for x in evaluations],
         overview=overview,
-        columns=list(EXPLAINED.values()),
-        facts={
-            **facts,
-            "Made": datetime.datetime.now().isoformat(" ", "minutes"),
-            "With": f"keras_calib {__version__}, Keras {keras.__version__} on "
-            f"{keras.backend.backend()}",
-        },
+        explained=EXPLAINED,
+        class_names=class_names,
+        evaluations=evaluations,
+        num_bins=num_bins,
+        made=datetime.datetime.now().isoformat(" ", "minutes"),
+        versions=f"keras_calib {__version__}, Keras {keras.__version__} on "
+        f"{keras.backend.backend()}",
     )
 
 
 def template() -> Any:
-    """The template of the page; what it shows is escaped.
-
-    Raises:
-        ImportError: If Jinja2 or matplotlib is not installed.
-    """
+    """The template of the page; ImportError if a package is missing."""
     try:
         import jinja2
     except ImportError as error:
-        raise ImportError(_ABSENT) from error
-    figure_and_canvas()
+        raise ImportError(
+            "Reports need Jinja2 and matplotlib: "
+            "pip install 'keras-calib[report]'"
+        ) from error
+    matplotlib_module("figure")
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("keras_calib", "reporting"),
         autoescape=True,
@@ -96,7 +157,7 @@ def _printed(value: Any) -> Any:
     return type(value)(printable(value)) if isinstance(value, str) else value
 
 
-def risk_steps(stage: Stage) -> list[dict[str, float | None]]:
+def _risk_steps(metrics: CalibrationMetrics) -> list[dict[str, float | None]]:
     """Rows for risks from 0 to that of all samples: what to accept.
 
     Each has the `risk` asked for, and if a threshold meets it: the
@@ -104,8 +165,7 @@ def risk_steps(stage: Stage) -> list[dict[str, float | None]]:
     `score` in log-odds, the `observed` risk there and its `bound`, exact
     binomial at 95 %.
     """
-    curve = stage.metric.curve()
-    sums = stage.metric.bins()
+    curve, sums = metrics.curve(), metrics.bins()
     weight, squares = sums.weight.sum(), sums.squared_weight.sum()
     accepted = curve.coverage * safe_divide(weight**2, squares)
     bounds = binomial_upper_bound(
@@ -117,10 +177,11 @@ def risk_steps(stage: Stage) -> list[dict[str, float | None]]:
         row = {"risk": float(risk)}
         if len(met):
             i = met[-1]
+            score = float(curve.threshold[i])
             row |= {
                 "threshold": float(sigmoid(curve.threshold[i])),
                 # Not in JSON if it is infinite: everything is accepted.
-                "score": _finite(curve.threshold[i]),
+                "score": score if np.isfinite(score) else None,
                 "coverage": float(curve.coverage[i]),
                 "observed": float(curve.risk[i]),
                 "bound": float(bounds[i]),
@@ -129,41 +190,31 @@ def risk_steps(stage: Stage) -> list[dict[str, float | None]]:
     return rows
 
 
-def _finite(value: Any) -> float | None:
-    return float(value) if np.isfinite(value) else None
-
-
-def as_data_uri(data: bytes, kind: str) -> str:
-    """A file inside an address."""
-    return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
-
-
-def _model(evaluation: ModelEvaluation, class_names: list[str] | None) -> dict:
-    stages = {"Before": evaluation.before}
+def _model(evaluation: ModelEvaluation, results: dict) -> dict[str, Any]:
+    stages = {"model": (evaluation.before, results["metrics"])}
     if evaluation.after is not None:
-        stages = {"Before calibration": evaluation.before}
-        stages["After calibration"] = evaluation.after
+        after = evaluation.after, results["calibrated_metrics"]
+        stages = {
+            "Before calibration": stages["model"],
+            "After calibration": after,
+        }
     pictures = []
-    for title, stage in stages.items():
+    for title, (metrics, _) in stages.items():
         when = "" if len(stages) == 1 else f" {title.lower()}"
-        metric = stage.metric
         pictures += [
             _picture(
-                ReliabilityDisplay.from_metric(metric),
+                ReliabilityDisplay.from_metric(metrics),
                 f"Accuracy against confidence{when}. Bars reach to the "
                 "confidence; lines are exact 95 % intervals.",
             ),
             _picture(
-                ConfidenceDisplay.from_metric(metric),
+                ConfidenceDisplay.from_metric(metrics),
                 f"Confidence of correct and wrong predictions{when}.",
             ),
         ]
-    points = {}
-    if evaluation.selector is not None and evaluation.selector.chosen:
-        points["chosen threshold"] = evaluation.selector.chosen
-    curves = {"model": evaluation.before.metric}
-    if len(stages) > 1:
-        curves = {title: stage.metric for title, stage in stages.items()}
+    curves = {title: metrics for title, (metrics, _) in stages.items()}
+    chosen = getattr(evaluation.selector, "chosen", None)
+    points = {"chosen threshold": chosen} if chosen else {}
     pictures.append(
         _picture(
             RiskCoverageDisplay.from_metric(curves, points=points),
@@ -172,86 +223,58 @@ def _model(evaluation: ModelEvaluation, class_names: list[str] | None) -> dict:
             + (", and the point chosen on held-out data." if points else "."),
         )
     )
-    estimates = [stage.estimates() for stage in stages.values()]
     return {
         "name": evaluation.name,
-        "verdict": verdict(evaluation),
-        "stages": list(stages),
-        "rows": [
-            (*words, [_cell(name, found[name]) for found in estimates])
-            for name, words in EXPLAINED.items()
-        ],
+        "verdict": results["verdict"],
+        "stages": {title: found for title, (_, found) in stages.items()},
         "pictures": pictures,
-        "steps": risk_steps(evaluation.final),
-        "mistakes": [_mistake(m, class_names) for m in evaluation.mistakes],
+        "steps": _risk_steps(evaluation.final),
+        "mistakes": [
+            {**x._asdict(), **_shown(x.sample)} for x in evaluation.mistakes
+        ],
         "num_samples": evaluation.num_samples,
         "num_classes": evaluation.num_classes,
     }
 
 
-def _cell(name: str, found: Estimate) -> tuple[str, str]:
-    digits = 3 if name == "nll" else 4
-    interval = ""
-    if np.isfinite([found.low, found.high]).all():
-        interval = f"{found.low:.{digits}f} to {found.high:.{digits}f}"
-    return f"{found.value:.{digits}f}", interval
-
-
 def _picture(display: Display, text: str) -> dict[str, str]:
     svg = display.to_svg().encode("utf-8")
-    return {"uri": as_data_uri(svg, "image/svg+xml"), "text": text}
+    return {"uri": _data_uri(svg, "image/svg+xml"), "text": text}
 
 
-def _mistake(mistake: Mistake, class_names: list[str] | None) -> dict:
-    def named(number: int) -> str:
-        if class_names is None:
-            return f"class {number}"
-        return str(class_names[number])
-
-    thumbnail, text = _shown(mistake.sample)
-    return {
-        "index": mistake.index,
-        "label": named(mistake.label),
-        "predicted": named(mistake.predicted),
-        "confidence": percent(mistake.confidence, 2),
-        "thumbnail": thumbnail,
-        "text": text,
-    }
+def _data_uri(data: bytes, kind: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
-def _shown(sample: Any) -> tuple[str | None, str | None]:
+def _shown(sample: Any) -> dict[str, str | None]:
     """A sample as a picture or as text, if it is either."""
+    shown = {"thumbnail": None, "text": None}
     if sample is None:
-        return None, None
+        return shown
     if sample.dtype.kind in "OSU":
         value = sample.reshape(-1)[0] if sample.size == 1 else sample.tolist()
         if isinstance(value, bytes):
             value = value.decode("utf-8", "replace")
-        return None, str(value)[:300]
+        return {**shown, "text": str(value)[:300]}
     if sample.ndim == 2:
         sample = sample[..., None]
     if sample.ndim != 3 or sample.shape[-1] not in (1, 3, 4):
-        return None, None
-    return as_data_uri(_png(sample), "image/png"), None
+        return shown
+    return {**shown, "thumbnail": _data_uri(_png(sample), "image/png")}
 
 
 def _png(image: np.ndarray) -> bytes:
     """An image `(height, width, channels)` as a small PNG file."""
-    figure_and_canvas()
-    from matplotlib.image import imsave
-
     pixels = as_picture("inputs", np.nan_to_num(image)[..., :3])
     pixels = pixels.reshape(*image.shape[:2], -1).astype("float32")
     scale = _THUMBNAIL / max(pixels.shape[:2])
     if scale < 1.0:
         size = [max(1, round(scale * side)) for side in pixels.shape[:2]]
-        pixels = to_numpy(
-            keras.ops.image.resize(
-                pixels, size, antialias=True, data_format="channels_last"
-            )
+        pixels = keras.ops.image.resize(
+            pixels, size, antialias=True, data_format="channels_last"
         )
-    if pixels.shape[-1] == 1:
-        pixels = np.repeat(pixels, 3, axis=-1)
+    pixels = np.clip(to_numpy(pixels), 0.0, 1.0)
     file = io.BytesIO()
-    imsave(file, np.clip(pixels, 0.0, 1.0), format="png")
+    rgb = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
+    matplotlib_module("image").imsave(file, rgb, format="png")
     return file.getvalue()

@@ -1,9 +1,9 @@
-"""Labels and predictions from files of any framework."""
+"""Labels and predictions from files, and whether two hold the same."""
 
 import contextlib
-import zipfile
-import zlib
-from collections import Counter
+import importlib
+import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,308 +11,238 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
+from keras_calib.inputs.rows import check_no_probabilities
+from keras_calib.inputs.values import check_probabilities
 
-__all__ = ["PredictionFile", "Rows", "open_predictions"]
+__all__ = ["PredictionFile", "Rows", "check_apart", "row_keys"]
 
-_ABSENT = (
-    "Reading CSV and parquet needs pyarrow: pip install 'keras-calib[report]'"
-)
-_LABELS = ("labels", "label", "y_true")
-_WEIGHTS = ("sample_weight", "weight")
-# What NumPy raises of a file that is none, or is cut off.
-_UNREADABLE = (
-    EOFError,
-    MemoryError,
-    NotImplementedError,
-    OSError,
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 # Names of the columns, or before the number of a class; and whether logits.
-_OUTPUTS = {
-    "logits": True,
-    "logit": True,
-    "probs": False,
-    "prob": False,
-    "probabilities": False,
-}
+_OUTPUTS = {"logits": True, "logit": True, "probs": False, "prob": False}
+# Rows that are looked at before anything is computed.
+_FIRST = 100
 # Rows of a table that are read at a time, and bytes of a parquet file: by
 # default all rows that were written at once are in memory.
 _ROWS = 4096
 _BYTES = {"buffer_size": 2**20, "pre_buffer": False}
 
+# The share of the smaller of two files that the other one may repeat.
+_SAME = 0.2
+# Of the multipliers of the classes: keys of two files must be comparable.
+_SEED = 20
+# Of the grids that see through rounding: how many directions they have, and
+# how wide their cells are, where all predictions lie on a sphere of radius 1.
+_DIRECTIONS = 4
+_WIDTHS = (3e-2, 3e-3, 3e-4, 3e-5)
+# Four standard deviations of the square root of a count.
+_BEYOND_CHANCE = 2.0
+
 
 class Rows(NamedTuple):
-    """Some or all samples of a file.
-
-    Attributes:
-        labels: Class ids `(n, ...)`, or one-hot or soft labels.
-        outputs: `(n, ..., num_classes)`.
-        sample_weight: Weights, or None.
-    """
+    """Labels `(n, ...)`, outputs `(n, ..., num_classes)`, weights or None."""
 
     labels: np.ndarray
     outputs: np.ndarray
     sample_weight: np.ndarray | None
 
 
-class _Columns(NamedTuple):
-    """Names of the columns that are read."""
-
-    labels: str
-    outputs: list[str]
-    from_logits: bool
-    sample_weight: str | None
-
-
 class PredictionFile:
-    """Labels with logits or probabilities; see `open_predictions`.
-
-    Attributes:
-        path: Of the file.
-        from_logits: Whether outputs are logits.
-        num_rows: Number of samples, None if only reading tells.
-        class_names: Names of the classes, or None.
-    """
-
-    num_rows: int | None = None
-    class_names: list[str] | None = None
-
-    def __init__(self, path: Path, names: list[str]):
-        self.path = path
-        self._columns = _columns(names, path)
-        self.from_logits = self._columns.from_logits
-
-    def batches(self, size: int) -> Iterator[Rows]:
-        """The samples, `size` at a time; ValueError if one is no number."""
-        waiting = None
-        for part in self._parts():
-            waiting = part if waiting is None else _joined([waiting, part])
-            while len(waiting.labels) >= size:
-                yield _cut(waiting, slice(size))
-                waiting = _cut(waiting, slice(size, None))
-        if waiting is not None and len(waiting.labels):
-            yield waiting
-
-    def read(self) -> Rows:
-        """All samples; ValueError if there are none."""
-        parts = list(self._parts())
-        if not any(len(part.labels) for part in parts):
-            raise value_error("the file must have samples", path=str(self.path))
-        return _joined(parts)
-
-    def _parts(self) -> Iterator[Rows]:
-        raise NotImplementedError
-
-
-def open_predictions(path: Any) -> PredictionFile:
-    """Opens an `.npz`, `.csv` or `.parquet` file of predictions.
+    """An `.npz`, `.csv` or `.parquet` file of labels and predictions.
 
     An `.npz` file has the arrays `labels` and `logits` or `probs`, and may
     have `sample_weight` and `class_names`. A table has a column `label` and
     columns `logit_0`, `logit_1`, ... or `prob_0`, `prob_1`, ..., in any
     order; parquet may have lists in one column `logits` or `probs`. Tables
-    are read piece by piece. Nothing that is read is executed: pickled arrays
-    are refused.
+    are read piece by piece. Pickled arrays are refused.
 
-    Raises ImportError if a table needs pyarrow, OSError if there is no file,
-    ValueError if it has another form.
+    Raises ImportError if a table needs pyarrow, ValueError if the file has
+    another form, or its first values are not what they are called.
+
+    Attributes:
+        path: Of the file.
+        from_logits: Whether outputs are logits.
+        num_classes: Of the predictions.
+        num_rows: Number of samples, None if only reading tells.
+        pixels: Whether a sample has several predictions.
+        class_names: Names of the classes, or None.
     """
-    path = Path(path)
-    kinds = {".npz": _Arrays, ".csv": _Table, ".parquet": _Table}
-    kind = kinds.get(path.suffix.lower())
-    if kind is None:
-        raise value_error(
-            "a file of predictions must end in .npz, .csv or .parquet",
-            path=str(path),
-        )
-    if not path.is_file():
-        raise FileNotFoundError(
-            invalid("there must be a file of predictions", path=str(path))
-        )
-    return kind(path)
 
+    def __init__(self, path: Any):
+        self.path = Path(path)
+        self.num_rows: int | None = None
+        self.class_names: list[str] | None = None
+        self._kind = self.path.suffix.lower()
+        if self._kind not in (".npz", ".csv", ".parquet"):
+            raise value_error(
+                "a file of predictions must end in .npz, .csv or .parquet",
+                path=str(path),
+            )
+        with self._readable():
+            names = self._open()
+        self._find_columns(names)
+        if self._kind == ".npz":
+            self.num_rows = len(self._rows(self._arrays).labels)
+        outputs = next(self.batches(_FIRST)).outputs
+        if self.from_logits:
+            check_no_probabilities(outputs, "logits")
+        else:
+            check_probabilities(outputs, "probs")
+        # One column is the second of two classes.
+        self.num_classes = max(2, outputs.shape[-1])
+        self.pixels = outputs.ndim > 2
 
-class _Arrays(PredictionFile):
-    def __init__(self, path: Path):
+    def batches(self, size: int) -> Iterator[Rows]:
+        """The samples, `size` at a time.
+
+        Raises ValueError if there are none, or one is no number.
+        """
+        waiting, count = [], 0
+        for part in map(self._rows, self._parts()):
+            count += len(part.labels)
+            waiting = [_joined([*waiting, part])]
+            while len(waiting[0].labels) >= size:
+                yield _cut(waiting[0], slice(size))
+                waiting = [_cut(waiting[0], slice(size, None))]
+        if not count:
+            raise value_error("the file must have samples", path=str(self.path))
+        if len(waiting[0].labels):
+            yield waiting[0]
+
+    def read(self) -> Rows:
+        """All samples."""
+        return _joined([*self.batches(_ROWS)])
+
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[None]:
+        form = f"a readable {self._kind} file"
+        form += " of plain arrays" * (self._kind == ".npz")
+        try:
+            yield
+        except ImportError:
+            raise
+        except Exception as error:
+            raise value_error(
+                f"{self.path.name} must be {form}", error=str(error)
+            ) from error
+
+    def _open(self) -> list[str]:
+        """The names of the columns."""
+        if self._kind == ".csv":
+            with _pyarrow("csv").open_csv(self.path) as reader:
+                return reader.schema.names
+        if self._kind == ".parquet":
+            with _pyarrow("parquet").ParquetFile(self.path) as file:
+                self.num_rows = file.metadata.num_rows
+                return file.schema_arrow.names
         # NumPy leaves a file open that is cut off.
         with (
-            _readable(path, "an .npz file of plain arrays", _UNREADABLE),
-            open(path, "rb") as opened,
+            open(self.path, "rb") as opened,
             np.load(opened, allow_pickle=False) as file,
         ):
-            arrays = {name: file[name] for name in file.files}
-        super().__init__(path, list(arrays))
-        labels, (outputs,), _, weight = self._columns
-        self._rows = Rows(arrays[labels], arrays[outputs], arrays.get(weight))
-        _check_arrays(self._rows, (labels, outputs, weight), path)
-        self.num_rows = len(self._rows.labels)
-        if "class_names" in arrays:
-            names = arrays["class_names"].reshape(-1)
+            self._arrays = {name: file[name] for name in file.files}
+        if "class_names" in self._arrays:
+            names = self._arrays["class_names"].reshape(-1)
             self.class_names = [str(x) for x in names]
+        return list(self._arrays)
 
-    def _parts(self) -> Iterator[Rows]:
-        yield self._rows
-
-
-class _Table(PredictionFile):
-    def __init__(self, path: Path):
-        try:
-            import pyarrow as pa
-            import pyarrow.csv
-            import pyarrow.parquet
-        except ImportError as error:
-            raise ImportError(_ABSENT) from error
-        self._arrow, self._is_parquet = pa, path.suffix.lower() == ".parquet"
-        with self._readable(path):
-            if self._is_parquet:
-                with pa.parquet.ParquetFile(path) as file:
-                    names = file.schema_arrow.names
-                    self.num_rows = file.metadata.num_rows
-            else:
-                with pa.csv.open_csv(path) as reader:
-                    names = reader.schema.names
-        super().__init__(path, names)
-
-    def _readable(self, path: Path) -> Any:
-        faults = self._arrow.ArrowException, OSError, UnicodeDecodeError
-        return _readable(path, f"a readable {path.suffix} file", faults)
-
-    def _parts(self) -> Iterator[Rows]:
-        pa, columns = self._arrow, self._columns
-        wanted = [columns.labels, *columns.outputs]
-        if columns.sample_weight is not None:
-            wanted.append(columns.sample_weight)
-        with self._readable(self.path):
-            if self._is_parquet:
-                with pa.parquet.ParquetFile(self.path, **_BYTES) as file:
-                    for part in file.iter_batches(_ROWS, columns=wanted):
-                        yield self._rows(part)
+    def _parts(self) -> Iterator[Any]:
+        """Columns by name, piece by piece."""
+        if self._kind == ".npz":
+            yield self._arrays
+            return
+        numbers = [*self._outputs, *["sample_weight"] * self._weighted]
+        names = [self._labels, *numbers]
+        with self._readable():
+            if self._kind == ".parquet":
+                file = _pyarrow("parquet").ParquetFile(self.path, **_BYTES)
+                with file:
+                    yield from file.iter_batches(_ROWS, columns=names)
                 return
+            csv = _pyarrow("csv")
             # The first rows do not tell the type of a column.
-            types = dict.fromkeys(wanted[1:], pa.float64())
-            convert = pa.csv.ConvertOptions(
-                include_columns=wanted, column_types=types
+            convert = csv.ConvertOptions(
+                include_columns=names,
+                column_types=dict.fromkeys(numbers, "float64"),
             )
-            with pa.csv.open_csv(self.path, convert_options=convert) as reader:
-                yield from map(self._rows, reader)
+            with csv.open_csv(self.path, convert_options=convert) as reader:
+                yield from reader
+
+    def _find_columns(self, names: list[str]) -> None:
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise value_error(
+                f"{self.path.name} must have each column once",
+                twice=sorted(twice)[:20],
+            )
+        numbered = [name for name in names if re.search(r"_\d+$", name)]
+        starts = {*names, *(name.rpartition("_")[0] for name in numbered)}
+        prefixes = [x for x in _OUTPUTS if x in starts]
+        labels = [x for x in ("labels", "label") if x in names]
+        if not labels or len(prefixes) != 1:
+            raise value_error(
+                f"{self.path.name} must have `label` or `labels`, and either "
+                "`logits` or `probs`, which a table may give as `logit_0`, "
+                "... or `prob_0`, ...",
+                columns=names[:20],
+            )
+        (prefix,) = self._outputs = prefixes
+        if prefix not in names:
+            found = {x for x in numbered if x.rpartition("_")[0] == prefix}
+            self._outputs = [f"{prefix}_{k}" for k in range(len(found))]
+            if {*self._outputs} != found:
+                raise value_error(
+                    f"{self.path.name} must have `{prefix}_0` to "
+                    f"`{self._outputs[-1]}`, one for each class",
+                    columns=sorted(found)[:20],
+                )
+        self.from_logits = _OUTPUTS[prefix]
+        self._labels = labels[0]
+        self._weighted = "sample_weight" in names
 
     def _rows(self, part: Any) -> Rows:
-        labels, outputs, _, weight = self._columns
-        if outputs[0] in _OUTPUTS:
-            values = self._lists(part.column(outputs[0]), outputs[0])
-        else:
-            values = np.stack([_numbers(part, x) for x in outputs], axis=-1)
-        if weight is not None:
-            weight = _numbers(part, weight)
-        return Rows(_numbers(part, labels), values, weight)
-
-    def _lists(self, column: Any, name: str) -> np.ndarray:
-        """A column of lists of one length as a matrix."""
-        types, kind = self._arrow.types, column.type
-        sizes = [0]
-        if types.is_fixed_size_list(kind) and not column.null_count:
-            sizes = [kind.list_size]
-        elif types.is_list(kind) or types.is_large_list(kind):
-            sizes = column.value_lengths().unique().to_pylist()
-        if len(sizes) != 1 or not sizes[0]:
+        outputs = [_numbers(part, name) for name in self._outputs]
+        if self._outputs[0] not in _OUTPUTS:
+            outputs = [np.stack(outputs, axis=-1)]
+        weight = _numbers(part, "sample_weight") if self._weighted else None
+        rows = Rows(_numbers(part, self._labels), outputs[0], weight)
+        shapes = [x.shape for x in rows if x is not None]
+        if () in shapes or rows.outputs.ndim < 2 or not shapes[1][-1]:
             raise value_error(
-                f"column `{name}` must hold lists of one length, in every row",
-                type=str(kind),
+                f"{self.path.name} must have an axis of samples, and in "
+                f"`{self._outputs[0]}` a last one of classes; values of the "
+                "second of two classes alone are a column, of shape (n, 1)",
+                shapes=shapes,
             )
-        values = {name: column.flatten()}
-        return _numbers(values, name).reshape(-1, sizes[0])
+        if len({shape[0] for shape in shapes}) > 1:
+            raise value_error(
+                f"{self.path.name} must have arrays of one length",
+                shapes=shapes,
+            )
+        return rows
 
 
-@contextlib.contextmanager
-def _readable(path: Path, form: str, faults: tuple) -> Iterator[None]:
-    """Says which file it is that cannot be read."""
+def _pyarrow(module: str) -> Any:
     try:
-        yield
-    except faults as error:
-        raise value_error(
-            f"{path.name} must be {form}", error=str(error)
+        return importlib.import_module(f"pyarrow.{module}")
+    except ImportError as error:
+        raise ImportError(
+            "Reading CSV and parquet needs pyarrow: "
+            "pip install 'keras-calib[report]'"
         ) from error
 
 
-def _check_arrays(rows: Rows, names: tuple, path: Path) -> None:
-    """Arrays must hold numbers, of one number of samples."""
-    arrays = dict(zip(names, rows, strict=True))
-    arrays.pop(None, None)
-    for name, array in arrays.items():
-        if array.dtype.kind not in "biuf":
-            raise value_error(
-                f"`{name}` of {path.name} must hold numbers",
-                dtype=str(array.dtype),
-            )
-    shapes = {name: array.shape for name, array in arrays.items()}
-    if () in shapes.values() or rows.outputs.ndim < 2:
-        raise value_error(
-            f"{path.name} must have an axis of samples, and in "
-            f"`{names[1]}` a last one of classes; values of the second "
-            "of two classes alone are a column, of shape (n, 1)",
-            **shapes,
-        )
-    if len({shape[0] for shape in shapes.values()}) > 1:
-        raise value_error(
-            f"{path.name} must have arrays of one length", **shapes
-        )
-
-
-def _columns(names: list[str], path: Path) -> _Columns:
-    def first(known: Any) -> str | None:
-        return next((name for name in known if name in names), None)
-
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise value_error(
-            f"{path.name} must have each column once", twice=twice[:20]
-        )
-    # Columns by what is before their number, `logit_0`; and whole ones.
-    found = {x: {} for x in _OUTPUTS}
-    for name in names:
-        start, _, number = name.rpartition("_")
-        if start in found and number.isdecimal():
-            found[start][int(number)] = name
-    whole = [x for x in _OUTPUTS if x in names]
-    numbered = [x for x in _OUTPUTS if found[x]]
-    labels, is_array = first(_LABELS), path.suffix.lower() == ".npz"
-    if labels is None or len(whole + numbered) != 1:
-        wanted = "`logits` or `probs`"
-        if not is_array:
-            wanted = f"`logit_0`, ... or `prob_0`, ... (or lists, {wanted})"
-        raise value_error(
-            f"{path.name} must have `{_LABELS[not is_array]}` and either "
-            f"{wanted}",
-            columns=names[:20],
-        )
-    (prefix,) = whole or numbered
-    outputs = whole
-    if numbered:
-        outputs = [found[prefix][k] for k in sorted(found[prefix])]
-        last = len(outputs) - 1
-        if max(found[prefix]) != last:
-            raise value_error(
-                f"{path.name} must have `{prefix}_0` to "
-                f"`{prefix}_{last}`, one for each class",
-                columns=outputs[:20],
-            )
-    return _Columns(labels, outputs, _OUTPUTS[prefix], first(_WEIGHTS))
-
-
 def _numbers(part: Any, name: str) -> np.ndarray:
-    """A column of numbers without gaps."""
-    column = part[name]
-    values = column.to_numpy(zero_copy_only=False)
-    if column.null_count or values.dtype.kind not in "biuf":
+    """A column of numbers, or of lists of them, without gaps."""
+    column = values = part[name]
+    if not isinstance(column, np.ndarray):
+        values = column.to_numpy(zero_copy_only=False)
+    with contextlib.suppress(ValueError, TypeError):
+        values = np.stack(values) if values.dtype == object else values
+    empty = getattr(column, "null_count", 0)
+    if empty or values.dtype.kind not in "biuf":
         raise value_error(
-            f"column `{name}` must hold numbers, in every row",
-            type=str(column.type),
-            empty=column.null_count,
+            f"`{name}` must hold numbers, or lists of one length, in every row",
+            type=str(getattr(column, "type", values.dtype)),
+            empty=empty,
         )
     return values
 
@@ -322,9 +252,92 @@ def _cut(rows: Rows, part: slice) -> Rows:
 
 
 def _joined(parts: list[Rows]) -> Rows:
+    if len(parts) == 1:
+        return parts[0]
     return Rows(
         *(
             None if column[0] is None else np.concatenate(column)
             for column in zip(*parts, strict=True)
         )
     )
+
+
+def check_apart(keys: dict[str, np.ndarray]) -> None:
+    """Refuses data that were given twice: nothing holds for them.
+
+    Takes `row_keys` by the flag of their file.
+    """
+    for (one, first), (two, second) in itertools.combinations(keys.items(), 2):
+        share = max(map(_shared_share, first.T, second.T))
+        if share > _SAME:
+            raise value_error(
+                "--predictions, --calibration and --selection must be "
+                "different data: what was fitted or chosen on the samples "
+                "that it is judged by looks better than it is",
+                files=(one, two),
+                repeated=f"{100.0 * share:.1f} % of the smaller one at least, "
+                "digits and form aside",
+            )
+
+
+def row_keys(outputs: np.ndarray, from_logits: bool) -> np.ndarray:
+    """Numbers uint64 `(n, num_keys)`, equal where predictions are, or nearly.
+
+    The first is of the values in float32, so that the same predictions have
+    the same keys in files of different formats. The others are of the cells
+    of grids, from coarse to fine, in which the probabilities lie.
+    """
+    outputs = np.asarray(outputs).astype("float32", copy=False)
+    # 0 and -0 are equal and differ in their bits.
+    bits = (outputs.reshape(len(outputs), -1) + np.float32(0.0)).view("uint32")
+    with np.errstate(all="ignore"):
+        places = np.nan_to_num(_places(outputs, from_logits))
+    cells = [np.rint(places / np.float32(width)) for width in _WIDTHS]
+    cells = [cell.astype("int64").view("uint64") for cell in cells]
+    return np.stack([_hashed(x) for x in (bits.astype("uint64"), *cells)], 1)
+
+
+def _hashed(rows: np.ndarray) -> np.ndarray:
+    random = np.random.default_rng(_SEED)
+    factors = random.integers(0, 2**63, rows.shape[1], "uint64") * 2 + 1
+    # Modulo 2**64, as unsigned integers of NumPy are.
+    return rows @ factors
+
+
+def _places(outputs: np.ndarray, from_logits: bool) -> np.ndarray:
+    """A few numbers for each sample, near where probabilities are near.
+
+    Of their square roots: rounding moves small and large ones alike.
+    """
+    if outputs.shape[-1] == 1:
+        other = np.zeros_like(outputs) if from_logits else 1 - outputs
+        outputs = np.concatenate([other, outputs], axis=-1)
+    rows = outputs.reshape(-1, outputs.shape[-1])
+    if from_logits:
+        roots = np.exp(0.5 * (rows - rows.max(axis=-1, keepdims=True)))
+    else:
+        roots = np.sqrt(np.maximum(rows, 0))
+    random = np.random.default_rng(_SEED)
+    directions = random.normal(size=(rows.shape[-1], _DIRECTIONS))
+    places = roots @ directions.astype("float32")
+    places /= np.linalg.norm(roots, axis=-1, keepdims=True)
+    # Of an image, the mean over its pixels.
+    return places.reshape(len(outputs), -1, _DIRECTIONS).mean(axis=1)
+
+
+def _shared_share(keys: np.ndarray, others: np.ndarray) -> float:
+    """At least this share of the smaller data set is in both, beyond chance.
+
+    Keys that occur twice in all tell: in one data set or once in each. Few
+    digits give both by chance. Of two distributions, whatever they are, no
+    more pairs are expected in both than twice the geometric mean of those
+    within each, by Cauchy and Schwarz.
+    """
+    _, places = np.unique(np.concatenate([keys, others]), return_inverse=True)
+    total = np.bincount(places)
+    of_first = np.bincount(places[: len(keys)], minlength=len(total))
+    in_second, in_both, in_first = np.bincount(
+        of_first[total == 2], minlength=3
+    )
+    by_chance = 2.0 * np.prod(np.sqrt([in_first, in_second]) + _BEYOND_CHANCE)
+    return (in_both - by_chance) / max(1, min(len(keys), len(others)))

@@ -176,7 +176,7 @@ def test_paths_that_cannot_be_written_are_refused_before_training(tmp_path):
     fit(network(), log, epochs=1)
     broken = table.read_text().replace("\n0,", "\nfirst,")
     table.write_text(broken)
-    match = "number of an epoch.*epoch='first'"
+    match = "an epoch in each row"
     fails_before_training(ValueError, match, network(), logger(csv_path=table))
     assert table.read_text() == broken
 

@@ -33,12 +33,12 @@ MUTANTS = {
     ),
     "rank_counts_the_pixel_itself": Mutant(
         "plots/segmentation.py",
-        "np.cumsum(counts) - 0.5 * counts",
-        "np.cumsum(counts) - counts",
+        "rankdata(score[counted])",
+        "rankdata(score[counted], 'ordinal')",
         "plots/test_segmentation.py::test_ties_share_the_mean_rank",
     ),
     "window_without_its_upper_end": Mutant(
-        "plots/windows.py",
+        "plots/logits.py",
         'centers + width / 2, side="right"',
         'centers + width / 2, side="left"',
         "plots/test_logits.py::"
@@ -53,8 +53,8 @@ MUTANTS = {
     ),
     "ignored_samples_selected": Mutant(
         "reporting/evaluation.py",
-        "weight = weight * read.mask",
-        "weight = weight * 1.0",
+        "weight = counts * (",
+        "weight = np.ones(len(counts)) * (",
         "reporting/test_report.py::test_what_is_ignored_is_not_selected",
     ),
     "mistakes_numbered_in_their_batch": Mutant(
@@ -70,7 +70,7 @@ MUTANTS = {
         "reporting/test_page.py::test_slider_rows_are_points_of_the_curve",
     ),
     "verdict_of_the_wrong_end": Mutant(
-        "reporting/verdicts.py",
+        "reporting/evaluation.py",
         "if gap.low > 0.0:",
         "if gap.high > 0.0:",
         "reporting/test_report.py::test_verdict_names_the_side",
@@ -83,22 +83,22 @@ MUTANTS = {
         "test_bad_arrays_in_files_are_refused",
     ),
     "copies_are_let_through": Mutant(
-        "reporting/given_files.py",
-        "near = max(map(_near_share, first.T[1:], second.T[1:]))",
-        "near = 0.0",
+        "reporting/prediction_files.py",
+        "share = max(map(_shared_share, first.T, second.T))",
+        "share = 0.0",
         "reporting/test_command_line.py::test_command_refuses_and_says_why",
     ),
     "nan_where_nothing_counts": Mutant(
         "monitoring/evaluation.py",
-        "if not finite[valid].all():",
-        "if not finite.all():",
+        ".all(axis=axis)[valid].all():",
+        ".all(axis=axis).all():",
         "monitoring/test_flips.py::"
         "test_nan_where_the_label_is_ignored_is_no_harm",
     ),
     "flips_in_the_order_read": Mutant(
         "monitoring/evaluation.py",
-        "return Predicted(classes[order], index, distinct)",
-        "return Predicted(classes, index, distinct)",
+        "Predicted(classes[order], index if distinct else None)",
+        "Predicted(classes, index if distinct else None)",
         "monitoring/test_flips.py::"
         "test_flips_are_counted_between_logged_epochs",
     ),

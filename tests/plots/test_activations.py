@@ -163,8 +163,8 @@ def test_images_alone_are_enough():
 
 
 BAD = {
-    "maps": ({"maps": np.zeros((2, SIDE, SIDE))}, "`maps` must be one map"),
-    "size": ({"maps": np.zeros((3, 4, 4))}, "`maps` must be one map"),
+    "maps": ({"maps": np.zeros((2, SIDE, SIDE))}, "`maps` must have shape"),
+    "size": ({"maps": np.zeros((3, 4, 4))}, "`maps` must have shape"),
     "probs": ({"probs": np.ones((2, 4))}, "`probs` must have shape"),
     "flat": ({"probs": np.ones(3)}, "`probs` must have shape"),
     "classes": ({"classes": [0, 1]}, "`classes` must have shape"),
@@ -172,7 +172,7 @@ BAD = {
     "labels": ({"labels": [0, 1]}, "`labels` must have shape"),
     "range": ({"labels": [0, 1, 4]}, "`labels` must hold class ids"),
     "boxes": ({"boxes": np.ones((3, 4))}, "`boxes` must have shape"),
-    "names": ({"class_names": ["a"]}, "`class_names` must be one name"),
+    "names": ({"class_names": ["a"]}, "`class_names` must have shape"),
 }
 
 

@@ -9,7 +9,7 @@ from noisy_predictions import softmax
 
 import keras_calib as kc
 from keras_calib.functional.classwise import classwise_bins
-from keras_calib.plots.windows import slide
+from keras_calib.plots.logits import slide
 
 mpl.use("Agg")
 
@@ -213,7 +213,7 @@ def test_displays_of_logits_read_models_and_ignored_classes():
     one = kc.MaxLogitDisplay.from_model(model, (logits, labels), ignore_class=7)
     other = kc.MaxLogitDisplay(labels[20:], logits[20:])
     np.testing.assert_allclose(one.max_logit, other.max_logit)
-    np.testing.assert_array_equal(one.outcomes.wrong, other.outcomes.wrong)
+    np.testing.assert_array_equal(one.is_wrong, other.is_wrong)
 
 
 def test_displays_draw_a_model_that_is_never_wrong():

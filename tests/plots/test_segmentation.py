@@ -14,7 +14,7 @@ from paths import ROOT
 from scipy.stats import rankdata
 
 import keras_calib as kc
-from keras_calib.plots.pictures import as_picture
+from keras_calib.plots.display import as_picture
 
 mpl.use("Agg")
 

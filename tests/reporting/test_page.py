@@ -181,7 +181,7 @@ def test_save_leaves_a_whole_file_or_the_old_one(made, tmp_path):
     assert path.read_text(encoding="utf-8") == made.html
     assert [p.name for p in path.parent.iterdir()] == ["report.html"]
     for name in ("r.pdf", "r", "r.html.zip"):
-        with pytest.raises(ValueError, match="`path` must end in .html"):
+        with pytest.raises(ValueError, match="`path` must be a file that ends"):
             made.save(tmp_path / name)
     with pytest.raises(ValueError, match="`path` must be a file"):
         (tmp_path / "folder.html").mkdir()

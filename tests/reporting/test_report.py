@@ -254,7 +254,6 @@ def test_batches_in_which_nothing_counts_are_left_out(monkeypatch):
         ({"selector": {"b": None}}, ValueError, "models that are there"),
         ({"num_mistakes": -1}, ValueError, "`num_mistakes`"),
         ({"num_bins": 0}, ValueError, "`num_bins`"),
-        ({"num_bins": 101}, ValueError, "num_bins=101, predictions=50"),
         ({"num_bins": 1001}, ValueError, "`num_bins` must be <= 1000"),
         ({"from_logits": False}, ValueError, "probabilities"),
         ({"ignore_class": 0.5}, TypeError, "`ignore_class`"),
