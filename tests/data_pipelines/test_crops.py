@@ -265,8 +265,8 @@ def test_examples_that_do_not_fit_are_refused_by_name(image):
     inverted = np.array([[0.5, 0.0, 0.2, 1.0]], "float32")
     labels = {"boxes": BOXES, "box_labels": np.array([2, 2])}
     for bad, options, rule in (
-        ({}, {"objects": "mask"}, "must have what `objects` names"),
-        ({"mask": np.zeros(SIZE)}, {}, "`mask` must have shape"),
+        ({}, {"objects": "mask"}, "must have 'mask': `objects`"),
+        ({"mask": np.zeros(SIZE)}, {}, "`mask` must hold integers"),
         ({"mask": np.zeros((*SIZE, 1))}, {}, "`mask` must hold integers"),
         ({"boxes": BOXES}, {"classes": (1,)}, "must have 'box_labels'"),
         (labels, {"classes": 2}, "a sequence of class ids"),

@@ -190,7 +190,7 @@ def test_files_that_name_no_image_or_class_are_refused(
         imagenet(picture, tmp_path)
     for part in ("a", "b"):
         write_voc(tmp_path / part / "imagenet2012_0.xml", [(names[0], BOX)])
-    with pytest.raises(ValueError, match="one file for each name"):
+    with pytest.raises(ValueError, match="one .xml file for each name"):
         imagenet(picture, tmp_path)
 
 

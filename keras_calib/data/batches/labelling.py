@@ -22,6 +22,7 @@ from keras_calib.data.transforms.covered_share import objectness_from_mask
 from keras_calib.data.transforms.crops import Cropping
 from keras_calib.data.transforms.crops import complete
 from keras_calib.data.transforms.crops import shown_window
+from keras_calib.data.transforms.examples import name_of
 from keras_calib.data.transforms.examples import require
 from keras_calib.data.transforms.examples import without
 from keras_calib.data.transforms.validity import BOX_RULE
@@ -58,7 +59,7 @@ def to_batch(
         k: example[k] for k in ("index", "context", "boxed") if k in example
     }
     kept["label"] = tf.cast(example["label"], "int64")
-    kept["name"] = _name(example)
+    kept["name"] = name_of(example)
     example = read_parts(example)
     if augment is not None:
         counted = _counted(example, source, classes)
@@ -83,12 +84,7 @@ def to_batch(
 
 
 def labels_of(batch: dict, labelling: Labelling) -> Any:
-    """Labels of the kind asked for, of examples that are checked.
-
-    Raises:
-        tf.errors.InvalidArgumentError: With the names of the examples, for
-            labels out of range, boxes that are none, or too many of them.
-    """
+    """Labels of the kind asked for; examples are checked, and named."""
     labels, context = batch["label"], batch.get("context")
     _require_none(
         (labels < 0) | (labels >= labelling.num_classes),
@@ -112,16 +108,6 @@ def labels_of(batch: dict, labelling: Labelling) -> Any:
     return _targets(labels, shares, context, labelling)
 
 
-def _name(example: dict) -> Any:
-    """What errors call the example."""
-    if "name" in example:
-        return example["name"]
-    if "index" in example:
-        number = tf.strings.as_string(example["index"])
-        return tf.strings.join(["index ", number])
-    return tf.constant("(no name)")
-
-
 def _shares(batch: dict, labelling: Labelling) -> Any:
     """Objectness of all examples at once."""
     names, boxes = batch["name"], batch["boxes"]
@@ -137,10 +123,8 @@ def _shares(batch: dict, labelling: Labelling) -> Any:
             names,
         )
         # Only as many as some example has.
-        most = tf.reduce_max(
-            tf.math.count_nonzero(boxes[..., 0] != NO_BOX, axis=-1)
-        )
-        most = tf.maximum(most, 1)
+        counts = tf.math.count_nonzero(boxes[..., 0] != NO_BOX, axis=-1)
+        most = tf.maximum(tf.reduce_max(counts), 1)
         boxes = boxes[:, :most]
         if box_labels is not None:
             box_labels = box_labels[:, :most]

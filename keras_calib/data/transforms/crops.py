@@ -10,8 +10,8 @@ An example is a dict:
 - `label`: the class id; `name`: a string, for errors; anything else is kept.
 """
 
-from collections.abc import Callable
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ from keras_calib.data.transforms.examples import required
 from keras_calib.data.transforms.examples import without
 from keras_calib.data.transforms.painting import paint
 from keras_calib.data.transforms.validity import read_parts
-from keras_calib.data.transforms.validity import require_boxes
+from keras_calib.data.transforms.validity import required_boxes
 from keras_calib.data.transforms.validity import same_shape
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
@@ -71,12 +71,10 @@ def random_resized_crop(
 ) -> dict:
     """Crops an example at random, and resizes it with all that is in it.
 
-    A window is cut out, resized, and mirrored in half of the cases; boxes and
-    mask go the same way. Of a JPEG only the window is decoded. Its area is
-    drawn evenly from `scale`, the logarithm of its aspect ratio from `ratio`,
-    until it fits. After ten draws it is the largest part of the middle with an
-    allowed ratio. `objectness` is the share of the window that objects cover,
-    computed before anything is resized.
+    The area of the window is drawn evenly from `scale` and the logarithm of
+    its aspect ratio from `ratio`, until it fits. After ten draws it is the
+    largest part of the middle with an allowed ratio. Boxes and mask are cut,
+    resized and mirrored with the image. Of a JPEG only the window is decoded.
 
     Args:
         example: A dict with `image`, and `boxes` or `mask` or neither; see
@@ -91,21 +89,21 @@ def random_resized_crop(
         classes: Ids of the classes that count as objects: of `box_labels`,
             or values of the mask. By default all boxes, and all values but 0.
         objects: `"boxes"` or `"mask"`, what objectness is computed from; by
-            default boxes where there are some to have.
+            default boxes, else the mask.
         interpolation: As in `tf.image.resize`; masks take the nearest pixel.
         antialias: As in `tf.image.resize`.
 
     Returns:
         The example with `image` float32 `(height, width, channels)` in the
-        unit it had, with what was to be painted over painted, `boxes` as
-        shares of the crop (without area where outside of it), `mask`
-        `(height, width, 1)`, `objectness`, a float32 scalar, `window`, the
-        part of the image as shares of it, and `flipped`.
+        unit it had, `boxes` as shares of the crop (without area outside of
+        it), `mask` `(height, width, 1)`, `objectness`, the share of the
+        window that objects cover, float32, `window`, the part of the image as
+        shares of it, and `flipped`.
 
     Raises:
         ValueError: If an argument is out of its range. With the name of the
-            example: if image and mask differ in size, a box is not finite or
-            inverted, or the image cannot be read; inside a graph,
+            example, if image and mask differ in size, a box is none, or the
+            image cannot be read. Inside a graph this is a
             `tf.errors.InvalidArgumentError` when it runs.
 
     Example:
@@ -120,8 +118,8 @@ def random_resized_crop(
     Reference:
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, sections 3
         and A.2, https://arxiv.org/abs/2009.06432; Szegedy et al., Going
-        Deeper with Convolutions, CVPR 2015, section 6 (the crop, in the form
-        that ImageNet recipes have given it), https://arxiv.org/abs/1409.4842
+        Deeper with Convolutions, CVPR 2015, section 6,
+        https://arxiv.org/abs/1409.4842
     """
     cropping = random_cropping(
         size,
@@ -199,7 +197,7 @@ class Cropping(NamedTuple):
         choose, flipped = self._center, tf.constant(False)
         if self.scale is not None:
             draws = random_bits([3], seed)
-            choose = self._random(draws[:2])
+            choose = partial(self._random, draws[:2])
             flipped = draws[2] < 0 if self.flip else flipped
         name = name_of(example)
         part, window, size = read_window(example["image"], name, choose)
@@ -249,39 +247,35 @@ class Cropping(NamedTuple):
         extent = tf.clip_by_value(tf.cast(extent, "int32"), 1, size)
         return tf.concat([(size - extent) // 2, extent], axis=0)
 
-    def _random(self, seed: Any) -> Callable[[Any], Any]:
+    def _random(self, seed: Any, size: Any) -> Any:
         """Area and log of the ratio even, the first of ten that fits."""
         (least, most), ratio = self.scale, np.array(self.ratio)
         narrow, wide = 0.5 * np.log(ratio)
         low = np.array([least, narrow, 0.0, 0.0], "float32")
         span = np.array([most - least, wide - narrow, 1.0, 1.0], "float32")
+        draws = tf.random.stateless_uniform([_TRIES, 4], seed) * span + low
+        share, root, y, x = tf.unstack(draws, axis=1)
+        side, root = tf.sqrt(share), tf.exp(root)
+        whole = tf.cast(size, "float32")
+        extents = tf.stack([side / root, side * root], axis=1)
+        extents = tf.round(extents * tf.sqrt(tf.reduce_prod(whole)))
+        fits = tf.reduce_all(extents <= whole, axis=1)
+        first = tf.argmax(fits)
 
-        def choose(size: Any) -> Any:
-            draws = tf.random.stateless_uniform([_TRIES, 4], seed) * span + low
-            share, root, y, x = tf.unstack(draws, axis=1)
-            side, root = tf.sqrt(share), tf.exp(root)
-            whole = tf.cast(size, "float32")
-            extents = tf.stack([side / root, side * root], axis=1)
-            extents = tf.round(extents * tf.sqrt(tf.reduce_prod(whole)))
-            fits = tf.reduce_all(extents <= whole, axis=1)
-            first = tf.argmax(fits)
+        def drawn():
+            place = tf.stack([y[first], x[first]])
+            return tf.maximum(extents[first], 1.0), place
 
-            def drawn():
-                place = tf.stack([y[first], x[first]])
-                return tf.maximum(extents[first], 1.0), place
+        def middle():
+            # As much of it as has a ratio that is allowed.
+            own = tf.clip_by_value(whole[1] / whole[0], *ratio)
+            extent = tf.stack([whole[1] / own, whole[0] * own])
+            return tf.minimum(tf.round(extent), whole), tf.fill([2], 0.5)
 
-            def middle():
-                # As much of it as has a ratio that is allowed.
-                own = tf.clip_by_value(whole[1] / whole[0], *ratio)
-                extent = tf.stack([whole[1] / own, whole[0] * own])
-                return tf.minimum(tf.round(extent), whole), tf.fill([2], 0.5)
-
-            extent, place = tf.cond(fits[first], drawn, middle)
-            room = whole - extent
-            corner = tf.minimum(tf.floor(place * (room + 1)), room)
-            return tf.cast(tf.concat([corner, extent], axis=0), "int32")
-
-        return choose
+        extent, place = tf.cond(fits[first], drawn, middle)
+        room = whole - extent
+        corner = tf.minimum(tf.floor(place * (room + 1)), room)
+        return tf.cast(tf.concat([corner, extent], axis=0), "int32")
 
 
 def shown_window(pixels: Any, size: Any) -> Any:
@@ -311,8 +305,7 @@ def complete(
     crop = without(crop, "painted", "painted_mask", "fill", "image_size")
     crop["window"] = window
     if "boxes" in example:
-        boxes = example["boxes"]
-        require_boxes(boxes, example)
+        boxes = required_boxes(example["boxes"], example)
         if source == "boxes":
             counted = known_boxes(boxes, classes, example.get("box_labels"))
             crop["objectness"] = covered_share(window, counted)

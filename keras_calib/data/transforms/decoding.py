@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.examples import as_bytes
+from keras_calib.data.transforms.examples import as_text
 from keras_calib.data.transforms.examples import require
 from keras_calib.data.transforms.examples import required
 
@@ -16,7 +16,6 @@ __all__ = ["cut", "decode", "decoded", "read_window"]
 # First two and last two bytes of whole files.
 _JPEG = b"\xff\xd8\xff\xd9"
 _PNG = b"\x89P\x60\x82"
-_RULE = "Every image must be readable"
 # Shown by errors of decoders in graphs, which know no name.
 _SCOPE = "unreadable_image__see_valid_examples"
 
@@ -24,16 +23,10 @@ _SCOPE = "unreadable_image__see_valid_examples"
 def read_window(
     image: Any, name: Any, choose: Callable[[Any], Any]
 ) -> tuple[Any, Any, Any]:
-    """The part of an image in a window; of a JPEG only that is decoded.
+    """Pixels of a window, the window, and the size of the image.
 
-    Args:
-        image: Bytes of a file, or pixels `(height, width, channels)`.
-        name: Name of the example, for errors.
-        choose: From height and width to the window `[top, left, height,
-            width]` in pixels, int32.
-
-    Returns:
-        Pixels of the window, the window, and height and width of the image.
+    Of a JPEG only the window is decoded. `choose` maps height and width to
+    the window `[top, left, height, width]` in pixels, int32.
     """
     if image.dtype != tf.string:
         return _slice(image, name, choose)
@@ -71,8 +64,7 @@ def decode(image: Any, name: Any) -> Any:
         try:
             return decoded(data).numpy()
         except tf.errors.InvalidArgumentError as error:
-            size = len(as_bytes(data))
-            raise _unreadable(name, bytes=size) from error
+            raise _unreadable(name) from error
 
     def by_decoder():
         with _decoding(name):
@@ -107,12 +99,11 @@ def _decoding(name: Any) -> Iterator[None]:
         try:
             yield
         except tf.errors.InvalidArgumentError as error:
-            raise _unreadable(name.numpy()) from error
+            raise _unreadable(name) from error
 
 
-def _unreadable(name: Any, **received: Any) -> ValueError:
-    name = as_bytes(name).decode(errors="replace")
-    return value_error(_RULE, example=name, **received)
+def _unreadable(name: Any) -> ValueError:
+    return value_error("Every image must be readable", example=as_text(name))
 
 
 def _slice(
@@ -124,13 +115,12 @@ def _slice(
         **{"image.shape": image.shape},
     )
     size = tf.shape(image)[:2]
-    if not image.shape[:2].is_fully_defined() or 0 in image.shape[:2]:
-        size = required(
-            size,
-            tf.reduce_all(size > 0),
-            "Every image must have pixels",
-            example=name,
-            size=size,
-        )
+    size = required(
+        size,
+        tf.reduce_all(size > 0),
+        "Every image must have pixels",
+        example=name,
+        size=size,
+    )
     window = choose(size)
     return cut(image, window), window, size
