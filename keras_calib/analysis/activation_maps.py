@@ -144,9 +144,7 @@ def class_activations(
     )
 
 
-def _gradient(
-    reader: FeatureMaps, images: np.ndarray, features: Any, ids: np.ndarray
-) -> np.ndarray:
+def _gradient(reader, images, features, ids):
     """Of the score of a class of each image, by its feature maps."""
     chosen = ops.one_hot(ids, reader.num_classes, dtype="float32")
 
@@ -162,9 +160,7 @@ def _gradient(
     return to_numpy(value_and_grad(score, ops.cast(features, "float32"))[1])
 
 
-def _weighted(
-    features: np.ndarray, gradient: np.ndarray, method: str
-) -> np.ndarray:
+def _weighted(features, gradient, method):
     """Maps `(n, rows, columns)` in float64, >= 0."""
     a, g = features.astype("float64"), gradient.astype("float64")
     if method == "grad_cam":

@@ -1,6 +1,5 @@
 """Every threshold that data let one set: between groups of tied scores."""
 
-from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -52,9 +51,7 @@ def check_units(delta: float | None, shape: tuple) -> None:
         )
 
 
-def candidates(
-    scores: Any, correct: Any, sample_weight: Any, delta: float | None
-) -> Candidates:
+def candidates(scores, correct, sample_weight, delta):
     """Thresholds between groups of tied scores, of data that are checked."""
     scores = as_array(scores, "scores")
     correct = as_array(correct, "correct", "float64")

@@ -22,9 +22,7 @@ def first_rank(risk: float, delta: float) -> int:
     return count
 
 
-def fixed_sequence(
-    accepted: np.ndarray, wrong: np.ndarray, risk: float, delta: float
-) -> np.ndarray:
+def fixed_sequence(accepted, wrong, risk, delta):
     """Learn then Test: which thresholds are certified, from strict to lenient.
 
     `delta` is shared by several starts (see `starts`), or an error among the
@@ -62,9 +60,7 @@ def fixed_sequence(
     return certified
 
 
-def starts(
-    count: int, risk: float, delta: float
-) -> tuple[np.ndarray, np.ndarray]:
+def starts(count, risk, delta):
     """Ranks where walks begin, and the share of `delta` that each brings.
 
     The first start has half of `delta`; ranks double from one start to the
@@ -81,9 +77,7 @@ def starts(
     return rank * 2 ** np.arange(num_more + 1), shares
 
 
-def sgr(
-    accepted: np.ndarray, wrong: np.ndarray, risk: float, delta: float
-) -> np.ndarray:
+def sgr(accepted, wrong, risk, delta):
     """Selection with guaranteed risk: a binary search over coverage.
 
     Every step tests one threshold at `delta` / ceil(log2 n). Arguments are

@@ -181,9 +181,7 @@ def choose_threshold(
     return choose(found, target)[0]
 
 
-def choose(
-    found: Candidates, target: Target, log_odds: bool = False
-) -> tuple[ChosenThreshold, np.ndarray]:
+def choose(found, target, log_odds=False):
     """The best threshold for a target, and which are certified.
 
     `log_odds`: whether scores are those of the confidence. ValueError if no
@@ -218,9 +216,7 @@ def choose(
     return chosen, certified
 
 
-def table_of(
-    found: Candidates, certified: np.ndarray, delta: float | None
-) -> ThresholdTable:
+def table_of(found, certified, delta):
     """The table of all candidates."""
     bounds = np.full(len(found.threshold), np.nan)
     if found.counts:

@@ -3,8 +3,6 @@
 import contextlib
 from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -102,13 +100,7 @@ class HeldOut(NamedTuple):
 
 
 @contextlib.contextmanager
-def tuned(
-    held_out: HeldOut,
-    calibrator: Any,
-    scores: Sequence[Any],
-    tune_fraction: float | None,
-    seed: int,
-) -> Iterator[tuple[Top1, int]]:
+def tuned(held_out, calibrator, scores, tune_fraction, seed):
     """Fits what waits on a share of the rows, and chooses among the scores.
 
     Yields the rows that choose the threshold, scored by the score of the
@@ -137,9 +129,7 @@ def tuned(
         raise
 
 
-def check_nothing_to_tune(
-    calibrator: Any, scores: Sequence[Any], delta: float | None
-) -> None:
+def check_nothing_to_tune(calibrator, scores, delta):
     """Raises if something must be tuned and has no data of its own."""
     waiting = _unfitted([calibrator, *scores])
     if waiting:

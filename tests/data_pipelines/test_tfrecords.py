@@ -136,7 +136,7 @@ def test_compressed_records_are_read(tmp_path, records):
 def test_bad_arguments_for_records_are_refused(records):
     for options, rule in (
         ({"files": "nowhere/part-*"}, "`files` must be files"),
-        ({"keys": {"colour": "x"}}, "`keys` must be of these parts"),
+        ({"keys": {"colour": "x"}}, "`keys` must be of the parts"),
         ({"keys": {"xmax": None}}, "all four corners or none"),
         ({"without_boxes": "maybe"}, "`without_boxes` must be one of"),
         ({"on_error": "ignore"}, "`on_error` must be one of"),

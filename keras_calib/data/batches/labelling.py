@@ -4,7 +4,6 @@ Boxes and windows are carried to the batch: there the areas of all examples
 are found at once, for a fraction of what they cost one by one.
 """
 
-from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -19,7 +18,6 @@ from keras_calib.data.transforms.covered_share import check_mask_classes
 from keras_calib.data.transforms.covered_share import covered_share
 from keras_calib.data.transforms.covered_share import known_boxes
 from keras_calib.data.transforms.covered_share import objectness_from_mask
-from keras_calib.data.transforms.crops import Cropping
 from keras_calib.data.transforms.crops import complete
 from keras_calib.data.transforms.crops import shown_window
 from keras_calib.data.transforms.examples import name_of
@@ -46,13 +44,7 @@ class Labelling(NamedTuple):
     floor: str | None = None
 
 
-def to_batch(
-    cropping: Cropping,
-    example: dict,
-    seed: Any,
-    labelling: Labelling,
-    augment: Callable[[dict], dict] | None = None,
-) -> dict:
+def to_batch(cropping, example, seed, labelling, augment=None):
     """One cropped example: the parts that a batch of it needs."""
     source, classes = labelling.source, labelling.classes
     kept = {
@@ -132,9 +124,7 @@ def _shares(batch: dict, labelling: Labelling) -> Any:
     return covered_share(shown_window(batch["pixels"], batch["size"]), boxes)
 
 
-def _counted(
-    example: dict, source: str | None, classes: Sequence[int] | None
-) -> dict:
+def _counted(example, source, classes):
     """The example with those objects alone that count."""
     if source == "mask":
         example = without(example, "boxes", "box_labels")
@@ -152,9 +142,7 @@ def _counted(
     return example
 
 
-def _targets(
-    labels: Any, shares: Any, context: Any, labelling: Labelling
-) -> Any:
+def _targets(labels, shares, context, labelling):
     """`objectness_targets`, on whatever backend Keras runs."""
     given = [labels, shares] if context is None else [labels, shares, context]
 

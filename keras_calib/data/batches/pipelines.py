@@ -289,13 +289,7 @@ def validation_pipeline(
     return data.prefetch(tf.data.AUTOTUNE)
 
 
-def _read(
-    dataset: Any,
-    batch_size: int,
-    num_classes: int,
-    max_boxes: int,
-    num_parallel_calls: int | None,
-) -> tuple[dict, int]:
+def _read(dataset, batch_size, num_classes, max_boxes, num_parallel_calls):
     """What examples have, and parallel calls, of arguments that are checked."""
     check_integer("batch_size", batch_size, 1)
     check_integer("num_classes", num_classes, 2)
@@ -309,9 +303,7 @@ def _read(
     return spec, num_parallel_calls or tf.data.AUTOTUNE
 
 
-def _finished(
-    images: Any, y: Any, batch: dict, preprocess: Callable[[Any], Any] | None
-) -> tuple[Any, Any]:
+def _finished(images, y, batch, preprocess):
     """What `fit` gets."""
     if preprocess is not None:
         images = preprocess(images)
@@ -320,13 +312,7 @@ def _finished(
     return images, y
 
 
-def _some_context(
-    example: dict,
-    share: float,
-    fill: Sequence[float],
-    classes: Sequence[int] | None,
-    seed: Any,
-) -> dict:
+def _some_context(example, share, fill, classes, seed):
     """The example, or with probability `share` what surrounds its objects."""
     chosen = tf.random.stateless_uniform([], seed) < share
     if "boxed" in example:

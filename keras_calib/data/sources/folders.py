@@ -82,8 +82,8 @@ def from_folder(
         for path in annotations.rglob("*")
         if path.suffix.lower() == ".xml"
     }
-    files = [found.get(p.relative_to(images).with_suffix("")) for p in paths]
-    used = [*dict.fromkeys(file for file in files if file is not None)]
+    files = {p: found.get(p.relative_to(images).with_suffix("")) for p in paths}
+    used = [*dict.fromkeys(file for file in files.values() if file)]
     require(
         len(used) > 0,
         "`annotations` must hold the .xml files of the images",
@@ -98,19 +98,23 @@ def from_folder(
         # A folder can be a class whose objects have other names.
         required=labels is None,
     )
-    rows = [read.rows.get(file, NO_FILE) for file in files]
-    kept = [path for path, row in zip(paths, rows, strict=True) if row >= 0]
+    rows = {p: read.rows.get(file, NO_FILE) for p, file in files.items()}
+    rows = {path: row for path, row in rows.items() if row >= 0}
     require(
-        len(kept) > 0,
+        len(rows) > 0,
         "`annotations` must have a file without an error",
         annotations=str(annotations),
     )
-    columns = {
-        "name": [str(path) for path in kept],
-        "row": [row for row in rows if row >= 0],
-    }
+    columns = {"name": [*map(str, rows)], "row": [*rows.values()]}
     if labels == "folder":
-        columns["label"] = _folder_ids(kept, read.class_names)
+        ids = {name: place for place, name in enumerate(read.class_names)}
+        folders = [path.parent.name for path in rows]
+        require(
+            set(folders) <= set(ids),
+            "The folder of each image must be one of `class_names`",
+            unknown=sorted(set(folders) - set(ids))[:9],
+        )
+        columns["label"] = [ids[folder] for folder in folders]
 
     def load(example: dict) -> dict:
         row = example.pop("row")
@@ -126,15 +130,3 @@ def from_folder(
     )
     dataset.class_names = read.class_names
     return dataset
-
-
-def _folder_ids(paths: Sequence[Path], class_names: Sequence[str]) -> Any:
-    ids = {name: place for place, name in enumerate(class_names)}
-    for path in paths:
-        require(
-            path.parent.name in ids,
-            "The folder of each image must be one of `class_names`",
-            image=str(path),
-            class_names=list(class_names),
-        )
-    return tf.constant([ids[path.parent.name] for path in paths], "int64")

@@ -1,7 +1,6 @@
 """Examples from TFDS, whose features are found by their type."""
 
 from collections import Counter
-from collections.abc import Iterator
 from collections.abc import Sequence
 from functools import reduce
 from operator import getitem
@@ -142,14 +141,11 @@ def from_tfds(
             part: reduce(getitem, leaf.path, raw)
             for part, leaf in leaves.items()
         }
-        if "boxes" in example:
-            boxes = tf.cast(example["boxes"], "float32")
-            boxes = tf.reshape(boxes, [-1, 4])
-            if leaves["boxes"].depth == 0:
-                # Where there is no box, all of it is 0.
-                some = tf.reduce_any(boxes != 0, axis=-1)
-                boxes = tf.boolean_mask(boxes, some)
-            example["boxes"] = boxes
+        if "boxes" in example and not leaves["boxes"].depth:
+            # Where there is no box, all of it is 0.
+            box = example["boxes"][None]
+            some = tf.reduce_any(box != 0, axis=-1)
+            example["boxes"] = tf.boolean_mask(box, some)
         if "mask" in example and mask_classes is not None:
             mask = selected(example["mask"], mask_classes)
             example["mask"] = tf.cast(mask, "uint8")
@@ -171,46 +167,36 @@ def from_tfds(
     return dataset
 
 
-def _find(
-    features: Any, objects: str | None, asked: dict, annotated: bool
-) -> dict[str, _Leaf]:
+def _find(features, objects, asked, annotated):
     """What to read, by its part in an example."""
     types = tfds.features
     leaves = list(_leaves(features))
 
-    def single(kind: Any) -> list[_Leaf]:
-        return [
-            x for x in leaves if isinstance(x.feature, kind) and not x.depth
-        ]
+    def of(kind):
+        return [x for x in leaves if isinstance(x.feature, kind)]
+
+    def single(kind):
+        return [x for x in of(kind) if not x.depth]
+
+    def choose(part, candidates):
+        if candidates or part in asked:
+            found[part] = _choose(part, candidates, asked)
 
     pictures = single(types.Image)
     colored = [x for x in pictures if x.feature.shape[-1] != 1]
     found = {"image": _choose("image", colored or pictures, asked)}
     masks = [x for x in pictures if x not in (*colored, found["image"])]
-    boxes = [
-        x
-        for x in leaves
-        if isinstance(x.feature, types.BBoxFeature) and _is_corners(x.feature)
-    ]
+    boxes = [x for x in of(types.BBoxFeature) if _is_corners(x.feature)]
     if objects is None and not annotated:
-        if boxes or "boxes" in asked:
-            objects = "boxes"
-        elif masks or "mask" in asked:
+        objects = "boxes" if boxes or "boxes" in asked else None
+        if objects is None and (masks or "mask" in asked):
             objects = "mask"
-    labels = single(types.ClassLabel)
-    if labels or "label" in asked:
-        found["label"] = _choose("label", labels, asked)
+    choose("label", single(types.ClassLabel))
     if objects in ("boxes", "both") and not annotated:
         found["boxes"] = _choose("boxes", boxes, asked)
-        marks = [
-            x
-            for x in leaves
-            if isinstance(x.feature, types.ClassLabel)
-            and x.depth
-            and x.path[:-1] == found["boxes"].path[:-1]
-        ]
-        if marks or "box_labels" in asked:
-            found["box_labels"] = _choose("box_labels", marks, asked)
+        beside = found["boxes"].path[:-1]
+        marks = [x for x in of(types.ClassLabel) if x.path[:-1] == beside]
+        choose("box_labels", [x for x in marks if x.depth])
     if objects in ("mask", "both"):
         found["mask"] = _choose("mask", masks, asked)
     texts = single(types.Text)
@@ -231,9 +217,7 @@ def _is_corners(feature: Any) -> bool:
     return stored is None or getattr(stored, "name", stored) == "REL_YXYX"
 
 
-def _leaves(
-    feature: Any, path: tuple[str, ...] = (), depth: int = 0
-) -> Iterator[_Leaf]:
+def _leaves(feature, path=(), depth=0):
     types = tfds.features
     if isinstance(feature, types.FeaturesDict):
         for name, part in feature.items():
@@ -262,19 +246,13 @@ def _choose(part: str, candidates: list[_Leaf], asked: dict) -> _Leaf:
     return chosen[0]
 
 
-def _put(tree: dict, path: tuple[str, ...], value: Any) -> None:
+def _put(tree, path, value):
     for name in path[:-1]:
         tree = tree.setdefault(name, {})
     tree[path[-1]] = value
 
 
-def _annotated(
-    dataset: Any,
-    folder: Path,
-    names: list[str] | None,
-    on_error: str,
-    tally: Tally | None,
-) -> tuple[Any, list[str]]:
+def _annotated(dataset, folder, names, on_error, tally):
     """Examples with the boxes of the files of their names; class names."""
     paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() == ".xml")
     twice = [k for k, n in Counter(p.stem for p in paths).items() if n > 1]

@@ -129,42 +129,31 @@ def from_tfrecords(
 
 
 def _read_keys(keys: Mapping[str, str | None] | None) -> dict[str, str]:
-    keys = dict(keys or {})
+    keys = _KEYS | dict(keys or {})
+    used = {part: key for part, key in keys.items() if key is not None}
     parts = {*_KEYS, "box_labels", "mask"}
     require(
-        set(keys) <= parts,
-        "`keys` must be of these parts",
-        keys=keys,
-        parts=parts,
-    )
-    used = {k: v for k, v in {**_KEYS, **keys}.items() if v is not None}
-    require(
-        "image" in used and len({*_CORNERS} & {*used}) in (0, 4),
-        "`keys` must leave the image, and all four corners or none",
+        set(keys) <= parts
+        and "image" in used
+        and len({*_CORNERS} & {*used}) in (0, 4),
+        f"`keys` must be of the parts {sorted(parts)}, with the image, and "
+        "all four corners or none",
         keys=keys,
     )
     return used
 
 
 def _paths(files: str | Path | Sequence[str | Path]) -> list[str]:
-    if isinstance(files, str | Path):
-        pattern = str(files)
+    patterns = [files] if isinstance(files, str | Path) else files
+    found: list[str] = []
+    for pattern in map(str, patterns):
         exists = tf.io.gfile.exists(pattern)
-        found = [pattern] if exists else sorted(tf.io.gfile.glob(pattern))
-    else:
-        found = sorted(str(file) for file in files)
-    missing = [
-        path
-        for path in found
-        if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path)
-    ]
-    require(
-        bool(found) and not missing,
-        "`files` must be files",
-        files=str(files),
-        missing=missing,
-    )
-    return found
+        paths = [pattern] if exists else tf.io.gfile.glob(pattern)
+        some = len(paths) > 0 and not any(map(tf.io.gfile.isdir, paths))
+        require(some, "`files` must be files", files=pattern)
+        found += paths
+    require(len(found) > 0, "`files` must be files", files=files)
+    return sorted(found)
 
 
 def _features(used: dict[str, str]) -> dict:
@@ -178,7 +167,7 @@ def _features(used: dict[str, str]) -> dict:
         **dict.fromkeys(_CORNERS, ragged(tf.float32)),
         "box_labels": ragged(tf.int64),
     }
-    return {used[part]: kinds[part] for part in kinds if part in used}
+    return {key: kinds[part] for part, key in used.items()}
 
 
 def _boxes(corners: Sequence[Any]) -> Any:

@@ -103,9 +103,7 @@ def read_annotations(
     )
 
 
-def _read_file(
-    path: Path, first_pixel: int
-) -> tuple[list[str], np.ndarray, tuple[int, ...]]:
+def _read_file(path, first_pixel):
     """Names of the objects of one file, boxes as shares, size in pixels."""
     try:
         root = ElementTree.parse(path).getroot()

@@ -87,9 +87,7 @@ def covered_share(window: Any, boxes: Any) -> Any:
     return tf.minimum(share, 1)
 
 
-def known_boxes(
-    boxes: Any, classes: Sequence[int] | None, box_labels: Any
-) -> Any:
+def known_boxes(boxes, classes, box_labels):
     """Boxes `(..., n, 4)`, those of other classes turned into none."""
     if classes is None:
         return boxes
@@ -97,9 +95,7 @@ def known_boxes(
     return tf.where(counted[..., None], boxes, tf.cast(NO_BOX, boxes.dtype))
 
 
-def object_source(
-    parts: dict, objects: str | None, classes: Sequence[int] | None
-) -> str | None:
+def object_source(parts, objects, classes):
     """Whether boxes or the mask say where objects are; None if neither."""
     check_in("objects", objects, (None, "boxes", "mask"))
     if objects is None:

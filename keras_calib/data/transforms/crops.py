@@ -286,13 +286,7 @@ def shown_window(pixels: Any, size: Any) -> Any:
     return tf.cast(corners, "float32") / tf.cast(sides, "float32")
 
 
-def complete(
-    cropping: Cropping,
-    example: dict,
-    seed: Any,
-    classes: Sequence[int] | None,
-    objects: str | None,
-) -> dict:
+def complete(cropping, example, seed, classes, objects):
     """One example cropped, its boxes moved along, with its objectness."""
     example = read_parts(example)
     source = object_source(example, objects, classes)
@@ -320,21 +314,14 @@ def complete(
     return crop
 
 
-def random_cropping(
-    size: int | Sequence[int],
-    scale: Sequence[float],
-    ratio: Sequence[float],
-    **options: Any,
-) -> Cropping:
+def random_cropping(size, scale, ratio, **options):
     """The `Cropping` of `random_resized_crop`, from checked arguments."""
     scale, ratio = _range("scale", scale), _range("ratio", ratio)
     check_at_most("scale[1]", scale[1], 1.0)
     return Cropping(_size(size), scale, ratio, **options)
 
 
-def center_cropping(
-    size: int | Sequence[int], fraction: float, **options: Any
-) -> Cropping:
+def center_cropping(size, fraction, **options):
     """The `Cropping` of `center_crop`, from checked arguments."""
     check_above("fraction", fraction, 0.0)
     check_at_most("fraction", fraction, 1.0)

@@ -1,6 +1,5 @@
 """Parts of images, cut out while decoding where the format allows it."""
 
-from collections.abc import Callable
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,9 +19,7 @@ _PNG = b"\x89P\x60\x82"
 _SCOPE = "unreadable_image__see_valid_examples"
 
 
-def read_window(
-    image: Any, name: Any, choose: Callable[[Any], Any]
-) -> tuple[Any, Any, Any]:
+def read_window(image, name, choose):
     """Pixels of a window, the window, and the size of the image.
 
     Of a JPEG only the window is decoded. `choose` maps height and width to
@@ -106,9 +103,7 @@ def _unreadable(name: Any) -> ValueError:
     return value_error("Every image must be readable", example=as_text(name))
 
 
-def _slice(
-    image: Any, name: Any, choose: Callable[[Any], Any]
-) -> tuple[Any, Any, Any]:
+def _slice(image, name, choose):
     require(
         image.shape.rank in (3, None),
         "`image` must have shape (height, width, channels)",

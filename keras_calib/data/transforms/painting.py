@@ -130,11 +130,7 @@ def context_examples(
     return named_like(context, dataset)
 
 
-def without_objects(
-    example: dict,
-    fill: Sequence[float],
-    classes: Sequence[int] | None = None,
-) -> dict:
+def without_objects(example, fill, classes=None):
     """One example of the 'context' data set."""
     if "boxes" not in example:
         check_parts(example, "mask")
