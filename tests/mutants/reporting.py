@@ -5,8 +5,8 @@ from mutants.mutant import Mutant
 MUTANTS = {
     "last_batch_not_counted": Mutant(
         "predictions/batches.py",
-        "count = -(-length(arrays) // batch_size)",
-        "count = length(arrays) // batch_size",
+        "count = -(-_length(arrays) // batch_size)",
+        "count = _length(arrays) // batch_size",
         "predictions/test_batches.py::"
         "test_batches_are_counted_where_that_is_possible",
     ),
