@@ -169,16 +169,12 @@ def _last_activation(model, calls, outputs, from_logits):
     )
 
 
-@contextlib.contextmanager
-def _at_logits(last: keras.layers.Layer | None) -> Iterator[None]:
+def _at_logits(last: keras.layers.Layer | None) -> Any:
     if last is None:
-        yield
-    elif isinstance(last, keras.layers.Softmax):
-        with _replaced(last, "call", lambda inputs, *_, **__: inputs):
-            yield
-    else:
-        with _replaced(last, "activation", keras.activations.linear):
-            yield
+        return contextlib.nullcontext()
+    if isinstance(last, keras.layers.Softmax):
+        return _replaced(last, "call", lambda inputs, *_, **__: inputs)
+    return _replaced(last, "activation", keras.activations.linear)
 
 
 def _run(model: keras.Model, images: np.ndarray) -> Any:

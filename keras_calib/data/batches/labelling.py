@@ -1,7 +1,6 @@
 """What travels from a crop to a batch, and how a batch is labelled.
 
-Boxes and windows are carried to the batch: there the areas of all examples
-are found at once, for a fraction of what they cost one by one.
+The areas of all examples of a batch are found at once, which costs less.
 """
 
 from collections.abc import Sequence
@@ -131,8 +130,7 @@ def _counted(example, source, classes):
         if classes is not None:
             check_mask_classes(classes)
             mask = example["mask"]
-            among = selected(mask, classes)
-            example["mask"] = tf.where(among, mask, tf.zeros_like(mask))
+            example["mask"] = tf.where(selected(mask, classes), mask, 0)
     elif source == "boxes":
         example = without(example, "mask")
         if classes is not None:
@@ -144,18 +142,14 @@ def _counted(example, source, classes):
 
 def _targets(labels, shares, context, labelling):
     """`objectness_targets`, on whatever backend Keras runs."""
-    given = [labels, shares] if context is None else [labels, shares, context]
+    num_classes, smoothing = labelling.num_classes, labelling[-2:]
 
-    def make(labels: Any, shares: Any, context: Any = None) -> Any:
+    def make(labels, shares, context=None):
         return objectness_targets(
-            labels,
-            shares,
-            context=context,
-            num_classes=labelling.num_classes,
-            beta=labelling.beta,
-            floor=labelling.floor,
+            labels, shares, num_classes, *smoothing, context
         )
 
+    given = [labels, shares] if context is None else [labels, shares, context]
     if backend.backend() == "tensorflow":
         # 1 - alpha rounds to less than 0 where alpha is 1.
         return tf.maximum(make(*given), 0.0)
@@ -164,8 +158,7 @@ def _targets(labels, shares, context, labelling):
         given,
         tf.float32,
     )
-    targets.set_shape([labels.shape[0], labelling.num_classes])
-    return targets
+    return tf.ensure_shape(targets, [labels.shape[0], num_classes])
 
 
 def _padded(values: Any, filler: Any, most: int) -> Any:

@@ -352,10 +352,10 @@ def _size(size: int | Sequence[int]) -> tuple[int, int]:
         "`size` must be one integer or two",
         size=size,
     )
-    sides = (size, size) if np.ndim(size) == 0 else tuple(size)
-    for side in sides:
-        check_integer("size", side, 1)
-    return int(sides[0]), int(sides[1])
+    height, width = np.broadcast_to(size, 2).tolist()
+    check_integer("size", height, 1)
+    check_integer("size", width, 1)
+    return height, width
 
 
 def _range(name: str, bounds: Sequence[float]) -> tuple[float, float]:
