@@ -102,8 +102,8 @@ def test_images_may_share_a_file_and_others_have_none(folder):
     }
     assert found.pop(str(cats / "2.png")) == (True, 2)
     assert found.pop(str(cats / "2.jpg")) == (True, 2)
-    assert found.pop(str(bare)) == (False, 1)
-    assert sorted(found.values()) == [(False, 1), (True, 1), (True, 1)]
+    assert found.pop(str(bare)) == (False, 0)
+    assert sorted(found.values()) == [(False, 0), (True, 1), (True, 1)]
 
 
 # Files that are wrong.

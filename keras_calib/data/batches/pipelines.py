@@ -315,8 +315,6 @@ def _finished(images, y, batch, preprocess):
 def _some_context(example, share, fill, classes, seed):
     """The example, or with probability `share` what surrounds its objects."""
     chosen = tf.random.stateless_uniform([], seed) < share
-    if "boxed" in example:
-        chosen &= example["boxed"]
     chosen &= has_objects(example, classes)
     context = without_objects(example, fill, classes)
     plain = {"context": tf.constant(False), **example}

@@ -102,15 +102,18 @@ def describe(
         class_names = getattr(dataset, "class_names", None)
 
     def read(example: dict) -> tuple[Any, ...]:
-        count, share = tf.constant(0), tf.constant(-1.0)
-        bad, boxed = tf.constant(False), example.get("boxed", True)
+        count, share, bad = (
+            tf.constant(0),
+            tf.constant(-1.0),
+            tf.constant(False),
+        )
         if "boxes" in example:
             example = read_parts(example)
-            boxes = example["boxes"]
-            count = tf.where(boxed, tf.shape(boxes)[0], 0)
-            bad = tf.reduce_any(bad_boxes(boxes))
+            count = tf.shape(example["boxes"])[0]
+            bad = tf.reduce_any(bad_boxes(example["boxes"]))
         if source == "boxes":
-            known = known_boxes(boxes, classes, example.get("box_labels"))
+            labels = example.get("box_labels")
+            known = known_boxes(example["boxes"], classes, labels)
             missing = tf.reduce_all(known[:, 0] == NO_BOX)
             share = covered_share(tf.constant([0.0, 0.0, 1.0, 1.0]), known)
         elif source == "mask":
@@ -118,7 +121,6 @@ def describe(
             missing = share == 0
         else:
             missing = tf.constant(True)
-        missing |= tf.logical_not(boxed)
         return (
             tf.cast(example.get("label", -1), "int64"),
             count,

@@ -167,9 +167,6 @@ def map_classes(
         if "box_labels" in example:
             labels = new(example["box_labels"])
             kept = labels >= 0
-            if "boxed" in example:
-                # The whole image, in place of boxes, is of no class.
-                kept |= ~example["boxed"]
             example["box_labels"] = tf.boolean_mask(labels, kept)
             if "boxes" in example:
                 example["boxes"] = tf.boolean_mask(example["boxes"], kept)

@@ -214,14 +214,10 @@ def pixel_mean(dataset: Any, *, max_examples: int | None = None) -> tuple:
 
 
 def with_objects(dataset: Any, classes: Sequence[int] | None = None) -> Any:
-    """The examples that have an object of their own."""
+    """The examples that have an object."""
     if {"boxes", "mask"}.isdisjoint(dataset.element_spec):
         return dataset
-    return dataset.filter(
-        lambda example: (
-            has_objects(example, classes) & example.get("boxed", True)
-        )
-    )
+    return dataset.filter(lambda example: has_objects(example, classes))
 
 
 def _pixels(boxes: Any, window: Any, size: Any, shape: Any) -> Any:

@@ -299,24 +299,20 @@ def clean(
     if {"boxes", "mask"}.isdisjoint(dataset.element_spec):
         return dataset
 
-    def look(example: dict) -> Any:
-        some = has_objects(example)
+    def missing(example: dict) -> Any:
+        # Not those that were kept, and counted, before.
+        none = ~has_objects(example) & example.get("boxed", True)
         if tally is not None:
-            tally.add("without boxes", ~some)
-        return some
-
-    def fill(example: dict) -> dict:
-        boxed = look(example)
-        kept = {**example, "boxed": boxed & example.get("boxed", True)}
-        # The whole image, of no class.
-        missing = tf.cast(~boxed, "int32")
-        for part, row in (("boxes", [0, 0, 1, 1]), ("box_labels", -1)):
-            if part in example:
-                row = tf.constant([row], example[part].dtype)
-                rows = tf.repeat(row, missing, axis=0)
-                kept[part] = tf.concat([example[part], rows], axis=0)
-        return kept
+            tally.add("without boxes", none)
+        return none
 
     if without_boxes == "drop":
-        return named_like(dataset.filter(look), dataset)
-    return named_like(dataset.map(fill), dataset)
+        cleaned = dataset.filter(lambda example: ~missing(example))
+    else:
+        cleaned = dataset.map(
+            lambda example: {
+                **example,
+                "boxed": ~missing(example) & example.get("boxed", True),
+            }
+        )
+    return named_like(cleaned, dataset)
