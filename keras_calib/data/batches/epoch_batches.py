@@ -187,8 +187,8 @@ def array_pipeline(
             `tf.data` if None.
 
     Returns:
-        A `tf.data.Dataset` of `(x, {"label": labels, "index": numbers of the
-        samples})`, and weights where there are any.
+        A `tf.data.Dataset` of `(x, {"label": labels, "index": numbers})`, and
+        weights if there are any.
 
     Raises:
         ValueError: If arrays have different lengths, are too few for a batch,
@@ -197,14 +197,8 @@ def array_pipeline(
     Example:
 
     >>> import numpy as np
-    >>> import tensorflow as tf
-    >>> def flipped(images, labels, key):
-    ...     chosen = tf.random.stateless_uniform(tf.shape(labels), key) < 0.5
-    ...     chosen = chosen[:, None, None, None]
-    ...     return tf.where(chosen, images[:, :, ::-1], images), labels
     >>> images, labels = np.zeros((6, 4, 4, 3), "float32"), np.arange(6) % 2
-    >>> batches = array_pipeline(images, labels, batch_size=2, augment=flipped)
-    >>> x, y = next(iter(batches))
+    >>> x, y = next(iter(array_pipeline(images, labels, batch_size=2)))
     >>> x.shape, sorted(y)
     (TensorShape([2, 4, 4, 3]), ['index', 'label'])
 

@@ -16,7 +16,6 @@ from keras_calib.data.transforms.covered_share import object_source
 from keras_calib.data.transforms.crops import center_cropping
 from keras_calib.data.transforms.crops import random_bits
 from keras_calib.data.transforms.crops import random_cropping
-from keras_calib.data.transforms.examples import check_label
 from keras_calib.data.transforms.examples import check_parts
 from keras_calib.data.transforms.examples import read_spec
 from keras_calib.data.transforms.examples import require
@@ -299,7 +298,6 @@ def _read(dataset, batch_size, num_classes, max_boxes, num_parallel_calls):
     spec = read_spec(dataset)
     check_parts(spec, "label", hint=_LABEL)
     check_parts(spec, "image")
-    check_label(spec)
     return spec, num_parallel_calls or tf.data.AUTOTUNE
 
 

@@ -13,7 +13,6 @@ from keras_calib.data.transforms.covered_share import covered_share
 from keras_calib.data.transforms.covered_share import known_boxes
 from keras_calib.data.transforms.covered_share import object_source
 from keras_calib.data.transforms.covered_share import objectness_from_mask
-from keras_calib.data.transforms.examples import check_label
 from keras_calib.data.transforms.examples import read_spec
 from keras_calib.data.transforms.examples import require
 from keras_calib.data.transforms.validity import bad_boxes
@@ -95,8 +94,6 @@ def describe(
         section 4.2 (mean objectness of ImageNet's validation set: 0.49)
     """
     spec = read_spec(dataset)
-    if "label" in spec:
-        check_label(spec)
     source = object_source(spec, objects, classes)
     if class_names is None:
         class_names = getattr(dataset, "class_names", None)

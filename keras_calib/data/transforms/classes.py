@@ -86,12 +86,10 @@ def class_map(
         )
     merge, drop = dict(merge or {}), set(drop)
     known = set(class_names)
-    for argument, named in (("merge", {*merge}), ("drop", drop)):
-        require(
-            named <= known,
-            f"`{argument}` must name classes",
-            unknown=sorted(named - known),
-        )
+    unknown = sorted(({*merge} | drop) - known)
+    require(
+        not unknown, "`merge` and `drop` must name classes", unknown=unknown
+    )
     parents = _parents(hierarchy or {})
     require(
         not hierarchy or bool(parents & known),
@@ -107,15 +105,11 @@ def class_map(
         "`merge` must not name classes that are left out or merged themselves",
         lost=sorted(lost),
     )
-    new: dict[str, int] = {}
-    ids = []
-    for name in class_names:
-        if name in drop:
-            ids.append(-1)
-            continue
-        ids.append(new.setdefault(merge.get(name, name), len(new)))
-    require(bool(new), "A class must be left", drop=sorted(drop))
-    return ClassMap(np.array(ids, "int64"), list(new))
+    merged = [None if n in drop else merge.get(n, n) for n in class_names]
+    names = [name for name in dict.fromkeys(merged) if name is not None]
+    require(bool(names), "A class must be left", drop=sorted(drop))
+    new = {None: -1} | {name: place for place, name in enumerate(names)}
+    return ClassMap(np.array([new[name] for name in merged], "int64"), names)
 
 
 def map_classes(

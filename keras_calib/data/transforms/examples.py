@@ -9,7 +9,6 @@ from keras_calib.backend.optional import tensorflow as tf
 
 __all__ = [
     "as_text",
-    "check_label",
     "check_parts",
     "name_of",
     "named_like",
@@ -51,14 +50,20 @@ def required(x: Any, condition: Any, rule: str, **received: Any) -> Any:
 
 
 def read_spec(dataset: Any) -> dict:
-    """The `element_spec` of a data set of dicts."""
+    """The `element_spec` of a data set of dicts, whose label is one id."""
     spec = getattr(dataset, "element_spec", type(dataset).__name__)
     require(
         isinstance(spec, dict),
         "Examples must be dicts, in a tf.data.Dataset",
         element_spec=spec,
     )
-    return dict(spec)
+    if (label := spec.get("label")) is not None:
+        require(
+            label.dtype.is_integer and label.shape.rank in (0, None),
+            "`label` of an example must be one class id, an integer",
+            label=label,
+        )
+    return spec
 
 
 def check_parts(spec: dict, *names: str, hint: str = "") -> None:
@@ -69,16 +74,6 @@ def check_parts(spec: dict, *names: str, hint: str = "") -> None:
             f"Examples must have {name!r}{hint}",
             parts=sorted(spec),
         )
-
-
-def check_label(spec: dict) -> None:
-    """Raises ValueError unless a label is one class id."""
-    label = spec["label"]
-    require(
-        label.dtype.is_integer and label.shape.rank in (0, None),
-        "`label` of an example must be one class id, an integer",
-        label=label,
-    )
 
 
 def name_of(example: dict) -> Any:
