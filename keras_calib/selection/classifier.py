@@ -217,21 +217,8 @@ class SelectiveClassifier(FittedLayer):
     ) -> "SelectiveClassifier":
         """Runs a model over held-out data, fits on its logits, returns self.
 
-        Args:
-            model: As in `Calibrator.fit_on`.
-            dataset: As in `Calibrator.fit_on`.
-            from_logits: As in `Calibrator.fit_on`.
-            ignore_class: As in `Calibrator.fit_on`.
-            output: As in `Calibrator.fit_on`.
-            steps: Number of batches to use; None uses all.
-            verbose: As in `Calibrator.fit_on`.
-            **target: `risk`, `coverage`, `delta`, `method`, `tune_fraction`
-                and `seed` of `fit`.
-
-        Raises:
-            TypeError: As `Calibrator.fit_on`.
-            ValueError: As `fit` and `Calibrator.fit_on`.
-            RuntimeError: As `fit`.
+        Arguments are those of `Calibrator.fit_on`, and `risk`, `coverage`,
+        `delta`, `method`, `tune_fraction` and `seed` of `fit`. Raises as both.
         """
         reading = read_as(model, from_logits, ignore_class, output)
         labels, logits, weight = predicted_arrays(
@@ -259,12 +246,10 @@ class SelectiveClassifier(FittedLayer):
         """`fit` for scores that this layer gave earlier, batch by batch.
 
         Args:
-            scores: Scores `(...)`: `score_of` the calibrated logits.
+            scores: Scores `(...)`: `score_of` the calibrated logits; `(n,)`
+                with `delta`.
             correct: Whether each prediction is right, 0 or 1, shape `(...)`.
-            risk: As in `fit`.
-            coverage: As in `fit`.
-            delta: As in `fit`; scores must be `(n,)`.
-            method: As in `fit`.
+            risk: As in `fit`, as are `coverage`, `delta` and `method`.
             sample_weight: Weights of the shape of the scores, or `(n,)`.
 
         Raises:

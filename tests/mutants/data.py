@@ -98,8 +98,8 @@ MUTANTS = {
     ),
     "ends_moved_with_the_first_pixel": Mutant(
         "data/sources/voc_xml.py",
-        "corners -= [first_pixel, first_pixel, 0, 0]",
-        "corners -= first_pixel",
+        "(corners - [first_pixel, first_pixel, 0, 0])",
+        "(corners - first_pixel)",
         "data_pipelines/test_folders.py::test_pixels_can_be_counted_from_1",
     ),
     "label_from_0": Mutant(

@@ -119,12 +119,14 @@ def _read_file(path, first_pixel):
         if "" in names:
             raise ValueError("an object without <name>")
         boxes = [
-            [
-                float(item.findtext(f"bndbox/{corner}", "nan"))
-                for corner in ("ymin", "xmin", "ymax", "xmax")
-            ]
+            float(item.findtext(f"bndbox/{corner}", "nan"))
             for item in objects
+            for corner in ("ymin", "xmin", "ymax", "xmax")
         ]
+        corners = np.array(boxes, "float64").reshape(-1, 4)
+        shares = (corners - [first_pixel, first_pixel, 0, 0]) / [*size, *size]
+        if bad_boxes(shares).any():
+            raise ValueError(f"{BOX_RULE}: {boxes} in {size}")
     except (
         ElementTree.ParseError,
         LookupError,
@@ -136,14 +138,4 @@ def _read_file(path, first_pixel):
             file=str(path),
             error=str(error),
         ) from error
-    corners = np.array(boxes, "float64").reshape(-1, 4)
-    corners -= [first_pixel, first_pixel, 0, 0]
-    shares = corners / [*size, *size]
-    require(
-        not bad_boxes(shares).any(),
-        BOX_RULE,
-        file=str(path),
-        boxes=boxes,
-        size=size,
-    )
     return names, np.clip(shares, 0.0, 1.0), size

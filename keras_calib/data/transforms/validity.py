@@ -84,7 +84,6 @@ class Tally:
             condition: A bool scalar.
             name: Name of the example, a string scalar; not kept if empty.
         """
-        check_in("reason", reason, _REASONS)
         self._variables[reason].assign_add(tf.cast(condition, "int64"))
         if name is None:
             return
