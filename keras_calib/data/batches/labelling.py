@@ -17,7 +17,6 @@ from keras_calib.data.transforms.covered_share import check_mask_classes
 from keras_calib.data.transforms.covered_share import covered_share
 from keras_calib.data.transforms.covered_share import known_boxes
 from keras_calib.data.transforms.covered_share import objectness_from_mask
-from keras_calib.data.transforms.crops import complete
 from keras_calib.data.transforms.crops import shown_window
 from keras_calib.data.transforms.examples import name_of
 from keras_calib.data.transforms.examples import require
@@ -54,12 +53,12 @@ def to_batch(cropping, example, seed, labelling, augment=None):
     example = read_parts(example)
     if augment is not None:
         counted = _counted(example, source, classes)
-        shown = augment(complete(cropping, counted, seed, classes, source))
+        shown = augment(cropping.complete(counted, seed, classes, source))
         kept["image"] = tf.cast(shown["image"], "float32")
         if labelling.targets in ("soft", "pairs"):
             kept["objectness"] = tf.cast(shown["objectness"], "float32")
         return kept
-    shown = cropping.apply(example, seed)
+    shown = cropping.cut(example, seed)
     kept["image"] = shown["image"]
     if source == "mask":
         kept["objectness"] = objectness_from_mask(
@@ -165,9 +164,8 @@ def _padded(values: Any, filler: Any, most: int) -> Any:
     """One row more than there may be, so that too many are seen."""
     if values.shape[0] is not None and values.shape[0] <= 1:
         return values
-    rest = tf.constant(
-        np.full((most + 1, *values.shape[1:]), filler), values.dtype
-    )
+    filler = tf.cast(filler, values.dtype)
+    rest = tf.fill([most + 1, *values.shape[1:]], filler)
     padded = tf.concat([values, rest], axis=0)[: most + 1]
     return tf.ensure_shape(padded, rest.shape)
 

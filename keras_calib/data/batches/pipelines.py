@@ -13,9 +13,8 @@ from keras_calib.data.batches.mixing import color_jitter
 from keras_calib.data.batches.order import each_epoch
 from keras_calib.data.batches.order import hashed
 from keras_calib.data.transforms.covered_share import object_source
-from keras_calib.data.transforms.crops import center_cropping
+from keras_calib.data.transforms.crops import Cropping
 from keras_calib.data.transforms.crops import random_bits
-from keras_calib.data.transforms.crops import random_cropping
 from keras_calib.data.transforms.examples import check_parts
 from keras_calib.data.transforms.examples import read_spec
 from keras_calib.data.transforms.examples import require
@@ -144,7 +143,7 @@ def training_pipeline(
     check_at_least("jitter", jitter, 0.0)
     check_at_least("context_share", context_share, 0.0)
     check_at_most("context_share", context_share, 1.0)
-    cropping = random_cropping(size, scale, ratio, flip=flip)
+    cropping = Cropping.random(size, scale, ratio, flip=flip)
     source = object_source(spec, objects, classes)
     needs_objects = targets in ("soft", "pairs") or context_share > 0
     if needs_objects and source is None and augment is None:
@@ -168,14 +167,12 @@ def training_pipeline(
     if not sharded:
         dataset = shard(dataset, input_context)
     # An epoch would have no batch; without end, reading would not return.
-    count, least = int(dataset.cardinality()), 1
-    if drop_remainder:
-        least = batch_size
+    count = int(dataset.cardinality())
     require(
-        count < 0 or count >= least,
+        count < 0 or count >= (batch_size if drop_remainder else 1),
         "`dataset` must have examples for a batch",
         examples=count,
-        batch_size=least,
+        batch_size=batch_size,
     )
     unused = {"boxes", "box_labels", "mask"} & set(spec)
     plain = {"painted", "painted_mask"}.isdisjoint(spec)
@@ -268,7 +265,7 @@ def validation_pipeline(
         dataset, batch_size, num_classes, max_boxes, num_parallel_calls
     )
     check_in("targets", targets, ("ids", "pairs"))
-    cropping = center_cropping(size, fraction)
+    cropping = Cropping.center(size, fraction)
     source = None
     if targets == "pairs":
         source = object_source(spec, objects, classes)

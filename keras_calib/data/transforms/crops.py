@@ -43,11 +43,8 @@ from keras_calib.inputs.checks import check_integer
 __all__ = [
     "Cropping",
     "center_crop",
-    "center_cropping",
     "check_seed",
-    "complete",
     "random_bits",
-    "random_cropping",
     "random_resized_crop",
     "shown_window",
 ]
@@ -121,15 +118,9 @@ def random_resized_crop(
         Deeper with Convolutions, CVPR 2015, section 6,
         https://arxiv.org/abs/1409.4842
     """
-    cropping = random_cropping(
-        size,
-        scale,
-        ratio,
-        flip=flip,
-        interpolation=interpolation,
-        antialias=antialias,
-    )
-    return complete(cropping, example, check_seed(seed), classes, objects)
+    options = {"interpolation": interpolation, "antialias": antialias}
+    cropping = Cropping.random(size, scale, ratio, flip=flip, **options)
+    return cropping.complete(example, check_seed(seed), classes, objects)
 
 
 def center_crop(
@@ -171,10 +162,9 @@ def center_crop(
         He et al., Deep Residual Learning for Image Recognition, CVPR 2016,
         section 4.1, https://arxiv.org/abs/1512.03385
     """
-    cropping = center_cropping(
-        size, fraction, interpolation=interpolation, antialias=antialias
-    )
-    return complete(cropping, example, None, classes, objects)
+    options = {"interpolation": interpolation, "antialias": antialias}
+    cropping = Cropping.center(size, fraction, **options)
+    return cropping.complete(example, None, classes, objects)
 
 
 class Cropping(NamedTuple):
@@ -188,7 +178,51 @@ class Cropping(NamedTuple):
     interpolation: str = "bilinear"
     antialias: bool = False
 
-    def apply(self, example: dict, seed: Any = None) -> dict:
+    @classmethod
+    def random(cls, size: Any, scale: Any, ratio: Any, **options: Any):
+        """That of `random_resized_crop`, from arguments that are checked."""
+        scale, ratio = _range("scale", scale), _range("ratio", ratio)
+        check_at_most("scale[1]", scale[1], 1.0)
+        return cls(_size(size), scale, ratio, **options)
+
+    @classmethod
+    def center(cls, size: Any, fraction: float, **options: Any):
+        """That of `center_crop`, from arguments that are checked."""
+        check_above("fraction", fraction, 0.0)
+        check_at_most("fraction", fraction, 1.0)
+        return cls(_size(size), fraction=fraction, **options)
+
+    def complete(
+        self, example: dict, seed: Any, classes: Any, objects: str | None
+    ) -> dict:
+        """One example cropped, its boxes moved along, with its objectness."""
+        example = read_parts(example)
+        source = object_source(example, objects, classes)
+        crop = self.cut(example, seed)
+        mask = crop.pop("mask_in_window", None)
+        if source == "mask":
+            crop["objectness"] = objectness_from_mask(mask, classes=classes)
+        window = shown_window(crop.pop("pixels"), crop.pop("size"))
+        # These speak of the image before it was cropped.
+        crop = without(crop, "painted", "painted_mask", "fill", "image_size")
+        crop["window"] = window
+        if "boxes" in example:
+            boxes = required_boxes(example["boxes"], example)
+            if source == "boxes":
+                labels = example.get("box_labels")
+                counted = known_boxes(boxes, classes, labels)
+                crop["objectness"] = covered_share(window, counted)
+            boxes = crop_boxes(boxes, window)
+            boxes = resize_boxes(boxes, window[2:] - window[:2], (1.0, 1.0))
+            if self.flip:
+                boxes = tf.where(crop["flipped"], flip_boxes(boxes), boxes)
+            crop["boxes"] = boxes
+        if "boxed" in example and "objectness" in crop:
+            share = crop["objectness"]
+            crop["objectness"] = tf.where(example["boxed"], share, 1.0)
+        return crop
+
+    def cut(self, example: dict, seed: Any = None) -> dict:
         """Crops image and mask; boxes stay those of the whole image.
 
         Adds `mask_in_window` (the mask before it was resized), `pixels` (the
@@ -284,48 +318,6 @@ def shown_window(pixels: Any, size: Any) -> Any:
     corners = tf.concat([start, start + extent], axis=-1)
     sides = tf.concat([size, size], axis=-1)
     return tf.cast(corners, "float32") / tf.cast(sides, "float32")
-
-
-def complete(cropping, example, seed, classes, objects):
-    """One example cropped, its boxes moved along, with its objectness."""
-    example = read_parts(example)
-    source = object_source(example, objects, classes)
-    crop = cropping.apply(example, seed)
-    mask = crop.pop("mask_in_window", None)
-    if source == "mask":
-        crop["objectness"] = objectness_from_mask(mask, classes=classes)
-    window = shown_window(crop.pop("pixels"), crop.pop("size"))
-    # These speak of the image before it was cropped.
-    crop = without(crop, "painted", "painted_mask", "fill", "image_size")
-    crop["window"] = window
-    if "boxes" in example:
-        boxes = required_boxes(example["boxes"], example)
-        if source == "boxes":
-            counted = known_boxes(boxes, classes, example.get("box_labels"))
-            crop["objectness"] = covered_share(window, counted)
-        boxes = crop_boxes(boxes, window)
-        boxes = resize_boxes(boxes, window[2:] - window[:2], (1.0, 1.0))
-        if cropping.flip:
-            boxes = tf.where(crop["flipped"], flip_boxes(boxes), boxes)
-        crop["boxes"] = boxes
-    if "boxed" in example and "objectness" in crop:
-        share = crop["objectness"]
-        crop["objectness"] = tf.where(example["boxed"], share, 1.0)
-    return crop
-
-
-def random_cropping(size, scale, ratio, **options):
-    """The `Cropping` of `random_resized_crop`, from checked arguments."""
-    scale, ratio = _range("scale", scale), _range("ratio", ratio)
-    check_at_most("scale[1]", scale[1], 1.0)
-    return Cropping(_size(size), scale, ratio, **options)
-
-
-def center_cropping(size, fraction, **options):
-    """The `Cropping` of `center_crop`, from checked arguments."""
-    check_above("fraction", fraction, 0.0)
-    check_at_most("fraction", fraction, 1.0)
-    return Cropping(_size(size), fraction=fraction, **options)
 
 
 def check_seed(seed: Any) -> Any:
