@@ -1,8 +1,7 @@
 """The streaming metrics over logs too long for one machine: Apache Beam.
 
-The state is that of the Keras metric, its formulas are the metric's own. Rows
-are reduced to a few numbers in NumPy, by blocks, and these are summed once
-there are enough of them: one row alone would cost milliseconds.
+Rows are reduced to a few numbers in NumPy, and these are summed once there are
+enough of them: one row alone would cost milliseconds.
 """
 
 from collections.abc import Iterable
@@ -52,45 +51,42 @@ _MIN_PADDED = 1024
 
 
 class _Accumulator:
-    """What one bundle has seen; adds to others of the same configuration.
-
-    Attributes:
-        sums: int32 limbs as in `state_dict()`, or None before any.
-        flags: int64 `(4,)`, as in `state_dict()`.
-        reduced: Rows not summed yet: float32 `(columns, n)` arrays.
-        waiting: Rows not reduced yet: tuples of NumPy arrays.
-        reduced_bytes: Size of `reduced`.
-        waiting_bytes: Size of `waiting`.
-    """
+    """What one bundle has seen; adds to others of the same configuration."""
 
     def __init__(self):
+        # As in `state_dict()`: int32 limbs, None before any, and flags.
         self.sums = None
         self.flags = np.zeros(4, "int64")
+        # Float32 `(columns, n)` of rows not summed, tuples of rows not reduced.
         self.reduced, self.reduced_bytes = [], 0
         self.waiting, self.waiting_bytes = [], 0
+
+    def add_sums(self, sums: np.ndarray) -> None:
+        """Adds limbs to those of before."""
+        if self.sums is not None:
+            sums = sums + self.sums
+        self.sums = exact_sums.normalize_limbs(sums)
 
 
 class CalibrationMetrics(beam.CombineFn):
     """All metrics of the predicted class as one Beam CombineFn.
 
     One pass over any number of predictions, per key or globally: the state
-    of `keras_calib.CalibrationMetrics`, below 0.5 MB, merged by addition.
-    Elements are
+    of `keras_calib.CalibrationMetrics`, below 0.5 MB, merged by addition. An
+    element is
 
     *   `(label, outputs)` or `(label, outputs, weight)`: a class id and the
         `(num_classes,)` logits or probabilities, or
-    *   whole batches of them: `(n,)`, `(n, num_classes)` and `(n,)`, which is
-        the fastest, or
+    *   a batch of them, the fastest: `(n,)`, `(n, num_classes)` and `(n,)`, or
     *   with `top1=True` `(confidence, correct)` or `(confidence, correct,
         weight)`, each a number or `(n,)`, or
-    *   dicts of these by name.
+    *   a dict of these by name.
 
-    One output stands for the second of two classes. A log may hold anything,
-    so values never raise here: a row that cannot count (NaN, infinity, no
-    probability, an impossible label, a weight below 0 or above 1e4, None) is
-    left out and counted in `num_invalid`. So are, uncounted, rows of weight 0.
-    Shapes that do not fit raise. Only ratios of weights matter; sums are in
-    units of 2^-30, so divide weights much below 1 by their mean.
+    One output stands for the second of two classes. A row that cannot count
+    (NaN, infinity, no probability, an impossible label, a weight below 0 or
+    above 1e4, None) is left out and counted in `num_invalid`. Shapes that do
+    not fit raise. Divide weights much below 1 by their mean: sums are in units
+    of 2^-30.
 
     Args:
         include: Names of the metrics, see `keras_calib.CalibrationMetrics`.
@@ -106,9 +102,7 @@ class CalibrationMetrics(beam.CombineFn):
     Returns:
         From `extract_output`, with `"values"`: a dict of floats by name, as
         the Keras metric's `result()`, and `num_invalid` and `weight`, the sum
-        of the weights that counted. Without any row all are 0, but for what
-        the Keras metric gives before any sample; and NaN if none of them
-        can count.
+        of the weights that counted.
 
     Raises:
         TypeError: If an argument of the Keras metric has no meaning here.
@@ -170,12 +164,10 @@ class CalibrationMetrics(beam.CombineFn):
     def merge_accumulators(
         self, accumulators: Iterable[_Accumulator]
     ) -> _Accumulator:
-        merged, sums = self.create_accumulator(), None
+        merged, sums = self.create_accumulator(), []
         for other in accumulators:
             if other.sums is not None:
-                sums = other.sums.astype("int64") + (
-                    0 if sums is None else sums
-                )
+                sums.append(other.sums)
             merged.flags += other.flags
             merged.waiting += other.waiting
             merged.waiting_bytes += other.waiting_bytes
@@ -185,7 +177,8 @@ class CalibrationMetrics(beam.CombineFn):
                 self._reduce(merged)
             elif merged.reduced_bytes > _MAX_REDUCED:
                 self._sum(merged)
-        _add_sums(merged, sums)
+        if sums:
+            merged.add_sums(np.sum(sums, axis=0, dtype="int64"))
         return merged
 
     def compact(self, accumulator: _Accumulator) -> _Accumulator:
@@ -250,19 +243,14 @@ class CalibrationMetrics(beam.CombineFn):
         with np.errstate(over="ignore"):
             outputs = np.asarray(outputs, "float32")
         num_columns = 1 if self.top1 else (outputs.shape or (0,))[-1]
-        if outputs.size != truth.size * num_columns or weight.size not in (
-            1,
-            truth.size,
-        ):
+        fits = outputs.size == truth.size * num_columns
+        if not fits or weight.size not in (1, truth.size):
             each = "one number" if self.top1 else "one row"
             raise value_error(
                 f"`{names[1]}` must hold {each} per `{names[0]}`, and "
                 "`weight` one number per row or in all",
-                **{
-                    f"{names[0]}.shape": truth.shape,
-                    f"{names[1]}.shape": outputs.shape,
-                    "weight.shape": weight.shape,
-                },
+                weight=weight.shape,
+                **{names[0]: truth.shape, names[1]: outputs.shape},
             )
         return truth, outputs.reshape(truth.size, num_columns), weight
 
@@ -299,33 +287,8 @@ class CalibrationMetrics(beam.CombineFn):
         if accumulator.reduced_bytes > _MAX_REDUCED:
             self._sum(accumulator)
 
-    def _columns(
-        self, truth: np.ndarray, outputs: np.ndarray, weight: np.ndarray
-    ) -> tuple[np.ndarray, int]:
+    def _columns(self, truth, outputs, weight):
         """Columns of `_sum` of the rows that count; how many cannot."""
-        usable, counted = self._usable(truth, outputs, weight)
-        num_invalid = int((counted & ~usable).sum())
-        usable &= counted
-        truth, outputs, weight = truth[usable], outputs[usable], weight[usable]
-        if self.top1:
-            confidence = np.clip(outputs[:, 0], 0.0, 1.0)
-            columns = [weight, truth == 0, confidence]
-            return np.stack(columns).astype("float32"), num_invalid
-        labels = truth.astype("int64")
-        clip, is_logits = self._arguments.get("clip"), self.from_logits
-        top = top_of(outputs, from_logits=is_logits)
-        nll = log_losses(labels, outputs, from_logits=is_logits, clip=clip)
-        nll = summable_losses(nll)
-        columns = [weight, is_wrong(outputs, labels), top.confidence]
-        columns += [top.score, nll]
-        columns += [brier_losses(labels, outputs, from_logits=is_logits)]
-        with np.errstate(over="ignore"):
-            return np.stack(columns).astype("float32"), num_invalid
-
-    def _usable(
-        self, truth: np.ndarray, outputs: np.ndarray, weight: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Which rows can count, and which should."""
         num_classes = 2 if self.top1 else outputs.shape[1]
         is_logits = self.from_logits and not self.top1
         usable = usable_outputs(outputs, is_logits)
@@ -335,7 +298,23 @@ class CalibrationMetrics(beam.CombineFn):
         counted = weight != 0
         if self.ignore_class is not None and not self.top1:
             counted &= truth != self.ignore_class
-        return usable, counted
+        num_invalid = int((counted & ~usable).sum())
+        usable &= counted
+        truth, outputs, weight = truth[usable], outputs[usable], weight[usable]
+        if self.top1:
+            confidence = np.clip(outputs[:, 0], 0.0, 1.0)
+            columns = [weight, truth == 0, confidence]
+            return np.stack(columns).astype("float32"), num_invalid
+        labels = truth.astype("int64")
+        clip = self._arguments.get("clip")
+        top = top_of(outputs, from_logits=is_logits)
+        nll = log_losses(labels, outputs, from_logits=is_logits, clip=clip)
+        nll = summable_losses(nll)
+        columns = [weight, is_wrong(outputs, labels), top.confidence]
+        columns += [top.score, nll]
+        columns += [brier_losses(labels, outputs, from_logits=is_logits)]
+        with np.errstate(over="ignore"):
+            return np.stack(columns).astype("float32"), num_invalid
 
     def _sum(self, accumulator: _Accumulator) -> None:
         """Adds the reduced rows to the sums."""
@@ -350,7 +329,7 @@ class CalibrationMetrics(beam.CombineFn):
             part = columns[:, start : start + exact_sums.MAX_BATCH]
             limbs = self._summary.update(_records(part))
             total += ops.convert_to_numpy(limbs)
-        _add_sums(accumulator, total)
+        accumulator.add_sums(total)
 
 
 def _records(columns: np.ndarray) -> Top1:
@@ -368,10 +347,3 @@ def _records(columns: np.ndarray) -> Top1:
         weight=None if is_whole else weight,
         rows=rest[1:] or None,
     )
-
-
-def _add_sums(accumulator: _Accumulator, sums: np.ndarray | None) -> None:
-    if sums is not None:
-        if accumulator.sums is not None:
-            sums = sums + accumulator.sums
-        accumulator.sums = exact_sums.normalize_limbs(sums)

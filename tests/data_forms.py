@@ -78,9 +78,8 @@ FORMS = {
     "arrays": lambda *a: a,
     "lists": lambda *a: tuple(x.tolist() for x in a),
     "tuples": lambda x, *a: (x.tolist(), *(tuple(v.tolist()) for v in a)),
+    "a list of a batch": lambda *a: [a],
     "tensors": lambda *a: tuple(map(keras.ops.convert_to_tensor, a)),
-    "a tuple of a batch": lambda *a: (a,),
-    "tuples in a tuple": lambda *a: tuple(Batches(*a)[i] for i in range(6)),
     "a list of batches": lambda *a: [Batches(*a)[i] for i in range(6)],
     "batches of lists": lambda *a: [
         [x.tolist() for x in Batches(*a)[i]] for i in range(6)

@@ -24,13 +24,9 @@ __all__ = ["ClassActivations", "class_activation_maps", "class_activations"]
 
 
 class ClassActivations(NamedTuple):
-    """Maps of images with what else was read on the way, NumPy.
+    """Maps, the classes that they are of, logits, and images, NumPy.
 
-    Attributes:
-        maps: As `class_activation_maps` returns them `(n, height, width)`.
-        classes: Whose maps they are, ids `(n,)`.
-        logits: What the model says of each image `(n, num_classes)`.
-        images: With the channels last `(n, height, width, channels)`.
+    Images have their channels last `(n, height, width, channels)`.
     """
 
     maps: np.ndarray
@@ -51,27 +47,18 @@ def class_activation_maps(
 ) -> np.ndarray:
     """Grad-CAM or Grad-CAM++: the parts of images that speak for a class.
 
-    map = relu(sum_k w_k A_k), of the feature maps A_k that `layer` returns
-    and their weights w_k, which come from g = d z_c / d A, the gradient of
-    the logit of the class:
+    map = relu(sum_k w_k A_k), with the feature maps A_k that `layer` returns
+    and g = d z_c / d A, the gradient of the logit of the class:
 
     - `"grad_cam"`: w_k = mean_ij g_kij.
     - `"grad_cam++"`: w_k = sum_ij a_kij relu(g_kij), where
-      a_kij = g_kij^2 / (2 g_kij^2 + g_kij^3 sum_ab A_kab), 0 for 0 / 0:
-      the ratio of derivatives of exp(z_c) if the layers behind `layer` are
-      linear piece by piece. It is meant for A >= 0, as after a ReLU: else
-      the denominator can vanish.
+      a_kij = g_kij^2 / (2 g_kij^2 + g_kij^3 sum_ab A_kab), 0 for 0 / 0. It is
+      meant for A >= 0, as after a ReLU.
 
-    Maps are resized to the images and divided by their maximum. A map that
-    is 0 everywhere stays 0: nothing in the image speaks for the class.
-
-    A softmax or, of one output, sigmoid at the end is left out while the
-    gradient is taken, if it is the activation of the last layer or that
-    layer itself. Probabilities cannot take the place of the logits: the
-    gradient of log p_c vanishes where the model is sure.
-
-    The model's layers are changed while this runs, and restored: no other
-    thread may use the model meanwhile.
+    Maps are resized to the images and divided by their maximum; a map of
+    zeros stays so. A softmax or, of one output, sigmoid at the end of the
+    model is left out: the gradient of probabilities vanishes where the model
+    is sure. No other thread may use the model meanwhile.
 
     Args:
         model: A Keras classifier of images with one output
@@ -81,16 +68,14 @@ def class_activation_maps(
             `(n, channels, height, width)` where its layers have
             `data_format="channels_first"`.
         classes: Class id, or ids `(n,)`; None for the predicted classes.
-        layer: Name of a layer, also of one inside a nested model, or a layer,
-            which returns maps with the channels where the images have them.
-            Of one that is called several times, the last call counts. None
-            for the last layer that returns maps of more than one place.
+        layer: A layer, or the name of one, also inside a nested model, with
+            the channels where the images have them. The last of several
+            calls counts. None for the last layer that returns maps of more
+            than one place.
         method: `"grad_cam"` or `"grad_cam++"`.
-        from_logits: Whether the model returns logits. None, the default, for
-            what its last layer says: probabilities if its activation is
-            softmax (or sigmoid), logits if it is linear; and where it has no
-            activation, for what `model.returns_logits` or the compiled loss
-            says.
+        from_logits: Whether the model returns logits. None for what the
+            activation of its last layer says, else `model.returns_logits`
+            or the compiled loss.
         batch_size: How many images go through the model at once.
 
     Returns:
@@ -102,11 +87,9 @@ def class_activation_maps(
         TypeError: If `classes` are no integers or `layer` is no layer.
 
     Reference:
-        Selvaraju et al., Grad-CAM: Visual Explanations from Deep Networks
-        via Gradient-based Localization, ICCV 2017, eqs. 1 and 2,
-        https://arxiv.org/abs/1610.02391; Chattopadhay et al., Grad-CAM++:
-        Generalized Gradient-based Visual Explanations for Deep Convolutional
-        Networks, WACV 2018, section 3, https://arxiv.org/abs/1710.11063
+        Selvaraju et al., Grad-CAM, ICCV 2017, eqs. 1 and 2,
+        https://arxiv.org/abs/1610.02391; Chattopadhay et al., Grad-CAM++,
+        WACV 2018, section 3, https://arxiv.org/abs/1710.11063
 
     Differs:
         The released code of Grad-CAM++ divides a_kij by sum_ij a_kij; the
@@ -161,9 +144,7 @@ def class_activations(
     )
 
 
-def _gradient(
-    reader: FeatureMaps, images: np.ndarray, features: Any, ids: np.ndarray
-) -> np.ndarray:
+def _gradient(reader, images, features, ids):
     """Of the score of a class of each image, by its feature maps."""
     chosen = ops.one_hot(ids, reader.num_classes, dtype="float32")
 
@@ -179,9 +160,7 @@ def _gradient(
     return to_numpy(value_and_grad(score, ops.cast(features, "float32"))[1])
 
 
-def _weighted(
-    features: np.ndarray, gradient: np.ndarray, method: str
-) -> np.ndarray:
+def _weighted(features, gradient, method):
     """Maps `(n, rows, columns)` in float64, >= 0."""
     a, g = features.astype("float64"), gradient.astype("float64")
     if method == "grad_cam":

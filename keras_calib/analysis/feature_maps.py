@@ -1,7 +1,6 @@
 """What a layer inside a model returns, and what follows from it.
 
-A layer is listened to, or has its output replaced, by way of its `call`: so
-it may lie in a nested model, or in one without a graph, on every backend.
+Its `call` is replaced, so that it may lie in any model, on every backend.
 """
 
 import contextlib
@@ -25,17 +24,7 @@ __all__ = ["FeatureMaps"]
 class FeatureMaps:
     """The feature maps of a classifier of images, and its logits.
 
-    Args:
-        model: A Keras model with one output `(batch, num_classes)`, or
-            `(batch, 1)` for the second of two classes.
-        image: A batch of one image, to see what the layers return.
-        layer: Name of a layer, a layer, or None, as in
-            `class_activation_maps`; the layer is kept as `layer`.
-        from_logits: True, False or None, likewise.
-
-    Raises:
-        ValueError: If the layer or the logits cannot be found.
-        TypeError: If `layer` is none of these.
+    Arguments are those of `class_activation_maps`, and a batch of one image.
     """
 
     def __init__(
@@ -62,11 +51,7 @@ class FeatureMaps:
         self._last = _last_activation(model, calls, outputs, from_logits)
 
     def read(self, images: np.ndarray) -> tuple[Any, Any]:
-        """The feature maps and the logits of a batch, as the model has them.
-
-        Maps `(batch, height, width, channels)`, or with the channels first;
-        logits `(batch, num_classes)`, or `(batch, 1)`.
-        """
+        """The feature maps and the logits of a batch, as the model has them."""
         with _at_logits(self._last):
             calls, outputs = _calls(self.model, images, [self.layer])
         return ops.stop_gradient(calls[self._call][1]), outputs
@@ -153,9 +138,7 @@ def _channels_first(calls: list) -> bool:
     return formats[-1] == "channels_first"
 
 
-def _last_activation(
-    model: keras.Model, calls: list, outputs: Any, from_logits: bool | None
-) -> keras.layers.Layer | None:
+def _last_activation(model, calls, outputs, from_logits):
     """The layer whose softmax or sigmoid the logits lie before, or None."""
     # The first: what returns its input, such as dropout, comes after it.
     last = next((layer for layer, x in calls if x is outputs), None)
@@ -186,16 +169,12 @@ def _last_activation(
     )
 
 
-@contextlib.contextmanager
-def _at_logits(last: keras.layers.Layer | None) -> Iterator[None]:
+def _at_logits(last: keras.layers.Layer | None) -> Any:
     if last is None:
-        yield
-    elif isinstance(last, keras.layers.Softmax):
-        with _replaced(last, "call", lambda inputs, *_, **__: inputs):
-            yield
-    else:
-        with _replaced(last, "activation", keras.activations.linear):
-            yield
+        return contextlib.nullcontext()
+    if isinstance(last, keras.layers.Softmax):
+        return _replaced(last, "call", lambda inputs, *_, **__: inputs)
+    return _replaced(last, "activation", keras.activations.linear)
 
 
 def _run(model: keras.Model, images: np.ndarray) -> Any:
@@ -212,9 +191,7 @@ def _run(model: keras.Model, images: np.ndarray) -> Any:
     return outputs
 
 
-def _calls(
-    model: keras.Model, images: np.ndarray, layers: list
-) -> tuple[list[tuple[keras.layers.Layer, Any]], Any]:
+def _calls(model, images, layers):
     """Calls of these layers with what they return, in order; the outputs."""
     calls = []
     with contextlib.ExitStack() as stack:

@@ -93,18 +93,16 @@ def effective_labels(
 
     With g the gradient of the sum of the losses by the logits, and p =
     softmax(logits), cross entropy with the labels q = p - g has the same
-    gradient. Reduction and sample weights do not enter; a loss of the whole
-    batch is read for the batch that is given.
+    gradient. Reduction and sample weights do not enter.
 
     Args:
         loss: A loss of this package, another Keras loss, or a function of
             one-hot or soft labels and logits to losses `(...)`. A loss with
-            `from_logits=False` gets softmax(logits), and its gradient ends
-            where that saturates; one without this attribute gets logits.
+            `from_logits=False` gets softmax(logits).
         labels: Labels in any form that the loss takes, such as class ids
             `(...)`.
-        logits: Logits `(..., num_classes)`, at least two classes; classes
-            on the `axis` of the loss, if it has one.
+        logits: Logits `(..., num_classes)` of at least two classes, or with
+            the classes on the `axis` of the loss.
 
     Returns:
         `EffectiveLabels` of float tensors, classes on the axis where they
@@ -125,16 +123,13 @@ def effective_labels(
     0.2
 
     Reference:
-        Park et al., ACLS: Adaptive and Conditional Label Smoothing for
-        Network Calibration, ICCV 2023, eq. 8,
-        https://arxiv.org/abs/2308.11911
+        Park et al., ACLS, ICCV 2023, eq. 8, https://arxiv.org/abs/2308.11911
 
     Differs:
         Table 2 of the paper departs from the derivatives of the losses that
         it lists; this is the exact derivative.
     """
-    logits, axis, hard, valid = _read(loss, labels, logits)
-    per_sample = _per_sample(loss, labels, hard, axis)
+    per_sample, logits, axis, hard, valid = _read(loss, labels, logits)
     _, gradient = value_and_grad(lambda z: ops.sum(per_sample(z)), logits)
     gradient = ops.moveaxis(gradient, axis, -1)
     logits = ops.moveaxis(logits, axis, -1)
@@ -160,7 +155,7 @@ def inactive_share(
 ) -> float:
     """The share of samples on which a loss is nothing but cross entropy.
 
-    The regulariser is the loss less the cross entropy of the labels; it is
+    The regulariser, the loss less the cross entropy of the labels, is
     inactive where it is 0 up to rounding.
 
     Args:
@@ -182,9 +177,7 @@ def inactive_share(
     0.5
 
     Reference:
-        Park et al., ACLS: Adaptive and Conditional Label Smoothing for
-        Network Calibration, ICCV 2023, figure 3,
-        https://arxiv.org/abs/2308.11911
+        Park et al., ACLS, ICCV 2023, fig. 3, https://arxiv.org/abs/2308.11911
     """
     _, inactive = _regularizer(loss, labels, logits)
     return float(np.mean(inactive)) if inactive.size else float("nan")
@@ -200,17 +193,16 @@ def regularizer_histogram(
 ) -> RegularizerHistogram:
     """The distribution over samples of what a loss adds to cross entropy.
 
-    The regulariser is the loss less the cross entropy of the labels, with
-    the coefficients that the loss gives it. It is negative where the loss is
-    the smaller, as a focal loss is.
+    The regulariser, the loss less the cross entropy of the labels, is
+    negative where the loss is the smaller, as a focal loss is.
 
     Args:
         loss: As in `effective_labels`.
         labels: Labels `(...)` or `(..., num_classes)`, as there.
         logits: Logits `(..., num_classes)`, as there.
         num_bins: Number of bins of equal width.
-        limits: The lowest and the highest edge, in nats; what lies beyond
-            is clipped to them.
+        limits: The lowest and the highest edge, in nats. Values are clipped
+            to them.
 
     Returns:
         `RegularizerHistogram` of the labels that count; a NaN is in no bin.
@@ -229,9 +221,7 @@ def regularizer_histogram(
     ([2, 0, 0, 1], 1)
 
     Reference:
-        Park et al., ACLS: Adaptive and Conditional Label Smoothing for
-        Network Calibration, ICCV 2023, figure 3,
-        https://arxiv.org/abs/2308.11911
+        Park et al., ACLS, ICCV 2023, fig. 3, https://arxiv.org/abs/2308.11911
     """
     check_integer("num_bins", num_bins, 1)
     low, high = limits
@@ -250,10 +240,8 @@ def per_sample_losses(
 
     Args:
         loss: As in `effective_labels`.
-        labels: Labels in any form that the loss takes, such as class ids
-            `(...)`.
-        logits: Logits `(..., num_classes)`, at least two classes; classes
-            on the `axis` of the loss, if it has one.
+        labels: Labels `(...)` or `(..., num_classes)`, as there.
+        logits: Logits `(..., num_classes)`, as there.
 
     Returns:
         Losses `(...)` in nats, a float tensor; 0 where a label is ignored.
@@ -272,8 +260,8 @@ def per_sample_losses(
     Reference:
         keras.losses.Loss.call, https://keras.io/api/losses/
     """
-    logits, axis, hard, valid = _read(loss, labels, logits)
-    losses = _per_sample(loss, labels, hard, axis)(logits)
+    per_sample, logits, _, _, valid = _read(loss, labels, logits)
+    losses = per_sample(logits)
     if valid is None:
         return losses
     return ops.where(valid, losses, ops.zeros_like(losses))
@@ -299,8 +287,7 @@ def prediction_flips(before: Any, after: Any) -> float:
     0.5
 
     Reference:
-        Park et al., ACLS: Adaptive and Conditional Label Smoothing for
-        Network Calibration, ICCV 2023, Limitation,
+        Park et al., ACLS, ICCV 2023, "Limitation",
         https://arxiv.org/abs/2308.11911
     """
     before, after = as_array(before, "before"), as_array(after, "after")
@@ -317,15 +304,7 @@ def prediction_flips(before: Any, after: Any) -> float:
 
 
 def flipped_share(before: np.ndarray, after: np.ndarray) -> float:
-    """The share of predicted classes that differ.
-
-    Args:
-        before: Class ids `(...)`, negative where a sample does not count.
-        after: The same samples' at another time.
-
-    Returns:
-        Share in [0, 1] of those that count; NaN if none does.
-    """
+    """The share of class ids that differ, of those >= 0; NaN of none."""
     count = np.count_nonzero(after >= 0)
     flips = np.count_nonzero(before != after)
     return float(flips / count) if count else float("nan")
@@ -333,8 +312,8 @@ def flipped_share(before: np.ndarray, after: np.ndarray) -> float:
 
 def _regularizer(loss, labels, logits):
     """Loss less cross entropy, and where that is 0, `(n,)` of what counts."""
-    logits, axis, hard, valid = _read(loss, labels, logits)
-    losses = _per_sample(loss, labels, hard, axis)(logits)
+    per_sample, logits, axis, hard, valid = _read(loss, labels, logits)
+    losses = per_sample(logits)
     if not getattr(loss, "from_logits", True):
         # As far as probabilities tell.
         logits = to_logits(ops.softmax(logits, axis=axis))
@@ -346,20 +325,20 @@ def _regularizer(loss, labels, logits):
 
 
 def _read(loss, labels, logits):
-    """Logits, class axis, labels as rows, and where they count (or None)."""
+    """From logits to losses; logits, class axis, rows of labels, valid ones."""
     check_loss(loss)
     logits = at_least_float32(logits)
     axis = getattr(loss, "axis", -1)
     if axis is None:
-        rule = "`loss` must have a class axis"
-        raise value_error(rule, loss=loss, axis=axis)
+        raise value_error("`loss` must have a class axis", loss=loss)
     axis = class_axis(logits, axis, "logits")
     check_not_empty("logits", logits)
     _check_classes("logits", logits, axis)
+    ids = labels
     if isinstance(loss, PerSampleLoss):
-        labels, _ = loss.split_labels(labels)
+        ids, _ = loss.split_labels(labels)
     hard, valid = standardize_labels(
-        labels,
+        ids,
         logits,
         axis=axis,
         ignore_class=getattr(loss, "ignore_class", None),
@@ -370,7 +349,7 @@ def _read(loss, labels, logits):
         check_no_nan(values[counted], True, "logits")
         warn_of_probabilities(values, "logits")
     rows = soft_labels(hard, logits.shape[axis], logits.dtype)
-    return logits, axis, rows, valid
+    return _per_sample(loss, labels, rows, axis), logits, axis, rows, valid
 
 
 def _per_sample(loss, labels, hard, axis):

@@ -8,6 +8,7 @@ Floor: beside `losses`, `metrics` and `calibrators`.
 
 from keras_calib.data.batches.epoch_batches import EpochBatches
 from keras_calib.data.batches.epoch_batches import array_pipeline
+from keras_calib.data.batches.mixing import color_jitter
 from keras_calib.data.batches.mixing import cutmix
 from keras_calib.data.batches.mixing import mixup
 from keras_calib.data.batches.mixing import ricap
@@ -36,12 +37,11 @@ from keras_calib.data.transforms.covered_share import objectness
 from keras_calib.data.transforms.covered_share import objectness_from_mask
 from keras_calib.data.transforms.crops import center_crop
 from keras_calib.data.transforms.crops import random_resized_crop
-from keras_calib.data.transforms.jitter import color_jitter
 from keras_calib.data.transforms.keras_layers import apply_layers
 from keras_calib.data.transforms.painting import context_examples
 from keras_calib.data.transforms.painting import object_examples
 from keras_calib.data.transforms.painting import pixel_mean
-from keras_calib.data.transforms.tally import Tally
+from keras_calib.data.transforms.validity import Tally
 from keras_calib.data.transforms.validity import valid_examples
 
 __all__ = [

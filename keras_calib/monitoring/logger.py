@@ -21,8 +21,8 @@ from keras_calib.monitoring.evaluation import DatasetEvaluator
 from keras_calib.monitoring.evaluation import LoggedEpoch
 from keras_calib.monitoring.evaluation import flips
 from keras_calib.monitoring.files import EpochFiles
-from keras_calib.predictions.batches import check_data
 from keras_calib.predictions.batches import check_reread
+from keras_calib.predictions.batches import count_batches
 from keras_calib.predictions.outputs import loss_of
 from keras_calib.predictions.outputs import read_as
 from keras_calib.training.multi_worker import is_chief
@@ -148,7 +148,7 @@ class CalibrationLogger(keras.callbacks.Callback):
         picture_dir: str | os.PathLike | None = None,
     ):
         super().__init__()
-        check_data(data, batch_size)
+        count_batches(data, batch_size)
         check_reread("data", data)
         check_integer("every", every, 1)
         check_reading(-1, ignore_class)

@@ -1,7 +1,4 @@
-"""The batches of a data set in every form, and what a model predicts on them.
-
-Displays, reports, fits, loggers and examples all read data sets here.
-"""
+"""The batches of a data set in every form, and a model's predictions."""
 
 import itertools
 from collections.abc import Iterable
@@ -10,6 +7,7 @@ from typing import Any
 from typing import NamedTuple
 
 import keras
+import numpy as np
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
@@ -17,17 +15,12 @@ from keras_calib.backend.replicas import shared_by_replicas
 from keras_calib.backend.replicas import warn_of_differences
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.predictions.given_arrays import as_arrays
-from keras_calib.predictions.given_arrays import cut
-from keras_calib.predictions.given_arrays import length
-from keras_calib.predictions.given_arrays import with_arrays
 from keras_calib.predictions.outputs import ChosenOutput
 from keras_calib.predictions.outputs import choose_output
 
 __all__ = [
     "Batch",
     "batches_of",
-    "check_data",
     "check_reread",
     "count_batches",
     "has_end",
@@ -36,6 +29,10 @@ __all__ = [
     "split_index",
     "with_progress",
 ]
+
+
+# TensorFlow's numbers of batches for no end, and for unknown.
+_ENDLESS, _UNKNOWN = -1, -2
 
 
 class Batch(NamedTuple):
@@ -68,16 +65,6 @@ def split_index(y: Any) -> tuple[Any, Any]:
             keys=sorted(map(str, y)),
         )
     return y["label"], y["index"]
-
-
-def check_data(
-    data: Any, batch_size: int = 32, steps: int | None = None
-) -> None:
-    """Raises TypeError or ValueError unless `batches_of` takes these."""
-    check_integer("batch_size", batch_size, 1)
-    if steps is not None:
-        check_integer("steps", steps, 1)
-    count_batches(data, batch_size, steps)
 
 
 def check_reread(name: str, data: Any) -> None:
@@ -117,21 +104,14 @@ def batches_of(
         batch_size: Size of the batches of arrays.
         steps: How many batches, at most; None for all.
         output: Whose labels and weights are taken of several outputs.
-
-    Raises:
-        TypeError: If `data` is none of these.
-        ValueError: If it has no end and `steps` is None, arrays differ in
-            length, or labels are a dict of other keys than label and index.
     """
-    check_data(data, batch_size, steps)
-    arrays = as_arrays(data)
-    batches = _each_batch(data) if arrays is None else cut(arrays, batch_size)
-    for batch in itertools.islice(batches, steps):
+    count_batches(data, batch_size, steps)
+    for batch in itertools.islice(_each_batch(data, batch_size), steps):
         if isinstance(batch, list):
             # As torch's loaders collate a batch.
             batch = tuple(batch)
         x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-        x, y, weight = with_arrays(x, y, weight)
+        x, y, weight = map(_with_arrays, (x, y, weight))
         index = None
         if isinstance(y, dict) and set(y) == {"label", "index"}:
             y, index = split_index(y)
@@ -147,7 +127,7 @@ def batches_of(
                 "`batch` of a `tf.data.Dataset` makes them",
                 **{"y.shape": ()},
             )
-        if length(x):
+        if _length(x):
             yield Batch(x, y, index, weight)
 
 
@@ -164,17 +144,8 @@ def predict_batches(
     replicas share the examples of a batch, and a RuntimeWarning says if they
     would predict different things.
 
-    Args:
-        model: A Keras model.
-        data: As in `batches_of`.
-        batch_size: As in `batches_of`.
-        steps: As in `batches_of`.
-        output: Name or position of the output to read, for a model that has
-            several.
-
-    Raises:
-        TypeError: If the model has several outputs and none is named.
-        ValueError: If there is no such output.
+    Arguments are those of `batches_of`; `output` is the name or position of
+    the output to read, for a model that has several.
     """
     chosen = choose_output(model, output)
     warn_of_differences(model)
@@ -186,7 +157,7 @@ def predict_batch(
     model: keras.Model, batch: Batch, output: ChosenOutput | None = None
 ) -> Batch:
     """A batch with what a model predicts in inference mode."""
-    count, inputs = length(batch.inputs), batch.inputs
+    count, inputs = _length(batch.inputs), batch.inputs
     if type(model).predict_on_batch is keras.Model.predict_on_batch:
         # Else every replica predicts all: a model that prepares its inputs
         # itself wants them as they are.
@@ -210,44 +181,45 @@ def predict_batch(
 
 
 def count_batches(
-    data: Any,
-    batch_size: int = 32,
-    steps: int | None = None,
-    rule: str = "data must have an end; `steps` says how many batches to use",
+    data: Any, batch_size: int = 32, steps: int | None = None
 ) -> int | None:
-    """The number of batches, None if only reading tells.
-
-    Raises TypeError if `data` is no data set, and ValueError with `rule` if it
-    does not end and `steps` is None, or if arrays differ in length.
-    """
-    if (arrays := as_arrays(data)) is not None:
-        count = -(-length(arrays) // batch_size)
+    """The number of batches, None if only reading tells; checks the data."""
+    check_integer("batch_size", batch_size, 1)
+    if steps is not None:
+        check_integer("steps", steps, 1)
+    if (arrays := _as_arrays(data)) is not None:
+        count = -(-_length(arrays) // batch_size)
     elif not isinstance(data, Iterable) or hasattr(data, "shape"):
         raise type_error(
             "data must be a tuple of arrays (x, y), or a data set of batches",
             data=type(data).__name__,
         )
+    elif isinstance(data, keras.utils.PyDataset):
+        count = _size_of(data)
+    elif callable(getattr(data, "cardinality", None)):
+        count = int(data.cardinality())
     else:
-        count = _num_batches(data)
+        try:
+            count = len(data)
+        except TypeError:
+            # Also of a loader whose data have no length.
+            count = _UNKNOWN
     if count == _ENDLESS:
         if steps is None:
-            raise value_error(rule, data=type(data).__name__)
+            raise value_error(
+                "data must have an end; `steps` says how many batches to use",
+                data=type(data).__name__,
+            )
         return steps
-    if count is None or steps is None:
-        return count
-    return min(count, steps)
+    if count == _UNKNOWN:
+        return None
+    return count if steps is None else min(count, steps)
 
 
 def with_progress(
     batches: Iterable, total: int | None, verbose: str | int = "auto"
 ) -> Iterator:
-    """The same batches behind a progress bar of Keras.
-
-    Args:
-        batches: Anything to iterate over.
-        total: How many there are, None if unknown.
-        verbose: `"auto"`, 0, 1 or 2 as in Keras.
-    """
+    """The same batches behind a progress bar of Keras; `verbose` is its."""
     bar = keras.utils.Progbar(
         total, verbose=1 if verbose == "auto" else verbose
     )
@@ -258,36 +230,90 @@ def with_progress(
     bar.update(done, finalize=True)
 
 
-_ENDLESS = -1
-
-
-def _num_batches(dataset: Iterable) -> int | None:
-    """The number of batches; `_ENDLESS`, or None if unknown."""
-    if isinstance(dataset, keras.utils.PyDataset):
-        count = _size_of(dataset)
-        return _ENDLESS if count is None else count
-    if callable(getattr(dataset, "cardinality", None)):
-        count = int(dataset.cardinality())
-        # TensorFlow's words for no end, and for unknown.
-        return {-1: _ENDLESS, -2: None}.get(count, count)
+def _size_of(dataset: keras.utils.PyDataset) -> int:
     try:
-        return len(dataset)
-    except TypeError:
-        # Also of a loader whose data have no length.
-        return None
-
-
-def _size_of(dataset: keras.utils.PyDataset) -> int | None:
-    try:
-        return dataset.num_batches
+        count = dataset.num_batches
     except NotImplementedError:
+        return _ENDLESS
+    return _ENDLESS if count is None else count
+
+
+def _each_batch(data: Any, batch_size: int) -> Iterator:
+    """The batches as they come, for ever if the data have no end."""
+    if (arrays := _as_arrays(data)) is not None:
+        for start in range(0, _length(arrays), batch_size):
+            part = slice(start, start + batch_size)
+            yield keras.tree.map_structure(
+                lambda x, part=part: None if x is None else x[part], arrays
+            )
+    elif isinstance(data, keras.utils.PyDataset):
+        size = _size_of(data)
+        places = itertools.count() if size == _ENDLESS else range(size)
+        yield from (data[i] for i in places)
+    else:
+        yield from data
+
+
+def _as_arrays(data: Any) -> tuple | None:
+    """The arrays of a tuple; None of what is a data set of batches."""
+    if not isinstance(data, tuple):
         return None
+    if len(data) not in (1, 2, 3):
+        raise type_error(
+            "data must be a tuple of arrays (x, y) or (x, y, "
+            "sample_weight), or a data set of batches",
+            **{"parts of the tuple": len(data)},
+        )
+    return tuple(map(_with_arrays, data))
 
 
-def _each_batch(dataset: Iterable) -> Iterator:
-    """The batches of a data set as they come, for ever if it has no end."""
-    if isinstance(dataset, keras.utils.PyDataset):
-        size = _size_of(dataset)
-        places = itertools.count() if size is None else range(size)
-        return (dataset[i] for i in places)
-    return iter(dataset)
+def _with_arrays(structure: Any) -> Any:
+    """Lists of numbers and of strings as arrays, in any structure."""
+    if isinstance(structure, dict):
+        return {key: _with_arrays(x) for key, x in structure.items()}
+    if isinstance(structure, list | tuple):
+        if not _is_plain(structure):
+            return tuple(map(_with_arrays, structure))
+        try:
+            return np.asarray(structure)
+        except ValueError as error:
+            raise value_error(
+                "lists in `data` must have rows of one length",
+                rows=len(structure),
+            ) from error
+    if hasattr(structure, "iloc") or (
+        hasattr(structure, "detach") and keras.backend.backend() != "torch"
+    ):
+        # A table of pandas; a tensor of torch on another backend.
+        return np.asarray(structure)
+    return structure
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether these are numbers, strings, or lists of them."""
+    if isinstance(x, list | tuple):
+        return all(map(_is_plain, x[:1]))
+    return isinstance(x, str | bytes) or not (
+        x is None or isinstance(x, dict) or getattr(x, "shape", ())
+    )
+
+
+def _length(arrays: Any) -> int:
+    """The number of examples."""
+    counts = set()
+    for x in keras.tree.flatten(arrays):
+        if x is None:
+            continue
+        shape = getattr(x, "shape", None)
+        if shape is None or not len(shape):
+            raise type_error(
+                "`data` must be arrays, or tuples, lists and dicts of "
+                "them, one row for each example",
+                part=type(x).__name__,
+            )
+        counts.add(len(x) if shape[0] is None else int(shape[0]))
+    if len(counts) != 1:
+        raise value_error(
+            "arrays of `data` must have the same length", lengths=sorted(counts)
+        )
+    return counts.pop()

@@ -33,11 +33,7 @@ __all__ = [
 
 
 class Predicted(NamedTuple):
-    """A data set with predictions, in arrays.
-
-    Labels `(n, ...)` as the data set has them, outputs `(n, ...,
-    num_classes)`, and weights or None.
-    """
+    """A data set with predictions, in arrays."""
 
     labels: np.ndarray
     outputs: np.ndarray
@@ -55,65 +51,27 @@ def predicted_batches(
     steps: int | None = None,
     verbose: str | int = "auto",
 ) -> Iterator[tuple]:
-    """Labels, logits and weights of a data set, batch by batch.
+    """Tuples of labels, logits and weights (if any), batch by batch.
 
-    Args:
-        model: A Keras model.
-        dataset: As in `batches_of`.
-        reading: How the model is read.
-        pixels_per_image: How many pixels of each image to keep, or None.
-        seed: Seed of the choice of pixels.
-        batch_size: Size of the batches of arrays.
-        steps: Number of batches to use, or None for all.
-        verbose: `"auto"`, 0, 1 or 2 as in Keras, for a progress bar.
-
-    Returns:
-        An iterator of `(labels, logits)` or `(labels, logits, weights)`, which
-        raises ValueError at a batch without labels.
+    `pixels_per_image` pixels of each image are kept, drawn by `seed`; None
+    keeps all. Other options are those of `batches_of` and `with_progress`.
     """
-    if steps is not None:
-        check_integer("steps", steps, 1)
     if pixels_per_image is not None:
         check_integer("pixels_per_image", pixels_per_image, 1)
-    total = count_batches(
-        dataset,
-        batch_size,
-        steps,
-        "`steps` must be given for a data set that does not end",
-    )
-
+    total = count_batches(dataset, batch_size, steps)
     batches = predict_batches(model, dataset, batch_size, steps, reading.output)
     return (
-        _chosen(
-            to_numpy(labels_of(batch)),
-            _logits(batch, reading),
-            batch.sample_weight,
-            reading.ignore_class,
-            pixels_per_image,
-            seed,
-        )
+        _chosen(batch, reading, pixels_per_image, seed)
         for batch in with_progress(batches, total, verbose)
     )
 
 
-def predicted_arrays(
-    model: keras.Model, dataset: Iterable, reading: ReadOptions, **options: Any
-) -> Predicted:
-    """`predicted_batches` of data that fit in memory.
-
-    Raises ValueError if there is no batch, some have weights and some not, or
-    shapes differ.
-    """
+def predicted_arrays(model, dataset, reading, **options):
+    """`predicted_batches` of data that fit in memory."""
     return _joined(predicted_batches(model, dataset, reading, **options))
 
 
-def predicted(
-    model: keras.Model,
-    data: Any,
-    batch_size: int = 32,
-    steps: int | None = None,
-    output: Any = None,
-) -> Predicted:
+def predicted(model, data, batch_size=32, steps=None, output=None):
     """Outputs of a model on a data set that fit in memory, as they are."""
     return _joined(
         (labels_of(batch), batch.outputs, batch.sample_weight)
@@ -121,14 +79,7 @@ def predicted(
     )
 
 
-def seen(
-    metric: keras.metrics.Metric,
-    model: keras.Model,
-    data: Any,
-    batch_size: int = 32,
-    steps: int | None = None,
-    output: Any = None,
-) -> keras.metrics.Metric:
+def seen(metric, model, data, batch_size=32, steps=None, output=None):
     """A metric that has seen what a model predicts, in fixed memory."""
     for batch in predict_batches(model, data, batch_size, steps, output):
         metric.update_state(
@@ -195,32 +146,26 @@ def _where_it_counts(batch: Batch, ignore_class: int | None) -> Any:
     return counts
 
 
-def _chosen(
-    labels: np.ndarray,
-    logits: np.ndarray,
-    weight: Any,
-    ignore_class: int | None,
-    pixels_per_image: int | None,
-    seed: int,
-) -> tuple:
-    """The batch, or the chosen pixels of its images."""
-    batch = (labels, logits) if weight is None else (labels, logits, weight)
-    if pixels_per_image is None or logits.ndim < 3:
-        return batch
-    images, num_classes = len(logits), logits.shape[-1]
-    logits = logits.reshape(images, -1, num_classes)
-    soft = num_classes > 1 and labels.size == logits.size
-    labels = labels.reshape(images, logits.shape[1], -1)
-    ids = labels.argmax(-1) if soft else labels[..., 0]
-    ids = ops.convert_to_tensor(ids.astype("int32"))
-    valid = None if ignore_class is None else ops.not_equal(ids, ignore_class)
-    places = to_numpy(sample_pixels(ids, valid, pixels_per_image, seed))
-    rows = np.arange(images)[:, None]
-    labels = labels if soft else labels[..., 0]
-    chosen = (labels[rows, places], logits[rows, places])
-    if weight is None:
-        return chosen
-    weight = to_numpy(weight)
-    if weight.size == images * logits.shape[1]:
-        weight = weight.reshape(images, -1)[rows, places]
-    return *chosen, weight
+def _chosen(batch, reading, pixels_per_image, seed):
+    """Labels, logits and weights of a batch, or of pixels of its images."""
+    labels, logits = to_numpy(labels_of(batch)), _logits(batch, reading)
+    weight = batch.sample_weight
+    if pixels_per_image is not None and logits.ndim > 2:
+        images, num_classes = len(logits), logits.shape[-1]
+        logits = logits.reshape(images, -1, num_classes)
+        soft = num_classes > 1 and labels.size == logits.size
+        labels = labels.reshape(images, logits.shape[1], -1)
+        ids = labels.argmax(-1) if soft else labels[..., 0]
+        labels = labels if soft else ids
+        ids = ops.convert_to_tensor(ids.astype("int32"))
+        valid = None
+        if reading.ignore_class is not None:
+            valid = ops.not_equal(ids, reading.ignore_class)
+        places = to_numpy(sample_pixels(ids, valid, pixels_per_image, seed))
+        rows = np.arange(images)[:, None]
+        if weight is not None:
+            weight = to_numpy(weight)
+            if weight.size == images * logits.shape[1]:
+                weight = weight.reshape(images, -1)[rows, places]
+        labels, logits = labels[rows, places], logits[rows, places]
+    return (labels, logits) if weight is None else (labels, logits, weight)

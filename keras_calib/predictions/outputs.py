@@ -37,37 +37,23 @@ _BINARY_LOSSES = (
 
 
 class ChosenOutput(NamedTuple):
-    """One of several outputs of a model.
-
-    Attributes:
-        name: Key in dicts of outputs, labels, weights or losses.
-        position: Place in lists of them; None if it is not known.
-    """
+    """One of several outputs: its key in dicts, its place in lists if known."""
 
     name: str
     position: int | None
 
     def of(self, structure: Any, what: str = "losses") -> Any:
-        """Its part of what is given for every output.
-
-        Of a dict by name, of a list or tuple by place; anything else is for
-        this output. Errors call the structure `what`.
-        """
-        if isinstance(structure, dict):
-            key = self.name
-        elif isinstance(structure, list | tuple):
-            key = self.position
-        else:
+        """Its part of what is given for every output; errors call it `what`."""
+        if not isinstance(structure, dict | list | tuple):
             return structure
+        by_name = isinstance(structure, dict)
         try:
-            return structure[key]
+            return structure[self.name if by_name else self.position]
         except (IndexError, KeyError, TypeError):
             raise value_error(
                 f"`{what}` must have a part for the output",
                 output=self.name,
-                parts=list(structure)
-                if isinstance(structure, dict)
-                else len(structure),
+                parts=list(structure) if by_name else len(structure),
             ) from None
 
 
@@ -77,10 +63,7 @@ def read_as(
     ignore_class: int | None = None,
     output: str | int | None = None,
 ) -> ReadOptions:
-    """How to read a model, as told or else as its compiled loss says.
-
-    Raises TypeError and ValueError as `choose_output` and `reads_logits`.
-    """
+    """How to read a model, as told or else as its compiled loss says."""
     chosen = choose_output(model, output)
     if ignore_class is None:
         ignore_class = getattr(loss_of(model, chosen), "ignore_class", None)
@@ -97,22 +80,10 @@ def choose_output(
     output: "str | int | ChosenOutput | None",
     outputs: Any = None,
 ) -> ChosenOutput | None:
-    """The output of a model to read.
+    """The output of a model to read, by name or position.
 
-    Args:
-        model: A Keras model.
-        output: Name or position, or None for the only one; a chosen one
-            stays.
-        outputs: What the model has returned, or None before it runs.
-
-    Returns:
-        The output, or None if the model has but one, or does not say how
-        many it has before it runs.
-
-    Raises:
-        TypeError: If there are several and `output` is None, or an argument is
-            of another kind.
-        ValueError: If there is no such output.
+    `outputs` is what the model has returned, None before it runs. Returns None
+    if the model has but one, or does not say how many before it runs.
     """
     if isinstance(output, ChosenOutput):
         return output
@@ -156,12 +127,6 @@ def reads_logits(
 
     As the model says in a bool attribute `returns_logits`; else as told, or
     as the loss says that it is compiled with; never guessed from values.
-
-    Raises:
-        TypeError: If `from_logits` is not True, False or None.
-        ValueError: If it is not what the model says; or it is None and the
-            model has no loss that says so, or its loss is a binary
-            cross-entropy for several channels.
     """
     says = getattr(model, "returns_logits", None)
     if from_logits is not None:
@@ -209,21 +174,10 @@ def reads_logits(
 
 
 def to_model_logits(outputs: Any, from_logits: bool, counts: Any = None) -> Any:
-    """A model's outputs as float32 logits of every class.
+    """A model's outputs `(batch, ..., num_classes)` as logits of every class.
 
-    Args:
-        outputs: Logits or probabilities `(batch, ..., num_classes)`, or
-            `(batch, ..., 1)` for the second of two classes.
-        from_logits: Which of the two.
-        counts: Where they count, bool `(batch, ...)`, or None for everywhere.
-
-    Returns:
-        Of probabilities log p; of one channel p or z `[0, z]`, with
-        z = log(p / (1 - p)).
-
-    Raises:
-        ValueError: In eager use, if probabilities are not in [0, 1] or do not
-            sum to 1.
+    Of probabilities log p; of one channel p or z `[0, z]`, with
+    z = log(p / (1 - p)). Eagerly checked where `counts` is True.
     """
     outputs = ops.cast(outputs, "float32")
     one_channel = outputs.shape[-1:] == (1,)
@@ -256,11 +210,8 @@ def _output_names(model: keras.Model) -> list[str]:
 
 
 def _keys_of(outputs: Any) -> list:
-    if isinstance(outputs, dict):
-        return list(outputs)
-    if isinstance(outputs, list | tuple):
-        return list(range(len(outputs)))
-    return []
+    is_list = isinstance(outputs, list | tuple)
+    return list(range(len(outputs)) if is_list else outputs)
 
 
 def loss_of(model: keras.Model, output: ChosenOutput | None) -> Any:

@@ -16,7 +16,6 @@ from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
 from keras_calib.numerics.arrays import as_array
 from keras_calib.predictions.batches import batches_of
-from keras_calib.predictions.batches import check_data
 from keras_calib.predictions.batches import count_batches
 from keras_calib.predictions.batches import predict_batch
 from keras_calib.predictions.batches import with_progress
@@ -116,7 +115,7 @@ def report(
         if len(set(told.values())) > 1:
             raise value_error(f"`models` must agree on `{field}`", **told)
     first = next(iter(options.values()))
-    check_data(data, batch_size, steps)
+    count_batches(data, batch_size, steps)
     for model in models.values():
         warn_of_differences(model)
     batches = (

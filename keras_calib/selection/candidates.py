@@ -1,6 +1,5 @@
 """Every threshold that data let one set: between groups of tied scores."""
 
-from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -17,14 +16,10 @@ __all__ = ["Candidates", "candidates", "check_units"]
 
 
 class Candidates(NamedTuple):
-    """Every threshold that can be set, strictest first.
+    """Every threshold that can be set, strictest first, `(num_thresholds,)`.
 
-    Attributes:
-        threshold: `(num_thresholds,)`, in the precision of the scores.
-        accepted: Weight that each accepts.
-        wrong: Weight of the wrong predictions among it.
-        num_samples: Number of samples that count.
-        counts: Whether every weight is 1.
+    Each accepts a weight, of which a part is `wrong`. `counts` says whether
+    every weight is 1.
     """
 
     threshold: np.ndarray
@@ -56,9 +51,7 @@ def check_units(delta: float | None, shape: tuple) -> None:
         )
 
 
-def candidates(
-    scores: Any, correct: Any, sample_weight: Any, delta: float | None
-) -> Candidates:
+def candidates(scores, correct, sample_weight, delta):
     """Thresholds between groups of tied scores, of data that are checked."""
     scores = as_array(scores, "scores")
     correct = as_array(correct, "correct", "float64")
@@ -69,20 +62,15 @@ def candidates(
     if scores.shape != correct.shape:
         raise value_error(
             "`scores` and `correct` must have one shape",
-            **{
-                "scores.shape": scores.shape,
-                "correct.shape": correct.shape,
-            },
+            scores=scores.shape,
+            correct=correct.shape,
         )
     bad = np.isnan(scores)
     if bad.any():
         raise value_error("`scores` must not be NaN", **located(bad))
-    if not np.all((correct == 0.0) | (correct == 1.0)):
-        raise value_error(
-            "`correct` must be 0 or 1",
-            minimum=correct.min(),
-            maximum=correct.max(),
-        )
+    bad = (correct != 0.0) & (correct != 1.0)
+    if bad.any():
+        raise value_error("`correct` must be 0 or 1", **located(bad))
     weight = np.ones(scores.shape)
     if sample_weight is not None:
         weight = weight_of_rows(sample_weight, scores.shape)
@@ -118,11 +106,8 @@ def candidates(
 
 
 def _thresholds(scores: np.ndarray) -> np.ndarray:
-    """Midpoints of distinct descending scores, and -inf for all.
-
-    Every value between two neighbours accepts the same samples; the middle
-    is safest if another runtime rounds scores differently.
-    """
+    """Midpoints of distinct descending scores, and -inf for all."""
+    # The middle is safest if another runtime rounds scores differently.
     upper, lower = scores[:-1].astype("float64"), scores[1:]
     middle = (0.5 * upper + 0.5 * lower).astype(scores.dtype)
     # Neighbouring floats have nothing between them.

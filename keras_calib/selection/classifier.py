@@ -23,13 +23,13 @@ from keras_calib.predictions.outputs import read_as
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.candidates import check_units
-from keras_calib.selection.scoring import apply_score
 from keras_calib.selection.thresholds import ChosenThreshold
 from keras_calib.selection.thresholds import Target
 from keras_calib.selection.thresholds import ThresholdTable
 from keras_calib.selection.thresholds import choose
 from keras_calib.selection.thresholds import table_of
 from keras_calib.selection.tuning import HeldOut
+from keras_calib.selection.tuning import apply_score
 from keras_calib.selection.tuning import check_nothing_to_tune
 from keras_calib.selection.tuning import tuned
 
@@ -41,19 +41,18 @@ class SelectiveClassifier(FittedLayer):
     """Calibrates logits, scores them and accepts those that score enough.
 
     `fit` chooses the threshold on held-out data for a target risk or
-    coverage, with `delta` such that the risk is guaranteed. What was fitted
-    is part of the configuration: copies of a fitted layer are fitted.
+    coverage; with `delta` the risk is guaranteed. Copies of a fitted layer
+    are fitted.
 
     Args:
-        calibrator: A fitted calibrator, or None for the logits as they are.
-        score: What ranks: a name of a score, or a function or layer of
-            logits `(..., num_classes)` to `(...)`, higher = surer; or a
-            sequence of these, of which `fit` takes the one with the least
-            AURC. `"msp"` ranks by log-odds, which do not saturate. Copies
-            and files know your own functions if they are registered with
-            `keras.saving.register_keras_serializable`.
-        threshold: A threshold that is known; None, the default, waits for
-            `fit`.
+        calibrator: A calibrator, or None for the logits as they are.
+        score: Name of a score, or a function or layer of logits
+            `(..., num_classes)` to `(...)`, higher = surer; or a sequence of
+            these, of which `fit` takes the one with the least AURC. `"msp"`
+            ranks by log-odds, which do not saturate. Register your own
+            functions with `keras.saving.register_keras_serializable` to save
+            them.
+        threshold: A threshold that is known; None waits for `fit`.
         chosen: What is known about the threshold; set by `fit`.
         name: Name of the layer.
         **kwargs: `trainable` of `keras.layers.Layer`.
@@ -130,7 +129,7 @@ class SelectiveClassifier(FittedLayer):
         return self._chosen
 
     def fitted_summary(self) -> dict[str, Any]:
-        """What was fitted, and on what the threshold stands."""
+        """What was fitted, by name."""
         return {
             "score": self.score,
             "threshold": self._threshold,
@@ -155,27 +154,26 @@ class SelectiveClassifier(FittedLayer):
 
         With `delta`, P(a threshold is returned and its true risk exceeds
         `risk`) <= `delta`, over draws of independent, equally weighted
-        samples that chose nothing else: neither network nor calibrator nor
-        score. Use data that nothing has seen, or `tune_fraction`.
+        samples. These must not have chosen network, calibrator or score: use
+        data that nothing has seen, or `tune_fraction`.
 
         `method="ltt"`, Learn then Test, tests thresholds from strict to
-        lenient by exact binomial p-values, from several starts that share
-        `delta`. The guarantee is exact for any dependence of the risk on the
-        score if scores do not tie. `method="sgr"` searches over coverage in
-        ceil(log2 n) steps that share `delta`; it mostly accepts less.
+        lenient by exact binomial p-values. `method="sgr"` searches over
+        coverage in ceil(log2 n) steps that share `delta`; it mostly accepts
+        less.
 
         Args:
             labels: Class ids `(n, ...)` or one-hot or soft labels
                 `(n, ..., num_classes)`.
             logits: Logits `(n, ..., num_classes)`, or `(n, ..., 1)` for the
                 second of two classes; not calibrated yet.
-            risk: Allowed share of wrong predictions among the accepted: the
-                largest coverage of whole groups of tied samples is taken.
-            coverage: Share to accept at least, instead of `risk`: the
-                strictest threshold is taken.
+            risk: Allowed share of wrong predictions among the accepted, for
+                the largest coverage.
+            coverage: Share to accept at least, instead of `risk`, for the
+                strictest threshold.
             delta: Probability that the guarantee may fail, in (0, 1). None:
                 the risk holds on this data only.
-            method: `"ltt"` or `"sgr"`; has a meaning with `delta`.
+            method: `"ltt"` or `"sgr"`, with `delta`.
             tune_fraction: Share of the rows, drawn at random, that fits what
                 is not fitted yet and chooses among several scores; the rest
                 chooses the threshold.
@@ -184,11 +182,10 @@ class SelectiveClassifier(FittedLayer):
             ignore_class: Class id that does not count.
 
         Raises:
-            ValueError: If the target is out of reach (the error names what
-                could be had), or the data allow no guarantee. The layer
-                stays as it was.
+            ValueError: If the target is out of reach; the error names a risk
+                within reach, and the layer stays as it was.
             RuntimeError: If something is not fitted and there is no
-                `tune_fraction` to fit it on.
+                `tune_fraction`.
         """
         target = Target(risk, coverage, delta, method).check()
         labels, logits = as_array(labels, "labels"), as_array(logits, "logits")
@@ -196,10 +193,9 @@ class SelectiveClassifier(FittedLayer):
         check_units(delta, logits.shape[:-1])
         if tune_fraction is None:
             check_nothing_to_tune(self.calibrator, self._functions, delta)
-        weight = sample_weight
-        if weight is not None:
-            weight = as_array(weight, "sample_weight")
-        held_out = HeldOut(labels, logits, weight, ignore_class)
+        if sample_weight is not None:
+            sample_weight = as_array(sample_weight, "sample_weight")
+        held_out = HeldOut(labels, logits, sample_weight, ignore_class)
         with tuned(
             held_out, self.calibrator, self._functions, tune_fraction, seed
         ) as (top, place):
@@ -221,21 +217,8 @@ class SelectiveClassifier(FittedLayer):
     ) -> "SelectiveClassifier":
         """Runs a model over held-out data, fits on its logits, returns self.
 
-        Args:
-            model: As in `Calibrator.fit_on`.
-            dataset: As in `Calibrator.fit_on`.
-            from_logits: As in `Calibrator.fit_on`.
-            ignore_class: As in `Calibrator.fit_on`.
-            output: As in `Calibrator.fit_on`.
-            steps: Number of batches to use; None uses all.
-            verbose: As in `Calibrator.fit_on`.
-            **target: `risk`, `coverage`, `delta`, `method`, `tune_fraction`
-                and `seed` of `fit`.
-
-        Raises:
-            TypeError: As `Calibrator.fit_on`.
-            ValueError: As `fit` and `Calibrator.fit_on`.
-            RuntimeError: As `fit`.
+        Arguments are those of `Calibrator.fit_on`, and `risk`, `coverage`,
+        `delta`, `method`, `tune_fraction` and `seed` of `fit`. Raises as both.
         """
         reading = read_as(model, from_logits, ignore_class, output)
         labels, logits, weight = predicted_arrays(
@@ -263,12 +246,10 @@ class SelectiveClassifier(FittedLayer):
         """`fit` for scores that this layer gave earlier, batch by batch.
 
         Args:
-            scores: Scores `(...)`: `score_of` the calibrated logits.
+            scores: Scores `(...)`: `score_of` the calibrated logits; `(n,)`
+                with `delta`.
             correct: Whether each prediction is right, 0 or 1, shape `(...)`.
-            risk: As in `fit`.
-            coverage: As in `fit`.
-            delta: As in `fit`; scores must be `(n,)`.
-            method: As in `fit`.
+            risk: As in `fit`, as are `coverage`, `delta` and `method`.
             sample_weight: Weights of the shape of the scores, or `(n,)`.
 
         Raises:
@@ -327,9 +308,8 @@ class SelectiveClassifier(FittedLayer):
         logits = self._calibrated(logits)
         probabilities = ops.softmax(logits, axis=-1)
         score = self.score_of(logits)
-        # The first of the largest, as when the data of `fit` were judged: of
-        # equal ones ops.top_k may take another. Not ops.argmax, which neither
-        # ONNX nor LiteRT can run.
+        # The first of the largest, as `fit` judged its data, which ops.top_k
+        # need not take. Neither ONNX nor LiteRT can run ops.argmax.
         classes = ops.arange(logits.shape[-1], dtype="float32")
         largest = ops.max(logits, axis=-1, keepdims=True)
         last = ops.full_like(logits, logits.shape[-1] - 1)
@@ -346,14 +326,12 @@ class SelectiveClassifier(FittedLayer):
     def get_config(self):
         config = super().get_config()
         del config["dtype"]
+        several = self._place is None
         serialize = keras.saving.serialize_keras_object
-        scores = [
-            s if isinstance(s, str) else serialize(s) for s in self._scores
-        ]
         return {
             **config,
-            "calibrator": self.calibrator and serialize(self.calibrator),
-            "score": scores if self._place is None else scores[self._place],
+            "calibrator": serialize(self.calibrator),
+            "score": serialize([*self.score] if several else self.score),
             "threshold": self.threshold if self.fitted else None,
             "chosen": self._chosen and self._chosen._asdict(),
         }
@@ -361,23 +339,15 @@ class SelectiveClassifier(FittedLayer):
     @classmethod
     def from_config(cls, config):
         config = dict(config)
-
-        def read(part):
-            if isinstance(part, list):
-                return [read(p) for p in part]
-            if isinstance(part, dict):
-                return keras.saving.deserialize_keras_object(part)
-            return part
-
         for part in ("calibrator", "score"):
-            config[part] = read(config[part])
+            found = keras.saving.deserialize_keras_object(config[part])
+            config[part] = found
         if config["chosen"]:
             config["chosen"] = ChosenThreshold(**config["chosen"])
         return cls(**config)
 
     def _calibrated(self, logits: Any) -> Any:
-        # Of every class before they are calibrated, as models are served: a
-        # calibrator gives the difference of two, and scores see more.
+        # Of every class before they are calibrated, as models are served.
         logits = standardize_predictions(logits, from_logits=True)
         if self.calibrator is not None:
             logits = at_least_float32(self.calibrator(logits))

@@ -1,10 +1,7 @@
 """Which thresholds can be certified: exact binomial tests, surest first.
 
-Among the `accepted` surest samples `wrong` are wrong. The hypothesis of a
-threshold, that its true risk exceeds `risk`, is rejected by a small p-value
-P(Bin(accepted, risk) <= wrong). Given the next lower score, the samples above
-it are independent of it and of all below, so this p-value is exact although
-the sample itself sets the threshold.
+The hypothesis that the true risk of a threshold exceeds `risk` is rejected by
+a small p-value P(Bin(accepted, risk) <= wrong).
 """
 
 import math
@@ -17,10 +14,7 @@ __all__ = ["METHODS", "first_rank", "fixed_sequence", "sgr", "starts"]
 
 
 def first_rank(risk: float, delta: float) -> int:
-    """The fewest samples that certify `risk` if all of them are correct.
-
-    Derivation: docs/derivations.md, 'Intervals and guarantees'.
-    """
+    """The fewest samples that certify `risk` if all of them are correct."""
     count = max(math.ceil(math.log(delta) / math.log1p(-risk)), 1)
     # The logarithms may round to just below a whole number.
     while binomial_p_value(0, count, risk) > delta:
@@ -28,23 +22,14 @@ def first_rank(risk: float, delta: float) -> int:
     return count
 
 
-def fixed_sequence(
-    accepted: np.ndarray, wrong: np.ndarray, risk: float, delta: float
-) -> np.ndarray:
-    """Learn then Test: thresholds are tested from strict to lenient.
+def fixed_sequence(accepted, wrong, risk, delta):
+    """Learn then Test: which thresholds are certified, from strict to lenient.
 
-    One start would be at the first rank that can pass, and the first failure
-    would end it: an error among the surest samples, and nothing is accepted.
-    Here `delta` is shared by several starts (see `starts`). A walk that
-    reaches the next start takes its share along, as in the fallback
-    procedure, so that a walk without failure ends with all of `delta`.
-
-    Exact for any dependence of risk on score if scores do not tie: given how
-    many samples lie above each score where the true risk crosses `risk`, it
-    is settled which ranks are bad, and at each bad rank the number of errors
-    is at least binomial with `risk`.
-
-    Derivation: docs/derivations.md, 'Intervals and guarantees'.
+    `delta` is shared by several starts (see `starts`), or an error among the
+    surest samples would end the walk. A walk that reaches the next start
+    takes its share along, as in the fallback procedure. Exact for any
+    dependence of risk on score if scores do not tie. Derivation:
+    docs/derivations.md, 'Intervals and guarantees'.
 
     Args:
         accepted: Counts of accepted samples `(num_thresholds,)`, ascending;
@@ -54,13 +39,9 @@ def fixed_sequence(
         delta: Probability of certifying a threshold whose risk is higher, in
             (0, 1).
 
-    Returns:
-        Which thresholds are certified, bool `(num_thresholds,)`.
-
     Reference:
-        Angelopoulos et al., Learn then Test: Calibrating Predictive
-        Algorithms to Achieve Risk Control, 2021, section 2.3,
-        https://arxiv.org/abs/2110.01052. Several starts: Bretz et al.,
+        Angelopoulos et al., Learn then Test, 2021, section 2.3,
+        https://arxiv.org/abs/2110.01052; several starts: Bretz et al.,
         Graphical Approaches for Multiple Comparison Procedures, Biometrical
         Journal 53, 2011, https://doi.org/10.1002/bimj.201000239
     """
@@ -79,22 +60,11 @@ def fixed_sequence(
     return certified
 
 
-def starts(
-    count: int, risk: float, delta: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Where walks begin, and the share of `delta` that each start brings.
+def starts(count, risk, delta):
+    """Ranks where walks begin, and the share of `delta` that each brings.
 
     The first start has half of `delta`; ranks double from one start to the
     next, and these share the other half. A single start has all.
-
-    Args:
-        count: Number of samples.
-        risk: As in `fixed_sequence`.
-        delta: As in `fixed_sequence`.
-
-    Returns:
-        `(ranks, shares)`, each `(num_starts,)`; empty if `count` is too
-        small to certify anything.
     """
     rank = first_rank(risk, delta / 2.0)
     if 2 * rank > count:
@@ -107,29 +77,16 @@ def starts(
     return rank * 2 ** np.arange(num_more + 1), shares
 
 
-def sgr(
-    accepted: np.ndarray, wrong: np.ndarray, risk: float, delta: float
-) -> np.ndarray:
+def sgr(accepted, wrong, risk, delta):
     """Selection with guaranteed risk: a binary search over coverage.
 
-    Every step tests one threshold at `delta` / ceil(log2 n).
-
-    Args:
-        accepted: As in `fixed_sequence`.
-        wrong: As in `fixed_sequence`.
-        risk: As in `fixed_sequence`.
-        delta: As in `fixed_sequence`.
-
-    Returns:
-        bool `(num_thresholds,)`.
+    Every step tests one threshold at `delta` / ceil(log2 n). Arguments are
+    those of `fixed_sequence`. The paper returns the threshold tested last;
+    here those that fail are not certified.
 
     Reference:
         Geifman and El-Yaniv, Selective Classification for Deep Neural
         Networks, NeurIPS 2017, algorithm 2, https://arxiv.org/abs/1705.08500
-
-    Differs:
-        The paper returns the threshold tested last, with its own bound; here
-        those that fail are not certified.
     """
     certified = np.zeros(len(accepted), bool)
     count = int(accepted[-1])

@@ -13,7 +13,7 @@ from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.inputs.top_label import top_label
 from keras_calib.numerics.softmax import top1
-from keras_calib.selection.scoring import area
+from keras_calib.selection.tuning import area
 
 __all__ = ["LogitNormalization"]
 
@@ -28,12 +28,12 @@ class LogitNormalization(FittedLayer):
 
     max_k v_k / ||v||_p, v = z - mean(z). `fit` takes the p of 0 to 9 with the
     least AURC, and the softmax score (as log-odds) unless a p is strictly
-    better; with two classes always, as centred and normalised all predictions
-    score alike. Accuracy stays as it is; only the ranking changes.
+    better. For two classes, whose centred scores are all alike, it always
+    takes the softmax score. Only the ranking of predictions changes.
 
     Args:
-        p: An order of the norm that is known, >= 0, or `"msp"` for the
-            softmax score; None, the default, waits for `fit`.
+        p: Order of the norm, >= 0, or `"msp"` for the softmax score; None
+            waits for `fit`.
         center: Whether the mean is taken off first.
         name: Name of the layer.
         **kwargs: `trainable` of `keras.layers.Layer`.
@@ -53,17 +53,14 @@ class LogitNormalization(FittedLayer):
     1.0
 
     Reference:
-        Cattelan and Silva, How to Fix a Broken Confidence Estimator:
-        Evaluating Post-hoc Methods for Selective Classification with Deep
-        Neural Networks, UAI 2024, https://arxiv.org/abs/2305.15508; Xia et
-        al., Understanding Why Label Smoothing Degrades Selective
-        Classification and How to Fix It, 2024,
-        https://arxiv.org/abs/2403.14715
+        Cattelan and Silva, How to Fix a Broken Confidence Estimator, UAI
+        2024, https://arxiv.org/abs/2305.15508; Xia et al., Understanding Why
+        Label Smoothing Degrades Selective Classification and How to Fix It,
+        2024, https://arxiv.org/abs/2403.14715
 
     Differs:
-        AURC is the mean over the orders of tied samples, in float64; the
-        released code takes tied samples as they come. Eq. 17 of Xia et al.
-        does not take the mean off: `center=False`.
+        AURC is the mean over the orders of tied samples; the released code
+        takes them as they come. Xia et al. use `center=False`.
     """
 
     def __init__(

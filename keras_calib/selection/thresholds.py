@@ -1,12 +1,12 @@
 """Thresholds on a score, for a target risk or coverage."""
 
+import bisect
 import math
 from typing import Any
 from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.intervals import binomial_upper_bound
 from keras_calib.formulas.operating_points import within_risk
@@ -31,27 +31,24 @@ __all__ = [
 
 # Level of bounds that belong to no guarantee.
 _USUAL_DELTA = 0.05
-# Times as many samples as there are: what lies beyond is not foreseen.
-_FURTHER = 20
 
 
 class ChosenThreshold(NamedTuple):
     """A threshold, and what is known about it.
 
     Attributes:
-        threshold: The least score to accept; -inf accepts everything. Of the
-            default score of `SelectiveClassifier` in log-odds,
+        threshold: The least score to accept; -inf accepts everything. The
+            default score of `SelectiveClassifier` is in log-odds,
             log(p / (1 - p)) of the confidence p.
         coverage: Share of the data that it accepts.
         risk: Share of wrong predictions among the accepted data.
         num_samples: Number of samples in the data.
-        certified_risk: What the true risk is at most with probability
-            1 - `delta`; None without a guarantee.
+        certified_risk: Bound of the true risk with probability 1 - `delta`;
+            None without a guarantee.
         delta: Probability that the guarantee fails, or None.
         method: `"ltt"` or `"sgr"`, or None.
-        confidence: The same cut as a confidence in [0, 1], where the score
-            is the confidence in log-odds; else None. Near 1 confidences
-            round to the same number, and only `threshold` tells them apart.
+        confidence: The same cut as a confidence in [0, 1], if the score is
+            in log-odds; else None. Near 1 only `threshold` is exact.
     """
 
     threshold: float
@@ -81,9 +78,8 @@ class ThresholdTable(NamedTuple):
         coverage: Share of the data that is accepted.
         risk: Share of wrong predictions among it.
         upper_bound: Exact binomial bound of the true risk at level 1 -
-            `delta` (0.95 without delta). Pointwise: it holds for a row that
-            was picked in advance, not for all rows at once and not for the
-            best. NaN with weights that are not all 1.
+            `delta` (0.95 without delta), for a row that was picked in
+            advance. NaN with weights that are not all 1.
         certified: Where the target risk is certified: the true risks of all
             these rows are at most the target, with probability 1 - `delta`.
     """
@@ -96,14 +92,7 @@ class ThresholdTable(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What a threshold should reach, checked.
-
-    Attributes:
-        risk: Allowed share of wrong among the accepted, or None.
-        coverage: Share to accept, or None.
-        delta: Probability that a guarantee of the risk may fail, or None.
-        method: How the guarantee is made.
-    """
+    """What a threshold should reach."""
 
     risk: float | None
     coverage: float | None
@@ -111,12 +100,7 @@ class Target(NamedTuple):
     method: str
 
     def check(self) -> "Target":
-        """Itself.
-
-        Raises:
-            ValueError: If a value is out of its range, or not exactly one
-                of risk and coverage is given.
-        """
+        """Itself; ValueError for what is out of range or does not fit."""
         check_in("method", self.method, tuple(METHODS))
         if (self.risk is None) == (self.coverage is None):
             raise value_error(
@@ -141,6 +125,11 @@ class Target(NamedTuple):
                 )
         return self
 
+    def certified(self, found: Candidates, risk: float) -> np.ndarray:
+        """Which thresholds are certified to have a risk."""
+        certify = METHODS[self.method]
+        return certify(found.accepted, found.wrong, risk, self.delta)
+
 
 def choose_threshold(
     scores: Any,
@@ -154,8 +143,8 @@ def choose_threshold(
 ) -> ChosenThreshold:
     """The threshold with the largest coverage at a risk, or the reverse.
 
-    For units of your own: whole images, documents, patients. Samples with
-    equal scores are accepted together.
+    Use it for units of your own: whole images, documents, patients. Samples
+    with equal scores are accepted together.
 
     Args:
         scores: Scores `(...)`, higher = surer; `(n,)` with `delta`.
@@ -174,7 +163,8 @@ def choose_threshold(
         ChosenThreshold.
 
     Raises:
-        ValueError: Also if no threshold reaches the target.
+        ValueError: If no threshold reaches the target, or values are out of
+            range.
 
     Example:
 
@@ -191,40 +181,23 @@ def choose_threshold(
     return choose(found, target)[0]
 
 
-def choose(
-    found: Candidates, target: Target, log_odds: bool = False
-) -> tuple[ChosenThreshold, np.ndarray]:
+def choose(found, target, log_odds=False):
     """The best threshold for a target, and which are certified.
 
-    Args:
-        found: Thresholds to choose from.
-        target: What to reach.
-        log_odds: Whether scores are the log-odds of the confidence.
-
-    Returns:
-        `(chosen, certified)`: ChosenThreshold, and bool `(num_thresholds,)`.
-
-    Raises:
-        ValueError: If no threshold reaches the target; it names the lowest
-            risk that could be had.
+    `log_odds`: whether scores are those of the confidence. ValueError if no
+    threshold reaches the target.
     """
     certified = np.zeros(len(found.threshold), bool)
     if target.delta is not None:
-        certified = _certified(found, target, target.risk)
-        reached = np.flatnonzero(certified)
-        if not len(reached):
-            raise ValueError(_not_certified(found, target))
-        index = reached[-1]
+        reached = certified = target.certified(found, target.risk)
     elif target.risk is not None:
-        reached = np.flatnonzero(
-            within_risk(found.wrong, found.accepted, target.risk)
-        )
-        if not len(reached):
-            raise ValueError(_not_reached(found, target))
-        index = reached[-1]
+        reached = within_risk(found.wrong, found.accepted, target.risk)
     else:
         # As much room for rounding as 1 - 0.9 is off.
-        index = np.flatnonzero(found.coverage >= target.coverage - 1e-12)[0]
+        reached = found.coverage >= target.coverage - 1e-12
+    if not reached.any():
+        raise _not_reached(found, target)
+    index = np.flatnonzero(reached)[0 if target.risk is None else -1]
     chosen = ChosenThreshold(
         float(found.threshold[index]),
         float(found.coverage[index]),
@@ -243,9 +216,7 @@ def choose(
     return chosen, certified
 
 
-def table_of(
-    found: Candidates, certified: np.ndarray, delta: float | None
-) -> ThresholdTable:
+def table_of(found, certified, delta):
     """The table of all candidates."""
     bounds = np.full(len(found.threshold), np.nan)
     if found.counts:
@@ -256,94 +227,45 @@ def table_of(
     )
 
 
-def _certified(found: Candidates, target: Target, risk: float) -> np.ndarray:
-    """Which thresholds are certified to have this risk."""
-    certify = METHODS[target.method]
-    return certify(found.accepted, found.wrong, risk, target.delta)
-
-
-def _not_reached(found: Candidates, target: Target) -> str:
-    best = int(np.argmin(found.risk))
-    return invalid(
-        "`risk` is below that of every threshold on this data",
-        risk=target.risk,
-        **{
-            "lowest risk": float(found.risk[best]),
-            "at coverage": float(found.coverage[best]),
-        },
-    )
-
-
-def _not_certified(found: Candidates, target: Target) -> str:
-    needed = first_rank(target.risk, target.delta)
+def _not_reached(found: Candidates, target: Target) -> ValueError:
+    """The error of a risk that no threshold has; it names one that does."""
+    if target.delta is None:
+        best = int(np.argmin(found.risk))
+        return value_error(
+            "`risk` is below that of every threshold on this data",
+            risk=target.risk,
+            **{
+                "lowest risk": float(found.risk[best]),
+                "at coverage": float(found.coverage[best]),
+            },
+        )
     rule = "No threshold is certified to have this `risk`"
+    needed = first_rank(target.risk, target.delta)
     if needed > found.num_samples:
         rule += f", which takes {needed} samples even if all are correct"
-    advice = []
-    lowest = _lowest_certified(found, target)
-    if lowest is not None:
-        risk, index = lowest
-        advice.append(
-            f"ask for `risk={risk:g}`, with which coverage would be "
-            f"{found.coverage[index]:.3f} here (a risk that these data chose "
-            "is guaranteed on other data only)"
+    advice = "take more data, or a larger `risk` or `delta`"
+    # Risks of two digits.
+    first = math.floor(math.log10(target.risk)) - 1
+    risks = [
+        risk
+        for exponent in range(first, -1)
+        for digits in range(10, 100)
+        if (risk := round(digits * 10.0**exponent, 12)) > target.risk
+    ]
+    place = bisect.bisect_left(
+        risks, True, key=lambda risk: target.certified(found, risk).any()
+    )
+    if place < len(risks):
+        last = np.flatnonzero(target.certified(found, risks[place]))[-1]
+        advice = (
+            f"take more data, or ask for `risk={risks[place]:g}`, with which "
+            f"coverage would be {found.coverage[last]:.3f} here (a risk that "
+            "these data chose is guaranteed on other data only)"
         )
-    more = _enough_samples(found, target)
-    if more is not None:
-        advice.append(f"take more data, about {more} samples like these")
-    if not advice:
-        advice.append("take more data, or a larger `risk` or `delta`")
-    return invalid(
-        f"{rule}: {'; or '.join(advice)}",
+    return value_error(
+        f"{rule}: {advice}",
         risk=target.risk,
         delta=target.delta,
         method=target.method,
         samples=found.num_samples,
     )
-
-
-def _lowest_certified(
-    found: Candidates, target: Target
-) -> tuple[float, int] | None:
-    """The lowest risk that this data certify, and the threshold; or None.
-
-    Rounded up to two digits. Without guarantee, as the data choose the risk.
-    """
-    low, high = target.risk, 1.0
-    for _ in range(20):
-        risk = (low * high) ** 0.5
-        if _certified(found, target, risk).any():
-            high = risk
-        else:
-            low = risk
-    unit = 10.0 ** (math.floor(math.log10(high)) - 1)
-    # What is certified need not be so at each larger risk.
-    for step in range(5):
-        risk = round((math.ceil(high / unit) + step) * unit, 12)
-        if risk < 1.0 and (certified := _certified(found, target, risk)).any():
-            return risk, int(np.flatnonzero(certified)[-1])
-    return None
-
-
-def _enough_samples(found: Candidates, target: Target) -> int | None:
-    """About how many samples would certify the risk; None if too many.
-
-    If the share of wrong ones at each coverage stays about what it is here:
-    by the exponent of the binomial tail, for half of `delta`, which a test
-    at one coverage has.
-    """
-    risk = target.risk
-    # Not 0 where few samples had no mistake.
-    rate = (found.wrong + 0.5) / (found.accepted + 1.0)
-    better = rate < risk
-    if not better.any():
-        return None
-    rate = rate[better]
-    exponent = rate * np.log(rate / risk)
-    exponent += (1.0 - rate) * np.log((1.0 - rate) / (1.0 - risk))
-    counts = math.log(2.0 / target.delta) / exponent / found.coverage[better]
-    fewest = max(float(counts.min()), found.num_samples + 1.0)
-    if fewest > _FURTHER * found.num_samples:
-        return None
-    unit = 10 ** max(0, math.floor(math.log10(fewest)) - 1)
-    return math.ceil(fewest / unit) * unit

@@ -1,36 +1,36 @@
-"""What is fitted before a threshold, on rows of its own."""
+"""Held-out data scored as served, once the parts that wait are fitted."""
 
 import contextlib
+from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
 import numpy as np
+from keras import ops
 
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
+from keras_calib.formulas.risk_coverage import aurc_of_groups
+from keras_calib.functional.ranking import rank
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.top_label import hard_labels
+from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import Top1
-from keras_calib.selection.scoring import area
-from keras_calib.selection.scoring import by_blocks
-from keras_calib.selection.scoring import scored
+from keras_calib.numerics.softmax import is_wrong
+from keras_calib.numerics.softmax import top1
 
-__all__ = ["HeldOut", "check_nothing_to_tune", "tuned"]
+__all__ = ["HeldOut", "apply_score", "area", "check_nothing_to_tune", "tuned"]
+
+# Numbers in work at a time.
+_BLOCK = 2**24
 
 
 class HeldOut(NamedTuple):
-    """Held-out data as a fit gets them, NumPy.
-
-    Attributes:
-        labels: Class ids or soft labels.
-        logits: Not calibrated.
-        weight: Weights, or None.
-        ignore_class: Class id that does not count, or None.
-    """
+    """Held-out data as a fit gets them, NumPy; logits not calibrated."""
 
     labels: np.ndarray
     logits: np.ndarray
@@ -43,6 +43,32 @@ class HeldOut(NamedTuple):
         return self._replace(
             labels=self.labels[part], logits=self.logits[part], weight=weight
         )
+
+    def split(self, fraction: float, seed: int) -> list["HeldOut"]:
+        """A random share of the rows to tune on, and the rest."""
+        count = len(self.logits)
+        for name, array in (
+            ("labels", self.labels),
+            ("sample_weight", self.weight),
+        ):
+            if array is not None and array.shape[:1] != (count,):
+                raise value_error(
+                    f"`{name}` must have as many rows as `logits`",
+                    rows=count,
+                    **{f"{name}.shape": array.shape},
+                )
+        check_above("tune_fraction", fraction, 0.0)
+        num_tune = round(count * fraction)
+        if not 0 < num_tune < count:
+            raise value_error(
+                "`tune_fraction` must leave rows on both sides",
+                tune_fraction=fraction,
+                rows=count,
+            )
+        order = np.random.default_rng(seed).permutation(count)
+        # In the order given: which rows are where is all that is random.
+        parts = np.sort(order[:num_tune]), np.sort(order[num_tune:])
+        return [self.rows(part) for part in parts]
 
     def calibrated(self, calibrator: Any) -> Batch:
         """Calibrated logits, labels and weights, read and checked."""
@@ -62,7 +88,7 @@ class HeldOut(NamedTuple):
         # Of every class, as served; in the shape of the logits, for layers
         # that look at neighbours.
         every = read.outputs.reshape(*logits.shape[:-1], -1)
-        outputs = by_blocks(calibrator, every).reshape(read.outputs.shape)
+        outputs = _by_blocks(calibrator, every).reshape(read.outputs.shape)
         rows = slice(None) if read.mask is None else read.mask
         return standardize_arrays(
             read.labels[rows],
@@ -74,35 +100,16 @@ class HeldOut(NamedTuple):
 
 
 @contextlib.contextmanager
-def tuned(
-    held_out: HeldOut,
-    calibrator: Any,
-    scores: Sequence[Any],
-    tune_fraction: float | None,
-    seed: int,
-) -> Iterator[tuple[Top1, int]]:
-    """What chooses the threshold, once the parts that waited are fitted.
+def tuned(held_out, calibrator, scores, tune_fraction, seed):
+    """Fits what waits on a share of the rows, and chooses among the scores.
 
-    After an error, also one of the caller, they wait again, so that other
-    rows may fit them next time.
-
-    Args:
-        held_out: All data.
-        calibrator: Fitted or not, or None.
-        scores: Functions or layers of logits.
-        tune_fraction: Share of the rows that fits and chooses, or None.
-        seed: Seed of the split.
-
-    Yields:
-        The rows that choose the threshold, scored by the score of the least
-        AURC, and the place of this score.
+    Yields the rows that choose the threshold, scored by the score of the
+    least AURC, and the place of this score. After an error, also one of the
+    caller, parts wait again, so that other rows may fit them next time.
     """
     tune = rest = held_out
     if tune_fraction is not None:
-        labels, logits, weight, _ = held_out
-        _check_lengths(logits, labels=labels, sample_weight=weight)
-        parts = _split_rows(len(logits), tune_fraction, seed)
-        tune, rest = map(held_out.rows, parts)
+        tune, rest = held_out.split(tune_fraction, seed)
     fitted = []
     try:
         for part in _unfitted([calibrator]):
@@ -114,30 +121,15 @@ def tuned(
             for part in _unfitted(scores):
                 part.fit(data.labels, data.outputs, data.weight)
                 fitted.append(part)
-            place = int(np.argmin([area(scored(data, f)) for f in scores]))
-        yield scored(rest.calibrated(calibrator), scores[place]), place
+            place = int(np.argmin([area(_scored(data, f)) for f in scores]))
+        yield _scored(rest.calibrated(calibrator), scores[place]), place
     except BaseException:
         for part in fitted:
             part._fitted = False
         raise
 
 
-def _check_lengths(logits: np.ndarray, **others: np.ndarray | None) -> None:
-    """Raises ValueError unless all have as many rows as the logits."""
-    for name, array in others.items():
-        if array is not None and array.shape[:1] != logits.shape[:1]:
-            raise value_error(
-                f"`{name}` must have as many rows as `logits`",
-                **{
-                    f"{name}.shape": array.shape,
-                    "logits.shape": logits.shape,
-                },
-            )
-
-
-def check_nothing_to_tune(
-    calibrator: Any, scores: Sequence[Any], delta: float | None
-) -> None:
+def check_nothing_to_tune(calibrator, scores, delta):
     """Raises if something must be tuned and has no data of its own."""
     waiting = _unfitted([calibrator, *scores])
     if waiting:
@@ -157,23 +149,46 @@ def check_nothing_to_tune(
         )
 
 
+def apply_score(function: Any, logits: Any) -> Any:
+    """Scores `(...)` of logits; of `"msp"` log-odds, which do not saturate."""
+    if shape_of(logits)[-1] == 1:
+        raise value_error(
+            "`logits` must be of every class: make one output z into "
+            "[0, z] before it is calibrated",
+            **{"logits.shape": shape_of(logits)},
+        )
+    if function == "msp":
+        return top1(logits, from_logits=True).score
+    return function(logits)
+
+
+def area(top: Top1) -> float:
+    """AURC, exact, the mean over orders of tied samples."""
+    return float(aurc_of_groups(rank(top)))
+
+
 def _unfitted(parts: Iterable[Any]) -> list[Any]:
     """Those of the parts that wait for a fit."""
     return [part for part in parts if getattr(part, "fitted", True) is False]
 
 
-def _split_rows(
-    count: int, fraction: float, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Rows to tune on, and the rest: a random split."""
-    check_above("tune_fraction", fraction, 0.0)
-    num_tune = round(count * fraction)
-    if not 0 < num_tune < count:
+def _scored(read: Batch, function: Any) -> Top1:
+    """Score and correctness of every prediction."""
+    score = _by_blocks(lambda z: apply_score(function, z), read.outputs)
+    if score.shape != read.outputs.shape[:1]:
         raise value_error(
-            "`tune_fraction` must leave rows on both sides",
-            tune_fraction=fraction,
-            rows=count,
+            "`score` must return one value per sample",
+            **{"score.shape": score.shape, "samples": len(read.outputs)},
         )
-    order = np.random.default_rng(seed).permutation(count)
-    # In the order given: which rows are where is all that is random.
-    return np.sort(order[:num_tune]), np.sort(order[num_tune:])
+    wrong = is_wrong(read.outputs, hard_labels(read.labels))
+    return Top1(score, score, 1.0 - wrong.astype("float64"), read.weight)
+
+
+def _by_blocks(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
+    """What a function of rows returns, float32, of some rows at a time."""
+    rows = max(1, _BLOCK // max(1, x[:1].size))
+    parts = [
+        to_numpy(function(ops.convert_to_tensor(x[i : i + rows])), "float32")
+        for i in range(0, len(x), rows)
+    ]
+    return np.concatenate(parts)

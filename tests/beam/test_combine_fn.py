@@ -309,7 +309,7 @@ def test_shapes_that_do_not_fit_raise():
         (0, [0.5, 0.5], [1.0, 1.0]),
         ([1.0, 0.0], [0.5, 0.5]),
     ):
-        match = r"`outputs` must hold .*label\.shape"
+        match = r"`outputs` must hold .*label="
         with pytest.raises(ValueError, match=match):
             fn.add_input(fn.create_accumulator(), element)
 

@@ -208,14 +208,14 @@ def test_other_image_files_are_read_too(image):
         np.testing.assert_allclose(got, expected, atol=1e-3)
 
 
-def test_a_file_that_is_no_image_is_named(image):
+def test_a_file_that_is_no_image_is_an_error_that_says_what_to_do(image):
     for end in (0, 1, 10, -40):
         bad = {"image": jpeg(image)[:end], "name": "bad.jpg"}
         with pytest.raises(Exception, match=r"readable.*bad\.jpg") as raised:
             kc.center_crop(bad, 8)
         assert isinstance(raised.value, ValueError | tf.errors.OpError)
     data = tf.data.Dataset.from_tensors(bad).map(lambda e: kc.center_crop(e, 8))
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"bad\.jpg"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="valid_examples"):
         list(data)
 
 
@@ -265,8 +265,8 @@ def test_examples_that_do_not_fit_are_refused_by_name(image):
     inverted = np.array([[0.5, 0.0, 0.2, 1.0]], "float32")
     labels = {"boxes": BOXES, "box_labels": np.array([2, 2])}
     for bad, options, rule in (
-        ({}, {"objects": "mask"}, "must have what `objects` names"),
-        ({"mask": np.zeros(SIZE)}, {}, "`mask` must have shape"),
+        ({}, {"objects": "mask"}, "must have 'mask': `objects`"),
+        ({"mask": np.zeros(SIZE)}, {}, "`mask` must hold integers"),
         ({"mask": np.zeros((*SIZE, 1))}, {}, "`mask` must hold integers"),
         ({"boxes": BOXES}, {"classes": (1,)}, "must have 'box_labels'"),
         (labels, {"classes": 2}, "a sequence of class ids"),

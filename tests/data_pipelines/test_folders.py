@@ -102,8 +102,8 @@ def test_images_may_share_a_file_and_others_have_none(folder):
     }
     assert found.pop(str(cats / "2.png")) == (True, 2)
     assert found.pop(str(cats / "2.jpg")) == (True, 2)
-    assert found.pop(str(bare)) == (False, 1)
-    assert sorted(found.values()) == [(False, 1), (True, 1), (True, 1)]
+    assert found.pop(str(bare)) == (False, 0)
+    assert sorted(found.values()) == [(False, 0), (True, 1), (True, 1)]
 
 
 # Files that are wrong.
@@ -118,10 +118,10 @@ def test_files_of_another_form_are_named(folder):
     for text, rule in (
         ("no xml", "Pascal VOC files"),
         ("<annotation></annotation>", "Pascal VOC files"),
-        (SIZED.format("1e11"), "1 to 2147483647 pixels"),
+        (SIZED.format("1e11"), "100000000000 x 9 pixels"),
         (SIZED.format("1e999"), "Pascal VOC files"),
-        (SIZED.format("-3"), "must have a height"),
-        (SIZED.format("0"), "must have a height"),
+        (SIZED.format("-3"), "Pascal VOC files"),
+        (SIZED.format("0"), "Pascal VOC files"),
     ):
         bad.write_text(text)
         with pytest.raises(ValueError, match=rule) as raised:

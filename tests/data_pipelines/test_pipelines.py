@@ -263,7 +263,7 @@ def test_bad_arguments_are_refused():
         ({"num_parallel_calls": 0}, "`num_parallel_calls` must be >= 1"),
         ({"targets": "ids", "context_share": 0.1}, "must not be class ids"),
         ({"targets": "ids", "mix": kc.cutmix}, "to be mixed"),
-        ({"objects": "mask"}, "must have what `objects` names"),
+        ({"objects": "mask"}, "must have 'mask': `objects`"),
         ({"batch_size": 50}, "examples for a batch"),
     ):
         with pytest.raises(ValueError, match=rule):

@@ -8,6 +8,7 @@ from examples_with_boxes import rows_of_labels as rows
 from examples_with_boxes import squares
 
 import keras_calib as kc
+from keras_calib.data.transforms.validity import clean
 
 NAMES = ["animal", "cat", "kitten", "dog", "puppy", "car"]
 
@@ -26,10 +27,12 @@ def test_a_data_set_is_described(capsys):
 
 
 def test_rows_kept_without_boxes_do_not_count_as_objects():
-    bare = {"boxes": np.array([[[0.0, 0.0, 1.0, 1.0]]] * 2, "float32")}
-    data = tf.data.Dataset.from_tensor_slices(
-        {**bare, "label": [0, 1], "boxed": [True, False]}
+    data = clean(
+        make_examples(rows([[0], []])),
+        without_boxes="keep",
+        tally=None,
     )
+    data = data.enumerate().map(lambda place, e: {**e, "label": place})
     summary = kc.describe(data)
     assert summary.without_boxes == 1 and summary.counts == {0: 1, 1: 1}
 

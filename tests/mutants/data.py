@@ -17,8 +17,8 @@ MUTANTS = {
     ),
     "boxes_of_every_class": Mutant(
         "data/transforms/covered_share.py",
-        "tf.expand_dims(counted, -1), boxes",
-        "tf.ones_like(boxes, 'bool'), boxes",
+        "tf.where(counted[..., None], boxes",
+        "tf.where(tf.ones_like(boxes, 'bool'), boxes",
         "data_pipelines/test_boxes.py::test_only_boxes_of_the_classes_count",
     ),
     "ratio_squared": Mutant(
@@ -36,8 +36,8 @@ MUTANTS = {
     ),
     "kept_object_painted": Mutant(
         "data/transforms/painting.py",
-        "over &= ~kept",
-        "over |= ~kept",
+        "window, size, shape) & ~kept",
+        "window, size, shape) | ~kept",
         "data_pipelines/test_painting.py::test_each_object_is_left_alone_once",
     ),
     "context_not_told": Mutant(
@@ -98,8 +98,8 @@ MUTANTS = {
     ),
     "ends_moved_with_the_first_pixel": Mutant(
         "data/sources/voc_xml.py",
-        "corners -= [first_pixel, first_pixel, 0, 0]",
-        "corners -= first_pixel",
+        "(corners - [first_pixel, first_pixel, 0, 0])",
+        "(corners - first_pixel)",
         "data_pipelines/test_folders.py::test_pixels_can_be_counted_from_1",
     ),
     "label_from_0": Mutant(
@@ -110,17 +110,17 @@ MUTANTS = {
     ),
     "cap_too_low": Mutant(
         "data/transforms/classes.py",
-        "[0] <= cap",
-        "[0] < cap",
+        "counts[label] <= cap",
+        "counts[label] < cap",
         "data_pipelines/test_classes.py::"
         "test_classes_are_capped_at_their_first_examples",
     ),
     "names_of_the_pass_before": Mutant(
-        "data/transforms/tally.py",
+        "data/transforms/validity.py",
         "            names.clear()\n",
         "            pass\n",
         "data_pipelines/test_tfrecords.py::"
-        "test_records_that_cannot_be_parsed_are_skipped_and_counted",
+        "test_broken_images_stop_or_are_skipped_and_counted",
     ),
     "crops_of_the_first_epoch_again": Mutant(
         "data/batches/pipelines.py",
@@ -130,9 +130,9 @@ MUTANTS = {
         "test_epochs_differ_and_resumed_training_sees_what_it_would_have_seen",
     ),
     "file_of_another_image": Mutant(
-        "data/sources/voc_xml.py",
-        "self.at(tf.minimum(row, none))",
-        "self.at(tf.maximum(none - row, 0))",
+        "data/sources/tfds.py",
+        '**read.at(e["row"])',
+        '**read.at((e["row"] + 1) % 3)',
         "data_pipelines/test_tfds.py::test_imagenet_gets_its_boxes_from_files",
     ),
     "crop_as_high_as_wide": Mutant(

@@ -5,15 +5,15 @@ from mutants.mutant import Mutant
 MUTANTS = {
     "last_batch_not_counted": Mutant(
         "predictions/batches.py",
-        "count = -(-length(arrays) // batch_size)",
-        "count = length(arrays) // batch_size",
+        "count = -(-_length(arrays) // batch_size)",
+        "count = _length(arrays) // batch_size",
         "predictions/test_batches.py::"
         "test_batches_are_counted_where_that_is_possible",
     ),
     "last_rows_not_read": Mutant(
-        "predictions/given_arrays.py",
-        "for start in range(0, length(arrays), size):",
-        "for start in range(0, length(arrays) - size + 1, size):",
+        "predictions/batches.py",
+        "for start in range(0, _length(arrays), batch_size):",
+        "for start in range(0, _length(arrays) - batch_size + 1, batch_size):",
         "predictions/test_batches.py::"
         "test_every_form_of_data_is_read_as_its_arrays",
     ),

@@ -72,7 +72,7 @@ CONSUMERS = {
     ),
 }
 # What all but one of them are given; the others are read as these are.
-FEW = ("lists", "a tuple of a batch", "with_index")
+FEW = ("lists", "a list of a batch", "with_index")
 
 
 each_consumer = pytest.mark.parametrize(

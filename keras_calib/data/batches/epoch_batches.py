@@ -20,34 +20,28 @@ class EpochBatches(keras.utils.PyDataset):
     """Feeds arrays to `fit` with an index, shuffled by seed and epoch.
 
     Use it for models that remember their training samples, on every backend.
-    The order is a function of seed and epoch alone, so that training that is
-    resumed sees what it would have seen. The models of this library tell it
-    the epoch in `fit`.
+    The order is a function of seed and epoch alone, also in training that is
+    resumed. The models of this library tell it the epoch in `fit`.
 
     For a plain `keras.Model` pass `with_index=False`, and `shuffle=False` to
-    its `fit`, or Keras shuffles the batches once more. To resume its training,
-    also pass the callback `LambdaCallback(on_epoch_begin=lambda epoch, logs:
+    its `fit`. To resume its training, also pass the callback
+    `LambdaCallback(on_epoch_begin=lambda epoch, logs:
     batches.set_epoch(epoch))`; without it, whole passes are counted from 0.
 
     Args:
         x: Inputs `(n, ...)`, an array or a structure of arrays.
         y: Labels `(n, ...)`.
-        batch_size: Samples per batch. Defaults to `32`.
+        batch_size: Samples per batch.
         sample_weight: Weights `(n,)`, or None.
         seed: Seed of the order, or None for the order of the arrays.
-            Defaults to `0`.
         drop_remainder: Whether a last batch that is smaller is left out.
-            Defaults to `False`.
         augment: A function of inputs and labels of a batch and a
             `numpy.random.Generator`, which returns inputs and labels of as
-            many samples: random crops, mixed images with soft labels. What
-            the generator draws depends on seed, epoch and place of the batch
-            alone. None, the default, shows samples as they are. It runs in
-            Python, in one thread: on TensorFlow `array_pipeline` augments in
-            parallel.
+            many samples. What the generator draws depends on seed, epoch and
+            place of the batch alone. It runs in Python, in one thread: on
+            TensorFlow `array_pipeline` augments in parallel.
         with_index: Whether labels are `{"label": labels, "index": numbers}`,
             as the models of this library take them, or the labels alone.
-            Defaults to `True`.
 
     Raises:
         ValueError: If arrays have different lengths, or a number is out of
@@ -88,9 +82,9 @@ class EpochBatches(keras.utils.PyDataset):
         super().__init__()
         self._x = x if _is_structure(x) else np.asarray(x)
         self._y = np.asarray(y)
-        self._weight = (
-            None if sample_weight is None else np.asarray(sample_weight)
-        )
+        self._weight = sample_weight
+        if sample_weight is not None:
+            self._weight = np.asarray(sample_weight)
         self._seed = seed
         self._epoch = 0
         self._told = False
@@ -102,14 +96,14 @@ class EpochBatches(keras.utils.PyDataset):
         self._drop = drop_remainder
         self._augment = augment
         self._with_index = with_index
-        parts = [*keras.tree.flatten(self._x), self._y, self._weight]
+        parts = keras.tree.flatten((self._x, self._y, self._weight))
         lengths = [len(part) for part in parts if part is not None]
         require(
             len(set(lengths)) == 1,
             "arrays must have the same length",
             lengths=lengths,
         )
-        self._order = self._of_epoch()
+        self._order = _order(len(self._y), seed, 0)
 
     @property
     def index(self) -> np.ndarray:
@@ -138,7 +132,7 @@ class EpochBatches(keras.utils.PyDataset):
         check_integer("epoch", epoch, 0)
         self._told = True
         self._epoch = epoch
-        self._order = self._of_epoch()
+        self._order = _order(len(self._y), self._seed, epoch)
 
     def on_epoch_begin(self):
         """Called by Keras before each epoch."""
@@ -150,11 +144,8 @@ class EpochBatches(keras.utils.PyDataset):
         whole = whole and self._looked
         self._shown, self._looked = None, True
         if whole and not self._told:
-            self._epoch += 1
-            self._order = self._of_epoch()
-
-    def _of_epoch(self):
-        return _order(len(self._y), self._seed, self._epoch)
+            self.set_epoch(self._epoch + 1)
+            self._told = False
 
 
 def array_pipeline(
@@ -173,9 +164,8 @@ def array_pipeline(
     """Feeds arrays with an index by `tf.data`, in parallel.
 
     Use it in place of `EpochBatches` where training waits for its data, for
-    instance on several GPUs. Samples come in the order of `EpochBatches` with
-    the same seed and epoch. Batches are a function of the arrays, `seed` and
-    the epoch, whatever the number of parallel calls.
+    instance on several GPUs. Samples come in the same order. Batches are a
+    function of the arrays, `seed` and the epoch alone.
 
     Args:
         x: As in `EpochBatches`.
@@ -184,21 +174,21 @@ def array_pipeline(
         sample_weight: As in `EpochBatches`.
         seed: As in `EpochBatches`, for the order and for `augment`.
         drop_remainder: Whether to leave out the last, smaller batch of an
-            epoch. Defaults to `True`: several devices share a batch evenly.
+            epoch, so that several devices share each batch evenly.
         augment: A function of inputs, labels and a key, an int32 tensor
             `(2,)` for the stateless random operations of `tf.random` or for
             `cutmix`, `mixup` and `ricap`. It returns inputs and labels of
-            as many samples, and is compiled, so it must use TensorFlow's or
-            Keras' operations. None, the default, shows samples as they are.
+            as many samples. It is compiled, so it must use TensorFlow's or
+            Keras' operations.
         epochs: Number of epochs, or None for no end: give `fit` its
             `steps_per_epoch` then.
         first_epoch: Number of the first epoch, to resume training with.
-        num_parallel_calls: Batches that are made at once. Defaults to
-            `tf.data.AUTOTUNE`.
+        num_parallel_calls: Batches that are made at once; chosen by
+            `tf.data` if None.
 
     Returns:
-        A `tf.data.Dataset` of `(x, {"label": labels, "index": numbers of the
-        samples})`, and weights where there are any.
+        A `tf.data.Dataset` of `(x, {"label": labels, "index": numbers})`, and
+        weights if there are any.
 
     Raises:
         ValueError: If arrays have different lengths, are too few for a batch,
@@ -207,14 +197,8 @@ def array_pipeline(
     Example:
 
     >>> import numpy as np
-    >>> import tensorflow as tf
-    >>> def flipped(images, labels, key):
-    ...     chosen = tf.random.stateless_uniform(tf.shape(labels), key) < 0.5
-    ...     chosen = chosen[:, None, None, None]
-    ...     return tf.where(chosen, images[:, :, ::-1], images), labels
     >>> images, labels = np.zeros((6, 4, 4, 3), "float32"), np.arange(6) % 2
-    >>> batches = array_pipeline(images, labels, batch_size=2, augment=flipped)
-    >>> x, y = next(iter(batches))
+    >>> x, y = next(iter(array_pipeline(images, labels, batch_size=2)))
     >>> x.shape, sorted(y)
     (TensorShape([2, 4, 4, 3]), ['index', 'label'])
 
@@ -253,10 +237,10 @@ def array_pipeline(
 
     def places(epoch: Any) -> Any:
         index = tf.numpy_function(order, [epoch], "int64", stateful=False)
-        index = tf.data.Dataset.from_tensor_slices(
-            tf.ensure_shape(index, [count])
+        index = tf.ensure_shape(index, [count])
+        batches = tf.data.Dataset.from_tensor_slices(index).batch(
+            batch_size, drop_remainder=drop_remainder
         )
-        batches = index.batch(batch_size, drop_remainder=drop_remainder)
         return batches.enumerate().map(
             lambda place, index: (epoch, place, index)
         )
@@ -271,9 +255,8 @@ def array_pipeline(
         made = tuple(x) if isinstance(x, list) else x
         return (made, {"label": labels, "index": index}, *weight)
 
-    num_batches = tf.data.INFINITE_CARDINALITY
-    if epochs is not None:
-        num_batches = epochs * len(arrays)
+    # The infinite cardinality is -1.
+    num_batches = -1 if epochs is None else epochs * len(arrays)
     calls = num_parallel_calls or tf.data.AUTOTUNE
     return (
         numbers.flat_map(places)

@@ -1,10 +1,8 @@
 """What travels from a crop to a batch, and how a batch is labelled.
 
-Boxes and windows are carried to the batch: there the areas of all examples
-are found at once, for a fraction of what they cost one by one.
+The areas of all examples of a batch are found at once, which costs less.
 """
 
-from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -19,9 +17,8 @@ from keras_calib.data.transforms.covered_share import check_mask_classes
 from keras_calib.data.transforms.covered_share import covered_share
 from keras_calib.data.transforms.covered_share import known_boxes
 from keras_calib.data.transforms.covered_share import objectness_from_mask
-from keras_calib.data.transforms.crops import Cropping
-from keras_calib.data.transforms.crops import complete
 from keras_calib.data.transforms.crops import shown_window
+from keras_calib.data.transforms.examples import name_of
 from keras_calib.data.transforms.examples import require
 from keras_calib.data.transforms.examples import without
 from keras_calib.data.transforms.validity import BOX_RULE
@@ -45,29 +42,23 @@ class Labelling(NamedTuple):
     floor: str | None = None
 
 
-def to_batch(
-    cropping: Cropping,
-    example: dict,
-    seed: Any,
-    labelling: Labelling,
-    augment: Callable[[dict], dict] | None = None,
-) -> dict:
+def to_batch(cropping, example, seed, labelling, augment=None):
     """One cropped example: the parts that a batch of it needs."""
     source, classes = labelling.source, labelling.classes
     kept = {
         k: example[k] for k in ("index", "context", "boxed") if k in example
     }
     kept["label"] = tf.cast(example["label"], "int64")
-    kept["name"] = _name(example)
+    kept["name"] = name_of(example)
     example = read_parts(example)
     if augment is not None:
         counted = _counted(example, source, classes)
-        shown = augment(complete(cropping, counted, seed, classes, source))
+        shown = augment(cropping.complete(counted, seed, classes, source))
         kept["image"] = tf.cast(shown["image"], "float32")
         if labelling.targets in ("soft", "pairs"):
             kept["objectness"] = tf.cast(shown["objectness"], "float32")
         return kept
-    shown = cropping.apply(example, seed)
+    shown = cropping.cut(example, seed)
     kept["image"] = shown["image"]
     if source == "mask":
         kept["objectness"] = objectness_from_mask(
@@ -83,12 +74,7 @@ def to_batch(
 
 
 def labels_of(batch: dict, labelling: Labelling) -> Any:
-    """Labels of the kind asked for, of examples that are checked.
-
-    Raises:
-        tf.errors.InvalidArgumentError: With the names of the examples, for
-            labels out of range, boxes that are none, or too many of them.
-    """
+    """Labels of the kind asked for; examples are checked, and named."""
     labels, context = batch["label"], batch.get("context")
     _require_none(
         (labels < 0) | (labels >= labelling.num_classes),
@@ -112,16 +98,6 @@ def labels_of(batch: dict, labelling: Labelling) -> Any:
     return _targets(labels, shares, context, labelling)
 
 
-def _name(example: dict) -> Any:
-    """What errors call the example."""
-    if "name" in example:
-        return example["name"]
-    if "index" in example:
-        number = tf.strings.as_string(example["index"])
-        return tf.strings.join(["index ", number])
-    return tf.constant("(no name)")
-
-
 def _shares(batch: dict, labelling: Labelling) -> Any:
     """Objectness of all examples at once."""
     names, boxes = batch["name"], batch["boxes"]
@@ -137,10 +113,8 @@ def _shares(batch: dict, labelling: Labelling) -> Any:
             names,
         )
         # Only as many as some example has.
-        most = tf.reduce_max(
-            tf.math.count_nonzero(boxes[..., 0] != NO_BOX, axis=-1)
-        )
-        most = tf.maximum(most, 1)
+        counts = tf.math.count_nonzero(boxes[..., 0] != NO_BOX, axis=-1)
+        most = tf.maximum(tf.reduce_max(counts), 1)
         boxes = boxes[:, :most]
         if box_labels is not None:
             box_labels = box_labels[:, :most]
@@ -148,17 +122,14 @@ def _shares(batch: dict, labelling: Labelling) -> Any:
     return covered_share(shown_window(batch["pixels"], batch["size"]), boxes)
 
 
-def _counted(
-    example: dict, source: str | None, classes: Sequence[int] | None
-) -> dict:
+def _counted(example, source, classes):
     """The example with those objects alone that count."""
     if source == "mask":
         example = without(example, "boxes", "box_labels")
         if classes is not None:
             check_mask_classes(classes)
             mask = example["mask"]
-            among = selected(mask, classes)
-            example["mask"] = tf.where(among, mask, tf.zeros_like(mask))
+            example["mask"] = tf.where(selected(mask, classes), mask, 0)
     elif source == "boxes":
         example = without(example, "mask")
         if classes is not None:
@@ -168,22 +139,16 @@ def _counted(
     return example
 
 
-def _targets(
-    labels: Any, shares: Any, context: Any, labelling: Labelling
-) -> Any:
+def _targets(labels, shares, context, labelling):
     """`objectness_targets`, on whatever backend Keras runs."""
-    given = [labels, shares] if context is None else [labels, shares, context]
+    num_classes, smoothing = labelling.num_classes, labelling[-2:]
 
-    def make(labels: Any, shares: Any, context: Any = None) -> Any:
+    def make(labels, shares, context=None):
         return objectness_targets(
-            labels,
-            shares,
-            context=context,
-            num_classes=labelling.num_classes,
-            beta=labelling.beta,
-            floor=labelling.floor,
+            labels, shares, num_classes, *smoothing, context
         )
 
+    given = [labels, shares] if context is None else [labels, shares, context]
     if backend.backend() == "tensorflow":
         # 1 - alpha rounds to less than 0 where alpha is 1.
         return tf.maximum(make(*given), 0.0)
@@ -192,17 +157,15 @@ def _targets(
         given,
         tf.float32,
     )
-    targets.set_shape([labels.shape[0], labelling.num_classes])
-    return targets
+    return tf.ensure_shape(targets, [labels.shape[0], num_classes])
 
 
 def _padded(values: Any, filler: Any, most: int) -> Any:
     """One row more than there may be, so that too many are seen."""
     if values.shape[0] is not None and values.shape[0] <= 1:
         return values
-    rest = tf.constant(
-        np.full((most + 1, *values.shape[1:]), filler), values.dtype
-    )
+    filler = tf.cast(filler, values.dtype)
+    rest = tf.fill([most + 1, *values.shape[1:]], filler)
     padded = tf.concat([values, rest], axis=0)[: most + 1]
     return tf.ensure_shape(padded, rest.shape)
 

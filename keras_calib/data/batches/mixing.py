@@ -1,4 +1,4 @@
-"""Images of a batch mixed with one another, and their targets with them."""
+"""Images of a batch mixed with their targets, or changed in colour."""
 
 from typing import Any
 
@@ -10,7 +10,74 @@ from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
 
-__all__ = ["cutmix", "mixup", "ricap"]
+__all__ = ["color_jitter", "cutmix", "mixup", "ricap"]
+
+# Luma of red, green and blue, ITU-R BT.601.
+_LUMA = (0.299, 0.587, 0.114)
+
+
+def color_jitter(
+    images: Any,
+    seed: Any,
+    *,
+    brightness: float = 0.4,
+    contrast: float = 0.4,
+    saturation: float = 0.4,
+) -> Any:
+    """Changes brightness, contrast and saturation of each image at random.
+
+    Each, in this order, is a blend f x + (1 - f) y with f from
+    [max(0, 1 - s), 1 + s], clipped to [0, 255]: y is black, the mean grey of
+    the image, or the grey of the pixel.
+
+    Args:
+        images: One image `(height, width, 3)` or a batch of them, in
+            [0, 255].
+        seed: Two integers, or an integer tensor `(2,)`.
+        brightness: Its strength s, >= 0.
+        contrast: Its strength s, >= 0.
+        saturation: Its strength s, >= 0.
+
+    Returns:
+        Images of the same shape, float32, in [0, 255].
+
+    Raises:
+        ValueError: If a strength is negative.
+
+    Example:
+
+    >>> import numpy as np
+    >>> black = np.zeros((2, 4, 4, 3), "float32")
+    >>> print(color_jitter(black, (0, 1)).numpy().max())
+    0.0
+
+    Reference:
+        Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432,
+        section A.3; strengths of Yun et al., CutMix, ICCV 2019,
+        https://arxiv.org/abs/1905.04899
+    """
+    check_at_least("brightness", brightness, 0.0)
+    check_at_least("contrast", contrast, 0.0)
+    check_at_least("saturation", saturation, 0.0)
+    images = tf.cast(images, "float32")
+    batch = tf.shape(images)[:-3]
+    draws = tf.random.stateless_uniform(
+        tf.concat([[3], batch, [1, 1, 1]], axis=0), check_seed(seed)
+    )
+
+    def blend(images: Any, other: Any, strength: float, draw: Any) -> Any:
+        low, high = max(0.0, 1.0 - strength), 1.0 + strength
+        factor = low + (high - low) * draw
+        images = factor * images + (1.0 - factor) * other
+        return tf.clip_by_value(images, 0.0, 255.0)
+
+    def grey(images: Any) -> Any:
+        return tf.reduce_sum(images * _LUMA, axis=-1, keepdims=True)
+
+    images = blend(images, 0.0, brightness, draws[0])
+    mean = tf.reduce_mean(grey(images), axis=(-3, -2), keepdims=True)
+    images = blend(images, mean, contrast, draws[1])
+    return blend(images, grey(images), saturation, draws[2])
 
 
 def mixup(
@@ -22,8 +89,7 @@ def mixup(
 
     Args:
         images: Shape `(batch, height, width, channels)`.
-        targets: Soft or one-hot labels `(batch, num_classes)`, smoothed by
-            objectness or not.
+        targets: Soft or one-hot labels `(batch, num_classes)`.
         seed: Two integers, or an integer tensor `(2,)`.
         alpha: Both parameters of the Beta distribution, > 0.
 
@@ -65,9 +131,9 @@ def cutmix(
 ) -> tuple[Any, Any]:
     """Replaces a rectangle of each image by that of another.
 
-    Its area is 1 - lam of the image before it is clipped at the border, lam
-    from Beta(alpha, alpha); place and size are drawn once per batch. Targets
-    are mixed by the area that was really replaced.
+    Its area is 1 - lam of the image, lam from Beta(alpha, alpha), clipped at
+    the border. Place and size are drawn once per batch. Targets are mixed by
+    the area that was replaced.
 
     Args:
         images: As in `mixup`.
@@ -80,8 +146,7 @@ def cutmix(
         `(images, targets)`: images float32, targets lam t_a + (1 - lam) t_b.
 
     Raises:
-        ValueError: If an argument is out of its range, or targets are class
-            ids.
+        ValueError: If a number is out of range, or targets are class ids.
 
     Example:
 
@@ -108,11 +173,9 @@ def cutmix(
     low = tf.clip_by_value(center - extent // 2, 0, size)
     high = tf.clip_by_value(center + extent // 2, 0, size)
     high = tf.where(draws[2] < probability, high, low)
-    places = (tf.range(size[axis]) for axis in (0, 1))
-    rows, columns = (
-        (low[axis] <= place) & (place < high[axis])
-        for axis, place in enumerate(places)
-    )
+    rows, columns = tf.range(size[0]), tf.range(size[1])
+    rows = (low[0] <= rows) & (rows < high[0])
+    columns = (low[1] <= columns) & (columns < high[1])
     inside = (rows[:, None] & columns)[..., None]
     order = _permutation(images, seeds[2])
     mixed = tf.where(inside, tf.gather(images, order), images)
@@ -127,7 +190,7 @@ def ricap(
     """Patches crops of four images together to one.
 
     The point where they meet is drawn from Beta(beta, beta) for height and
-    width, once per batch, and so are the places of the crops.
+    width, once per batch.
 
     Args:
         images: As in `mixup`.
@@ -179,9 +242,7 @@ def ricap(
     return mixed, mixed_targets
 
 
-def _read(
-    images: Any, targets: Any, seed: Any, num_seeds: int
-) -> tuple[Any, Any, Any]:
+def _read(images, targets, seed, num_seeds):
     """Floats, and independent seeds `(num_seeds, 2)`."""
     images, targets = map(tf.convert_to_tensor, (images, targets))
     require(
@@ -193,10 +254,7 @@ def _read(
         targets.shape.rank == 2 and targets.dtype.is_floating,
         "`targets` must be soft or one-hot labels (batch, num_classes) of "
         "floats, which can be mixed",
-        **{
-            "targets.shape": targets.shape,
-            "targets.dtype": targets.dtype.name,
-        },
+        **{"targets.shape": targets.shape, "dtype": targets.dtype.name},
     )
     seeds = random_bits([num_seeds, 2], check_seed(seed))
     return tf.cast(images, "float32"), targets, seeds

@@ -26,39 +26,32 @@ def with_index(dataset: Any, *, input_context: Any = None) -> Any:
         dataset: A `tf.data.Dataset` of examples (dicts), or of pairs of
             inputs and labels, in an order that does not change.
         input_context: A `tf.distribute.InputContext`, where each worker
-            reads another part of the data: numbers of different workers
-            differ then.
+            reads another part of the data: their numbers differ then.
 
     Returns:
         The data set with `index`, int64, from 0 upwards, in each example;
-        pairs become `(inputs, {"label": labels, "index": index})`. The number
-        stays with its example whatever the order.
+        pairs become `(inputs, {"label": labels, "index": index})`.
 
     Raises:
         ValueError: If elements are neither dicts nor pairs, or have an index.
 
     Reference:
         Moon et al., Confidence-Aware Learning for Deep Neural Networks, ICML
-        2020, section 3.3 (a record per training sample),
-        https://arxiv.org/abs/2007.01458
+        2020, section 3.3, https://arxiv.org/abs/2007.01458
     """
     spec = dataset.element_spec
-    step, first = 1, 0
-    if input_context is not None:
-        step = input_context.num_input_pipelines
-        first = input_context.input_pipeline_id
-    if isinstance(spec, dict):
-        require(
-            "index" not in spec,
-            "Examples must not have an index",
-            parts=sorted(spec),
-        )
-    else:
-        require(
-            isinstance(spec, tuple) and len(spec) == 2,
-            "Elements must be dicts, or pairs of inputs and labels",
-            element_spec=spec,
-        )
+    step = getattr(input_context, "num_input_pipelines", 1)
+    first = getattr(input_context, "input_pipeline_id", 0)
+    require(
+        isinstance(spec, dict) or (isinstance(spec, tuple) and len(spec) == 2),
+        "Elements must be dicts, or pairs of inputs and labels",
+        element_spec=spec,
+    )
+    require(
+        not isinstance(spec, dict) or "index" not in spec,
+        "Examples must not have an index",
+        parts=spec,
+    )
 
     def numbered(place: Any, element: Any) -> Any:
         index = place * step + first
@@ -80,8 +73,7 @@ def shuffled_epochs(
     """Shuffles each epoch in an order of its own.
 
     The order is a function of seed and epoch alone: training that is resumed
-    with `first_epoch` sees what it would have seen. `tf.data`'s own
-    reshuffling starts again from the first order.
+    with `first_epoch` sees what it would have seen.
 
     Args:
         dataset: A `tf.data.Dataset` in an order that does not change.
@@ -141,10 +133,9 @@ def each_epoch(
 
     if epochs is not None:
         return numbers.flat_map(make)
+    batches = numbers.flat_map(make)
     if int(dataset.cardinality()) == tf.data.UNKNOWN_CARDINALITY:
         batches = _without_empty_epochs(numbers, make)
-    else:
-        batches = numbers.flat_map(make)
     # What wants an end refuses it, rather than to wait for ever.
     endless = tf.data.INFINITE_CARDINALITY
     return batches.apply(tf.data.experimental.assert_cardinality(endless))

@@ -9,19 +9,17 @@ from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.batches.labelling import Labelling
 from keras_calib.data.batches.labelling import labels_of
 from keras_calib.data.batches.labelling import to_batch
+from keras_calib.data.batches.mixing import color_jitter
 from keras_calib.data.batches.order import each_epoch
 from keras_calib.data.batches.order import hashed
 from keras_calib.data.transforms.covered_share import object_source
-from keras_calib.data.transforms.crops import center_cropping
+from keras_calib.data.transforms.crops import Cropping
 from keras_calib.data.transforms.crops import random_bits
-from keras_calib.data.transforms.crops import random_cropping
-from keras_calib.data.transforms.examples import check_label
 from keras_calib.data.transforms.examples import check_parts
 from keras_calib.data.transforms.examples import read_spec
 from keras_calib.data.transforms.examples import require
 from keras_calib.data.transforms.examples import shard
 from keras_calib.data.transforms.examples import without
-from keras_calib.data.transforms.jitter import color_jitter
 from keras_calib.data.transforms.painting import IMAGENET_MEAN
 from keras_calib.data.transforms.painting import without_objects
 from keras_calib.data.transforms.validity import has_objects
@@ -72,36 +70,35 @@ def training_pipeline(
     """Makes batches to train on: shuffled, cropped, labelled by objectness.
 
     What a batch shows depends on `seed`, the epoch and the data set alone,
-    whatever the number of parallel calls. Objectness is computed for whole
-    batches, where it costs least.
+    whatever the number of parallel calls.
 
     Args:
         dataset: Examples, see `random_resized_crop`, with `label`, in an
-            order that does not change; with `index`, see `with_index`, the
-            batches carry it.
+            order that does not change. Batches carry the `index` of
+            `with_index`.
         size: Height and width of the images, or one number for both.
         batch_size: Number of examples of a batch.
         num_classes: Number of classes.
-        targets: What labels become: `"soft"`, labels smoothed by objectness
-            `(batch, num_classes)`, for any loss that takes soft labels;
-            `"pairs"`, class id and objectness `(batch, 2)`, -1 for context
-            examples, for `AdaptiveLabelSmoothing`;
-            `"one_hot"` or `"ids"` `(batch,)`, hard labels.
+        targets: `"soft"` for labels smoothed by objectness
+            `(batch, num_classes)`; `"pairs"` for class id and objectness
+            `(batch, 2)`, -1 for context examples, as
+            `AdaptiveLabelSmoothing` takes them; `"one_hot"` or `"ids"`
+            `(batch,)` for hard labels.
         beta: As in `objectness_targets`, for soft targets.
         floor: As in `objectness_targets`, for soft targets.
         scale: As in `random_resized_crop`.
         ratio: As in `random_resized_crop`.
         flip: As in `random_resized_crop`.
         jitter: Strength of `color_jitter`; 0 for none.
-        augment: What is done to each cropped example before it is batched,
-            for instance by Keras layers: see `apply_layers`. Where it moves
-            objects, it must give the example an `objectness`.
+        augment: A function of each cropped example, for instance of Keras
+            layers: see `apply_layers`. Where it moves objects, it must give
+            the example an `objectness`.
         mix: `cutmix`, `mixup`, `ricap`, or `functools.partial` of one.
-        preprocess: What is done to each batch of images, float32 in the unit
-            of the data set, at the end.
-        context_share: Share of the examples that are shown with all objects
-            painted out and a uniform target, in [0, 1]; the paper's is 0.15.
-            Those without objects are never among them.
+        preprocess: A function of each batch of images, float32 in the unit of
+            the data set, at the end.
+        context_share: Share of the examples with objects that are shown with
+            these painted out and a uniform target, in [0, 1]; the paper's is
+            0.15.
         fill: The pixel mean that objects are painted over with.
         classes: As in `random_resized_crop`.
         objects: As in `random_resized_crop`.
@@ -109,18 +106,15 @@ def training_pipeline(
         seed: An integer.
         shuffle_buffer: How many examples are held while shuffling: images
             as they are stored, masks decoded.
-        epochs: How many epochs follow one another, or None for no end.
-            Either way, pass `steps_per_epoch` to `fit`, the number of
-            examples // `batch_size`, rounded up with
-            `drop_remainder=False`: without it, `fit` takes all of them for one
-            epoch.
-        first_epoch: Where training resumes: batches are those that the run
-            would have seen without the break.
+        epochs: Number of epochs, or None for no end. Either way, pass
+            `steps_per_epoch` to `fit`, the number of examples //
+            `batch_size`, rounded up with `drop_remainder=False`.
+        first_epoch: Number of the first epoch, to resume training with.
         input_context: A `tf.distribute.InputContext`: the worker takes every
             n-th example, and random numbers of its own. `batch_size` is that
             of one worker.
-        sharded: Whether the builder got `input_context` too, and the data set
-            holds the share of this worker alone.
+        sharded: Whether the data set holds the share of this worker alone,
+            because its builder got `input_context` too.
         drop_remainder: Whether to leave out the last, smaller batch of an
             epoch.
         num_parallel_calls: How many images are worked on at a time; chosen by
@@ -133,10 +127,9 @@ def training_pipeline(
 
     Raises:
         ValueError: If an argument is out of its range, or examples lack what
-            it needs. When read, `tf.errors.InvalidArgumentError` with the
-            names of the examples: for a box that is none, a label out of
-            range, an image that cannot be read. `valid_examples` leaves these
-            out.
+            it needs. When read, `tf.errors.InvalidArgumentError` names the
+            examples with bad boxes, labels or images: `valid_examples` leaves
+            them out.
 
     Reference:
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, sections 3,
@@ -150,7 +143,7 @@ def training_pipeline(
     check_at_least("jitter", jitter, 0.0)
     check_at_least("context_share", context_share, 0.0)
     check_at_most("context_share", context_share, 1.0)
-    cropping = random_cropping(size, scale, ratio, flip=flip)
+    cropping = Cropping.random(size, scale, ratio, flip=flip)
     source = object_source(spec, objects, classes)
     needs_objects = targets in ("soft", "pairs") or context_share > 0
     if needs_objects and source is None and augment is None:
@@ -170,20 +163,16 @@ def training_pipeline(
     labelling = Labelling(
         targets, num_classes, source, classes, max_boxes, beta, floor
     )
-    worker = 0
-    if input_context is not None:
-        worker = input_context.input_pipeline_id
+    worker = getattr(input_context, "input_pipeline_id", 0)
     if not sharded:
         dataset = shard(dataset, input_context)
     # An epoch would have no batch; without end, reading would not return.
-    count, least = int(dataset.cardinality()), 1
-    if drop_remainder:
-        least = batch_size
+    count = int(dataset.cardinality())
     require(
-        count < 0 or count >= least,
+        count < 0 or count >= (batch_size if drop_remainder else 1),
         "`dataset` must have examples for a batch",
         examples=count,
-        batch_size=least,
+        batch_size=batch_size,
     )
     unused = {"boxes", "box_labels", "mask"} & set(spec)
     plain = {"painted", "painted_mask"}.isdisjoint(spec)
@@ -205,12 +194,9 @@ def training_pipeline(
     def label(batch: dict) -> tuple[Any, Any]:
         images, key = batch["image"], batch["key"][0]
         if jitter > 0:
+            strengths = ("brightness", "contrast", "saturation")
             images = color_jitter(
-                images,
-                key,
-                brightness=jitter,
-                contrast=jitter,
-                saturation=jitter,
+                images, key, **dict.fromkeys(strengths, jitter)
             )
         y = labels_of(batch, labelling)
         if mix is not None:
@@ -252,8 +238,7 @@ def validation_pipeline(
     """Makes batches to evaluate on: the middle of each image, in order.
 
     Args:
-        dataset: Examples, see `random_resized_crop`, with `label`; of
-            `context_examples`, the objects are painted out and labels kept.
+        dataset: Examples, see `random_resized_crop`, with `label`.
         size: Height and width of the images, or one number for both.
         batch_size: Number of examples of a batch; the last may be smaller.
         num_classes: Number of classes.
@@ -274,14 +259,13 @@ def validation_pipeline(
         ValueError: As `training_pipeline`.
 
     Reference:
-        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 4.2,
-        https://arxiv.org/abs/2009.06432
+        Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432, sec. 4.2
     """
     spec, calls = _read(
         dataset, batch_size, num_classes, max_boxes, num_parallel_calls
     )
     check_in("targets", targets, ("ids", "pairs"))
-    cropping = center_cropping(size, fraction)
+    cropping = Cropping.center(size, fraction)
     source = None
     if targets == "pairs":
         source = object_source(spec, objects, classes)
@@ -301,13 +285,7 @@ def validation_pipeline(
     return data.prefetch(tf.data.AUTOTUNE)
 
 
-def _read(
-    dataset: Any,
-    batch_size: int,
-    num_classes: int,
-    max_boxes: int,
-    num_parallel_calls: int | None,
-) -> tuple[dict, int]:
+def _read(dataset, batch_size, num_classes, max_boxes, num_parallel_calls):
     """What examples have, and parallel calls, of arguments that are checked."""
     check_integer("batch_size", batch_size, 1)
     check_integer("num_classes", num_classes, 2)
@@ -317,38 +295,25 @@ def _read(
     spec = read_spec(dataset)
     check_parts(spec, "label", hint=_LABEL)
     check_parts(spec, "image")
-    check_label(spec)
     return spec, num_parallel_calls or tf.data.AUTOTUNE
 
 
-def _finished(
-    images: Any, y: Any, batch: dict, preprocess: Callable[[Any], Any] | None
-) -> tuple[Any, Any]:
+def _finished(images, y, batch, preprocess):
     """What `fit` gets."""
     if preprocess is not None:
         images = preprocess(images)
-    return images, {
-        "label": y,
-        "index": batch["index"],
-    } if "index" in batch else y
+    if "index" in batch:
+        y = {"label": y, "index": batch["index"]}
+    return images, y
 
 
-def _some_context(
-    example: dict,
-    share: float,
-    fill: Sequence[float],
-    classes: Sequence[int] | None,
-    seed: Any,
-) -> dict:
+def _some_context(example, share, fill, classes, seed):
     """The example, or with probability `share` what surrounds its objects."""
     chosen = tf.random.stateless_uniform([], seed) < share
-    if "boxed" in example:
-        chosen &= example["boxed"]
     chosen &= has_objects(example, classes)
     context = without_objects(example, fill, classes)
     plain = {"context": tf.constant(False), **example}
-    for part in ("painted", "painted_mask", "fill"):
-        if part in context and part not in plain:
-            nothing = tf.zeros_like(context[part])
-            plain[part] = nothing[:0] if part == "painted" else nothing
+    for part in context.keys() - plain.keys():
+        nothing = tf.zeros_like(context[part])
+        plain[part] = nothing[:0] if part == "painted" else nothing
     return tf.cond(chosen, lambda: context, lambda: plain)

@@ -13,7 +13,6 @@ from keras_calib.data.transforms.covered_share import covered_share
 from keras_calib.data.transforms.covered_share import known_boxes
 from keras_calib.data.transforms.covered_share import object_source
 from keras_calib.data.transforms.covered_share import objectness_from_mask
-from keras_calib.data.transforms.examples import check_label
 from keras_calib.data.transforms.examples import read_spec
 from keras_calib.data.transforms.examples import require
 from keras_calib.data.transforms.validity import bad_boxes
@@ -28,10 +27,9 @@ class DatasetSummary(NamedTuple):
     Attributes:
         num_examples: Number of examples.
         counts: Number of examples of each class, by name or id, and of
-            `(no class)` for labels without a name; empty where examples have
-            no label.
+            `(no class)` for labels without a name; empty without labels.
         mean_objectness: Mean share of the image that objects cover, of the
-            examples that have objects; None where nothing says it.
+            examples that have objects; None if there are none.
         without_boxes: Number of examples without an object that counts.
         bad_boxes: Number of examples with what is no box.
         num_boxes: Number of boxes.
@@ -49,24 +47,22 @@ class DatasetSummary(NamedTuple):
     context: int
 
     def __str__(self) -> str:
-        share = self.mean_objectness
-        mean = "unknown" if share is None else f"{share:.4f}"
-        lines = [
-            f"examples            {self.num_examples}",
-            f"boxes               {self.num_boxes}, at most {self.max_boxes} "
-            "in an example",
-            f"without boxes       {self.without_boxes}",
-            f"mean objectness     {mean}",
-        ]
+        share, most = self.mean_objectness, self.max_boxes
+        rows = {
+            "examples": self.num_examples,
+            "boxes": f"{self.num_boxes}, at most {most} in an example",
+            "without boxes": self.without_boxes,
+            "mean objectness": "unknown" if share is None else f"{share:.4f}",
+        }
         if self.bad_boxes:
-            lines.append(f"with bad boxes      {self.bad_boxes}")
+            rows["with bad boxes"] = self.bad_boxes
         if self.context:
-            lines.append(f"context             {self.context}")
+            rows["context"] = self.context
         if self.counts:
-            width = max(18, *(len(str(name)) + 1 for name in self.counts))
-            lines.append("class")
-            lines += [f"  {n!s:{width}}{k}" for n, k in self.counts.items()]
-        return "\n".join(lines)
+            rows["class"] = ""
+            rows |= {f"  {name}": n for name, n in self.counts.items()}
+        width = 1 + max(19, *map(len, rows))
+        return "\n".join(f"{k:{width}}{v}".rstrip() for k, v in rows.items())
 
 
 def describe(
@@ -82,10 +78,9 @@ def describe(
 
     Args:
         dataset: Examples, see `random_resized_crop`.
-        class_names: Names of the classes; by default those of the data set,
-            if it has `class_names`, else ids are shown.
-        objects: `"boxes"` or `"mask"`, what objectness is computed from; by
-            default boxes where there are some to have.
+        class_names: Names of the classes; by default the `class_names` of the
+            data set, else ids are shown.
+        objects: As in `random_resized_crop`.
         classes: As in `random_resized_crop`.
 
     Returns:
@@ -95,27 +90,27 @@ def describe(
         ValueError: If the data set is empty or batched.
 
     Reference:
-        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 4.2
-        (mean objectness of ImageNet's validation set: 0.49),
-        https://arxiv.org/abs/2009.06432
+        Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432,
+        section 4.2 (mean objectness of ImageNet's validation set: 0.49)
     """
     spec = read_spec(dataset)
-    if "label" in spec:
-        check_label(spec)
     source = object_source(spec, objects, classes)
     if class_names is None:
         class_names = getattr(dataset, "class_names", None)
 
     def read(example: dict) -> tuple[Any, ...]:
-        count, share = tf.constant(0), tf.constant(-1.0)
-        bad, boxed = tf.constant(False), example.get("boxed", True)
+        count, share, bad = (
+            tf.constant(0),
+            tf.constant(-1.0),
+            tf.constant(False),
+        )
         if "boxes" in example:
             example = read_parts(example)
-            boxes = example["boxes"]
-            count = tf.where(boxed, tf.shape(boxes)[0], 0)
-            bad = tf.reduce_any(bad_boxes(boxes))
+            count = tf.shape(example["boxes"])[0]
+            bad = tf.reduce_any(bad_boxes(example["boxes"]))
         if source == "boxes":
-            known = known_boxes(boxes, classes, example.get("box_labels"))
+            labels = example.get("box_labels")
+            known = known_boxes(example["boxes"], classes, labels)
             missing = tf.reduce_all(known[:, 0] == NO_BOX)
             share = covered_share(tf.constant([0.0, 0.0, 1.0, 1.0]), known)
         elif source == "mask":
@@ -123,7 +118,6 @@ def describe(
             missing = share == 0
         else:
             missing = tf.constant(True)
-        missing |= tf.logical_not(boxed)
         return (
             tf.cast(example.get("label", -1), "int64"),
             count,
@@ -157,16 +151,13 @@ def _counts(labels: np.ndarray, class_names: Sequence[str] | None) -> dict:
     if class_names is None:
         ids, counts = np.unique(labels, return_counts=True)
         return dict(zip(ids.tolist(), counts.tolist(), strict=True))
-    size = len(class_names)
+    known = labels[(labels >= 0) & (labels < len(class_names))]
+    counts = np.bincount(known, minlength=len(class_names)).tolist()
     # Two classes can have one name: ImageNet has two kinds of crane.
     several = Counter(class_names)
-    names = [
-        name if several[name] == 1 else f"{name} ({place})"
-        for place, name in enumerate(class_names)
-    ]
-    known = (labels >= 0) & (labels < size)
-    counts = np.bincount(labels[known], minlength=size).tolist()
-    found = dict(zip(names, counts, strict=True))
-    if not known.all():
-        found["(no class)"] = int((~known).sum())
-    return found
+    found = {
+        name if several[name] == 1 else f"{name} ({k})": counts[k]
+        for k, name in enumerate(class_names)
+    }
+    unknown = len(labels) - len(known)
+    return found | ({"(no class)": unknown} if unknown else {})

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.data.sources.voc_xml import NO_FILE
 from keras_calib.data.sources.voc_xml import read_annotations
 from keras_calib.data.transforms.examples import require
 from keras_calib.data.transforms.examples import shard
-from keras_calib.data.transforms.tally import Tally
+from keras_calib.data.transforms.validity import Tally
 from keras_calib.data.transforms.validity import check_policies
 from keras_calib.data.transforms.validity import clean
 from keras_calib.inputs.checks import check_in
@@ -41,10 +42,10 @@ def from_folder(
         annotations: Folder of the `.xml` files.
         class_names: Names of the classes in the order of their ids; objects
             with other names do not count. By default all names found, sorted.
-        labels: `"folder"` where the class of an image is the name of the
-            folder it lies in; by default there is no `label`, see
-            `object_examples` and `label_by_largest`.
-        first_pixel: What the first pixel is called in the files, 0 or 1.
+        labels: `"folder"` if the class of an image is the name of its folder.
+            By default there is no `label`, see `object_examples` and
+            `label_by_largest`.
+        first_pixel: Number of the first pixel in the files, 0 or 1.
         without_boxes: As in `from_tfds`.
         on_error: As in `from_tfds`.
         tally: As in `from_tfds`.
@@ -76,34 +77,44 @@ def from_folder(
     require(len(paths) > 0, "`images` must hold images", images=str(images))
     if labels == "folder" and class_names is None:
         class_names = sorted({path.parent.name for path in paths})
-    files = {
-        path: _with_suffix(annotations / path.relative_to(images))
-        for path in paths
+    found = {
+        path.relative_to(annotations).with_suffix(""): path
+        for path in annotations.rglob("*")
+        if path.suffix.lower() == ".xml"
     }
-    there = [path for path in paths if files[path].exists()]
+    files = {p: found.get(p.relative_to(images).with_suffix("")) for p in paths}
+    used = [*dict.fromkeys(file for file in files.values() if file)]
+    require(
+        len(used) > 0,
+        "`annotations` must hold the .xml files of the images",
+        annotations=str(annotations),
+    )
     read = read_annotations(
-        annotations,
+        used,
         class_names,
         on_error=on_error,
         tally=tally,
         first_pixel=first_pixel,
-        paths=[*dict.fromkeys(files[path] for path in there)],
         # A folder can be a class whose objects have other names.
         required=labels is None,
     )
-    kept = [path for path in paths if files[path] not in read.bad]
+    rows = {p: read.rows.get(file, NO_FILE) for p, file in files.items()}
+    rows = {path: row for path, row in rows.items() if row >= 0}
     require(
-        len(kept) > 0,
+        len(rows) > 0,
         "`annotations` must have a file without an error",
         annotations=str(annotations),
     )
-    none = len(read.rows)
-    columns = {
-        "name": [str(path) for path in kept],
-        "row": [read.rows.get(files[path], none) for path in kept],
-    }
+    columns = {"name": [*map(str, rows)], "row": [*rows.values()]}
     if labels == "folder":
-        columns["label"] = _folder_ids(kept, read.class_names)
+        ids = {name: place for place, name in enumerate(read.class_names)}
+        folders = [path.parent.name for path in rows]
+        require(
+            set(folders) <= set(ids),
+            "The folder of each image must be one of `class_names`",
+            unknown=sorted(set(folders) - set(ids))[:9],
+        )
+        columns["label"] = [ids[folder] for folder in folders]
 
     def load(example: dict) -> dict:
         row = example.pop("row")
@@ -119,22 +130,3 @@ def from_folder(
     )
     dataset.class_names = read.class_names
     return dataset
-
-
-def _with_suffix(path: Path) -> Path:
-    """The file of an image, `.xml` in small or in capital letters."""
-    small = path.with_suffix(".xml")
-    large = path.with_suffix(".XML")
-    return large if large.exists() and not small.exists() else small
-
-
-def _folder_ids(paths: Sequence[Path], class_names: Sequence[str]) -> Any:
-    ids = {name: place for place, name in enumerate(class_names)}
-    for path in paths:
-        require(
-            path.parent.name in ids,
-            "The folder of each image must be one of `class_names`",
-            image=str(path),
-            class_names=list(class_names),
-        )
-    return tf.constant([ids[path.parent.name] for path in paths], "int64")

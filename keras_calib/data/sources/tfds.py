@@ -1,7 +1,9 @@
 """Examples from TFDS, whose features are found by their type."""
 
-from collections.abc import Iterator
+from collections import Counter
 from collections.abc import Sequence
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 from typing import NamedTuple
@@ -9,11 +11,12 @@ from typing import NamedTuple
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.backend.optional import tensorflow_datasets as tfds
+from keras_calib.data.sources.voc_xml import NO_FILE
 from keras_calib.data.sources.voc_xml import read_annotations
 from keras_calib.data.transforms.boxes import selected
 from keras_calib.data.transforms.examples import require
 from keras_calib.data.transforms.examples import without
-from keras_calib.data.transforms.tally import Tally
+from keras_calib.data.transforms.validity import Tally
 from keras_calib.data.transforms.validity import check_policies
 from keras_calib.data.transforms.validity import clean
 from keras_calib.inputs.checks import check_in
@@ -54,9 +57,8 @@ def from_tfds(
 
     The image, its class, boxes with their classes, and the mask are found by
     the types of the features. Of several of one type the one named `label` is
-    taken; else `features` must say which. Images stay encoded until they are
-    cropped. The order is that of the files. Boxes are taken as TFDS has them;
-    those of its kitti count from the bottom.
+    taken; else `features` must say which. Images stay encoded, in the order
+    of the files. Boxes of TFDS' kitti count from the bottom.
 
     Args:
         name: Name of the data set, or its builder.
@@ -64,29 +66,28 @@ def from_tfds(
         data_dir: Folder of the prepared data.
         download: Whether to download and prepare what is not there.
         objects: `"boxes"`, `"mask"` or `"both"`, what to read; by default
-            boxes, else the mask, where there are any. Boxes of a part of the
-            object (`head_bbox` of oxford_iiit_pet) are boxes too: ask for
-            the mask there, with `mask_classes=(1, 3)`.
+            boxes, else the mask. Boxes of a part of the object (`head_bbox`
+            of oxford_iiit_pet) are boxes too: ask for the mask there, with
+            `mask_classes=(1, 3)`.
         features: Names of the features to take for `image`, `label`,
             `boxes`, `box_labels`, `mask`, as paths: `{"boxes":
             "objects/bbox"}`.
         mask_classes: Values of the mask that are objects: it is read as 1
-            there and 0 elsewhere. By default it is read as it is, and all
-            but 0 counts.
+            there and 0 elsewhere. By default all but 0 counts.
         annotations: Folder of one Pascal VOC file per image with its boxes,
             as ImageNet's are: `n01440764/n01440764_18.xml`. Images are
             matched by the name of their file, classes by their names.
-        without_boxes: Whether to `"drop"` rows without a box, or to `"keep"`
-            them, with objectness 1.
+        without_boxes: Whether to `"drop"` examples without a box, or to
+            `"keep"` them, with objectness 1.
         on_error: Whether to `"raise"` an error, or to `"skip"` examples with
             bad boxes, masks or labels or an unreadable image.
-        tally: Where to count these rows and examples.
+        tally: Where to count these examples.
         input_context: A `tf.distribute.InputContext`: each worker reads its
             share of the files.
 
     Returns:
-        A `tf.data.Dataset` of examples, see `random_resized_crop`: `label`
-        only where the data set has a class per image, else see
+        A `tf.data.Dataset` of examples, see `random_resized_crop`. It has a
+        `label` if the data set has a class per image, else see
         `object_examples` and `label_by_largest`. Its `class_names` are those
         of the labels, else of the boxes.
 
@@ -96,9 +97,7 @@ def from_tfds(
         ImportError: Without `tensorflow_datasets`.
 
     Reference:
-        TensorFlow Datasets, https://www.tensorflow.org/datasets; Krothapalli
-        and Abbott, Adaptive Label Smoothing, 2020, section 4.1,
-        https://arxiv.org/abs/2009.06432
+        TensorFlow Datasets, https://www.tensorflow.org/datasets
     """
     check_policies(without_boxes, on_error)
     check_in("objects", objects, (None, "boxes", "mask", "both"))
@@ -132,38 +131,31 @@ def from_tfds(
             try_autocache=False, input_context=input_context
         ),
     )
-    names, boxes_of = None, None
+    names = None
     for part in ("box_labels", "label"):
         if part in leaves:
             names = list(leaves[part].feature.names)
-    if annotations is not None:
-        read = read_annotations(
-            Path(annotations), names, on_error=on_error, tally=tally
-        )
-        names, boxes_of = read.class_names, read.lookup()
 
     def convert(raw: dict) -> dict:
-        example = {k: _get(raw, leaf.path) for k, leaf in leaves.items()}
-        if "boxes" in example:
-            boxes = tf.cast(example["boxes"], "float32")
-            boxes = tf.reshape(boxes, [-1, 4])
-            if leaves["boxes"].depth == 0:
-                # Where there is no box, all of it is 0.
-                some = tf.reduce_any(boxes != 0, axis=-1)
-                boxes = tf.boolean_mask(boxes, some)
-            example["boxes"] = boxes
+        example = {
+            part: reduce(getitem, leaf.path, raw)
+            for part, leaf in leaves.items()
+        }
+        if "boxes" in example and not leaves["boxes"].depth:
+            # Where there is no box, all of it is 0.
+            box = example["boxes"][None]
+            some = tf.reduce_any(box != 0, axis=-1)
+            example["boxes"] = tf.boolean_mask(box, some)
         if "mask" in example and mask_classes is not None:
             mask = selected(example["mask"], mask_classes)
             example["mask"] = tf.cast(mask, "uint8")
-        if boxes_of is not None:
-            example |= boxes_of(example["name"])
         return example
 
     examples = dataset.map(convert, tf.data.AUTOTUNE)
-    if boxes_of is not None:
-        # Images whose file of boxes was wrong, and is counted already.
-        examples = examples.filter(lambda e: ~e["bad_file"])
-        examples = examples.map(lambda e: without(e, "bad_file"))
+    if annotations is not None:
+        examples, names = _annotated(
+            examples, Path(annotations), names, on_error, tally
+        )
     dataset = clean(
         examples,
         without_boxes=without_boxes,
@@ -175,49 +167,36 @@ def from_tfds(
     return dataset
 
 
-def _find(
-    features: Any, objects: str | None, asked: dict, annotated: bool
-) -> dict[str, _Leaf]:
+def _find(features, objects, asked, annotated):
     """What to read, by its part in an example."""
     types = tfds.features
     leaves = list(_leaves(features))
 
-    def single(kind: Any) -> list[_Leaf]:
-        return [
-            x for x in leaves if isinstance(x.feature, kind) and not x.depth
-        ]
+    def of(kind):
+        return [x for x in leaves if isinstance(x.feature, kind)]
+
+    def single(kind):
+        return [x for x in of(kind) if not x.depth]
+
+    def choose(part, candidates):
+        if candidates or part in asked:
+            found[part] = _choose(part, candidates, asked)
 
     pictures = single(types.Image)
     colored = [x for x in pictures if x.feature.shape[-1] != 1]
     found = {"image": _choose("image", colored or pictures, asked)}
-    image = found["image"].path
-    masks = [
-        x for x in pictures if x.feature.shape[-1] == 1 and x.path != image
-    ]
-    boxes = [
-        x
-        for x in leaves
-        if isinstance(x.feature, types.BBoxFeature) and _is_corners(x.feature)
-    ]
+    masks = [x for x in pictures if x not in (*colored, found["image"])]
+    boxes = [x for x in of(types.BBoxFeature) if _is_corners(x.feature)]
     if objects is None and not annotated:
-        if boxes or "boxes" in asked:
-            objects = "boxes"
-        elif masks or "mask" in asked:
+        objects = "boxes" if boxes or "boxes" in asked else None
+        if objects is None and (masks or "mask" in asked):
             objects = "mask"
-    labels = single(types.ClassLabel)
-    if labels or "label" in asked:
-        found["label"] = _choose("label", labels, asked)
+    choose("label", single(types.ClassLabel))
     if objects in ("boxes", "both") and not annotated:
         found["boxes"] = _choose("boxes", boxes, asked)
-        marks = [
-            x
-            for x in leaves
-            if isinstance(x.feature, types.ClassLabel)
-            and x.depth
-            and x.path[:-1] == found["boxes"].path[:-1]
-        ]
-        if marks or "box_labels" in asked:
-            found["box_labels"] = _choose("box_labels", marks, asked)
+        beside = found["boxes"].path[:-1]
+        marks = [x for x in of(types.ClassLabel) if x.path[:-1] == beside]
+        choose("box_labels", [x for x in marks if x.depth])
     if objects in ("mask", "both"):
         found["mask"] = _choose("mask", masks, asked)
     texts = single(types.Text)
@@ -238,9 +217,7 @@ def _is_corners(feature: Any) -> bool:
     return stored is None or getattr(stored, "name", stored) == "REL_YXYX"
 
 
-def _leaves(
-    feature: Any, path: tuple[str, ...] = (), depth: int = 0
-) -> Iterator[_Leaf]:
+def _leaves(feature, path=(), depth=0):
     types = tfds.features
     if isinstance(feature, types.FeaturesDict):
         for name, part in feature.items():
@@ -269,13 +246,35 @@ def _choose(part: str, candidates: list[_Leaf], asked: dict) -> _Leaf:
     return chosen[0]
 
 
-def _put(tree: dict, path: tuple[str, ...], value: Any) -> None:
+def _put(tree, path, value):
     for name in path[:-1]:
         tree = tree.setdefault(name, {})
     tree[path[-1]] = value
 
 
-def _get(tree: dict, path: tuple[str, ...]) -> Any:
-    for name in path:
-        tree = tree[name]
-    return tree
+def _annotated(dataset, folder, names, on_error, tally):
+    """Examples with the boxes of the files of their names; class names."""
+    paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() == ".xml")
+    twice = [k for k, n in Counter(p.stem for p in paths).items() if n > 1]
+    require(
+        len(paths) > 0 and not twice,
+        "`annotations` must hold one .xml file for each name of an image",
+        annotations=str(folder),
+        twice=twice[:9],
+    )
+    read = read_annotations(paths, names, on_error=on_error, tally=tally)
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(
+            [path.stem for path in read.rows], [*read.rows.values()]
+        ),
+        default_value=NO_FILE,
+    )
+
+    def find(example: dict) -> dict:
+        stem = tf.strings.regex_replace(example["name"], r"^.*/|\.[^./]*$", "")
+        return {**example, "row": table.lookup(stem)}
+
+    # Files that were wrong are counted already.
+    found = dataset.map(find).filter(lambda e: e["row"] >= 0)
+    boxed = found.map(lambda e: {**without(e, "row"), **read.at(e["row"])})
+    return boxed, read.class_names

@@ -10,10 +10,9 @@ from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.boxes import selected
 from keras_calib.data.transforms.examples import require
 from keras_calib.data.transforms.examples import required
-from keras_calib.data.transforms.tally import Tally
+from keras_calib.data.transforms.validity import Tally
 from keras_calib.data.transforms.validity import check_policies
 from keras_calib.data.transforms.validity import clean
-from keras_calib.data.transforms.validity import without_errors
 from keras_calib.inputs.checks import check_integer
 
 __all__ = ["from_tfrecords"]
@@ -45,23 +44,19 @@ def from_tfrecords(
     Args:
         files: Their paths, or a pattern such as `"train-*"`; `.gz` files are
             decompressed. They are read in the order of their names.
-        keys: Where they differ from those below, the keys of the parts of an
-            example: `image` (image/encoded), `label` (image/class/label),
-            `name` (image/filename; else the file and the number of the record
-            in it), `ymin`, `xmin`, `ymax`, `xmax`
-            (image/object/bbox/ymin and so on), `box_labels` (none by default;
-            image/object/class/label in detection data), `mask` (none by
-            default; a PNG of class ids). None: not there.
-        first_label: The class id that stands for the first class: 1 in
-            ImageNet's files, where 0 is the background.
+        keys: Keys of the parts of an example that differ from these: `image`
+            (image/encoded), `label` (image/class/label), `name`
+            (image/filename, else the file and number of the record), `ymin`,
+            `xmin`, `ymax`, `xmax` (image/object/bbox/ymin and so on),
+            `box_labels` and `mask`, a PNG of class ids (not read by default).
+            None: not there.
+        first_label: The class id of the first class: 1 in ImageNet's files,
+            where 0 is the background.
         mask_classes: As in `from_tfds`.
         without_boxes: As in `from_tfds`.
-        on_error: Whether to `"raise"` an error, or to `"skip"` examples with
-            bad boxes or an unreadable image, and records that cannot be
-            parsed.
-        tally: Where to count these rows and examples.
-        input_context: A `tf.distribute.InputContext`: each worker reads its
-            share of the files.
+        on_error: As in `from_tfds`. A record that cannot be parsed raises.
+        tally: As in `from_tfds`.
+        input_context: As in `from_tfds`.
         num_parallel_reads: How many files are read in turn. The order of the
             examples depends on it.
 
@@ -90,18 +85,16 @@ def from_tfrecords(
             workers=count,
         )
         paths = paths[input_context.input_pipeline_id :: count]
-    zipped = [path.endswith(".gz") for path in paths]
-    require(
-        any(zipped) == all(zipped),
-        "All `files` must be .gz, or none",
-        files=paths,
-    )
-    kind = "GZIP" if any(zipped) else ""
 
     def read(path: Any) -> Any:
-        records = tf.data.TFRecordDataset(path, compression_type=kind)
-        return tf.data.Dataset.zip(
-            tf.data.Dataset.from_tensors(path).repeat(), records.enumerate()
+        zipped = tf.strings.regex_full_match(path, r".*\.gz")
+        records = tf.data.TFRecordDataset(path, tf.where(zipped, "GZIP", ""))
+        # A record without a name is called by its place.
+        return records.enumerate().map(
+            lambda number, record: (
+                tf.strings.join([path, ":", tf.strings.as_string(number)]),
+                record,
+            )
         )
 
     dataset = tf.data.Dataset.from_tensor_slices(paths).interleave(
@@ -112,38 +105,21 @@ def from_tfrecords(
     )
     features = _features(used)
 
-    def place(path: Any, numbered: Any) -> Any:
-        return tf.strings.join([path, ":", tf.strings.as_string(numbered[0])])
-
-    def parse(path: Any, numbered: Any) -> dict:
-        raw = tf.io.parse_single_example(numbered[1], features)
+    def parse(place: Any, record: Any) -> dict:
+        raw = tf.io.parse_single_example(record, features)
         raw = {part: raw[key] for part, key in used.items()}
-        name = raw.get("name", tf.constant(""))
-        # A record without a name is called by its place.
-        name = tf.cond(
-            tf.equal(name, ""), lambda: place(path, numbered), lambda: name
-        )
-        example = {"image": raw["image"], "name": name}
+        name = raw.get("name", "")
+        example = {"image": raw["image"]}
+        example["name"] = tf.where(tf.equal(name, ""), place, name)
         for part in ("label", "box_labels"):
             if part in raw:
                 example[part] = raw[part] - first_label
         if "ymin" in raw:
-            example["boxes"] = _boxes(raw, name)
+            example["boxes"] = _boxes([raw[corner] for corner in _CORNERS])
         if "mask" in raw:
-            example["mask"] = _mask(raw["mask"], mask_classes, name)
+            example["mask"] = _mask(raw["mask"], mask_classes, example["name"])
         return example
 
-    if on_error == "skip":
-
-        def attempt(path: Any, number: Any, record: Any) -> None:
-            parse(path, (number, record))
-
-        def parts(path: Any, numbered: Any) -> list[Any]:
-            return [path, *numbered]
-
-        dataset = without_errors(
-            dataset, attempt, parts, place, "bad record", tally
-        ).map(lambda _, element: element)
     return clean(
         dataset.map(parse, tf.data.AUTOTUNE),
         without_boxes=without_boxes,
@@ -153,42 +129,31 @@ def from_tfrecords(
 
 
 def _read_keys(keys: Mapping[str, str | None] | None) -> dict[str, str]:
-    keys = dict(keys or {})
+    keys = _KEYS | dict(keys or {})
+    used = {part: key for part, key in keys.items() if key is not None}
     parts = {*_KEYS, "box_labels", "mask"}
     require(
-        set(keys) <= parts,
-        "`keys` must be of these parts",
-        keys=keys,
-        parts=parts,
-    )
-    used = {k: v for k, v in {**_KEYS, **keys}.items() if v is not None}
-    require(
-        "image" in used and len({*_CORNERS} & {*used}) in (0, 4),
-        "`keys` must leave the image, and all four corners or none",
+        set(keys) <= parts
+        and "image" in used
+        and len({*_CORNERS} & {*used}) in (0, 4),
+        f"`keys` must be of the parts {sorted(parts)}, with the image, and "
+        "all four corners or none",
         keys=keys,
     )
     return used
 
 
 def _paths(files: str | Path | Sequence[str | Path]) -> list[str]:
-    if isinstance(files, str | Path):
-        pattern = str(files)
+    patterns = [files] if isinstance(files, str | Path) else files
+    found: list[str] = []
+    for pattern in map(str, patterns):
         exists = tf.io.gfile.exists(pattern)
-        found = [pattern] if exists else sorted(tf.io.gfile.glob(pattern))
-    else:
-        found = sorted(str(file) for file in files)
-    missing = [
-        path
-        for path in found
-        if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path)
-    ]
-    require(
-        bool(found) and not missing,
-        "`files` must be files",
-        files=str(files),
-        missing=missing,
-    )
-    return found
+        paths = [pattern] if exists else tf.io.gfile.glob(pattern)
+        some = len(paths) > 0 and not any(map(tf.io.gfile.isdir, paths))
+        require(some, "`files` must be files", files=pattern)
+        found += paths
+    require(len(found) > 0, "`files` must be files", files=files)
+    return sorted(found)
 
 
 def _features(used: dict[str, str]) -> dict:
@@ -202,24 +167,17 @@ def _features(used: dict[str, str]) -> dict:
         **dict.fromkeys(_CORNERS, ragged(tf.float32)),
         "box_labels": ragged(tf.int64),
     }
-    return {used[part]: kinds[part] for part in kinds if part in used}
+    return {key: kinds[part] for part, key in used.items()}
 
 
-def _boxes(raw: dict, name: Any) -> Any:
-    corners = [raw[corner] for corner in _CORNERS]
-    lengths = [tf.size(corner) for corner in corners]
-    if "box_labels" in raw:
-        lengths.append(tf.size(raw["box_labels"]))
-    lengths = tf.stack(lengths)
-    # Where lengths differ, this is to speak before `tf.stack`.
-    lengths = required(
-        lengths,
-        tf.reduce_all(tf.equal(lengths, lengths[0])),
-        "Every box must have four corners, and a label if `keys` names one",
-        example=name,
-        lengths=lengths,
-    )
-    return tf.stack([corner[: lengths[0]] for corner in corners], axis=-1)
+def _boxes(corners: Sequence[Any]) -> Any:
+    """Boxes `(n, 4)`; a corner that one lacks is NaN, as no box has."""
+    count = tf.reduce_max([tf.size(corner) for corner in corners])
+    padded = [
+        tf.pad(x, [[0, count - tf.size(x)]], constant_values=float("nan"))
+        for x in corners
+    ]
+    return tf.stack(padded, axis=-1)
 
 
 def _mask(data: Any, mask_classes: Sequence[int] | None, name: Any) -> Any:
@@ -242,9 +200,7 @@ def _mask(data: Any, mask_classes: Sequence[int] | None, name: Any) -> Any:
     most = tf.bitwise.left_shift(1, bits) - 1
     mask = tf.io.decode_png(data, channels=1)
     # Of fewer bits, decoders make the largest value 255.
-    mask = tf.cond(
-        most < 255, lambda: mask // tf.cast(255 // most, "uint8"), lambda: mask
-    )
+    mask //= tf.cast(255 // most, "uint8")
     if mask_classes is None:
         return mask
     return tf.cast(selected(mask, mask_classes), "uint8")

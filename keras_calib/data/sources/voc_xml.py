@@ -1,7 +1,6 @@
 """Boxes from Pascal VOC files."""
 
 import xml.etree.ElementTree as ElementTree
-from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,14 +13,14 @@ from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.examples import require
-from keras_calib.data.transforms.tally import Tally
 from keras_calib.data.transforms.validity import BOX_RULE
+from keras_calib.data.transforms.validity import Tally
 from keras_calib.data.transforms.validity import bad_boxes
 
-__all__ = ["Annotations", "read_annotations"]
+__all__ = ["Annotations", "NO_FILE", "read_annotations"]
 
-# Sizes are kept in 32 bits.
-_LONGEST_SIDE = 2**31 - 1
+# The row of images without a file; that of a file that is wrong is below.
+NO_FILE = 0
 
 
 class Annotations(NamedTuple):
@@ -29,85 +28,45 @@ class Annotations(NamedTuple):
 
     Attributes:
         rows: The row of each file.
-        bad: Files that were wrong and left out.
         class_names: Names of the classes, in the order of their ids.
-        at: From a row to its `boxes`, `box_labels` and `image_size`. After
-            those of the files stands one without boxes.
+        at: From a row to its `boxes`, `box_labels` and `image_size`.
     """
 
     rows: dict[Path, int]
-    bad: list[Path]
     class_names: list[str]
     at: Callable[[Any], dict]
 
-    def lookup(self) -> Callable[[Any], dict]:
-        """From the name of an image file to the boxes of that image."""
-        none = len(self.rows)
-        # Wrong files come after the row that stands for none.
-        rows = [*self.rows.values(), *[none + 1] * len(self.bad)]
-        stems = [path.stem for path in [*self.rows, *self.bad]]
-        twice = {stem for stem, count in Counter(stems).items() if count > 1}
-        require(
-            not twice,
-            "`annotations` must have one file for each name of an image",
-            twice=sorted(twice)[:9],
-        )
-        table = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer(
-                tf.constant(stems, "string"), tf.constant(rows, "int64")
-            ),
-            default_value=none,
-        )
-
-        def find(name: Any) -> dict:
-            stem = tf.strings.regex_replace(name, r"^.*/|\.[^./]*$", "")
-            row = table.lookup(stem)
-            return {**self.at(tf.minimum(row, none)), "bad_file": row > none}
-
-        return find
-
 
 def read_annotations(
-    folder: Path,
+    paths: Sequence[Path],
     class_names: Sequence[str] | None,
     *,
     on_error: str,
     tally: Tally | None,
     first_pixel: int = 0,
-    paths: Sequence[Path] | None = None,
     required: bool = True,
 ) -> Annotations:
-    """All Pascal VOC files of a folder, or those given.
+    """Reads Pascal VOC files; objects of other names do not count.
 
-    Objects whose name is not among `class_names` are none of those that
-    count, and are left out.
+    If `required`, some object must have a name among `class_names`.
     """
-    if paths is None:
-        paths = sorted(
-            path for path in folder.rglob("*") if path.suffix.lower() == ".xml"
-        )
-    require(
-        len(paths) > 0,
-        "`annotations` must hold the .xml files of the images",
-        annotations=str(folder),
-    )
     if isinstance(class_names, str):
         raise type_error(
             "`class_names` must be several names, not one text",
             class_names=class_names,
         )
-    read = {}
-    bad = []
+    rows, read = {}, [([], np.zeros((0, 4)), (0, 0))]
     for path in paths:
         try:
-            read[path] = _read_file(path, first_pixel)
+            read.append(_read_file(path, first_pixel))
+            rows[path] = len(read) - 1
         except (ValueError, OSError):
             if on_error == "raise":
                 raise
             if tally is not None:
                 tally.add("bad boxes", True, name=str(path))
-            bad.append(path)
-    marked = {name for names, *_ in read.values() for name in names}
+            rows[path] = -1
+    marked = {name for names, *_ in read for name in names}
     names = sorted(marked) if class_names is None else list(class_names)
     ids = {name: place for place, name in enumerate(names)}
     require(
@@ -119,37 +78,32 @@ def read_annotations(
         names=sorted(marked)[:9],
         class_names=names[:9],
     )
-    labels, boxes = [], []
-    for marks, own, _ in read.values():
-        known = [i for i, name in enumerate(marks) if name in ids]
+    labels, boxes, sizes = [], [], []
+    for marks, own, size in read:
+        known = [name in ids for name in marks]
         if tally is not None:
-            for _ in range(len(marks) - len(known)):
+            for _ in range(known.count(False)):
                 tally.add("unknown class", True)
-        labels.append([ids[marks[i]] for i in known])
-        boxes.append(own[known])
-    # The row without boxes.
-    lengths = [*map(len, labels), 0]
-    sizes = [*(size for *_, size in read.values()), (0, 0)]
+        labels.append([ids[name] for name in marks if name in ids])
+        boxes.append(own[np.array(known, bool)])
+        sizes.append(size)
     columns = {
-        "boxes": np.concatenate([*boxes, np.zeros((0, 4))]).astype("float32"),
-        "box_labels": np.array([i for row in labels for i in row], "int64"),
+        "boxes": np.concatenate(boxes).astype("float32"),
+        "box_labels": np.concatenate(labels).astype("int64"),
     }
     ragged = {
-        part: tf.RaggedTensor.from_row_lengths(values, lengths)
+        part: tf.RaggedTensor.from_row_lengths(values, [*map(len, labels)])
         for part, values in columns.items()
     }
     ragged["image_size"] = tf.constant(sizes, "int32")
     return Annotations(
-        rows={path: row for row, path in enumerate(read)},
-        bad=bad,
-        class_names=names,
+        rows,
+        names,
         at=lambda row: {part: values[row] for part, values in ragged.items()},
     )
 
 
-def _read_file(
-    path: Path, first_pixel: int
-) -> tuple[list[str], np.ndarray, tuple[int, ...]]:
+def _read_file(path, first_pixel):
     """Names of the objects of one file, boxes as shares, size in pixels."""
     try:
         root = ElementTree.parse(path).getroot()
@@ -157,17 +111,22 @@ def _read_file(
             int(float(root.findtext(f"size/{side}", "nan")))
             for side in ("height", "width")
         )
+        # Sizes are kept in 32 bits.
+        if not 0 < min(size) <= max(size) < 2**31:
+            raise ValueError(f"an image of {size[0]} x {size[1]} pixels")
         objects = list(root.iter("object"))
         names = [item.findtext("name", "").strip() for item in objects]
         if "" in names:
             raise ValueError("an object without <name>")
         boxes = [
-            [
-                float(item.findtext(f"bndbox/{corner}", "nan"))
-                for corner in ("ymin", "xmin", "ymax", "xmax")
-            ]
+            float(item.findtext(f"bndbox/{corner}", "nan"))
             for item in objects
+            for corner in ("ymin", "xmin", "ymax", "xmax")
         ]
+        corners = np.array(boxes, "float64").reshape(-1, 4)
+        shares = (corners - [first_pixel, first_pixel, 0, 0]) / [*size, *size]
+        if bad_boxes(shares).any():
+            raise ValueError(f"{BOX_RULE}: {boxes} in {size}")
     except (
         ElementTree.ParseError,
         LookupError,
@@ -179,21 +138,4 @@ def _read_file(
             file=str(path),
             error=str(error),
         ) from error
-    require(
-        0 < min(size) <= max(size) <= _LONGEST_SIDE,
-        f"An image must have a height and a width of 1 to {_LONGEST_SIDE} "
-        "pixels",
-        file=str(path),
-        size=size,
-    )
-    corners = np.array(boxes, "float64").reshape(-1, 4)
-    corners -= [first_pixel, first_pixel, 0, 0]
-    shares = corners / [*size, *size]
-    require(
-        not bad_boxes(shares).any(),
-        BOX_RULE,
-        file=str(path),
-        boxes=boxes,
-        size=size,
-    )
     return names, np.clip(shares, 0.0, 1.0), size

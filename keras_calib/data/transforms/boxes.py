@@ -12,9 +12,7 @@ import numpy as np
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.examples import require
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.values import located
 from keras_calib.numerics.arrays import check_numbers
-from keras_calib.numerics.arrays import value_if_eager
 
 __all__ = [
     "NO_BOX",
@@ -54,8 +52,7 @@ def clip_boxes(boxes: Any, window: Any) -> Any:
 
     Reference:
         Everingham et al., The PASCAL Visual Object Classes Challenge, IJCV
-        2010, section 3.2 (axis-aligned bounding boxes),
-        https://doi.org/10.1007/s11263-009-0275-4
+        2010, section 3.2, https://doi.org/10.1007/s11263-009-0275-4
     """
     boxes, window = as_boxes("boxes", boxes), as_boxes("window", window)
     window = tf.cast(window, boxes.dtype)
@@ -86,9 +83,7 @@ def crop_boxes(boxes: Any, window: Any) -> Any:
     0.0 0.0 0.25 0.5
 
     Reference:
-        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 3 (the
-        crop of the image is the crop of the objects),
-        https://arxiv.org/abs/2009.06432
+        Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432, sec. 3
     """
     clipped = clip_boxes(boxes, window)
     corner = tf.cast(as_boxes("window", window), clipped.dtype)[..., :2]
@@ -107,7 +102,7 @@ def flip_boxes(
     Args:
         boxes: Boxes `(..., 4)`.
         size: Height and width of the image in the unit of the boxes, two
-            numbers or a tensor `(2,)`. Defaults to boxes as shares of it.
+            numbers or a tensor `(2,)`.
         direction: `"horizontal"` exchanges left and right, `"vertical"` top
             and bottom.
 
@@ -123,8 +118,7 @@ def flip_boxes(
     0.0 0.5 1.0 0.75
 
     Reference:
-        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 2,
-        https://arxiv.org/abs/2009.06432
+        Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432, sec. 2
     """
     check_in("direction", direction, ("horizontal", "vertical"))
     boxes = as_boxes("boxes", boxes)
@@ -142,10 +136,10 @@ def resize_boxes(boxes: Any, size: Any, new_size: Any) -> Any:
 
     Args:
         boxes: Boxes `(..., 4)`.
-        size: Height and width in the unit of the boxes, `(2,)`; `(1, 1)` for
-            boxes that are shares of the image.
-        new_size: Height and width afterwards, of the same shape; `(1, 1)`
-            turns pixels into shares.
+        size: Height and width of the image in the unit of the boxes, `(2,)`;
+            `(1, 1)` for shares of the image.
+        new_size: Height and width afterwards, `(2,)`; `(1, 1)` turns pixels
+            into shares.
 
     Returns:
         Boxes of the shape of `boxes`.
@@ -159,8 +153,7 @@ def resize_boxes(boxes: Any, size: Any, new_size: Any) -> Any:
     0.1 0.1 0.3 0.2
 
     Reference:
-        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 3,
-        https://arxiv.org/abs/2009.06432
+        Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432, sec. 3
     """
     boxes = as_boxes("boxes", boxes)
     size, new_size = tf.cast(size, boxes.dtype), tf.cast(new_size, boxes.dtype)
@@ -171,20 +164,18 @@ def resize_boxes(boxes: Any, size: Any, new_size: Any) -> Any:
 def union_area(boxes: Any, window: Any) -> Any:
     """Area of the union of boxes inside a window, exact.
 
-    The edges of the clipped boxes cut the window into at most
-    (2n - 1)^2 cells; a cell is covered wholly or not at all.
+    The edges of the n clipped boxes cut the window into at most
+    (2n - 1)^2 cells, each covered wholly or not at all.
 
     Args:
         boxes: Boxes `(..., n, 4)`, in any unit.
         window: Window `(..., 4)` in the same unit.
 
     Returns:
-        Areas `(...)` in the square of that unit; where axes of one argument
-        are 1 or absent, they are those of the other.
+        Areas `(...)` in the square of that unit. Leading axes broadcast.
 
     Raises:
-        ValueError: If a last axis is not 4, or `boxes` has fewer than two
-            axes.
+        ValueError: If a last axis is not 4, or `boxes` has one axis only.
 
     Example:
 
@@ -192,9 +183,8 @@ def union_area(boxes: Any, window: Any) -> Any:
     5.0
 
     Reference:
-        Bentley, Algorithms for Klee's Rectangle Problems, 1977 (coordinate
-        compression); Krothapalli and Abbott, Adaptive Label Smoothing, 2020,
-        section 3, https://arxiv.org/abs/2009.06432
+        Bentley, Algorithms for Klee's Rectangle Problems, 1977; Krothapalli
+        and Abbott, 2020, https://arxiv.org/abs/2009.06432, sec. 3
     """
     boxes = as_boxes("boxes", boxes, several=True)
     window = tf.cast(as_boxes("window", window), boxes.dtype)
@@ -222,15 +212,14 @@ def boxes_to_mask(boxes: Any, size: Any, touched: bool = False) -> Any:
     Args:
         boxes: Boxes `(n, 4)` in pixels.
         size: Height and width of the mask, two integers or a tensor `(2,)`.
-        touched: Whether a pixel counts that a box touches; if not (the
-            default), its centre must lie in a box.
+        touched: Whether every pixel counts that a box touches. By default
+            the centre of a pixel must lie in a box.
 
     Returns:
         Mask `(height, width, 1)`, uint8, 1 in the boxes.
 
     Raises:
-        ValueError: If the last axis of `boxes` is not 4, or, in eager use, a
-            corner is NaN.
+        ValueError: If the last axis of `boxes` is not 4, or a corner is NaN.
 
     Example:
 
@@ -239,16 +228,12 @@ def boxes_to_mask(boxes: Any, size: Any, touched: bool = False) -> Any:
      [0 0 0]]
 
     Reference:
-        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 3,
-        https://arxiv.org/abs/2009.06432
+        Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432, sec. 3
     """
     boxes = as_boxes("boxes", boxes)
-    values = value_if_eager(boxes)
-    if values is not None:
-        # NaN would lie in no pixel.
-        bad = np.isnan(values).any(axis=-1)
-        if bad.any():
-            require(False, "`boxes` must not contain NaN", **located(bad))
+    # NaN would lie in no pixel.
+    bad = tf.reduce_any(tf.math.is_nan(boxes))
+    require(~bad, "`boxes` must not contain NaN", boxes=boxes)
     ymin, xmin, ymax, xmax = tf.unstack(boxes, axis=-1)
 
     def inside(low, high, count):
@@ -272,7 +257,7 @@ def mask_area(mask: Any, classes: Sequence[int] | None = None) -> Any:
 
     Args:
         mask: Masks `(..., height, width, 1)` of integers or bool.
-        classes: The values that count; if None (the default), all but 0.
+        classes: The values that count; if None, all but 0.
 
     Returns:
         Areas `(...)` in pixels, float32.
@@ -286,8 +271,7 @@ def mask_area(mask: Any, classes: Sequence[int] | None = None) -> Any:
     3.0
 
     Reference:
-        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section A.2
-        (the object's pixels are counted), https://arxiv.org/abs/2009.06432
+        Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432, sec. A.2
     """
     mask = _tensor("mask", mask)
     shape = mask.shape
@@ -319,16 +303,14 @@ def as_boxes(name: str, boxes: Any, several: bool = False) -> Any:
     boxes = _tensor(name, boxes)
     if not boxes.dtype.is_floating:
         boxes = tf.cast(boxes, "float32")
-    shape = boxes.shape
-    received = {f"{name}.shape": shape}
+    shape, axes = boxes.shape, "(..., n, 4)" if several else "(..., 4)"
     require(
-        shape.rank is None or (shape.rank > 0 and shape[-1] in (4, None)),
-        f"`{name}` must be [ymin, xmin, ymax, xmax] on the last axis",
-        **received,
+        shape.rank is None
+        or (shape.rank > int(several) and shape[-1] in (4, None)),
+        f"`{name}` must have shape {axes}: [ymin, xmin, ymax, xmax] on the "
+        "last axis",
+        **{f"{name}.shape": shape},
     )
-    if several:
-        rule = f"`{name}` must have shape (..., n, 4)"
-        require(shape.rank != 1, rule, **received)
     return boxes
 
 

@@ -11,15 +11,16 @@ import numpy as np
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.boxes import clip_boxes
-from keras_calib.data.transforms.examples import check_box_labels
 from keras_calib.data.transforms.examples import check_parts
 from keras_calib.data.transforms.examples import name_of
 from keras_calib.data.transforms.examples import named_like
 from keras_calib.data.transforms.examples import require
+from keras_calib.data.transforms.examples import required
 from keras_calib.data.transforms.painting import with_objects
-from keras_calib.data.transforms.tally import Tally
+from keras_calib.data.transforms.validity import Tally
 from keras_calib.data.transforms.validity import clean
-from keras_calib.data.transforms.validity import require_boxes
+from keras_calib.data.transforms.validity import read_parts
+from keras_calib.data.transforms.validity import required_boxes
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 
@@ -56,20 +57,19 @@ def class_map(
 
     Args:
         class_names: Names of the classes in the order of their ids.
-        merge: Name of a class to the name it is counted under, which need not
-            be a class yet.
+        merge: From the name of a class to that of the class it joins, which
+            may be new.
         drop: Names of classes to leave out.
-        hierarchy: Classes with others below them are left out: name of a
-            parent to names of its children, or nested dicts of `LabelName`
-            and `Subcategory`, as OpenImages has them. By the same names as
-            `class_names`.
+        hierarchy: Leaves out classes with others below them: from the name of
+            a parent to those of its children, or nested dicts of `LabelName`
+            and `Subcategory`, as OpenImages has them.
 
     Returns:
         A `ClassMap`. New classes are in the order of the first old one.
 
     Raises:
-        ValueError: If a name is of no class, a class is merged with one that
-            is left out or merged itself, or none is left.
+        ValueError: If a name is of no class, a class joins one that is left
+            out or merged itself, or none is left.
 
     Example:
 
@@ -78,8 +78,7 @@ def class_map(
     ['cat', 'dog']
 
     Reference:
-        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section A.2,
-        https://arxiv.org/abs/2009.06432
+        Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432, sec. A.2
     """
     if isinstance(drop, str):
         raise type_error(
@@ -87,12 +86,10 @@ def class_map(
         )
     merge, drop = dict(merge or {}), set(drop)
     known = set(class_names)
-    for argument, named in (("merge", {*merge}), ("drop", drop)):
-        require(
-            named <= known,
-            f"`{argument}` must name classes",
-            unknown=sorted(named - known),
-        )
+    unknown = sorted(({*merge} | drop) - known)
+    require(
+        not unknown, "`merge` and `drop` must name classes", unknown=unknown
+    )
     parents = _parents(hierarchy or {})
     require(
         not hierarchy or bool(parents & known),
@@ -108,15 +105,11 @@ def class_map(
         "`merge` must not name classes that are left out or merged themselves",
         lost=sorted(lost),
     )
-    new: dict[str, int] = {}
-    ids = []
-    for name in class_names:
-        if name in drop:
-            ids.append(-1)
-            continue
-        ids.append(new.setdefault(merge.get(name, name), len(new)))
-    require(bool(new), "A class must be left", class_names=list(class_names))
-    return ClassMap(np.array(ids, "int64"), list(new))
+    merged = [None if n in drop else merge.get(n, n) for n in class_names]
+    names = [name for name in dict.fromkeys(merged) if name is not None]
+    require(bool(names), "A class must be left", drop=sorted(drop))
+    new = {None: -1} | {name: place for place, name in enumerate(names)}
+    return ClassMap(np.array([new[name] for name in merged], "int64"), names)
 
 
 def map_classes(
@@ -136,17 +129,15 @@ def map_classes(
         tally: Where to count these.
 
     Returns:
-        A `tf.data.Dataset` with the new ids. Boxes of classes that are left
-        out are gone: they do not count as objects. So are examples whose
-        label is left out. Ids that were no class become 2^31 - 1, to be found
-        where labels are checked.
+        A `tf.data.Dataset` with the new ids, without boxes and examples of
+        classes that are left out. Ids that were no class become 2^31 - 1, to
+        be found where labels are checked.
 
     Raises:
         ValueError: If examples have no labels at all.
 
     Reference:
-        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section A.2,
-        https://arxiv.org/abs/2009.06432
+        Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432, sec. A.2
     """
     spec = dataset.element_spec
     require(
@@ -164,15 +155,12 @@ def map_classes(
         return tf.where(known, tf.gather(ids, tf.where(known, old, 0)), none)
 
     def convert(example: dict) -> dict:
-        example = dict(check_box_labels(example))
+        example = read_parts(example)
         if "label" in example:
             example["label"] = new(example["label"])
         if "box_labels" in example:
             labels = new(example["box_labels"])
             kept = labels >= 0
-            if "boxed" in example:
-                # The whole image, in place of boxes, is of no class.
-                kept |= ~example["boxed"]
             example["box_labels"] = tf.boolean_mask(labels, kept)
             if "boxes" in example:
                 example["boxes"] = tf.boolean_mask(example["boxes"], kept)
@@ -181,10 +169,8 @@ def map_classes(
     dataset = dataset.map(convert, tf.data.AUTOTUNE)
     if "label" in spec:
         dataset = dataset.filter(lambda example: example["label"] >= 0)
-    if "box_labels" in spec:
-        dataset = clean(
-            dataset, without_boxes=without_boxes, tally=tally, masks=False
-        )
+    if {"boxes", "box_labels"} <= set(spec):
+        dataset = clean(dataset, without_boxes=without_boxes, tally=tally)
     dataset.class_names = classes.class_names
     return dataset
 
@@ -192,8 +178,8 @@ def map_classes(
 def cap_classes(dataset: Any, cap: int, num_classes: int) -> Any:
     """Keeps the first `cap` examples of each class.
 
-    Use it for the training split: a test split keeps its frequencies. The
-    first examples are a random choice only where files are in random order.
+    The first examples are a random choice only where files are in random
+    order.
 
     Args:
         dataset: Examples with `label`, in an order that does not change.
@@ -208,8 +194,8 @@ def cap_classes(dataset: Any, cap: int, num_classes: int) -> Any:
             read, `tf.errors.InvalidArgumentError` for a label out of range.
 
     Reference:
-        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section A.2
-        (50,000 per class of OpenImages), https://arxiv.org/abs/2009.06432
+        Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432,
+        section A.2 (50,000 per class of OpenImages)
     """
     check_integer("cap", cap, 1)
     check_integer("num_classes", num_classes, 1)
@@ -217,15 +203,15 @@ def cap_classes(dataset: Any, cap: int, num_classes: int) -> Any:
 
     def count(counts: Any, example: dict) -> tuple[Any, Any]:
         label = tf.cast(example["label"], "int64")
-        require(
+        label = required(
+            label,
             (label >= 0) & (label < num_classes),
             f"Labels must be >= 0 and < num_classes={num_classes}",
             example=name_of(example),
             label=label,
         )
-        place = tf.clip_by_value(tf.reshape(label, [1, 1]), 0, num_classes - 1)
-        counts = tf.tensor_scatter_nd_add(counts, place, [1])
-        return counts, (example, tf.gather_nd(counts, place)[0] <= cap)
+        counts = tf.tensor_scatter_nd_add(counts, [[label]], [1])
+        return counts, (example, counts[label] <= cap)
 
     start = tf.zeros([num_classes], "int64")
     capped = dataset.scan(start, count).filter(lambda _, kept: kept)
@@ -239,25 +225,21 @@ def label_by_largest(dataset: Any) -> Any:
         dataset: Examples with `boxes` and `box_labels`, and without label.
 
     Returns:
-        A `tf.data.Dataset` of examples with `label`. Those without boxes are
-        left out. All boxes still count for objectness; `object_examples`
-        makes an example of each instead.
+        A `tf.data.Dataset` of examples with `label`, without those that have
+        no boxes. All boxes still count for objectness.
 
     Raises:
         ValueError: If examples have no labelled boxes.
 
     Reference:
-        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section A.2,
-        https://arxiv.org/abs/2009.06432
+        Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432, sec. A.2
     """
     check_parts(dataset.element_spec, "boxes", "box_labels")
 
     def label(example: dict) -> dict:
-        example = check_box_labels(example)
-        with tf.control_dependencies(
-            [require_boxes(example["boxes"], example)]
-        ):
-            boxes = clip_boxes(example["boxes"], [0.0, 0.0, 1.0, 1.0])
+        example = read_parts(example)
+        boxes = required_boxes(example["boxes"], example)
+        boxes = clip_boxes(boxes, [0.0, 0.0, 1.0, 1.0])
         area = tf.reduce_prod(boxes[:, 2:] - boxes[:, :2], axis=-1)
         return {**example, "label": example["box_labels"][tf.argmax(area)]}
 

@@ -9,6 +9,7 @@ from keras_calib.data.transforms.boxes import as_boxes
 from keras_calib.data.transforms.boxes import mask_area
 from keras_calib.data.transforms.boxes import selected
 from keras_calib.data.transforms.boxes import union_area
+from keras_calib.data.transforms.examples import check_parts
 from keras_calib.data.transforms.examples import require
 from keras_calib.inputs.checks import check_in
 
@@ -35,16 +36,15 @@ def objectness(
         window: Window `(..., 4)`, `[ymin, xmin, ymax, xmax]`.
         boxes: Boxes `(..., n, 4)` in the same unit. Those partly outside the
             window are clipped.
-        classes: Ids of the classes whose boxes count; all if None.
+        classes: Ids of the classes whose boxes count; None for all.
         box_labels: Class ids of the boxes `(..., n)`, for `classes`.
 
     Returns:
         Shares `(...)` in [0, 1]; 0 without boxes.
 
     Raises:
-        ValueError: If the window is empty or endless, a coordinate of a box
-            is not finite or a box inverted; inside a graph,
-            `tf.errors.InvalidArgumentError` when it runs.
+        ValueError: If the window is empty, or a box inverted or not finite;
+            inside a graph, `tf.errors.InvalidArgumentError` when it runs.
 
     Example:
 
@@ -87,37 +87,23 @@ def covered_share(window: Any, boxes: Any) -> Any:
     return tf.minimum(share, 1)
 
 
-def known_boxes(
-    boxes: Any, classes: Sequence[int] | None, box_labels: Any
-) -> Any:
+def known_boxes(boxes, classes, box_labels):
     """Boxes `(..., n, 4)`, those of other classes turned into none."""
     if classes is None:
         return boxes
     counted = selected(tf.convert_to_tensor(box_labels), classes)
-    return tf.where(
-        tf.expand_dims(counted, -1), boxes, tf.cast(NO_BOX, boxes.dtype)
-    )
+    return tf.where(counted[..., None], boxes, tf.cast(NO_BOX, boxes.dtype))
 
 
-def object_source(
-    parts: dict, objects: str | None, classes: Sequence[int] | None
-) -> str | None:
+def object_source(parts, objects, classes):
     """Whether boxes or the mask say where objects are; None if neither."""
     check_in("objects", objects, (None, "boxes", "mask"))
     if objects is None:
         objects = next((p for p in ("boxes", "mask") if p in parts), None)
-    require(
-        objects != "boxes" or classes is None or "box_labels" in parts,
-        "Examples must have 'box_labels' for `classes`",
-        classes=classes,
-        parts=sorted(parts),
-    )
-    require(
-        objects is None or objects in parts,
-        "Examples must have what `objects` names",
-        objects=objects,
-        parts=sorted(parts),
-    )
+    else:
+        check_parts(parts, objects, hint=": `objects` names it")
+    if objects == "boxes" and classes is not None:
+        check_parts(parts, "box_labels", hint=" for `classes`")
     return objects
 
 
@@ -136,11 +122,11 @@ def objectness_from_mask(
     """Computes the share of a mask that belongs to objects.
 
     Use it for data with masks, and for augmentations that turn boxes into
-    other shapes: the mask goes through the same transform as the image.
+    other shapes.
 
     Args:
         mask: Masks `(..., height, width, 1)` of integers or bool.
-        classes: The values that count; if None (the default), all but 0.
+        classes: The values that count; if None, all but 0.
 
     Returns:
         Shares `(...)` in [0, 1], float32.
@@ -154,15 +140,10 @@ def objectness_from_mask(
     0.75
 
     Reference:
-        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section A.2,
-        https://arxiv.org/abs/2009.06432
+        Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432, sec. A.2
     """
     area = mask_area(mask, classes)
-    mask = tf.convert_to_tensor(mask)
-    require(
-        mask.shape.rank is None or 0 not in mask.shape[-3:-1],
-        "`mask` must have pixels",
-        **{"mask.shape": mask.shape},
-    )
-    pixels = tf.reduce_prod(tf.shape(mask)[-3:-1])
+    shape = tf.shape(mask)
+    pixels = tf.reduce_prod(shape[-3:-1])
+    require(pixels > 0, "`mask` must have pixels", shape=shape)
     return area / tf.cast(pixels, "float32")

@@ -10,8 +10,8 @@ An example is a dict:
 - `label`: the class id; `name`: a string, for errors; anything else is kept.
 """
 
-from collections.abc import Callable
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ from keras_calib.data.transforms.examples import required
 from keras_calib.data.transforms.examples import without
 from keras_calib.data.transforms.painting import paint
 from keras_calib.data.transforms.validity import read_parts
-from keras_calib.data.transforms.validity import require_boxes
+from keras_calib.data.transforms.validity import required_boxes
 from keras_calib.data.transforms.validity import same_shape
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
@@ -43,11 +43,8 @@ from keras_calib.inputs.checks import check_integer
 __all__ = [
     "Cropping",
     "center_crop",
-    "center_cropping",
     "check_seed",
-    "complete",
     "random_bits",
-    "random_cropping",
     "random_resized_crop",
     "shown_window",
 ]
@@ -71,12 +68,10 @@ def random_resized_crop(
 ) -> dict:
     """Crops an example at random, and resizes it with all that is in it.
 
-    A window is cut out, resized, and mirrored in half of the cases; boxes and
-    mask go the same way. Of a JPEG only the window is decoded. Its area is
-    drawn evenly from `scale`, the logarithm of its aspect ratio from `ratio`,
-    until it fits. After ten draws it is the largest part of the middle with an
-    allowed ratio. `objectness` is the share of the window that objects cover,
-    computed before anything is resized.
+    The area of the window is drawn evenly from `scale` and the logarithm of
+    its aspect ratio from `ratio`, until it fits. After ten draws it is the
+    largest part of the middle with an allowed ratio. Boxes and mask are cut,
+    resized and mirrored with the image. Of a JPEG only the window is decoded.
 
     Args:
         example: A dict with `image`, and `boxes` or `mask` or neither; see
@@ -91,21 +86,21 @@ def random_resized_crop(
         classes: Ids of the classes that count as objects: of `box_labels`,
             or values of the mask. By default all boxes, and all values but 0.
         objects: `"boxes"` or `"mask"`, what objectness is computed from; by
-            default boxes where there are some to have.
+            default boxes, else the mask.
         interpolation: As in `tf.image.resize`; masks take the nearest pixel.
         antialias: As in `tf.image.resize`.
 
     Returns:
         The example with `image` float32 `(height, width, channels)` in the
-        unit it had, with what was to be painted over painted, `boxes` as
-        shares of the crop (without area where outside of it), `mask`
-        `(height, width, 1)`, `objectness`, a float32 scalar, `window`, the
-        part of the image as shares of it, and `flipped`.
+        unit it had, `boxes` as shares of the crop (without area outside of
+        it), `mask` `(height, width, 1)`, `objectness`, the share of the
+        window that objects cover, float32, `window`, the part of the image as
+        shares of it, and `flipped`.
 
     Raises:
         ValueError: If an argument is out of its range. With the name of the
-            example: if image and mask differ in size, a box is not finite or
-            inverted, or the image cannot be read; inside a graph,
+            example, if image and mask differ in size, a box is none, or the
+            image cannot be read. Inside a graph this is a
             `tf.errors.InvalidArgumentError` when it runs.
 
     Example:
@@ -120,18 +115,12 @@ def random_resized_crop(
     Reference:
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, sections 3
         and A.2, https://arxiv.org/abs/2009.06432; Szegedy et al., Going
-        Deeper with Convolutions, CVPR 2015, section 6 (the crop, in the form
-        that ImageNet recipes have given it), https://arxiv.org/abs/1409.4842
+        Deeper with Convolutions, CVPR 2015, section 6,
+        https://arxiv.org/abs/1409.4842
     """
-    cropping = random_cropping(
-        size,
-        scale,
-        ratio,
-        flip=flip,
-        interpolation=interpolation,
-        antialias=antialias,
-    )
-    return complete(cropping, example, check_seed(seed), classes, objects)
+    options = {"interpolation": interpolation, "antialias": antialias}
+    cropping = Cropping.random(size, scale, ratio, flip=flip, **options)
+    return cropping.complete(example, check_seed(seed), classes, objects)
 
 
 def center_crop(
@@ -173,10 +162,9 @@ def center_crop(
         He et al., Deep Residual Learning for Image Recognition, CVPR 2016,
         section 4.1, https://arxiv.org/abs/1512.03385
     """
-    cropping = center_cropping(
-        size, fraction, interpolation=interpolation, antialias=antialias
-    )
-    return complete(cropping, example, None, classes, objects)
+    options = {"interpolation": interpolation, "antialias": antialias}
+    cropping = Cropping.center(size, fraction, **options)
+    return cropping.complete(example, None, classes, objects)
 
 
 class Cropping(NamedTuple):
@@ -190,7 +178,51 @@ class Cropping(NamedTuple):
     interpolation: str = "bilinear"
     antialias: bool = False
 
-    def apply(self, example: dict, seed: Any = None) -> dict:
+    @classmethod
+    def random(cls, size: Any, scale: Any, ratio: Any, **options: Any):
+        """That of `random_resized_crop`, from arguments that are checked."""
+        scale, ratio = _range("scale", scale), _range("ratio", ratio)
+        check_at_most("scale[1]", scale[1], 1.0)
+        return cls(_size(size), scale, ratio, **options)
+
+    @classmethod
+    def center(cls, size: Any, fraction: float, **options: Any):
+        """That of `center_crop`, from arguments that are checked."""
+        check_above("fraction", fraction, 0.0)
+        check_at_most("fraction", fraction, 1.0)
+        return cls(_size(size), fraction=fraction, **options)
+
+    def complete(
+        self, example: dict, seed: Any, classes: Any, objects: str | None
+    ) -> dict:
+        """One example cropped, its boxes moved along, with its objectness."""
+        example = read_parts(example)
+        source = object_source(example, objects, classes)
+        crop = self.cut(example, seed)
+        mask = crop.pop("mask_in_window", None)
+        if source == "mask":
+            crop["objectness"] = objectness_from_mask(mask, classes=classes)
+        window = shown_window(crop.pop("pixels"), crop.pop("size"))
+        # These speak of the image before it was cropped.
+        crop = without(crop, "painted", "painted_mask", "fill", "image_size")
+        crop["window"] = window
+        if "boxes" in example:
+            boxes = required_boxes(example["boxes"], example)
+            if source == "boxes":
+                labels = example.get("box_labels")
+                counted = known_boxes(boxes, classes, labels)
+                crop["objectness"] = covered_share(window, counted)
+            boxes = crop_boxes(boxes, window)
+            boxes = resize_boxes(boxes, window[2:] - window[:2], (1.0, 1.0))
+            if self.flip:
+                boxes = tf.where(crop["flipped"], flip_boxes(boxes), boxes)
+            crop["boxes"] = boxes
+        if "boxed" in example and "objectness" in crop:
+            share = crop["objectness"]
+            crop["objectness"] = tf.where(example["boxed"], share, 1.0)
+        return crop
+
+    def cut(self, example: dict, seed: Any = None) -> dict:
         """Crops image and mask; boxes stay those of the whole image.
 
         Adds `mask_in_window` (the mask before it was resized), `pixels` (the
@@ -199,7 +231,7 @@ class Cropping(NamedTuple):
         choose, flipped = self._center, tf.constant(False)
         if self.scale is not None:
             draws = random_bits([3], seed)
-            choose = self._random(draws[:2])
+            choose = partial(self._random, draws[:2])
             flipped = draws[2] < 0 if self.flip else flipped
         name = name_of(example)
         part, window, size = read_window(example["image"], name, choose)
@@ -249,39 +281,35 @@ class Cropping(NamedTuple):
         extent = tf.clip_by_value(tf.cast(extent, "int32"), 1, size)
         return tf.concat([(size - extent) // 2, extent], axis=0)
 
-    def _random(self, seed: Any) -> Callable[[Any], Any]:
+    def _random(self, seed: Any, size: Any) -> Any:
         """Area and log of the ratio even, the first of ten that fits."""
         (least, most), ratio = self.scale, np.array(self.ratio)
         narrow, wide = 0.5 * np.log(ratio)
         low = np.array([least, narrow, 0.0, 0.0], "float32")
         span = np.array([most - least, wide - narrow, 1.0, 1.0], "float32")
+        draws = tf.random.stateless_uniform([_TRIES, 4], seed) * span + low
+        share, root, y, x = tf.unstack(draws, axis=1)
+        side, root = tf.sqrt(share), tf.exp(root)
+        whole = tf.cast(size, "float32")
+        extents = tf.stack([side / root, side * root], axis=1)
+        extents = tf.round(extents * tf.sqrt(tf.reduce_prod(whole)))
+        fits = tf.reduce_all(extents <= whole, axis=1)
+        first = tf.argmax(fits)
 
-        def choose(size: Any) -> Any:
-            draws = tf.random.stateless_uniform([_TRIES, 4], seed) * span + low
-            share, root, y, x = tf.unstack(draws, axis=1)
-            side, root = tf.sqrt(share), tf.exp(root)
-            whole = tf.cast(size, "float32")
-            extents = tf.stack([side / root, side * root], axis=1)
-            extents = tf.round(extents * tf.sqrt(tf.reduce_prod(whole)))
-            fits = tf.reduce_all(extents <= whole, axis=1)
-            first = tf.argmax(fits)
+        def drawn():
+            place = tf.stack([y[first], x[first]])
+            return tf.maximum(extents[first], 1.0), place
 
-            def drawn():
-                place = tf.stack([y[first], x[first]])
-                return tf.maximum(extents[first], 1.0), place
+        def middle():
+            # As much of it as has a ratio that is allowed.
+            own = tf.clip_by_value(whole[1] / whole[0], *ratio)
+            extent = tf.stack([whole[1] / own, whole[0] * own])
+            return tf.minimum(tf.round(extent), whole), tf.fill([2], 0.5)
 
-            def middle():
-                # As much of it as has a ratio that is allowed.
-                own = tf.clip_by_value(whole[1] / whole[0], *ratio)
-                extent = tf.stack([whole[1] / own, whole[0] * own])
-                return tf.minimum(tf.round(extent), whole), tf.fill([2], 0.5)
-
-            extent, place = tf.cond(fits[first], drawn, middle)
-            room = whole - extent
-            corner = tf.minimum(tf.floor(place * (room + 1)), room)
-            return tf.cast(tf.concat([corner, extent], axis=0), "int32")
-
-        return choose
+        extent, place = tf.cond(fits[first], drawn, middle)
+        room = whole - extent
+        corner = tf.minimum(tf.floor(place * (room + 1)), room)
+        return tf.cast(tf.concat([corner, extent], axis=0), "int32")
 
 
 def shown_window(pixels: Any, size: Any) -> Any:
@@ -290,62 +318,6 @@ def shown_window(pixels: Any, size: Any) -> Any:
     corners = tf.concat([start, start + extent], axis=-1)
     sides = tf.concat([size, size], axis=-1)
     return tf.cast(corners, "float32") / tf.cast(sides, "float32")
-
-
-def complete(
-    cropping: Cropping,
-    example: dict,
-    seed: Any,
-    classes: Sequence[int] | None,
-    objects: str | None,
-) -> dict:
-    """One example cropped, its boxes moved along, with its objectness."""
-    example = read_parts(example)
-    source = object_source(example, objects, classes)
-    crop = cropping.apply(example, seed)
-    mask = crop.pop("mask_in_window", None)
-    if source == "mask":
-        crop["objectness"] = objectness_from_mask(mask, classes=classes)
-    window = shown_window(crop.pop("pixels"), crop.pop("size"))
-    # These speak of the image before it was cropped.
-    crop = without(crop, "painted", "painted_mask", "fill", "image_size")
-    crop["window"] = window
-    if "boxes" in example:
-        boxes = example["boxes"]
-        require_boxes(boxes, example)
-        if source == "boxes":
-            counted = known_boxes(boxes, classes, example.get("box_labels"))
-            crop["objectness"] = covered_share(window, counted)
-        boxes = crop_boxes(boxes, window)
-        boxes = resize_boxes(boxes, window[2:] - window[:2], (1.0, 1.0))
-        if cropping.flip:
-            boxes = tf.where(crop["flipped"], flip_boxes(boxes), boxes)
-        crop["boxes"] = boxes
-    if "boxed" in example and "objectness" in crop:
-        share = crop["objectness"]
-        crop["objectness"] = tf.where(example["boxed"], share, 1.0)
-    return crop
-
-
-def random_cropping(
-    size: int | Sequence[int],
-    scale: Sequence[float],
-    ratio: Sequence[float],
-    **options: Any,
-) -> Cropping:
-    """The `Cropping` of `random_resized_crop`, from checked arguments."""
-    scale, ratio = _range("scale", scale), _range("ratio", ratio)
-    check_at_most("scale[1]", scale[1], 1.0)
-    return Cropping(_size(size), scale, ratio, **options)
-
-
-def center_cropping(
-    size: int | Sequence[int], fraction: float, **options: Any
-) -> Cropping:
-    """The `Cropping` of `center_crop`, from checked arguments."""
-    check_above("fraction", fraction, 0.0)
-    check_at_most("fraction", fraction, 1.0)
-    return Cropping(_size(size), fraction=fraction, **options)
 
 
 def check_seed(seed: Any) -> Any:
@@ -372,10 +344,10 @@ def _size(size: int | Sequence[int]) -> tuple[int, int]:
         "`size` must be one integer or two",
         size=size,
     )
-    sides = (size, size) if np.ndim(size) == 0 else tuple(size)
-    for side in sides:
-        check_integer("size", side, 1)
-    return int(sides[0]), int(sides[1])
+    height, width = np.broadcast_to(size, 2).tolist()
+    check_integer("size", height, 1)
+    check_integer("size", width, 1)
+    return height, width
 
 
 def _range(name: str, bounds: Sequence[float]) -> tuple[float, float]:

@@ -7,54 +7,42 @@ from typing import Any
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.examples import as_bytes
+from keras_calib.data.transforms.examples import as_text
 from keras_calib.data.transforms.examples import require
 from keras_calib.data.transforms.examples import required
 
 __all__ = ["cut", "decode", "decoded", "read_window"]
 
-# First two and last two bytes of whole files.
-_JPEG = b"\xff\xd8\xff\xd9"
-_PNG = b"\x89P\x60\x82"
-_RULE = "Every image must be readable"
 # Shown by errors of decoders in graphs, which know no name.
 _SCOPE = "unreadable_image__see_valid_examples"
 
 
-def read_window(
-    image: Any, name: Any, choose: Callable[[Any], Any]
-) -> tuple[Any, Any, Any]:
-    """The part of an image in a window; of a JPEG only that is decoded.
+def read_window(image, name, choose):
+    """Pixels of a window, the window, and the size of the image.
 
-    Args:
-        image: Bytes of a file, or pixels `(height, width, channels)`.
-        name: Name of the example, for errors.
-        choose: From height and width to the window `[top, left, height,
-            width]` in pixels, int32.
-
-    Returns:
-        Pixels of the window, the window, and height and width of the image.
+    Of a JPEG only the window is decoded. `choose` maps height and width to
+    the window `[top, left, height, width]` in pixels, int32.
     """
     if image.dtype != tf.string:
         return _slice(image, name, choose)
 
-    def by_decoder():
+    def of_jpeg():
         with _decoding(name):
             size = tf.image.extract_jpeg_shape(image)[:2]
-        window = choose(size)
-        with _decoding(name):
+            window = choose(size)
             part = tf.image.decode_and_crop_jpeg(image, window, channels=3)
         return part, window, size
 
     part, window, size = tf.cond(
-        tf.equal(_ends(image), _JPEG),
-        by_decoder,
+        tf.io.is_jpeg(image),
+        of_jpeg,
         lambda: _slice(decode(image, name), name, choose),
     )
-    part.set_shape([None, None, 3])
-    window.set_shape([4])
-    size.set_shape([2])
-    return part, window, size
+    return (
+        tf.ensure_shape(part, [None, None, 3]),
+        tf.ensure_shape(window, [4]),
+        tf.ensure_shape(size, [2]),
+    )
 
 
 def cut(pixels: Any, window: Any) -> Any:
@@ -66,38 +54,14 @@ def cut(pixels: Any, window: Any) -> Any:
 
 def decode(image: Any, name: Any) -> Any:
     """Pixels `(height, width, 3)`, uint8, of the bytes of a file."""
-
-    def read(data: Any, name: Any):
-        try:
-            return decoded(data).numpy()
-        except tf.errors.InvalidArgumentError as error:
-            size = len(as_bytes(data))
-            raise _unreadable(name, bytes=size) from error
-
-    def by_decoder():
-        with _decoding(name):
-            return tf.io.decode_png(image, channels=3)
-
-    # Other formats and broken files: Python can say which file it is.
-    pixels = tf.cond(
-        tf.equal(_ends(image), _PNG),
-        by_decoder,
-        lambda: tf.numpy_function(read, [image, name], tf.uint8),
-    )
-    pixels.set_shape([None, None, 3])
-    return pixels
+    with _decoding(name):
+        return decoded(image)
 
 
 def decoded(image: Any) -> Any:
     """As `decode`, with errors that do not name the example."""
-    return tf.io.decode_image(image, channels=3, expand_animations=False)
-
-
-def _ends(image: Any) -> Any:
-    """The first and the last two bytes; of fewer than two, the bytes."""
-    size = tf.strings.length(image)
-    last = tf.strings.substr(image, tf.maximum(size - 2, 0), 2)
-    return tf.strings.join([tf.strings.substr(image, 0, 2), last])
+    pixels = tf.io.decode_image(image, channels=3, expand_animations=False)
+    return tf.ensure_shape(pixels, [None, None, 3])
 
 
 @contextmanager
@@ -107,30 +71,23 @@ def _decoding(name: Any) -> Iterator[None]:
         try:
             yield
         except tf.errors.InvalidArgumentError as error:
-            raise _unreadable(name.numpy()) from error
+            raise value_error(
+                "Every image must be readable", example=as_text(name)
+            ) from error
 
 
-def _unreadable(name: Any, **received: Any) -> ValueError:
-    name = as_bytes(name).decode(errors="replace")
-    return value_error(_RULE, example=name, **received)
-
-
-def _slice(
-    image: Any, name: Any, choose: Callable[[Any], Any]
-) -> tuple[Any, Any, Any]:
+def _slice(image: Any, name: Any, choose: Callable[[Any], Any]) -> tuple:
     require(
         image.shape.rank in (3, None),
         "`image` must have shape (height, width, channels)",
         **{"image.shape": image.shape},
     )
-    size = tf.shape(image)[:2]
-    if not image.shape[:2].is_fully_defined() or 0 in image.shape[:2]:
-        size = required(
-            size,
-            tf.reduce_all(size > 0),
-            "Every image must have pixels",
-            example=name,
-            size=size,
-        )
+    size = required(
+        tf.shape(image)[:2],
+        tf.reduce_all(tf.shape(image)[:2] > 0),
+        "Every image must have pixels",
+        example=name,
+        size=tf.shape(image)[:2],
+    )
     window = choose(size)
     return cut(image, window), window, size

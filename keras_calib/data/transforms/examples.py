@@ -8,9 +8,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.optional import tensorflow as tf
 
 __all__ = [
-    "as_bytes",
-    "check_box_labels",
-    "check_label",
+    "as_text",
     "check_parts",
     "name_of",
     "named_like",
@@ -29,19 +27,17 @@ def require(condition: Any, rule: str, **received: Any) -> Any:
     graph this returns the operation that checks, which runs beside what comes
     after it. A value that must wait for the check goes through `required`.
     """
-    if isinstance(condition, bool | np.bool_):
-        if not condition:
-            raise value_error(rule, **_readable(received))
-        return None
-    if tf.executing_eagerly():
-        if not bool(condition):
-            shown = {k: _value(v) for k, v in received.items()}
-            raise value_error(rule, **shown)
-        return None
-    facts: list[Any] = [f"{rule}. Received:"]
-    for name, value in received.items():
-        facts += [f"{name}=", value]
-    return tf.debugging.Assert(condition, facts, summarize=32)
+    is_tensor = not isinstance(condition, bool | np.bool_)
+    if is_tensor and not tf.executing_eagerly():
+        facts: list[Any] = [f"{rule}. Received:"]
+        for name, value in received.items():
+            facts += [f"{name}=", value]
+        return tf.debugging.Assert(condition, facts, summarize=32)
+    if not condition:
+        if is_tensor:
+            received = {k: _as_python(v) for k, v in received.items()}
+        raise value_error(rule, **received)
+    return None
 
 
 def required(x: Any, condition: Any, rule: str, **received: Any) -> Any:
@@ -54,14 +50,20 @@ def required(x: Any, condition: Any, rule: str, **received: Any) -> Any:
 
 
 def read_spec(dataset: Any) -> dict:
-    """The `element_spec` of a data set of dicts."""
+    """The `element_spec` of a data set of dicts, whose label is one id."""
     spec = getattr(dataset, "element_spec", type(dataset).__name__)
     require(
         isinstance(spec, dict),
         "Examples must be dicts, in a tf.data.Dataset",
-        element_spec=str(spec),
+        element_spec=spec,
     )
-    return dict(spec)
+    if (label := spec.get("label")) is not None:
+        require(
+            label.dtype.is_integer and label.shape.rank in (0, None),
+            "`label` of an example must be one class id, an integer",
+            label=label,
+        )
+    return spec
 
 
 def check_parts(spec: dict, *names: str, hint: str = "") -> None:
@@ -74,39 +76,11 @@ def check_parts(spec: dict, *names: str, hint: str = "") -> None:
         )
 
 
-def check_label(spec: dict) -> None:
-    """Raises ValueError unless a label is one class id."""
-    label = spec["label"]
-    require(
-        label.dtype.is_integer and label.shape.rank in (0, None),
-        "`label` of an example must be one class id, an integer",
-        dtype=label.dtype.name,
-        shape=label.shape,
-    )
-
-
-def check_box_labels(example: dict) -> dict:
-    """The example, if each of its boxes has one label."""
-    if not {"boxes", "box_labels"} <= set(example):
-        return example
-    boxes, labels = (
-        tf.convert_to_tensor(example[k]) for k in ("boxes", "box_labels")
-    )
-    if boxes.shape[0] is None or boxes.shape[0] != labels.shape[0]:
-        counts = tf.shape(boxes)[0], tf.shape(labels)[0]
-        labels = required(
-            labels,
-            tf.equal(*counts),
-            "Each box must have one label",
-            example=name_of(example),
-            boxes=counts[0],
-            box_labels=counts[1],
-        )
-    return {**example, "box_labels": labels}
-
-
 def name_of(example: dict) -> Any:
-    """The name of the example, a string scalar; empty if it has none."""
+    """The name of the example, else its index; empty if it has none."""
+    if "name" not in example and "index" in example:
+        number = tf.strings.as_string(example["index"])
+        return tf.strings.join(["index ", number])
     return example.get("name", tf.constant(""))
 
 
@@ -132,20 +106,12 @@ def shard(dataset: Any, input_context: Any) -> Any:
     )
 
 
-def as_bytes(value: Any) -> bytes:
-    """What a string tensor holds, as Python gets it in graphs and eagerly."""
-    return value.item() if isinstance(value, np.ndarray) else value
+def as_text(value: Any) -> str:
+    """What a string scalar holds: bytes, or an array or tensor of them."""
+    return np.asarray(value).item().decode(errors="replace")
 
 
-def _readable(received: dict) -> dict:
-    """What was received, with the shapes of TensorFlow as tuples."""
-    # Arrays are checked on backends without TensorFlow too.
-    return {
-        k: tuple(v) if hasattr(v, "as_list") else v for k, v in received.items()
-    }
-
-
-def _value(value: Any) -> Any:
+def _as_python(value: Any) -> Any:
     """Numbers as Python has them, names as text."""
     array = np.asarray(tf.convert_to_tensor(value).numpy())
     if array.dtype.kind in "OS":

@@ -34,36 +34,32 @@ def apply_layers(
 ) -> dict:
     """Sends image and objects of a cropped example through Keras layers.
 
-    Rotation, shear or distortion turn boxes into other shapes. Boxes are
-    therefore drawn into a mask, which goes the same way, and objectness is
-    counted on it: it is within a pixel's perimeter of the exact share.
+    Boxes are drawn into a mask, which goes the same way. Objectness is
+    counted on it, within a pixel's perimeter of the exact share.
 
     Args:
         example: What `random_resized_crop` returns.
-        *layers: Keras image augmentation layers, for instance
+        *layers: Keras image augmentation layers, such as
             `keras.layers.RandomRotation(0.1)`, or a `keras.layers.Pipeline`
-            of them. Make them once, outside the function that calls this.
-            Their random numbers are their own: for repeatable ones, give them
-            a seed and the pipeline `num_parallel_calls=1`.
-        moves: Whether they move objects; if not (colours, noise, rescaling),
+            of them. Make them once, outside the function that calls this. For
+            repeatable numbers, give them a seed and the pipeline
+            `num_parallel_calls=1`.
+        moves: Whether they move objects. If not (colours, noise, rescaling),
             only the image goes through them, and any layer will do.
-        objects: As in `random_resized_crop`. Inside a pipeline only those
-            objects are there that it counts.
+        objects: As in `random_resized_crop`.
         classes: As in `random_resized_crop`.
 
     Returns:
-        The example with `image`, and `mask` (where an object is, 1 or the
-        largest of `classes`) and `objectness` as they are now, and without
-        boxes if these were moved. Layers that erase a part of the image leave
-        the mask as it is.
+        The example with `image`, `mask` (where an object is, 1 or the largest
+        of `classes`) and `objectness`, and without boxes if these were moved.
+        Layers that erase a part of the image leave the mask as it is.
 
     Raises:
         ValueError: As `random_resized_crop`; if `moves`, for layers that
             take images alone, without masks; if `classes` of a mask hold 0.
 
     Reference:
-        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section A.2
-        (masks go through the transform), https://arxiv.org/abs/2009.06432
+        Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432, sec. A.2
     """
     example = dict(example)
     source = object_source(example, objects, classes)
@@ -77,9 +73,8 @@ def apply_layers(
         mask = selected(example["mask"], classes)
     else:
         size = example["image"].shape[:2]
-        boxes = known_boxes(
-            example["boxes"], classes, example.get("box_labels")
-        )
+        labels = example.get("box_labels")
+        boxes = known_boxes(example["boxes"], classes, labels)
         boxes = resize_boxes(boxes, (1.0, 1.0), size)
         mask, kind = boxes_to_mask(boxes, size), tf.int32
     mask = tf.cast(mask, "uint8")
@@ -125,10 +120,9 @@ def _moved(layer: Any, image: Any, mask: Any) -> tuple[Any, Any]:
 
 
 def _distorted(layer: Any, image: Any, mask: Any) -> tuple[Any, Any]:
-    """Through a layer that draws another distortion for a mask of its own.
+    """Through a layer that would distort a mask otherwise than its image.
 
-    The mask goes as a channel of the image; beside it one of zeros, that
-    shows what the layer fills in.
+    The mask goes as a channel of the image, beside one that shows the fill.
     """
     low, high = layer.value_range
     nothing = tf.fill(tf.shape(mask), tf.cast(low, image.dtype))

@@ -8,14 +8,14 @@ from keras_calib.data.transforms.boxes import boxes_to_mask
 from keras_calib.data.transforms.boxes import selected
 from keras_calib.data.transforms.decoding import cut
 from keras_calib.data.transforms.decoding import decode
-from keras_calib.data.transforms.examples import check_box_labels
 from keras_calib.data.transforms.examples import check_parts
 from keras_calib.data.transforms.examples import name_of
 from keras_calib.data.transforms.examples import named_like
 from keras_calib.data.transforms.examples import require
 from keras_calib.data.transforms.examples import without
 from keras_calib.data.transforms.validity import has_objects
-from keras_calib.data.transforms.validity import require_boxes
+from keras_calib.data.transforms.validity import read_parts
+from keras_calib.data.transforms.validity import required_boxes
 
 __all__ = [
     "IMAGENET_MEAN",
@@ -40,8 +40,8 @@ def object_examples(
 ) -> Any:
     """Makes one example of each object: the paper's 'mask' data set.
 
-    Each is labelled by its box and carries that box alone. All others are
-    painted over when it is cropped, except where they overlap with it.
+    Each is labelled by its box. All other boxes are painted over when it is
+    cropped, except where they overlap with it.
 
     Args:
         dataset: Examples with `boxes`, and with `box_labels` unless all boxes
@@ -57,8 +57,7 @@ def object_examples(
         ValueError: If examples have no boxes, no labels of them, or an index.
 
     Reference:
-        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 4.1,
-        https://arxiv.org/abs/2009.06432
+        Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432, sec. 4.1
     """
     spec = dataset.element_spec
     check_parts(spec, "boxes")
@@ -71,7 +70,7 @@ def object_examples(
     )
 
     def split(example: dict) -> Any:
-        example = check_box_labels(example)
+        example = read_parts(example)
         boxes = example["boxes"]
         count = tf.shape(boxes)[0]
         labels = example.get("box_labels")
@@ -104,8 +103,8 @@ def context_examples(
 ) -> Any:
     """Paints all objects out: the paper's 'context' data set.
 
-    Labels are kept: in validation, accuracy and confidence on these images
-    tell how much a model relies on context.
+    Labels are kept. Accuracy and confidence on these images tell how much a
+    model relies on context.
 
     Args:
         dataset: Examples with `boxes`, or else with `mask`.
@@ -122,21 +121,16 @@ def context_examples(
         ValueError: If examples have neither boxes nor masks.
 
     Reference:
-        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, sections 4.1
-        and 4.2, table 1, https://arxiv.org/abs/2009.06432
+        Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432,
+        sections 4.1 and 4.2, table 1
     """
+    context = with_objects(dataset, classes).map(
+        lambda example: without_objects(example, fill, classes)
+    )
+    return named_like(context, dataset)
 
-    def convert(example: dict) -> dict:
-        return without_objects(example, fill, classes)
 
-    return named_like(with_objects(dataset, classes).map(convert), dataset)
-
-
-def without_objects(
-    example: dict,
-    fill: Sequence[float],
-    classes: Sequence[int] | None = None,
-) -> dict:
+def without_objects(example, fill, classes=None):
     """One example of the 'context' data set."""
     if "boxes" not in example:
         check_parts(example, "mask")
@@ -162,11 +156,7 @@ def without_objects(
 
 
 def paint(part: Any, window: Any, size: Any, example: dict) -> Any:
-    """The cut-out `window` of an image, in pixels, with objects painted over.
-
-    The image is of `size`. The example has `painted` or `painted_mask` and
-    `fill`, or neither.
-    """
+    """The cut-out window of an image, in pixels, with objects painted over."""
     if "painted" not in example and "painted_mask" not in example:
         return part
     fill, channels = example["fill"], part.shape[-1]
@@ -179,11 +169,9 @@ def paint(part: Any, window: Any, size: Any, example: dict) -> Any:
     shape = tf.shape(part)[:2]
     over = tf.constant(False)
     if "painted" in example:
-        require_boxes(example["painted"], example)
-        over = _pixels(example["painted"], window, size, shape)
-        if example["boxes"].shape[0] != 0:
-            kept = _pixels(example["boxes"], window, size, shape)
-            over &= ~kept
+        painted = required_boxes(example["painted"], example)
+        kept = _pixels(example["boxes"], window, size, shape)
+        over = _pixels(painted, window, size, shape) & ~kept
     if "painted_mask" in example:
         over |= selected(cut(example["painted_mask"], window), None)
     if not part.dtype.is_floating:
@@ -196,7 +184,7 @@ def pixel_mean(dataset: Any, *, max_examples: int | None = None) -> tuple:
 
     Args:
         dataset: Examples with `image`.
-        max_examples: How many to read; all if None.
+        max_examples: How many to read; None for all.
 
     Returns:
         One number per channel, in the unit of the images.
@@ -205,8 +193,7 @@ def pixel_mean(dataset: Any, *, max_examples: int | None = None) -> tuple:
         ValueError: If the data set is empty.
 
     Reference:
-        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section 4.1,
-        https://arxiv.org/abs/2009.06432
+        Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432, sec. 4.1
     """
 
     def sums(example: dict) -> tuple[Any, Any]:
@@ -222,16 +209,13 @@ def pixel_mean(dataset: Any, *, max_examples: int | None = None) -> tuple:
     total, pixels = 0.0, 0.0
     for values, count in dataset.map(sums, tf.data.AUTOTUNE):
         total, pixels = total + values.numpy(), pixels + count.numpy()
-    require(pixels > 0, "`dataset` must have images", pixels=int(pixels))
-    return tuple(float(value) for value in total / pixels)
+    require(pixels > 0, "`dataset` must have images", pixels=pixels)
+    return tuple((total / pixels).tolist())
 
 
 def with_objects(dataset: Any, classes: Sequence[int] | None = None) -> Any:
-    """The examples that have an object of their own."""
-    spec = dataset.element_spec
-    if "boxed" in spec:
-        dataset = dataset.filter(lambda example: example["boxed"])
-    if not {"boxes", "mask"} & set(spec):
+    """The examples that have an object."""
+    if {"boxes", "mask"}.isdisjoint(dataset.element_spec):
         return dataset
     return dataset.filter(lambda example: has_objects(example, classes))
 

@@ -1,6 +1,5 @@
 """Examples that cannot be what they say: found, left out, counted."""
 
-from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,31 +10,116 @@ from keras_calib.data.transforms.boxes import NO_BOX
 from keras_calib.data.transforms.boxes import as_boxes
 from keras_calib.data.transforms.boxes import selected
 from keras_calib.data.transforms.decoding import decoded
-from keras_calib.data.transforms.examples import check_box_labels
+from keras_calib.data.transforms.examples import as_text
 from keras_calib.data.transforms.examples import name_of
 from keras_calib.data.transforms.examples import named_like
 from keras_calib.data.transforms.examples import require
-from keras_calib.data.transforms.tally import Tally
+from keras_calib.data.transforms.examples import required
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 
 __all__ = [
     "BOX_RULE",
+    "Tally",
     "bad_boxes",
     "check_policies",
     "clean",
     "has_objects",
     "read_parts",
-    "require_boxes",
+    "required_boxes",
     "same_shape",
     "valid_examples",
-    "without_errors",
 ]
 
 BOX_RULE = (
     "Boxes must be [ymin, xmin, ymax, xmax] as shares of the image, finite, "
     "with a height and a width above 0, at least partly inside it"
 )
+_REASONS = (
+    "without boxes",
+    "bad boxes",
+    "bad label",
+    "bad mask",
+    "unreadable image",
+    "unknown class",
+)
+# Names that are kept for each reason.
+_MOST_NAMES = 1000
+
+
+class Tally:
+    """Counts what is left out, or kept without boxes, as data are read.
+
+    Counts grow each time the data set is read, and are right at the end of a
+    pass. Annotation files are counted once, when the data set is built. Under
+    a strategy each worker counts its own examples.
+
+    Args:
+        None.
+
+    Example:
+
+    >>> tally = Tally()
+    >>> print(tally.counts()["bad boxes"], tally.names()["bad boxes"])
+    0 []
+
+    Reference:
+        Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432,
+        section 4.1 (62 % of ImageNet's images have no boxes)
+    """
+
+    def __init__(self):
+        self._variables = {
+            reason: tf.Variable(0, dtype="int64", trainable=False)
+            for reason in _REASONS
+        }
+        # Keys alone: each name once, in order.
+        self._names: dict[str, dict] = {reason: {} for reason in _REASONS}
+
+    def add(self, reason: str, condition: Any, name: Any = None) -> None:
+        """Counts one more where `condition` holds.
+
+        Args:
+            reason: One of the reasons.
+            condition: A bool scalar.
+            name: Name of the example, a string scalar; not kept if empty.
+        """
+        self._variables[reason].assign_add(tf.cast(condition, "int64"))
+        if name is None:
+            return
+
+        def note(name: Any) -> np.int64:
+            text, names = as_text(name), self._names[reason]
+            if text and len(names) < _MOST_NAMES:
+                names[text] = None
+            return np.int64(0)
+
+        tf.cond(
+            tf.convert_to_tensor(condition),
+            lambda: tf.numpy_function(
+                note, [tf.convert_to_tensor(name)], tf.int64
+            ),
+            lambda: tf.constant(0, "int64"),
+        )
+
+    def counts(self) -> dict[str, int]:
+        """Number of examples (of objects: `unknown class`) by reason."""
+        return {k: int(v.numpy()) for k, v in self._variables.items()}
+
+    def names(self) -> dict[str, list[str]]:
+        """Names of the first 1000 that were left out, by reason.
+
+        Files have their path for a name. Examples without boxes and objects
+        of unknown classes are only counted: nothing is wrong with them.
+        """
+        return {reason: [*names] for reason, names in self._names.items()}
+
+    def reset(self) -> None:
+        """Starts again from 0."""
+        for variable in self._variables.values():
+            variable.assign(0)
+        for names in self._names.values():
+            names.clear()
 
 
 def valid_examples(
@@ -43,16 +127,12 @@ def valid_examples(
 ) -> Any:
     """Leaves out examples with bad boxes, labels, masks or images.
 
-    Boxes must be finite, with an area, not outside the image. Images are
-    decoded to see whether they can be read, which costs as much as an epoch
-    without training. A bad example that is not left out stops the pipeline,
-    with an error that names it, unless only a decoder can tell that the
-    middle of a file is broken.
+    Use it where a bad example would stop the pipeline with an error. Every
+    image is decoded, which costs as much as an epoch without training.
 
     Args:
         dataset: Examples, see `random_resized_crop`.
-        num_classes: Number of classes, to look at labels; if None, these are
-            only looked at where training needs them.
+        num_classes: Number of classes; if None, labels are not looked at.
         tally: Where to count what is left out, by its first reason.
 
     Returns:
@@ -62,8 +142,7 @@ def valid_examples(
         ValueError: If `num_classes` is below 2.
 
     Reference:
-        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, section A.2,
-        https://arxiv.org/abs/2009.06432
+        Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432, sec. A.2
     """
     if num_classes is not None:
         check_integer("num_classes", num_classes, 2)
@@ -76,68 +155,52 @@ def valid_examples(
             good &= ~bad
         return good
 
-    valid = _with_size(dataset, tally).filter(is_valid)
-    return named_like(valid.map(lambda _, example: example), dataset)
-
-
-def without_errors(
-    dataset: Any,
-    work: Callable[..., Any],
-    needed: Callable[..., Any],
-    name_of: Callable[..., Any],
-    reason: str,
-    tally: Tally | None,
-) -> Any:
-    """Leaves out the elements that `work` fails on, and counts them.
-
-    Errors from where the elements come are not caught. `work` runs eagerly on
-    the tensors that `needed` takes from an element, and returns integers or
-    None. The result has pairs of these integers and the element, a tuple.
-    """
-
-    def attempt(*values: Any) -> tuple[np.bool_, np.ndarray]:
-        try:
-            found = work(*map(tf.convert_to_tensor, values)) or ()
-        except (tf.errors.InvalidArgumentError, ValueError):
-            return np.bool_(False), np.zeros([0], "int32")
-        return np.bool_(True), np.array(found, "int32")
-
-    def judge(*element: Any) -> tuple[Any, Any, Any]:
-        good, found = tf.numpy_function(
-            attempt, needed(*element), (tf.bool, tf.int32)
-        )
-        good.set_shape([])
-        found.set_shape([None])
-        return good, found, element
-
-    def look(good: Any, _: Any, element: Any) -> Any:
-        if tally is not None:
-            tally.add(reason, ~good, name=name_of(*element))
-        return good
-
-    judged = dataset.map(judge, tf.data.AUTOTUNE, deterministic=True)
-    return judged.filter(look).map(lambda _, found, element: (found, element))
-
-
-def _with_size(dataset: Any, tally: Tally | None) -> Any:
-    """Pairs of height and width of the image and the example.
-
-    Files that no decoder can read are left out, which decodes all of them.
-    """
-    image = dataset.element_spec.get("image")
-    if image is None:
-        return dataset.map(lambda example: (tf.constant([0, 0]), example))
-    if image.dtype != tf.string:
-        return dataset.map(lambda e: (tf.shape(e["image"])[:2], e))
-    readable = without_errors(
-        dataset,
-        lambda image: decoded(image).shape[:2].as_list(),
-        lambda example: [example["image"]],
-        name_of,
-        "unreadable image",
-        tally,
+    sized = dataset.map(
+        lambda example: (_image_size(example), example),
+        tf.data.AUTOTUNE,
+        deterministic=True,
     )
-    return readable.map(lambda size, element: (size, element[0]))
+    valid = sized.filter(is_valid).map(lambda _, example: example)
+    return named_like(valid, dataset)
+
+
+def _image_size(example: dict) -> Any:
+    """Height and width of the image, 0 if it cannot be read."""
+    image = example.get("image", tf.zeros([1, 1]))
+    if image.dtype != tf.string:
+        return tf.shape(image)[:2]
+
+    def read(data: Any) -> np.ndarray:
+        try:
+            return np.array(decoded(data).shape[:2], "int32")
+        except (tf.errors.InvalidArgumentError, ValueError):
+            return np.zeros(2, "int32")
+
+    return tf.ensure_shape(tf.numpy_function(read, [image], tf.int32), [2])
+
+
+def _problems(size: Any, example: dict, num_classes: int | None):
+    """Reasons not to take an example, and whether each holds."""
+    yield "unreadable image", tf.reduce_any(size == 0)
+    if "boxes" in example:
+        bad = tf.reduce_any(bad_boxes(example["boxes"]))
+        if "box_labels" in example:
+            counts = [tf.shape(example[k])[0] for k in ("boxes", "box_labels")]
+            bad |= counts[0] != counts[1]
+        yield "bad boxes", bad
+    if num_classes is not None:
+        for part in ("label", "box_labels"):
+            if part in example:
+                ids = example[part]
+                wrong = (ids < 0) | (ids >= num_classes)
+                yield "bad label", tf.reduce_any(wrong)
+    if "image" not in example:
+        return
+    if "mask" in example:
+        differs = tf.shape(example["mask"])[:2] != size
+        yield "bad mask", tf.reduce_any(differs)
+    if "image_size" in example:
+        yield "bad boxes", ~same_shape(example["image_size"], size)
 
 
 def bad_boxes(boxes: Any) -> Any:
@@ -149,9 +212,10 @@ def bad_boxes(boxes: Any) -> Any:
     return ~((good[..., 0] & good[..., 1]) | (boxes[..., 0] == NO_BOX))
 
 
-def require_boxes(boxes: Any, example: dict) -> Any:
-    """`require`, with the name of the example, that all of them are boxes."""
-    return require(
+def required_boxes(boxes: Any, example: dict) -> Any:
+    """`required` of boxes that are all of them boxes."""
+    return required(
+        boxes,
         ~tf.reduce_any(bad_boxes(boxes)),
         BOX_RULE,
         example=name_of(example),
@@ -161,7 +225,7 @@ def require_boxes(boxes: Any, example: dict) -> Any:
 
 def read_parts(example: dict) -> dict:
     """The example with tensors of the types and shapes that crops need."""
-    example = check_box_labels(dict(example))
+    example = dict(example)
     for part in ("image", "name", "painted", "painted_mask", "image_size"):
         if part in example:
             example[part] = tf.convert_to_tensor(example[part])
@@ -170,19 +234,27 @@ def read_parts(example: dict) -> dict:
         if boxes.shape.rank != 2:
             boxes = tf.reshape(boxes, [-1, 4])
         example["boxes"] = as_boxes("boxes", boxes)
+    if {"boxes", "box_labels"} <= set(example):
+        labels = tf.convert_to_tensor(example["box_labels"])
+        counts = tf.shape(example["boxes"])[0], tf.shape(labels)[0]
+        example["box_labels"] = required(
+            labels,
+            tf.equal(*counts),
+            "Each box must have one label",
+            example=name_of(example),
+            boxes=counts[0],
+            box_labels=counts[1],
+        )
     if "mask" in example:
         mask = tf.convert_to_tensor(example["mask"])
         if mask.dtype == tf.bool:
             mask = tf.cast(mask, "uint8")
         require(
-            mask.shape.rank == 3 and mask.shape[-1] in (None, 1),
-            "`mask` must have shape (height, width, 1)",
-            **{"mask.shape": mask.shape},
-        )
-        require(
-            mask.dtype.is_integer,
-            "`mask` must hold integers",
-            dtype=mask.dtype.name,
+            mask.shape.rank == 3
+            and mask.shape[-1] in (None, 1)
+            and mask.dtype.is_integer,
+            "`mask` must hold integers of shape (height, width, 1)",
+            **{"mask.shape": mask.shape, "dtype": mask.dtype.name},
         )
         example["mask"] = mask
     return example
@@ -203,8 +275,7 @@ def same_shape(size: Any, other: Any) -> Any:
     """
     size, other = tf.cast(size, "int64"), tf.cast(other, "int64")
     across = size[0] * other[1] - size[1] * other[0]
-    pixel = tf.reduce_max(tf.maximum(size, other))
-    return tf.abs(across) <= pixel
+    return tf.abs(across) <= tf.reduce_max(tf.maximum(size, other))
 
 
 def check_policies(without_boxes: str, on_error: str) -> None:
@@ -220,63 +291,27 @@ def clean(
     tally: Tally | None,
     on_error: str = "raise",
     num_classes: int | None = None,
-    masks: bool = True,
 ) -> Any:
     """What the builders do with rows that are wrong or have no objects."""
     if on_error == "skip":
         dataset = valid_examples(dataset, num_classes=num_classes, tally=tally)
-    spec = dataset.element_spec
-    by_boxes = "boxes" in spec
-    if not by_boxes and not (masks and "mask" in spec):
+    if {"boxes", "mask"}.isdisjoint(dataset.element_spec):
         return dataset
 
-    def look(example: dict) -> Any:
-        some = has_objects(example)
+    def missing(example: dict) -> Any:
+        # Not those that were kept, and counted, before.
+        none = ~has_objects(example) & example.get("boxed", True)
         if tally is not None:
-            tally.add("without boxes", ~some)
-        return some
+            tally.add("without boxes", none)
+        return none
 
     if without_boxes == "drop":
-        return named_like(dataset.filter(look), dataset)
-
-    def fill(example: dict) -> dict:
-        boxed = look(example)
-        kept = {**example, "boxed": boxed}
-        if "boxed" in example:
-            kept["boxed"] = boxed & example["boxed"]
-        if by_boxes:
-            missing = tf.cast(~boxed, "int32")
-            # The whole image, of no class.
-            whole = tf.tile([[0.0, 0.0, 1.0, 1.0]], [missing, 1])
-            kept["boxes"] = tf.concat([example["boxes"], whole], axis=0)
-            if "box_labels" in example:
-                labels = example["box_labels"]
-                none = tf.fill([missing], tf.cast(-1, labels.dtype))
-                kept["box_labels"] = tf.concat([labels, none], axis=0)
-        return kept
-
-    return named_like(dataset.map(fill), dataset)
-
-
-def _problems(size: Any, example: dict, num_classes: int | None):
-    """Reasons not to take an example, and whether each holds."""
-    if "boxes" in example:
-        bad = tf.reduce_any(bad_boxes(example["boxes"]))
-        if "box_labels" in example:
-            counts = [tf.shape(example[k])[0] for k in ("boxes", "box_labels")]
-            bad |= counts[0] != counts[1]
-        yield "bad boxes", bad
-    if num_classes is not None:
-        for part in ("label", "box_labels"):
-            if part in example:
-                ids = example[part]
-                wrong = (ids < 0) | (ids >= num_classes)
-                yield "bad label", tf.reduce_any(wrong)
-    if "image" not in example:
-        return
-    yield "unreadable image", tf.reduce_any(size == 0)
-    if "mask" in example:
-        differs = tf.shape(example["mask"])[:2] != size
-        yield "bad mask", tf.reduce_any(differs)
-    if "image_size" in example:
-        yield "bad boxes", ~same_shape(example["image_size"], size)
+        cleaned = dataset.filter(lambda example: ~missing(example))
+    else:
+        cleaned = dataset.map(
+            lambda example: {
+                **example,
+                "boxed": ~missing(example) & example.get("boxed", True),
+            }
+        )
+    return named_like(cleaned, dataset)
