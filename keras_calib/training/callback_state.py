@@ -12,7 +12,7 @@ from keras_calib.numerics.arrays import to_numpy
 __all__ = [
     "callback_state",
     "check_state",
-    "is_plain",
+    "is_state",
     "plain_number",
     "restore",
     "state_names",
@@ -82,38 +82,42 @@ def state_names(callback: keras.callbacks.Callback) -> list[str]:
     return sorted(names)
 
 
-def callback_state(
-    callback: keras.callbacks.Callback,
-) -> tuple[dict[str, Any], dict[str, list[np.ndarray]]]:
-    """Numbers by name, and lists of arrays by name.
+def callback_state(callback: keras.callbacks.Callback) -> dict[str, Any]:
+    """None, a number or a list of arrays by name.
 
     Raises:
         TypeError: If an attribute is of another kind, or not declared.
     """
-    numbers: dict[str, Any] = {}
-    arrays: dict[str, list[np.ndarray]] = {}
+    state = {}
     for name in state_names(callback):
         if not hasattr(callback, name):
             continue
         value = getattr(callback, name)
-        several = isinstance(value, list | tuple)
-        if several and all(hasattr(x, "shape") for x in value):
-            arrays[name] = [to_numpy(x) for x in value]
-        elif is_plain(value) or getattr(value, "shape", None) == ():
-            numbers[name] = plain_number(value)
-        else:
+        if isinstance(value, list | tuple):
+            if all(hasattr(x, "shape") for x in value):
+                value = [to_numpy(x) for x in value]
+        elif getattr(value, "shape", None) == ():
+            value = plain_number(value)
+        if not is_state(value):
             raise type_error(
                 f"`{type(callback).__name__}.{name}` must be None, a "
                 "number or a list of arrays to be in a backup",
                 **{name: type(value).__name__},
             )
-    return numbers, arrays
+        state[name] = value
+    return state
+
+
+def is_state(value: Any) -> bool:
+    """Whether a value is None, a number or a list of arrays."""
+    if isinstance(value, list):
+        return all(isinstance(x, np.ndarray) for x in value)
+    return value is None or isinstance(value, bool | int | float)
 
 
 def check_state(
     callback: keras.callbacks.Callback,
-    names: set[str],
-    shapes: dict[str, list[tuple[int, ...]]],
+    values: dict[str, Any],
     model: keras.Model,
 ) -> None:
     """Raises unless a callback may be given what a backup holds of it.
@@ -122,7 +126,7 @@ def check_state(
         TypeError: If the class does not say what may be set.
         ValueError: If an attribute may not be set.
     """
-    other = sorted(names - set(state_names(callback)))
+    other = sorted(set(values) - set(state_names(callback)))
     if other:
         raise value_error(
             "the backup must hold nothing of a callback but its "
@@ -131,13 +135,14 @@ def check_state(
             callback=type(callback).__name__,
             attributes=other,
         )
-    saved = shapes.get("best_weights")
-    if isinstance(callback, keras.callbacks.EarlyStopping) and saved:
+    best = values.get("best_weights")
+    if isinstance(callback, keras.callbacks.EarlyStopping) and best:
+        shapes = [weight.shape for weight in best]
         weights = [tuple(weight.shape) for weight in model.weights]
-        if saved != weights:
+        if shapes != weights:
             raise value_error(
                 "`best_weights` in the backup must be of this model",
-                shapes=saved,
+                shapes=shapes,
                 weights=weights,
             )
 
@@ -149,14 +154,6 @@ def restore(callbacks: list, states: list[dict[str, Any]]) -> None:
             setattr(callback, name, value)
 
 
-def is_plain(value: Any) -> bool:
-    """Whether a value is None or a number."""
-    return value is None or isinstance(value, bool | int | float | np.generic)
-
-
 def plain_number(value: Any) -> Any:
     """A number of Python; NaN and infinities stay."""
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    value = to_numpy(value)
-    return value.item() if value.ndim == 0 else value.tolist()
+    return to_numpy(value).tolist()
