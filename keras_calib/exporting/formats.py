@@ -45,14 +45,7 @@ Signatures = dict[str, Callable[..., dict[str, np.ndarray]]]
 
 
 class FileFormat(NamedTuple):
-    """One way to store a model.
-
-    Attributes:
-        name: What users call it.
-        packages: What must be installed to write it and to run it.
-        write: Writes a served model to a path.
-        load: Loads that path with nothing of this library.
-    """
+    """One way to store a model: what it needs, how to write and load it."""
 
     name: str
     packages: tuple[str, ...]
@@ -61,11 +54,7 @@ class FileFormat(NamedTuple):
 
 
 def format_of(path: Path, name: str | None) -> str:
-    """The format to write, by the name that the user gives or by the ending.
-
-    Raises ValueError if the ending is of another format than the name, or of
-    one that is not written here.
-    """
+    """The format to write, by the user's name for it or by the ending."""
     ending = path.suffix.lower()
     meant = _ENDINGS.get(ending, name or "savedmodel")
     reason = None
@@ -92,10 +81,7 @@ def format_of(path: Path, name: str | None) -> str:
 
 
 def file_format(name: str) -> FileFormat:
-    """The format of that name, ready to be used.
-
-    Raises ValueError if there is none, ImportError if its packages are absent.
-    """
+    """The format of that name; ImportError if its packages are absent."""
     check_in("format", name, tuple(FORMATS))
     for package in FORMATS[name].packages:
         try:

@@ -25,17 +25,7 @@ _PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 class ImageReader:
     """Encoded images to a model's input: decode, resize, preprocess.
 
-    Args:
-        served: A model with one input `(batch, height, width, channels)`.
-        preprocessing: A function or layer of float32 images with values in
-            [0, 255] to the model's input.
-        size: Height and width that decoded images are resized to, or None
-            for those of the model.
-
-    Raises:
-        TypeError: If `preprocessing` can not be called.
-        ValueError: If the model takes no images, their size is not known, or
-            what `preprocessing` returns is not what the model takes.
+    Its errors are those of `export`.
     """
 
     def __init__(

@@ -45,13 +45,7 @@ def check_served(network: keras.Model) -> None:
 
 
 class ServedModel:
-    """A model and a selector, with inputs and outputs by name.
-
-    Args:
-        network: The user's model, with fixed inputs and one output.
-        selector: What answers of its logits.
-        from_logits: Whether the model returns logits.
-    """
+    """A network and a selector, with inputs and outputs by name."""
 
     def __init__(
         self,
@@ -59,7 +53,6 @@ class ServedModel:
         selector: SelectiveClassifier,
         from_logits: bool,
     ):
-        check_served(network)
         self.network = network
         self.selector = selector
         self.from_logits = from_logits
@@ -100,18 +93,12 @@ class ServedModel:
         return self._call(inputs, training=False)
 
     def answers(
-        self, outputs: Any, from_logits: bool | None = None, counts: Any = None
+        self, outputs: Any, from_logits: bool | None = None
     ) -> dict[str, np.ndarray]:
-        """The named outputs that Keras makes of those of the network.
-
-        Args:
-            outputs: Array `(batch, ..., num_classes)`.
-            from_logits: Whether these are logits; None as of the network.
-            counts: Where they are judged, as in `to_model_logits`.
-        """
+        """The named outputs that Keras makes of those of the network."""
         if from_logits is None:
             from_logits = self.from_logits
-        answers = self.selector(to_model_logits(outputs, from_logits, counts))
+        answers = self.selector(to_model_logits(outputs, from_logits))
         return {k: ops.convert_to_numpy(v) for k, v in answers.items()}
 
     def _call(self, inputs: dict, **options: Any) -> Any:

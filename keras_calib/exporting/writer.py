@@ -20,12 +20,12 @@ from keras_calib.calibrators import Calibrator
 from keras_calib.exporting.formats import FileFormat
 from keras_calib.exporting.formats import file_format
 from keras_calib.exporting.formats import format_of
-from keras_calib.exporting.probes import Probe
-from keras_calib.exporting.probes import probes
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.exporting.served_model import check_served
+from keras_calib.exporting.verification import Probe
 from keras_calib.exporting.verification import check_answers
+from keras_calib.exporting.verification import probes
 from keras_calib.predictions.outputs import reads_logits
 from keras_calib.selection import SelectiveClassifier
 
@@ -44,27 +44,31 @@ def export(
     image_size: tuple[int, int] | None = None,
     sample_inputs: Any = None,
 ) -> Path:
-    """Writes a model that answers calibrated, and says what it accepts.
+    """Writes a model for serving: calibrated answers, and which it accepts.
 
-    The file serves without Keras and without this package. Its outputs, by
-    name, for a batch of any size: `logits` (calibrated) and `probabilities`
+    The file needs neither Keras nor this package. Its outputs, by name, for a
+    batch of any size: `logits` (calibrated) and `probabilities`
     `(batch, ..., num_classes)`; `confidence`, the probability of the
     predicted class, `score`, `accept` (bool) and `label` (int32)
     `(batch, ...)`. Without a selector every sample is accepted.
 
-    A SavedModel has up to three signatures: `serving_default` takes the
-    model's inputs by name (`inputs` for one without, `input_class` for a name
-    that a format does not take); `serving_logits` takes `logits`, what the
-    network returns (for a model of probabilities: their logits), where a
-    client runs it; `serving_bytes` takes `image_bytes`, JPEG or PNG files
-    `(batch,)`, if `image_preprocessing` is given. Of a SavedModel that
-    `tf.saved_model.load` returned, the lists `calibration` (the calibrator's
-    variables), `threshold` and `score` (those of a score, if it has any) can
-    be read and assigned to; a threshold is for the scores of one calibrator.
-    ONNX and LiteRT have `serving_default` alone, and constants.
+    A SavedModel has up to three signatures:
 
-    Before success is reported the file is loaded again and its answers are
-    compared with those of the Keras model. A file that is wrong is not kept.
+    - `serving_default` takes the model's inputs by name: `inputs` for one
+      without a name, `input_class` for a name that a format does not take.
+    - `serving_logits` takes `logits` that a client computed: what the network
+      returns, or the logits of its probabilities.
+    - `serving_bytes` takes `image_bytes`, JPEG or PNG files `(batch,)`, if
+      `image_preprocessing` is given.
+
+    After `tf.saved_model.load` the variables of the calibrator, the threshold
+    and the variables of the score can be read and replaced, in the lists
+    `calibration`, `threshold` and `score`. A threshold is for the scores of
+    one calibrator. ONNX and LiteRT have `serving_default` alone, and
+    constants.
+
+    `export` loads the file again and compares its answers with those of the
+    Keras model. A file that is wrong is not kept.
 
     Args:
         model: A functional or sequential model with one output
@@ -83,8 +87,7 @@ def export(
             returns the model's input: `keras.layers.Rescaling(1 / 255)`, or
             `keras.layers.Identity()` for a model that scales by itself.
         image_size: Height and width that decoded images are resized to,
-            bilinearly, before `image_preprocessing`; None for those of the
-            model's input.
+            bilinearly; None for those of the model's input.
         sample_inputs: Inputs as the model takes them, or by name, to compare
             answers with; None for random numbers, of integers 0 and 1, of
             uint8 any.
@@ -94,11 +97,10 @@ def export(
 
     Raises:
         ValueError: If the path exists or ends as another format does, the
-            model has no fixed inputs, several
-            outputs or probabilities that do not sum to 1, `from_logits` can
-            not be known, `selector` has another calibrator than `calibrator`,
-            the model applies it already, or images or samples are not what
-            the model takes.
+            model has no fixed inputs, several outputs or probabilities that
+            do not sum to 1, `from_logits` can not be known, the calibrator is
+            not that of `selector` or is in the model already, or images or
+            samples are not what the model takes.
         TypeError: If an argument is of the wrong kind.
         ImportError: If the packages of the format are not installed.
         RuntimeError: If the calibrator or selector is not fitted, the backend
@@ -158,12 +160,8 @@ def _read_path(path: Any) -> Path:
         )
     path = Path(path).expanduser()
     if path.exists() or path.is_symlink():
-        raise _exists(path)
+        raise value_error("`path` must not exist", path=str(path))
     return path
-
-
-def _exists(path: Path) -> ValueError:
-    return value_error("`path` must not exist", path=str(path))
 
 
 @contextlib.contextmanager
@@ -280,7 +278,9 @@ def _move(written: Path, path: Path) -> None:
         (os.rename if written.is_dir() else os.link)(written, path)
     except OSError as error:
         if os.path.lexists(path):
-            raise _exists(path) from error
+            raise value_error("`path` must not exist", path=str(path)) from (
+                error
+            )
         # Not every file system has links.
         os.rename(written, path)
 

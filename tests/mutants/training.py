@@ -125,8 +125,8 @@ MUTANTS = {
     ),
     "dropout_keeps_the_rate": Mutant(
         "ensembles/dropout.py",
-        "kept = _uniform(bits) >= rate",
-        "kept = _uniform(bits) < rate",
+        "_uniform(bits) >= rate",
+        "_uniform(bits) < rate",
         "ensembles/test_dropout.py::test_units_are_dropped_as_in_training",
     ),
     "passes_share_a_mask": Mutant(
