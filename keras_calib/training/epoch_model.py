@@ -28,21 +28,20 @@ _WEIGHTED = "mean_with_sample_weight"
 class EpochModel(keras.Model):
     """A Keras model that can do something between epochs.
 
-    By itself it trains as `keras.Model` does, also on labels with an index;
-    the models of this package, and of their users, derive from it.
+    By itself it trains as `keras.Model` does; the models of this package, and
+    of their users, derive from it. Make it like any `keras.Model`:
+    `Model(inputs, outputs, ...)`, or as the base of a class with its own
+    `call`. Several of these classes can be combined, as in
+    `class Both(SharpnessAwareModel, CorrectnessRankingModel)`, but not two
+    that remember samples.
 
-    Made like any `keras.Model`: `Model(inputs, outputs, ...)`, or as the
-    base of a class with its own `call`. Several of these classes can be
-    combined, as in `class Both(SharpnessAwareModel, CorrectnessRankingModel)`,
-    but not two that remember samples.
+    `fit` calls `begin_training(arguments)` once; `begin_epoch(epoch)` and
+    `end_epoch(epoch)` before the callbacks of the user, which so save what the
+    next epoch begins with; and `end_training()`, also after an error. A loop
+    of your own calls these methods itself.
 
-    `fit` calls `begin_training(arguments)` once, then `begin_epoch(epoch)`
-    and `end_epoch(epoch)`, before the callbacks of the user see them: what
-    they save is what the next epoch begins with; and `end_training()`, also
-    after an error. A loop of one's own calls these methods itself.
-
-    Where `y` is `{"label": labels, "index": numbers}`, as `with_index` makes
-    it, losses and metrics are given the labels.
+    Losses and metrics are given the labels of `{"label": labels, "index":
+    numbers}`, as `with_index` makes it.
 
     Args:
         *args: As in `keras.Model`.
@@ -72,8 +71,7 @@ class EpochModel(keras.Model):
             make_functional(self)
         super().__init__(*args, **kwargs)
 
-    # Whether a step passes over its batch more than once, as that of
-    # `SharpnessAwareModel` does: it is recorded after the last pass.
+    # Whether a step of several passes records its batch after the last one.
     postpones = False
 
     def records(self) -> list:
@@ -176,6 +174,16 @@ class EpochModel(keras.Model):
         labels, sample_weight = without_index(y, sample_weight)
         return super().compute_metrics(x, labels, y_pred, sample_weight)
 
+    def _state(self, name: str, shape: tuple, value: Any = 0.0) -> Any:
+        """A variable that is not trained, float32 in half precision too."""
+        return self.add_weight(
+            shape=shape,
+            initializer=keras.initializers.Constant(value),
+            trainable=False,
+            dtype="float32",
+            name=name,
+        )
+
     @classmethod
     def from_config(cls, config, custom_objects=None):
         if "input_layers" not in config:
@@ -219,10 +227,9 @@ def _has_index(arguments: dict) -> bool:
 
 
 def without_index(y: Any, sample_weight: Any) -> tuple[Any, Any]:
-    """Labels and weights without what belongs to the index.
+    """Labels and weights without the index.
 
-    Of arrays whose `y` is `{"label": labels, "index": numbers}` Keras makes
-    a dict of weights too, the same under each key.
+    For a dict of arrays Keras makes a dict of weights too.
     """
     if not isinstance(y, dict) or set(y) != {"label", "index"}:
         return y, sample_weight
@@ -237,13 +244,8 @@ def mean_of_the_whole(
     """A replica's loss with the gradient of the mean over the whole batch.
 
     Keras takes the mean of the replicas' means. Losses of this library take
-    the mean over all replicas by themselves, and stay as they are.
-
-    Raises:
-        ValueError: If a loss is not of this library and leaves labels out:
-            how many it counts is not known here; or losses of several
-            outputs are not all of this library, or do not all take the same
-            mean.
+    the mean over all replicas by themselves. ValueError where the number of
+    labels that count is not known, or outputs take different means.
     """
     if num_replicas() == 1:
         return value

@@ -14,14 +14,9 @@ __all__ = ["add_at", "checked_index", "read_at", "set_at", "unless_unknown"]
 
 
 def checked_index(index: Any, num_samples: int) -> tuple[Any, Any]:
-    """Numbers of samples that can be used, and which of them are right.
+    """int32 numbers `(batch,)`, 0 where out of range, and where they are not.
 
-    Returns:
-        `(index, known)`: int32 `(batch,)` in [0, num_samples), 0 where it is
-        not; and bool `(batch,)`.
-
-    Raises:
-        ValueError: In eager use, if a number is out of range.
+    ValueError in eager use, if one is out of range.
     """
     index = ops.reshape(ops.convert_to_tensor(index), (-1,))
     index = ops.cast(index, "int32")

@@ -54,17 +54,15 @@ class SharpnessAwareModel(EpochModel):
 
     Each step takes the gradient of the batch at the weights, goes by `rho`
     along it, takes the gradient of the same batch there, and updates the
-    weights with that one: gradient clipping, weight decay and moving
-    averages of the optimizer act on the second gradient. What batch
-    normalisation remembers is that of the first pass, and so are loss and
-    metrics. Under a distribution strategy the first gradient is that of the
-    whole batch.
+    weights with that one. Gradient clipping, weight decay and moving averages
+    of the optimizer act on the second gradient. Loss, metrics and the
+    statistics of batch normalisation are those of the first pass. Under a
+    distribution strategy the first gradient is that of the whole batch.
 
     A step takes about twice the time of a plain one.
 
     Args:
-        *args: As in `keras.Model`: inputs and outputs, or nothing in a
-            subclass with its own `call`.
+        *args: As in `keras.Model`.
         rho: Radius of the neighbourhood, > 0; None for `0.05`, or for `2.0`
             with `adaptive=True`, as in the released examples.
         adaptive: Whether the neighbourhood scales with the weights (ASAM).
@@ -105,7 +103,6 @@ class SharpnessAwareModel(EpochModel):
 
     def train_step(self, *args):
         if self.built and not self.trainable_variables:
-            # As Keras does, which warns of it.
             return super().train_step(*args)
         self.postpones = True
         try:
@@ -162,10 +159,7 @@ class SharpnessAwareModel(EpochModel):
         return self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     def _metrics_of_a_pass(self):
-        """Variables of the metrics that a pass itself updates.
-
-        Those are of layers, and of the parts of a loss of several.
-        """
+        """Variables of metrics of layers and losses, which a pass updates."""
         others = (loss_tracker(self), compiled_metrics(self))
         return [
             variable
