@@ -166,7 +166,13 @@ class MonteCarloDropout(Predictor):
         return self.predict_each(x, batch_size)
 
     def get_config(self) -> dict:
-        return {"name": self.name, **self.get_layer("passes").settings()}
+        passes = self.get_layer("passes")
+        return {
+            "name": self.name,
+            "model": serialized(passes.layers[0]),
+            "num_passes": passes.num_members,
+            **passes.settings,
+        }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
@@ -181,28 +187,16 @@ class _Passes(Member):
 
     def __init__(self, model: keras.Model, num_passes: int, **settings: Any):
         super().__init__([model], num_passes, name="passes")
-        self._settings = settings
-
-    def settings(self) -> dict:
-        """What makes the same passes again."""
-        model = serialized(self.layers[0])
-        return {
-            "model": model,
-            "num_passes": self.num_members,
-            **self._settings,
-        }
+        self.settings = settings
 
     def call(self, inputs):
         (model,) = self.layers
         layers = dropout_layers(model)
-        seed, per_sample = self._settings["seed"], self._settings["per_sample"]
+        seed, per_sample, from_logits = self.settings.values()
         passes = []
         for i in range(self.num_members):
             with masked(layers, (seed, i), per_sample):
-                answer = log_probs_of(
-                    model, inputs, self._settings["from_logits"]
-                )
-                passes.append(answer)
+                passes.append(log_probs_of(model, inputs, from_logits))
         return ops.stack(passes, axis=1)
 
 

@@ -4,12 +4,12 @@ import importlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.exporting.onnx_ops import HANDLERS
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.savedmodel import write_savedmodel
 from keras_calib.exporting.served_model import ServedModel
@@ -23,20 +23,12 @@ __all__ = [
     "format_of",
 ]
 
-# Endings of files, and the formats that are meant; None for Keras' own.
-_ENDINGS = {
-    ".onnx": "onnx",
-    ".tflite": "litert",
-    ".litert": "litert",
-    ".keras": None,
-    ".h5": None,
-    ".hdf5": None,
-}
-
+# Endings of files, and the formats that are meant.
+_ENDINGS = {".onnx": "onnx", ".tflite": "litert", ".litert": "litert"}
 # Of files that are not written; other dots are of names such as v1.2.
 _FOREIGN = {
-    *(".ckpt", ".pb", ".pt", ".pth", ".safetensors"),
-    *(".json", ".npy", ".npz", ".pickle", ".pkl"),
+    *(".keras", ".h5", ".hdf5", ".ckpt", ".pb", ".pt", ".pth"),
+    *(".json", ".npy", ".npz", ".pickle", ".pkl", ".safetensors"),
     *(".gz", ".tar", ".tgz", ".zip"),
 }
 
@@ -56,22 +48,14 @@ class FileFormat(NamedTuple):
 def format_of(path: Path, name: str | None) -> str:
     """The format to write, by the user's name for it or by the ending."""
     ending = path.suffix.lower()
-    meant = _ENDINGS.get(ending, name or "savedmodel")
-    reason = None
-    if meant is None:
-        reason = (
-            f"{ending} is Keras' own format, which needs Keras to be served; "
-            "for it call `model.save(path)`"
-        )
-    elif ending in _FOREIGN:
-        reason = f"files in {ending} are of a format that is not written"
-    if reason is not None:
+    if ending in _FOREIGN:
         raise value_error(
-            "`path` must end in .onnx or .tflite, or be the name of a "
-            f"folder: {reason}",
+            "`path` must end in .onnx or .tflite, or be the name of a folder; "
+            "for Keras' own format call `model.save(path)`",
             path=str(path),
         )
-    if name is not None and ending in _ENDINGS and meant != name:
+    meant = _ENDINGS.get(ending, name or "savedmodel")
+    if name not in (None, meant):
         raise value_error(
             f"`path` must not end in {ending} unless `format` is {meant!r}",
             path=str(path),
@@ -108,6 +92,11 @@ def _load_savedmodel(path: Path) -> Signatures:
     return {name: partial(run, name) for name in loaded.signatures}
 
 
+def _select(context: Any, node: Any, name: str, arguments: list) -> None:
+    """Where(c, x, y): the converter's c x + (1 - c) y is NaN at infinities."""
+    node.type = "Where"
+
+
 def _write_onnx(
     served: ServedModel, path: Path, images: ImageReader | None = None
 ) -> None:
@@ -130,7 +119,7 @@ def _write_onnx(
     tf2onnx.convert.from_function(
         function,
         specs,
-        custom_op_handlers=dict(HANDLERS),
+        custom_op_handlers={"SelectV2": (_select, ["Where"])},
         output_path=str(path),
     )
 

@@ -56,15 +56,13 @@ class AdaptiveFocalModel(FocalBinsModel):
 
     Args:
         *args: As in `keras.Model`.
-        num_bins: Number of bins. Defaults to `15`.
-        gamma: All gammas at first. Defaults to `1.0`.
+        num_bins: Number of bins.
+        gamma: All gammas at first.
         rate: How fast gammas follow the gaps, > 0 (lambda in the paper).
-            Defaults to `1.0`.
-        switch: Where focal loss turns into inverse focal loss and back, >=
-            0. Defaults to `0.2`.
-        limits: Least and largest gamma. Defaults to `(-2, 20)`.
-        from_logits: Whether outputs are logits. Defaults to `False`.
-        axis: The axis of the classes. Defaults to `-1`.
+        switch: Where focal loss turns into inverse focal loss, >= 0.
+        limits: Least and largest gamma.
+        from_logits: Whether outputs are logits.
+        axis: The axis of the classes.
         ignore_class: Class id of labels that do not count.
         **kwargs: As in `keras.Model`.
 

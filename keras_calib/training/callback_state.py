@@ -21,33 +21,24 @@ __all__ = [
 # What Keras' callbacks remember from epoch to epoch, as of Keras 3.12 to
 # 3.15. Nothing that their constructors take, such as a path, is here.
 _KERAS = {
-    "BackupAndRestore": (),
-    "CSVLogger": (),
-    "EarlyStopping": (
-        "best",
-        "best_epoch",
-        "best_weights",
-        "stopped_epoch",
-        "wait",
-    ),
-    "History": (),
-    "LambdaCallback": (),
-    "LearningRateScheduler": (),
-    "ModelCheckpoint": (
-        "_batches_seen_since_last_saving",
-        "_current_epoch",
-        "_last_batch_seen",
-        "best",
-    ),
-    "ProgbarLogger": (),
-    "ReduceLROnPlateau": ("best", "cooldown_counter", "wait"),
-    "RemoteMonitor": (),
-    "SwapEMAWeights": ("_ema_weights_in_model",),
-    "TensorBoard": ("_global_test_batch", "_global_train_batch"),
-    "TerminateOnNaN": (),
+    "BackupAndRestore": "",
+    "CSVLogger": "",
+    "EarlyStopping": "best best_epoch best_weights stopped_epoch wait",
+    "History": "",
+    "LambdaCallback": "",
+    "LearningRateScheduler": "",
+    "ModelCheckpoint": "_batches_seen_since_last_saving _current_epoch "
+    "_last_batch_seen best",
+    "ProgbarLogger": "",
+    "ReduceLROnPlateau": "best cooldown_counter wait",
+    "RemoteMonitor": "",
+    "SwapEMAWeights": "_ema_weights_in_model",
+    "TensorBoard": "_global_test_batch _global_train_batch",
+    "TerminateOnNaN": "",
 }
 _OF_CLASS = {
-    getattr(keras.callbacks, name): names for name, names in _KERAS.items()
+    getattr(keras.callbacks, name): names.split()
+    for name, names in _KERAS.items()
 }
 
 

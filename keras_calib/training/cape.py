@@ -50,14 +50,12 @@ class CaPEModel(RecordingModel):
         *args: As in `keras.Model`, with outputs `(batch, 2)` or `(batch, 1)`.
         num_samples: How many training samples there are; targets take 4
             bytes for each.
-        every: Train on targets in one of so many epochs. Defaults to `6`,
-            as released.
+        every: Train on targets in one of so many epochs; 6 as released.
         first_epoch: Number of the first epoch that does, counted from 0.
-            Defaults to `0`.
         method: `"bins"` or `"kernel"`, see `cape_targets`.
-        num_bins: As in `cape_targets`. Defaults to `10`.
-        sigma: As in `cape_targets`. Defaults to `0.1`.
-        window: As in `cape_targets`. Defaults to `500`.
+        num_bins: As in `cape_targets`.
+        sigma: As in `cape_targets`.
+        window: As in `cape_targets`.
         **kwargs: As in `keras.Model`.
 
     Raises:

@@ -59,7 +59,7 @@ class CorrectnessRankingModel(RecordingModel):
             `(batch, 1)` for two classes.
         num_samples: How many training samples there are; the record takes 8
             bytes for each.
-        strength: Coefficient of the ranking term, >= 0. Defaults to `1.0`.
+        strength: Coefficient of the ranking term, >= 0.
         score: The confidence: `"msp"`, `"neg_entropy"` or `"prob_margin"`.
         condition: `"margin"`: pairs are to be apart by the difference of
             their correctness, as released; `"ranking"`: only where

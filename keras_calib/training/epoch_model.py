@@ -114,26 +114,21 @@ class EpochModel(keras.Model):
             # A data set has its own order.
             arguments.setdefault("shuffle", False)
         callbacks = arguments.get("callbacks")
-        events = epoch_events(self, data if follows else None)
         if isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks.callbacks.insert(0, events)
-        else:
-            given = [] if callbacks is None else keras.tree.flatten(callbacks)
-            arguments["callbacks"] = [events, *given]
+            callbacks = callbacks.callbacks
+        given = [] if callbacks is None else keras.tree.flatten(callbacks)
+        events = epoch_events(self, data if follows else None)
+        arguments["callbacks"] = [events, *given]
         try:
             self.begin_training(arguments)
             return super().fit(**arguments)
         finally:
             self.end_training()
-            if isinstance(callbacks, keras.callbacks.CallbackList):
-                callbacks.callbacks.remove(events)
 
-    def evaluate(self, *args, **kwargs):
+    def evaluate(self, x=None, y=None, batch_size=None, *args, **kwargs):
         """As `keras.Model.evaluate`."""
-        signature = inspect.signature(super().evaluate)
-        arguments = signature.bind(*args, **kwargs).arguments
-        refuse_uneven_batches(arguments.get("x"), arguments.get("batch_size"))
-        return super().evaluate(*args, **kwargs)
+        refuse_uneven_batches(x, batch_size)
+        return super().evaluate(x, y, batch_size, *args, **kwargs)
 
     def train_on_batch(
         self,
@@ -253,13 +248,12 @@ def mean_of_the_whole(
     spans = [getattr(x, "spans_replicas", False) for x in losses]
     if all(spans):
         return value
-    ignored = [getattr(x, "ignore_class", None) for x in losses]
-    ignored = [x for x in ignored if x is not None]
+    ignored = {getattr(x, "ignore_class", None) for x in losses} - {None}
     if ignored and not any(spans):
         raise value_error(
             "`ignore_class` of a loss of Keras gives a wrong mean under "
             "several replicas: use a loss of keras_calib",
-            ignore_class=ignored[0],
+            ignore_class=ignored.pop(),
         )
     means = {getattr(x, "reduction", _MEAN) for x in losses}
     means = {_MEAN if x == "mean" else x for x in means}

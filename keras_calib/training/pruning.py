@@ -48,12 +48,9 @@ class ConfidencePruningModel(RecordingModel):
         num_samples: How many training samples there are; the record takes 8
             bytes for each.
         smoothing: Share of the newest confidence in the average, in (0, 1].
-            Defaults to `0.3`.
         fraction: Share of the kept samples to prune at a time, in [0, 1).
-            Defaults to `0.1`.
-        every: After how many epochs. Defaults to `5`.
+        every: After how many epochs.
         min_kept: Share of all samples that is kept at least, in [0, 1].
-            Defaults to `0.5`.
         **kwargs: As in `keras.Model`.
 
     Raises:

@@ -56,10 +56,8 @@ class ResumableBackup(keras.callbacks.Callback):
             are None, numbers or lists of arrays. Nothing else is ever set,
             whatever the file says.
         every: After how many epochs it saves; and after the last.
-            Defaults to `1`.
         delete_at_end: Whether the file is deleted when training ends by
-            itself. Defaults to `False`: then `fit` does nothing once all
-            epochs are done.
+            itself. Else `fit` does nothing once all epochs are done.
 
     Raises:
         OSError: When training begins, if its lock file cannot be written.

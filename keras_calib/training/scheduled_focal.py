@@ -102,8 +102,8 @@ class ScheduledFocalModel(FocalBinsModel):
         schedule: Rows (first epoch, gamma), epochs counted from 0 and
             ascending from 0. Defaults to FLSc-531: 5, from epoch 100 on 3,
             and from epoch 250 on 1.
-        from_logits: Whether outputs are logits. Defaults to `False`.
-        axis: The axis of the classes. Defaults to `-1`.
+        from_logits: Whether outputs are logits.
+        axis: The axis of the classes.
         ignore_class: Class id of labels that do not count.
         **kwargs: As in `keras.Model`.
 

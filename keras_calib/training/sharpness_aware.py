@@ -66,7 +66,6 @@ class SharpnessAwareModel(EpochModel):
         rho: Radius of the neighbourhood, > 0; None for `0.05`, or for `2.0`
             with `adaptive=True`, as in the released examples.
         adaptive: Whether the neighbourhood scales with the weights (ASAM).
-            Defaults to `False`.
         **kwargs: As in `keras.Model`.
 
     Raises:
