@@ -97,6 +97,14 @@ def _select(context: Any, node: Any, name: str, arguments: list) -> None:
     node.type = "Where"
 
 
+def _log1p(context: Any, node: Any, name: str, arguments: list) -> None:
+    """log(1 + x), which ONNX lacks."""
+    one = context.make_const(f"{name}_one", np.array(1, "float32"))
+    added = [node.input[0], one.output[0]]
+    context.insert_new_node_on_input(node, "Add", added)
+    node.type = "Log"
+
+
 def _write_onnx(
     served: ServedModel, path: Path, images: ImageReader | None = None
 ) -> None:
@@ -119,7 +127,10 @@ def _write_onnx(
     tf2onnx.convert.from_function(
         function,
         specs,
-        custom_op_handlers={"SelectV2": (_select, ["Where"])},
+        custom_op_handlers={
+            "SelectV2": (_select, ["Where"]),
+            "Log1p": (_log1p, ["Log1p"]),
+        },
         output_path=str(path),
     )
 

@@ -41,10 +41,11 @@ class ImageReader:
                 image_preprocessing=preprocessing,
             )
         shapes = [shape_of(tensor) for tensor in served.inputs.values()]
-        if len(shapes) != 1 or len(shapes[0]) != 4:
+        images = len(shapes) == 1 and len(shapes[0]) == 4
+        if not images or shapes[0][-1] not in (1, 3, 4):
             raise value_error(
                 "`image_preprocessing` needs a model with one input "
-                "(batch, height, width, channels)",
+                "(batch, height, width, channels), of 1, 3 or 4 channels",
                 shapes=shapes,
             )
         ((name, tensor),) = served.inputs.items()
@@ -59,12 +60,6 @@ class ImageReader:
         size = tuple(size)
         for side in size:
             check_integer("image_size", side, 1)
-        if shapes[0][-1] not in (1, 3, 4):
-            raise value_error(
-                "`image_preprocessing` needs a model with 1, 3 or 4 "
-                "channels last",
-                shape=shapes[0],
-            )
         self.input_name = name
         self.shape = (*size, shapes[0][-1])
         self._preprocessing = preprocessing

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.keras_internals import nested_layers
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection import SelectiveClassifier
 
@@ -60,15 +61,10 @@ class ServedModel:
         sequential = isinstance(network, keras.Sequential)
         self.structure = network.inputs[0] if sequential else network.input
         flat = keras.tree.flatten(self.structure)
+        names = _input_names(self.structure)
         self.inputs = {
-            name: keras.Input(
-                batch_shape=(None, *tensor.shape[1:]),
-                dtype=tensor.dtype,
-                name=name,
-            )
-            for name, tensor in zip(
-                _input_names(self.structure), flat, strict=True
-            )
+            name: keras.Input(tensor.shape[1:], dtype=tensor.dtype, name=name)
+            for name, tensor in zip(names, flat, strict=True)
         }
         logits = to_model_logits(self._call(self.inputs), from_logits)
         self.model = keras.Model(self.inputs, selector(logits))
@@ -81,12 +77,8 @@ class ServedModel:
     @property
     def computes_in_half(self) -> bool:
         """Whether a layer of the network computes in half precision."""
-        return _computes_in_half(self.network)
-
-    def pack(self, inputs: dict) -> Any:
-        """Inputs by name in the form that the network takes."""
-        flat = [inputs[name] for name in self.inputs]
-        return keras.tree.pack_sequence_as(self.structure, flat)
+        dtypes = {x.compute_dtype for x in nested_layers(self.network)}
+        return not dtypes.isdisjoint(["float16", "bfloat16"])
 
     def outputs(self, inputs: dict) -> Any:
         """What the network returns of inputs by name."""
@@ -102,17 +94,11 @@ class ServedModel:
         return {k: ops.convert_to_numpy(v) for k, v in answers.items()}
 
     def _call(self, inputs: dict, **options: Any) -> Any:
+        flat = [inputs[name] for name in self.inputs]
+        packed = keras.tree.pack_sequence_as(self.structure, flat)
         # Some models return their one output in a dict or list.
-        (outputs,) = keras.tree.flatten(
-            self.network(self.pack(inputs), **options)
-        )
+        (outputs,) = keras.tree.flatten(self.network(packed, **options))
         return outputs
-
-
-def _computes_in_half(layer: keras.layers.Layer) -> bool:
-    half = ("float16", "bfloat16")
-    inner = getattr(layer, "layers", ())
-    return layer.compute_dtype in half or any(map(_computes_in_half, inner))
 
 
 def _input_names(structure: Any) -> list[str]:

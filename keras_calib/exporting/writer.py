@@ -138,7 +138,19 @@ def export(
     _check_calibrated_once(model, selector.calibrator)
     check_served(model)
     served = ServedModel(model, selector, reads_logits(model, from_logits))
-    images = _read_images(served, made, image_preprocessing, image_size)
+    images = None
+    if image_preprocessing is not None:
+        if made.name != "savedmodel":
+            raise value_error(
+                "`image_preprocessing` needs a SavedModel, which can decode "
+                "images",
+                format=made.name,
+            )
+        images = ImageReader(served, image_preprocessing, image_size)
+    elif image_size is not None:
+        raise value_error(
+            "`image_size` needs `image_preprocessing`", image_size=image_size
+        )
     with _exact_float32():
         found = probes(
             served,
@@ -211,7 +223,9 @@ def _read_selector(calibrator: Any, selector: Any) -> SelectiveClassifier:
 def _check_calibrated_once(model: keras.Model, calibrator: Any) -> None:
     if calibrator is None:
         return
-    last = _last_layer(model)
+    last = model
+    while isinstance(last, keras.Model) and last.layers:
+        last = last.layers[-1]
     known = {id(variable) for variable in model.variables}
     applied = any(id(variable) in known for variable in calibrator.variables)
     if applied or isinstance(last, Calibrator):
@@ -221,29 +235,6 @@ def _check_calibrated_once(model: keras.Model, calibrator: Any) -> None:
             calibrator=type(calibrator).__name__,
             last_layer=type(last).__name__,
         )
-
-
-def _last_layer(model: keras.layers.Layer) -> keras.layers.Layer:
-    while isinstance(model, keras.Model) and model.layers:
-        model = model.layers[-1]
-    return model
-
-
-def _read_images(
-    served: ServedModel, made: FileFormat, preprocessing: Any, size: Any
-) -> ImageReader | None:
-    if preprocessing is None:
-        if size is not None:
-            raise value_error(
-                "`image_size` needs `image_preprocessing`", image_size=size
-            )
-        return None
-    if made.name != "savedmodel":
-        raise value_error(
-            "`image_preprocessing` needs a SavedModel, which can decode images",
-            format=made.name,
-        )
-    return ImageReader(served, preprocessing, size)
 
 
 def _write_whole(
@@ -257,16 +248,21 @@ def _write_whole(
     path.parent.mkdir(parents=True, exist_ok=True)
     with scratch_folder(path) as scratch:
         written = scratch / "model"
+        step = "written"
         try:
             made.write(served, written, images)
-        except (OSError, MemoryError):
-            raise
-        except Exception as error:
-            raise _failed(made, "written", error) from error
-        try:
+            step = "loaded"
             signatures = made.load(written)
         except Exception as error:
-            raise _failed(made, "loaded", error) from error
+            if step == "written" and isinstance(error, OSError | MemoryError):
+                raise
+            raise RuntimeError(
+                invalid(
+                    f"`model` can not be {step} as {made.name}; nothing is "
+                    "kept",
+                    error=f"{type(error).__name__}: {str(error)[:400]}",
+                )
+            ) from error
         check_answers(signatures, probes, served.selector.threshold)
         _move(written, path)
 
@@ -283,12 +279,3 @@ def _move(written: Path, path: Path) -> None:
             )
         # Not every file system has links.
         os.rename(written, path)
-
-
-def _failed(made: FileFormat, step: str, error: Exception) -> RuntimeError:
-    return RuntimeError(
-        invalid(
-            f"`model` can not be {step} as {made.name}; nothing is kept",
-            error=f"{type(error).__name__}: {str(error)[:400]}",
-        )
-    )

@@ -45,11 +45,8 @@ _OF_CLASS = {
 def state_names(callback: keras.callbacks.Callback) -> list[str]:
     """Names of the attributes that belong into a backup.
 
-    Those of Keras' own callbacks are known here. Another class says them in
-    `state_attributes`, to which those of its bases are added.
-
-    Raises:
-        TypeError: If a class does not say them.
+    A class adds its `state_attributes` to those of its bases. TypeError if it
+    does not say them.
     """
     names: set[str] = set()
     # A subclass of Keras' may remember more: it must say so.
@@ -74,11 +71,7 @@ def state_names(callback: keras.callbacks.Callback) -> list[str]:
 
 
 def callback_state(callback: keras.callbacks.Callback) -> dict[str, Any]:
-    """None, a number or a list of arrays by name.
-
-    Raises:
-        TypeError: If an attribute is of another kind, or not declared.
-    """
+    """None, a number or a list of arrays by name; else TypeError."""
     state = {}
     for name in state_names(callback):
         if not hasattr(callback, name):
@@ -107,16 +100,9 @@ def is_state(value: Any) -> bool:
 
 
 def check_state(
-    callback: keras.callbacks.Callback,
-    values: dict[str, Any],
-    model: keras.Model,
+    callback: keras.callbacks.Callback, values: dict[str, Any]
 ) -> None:
-    """Raises unless a callback may be given what a backup holds of it.
-
-    Raises:
-        TypeError: If the class does not say what may be set.
-        ValueError: If an attribute may not be set.
-    """
+    """Raises ValueError unless all attributes in a backup may be set."""
     other = sorted(set(values) - set(state_names(callback)))
     if other:
         raise value_error(
@@ -126,16 +112,6 @@ def check_state(
             callback=type(callback).__name__,
             attributes=other,
         )
-    best = values.get("best_weights")
-    if isinstance(callback, keras.callbacks.EarlyStopping) and best:
-        shapes = [weight.shape for weight in best]
-        weights = [tuple(weight.shape) for weight in model.weights]
-        if shapes != weights:
-            raise value_error(
-                "`best_weights` in the backup must be of this model",
-                shapes=shapes,
-                weights=weights,
-            )
 
 
 def restore(callbacks: list, states: list[dict[str, Any]]) -> None:

@@ -176,7 +176,7 @@ def load_training_state(
                 backup=state["callback_classes"],
             )
         for callback, values in zip(callbacks, state["callbacks"], strict=True):
-            check_state(callback, values, model)
+            check_state(callback, values)
     for variable, value in zip(variables, state["values"], strict=True):
         variable.assign(value)
     _set_random(state)

@@ -131,18 +131,13 @@ class EpochModel(keras.Model):
         return super().evaluate(x, y, batch_size, *args, **kwargs)
 
     def train_on_batch(
-        self,
-        x,
-        y=None,
-        sample_weight=None,
-        class_weight=None,
-        return_dict=False,
+        self, x, y=None, sample_weight=None, class_weight=None, *args, **kwargs
     ):
         """As `keras.Model.train_on_batch`."""
         if isinstance(y, dict):
             refuse_class_weight({"class_weight": class_weight})
         return super().train_on_batch(
-            x, y, sample_weight, class_weight, return_dict
+            x, y, sample_weight, class_weight, *args, **kwargs
         )
 
     def compute_loss(

@@ -111,8 +111,8 @@ MUTANTS = {
     ),
     "select_by_a_sum": Mutant(
         "exporting/formats.py",
-        'custom_op_handlers={"SelectV2": (_select, ["Where"])}',
-        "custom_op_handlers={}",
+        '"SelectV2": (_select, ["Where"]),',
+        "",
         "exporting/test_answers.py::"
         "test_a_value_that_is_not_taken_may_be_no_number",
     ),

@@ -208,7 +208,6 @@ FORGED = [
     (of_callback(2, filepath=1), "nothing of a callback but its"),
     (of_callback(0, path=1), "nothing of a callback but its"),
     (with_array(2, "filepath"), "but its `state_attri"),
-    (with_array(1, "best_weights"), "must be of this model"),
     (told(callback_classes=["EarlyStopping"] * 3), "of its classes"),
     (told(callbacks=[]), NOT_ONE),
     (told(callbacks=[], callback_classes=[]), "as many as in the backup"),
