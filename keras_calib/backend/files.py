@@ -3,7 +3,6 @@
 import contextlib
 import glob
 import os
-import shutil
 import time
 import uuid
 from collections.abc import Iterator
@@ -11,9 +10,9 @@ from pathlib import Path
 from typing import IO
 from typing import Any
 
-__all__ = ["replacing", "scratch_folder"]
+__all__ = ["replacing"]
 
-# Seconds after which what was not touched is left of a process that is dead.
+# Seconds after which an unfinished file is that of a process that is dead.
 _ABANDONED = 3600.0
 
 
@@ -28,11 +27,17 @@ def replacing(path: Any, *, text: bool = False) -> Iterator[IO]:
     to is replaced. Text is UTF-8, with line ends as they are.
     """
     path = Path(os.path.realpath(path))
-    new = [f for f in (path.parent, *path.parents[1:]) if not f.exists()]
+    new = [f for f in path.parents if not f.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     for made in reversed(new):
         _sync_folder(made.parent)
-    beside = _unfinished(path)
+    # 255 bytes are the most that a name may have.
+    head = f".{path.name[:50]}."
+    for left in path.parent.glob(f"{glob.escape(head)}*.tmp"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _ABANDONED:
+                left.unlink()
+    beside = path.with_name(f"{head}{uuid.uuid4().hex}.tmp")
     options = {"encoding": "utf-8", "newline": ""} if text else {}
     try:
         with open(beside, "w" if text else "wb", **options) as file:
@@ -46,20 +51,6 @@ def replacing(path: Any, *, text: bool = False) -> Iterator[IO]:
     _sync_folder(path.parent)
 
 
-@contextlib.contextmanager
-def scratch_folder(path: Any) -> Iterator[Path]:
-    """A folder beside a path, to write in and then to rename from.
-
-    It is removed at the end.
-    """
-    folder = _unfinished(Path(path))
-    try:
-        folder.mkdir()
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _sync_folder(folder: Any) -> None:
     """Keeps the names in a folder safe from a failure of power.
 
@@ -71,17 +62,3 @@ def _sync_folder(folder: Any) -> None:
             os.fsync(opened)
         finally:
             os.close(opened)
-
-
-def _unfinished(path: Path) -> Path:
-    """A new name beside `path`; what killed processes left there is deleted.
-
-    A process on another machine may still write, so it has an hour.
-    """
-    # 255 bytes are the most that a name may have.
-    head = f".{path.name[:50]}."
-    for left in path.parent.glob(f"{glob.escape(head)}*.tmp"):
-        with contextlib.suppress(OSError):
-            if time.time() - left.stat().st_mtime > _ABANDONED:
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
-    return path.with_name(f"{head}{uuid.uuid4().hex}.tmp")

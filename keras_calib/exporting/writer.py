@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import re
+import tempfile
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -15,7 +16,6 @@ import keras
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.files import scratch_folder
 from keras_calib.calibrators import Calibrator
 from keras_calib.exporting.formats import FileFormat
 from keras_calib.exporting.formats import file_format
@@ -246,8 +246,9 @@ def _write_whole(
 ) -> None:
     # Into a folder beside it, then renamed: a crash leaves no half model.
     path.parent.mkdir(parents=True, exist_ok=True)
-    with scratch_folder(path) as scratch:
-        written = scratch / "model"
+    names = {"prefix": f".{path.name[:50]}.", "suffix": ".tmp"}
+    with tempfile.TemporaryDirectory(**names, dir=path.parent) as scratch:
+        written = Path(scratch) / "model"
         step = "written"
         try:
             made.write(served, written, images)

@@ -1,11 +1,10 @@
 """The report as a file and as numbers."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.files import scratch_folder
+from keras_calib.backend.files import replacing
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.reporting.evaluation import ModelEvaluation
 from keras_calib.reporting.verdicts import verdict
@@ -58,11 +57,8 @@ class Report:
             ValueError: If the path has another ending, or is a folder.
         """
         path = check_html(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with scratch_folder(path) as scratch:
-            part = scratch / path.name
-            part.write_text(self.html, encoding="utf-8")
-            os.replace(part, path)
+        with replacing(path, text=True) as file:
+            file.write(self.html)
         return path
 
     def _repr_html_(self) -> str:
