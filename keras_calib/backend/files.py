@@ -52,10 +52,7 @@ def replacing(path: Any, *, text: bool = False) -> Iterator[IO]:
 
 
 def _sync_folder(folder: Any) -> None:
-    """Keeps the names in a folder safe from a failure of power.
-
-    Not every system can.
-    """
+    """Keeps the names in a folder safe from a failure of power, if it can."""
     with contextlib.suppress(OSError):
         opened = os.open(folder, os.O_RDONLY)
         try:

@@ -98,11 +98,7 @@ def shared_by_replicas(model: Any, inputs: Any, count: int) -> Any:
 
 
 def warn_of_differences(model: Any) -> None:
-    """Warns if the replicas of a model would predict different things.
-
-    Keras moves the statistics of a batch normalization that is not
-    synchronized on each replica by itself.
-    """
+    """Warns if replicas differ, as by the statistics of batch normalization."""
     if backend.backend() != "tensorflow":
         return
     strategy = getattr(model, "distribute_strategy", None)
@@ -136,8 +132,7 @@ def warn_of_differences(model: Any) -> None:
 def assign_sum(variable: Any, value: Any) -> None:
     """Assigns to a variable that is a sum over replicas, without rounding.
 
-    Outside of a step TensorFlow gives each replica an equal share, which of
-    whole numbers leaves a rest. Here the first one gets all.
+    TensorFlow gives each an equal share, with a rest; here the first gets all.
     """
     variable.assign(value)
     if backend.backend() != "tensorflow" or num_replicas() > 1:

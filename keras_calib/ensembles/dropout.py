@@ -54,18 +54,15 @@ class MonteCarloDropout(Predictor):
     The output is logits that are normalised: metrics and calibrators take
     it with `from_logits=True`, `SelectiveClassifier` and `export` as it is.
     In each pass every dropout layer drops as in training, inner ones and
-    those of `MultiHeadAttention` too. Batch normalisation and all else is as
-    at inference. The dropout that recurrent layers and `keras.layers.
-    Attention` apply on their own stays off.
+    those of `MultiHeadAttention` too; all else is as at inference. The dropout
+    that recurrent layers and `keras.layers.Attention` apply on their own
+    stays off.
 
-    Masks are a function of seed, pass, layer and unit, the same on every
-    backend and in an exported file. A layer that is used twice has the same
-    mask twice. All samples share them, so the answer to one does not depend
-    on its batch. A pass costs what the network costs.
-
-    Masks of samples, of open sides or of more than 65,536 units are computed
-    where the model runs. A SavedModel can do that; for ONNX and LiteRT
-    `export` raises.
+    Masks are a function of seed, pass, layer and unit, the same for all
+    samples, on every backend and in an exported file. A layer that is used
+    twice has the same mask twice. Masks of samples, of open sides or of more
+    than 65,536 units can be exported as a SavedModel, but not as ONNX or
+    LiteRT.
 
     The weights are those of `model`: train it, before or after.
 
@@ -84,8 +81,8 @@ class MonteCarloDropout(Predictor):
     Raises:
         TypeError: If an argument is of the wrong kind.
         ValueError: If `model` has no fixed inputs, several outputs or no
-            dropout layer with a rate > 0, it is not known what it returns,
-            or a number is out of range.
+            dropout layer with a rate > 0, `from_logits` is not known, or a
+            number is out of range.
         RuntimeError: On `fit`.
 
     Example:

@@ -75,8 +75,8 @@ def save_training_state(
         model: A compiled model.
         epochs: How many epochs are done.
         logs: The logs of each, as dicts of numbers.
-        callbacks: Callbacks whose state is saved too: what Keras' own
-            remember, and the `state_attributes` of other classes.
+        callbacks: Callbacks whose state is saved too, as by
+            `ResumableBackup`.
         stopped: Whether a callback ended training with the last epoch, so
             that there is nothing left to train.
 
@@ -135,8 +135,8 @@ def load_training_state(
 
     Returns:
         A dict with `epochs`, how many are done, `logs`, those of each, and
-        `stopped`, whether a callback ended training with the last; and for
-        `ResumableBackup` the state of `callbacks`. None if there is no file.
+        `stopped`, whether a callback ended training with the last. None if
+        there is no file.
 
     Raises:
         TypeError: If a callback does not say what may be set.

@@ -44,9 +44,9 @@ class CorrectnessRankingModel(RecordingModel):
 
     over the pairs of neighbours i, j = i + 1 in the batch (the last with the
     first): c is the correctness and kappa the confidence, see
-    `correctness_ranking`. With `role="condition"` the ranking does not add a
-    term, but says on which samples the compiled loss, an
-    `ACLS(condition="ranking")`, is more than cross entropy.
+    `correctness_ranking`. With `role="condition"` the ranking adds no term.
+    It says where the compiled loss, an `ACLS(condition="ranking")`, is more
+    than cross entropy.
 
     The correctness is read before the batch changes it, and judged by the
     logits of the training step (of the first of several passes). A pair
@@ -74,8 +74,7 @@ class CorrectnessRankingModel(RecordingModel):
 
     Raises:
         ValueError: If an argument is out of range; in training, if `y` is
-            not `{"label", "index"}`, or a number in `index` out of range
-            (where it can be seen; NaN loss elsewhere).
+            not `{"label", "index"}`, or a number in `index` out of range.
 
     Example:
 

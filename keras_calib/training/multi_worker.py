@@ -53,10 +53,10 @@ def fit_workers(
             arrays, evaluated after each epoch; or None.
         calibration_data: What the targets of `CaPEModel` come from, as in its
             `fit`, in the same order on each worker; None for `data`.
-        callbacks: Callbacks as for `fit`. In a step they see the loss of the
-            epoch so far. Their `model.stop_training` must be the same on all
-            workers. The first worker writes the files of `ResumableBackup`
-            and `CalibrationLogger`; all read the same backup.
+        callbacks: Callbacks as for `fit`, which must stop training on all
+            workers alike. In a step they see the loss of the epoch so far.
+            The first worker writes the files of `ResumableBackup` and
+            `CalibrationLogger`; all read the same backup.
         verbose: 1 for a progress bar of the first worker, 2 for a line per
             epoch, 0 for silence.
 

@@ -24,37 +24,32 @@ __all__ = ["ResumableBackup"]
 class ResumableBackup(keras.callbacks.Callback):
     """Saves the state of training after each epoch, and goes on from there.
 
-    One file holds all of it: weights, state of the optimizer, of random
-    numbers and of whatever else the model owns (records, gammas, targets),
-    the logs of all epochs, and the state of other callbacks. The new file
-    takes the place of the old one in one operation of the file system. A
-    process that is killed leaves a whole backup, of the last epoch or of the
-    one before.
+    One file holds weights, optimizer, random numbers and whatever else the
+    model owns (records, gammas, targets), the logs of all epochs, and the
+    state of other callbacks. It is replaced in one operation: a process that
+    is killed leaves a whole backup, of the last epoch or of the one before.
 
     `fit`, called as before, goes on with the first epoch that is not in the
     backup. For the same order of data as in an uninterrupted run, use
     `EpochBatches`, or give `training_pipeline` and `shuffled_epochs`
     `first_epoch=finished_epochs(path)`. Arrays that `fit` itself shuffles are
-    in a new order. Random numbers that layers draw without a
-    `keras.random.SeedGenerator` of their own are new too.
+    in a new order, and random numbers are new that layers draw without a
+    `keras.random.SeedGenerator` of their own.
 
-    While it trains, a lock file beside the backup keeps other processes from
-    it. The operating system frees the lock when the process ends.
+    While it trains, a lock file beside the backup keeps other processes out.
 
     Put it last in the list of callbacks. An epoch within which one of them
-    stops training, as `TerminateOnNaN` does, is not finished: the backup
-    stays as it was before, and training goes on from there.
+    stops training, as `TerminateOnNaN` does, is not saved but trained again.
 
     Args:
         path: The file, which may be there from an interrupted run. Its
             folder is made.
         callbacks: Callbacks whose state is saved too, such as
             `EarlyStopping` and `ReduceLROnPlateau`, which Keras resets when
-            training begins. What is saved of Keras' own is known. Another
-            class, also one derived from them, names it in the class
-            attribute `state_attributes`: a tuple of names of attributes that
-            are None, numbers or lists of arrays. Nothing else is ever set,
-            whatever the file says.
+            training begins. Another class than Keras' own names what is
+            saved in its attribute `state_attributes`: a tuple of names of
+            attributes that are None, numbers or lists of arrays. Nothing
+            else is ever set, whatever the file says.
         every: After how many epochs it saves; and after the last.
         delete_at_end: Whether the file is deleted when training ends by
             itself. Else `fit` does nothing once all epochs are done.
@@ -66,7 +61,7 @@ class ResumableBackup(keras.callbacks.Callback):
         TypeError: If one of `callbacks` has no `state_attributes`.
         ValueError: When training begins, if the model is not built, the
             backup is of another model, optimizer or other callbacks, or one
-            of `callbacks` does not stand before it.
+            of `callbacks` comes after it.
 
     Example:
 
@@ -79,9 +74,8 @@ class ResumableBackup(keras.callbacks.Callback):
         https://keras.io/api/callbacks/backup_and_restore/
 
     Differs:
-        `BackupAndRestore` writes two files in place: killed between or
-        within these writes, it goes on with weights of one epoch as those of
-        another, or not at all.
+        `BackupAndRestore` writes two files in place. A kill between these
+        writes mixes two epochs, a kill within one loses the backup.
     """
 
     def __init__(

@@ -25,9 +25,8 @@ def refuse_class_weight(arguments: dict) -> None:
     """Keras finds no classes in labels with an index."""
     if arguments.get("class_weight") is not None:
         raise value_error(
-            "`class_weight` must be None where labels come with an "
-            "index: give each sample the weight of its class, as "
-            "`sample_weight`",
+            "`class_weight` must be None where labels come with an index: "
+            "give each sample the weight of its class, as `sample_weight`",
             class_weight=arguments["class_weight"],
         )
 
