@@ -31,13 +31,17 @@ def check_classifier(model: Any, name: str) -> None:
         )
     if not getattr(model, "inputs", None):
         raise value_error(
-            f"`{name}` must have fixed inputs: a functional or sequential "
-            "model that is built",
+            f"`{name}` must have fixed inputs: a functional model, or a "
+            "sequential one that is built. Of a subclass of `keras.Model` "
+            "make one: `inputs = keras.Input(shape)`, then "
+            "`keras.Model(inputs, model(inputs))`",
             **{name: type(model).__name__},
         )
     if len(model.outputs) != 1:
         raise value_error(
-            f"`{name}` must have one output", outputs=len(model.outputs)
+            f"`{name}` must have one output; choose the one to use: "
+            "`keras.Model(model.inputs, model.outputs[0])`",
+            outputs=len(model.outputs),
         )
 
 

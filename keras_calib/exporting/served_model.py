@@ -8,12 +8,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import nested_layers
+from keras_calib.ensembles.base import input_structure
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection import SelectiveClassifier
 
-__all__ = ["OUTPUT_NAMES", "ServedModel", "check_served"]
+__all__ = ["OUTPUT_NAMES", "ServedModel"]
 
 OUTPUT_NAMES = (
     "logits",
@@ -25,24 +25,6 @@ OUTPUT_NAMES = (
 )
 # Names that Keras counts up differ from one process to the next.
 _MADE_UP = re.compile(r"(keras_tensor|input_layer)(_\d+)?")
-
-
-def check_served(network: keras.Model) -> None:
-    """Raises ValueError unless a model has fixed inputs and one output."""
-    if not getattr(network, "inputs", None):
-        raise value_error(
-            "`model` must have fixed inputs: a functional model, or a "
-            "sequential one that is built. Of a subclass of `keras.Model` "
-            "make one: `inputs = keras.Input(shape)`, then "
-            "`keras.Model(inputs, model(inputs))`",
-            model=type(network).__name__,
-        )
-    if len(network.outputs) != 1:
-        raise value_error(
-            "`model` must have one output; choose the one to serve: "
-            "`keras.Model(model.inputs, model.outputs[0])`",
-            outputs=list(network.output_names),
-        )
 
 
 class ServedModel:
@@ -57,9 +39,7 @@ class ServedModel:
         self.network = network
         self.selector = selector
         self.from_logits = from_logits
-        # A sequential model that was never called has inputs but no `input`.
-        sequential = isinstance(network, keras.Sequential)
-        self.structure = network.inputs[0] if sequential else network.input
+        self.structure = input_structure(network)
         flat = keras.tree.flatten(self.structure)
         names = _input_names(self.structure)
         self.inputs = {

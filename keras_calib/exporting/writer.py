@@ -17,12 +17,12 @@ from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators import Calibrator
+from keras_calib.ensembles.base import check_classifier
 from keras_calib.exporting.formats import FileFormat
 from keras_calib.exporting.formats import file_format
 from keras_calib.exporting.formats import format_of
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.served_model import ServedModel
-from keras_calib.exporting.served_model import check_served
 from keras_calib.exporting.verification import Probe
 from keras_calib.exporting.verification import check_answers
 from keras_calib.exporting.verification import probes
@@ -130,13 +130,9 @@ def export(
         )
     path = _read_path(path)
     made = file_format(format_of(path, format))
-    if not isinstance(model, keras.Model):
-        raise type_error(
-            "`model` must be a Keras model", model=type(model).__name__
-        )
     selector = _read_selector(calibrator, selector)
     _check_calibrated_once(model, selector.calibrator)
-    check_served(model)
+    check_classifier(model, "model")
     served = ServedModel(model, selector, reads_logits(model, from_logits))
     images = None
     if image_preprocessing is not None:
