@@ -19,7 +19,6 @@ if __name__ == "__main__":
     sys.modules["keras_calib"] = PACKAGE
 
 from keras_calib.backend.files import replacing  # noqa: E402
-from keras_calib.backend.files import unfinished  # noqa: E402
 from keras_calib.backend.locks import PathLock  # noqa: E402
 
 
@@ -55,19 +54,18 @@ def fork(path):
     lock = PathLock("path", path)
     lock.acquire()
     words = []
-    for call in (lock.check, lock.acquire, PathLock("path", path).acquire):
+    for call in (lock.acquire, PathLock("path", path).acquire):
         read, write = os.pipe()
         if os.fork() == 0:
             try:
                 call()
             except RuntimeError as error:
                 os.write(write, str(error).encode())
-            # As at any end of Python: what is kept is released.
+            lock.release()
             sys.exit()
         os.close(write)
         words.append(f"process={os.getpid()}," in os.read(read, 9999).decode())
         os.wait()
-    lock.check()
     say(f"{words}")
 
 
@@ -75,13 +73,6 @@ def write(path):
     with replacing(path) as file:
         file.write(b"half")
         say("writing")
-
-
-def write_folder(path):
-    folder = unfinished(path)
-    folder.mkdir()
-    (folder / "file").touch()
-    say("writing")
 
 
 if __name__ == "__main__":

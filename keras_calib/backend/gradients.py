@@ -39,9 +39,8 @@ def value_and_grad(fn: Callable, x: Any) -> tuple[Any, Any]:
 def with_gradient(forward: Callable, logits: Any) -> Any:
     """Per-sample values whose gradient is given in closed form.
 
-    A closed form takes fewer passes over the logits than what automatic
-    differentiation finds. First order only: a gradient of the gradient is
-    not supported, nor is forward mode on JAX.
+    It takes fewer passes over the logits than automatic differentiation.
+    There is no second derivative, and no forward mode on JAX.
 
     Args:
         forward: Maps logits to `(values, gradient)`: values `(...)` and a

@@ -1,8 +1,7 @@
-"""All that is used of Keras beyond its public interface.
+"""All that is used of Keras beyond its public interface, as of Keras 3.15.
 
-Each use says why there is no public way, and in which version of Keras it was
-seen. Where a version has the part no more, a function falls back as it says,
-or raises an error that names the part. No other module uses such parts.
+Each use says why there is no public way. Where a version has the part no
+more, a function falls back as it says, or raises an error that names it.
 """
 
 import functools
@@ -45,11 +44,8 @@ _SEEN = "3.15"
 def set_direction(metric: keras.metrics.Metric, mode: str | None) -> None:
     """Tells Keras whether higher or lower values of a metric are better.
 
-    `EarlyStopping` and `ModelCheckpoint` with `mode="auto"` ask for it, and
-    raise where they do not find it. Keras has no public way to say it.
-
-    Seen in Keras 3.15: `_direction`, "up" or "down". A version that does not
-    ask for it ignores the attribute. Nothing is set for a mode of None.
+    `EarlyStopping(mode="auto")` asks for it; there is no public way to say it.
+    Seen in Keras 3.15: `_direction`.
     """
     if mode is not None:
         metric._direction = {"max": "up", "min": "down"}[mode]
@@ -61,11 +57,9 @@ def metrics_beside(
     """All metrics of the `compile` whose update of a metric runs now.
 
     Keras tells a metric nothing of the others, so they are looked for among
-    the callers. Look once, at the first update.
-
-    Seen in Keras 3.15: `CompileMetrics` with the lists `_flat_metrics` and
-    `_flat_weighted_metrics`. Empty where none calls, and in a version that
-    has them no more.
+    the callers. Empty where there are none.
+    Seen in Keras 3.15: `CompileMetrics`, `_flat_metrics` and
+    `_flat_weighted_metrics`.
 
     Returns:
         Of each, itself included: the metric, the output whose name Keras puts
@@ -89,12 +83,9 @@ def metrics_beside(
 
 
 def loss_tracker(model: keras.Model) -> keras.metrics.Metric:
-    """The metric that shows the loss, which a train step of ours updates.
+    """The metric that shows the loss.
 
-    A custom `train_step` of Keras' guides makes a tracker of its own, beside
-    that of `compile`, which `evaluate` shows.
-
-    Seen in Keras 3.15: `_loss_tracker`.
+    `model.metrics` does not tell which. Seen in Keras 3.15: `_loss_tracker`.
     """
     return _part(model, "_loss_tracker")
 
@@ -102,9 +93,7 @@ def loss_tracker(model: keras.Model) -> keras.metrics.Metric:
 def compiled_metrics(model: keras.Model) -> keras.metrics.Metric | None:
     """The metric that holds those of `compile`; None where there are none.
 
-    Public `model.metrics` lists it, among others, without saying which it is.
-
-    Seen in Keras 3.15: `_compile_metrics`.
+    `model.metrics` does not tell which. Seen in Keras 3.15: `_compile_metrics`.
     """
     return _part(model, "_compile_metrics")
 
@@ -112,9 +101,8 @@ def compiled_metrics(model: keras.Model) -> keras.metrics.Metric | None:
 def updated_metrics(model: keras.Model) -> Callable[..., tuple]:
     """What a step on JAX calls for its logs and the new state of metrics.
 
-    Its public counterpart, `train_step`, is what calls this.
-
-    Seen in Keras 3.15: `_update_metrics_variables`, on JAX only.
+    Only `train_step` is public, which calls it.
+    Seen in Keras 3.15: `_update_metrics_variables`.
     """
     return _part(model, "_update_metrics_variables")
 
@@ -123,13 +111,10 @@ def updated_metrics(model: keras.Model) -> Callable[..., tuple]:
 
 
 def begin_at_epoch(model: keras.Model, epoch: int | None) -> None:
-    """Makes the `fit` that is beginning start with another epoch.
+    """Makes the `fit` that is beginning start with another epoch, if not None.
 
-    `fit` takes `initial_epoch`, but a callback cannot change it. Keras' own
-    `BackupAndRestore` does what is done here, in `on_train_begin`.
-
-    Seen in Keras 3.15: `_initial_epoch`, None for the one that `fit` was
-    given.
+    A callback cannot change `initial_epoch`; `BackupAndRestore` does this too.
+    Seen in Keras 3.15: `_initial_epoch`.
     """
     # Raises where no `fit` would read it.
     _part(model, "_initial_epoch")
@@ -139,7 +124,7 @@ def begin_at_epoch(model: keras.Model, epoch: int | None) -> None:
 def first_epoch(model: keras.Model, initial_epoch: int) -> int:
     """The first epoch: what a callback asked for, or what `fit` was given.
 
-    See `begin_at_epoch`, also of Keras' callbacks.
+    See `begin_at_epoch`.
     """
     return _part(model, "_initial_epoch") or initial_epoch
 
@@ -148,7 +133,6 @@ def build_from_batch(model: keras.Model, batch: Any) -> None:
     """Makes the variables of a compiled model, its loss and its metrics.
 
     As `fit` does before its first step. Metrics have no public `build`.
-
     Seen in Keras 3.15: `_symbolic_build`.
     """
     _part(model, "_symbolic_build")(data_batch=batch)
@@ -157,10 +141,8 @@ def build_from_batch(model: keras.Model, batch: Any) -> None:
 def callback_model(callback: keras.callbacks.Callback) -> keras.Model:
     """The model of a callback, without bringing its state up to date.
 
-    The public `callback.model` copies all variables from the device on JAX,
-    which takes longer than the step after which it is asked.
-
-    Seen in Keras 3.15: `_model`. Falls back on `callback.model`.
+    On JAX `callback.model` copies all variables from the device, which takes
+    longer than a step. It is the fallback. Seen in Keras 3.15: `_model`.
     """
     model = getattr(callback, "_model", None)
     return callback.model if model is None else model
@@ -171,9 +153,7 @@ def neighbours(
 ) -> tuple[list[keras.callbacks.Callback], list[keras.callbacks.Callback]]:
     """The callbacks before and after one in its list, while the list calls it.
 
-    Keras shows a callback nothing of the others, so they are looked for where
-    the list calls. `CallbackList` and its `callbacks` are public. Both are
-    empty where no list calls.
+    Keras shows a callback nothing of the others. Empty where no list calls.
     """
     for caller in _callers():
         if isinstance(caller, keras.callbacks.CallbackList):
@@ -188,12 +168,9 @@ def neighbours(
 
 
 def nested_layers(model: keras.Model) -> list[keras.layers.Layer]:
-    """The model and all layers inside it, at any depth.
+    """The model and all layers inside it.
 
-    Public `model.layers` has the outermost; what a layer holds in an
-    attribute of its own is in no public list.
-
-    Seen in Keras 3.15: `_flatten_layers`.
+    `model.layers` has the outermost. Seen in Keras 3.15: `_flatten_layers`.
     """
     return list(_part(model, "_flatten_layers")())
 
@@ -201,9 +178,7 @@ def nested_layers(model: keras.Model) -> list[keras.layers.Layer]:
 def unlock_variables(layer: keras.layers.Layer) -> None:
     """Lets a layer that was built take new variables.
 
-    Keras locks a layer once it is built; public ways would make a new layer,
-    which models that hold the old one would not see.
-
+    Models that hold it would not see a new layer.
     Seen in Keras 3.15: `_tracker.unlock`.
     """
     _part(_part(layer, "_tracker"), "unlock")()
@@ -214,7 +189,6 @@ def unpickler() -> Callable[..., Any]:
 
     `Model.__reduce__` names it by the class of the model, and pickle does not
     find classes that are made while a program runs.
-
     Seen in Keras 3.15: `Model._unpickle_model`.
     """
     return _part(keras.Model, "_unpickle_model")
@@ -223,13 +197,10 @@ def unpickler() -> Callable[..., Any]:
 def make_functional(model: keras.Model) -> None:
     """Makes a model that is given inputs and outputs one of Keras' functional.
 
-    Keras does so in `Model.__new__` and `Model.__init__`, by other bases for
-    the class and all classes above it: no class of this library could be a
-    base of one with its own `call` then. Here a class of both is made, and
-    the model becomes one of it, before its `__init__`.
-
-    Seen in Keras 3.15: the type of `keras.Model(inputs, outputs)` can be a
-    base beside others.
+    Keras gives the class, and all classes above it, other bases: no class of
+    this library could be a base of one with its own `call` then. Here the
+    model becomes one of a class of both, before its `__init__`.
+    Seen in Keras 3.15: `type(keras.Model(inputs, outputs))` as one of bases.
     """
     # Past Keras' hooks on attributes, which are not there yet.
     object.__setattr__(model, "__class__", _functional_class(type(model)))
@@ -253,11 +224,10 @@ def _functional_class(cls: type) -> type:
 
 
 def backing_value(variable: keras.Variable) -> Any:
-    """What the backend holds for a variable, also one of several replicas.
+    """What the backend holds for a variable, None if it is not found.
 
     Public `variable.value` is what a stateless scope has in its place.
-
-    Seen in Keras 3.15: `_value`. None in a version that has it no more.
+    Seen in Keras 3.15: `_value`.
     """
     return getattr(variable, "_value", None)
 
@@ -265,11 +235,8 @@ def backing_value(variable: keras.Variable) -> Any:
 def in_stateless_scope() -> bool:
     """Whether assigned values go into a `keras.StatelessScope`.
 
-    The class is public, whether one is entered is not.
-
-    Seen in Keras 3.15: `keras.src.backend.common.stateless_scope`. True in a
-    version that has it no more: callers then take the way that is right in
-    both cases, and slower.
+    If that is not known True, for which callers are right and slower.
+    Seen in Keras 3.15: `keras.src.backend.common.stateless_scope`.
     """
     try:
         from keras.src.backend.common import stateless_scope
@@ -285,22 +252,15 @@ def in_stateless_scope() -> bool:
 def keras_mask(y_pred: Any, rank: int) -> Any:
     """The mask that layers such as `Embedding(mask_zero=True)` attach.
 
-    Seen in Keras 3.15: `keras.src.backend.get_keras_mask`, which reads
-    `_keras_mask` of the tensor, to which this falls back.
-
-    Args:
-        y_pred: Predictions as the model gave them.
-        rank: Number of axes of the samples.
-
-    Returns:
-        bool of that rank, or None if there is no mask.
+    bool of `rank` axes, those of the samples, or None if there is no mask.
+    Seen in Keras 3.15: `keras.src.backend.get_keras_mask`.
     """
     try:
         from keras.src.backend import get_keras_mask
+
+        mask = get_keras_mask(y_pred)
     except ImportError:
         mask = getattr(y_pred, "_keras_mask", None)
-    else:
-        mask = get_keras_mask(y_pred)
     if mask is None:
         return None
     mask = ops.cast(mask, "bool")
@@ -321,11 +281,7 @@ def _callers() -> Iterator[Any]:
 
 
 def _part(thing: Any, name: str) -> Any:
-    """A part of an object of Keras.
-
-    Raises:
-        RuntimeError: If this version of Keras has it no more.
-    """
+    """A part of an object of Keras; RuntimeError if there is none."""
     missing = object()
     part = getattr(thing, name, missing)
     if part is missing:

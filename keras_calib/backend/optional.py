@@ -1,8 +1,4 @@
-"""Packages that not every user has: imported at their first use.
-
-`import keras_calib` must work where they are absent, yet the rooms that are
-all TensorFlow read better with one import at their top.
-"""
+"""Packages that not every user has: imported at their first use."""
 
 import importlib
 from typing import Any
@@ -11,12 +7,7 @@ __all__ = ["tensorflow", "tensorflow_datasets"]
 
 
 class _Extra:
-    """Stands for a package until one of its names is asked for.
-
-    Args:
-        name: Name of the package.
-        extra: What to install with this library to get it.
-    """
+    """Stands for a package, which an extra of this library installs."""
 
     def __init__(self, name: str, extra: str):
         self._name = name

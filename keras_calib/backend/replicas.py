@@ -1,10 +1,7 @@
 """The whole batch, where a `tf.distribute` strategy has split it.
 
-Under MirroredStrategy and MultiWorkerMirroredStrategy each replica sees its
-part of the batch. What is a mean over the batch, or ranks all of it, needs
-the other parts. Elsewhere (one device; JAX, where a batch is one array
-however it is laid out) the batch is whole, and these functions return what
-they are given.
+Elsewhere the batch is whole (on JAX it is one array, however it is laid out),
+and these functions return what they are given.
 """
 
 from typing import Any
@@ -42,10 +39,7 @@ def sum_over_replicas(x: Any) -> Any:
 
 
 def all_rows(x: Any) -> Any:
-    """The rows `(all rows, ...)` of the replicas' tensors `(rows, ...)`.
-
-    One after the other, the same on each replica; differentiable.
-    """
+    """The rows of all replicas, the same on each; differentiable."""
     context = _context()
     if context is None:
         return x
@@ -74,19 +68,10 @@ def own_rows(rows: Any, count: Any) -> Any:
 
 
 def shared_by_replicas(model: Any, inputs: Any, count: int) -> Any:
-    """A batch as a model's replicas share it, outside of a step.
+    """Inputs `(count, ...)` for `predict_on_batch`, shared out to replicas.
 
-    Keras gives each replica the whole batch in `predict_on_batch`. Given
-    what this returns, each predicts a part, and the answers come in order.
-
-    Args:
-        model: A Keras model.
-        inputs: Arrays `(count, ...)` in any structure.
-        count: Number of examples.
-
-    Returns:
-        Under `MirroredStrategy` parts of equal size, the last filled up with
-        the last row; else `inputs`.
+    Keras gives each replica the whole batch. Under `MirroredStrategy` these
+    are parts of equal size, the last filled up with the last row.
     """
     if backend.backend() != "tensorflow":
         return inputs
@@ -94,9 +79,8 @@ def shared_by_replicas(model: Any, inputs: Any, count: int) -> Any:
 
     strategy = model.distribute_strategy
     replicas = strategy.num_replicas_in_sync
-    if not isinstance(strategy, tf.distribute.MirroredStrategy) or (
-        replicas == 1
-    ):
+    mirrored = isinstance(strategy, tf.distribute.MirroredStrategy)
+    if not mirrored or replicas == 1:
         return inputs
     size = -(-count // replicas)
     # No replica is without a row, and none has a shape of its own, which
@@ -114,11 +98,7 @@ def shared_by_replicas(model: Any, inputs: Any, count: int) -> Any:
 
 
 def warn_of_differences(model: Any) -> None:
-    """Warns if the replicas of a model would predict different things.
-
-    Keras moves the statistics of a batch normalization that is not
-    synchronized on each replica by itself.
-    """
+    """Warns if replicas differ, as by the statistics of batch normalization."""
     if backend.backend() != "tensorflow":
         return
     strategy = getattr(model, "distribute_strategy", None)
@@ -152,8 +132,7 @@ def warn_of_differences(model: Any) -> None:
 def assign_sum(variable: Any, value: Any) -> None:
     """Assigns to a variable that is a sum over replicas, without rounding.
 
-    Outside of a step TensorFlow gives each replica an equal share, which of
-    whole numbers leaves a rest. Here the first one gets all.
+    TensorFlow gives each an equal share, with a rest; here the first gets all.
     """
     variable.assign(value)
     if backend.backend() != "tensorflow" or num_replicas() > 1:

@@ -49,10 +49,10 @@ def is_traced(x: Any) -> bool:
 def made_by(tensor: Any) -> str | None:
     """What kind of operation a traced tensor is the result of.
 
-    `"layer"` of a dense layer or a convolution, whose rows cannot all sum to
-    1; `"softmax"` of that, or of the sigmoid of one channel; None where there
-    is no graph, or of any other operation: probabilities may be mixed,
-    multiplied by a matrix of transitions, or divided by a sum.
+    - `"layer"`: a dense layer or a convolution, whose rows cannot all sum to 1
+    - `"softmax"`: that, or the sigmoid of one channel
+    - None: any other, or there is no graph; probabilities may be mixed,
+      multiplied by a matrix of transitions, or divided by a sum
     """
     # A value has no operation.
     if backend.backend() != "tensorflow" or not hasattr(tensor, "op"):

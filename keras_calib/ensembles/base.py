@@ -31,13 +31,17 @@ def check_classifier(model: Any, name: str) -> None:
         )
     if not getattr(model, "inputs", None):
         raise value_error(
-            f"`{name}` must have fixed inputs: a functional or sequential "
-            "model that is built",
+            f"`{name}` must have fixed inputs: a functional model, or a "
+            "sequential one that is built. Of a subclass of `keras.Model` "
+            "make one: `inputs = keras.Input(shape)`, then "
+            "`keras.Model(inputs, model(inputs))`",
             **{name: type(model).__name__},
         )
     if len(model.outputs) != 1:
         raise value_error(
-            f"`{name}` must have one output", outputs=len(model.outputs)
+            f"`{name}` must have one output; choose the one to use: "
+            "`keras.Model(model.inputs, model.outputs[0])`",
+            outputs=len(model.outputs),
         )
 
 
@@ -49,10 +53,7 @@ def input_structure(model: keras.Model) -> Any:
 
 
 def log_probs_of(model: keras.Model, inputs: Any, from_logits: bool) -> Any:
-    """log p of every class `(batch, ..., num_classes)`, float32.
-
-    As at inference, whatever the caller does: members are never trained here.
-    """
+    """log p of every class `(batch, ..., num_classes)`, as at inference."""
     # Some models return their one output in a dict or list.
     (outputs,) = keras.tree.flatten(model(inputs, training=False))
     return ops.log_softmax(to_model_logits(outputs, from_logits), axis=-1)
@@ -61,8 +62,7 @@ def log_probs_of(model: keras.Model, inputs: Any, from_logits: bool) -> Any:
 def serialized(model: keras.Model) -> dict:
     """A model's configuration, without what it was compiled with.
 
-    Training belongs to the model alone; a loss of the user's own would keep
-    the predictor from being loaded.
+    A loss of the user's own would keep the predictor from being loaded.
     """
     config = keras.saving.serialize_keras_object(model)
     config.pop("compile_config", None)
@@ -89,11 +89,7 @@ class Member(keras.layers.Layer):
 
     @property
     def metrics(self) -> list:
-        """None: what the networks were compiled with measures them alone.
-
-        Keras takes those of inner models for the predictor's own else, and
-        shows them, never updated, in place of those of the same name.
-        """
+        """None: Keras would take those of the networks for the predictor's."""
         return []
 
     def compute_output_shape(self, input_shape):

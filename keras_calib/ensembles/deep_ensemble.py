@@ -31,13 +31,11 @@ class DeepEnsemble(Predictor):
 
     The output is logits that are normalised: metrics and calibrators take
     it with `from_logits=True`, `SelectiveClassifier` and `export` as it is.
-    The NLL of the mean is at most the mean of the members' NLL (Jensen), so
-    networks of one kind that were trained from other weights on other orders
-    of the data gain by it; their mean is less confident than they are, so a
-    calibrator is fitted on the ensemble, not on its members.
+    Its NLL is at most the mean of the members' NLL (Jensen). Train networks
+    of one kind from other weights on other orders of the data. Their mean is
+    less confident than they are, so fit a calibrator on the ensemble.
 
-    Weights are those of the members: train them, before or after.
-    `member_predictions` gives the answers that the mean is of.
+    The weights are those of the members: train them, before or after.
 
     Args:
         models: Functional or sequential models that take the same inputs,
@@ -52,10 +50,9 @@ class DeepEnsemble(Predictor):
 
     Raises:
         TypeError: If an argument is of the wrong kind.
-        ValueError: If there is no member, one has no fixed inputs or several
-            outputs, two differ in their inputs, their places or classes or
-            share weights, it is not known what one returns, or weights are
-            not one for each, or are negative or all 0.
+        ValueError: If members have no fixed inputs or several outputs, differ
+            in their inputs or classes or share weights, it is not known what
+            one returns, or weights are not one for each, negative or all 0.
         RuntimeError: On `fit`.
 
     Example:
@@ -173,31 +170,27 @@ def _read_models(models: Any) -> list[keras.Model]:
 
 def _check_same(first: keras.Model, other: keras.Model, index: int) -> None:
     """Raises ValueError unless both take and give the same."""
-    taken = [_inputs(model) for model in (first, other)]
-    if taken[0] != taken[1]:
+    (taken, given), (taken_too, given_too) = map(_signature, (first, other))
+    if taken != taken_too:
         raise value_error(
             "`models` must take the same inputs: structure, shapes and types",
-            **{"models[0]": taken[0], f"models[{index}]": taken[1]},
+            **{"models[0]": taken, f"models[{index}]": taken_too},
         )
-    given = [_answers(model) for model in (first, other)]
-    if not fits(*given):
+    if not fits(given, given_too):
         raise value_error(
             "`models` must answer for the same places and classes",
-            **{"models[0]": given[0], f"models[{index}]": given[1]},
+            **{"models[0]": given, f"models[{index}]": given_too},
         )
 
 
-def _inputs(model: keras.Model) -> list[tuple]:
-    """Path, shape and type of each input."""
+def _signature(model: keras.Model) -> tuple[list, tuple]:
+    """Path, shape and type of each input, and the shape of all classes."""
     flat = keras.tree.flatten_with_path(input_structure(model))
     # A list of one input is as good as the input.
     alone = len(flat) == 1
-    return [(() if alone else path, shape_of(x), x.dtype) for path, x in flat]
-
-
-def _answers(model: keras.Model) -> tuple:
+    taken = [(() if alone else path, shape_of(x), x.dtype) for path, x in flat]
     *lead, channels = shape_of(model.outputs[0])
-    return (*lead, max(channels, 2))
+    return taken, (*lead, max(channels, 2))
 
 
 def _read_logits(models: list, from_logits: Any) -> list[bool]:

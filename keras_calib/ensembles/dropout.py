@@ -10,7 +10,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import nested_layers
 from keras_calib.ensembles.base import Member
@@ -19,9 +18,9 @@ from keras_calib.ensembles.base import check_classifier
 from keras_calib.ensembles.base import input_structure
 from keras_calib.ensembles.base import log_probs_of
 from keras_calib.ensembles.base import serialized
+from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.hashing import mixed
 from keras_calib.numerics.hashing import wrapped
 from keras_calib.predictions.outputs import reads_logits
@@ -38,8 +37,7 @@ _SPATIAL = (
     keras.layers.SpatialDropout2D,
     keras.layers.SpatialDropout3D,
 )
-# Masks of more numbers than this are computed where the model runs: of each
-# pass they would be a constant of its graph.
+# Masks of more numbers than this are no constants of the graph.
 _MOST_CONSTANTS = 2**16
 # What a dropped unit becomes under AlphaDropout: -alpha scale of SELU.
 _SATURATED = -1.6732632423543772 * 1.0507009873554805
@@ -49,29 +47,24 @@ _LOCK = threading.RLock()
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class MonteCarloDropout(Predictor):
-    """A model of the mean of what a network says under dropout.
+    """Averages what a network says under several dropout masks.
 
     output = log(1/T sum_t p(k | x, mask_t)), t = 1..T
 
     The output is logits that are normalised: metrics and calibrators take
     it with `from_logits=True`, `SelectiveClassifier` and `export` as it is.
     In each pass every dropout layer drops as in training, inner ones and
-    those of `MultiHeadAttention` too; batch normalisation and all else is as
-    at inference. The dropout that recurrent layers and `keras.layers.
-    Attention` apply on their own stays off.
+    those of `MultiHeadAttention` too; all else is as at inference. The dropout
+    that recurrent layers and `keras.layers.Attention` apply on their own
+    stays off.
 
-    Masks are a function of seed, pass, layer and unit, the same on every
-    backend and in an exported file; a layer that is used twice has the same
-    mask twice. Samples share them, so that the answer to one does not depend
-    on its batch: each pass is one network that was drawn. A pass costs what
-    the network costs.
+    Masks are a function of seed, pass, layer and unit, the same for all
+    samples, on every backend and in an exported file. A layer that is used
+    twice has the same mask twice. Masks of samples, of open sides or of more
+    than 65,536 units can be exported as a SavedModel, but not as ONNX or
+    LiteRT.
 
-    Masks of samples, of open sides or of more than 65,536 units are computed
-    where the model runs: in a SavedModel, but not in ONNX or LiteRT, for
-    which `export` raises. All others are constants.
-
-    Weights are those of `model`: train it, before or after. `predict_passes`
-    gives the answers that the mean is of.
+    The weights are those of `model`: train it, before or after.
 
     Args:
         model: A functional or sequential model with one output, logits or
@@ -79,8 +72,8 @@ class MonteCarloDropout(Predictor):
             for the second of two classes, which become two.
         num_passes: Number of passes T, >= 1.
         seed: Seed of the masks, >= 0.
-        per_sample: Whether each sample of a batch has masks of its own, a
-            function of its row too, so that neighbours err independently.
+        per_sample: Whether each row of a batch has masks of its own, so that
+            neighbours err independently.
         from_logits: Whether `model` returns logits. None takes it from the
             loss that it was compiled with.
         name: Name of the model.
@@ -88,8 +81,8 @@ class MonteCarloDropout(Predictor):
     Raises:
         TypeError: If an argument is of the wrong kind.
         ValueError: If `model` has no fixed inputs, several outputs or no
-            dropout layer with a rate > 0, it is not known what it returns,
-            or a number is out of range.
+            dropout layer with a rate > 0, `from_logits` is not known, or a
+            number is out of range.
         RuntimeError: On `fit`.
 
     Example:
@@ -131,10 +124,7 @@ class MonteCarloDropout(Predictor):
         check_classifier(model, "model")
         check_integer("num_passes", num_passes, 1)
         check_integer("seed", seed, 0)
-        if not isinstance(per_sample, bool):
-            raise type_error(
-                "`per_sample` must be True or False", per_sample=per_sample
-            )
+        check_flag("per_sample", per_sample)
         if not dropout_layers(model):
             raise value_error(
                 "`model` must have a dropout layer with a rate > 0",
@@ -173,7 +163,13 @@ class MonteCarloDropout(Predictor):
         return self.predict_each(x, batch_size)
 
     def get_config(self) -> dict:
-        return {"name": self.name, **self.get_layer("passes").settings()}
+        passes = self.get_layer("passes")
+        return {
+            "name": self.name,
+            "model": serialized(passes.layers[0]),
+            "num_passes": passes.num_members,
+            **passes.settings,
+        }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
@@ -188,28 +184,16 @@ class _Passes(Member):
 
     def __init__(self, model: keras.Model, num_passes: int, **settings: Any):
         super().__init__([model], num_passes, name="passes")
-        self._settings = settings
-
-    def settings(self) -> dict:
-        """What makes the same passes again."""
-        model = serialized(self.layers[0])
-        return {
-            "model": model,
-            "num_passes": self.num_members,
-            **self._settings,
-        }
+        self.settings = settings
 
     def call(self, inputs):
         (model,) = self.layers
         layers = dropout_layers(model)
-        seed, per_sample = self._settings["seed"], self._settings["per_sample"]
+        seed, per_sample, from_logits = self.settings.values()
         passes = []
         for i in range(self.num_members):
             with masked(layers, (seed, i), per_sample):
-                answer = log_probs_of(
-                    model, inputs, self._settings["from_logits"]
-                )
-                passes.append(answer)
+                passes.append(log_probs_of(model, inputs, from_logits))
         return ops.stack(passes, axis=1)
 
 
@@ -228,8 +212,7 @@ def masked(
 ) -> Iterator[None]:
     """Within it each layer multiplies by the mask of its place in the list.
 
-    For this thread alone; others find the layers as they were. Masks are a
-    function of `seeds`, whole numbers >= 0.
+    For this thread alone; others find the layers as they were.
     """
     thread = threading.get_ident()
 
@@ -256,17 +239,35 @@ def _dropped(
     layer: keras.layers.Layer, inputs: Any, seeds: tuple, per_sample: bool
 ) -> Any:
     """What the layer makes of its inputs in training, with one mask."""
-    rate, shape = layer.rate, _mask_shape(layer, inputs, per_sample)
-    bits = _bits(shape, seeds)
+    rate, shape = layer.rate, list(ops.shape(inputs))
+    if isinstance(layer, _SPATIAL):
+        first = getattr(layer, "data_format", None) == "channels_first"
+        channel = 1 if first else len(shape) - 1
+        noise = [None if i in (0, channel) else 1 for i in range(len(shape))]
+    else:
+        noise = getattr(layer, "noise_shape", None) or [None] * len(shape)
+    sizes = zip(shape, noise, strict=True)
+    shape = [n if size is None else size for n, size in sizes]
+    if not per_sample:
+        shape[0] = 1
+
+    # Hashes of the places of the mask, the same wherever they are computed.
+    count = math.prod(shape)
+    constant = isinstance(count, int) and count <= _MOST_CONSTANTS
+    xp = np if constant else ops
+    bits = xp.arange(count, dtype="int32")
+    for key in np.random.SeedSequence(seeds).generate_state(2):
+        bits = mixed(bits + wrapped(int(key)))
 
     def tensor(values):
         return ops.reshape(ops.cast(values, inputs.dtype), shape)
 
     if isinstance(layer, keras.layers.GaussianDropout):
-        deviation = math.sqrt(rate / (1.0 - rate))
-        return inputs * tensor(1.0 + deviation * _normal(bits))
-    kept = _uniform(bits) >= rate
-    kept = array_namespace(kept).where(kept, np.float32(1), np.float32(0))
+        # Normal numbers by Box and Muller's method.
+        angle = 2 * math.pi * _uniform(mixed(bits))
+        normal = xp.sqrt(-2.0 * xp.log(_uniform(bits))) * xp.cos(angle)
+        return inputs * tensor(1.0 + math.sqrt(rate / (1.0 - rate)) * normal)
+    kept = xp.where(_uniform(bits) >= rate, np.float32(1), np.float32(0))
     if isinstance(layer, keras.layers.AlphaDropout):
         # Klambauer et al. 2017, section 3: mean and variance stay.
         scale = ((1 - rate) * (1 + rate * _SATURATED**2)) ** -0.5
@@ -276,53 +277,9 @@ def _dropped(
     return inputs * tensor(scale * kept)
 
 
-def _mask_shape(
-    layer: keras.layers.Layer, inputs: Any, per_sample: bool
-) -> tuple:
-    """The shape of a mask, of numbers or, if they are open, of tensors."""
-    shape = list(ops.shape(inputs))
-    if isinstance(layer, _SPATIAL):
-        first = getattr(layer, "data_format", None) == "channels_first"
-        channel = 1 if first else len(shape) - 1
-        noise = [None if i in (0, channel) else 1 for i in range(len(shape))]
-    else:
-        noise = getattr(layer, "noise_shape", None) or [None] * len(shape)
-    if len(noise) != len(shape):
-        raise value_error(
-            "`noise_shape` of a dropout layer must have the axes of its inputs",
-            noise_shape=noise,
-            inputs=shape_of(inputs),
-            layer=layer.name,
-        )
-    sizes = zip(shape, noise, strict=True)
-    batch, *places = (n if size is None else size for n, size in sizes)
-    return (batch if per_sample else 1, *places)
-
-
-def _bits(shape: tuple, seeds: tuple) -> Any:
-    """Hashes of the places of a mask, int32, flat.
-
-    Of places alone: the same on every backend, wherever it is computed.
-    """
-    count = math.prod(shape)
-    constant = isinstance(count, int) and count <= _MOST_CONSTANTS
-    places = (np if constant else ops).arange(count, dtype="int32")
-    keys = np.random.SeedSequence(seeds).generate_state(2)
-    for key in keys:
-        places = mixed(places + wrapped(int(key)))
-    return places
-
-
 def _uniform(bits: Any) -> Any:
     """Numbers in (0, 1), float32, of 23 bits of each."""
     xp = array_namespace(bits)
     low = xp.bitwise_and(bits, 2**23 - 1)
     low = low.astype("float32") if xp is np else xp.cast(low, "float32")
     return (low + 0.5) * np.float32(2.0**-23)
-
-
-def _normal(bits: Any) -> Any:
-    """Standard normal numbers, float32, by Box and Muller's method."""
-    xp = array_namespace(bits)
-    angle = 2 * math.pi * _uniform(mixed(bits))
-    return xp.sqrt(-2.0 * xp.log(_uniform(bits))) * xp.cos(angle)

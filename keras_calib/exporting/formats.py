@@ -4,12 +4,12 @@ import importlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.exporting.onnx_ops import HANDLERS
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.savedmodel import write_savedmodel
 from keras_calib.exporting.served_model import ServedModel
@@ -23,20 +23,12 @@ __all__ = [
     "format_of",
 ]
 
-# Endings of files, and the formats that are meant; None for Keras' own.
-_ENDINGS = {
-    ".onnx": "onnx",
-    ".tflite": "litert",
-    ".litert": "litert",
-    ".keras": None,
-    ".h5": None,
-    ".hdf5": None,
-}
-
+# Endings of files, and the formats that are meant.
+_ENDINGS = {".onnx": "onnx", ".tflite": "litert", ".litert": "litert"}
 # Of files that are not written; other dots are of names such as v1.2.
 _FOREIGN = {
-    *(".ckpt", ".pb", ".pt", ".pth", ".safetensors"),
-    *(".json", ".npy", ".npz", ".pickle", ".pkl"),
+    *(".keras", ".h5", ".hdf5", ".ckpt", ".pb", ".pt", ".pth"),
+    *(".json", ".npy", ".npz", ".pickle", ".pkl", ".safetensors"),
     *(".gz", ".tar", ".tgz", ".zip"),
 }
 
@@ -45,14 +37,7 @@ Signatures = dict[str, Callable[..., dict[str, np.ndarray]]]
 
 
 class FileFormat(NamedTuple):
-    """One way to store a model.
-
-    Attributes:
-        name: What users call it.
-        packages: What must be installed to write it and to run it.
-        write: Writes a served model to a path.
-        load: Loads that path with nothing of this library.
-    """
+    """One way to store a model: what it needs, how to write and load it."""
 
     name: str
     packages: tuple[str, ...]
@@ -61,28 +46,16 @@ class FileFormat(NamedTuple):
 
 
 def format_of(path: Path, name: str | None) -> str:
-    """The format to write, by the name that the user gives or by the ending.
-
-    Raises ValueError if the ending is of another format than the name, or of
-    one that is not written here.
-    """
+    """The format to write, by the user's name for it or by the ending."""
     ending = path.suffix.lower()
-    meant = _ENDINGS.get(ending, name or "savedmodel")
-    reason = None
-    if meant is None:
-        reason = (
-            f"{ending} is Keras' own format, which needs Keras to be served; "
-            "for it call `model.save(path)`"
-        )
-    elif ending in _FOREIGN:
-        reason = f"files in {ending} are of a format that is not written"
-    if reason is not None:
+    if ending in _FOREIGN:
         raise value_error(
-            "`path` must end in .onnx or .tflite, or be the name of a "
-            f"folder: {reason}",
+            "`path` must end in .onnx or .tflite, or be the name of a folder; "
+            "for Keras' own format call `model.save(path)`",
             path=str(path),
         )
-    if name is not None and ending in _ENDINGS and meant != name:
+    meant = _ENDINGS.get(ending, name or "savedmodel")
+    if name not in (None, meant):
         raise value_error(
             f"`path` must not end in {ending} unless `format` is {meant!r}",
             path=str(path),
@@ -92,10 +65,7 @@ def format_of(path: Path, name: str | None) -> str:
 
 
 def file_format(name: str) -> FileFormat:
-    """The format of that name, ready to be used.
-
-    Raises ValueError if there is none, ImportError if its packages are absent.
-    """
+    """The format of that name; ImportError if its packages are absent."""
     check_in("format", name, tuple(FORMATS))
     for package in FORMATS[name].packages:
         try:
@@ -122,6 +92,19 @@ def _load_savedmodel(path: Path) -> Signatures:
     return {name: partial(run, name) for name in loaded.signatures}
 
 
+def _select(context: Any, node: Any, name: str, arguments: list) -> None:
+    """Where(c, x, y): the converter's c x + (1 - c) y is NaN at infinities."""
+    node.type = "Where"
+
+
+def _log1p(context: Any, node: Any, name: str, arguments: list) -> None:
+    """log(1 + x), which ONNX lacks."""
+    one = context.make_const(f"{name}_one", np.array(1, "float32"))
+    added = [node.input[0], one.output[0]]
+    context.insert_new_node_on_input(node, "Add", added)
+    node.type = "Log"
+
+
 def _write_onnx(
     served: ServedModel, path: Path, images: ImageReader | None = None
 ) -> None:
@@ -144,7 +127,10 @@ def _write_onnx(
     tf2onnx.convert.from_function(
         function,
         specs,
-        custom_op_handlers=dict(HANDLERS),
+        custom_op_handlers={
+            "SelectV2": (_select, ["Where"]),
+            "Log1p": (_log1p, ["Log1p"]),
+        },
         output_path=str(path),
     )
 

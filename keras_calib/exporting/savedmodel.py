@@ -25,17 +25,7 @@ _PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 class ImageReader:
     """Encoded images to a model's input: decode, resize, preprocess.
 
-    Args:
-        served: A model with one input `(batch, height, width, channels)`.
-        preprocessing: A function or layer of float32 images with values in
-            [0, 255] to the model's input.
-        size: Height and width that decoded images are resized to, or None
-            for those of the model.
-
-    Raises:
-        TypeError: If `preprocessing` can not be called.
-        ValueError: If the model takes no images, their size is not known, or
-            what `preprocessing` returns is not what the model takes.
+    Its errors are those of `export`.
     """
 
     def __init__(
@@ -51,10 +41,11 @@ class ImageReader:
                 image_preprocessing=preprocessing,
             )
         shapes = [shape_of(tensor) for tensor in served.inputs.values()]
-        if len(shapes) != 1 or len(shapes[0]) != 4:
+        images = len(shapes) == 1 and len(shapes[0]) == 4
+        if not images or shapes[0][-1] not in (1, 3, 4):
             raise value_error(
                 "`image_preprocessing` needs a model with one input "
-                "(batch, height, width, channels)",
+                "(batch, height, width, channels), of 1, 3 or 4 channels",
                 shapes=shapes,
             )
         ((name, tensor),) = served.inputs.items()
@@ -69,12 +60,6 @@ class ImageReader:
         size = tuple(size)
         for side in size:
             check_integer("image_size", side, 1)
-        if shapes[0][-1] not in (1, 3, 4):
-            raise value_error(
-                "`image_preprocessing` needs a model with 1, 3 or 4 "
-                "channels last",
-                shape=shapes[0],
-            )
         self.input_name = name
         self.shape = (*size, shapes[0][-1])
         self._preprocessing = preprocessing

@@ -8,11 +8,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.keras_internals import nested_layers
+from keras_calib.ensembles.base import input_structure
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection import SelectiveClassifier
 
-__all__ = ["OUTPUT_NAMES", "ServedModel", "check_served"]
+__all__ = ["OUTPUT_NAMES", "ServedModel"]
 
 OUTPUT_NAMES = (
     "logits",
@@ -26,32 +27,8 @@ OUTPUT_NAMES = (
 _MADE_UP = re.compile(r"(keras_tensor|input_layer)(_\d+)?")
 
 
-def check_served(network: keras.Model) -> None:
-    """Raises ValueError unless a model has fixed inputs and one output."""
-    if not getattr(network, "inputs", None):
-        raise value_error(
-            "`model` must have fixed inputs: a functional model, or a "
-            "sequential one that is built. Of a subclass of `keras.Model` "
-            "make one: `inputs = keras.Input(shape)`, then "
-            "`keras.Model(inputs, model(inputs))`",
-            model=type(network).__name__,
-        )
-    if len(network.outputs) != 1:
-        raise value_error(
-            "`model` must have one output; choose the one to serve: "
-            "`keras.Model(model.inputs, model.outputs[0])`",
-            outputs=list(network.output_names),
-        )
-
-
 class ServedModel:
-    """A model and a selector, with inputs and outputs by name.
-
-    Args:
-        network: The user's model, with fixed inputs and one output.
-        selector: What answers of its logits.
-        from_logits: Whether the model returns logits.
-    """
+    """A network and a selector, with inputs and outputs by name."""
 
     def __init__(
         self,
@@ -59,23 +36,15 @@ class ServedModel:
         selector: SelectiveClassifier,
         from_logits: bool,
     ):
-        check_served(network)
         self.network = network
         self.selector = selector
         self.from_logits = from_logits
-        # A sequential model that was never called has inputs but no `input`.
-        sequential = isinstance(network, keras.Sequential)
-        self.structure = network.inputs[0] if sequential else network.input
+        self.structure = input_structure(network)
         flat = keras.tree.flatten(self.structure)
+        names = _input_names(self.structure)
         self.inputs = {
-            name: keras.Input(
-                batch_shape=(None, *tensor.shape[1:]),
-                dtype=tensor.dtype,
-                name=name,
-            )
-            for name, tensor in zip(
-                _input_names(self.structure), flat, strict=True
-            )
+            name: keras.Input(tensor.shape[1:], dtype=tensor.dtype, name=name)
+            for name, tensor in zip(names, flat, strict=True)
         }
         logits = to_model_logits(self._call(self.inputs), from_logits)
         self.model = keras.Model(self.inputs, selector(logits))
@@ -88,44 +57,28 @@ class ServedModel:
     @property
     def computes_in_half(self) -> bool:
         """Whether a layer of the network computes in half precision."""
-        return _computes_in_half(self.network)
-
-    def pack(self, inputs: dict) -> Any:
-        """Inputs by name in the form that the network takes."""
-        flat = [inputs[name] for name in self.inputs]
-        return keras.tree.pack_sequence_as(self.structure, flat)
+        dtypes = {x.compute_dtype for x in nested_layers(self.network)}
+        return not dtypes.isdisjoint(["float16", "bfloat16"])
 
     def outputs(self, inputs: dict) -> Any:
         """What the network returns of inputs by name."""
         return self._call(inputs, training=False)
 
     def answers(
-        self, outputs: Any, from_logits: bool | None = None, counts: Any = None
+        self, outputs: Any, from_logits: bool | None = None
     ) -> dict[str, np.ndarray]:
-        """The named outputs that Keras makes of those of the network.
-
-        Args:
-            outputs: Array `(batch, ..., num_classes)`.
-            from_logits: Whether these are logits; None as of the network.
-            counts: Where they are judged, as in `to_model_logits`.
-        """
+        """The named outputs that Keras makes of those of the network."""
         if from_logits is None:
             from_logits = self.from_logits
-        answers = self.selector(to_model_logits(outputs, from_logits, counts))
+        answers = self.selector(to_model_logits(outputs, from_logits))
         return {k: ops.convert_to_numpy(v) for k, v in answers.items()}
 
     def _call(self, inputs: dict, **options: Any) -> Any:
+        flat = [inputs[name] for name in self.inputs]
+        packed = keras.tree.pack_sequence_as(self.structure, flat)
         # Some models return their one output in a dict or list.
-        (outputs,) = keras.tree.flatten(
-            self.network(self.pack(inputs), **options)
-        )
+        (outputs,) = keras.tree.flatten(self.network(packed, **options))
         return outputs
-
-
-def _computes_in_half(layer: keras.layers.Layer) -> bool:
-    half = ("float16", "bfloat16")
-    inner = getattr(layer, "layers", ())
-    return layer.compute_dtype in half or any(map(_computes_in_half, inner))
 
 
 def _input_names(structure: Any) -> list[str]:

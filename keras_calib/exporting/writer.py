@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import re
+import tempfile
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -15,17 +16,16 @@ import keras
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.files import scratch_folder
 from keras_calib.calibrators import Calibrator
+from keras_calib.ensembles.base import check_classifier
 from keras_calib.exporting.formats import FileFormat
 from keras_calib.exporting.formats import file_format
 from keras_calib.exporting.formats import format_of
-from keras_calib.exporting.probes import Probe
-from keras_calib.exporting.probes import probes
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.served_model import ServedModel
-from keras_calib.exporting.served_model import check_served
+from keras_calib.exporting.verification import Probe
 from keras_calib.exporting.verification import check_answers
+from keras_calib.exporting.verification import probes
 from keras_calib.predictions.outputs import reads_logits
 from keras_calib.selection import SelectiveClassifier
 
@@ -44,27 +44,31 @@ def export(
     image_size: tuple[int, int] | None = None,
     sample_inputs: Any = None,
 ) -> Path:
-    """Writes a model that answers calibrated, and says what it accepts.
+    """Writes a model for serving: calibrated answers, and which it accepts.
 
-    The file serves without Keras and without this package. Its outputs, by
-    name, for a batch of any size: `logits` (calibrated) and `probabilities`
+    The file needs neither Keras nor this package. Its outputs, by name, for a
+    batch of any size: `logits` (calibrated) and `probabilities`
     `(batch, ..., num_classes)`; `confidence`, the probability of the
     predicted class, `score`, `accept` (bool) and `label` (int32)
     `(batch, ...)`. Without a selector every sample is accepted.
 
-    A SavedModel has up to three signatures: `serving_default` takes the
-    model's inputs by name (`inputs` for one without, `input_class` for a name
-    that a format does not take); `serving_logits` takes `logits`, what the
-    network returns (for a model of probabilities: their logits), where a
-    client runs it; `serving_bytes` takes `image_bytes`, JPEG or PNG files
-    `(batch,)`, if `image_preprocessing` is given. Of a SavedModel that
-    `tf.saved_model.load` returned, the lists `calibration` (the calibrator's
-    variables), `threshold` and `score` (those of a score, if it has any) can
-    be read and assigned to; a threshold is for the scores of one calibrator.
-    ONNX and LiteRT have `serving_default` alone, and constants.
+    A SavedModel has up to three signatures:
 
-    Before success is reported the file is loaded again and its answers are
-    compared with those of the Keras model. A file that is wrong is not kept.
+    - `serving_default` takes the model's inputs by name: `inputs` for one
+      without a name, `input_class` for a name that a format does not take.
+    - `serving_logits` takes `logits` that a client computed: what the network
+      returns, or the logits of its probabilities.
+    - `serving_bytes` takes `image_bytes`, JPEG or PNG files `(batch,)`, if
+      `image_preprocessing` is given.
+
+    After `tf.saved_model.load` the variables of the calibrator, the threshold
+    and the variables of the score can be read and replaced, in the lists
+    `calibration`, `threshold` and `score`. A threshold is for the scores of
+    one calibrator. ONNX and LiteRT have `serving_default` alone, and
+    constants.
+
+    `export` loads the file again and compares its answers with those of the
+    Keras model. A file that is wrong is not kept.
 
     Args:
         model: A functional or sequential model with one output
@@ -83,8 +87,7 @@ def export(
             returns the model's input: `keras.layers.Rescaling(1 / 255)`, or
             `keras.layers.Identity()` for a model that scales by itself.
         image_size: Height and width that decoded images are resized to,
-            bilinearly, before `image_preprocessing`; None for those of the
-            model's input.
+            bilinearly; None for those of the model's input.
         sample_inputs: Inputs as the model takes them, or by name, to compare
             answers with; None for random numbers, of integers 0 and 1, of
             uint8 any.
@@ -94,11 +97,10 @@ def export(
 
     Raises:
         ValueError: If the path exists or ends as another format does, the
-            model has no fixed inputs, several
-            outputs or probabilities that do not sum to 1, `from_logits` can
-            not be known, `selector` has another calibrator than `calibrator`,
-            the model applies it already, or images or samples are not what
-            the model takes.
+            model has no fixed inputs, several outputs or probabilities that
+            do not sum to 1, `from_logits` can not be known, the calibrator is
+            not that of `selector` or is in the model already, or images or
+            samples are not what the model takes.
         TypeError: If an argument is of the wrong kind.
         ImportError: If the packages of the format are not installed.
         RuntimeError: If the calibrator or selector is not fitted, the backend
@@ -128,15 +130,23 @@ def export(
         )
     path = _read_path(path)
     made = file_format(format_of(path, format))
-    if not isinstance(model, keras.Model):
-        raise type_error(
-            "`model` must be a Keras model", model=type(model).__name__
-        )
     selector = _read_selector(calibrator, selector)
     _check_calibrated_once(model, selector.calibrator)
-    check_served(model)
+    check_classifier(model, "model")
     served = ServedModel(model, selector, reads_logits(model, from_logits))
-    images = _read_images(served, made, image_preprocessing, image_size)
+    images = None
+    if image_preprocessing is not None:
+        if made.name != "savedmodel":
+            raise value_error(
+                "`image_preprocessing` needs a SavedModel, which can decode "
+                "images",
+                format=made.name,
+            )
+        images = ImageReader(served, image_preprocessing, image_size)
+    elif image_size is not None:
+        raise value_error(
+            "`image_size` needs `image_preprocessing`", image_size=image_size
+        )
     with _exact_float32():
         found = probes(
             served,
@@ -158,12 +168,8 @@ def _read_path(path: Any) -> Path:
         )
     path = Path(path).expanduser()
     if path.exists() or path.is_symlink():
-        raise _exists(path)
+        raise value_error("`path` must not exist", path=str(path))
     return path
-
-
-def _exists(path: Path) -> ValueError:
-    return value_error("`path` must not exist", path=str(path))
 
 
 @contextlib.contextmanager
@@ -213,7 +219,9 @@ def _read_selector(calibrator: Any, selector: Any) -> SelectiveClassifier:
 def _check_calibrated_once(model: keras.Model, calibrator: Any) -> None:
     if calibrator is None:
         return
-    last = _last_layer(model)
+    last = model
+    while isinstance(last, keras.Model) and last.layers:
+        last = last.layers[-1]
     known = {id(variable) for variable in model.variables}
     applied = any(id(variable) in known for variable in calibrator.variables)
     if applied or isinstance(last, Calibrator):
@@ -225,29 +233,6 @@ def _check_calibrated_once(model: keras.Model, calibrator: Any) -> None:
         )
 
 
-def _last_layer(model: keras.layers.Layer) -> keras.layers.Layer:
-    while isinstance(model, keras.Model) and model.layers:
-        model = model.layers[-1]
-    return model
-
-
-def _read_images(
-    served: ServedModel, made: FileFormat, preprocessing: Any, size: Any
-) -> ImageReader | None:
-    if preprocessing is None:
-        if size is not None:
-            raise value_error(
-                "`image_size` needs `image_preprocessing`", image_size=size
-            )
-        return None
-    if made.name != "savedmodel":
-        raise value_error(
-            "`image_preprocessing` needs a SavedModel, which can decode images",
-            format=made.name,
-        )
-    return ImageReader(served, preprocessing, size)
-
-
 def _write_whole(
     served: ServedModel,
     path: Path,
@@ -257,18 +242,24 @@ def _write_whole(
 ) -> None:
     # Into a folder beside it, then renamed: a crash leaves no half model.
     path.parent.mkdir(parents=True, exist_ok=True)
-    with scratch_folder(path) as scratch:
-        written = scratch / "model"
+    names = {"prefix": f".{path.name[:50]}.", "suffix": ".tmp"}
+    with tempfile.TemporaryDirectory(**names, dir=path.parent) as scratch:
+        written = Path(scratch) / "model"
+        step = "written"
         try:
             made.write(served, written, images)
-        except (OSError, MemoryError):
-            raise
-        except Exception as error:
-            raise _failed(made, "written", error) from error
-        try:
+            step = "loaded"
             signatures = made.load(written)
         except Exception as error:
-            raise _failed(made, "loaded", error) from error
+            if step == "written" and isinstance(error, OSError | MemoryError):
+                raise
+            raise RuntimeError(
+                invalid(
+                    f"`model` can not be {step} as {made.name}; nothing is "
+                    "kept",
+                    error=f"{type(error).__name__}: {str(error)[:400]}",
+                )
+            ) from error
         check_answers(signatures, probes, served.selector.threshold)
         _move(written, path)
 
@@ -280,15 +271,8 @@ def _move(written: Path, path: Path) -> None:
         (os.rename if written.is_dir() else os.link)(written, path)
     except OSError as error:
         if os.path.lexists(path):
-            raise _exists(path) from error
+            raise value_error("`path` must not exist", path=str(path)) from (
+                error
+            )
         # Not every file system has links.
         os.rename(written, path)
-
-
-def _failed(made: FileFormat, step: str, error: Exception) -> RuntimeError:
-    return RuntimeError(
-        invalid(
-            f"`model` can not be {step} as {made.name}; nothing is kept",
-            error=f"{type(error).__name__}: {str(error)[:400]}",
-        )
-    )

@@ -141,7 +141,6 @@ class EpochTable:
         return rows
 
     def _write(self) -> None:
-        self._lock.check()
         with replacing(self.path, text=True) as file:
             writer = csv.DictWriter(file, self.columns, restval="")
             writer.writeheader()

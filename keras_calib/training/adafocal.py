@@ -34,9 +34,8 @@ def next_gammas(
     """AdaFocal's next gammas `(num_bins,)`, from the gaps of the bins.
 
     gamma exp(rate gap) where gamma > 0, else gamma exp(-rate gap), with
-    gap = mean confidence - accuracy, 0 in empty bins. A gamma that is then
-    within `switch` of 0 goes to the other side of it, -switch or +switch; at
-    last the limits apply.
+    gap = mean confidence - accuracy. A gamma that is then within `switch` of 0
+    goes to -switch or +switch on the other side of 0; then the limits apply.
     """
     positive = gammas > 0
     moved = gammas * np.exp(np.where(positive, rate, -rate) * gaps)
@@ -49,24 +48,21 @@ def next_gammas(
 class AdaptiveFocalModel(FocalBinsModel):
     """AdaFocal: focal gammas that follow the calibration of validation data.
 
-    Trains on `adaptive_focal`, which gives each sample the gamma of the bin
-    that holds the probability of its true class. After each epoch the
-    validation data of `fit` are predicted once more, and cut into bins of
-    equal mass by confidence: their edges are the new edges, and the gap of
-    each moves its gamma, see `next_gammas`. Compile without a loss.
+    The loss is `adaptive_focal`, which gives each sample the gamma of the bin
+    of its true class's probability. After each epoch the validation data of
+    `fit` are cut into bins of equal mass by confidence. Their edges are the
+    new edges, and the gap of a bin moves its gamma: gamma exp(rate gap), or
+    gamma exp(-rate gap) where gamma is negative. Compile without a loss.
 
     Args:
-        *args: As in `keras.Model`: inputs and outputs, or nothing in a
-            subclass with its own `call`.
-        num_bins: Number of bins. Defaults to `15`.
-        gamma: All gammas at first. Defaults to `1.0`.
+        *args: As in `keras.Model`.
+        num_bins: Number of bins.
+        gamma: All gammas at first.
         rate: How fast gammas follow the gaps, > 0 (lambda in the paper).
-            Defaults to `1.0`.
-        switch: Where focal loss turns into inverse focal loss and back, >=
-            0. Defaults to `0.2`.
-        limits: Least and largest gamma. Defaults to `(-2, 20)`.
-        from_logits: Whether outputs are logits. Defaults to `False`.
-        axis: The axis of the classes. Defaults to `-1`.
+        switch: Where focal loss turns into inverse focal loss, >= 0.
+        limits: Least and largest gamma.
+        from_logits: Whether outputs are logits.
+        axis: The axis of the classes.
         ignore_class: Class id of labels that do not count.
         **kwargs: As in `keras.Model`.
 
@@ -89,9 +85,8 @@ class AdaptiveFocalModel(FocalBinsModel):
         Loss, NeurIPS 2022, https://arxiv.org/abs/2211.11838
 
     Differs:
-        The released code sums over the batch; this is the mean, so divide
-        its learning rate accordingly. Updates within an epoch, an option of
-        it, are not offered; `update_gammas` does one at any time.
+        The released code sums over the batch; this is the mean, so scale its
+        learning rate. For its updates within an epoch call `update_gammas`.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from keras_calib.numerics.arrays import to_numpy
 __all__ = [
     "callback_state",
     "check_state",
-    "is_plain",
+    "is_state",
     "plain_number",
     "restore",
     "state_names",
@@ -21,44 +21,32 @@ __all__ = [
 # What Keras' callbacks remember from epoch to epoch, as of Keras 3.12 to
 # 3.15. Nothing that their constructors take, such as a path, is here.
 _KERAS = {
-    "BackupAndRestore": (),
-    "CSVLogger": (),
-    "EarlyStopping": (
-        "best",
-        "best_epoch",
-        "best_weights",
-        "stopped_epoch",
-        "wait",
-    ),
-    "History": (),
-    "LambdaCallback": (),
-    "LearningRateScheduler": (),
-    "ModelCheckpoint": (
-        "_batches_seen_since_last_saving",
-        "_current_epoch",
-        "_last_batch_seen",
-        "best",
-    ),
-    "ProgbarLogger": (),
-    "ReduceLROnPlateau": ("best", "cooldown_counter", "wait"),
-    "RemoteMonitor": (),
-    "SwapEMAWeights": ("_ema_weights_in_model",),
-    "TensorBoard": ("_global_test_batch", "_global_train_batch"),
-    "TerminateOnNaN": (),
+    "BackupAndRestore": "",
+    "CSVLogger": "",
+    "EarlyStopping": "best best_epoch best_weights stopped_epoch wait",
+    "History": "",
+    "LambdaCallback": "",
+    "LearningRateScheduler": "",
+    "ModelCheckpoint": "_batches_seen_since_last_saving _current_epoch "
+    "_last_batch_seen best",
+    "ProgbarLogger": "",
+    "ReduceLROnPlateau": "best cooldown_counter wait",
+    "RemoteMonitor": "",
+    "SwapEMAWeights": "_ema_weights_in_model",
+    "TensorBoard": "_global_test_batch _global_train_batch",
+    "TerminateOnNaN": "",
 }
 _OF_CLASS = {
-    getattr(keras.callbacks, name): names for name, names in _KERAS.items()
+    getattr(keras.callbacks, name): names.split()
+    for name, names in _KERAS.items()
 }
 
 
 def state_names(callback: keras.callbacks.Callback) -> list[str]:
     """Names of the attributes that belong into a backup.
 
-    Those of Keras' own callbacks are known here. Another class says them in
-    `state_attributes`, to which those of its bases are added.
-
-    Raises:
-        TypeError: If a class does not say them.
+    A class adds its `state_attributes` to those of its bases. TypeError if it
+    does not say them.
     """
     names: set[str] = set()
     # A subclass of Keras' may remember more: it must say so.
@@ -82,47 +70,40 @@ def state_names(callback: keras.callbacks.Callback) -> list[str]:
     return sorted(names)
 
 
-def callback_state(
-    callback: keras.callbacks.Callback,
-) -> tuple[dict[str, Any], dict[str, list[np.ndarray]]]:
-    """Numbers by name, and lists of arrays by name.
-
-    Raises:
-        TypeError: If an attribute is of another kind, or not declared.
-    """
-    numbers: dict[str, Any] = {}
-    arrays: dict[str, list[np.ndarray]] = {}
+def callback_state(callback: keras.callbacks.Callback) -> dict[str, Any]:
+    """None, a number or a list of arrays by name; else TypeError."""
+    state = {}
     for name in state_names(callback):
         if not hasattr(callback, name):
             continue
         value = getattr(callback, name)
-        several = isinstance(value, list | tuple)
-        if several and all(hasattr(x, "shape") for x in value):
-            arrays[name] = [to_numpy(x) for x in value]
-        elif is_plain(value) or getattr(value, "shape", None) == ():
-            numbers[name] = plain_number(value)
-        else:
+        if isinstance(value, list | tuple):
+            if all(hasattr(x, "shape") for x in value):
+                value = [to_numpy(x) for x in value]
+        elif getattr(value, "shape", None) == ():
+            value = plain_number(value)
+        if not is_state(value):
             raise type_error(
                 f"`{type(callback).__name__}.{name}` must be None, a "
                 "number or a list of arrays to be in a backup",
                 **{name: type(value).__name__},
             )
-    return numbers, arrays
+        state[name] = value
+    return state
+
+
+def is_state(value: Any) -> bool:
+    """Whether a value is None, a number or a list of arrays."""
+    if isinstance(value, list):
+        return all(isinstance(x, np.ndarray) for x in value)
+    return value is None or isinstance(value, bool | int | float)
 
 
 def check_state(
-    callback: keras.callbacks.Callback,
-    names: set[str],
-    shapes: dict[str, list[tuple[int, ...]]],
-    model: keras.Model,
+    callback: keras.callbacks.Callback, values: dict[str, Any]
 ) -> None:
-    """Raises unless a callback may be given what a backup holds of it.
-
-    Raises:
-        TypeError: If the class does not say what may be set.
-        ValueError: If an attribute may not be set.
-    """
-    other = sorted(names - set(state_names(callback)))
+    """Raises ValueError unless all attributes in a backup may be set."""
+    other = sorted(set(values) - set(state_names(callback)))
     if other:
         raise value_error(
             "the backup must hold nothing of a callback but its "
@@ -131,15 +112,6 @@ def check_state(
             callback=type(callback).__name__,
             attributes=other,
         )
-    saved = shapes.get("best_weights")
-    if isinstance(callback, keras.callbacks.EarlyStopping) and saved:
-        weights = [tuple(weight.shape) for weight in model.weights]
-        if saved != weights:
-            raise value_error(
-                "`best_weights` in the backup must be of this model",
-                shapes=saved,
-                weights=weights,
-            )
 
 
 def restore(callbacks: list, states: list[dict[str, Any]]) -> None:
@@ -149,14 +121,6 @@ def restore(callbacks: list, states: list[dict[str, Any]]) -> None:
             setattr(callback, name, value)
 
 
-def is_plain(value: Any) -> bool:
-    """Whether a value is None or a number."""
-    return value is None or isinstance(value, bool | int | float | np.generic)
-
-
 def plain_number(value: Any) -> Any:
     """A number of Python; NaN and infinities stay."""
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    value = to_numpy(value)
-    return value.item() if value.ndim == 0 else value.tolist()
+    return to_numpy(value).tolist()

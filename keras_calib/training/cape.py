@@ -33,33 +33,29 @@ __all__ = ["CaPEModel"]
 class CaPEModel(RecordingModel):
     """Calibrated probability estimation (CaPE) for two classes.
 
-    In every `every`-th epoch, from `first_epoch` on, the training data are
-    predicted in inference mode, each sample's target becomes the share of
-    similar predictions that came true (see `cape_targets`), and the epoch
-    trains on cross entropy with these. The other epochs train on the
-    compiled loss. Meant to begin with a network whose training on cross
-    entropy was stopped early.
+    In every `every`-th epoch, from `first_epoch` on, the model predicts the
+    training data in inference mode. The target of each sample becomes the
+    share of similar predictions that came true (see `cape_targets`), and the
+    epoch trains on cross entropy with these targets. The other epochs train
+    on the compiled loss. Begin with a network whose training on cross entropy
+    was stopped early.
 
-    The training data given to `fit` are what is predicted, of those without
-    an end as many batches as an epoch has; where they are augmented, have no
-    end or can be read once only, give `fit(..., calibration_data=...)`, the
-    same samples with their index. A sample that
-    never was among them is trained on its label; one that is missing this
-    time keeps its last target. Sample weights do not enter the targets.
+    Give `fit(..., calibration_data=...)`, the same samples with their index,
+    if the training data are augmented, or can be read only once. Of data
+    without an end, as many batches are predicted as an epoch has. A sample
+    that never was among them is trained on its label; one that is missing
+    this time keeps its last target. Sample weights do not enter the targets.
 
     Args:
-        *args: As in `keras.Model`: inputs and outputs `(batch, 2)` or
-            `(batch, 1)`, or nothing in a subclass with its own `call`.
+        *args: As in `keras.Model`, with outputs `(batch, 2)` or `(batch, 1)`.
         num_samples: How many training samples there are; targets take 4
             bytes for each.
-        every: Each how many epochs one trains on targets. Defaults to `6`,
-            as released.
+        every: Train on targets in one of so many epochs; 6 as released.
         first_epoch: Number of the first epoch that does, counted from 0.
-            Defaults to `0`.
         method: `"bins"` or `"kernel"`, see `cape_targets`.
-        num_bins: As in `cape_targets`. Defaults to `10`.
-        sigma: As in `cape_targets`. Defaults to `0.1`.
-        window: As in `cape_targets`. Defaults to `500`.
+        num_bins: As in `cape_targets`.
+        sigma: As in `cape_targets`.
+        window: As in `cape_targets`.
         **kwargs: As in `keras.Model`.
 
     Raises:
@@ -109,20 +105,8 @@ class CaPEModel(RecordingModel):
         self.sigma = sigma
         self.window = window
         # -1 where there is no target yet.
-        self.targets = self.add_weight(
-            shape=(num_samples,),
-            initializer=keras.initializers.Constant(-1.0),
-            trainable=False,
-            dtype="float32",
-            name="targets",
-        )
-        self.calibrates = self.add_weight(
-            shape=(),
-            initializer="zeros",
-            trainable=False,
-            dtype="float32",
-            name="calibrates",
-        )
+        self.targets = self._state("targets", (num_samples,), -1.0)
+        self.calibrates = self._state("calibrates", ())
         self._given: Callable = _nothing
         self._update: Callable = _nothing
 

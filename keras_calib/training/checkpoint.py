@@ -1,29 +1,27 @@
 """All that training needs to go on, in one file that is whole or not there."""
 
 import contextlib
+import itertools
 import json
 import os
+import random
 import re
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+from keras import backend
 
-from keras_calib.backend.array_files import ArrayFile
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
 from keras_calib.backend.locks import check_not_locked
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.training.callback_state import callback_state
 from keras_calib.training.callback_state import check_state
-from keras_calib.training.callback_state import is_plain
+from keras_calib.training.callback_state import is_state
 from keras_calib.training.callback_state import restore
-from keras_calib.training.callback_state import state_names
-from keras_calib.training.random_state import checked_random_state
-from keras_calib.training.random_state import random_state
 
 __all__ = [
     "finished_epochs",
@@ -31,8 +29,9 @@ __all__ = [
     "save_training_state",
 ]
 
-_VERSION = 1
-_META = "meta"
+_VERSION = 2
+# The file holds JSON, in which this key and a number stand for an array.
+_ARRAY = "npy:"
 
 
 def finished_epochs(path: str | os.PathLike) -> int:
@@ -57,10 +56,7 @@ def finished_epochs(path: str | os.PathLike) -> int:
         https://keras.io/api/callbacks/backup_and_restore/
     """
     path = Path(path)
-    if not path.exists():
-        return 0
-    with _opened(path) as arrays:
-        return _read_meta(path, arrays)["epochs"]
+    return _read(path)["epochs"] if path.exists() else 0
 
 
 def save_training_state(
@@ -79,8 +75,8 @@ def save_training_state(
         model: A compiled model.
         epochs: How many epochs are done.
         logs: The logs of each, as dicts of numbers.
-        callbacks: Callbacks whose state is saved too: what Keras' own
-            remember, and the `state_attributes` of other classes.
+        callbacks: Callbacks whose state is saved too, as by
+            `ResumableBackup`.
         stopped: Whether a callback ended training with the last epoch, so
             that there is nothing left to train.
 
@@ -100,32 +96,27 @@ def save_training_state(
     path = Path(path)
     check_not_locked("path", path)
     variables = _variables(model)
-    arrays = {
-        f"variable_{i}": _storable(to_numpy(v)) for i, v in enumerate(variables)
-    }
-    states = []
-    for i, callback in enumerate(callbacks):
-        numbers, lists = callback_state(callback)
-        states.append(numbers)
-        for name, values in lists.items():
-            for j, array in enumerate(values):
-                arrays[f"callback_{i}_{name}_{j}"] = _storable(array)
-    numbers, keys = random_state()
-    arrays |= keys
-    meta = {
+    state = {
         "version": _VERSION,
         "epochs": int(epochs),
         "stopped": bool(stopped),
+        "logs": list(logs),
         "optimizer": _optimizer_names(model),
         "variables": [_lasting_name(v) for v in variables],
-        "logs": list(logs),
-        "callbacks": states,
+        "values": [to_numpy(v) for v in variables],
         "callback_classes": [type(x).__name__ for x in callbacks],
-        **numbers,
+        "callbacks": [callback_state(x) for x in callbacks],
+        **_random_state(),
     }
-    arrays[_META] = np.frombuffer(json.dumps(meta).encode(), "uint8")
+    arrays = []
+
+    def put(array):
+        arrays.append(_storable(array))
+        return {_ARRAY: len(arrays) - 1}
+
+    meta = np.frombuffer(json.dumps(state, default=put).encode(), "uint8")
     with replacing(path) as file:
-        np.savez(file, **arrays)
+        np.savez(file, *arrays, meta=meta)
     return path
 
 
@@ -134,8 +125,7 @@ def load_training_state(
 ) -> dict | None:
     """Sets a model, its optimizer and random numbers as they were saved.
 
-    All is checked before anything is set. Arrays that the model does not
-    have are not read.
+    All is checked before anything is set.
 
     Args:
         path: The file.
@@ -145,8 +135,8 @@ def load_training_state(
 
     Returns:
         A dict with `epochs`, how many are done, `logs`, those of each, and
-        `stopped`, whether a callback ended training with the last; and for
-        `ResumableBackup` the state of `callbacks`. None if there is no file.
+        `stopped`, whether a callback ended training with the last. None if
+        there is no file.
 
     Raises:
         TypeError: If a callback does not say what may be set.
@@ -162,106 +152,71 @@ def load_training_state(
         return None
     if not model.built:
         raise value_error("`model` must be built before training", built=False)
-    with _opened(path) as arrays:
-        state = _read_meta(path, arrays)
-        names = _optimizer_names(model)
-        if state.get("optimizer", names) != names:
-            saved = state["optimizer"]
-            raise _of_another(path, optimizer=names, saved=saved)
-        variables = _variables(model)
-        _check_same(path, state, variables, arrays)
-        states = _callback_states(state, arrays, callbacks, model)
-        try:
-            set_random = checked_random_state(state, arrays)
-        except (LookupError, OverflowError, TypeError, ValueError) as error:
-            raise _not_a_backup(path) from error
-        values = [arrays.read(f"variable_{i}") for i in range(len(variables))]
-        for numbers, lists in zip(state["callbacks"], states, strict=True):
-            for name, parts in lists.items():
-                numbers[name] = [arrays.read(part) for part in parts]
-    for variable, value in zip(variables, values, strict=True):
+    state = _read(path, with_arrays=True)
+    variables = _variables(model)
+    own = [_optimizer_names(model)]
+    own += [_signature(_lasting_name(v), v) for v in variables]
+    saved = [state["optimizer"]]
+    saved += map(_signature, state["variables"], state["values"])
+    for expected, found in itertools.zip_longest(own, saved):
+        if expected != found:
+            raise value_error(
+                "the backup must be of this model and optimizer",
+                path=str(path),
+                model=expected,
+                backup=found,
+            )
+    if callbacks is not None:
+        classes = [type(x).__name__ for x in callbacks]
+        if classes != state["callback_classes"]:
+            raise value_error(
+                "`callbacks` must be as many as in the backup, and of its "
+                "classes in their order",
+                callbacks=classes,
+                backup=state["callback_classes"],
+            )
+        for callback, values in zip(callbacks, state["callbacks"], strict=True):
+            check_state(callback, values)
+    for variable, value in zip(variables, state["values"], strict=True):
         variable.assign(value)
-    set_random()
+    _set_random(state)
     if callbacks is not None:
         restore(callbacks, state["callbacks"])
     return state
 
 
-def _check_same(
-    path: Path, state: dict, variables: list, arrays: ArrayFile
-) -> None:
-    """Raises unless the file has what fits the variables."""
-    saved = sum(name.startswith("variable_") for name in arrays.names)
-    if len(variables) != saved:
-        raise _of_another(path, variables=len(variables), saved=saved)
-    names = [_lasting_name(variable) for variable in variables]
-    told = state.get("variables", names)
-    if len(told) != saved:
-        raise _not_a_backup(path)
-    for i, (v, name, other) in enumerate(
-        zip(variables, names, told, strict=True)
-    ):
-        try:
-            shape, dtype = arrays.header(f"variable_{i}")
-        except KeyError as error:
-            raise _not_a_backup(path) from error
-        if tuple(v.shape) != shape:
-            raise _of_another(
-                path, variable=v.path, shape=tuple(v.shape), saved=shape
-            )
-        if _stored_as(str(v.dtype)) != dtype.name:
-            raise _of_another(
-                path, variable=v.path, dtype=str(v.dtype), saved=dtype.name
-            )
-        if name != other:
-            raise _of_another(path, variable=name, saved=other)
+def _random_state() -> dict[str, Any]:
+    """That of Python, NumPy and torch; Keras' generators have variables."""
+    state = {
+        "python_random": random.getstate(),
+        "numpy_random": np.random.get_state(),
+        "torch_random": [],
+    }
+    if backend.backend() == "torch":
+        # On which Keras' dropout draws there.
+        import torch
+
+        numbers = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
+        state["torch_random"] = [x.numpy() for x in numbers]
+    return state
 
 
-def _callback_states(
-    state: dict, arrays: ArrayFile, callbacks: Any, model: keras.Model
-) -> list[dict[str, list[str]]]:
-    """Names of the arrays of each attribute of each callback, checked."""
-    saved = state["callbacks"]
-    found = [_parts(arrays, f"callback_{i}_") for i in range(len(saved))]
-    if callbacks is None:
-        return found
-    classes = [type(x).__name__ for x in callbacks]
-    told = state.get("callback_classes", classes)
-    if (len(saved), told) != (len(callbacks), classes):
-        raise value_error(
-            "`callbacks` must be as many as in the backup, and of its "
-            "classes in their order",
-            callbacks=classes,
-            backup=told if len(told) == len(saved) else len(saved),
-        )
-    if "callback_classes" not in state:
-        # Release 0.1 saved all numbers of a callback.
-        for i, callback in enumerate(callbacks):
-            known = state_names(callback)
-            saved[i] = {k: v for k, v in saved[i].items() if k in known}
-            found[i] = {k: v for k, v in found[i].items() if k in known}
-    for callback, numbers, lists in zip(callbacks, saved, found, strict=True):
-        shapes = {
-            name: [arrays.header(part)[0] for part in parts]
-            for name, parts in lists.items()
-        }
-        check_state(callback, {*numbers, *lists}, shapes, model)
-    return found
+def _set_random(state: dict[str, Any], *, trial: bool = False) -> None:
+    """Sets all generators, or new ones on trial, which raise if they cannot."""
+    version, internal, gauss = state["python_random"]
+    (random.Random() if trial else random).setstate(
+        (version, tuple(internal), gauss)
+    )
+    (np.random.RandomState() if trial else np.random).set_state(
+        state["numpy_random"]
+    )
+    if backend.backend() == "torch" and state["torch_random"]:
+        import torch
 
-
-def _parts(arrays: ArrayFile, prefix: str) -> dict[str, list[str]]:
-    """By attribute, the names of its arrays in their order."""
-    found: dict[str, dict[int, str]] = {}
-    for name in arrays.names:
-        match = re.fullmatch(re.escape(prefix) + r"(\w+)_(\d{1,9})", name)
-        if match:
-            found.setdefault(match[1], {})[int(match[2])] = name
-    return {k: [v[i] for i in sorted(v)] for k, v in found.items()}
-
-
-def _of_another(path: Path, **facts: Any) -> ValueError:
-    rule = "the backup must be of this model and optimizer"
-    return value_error(rule, path=str(path), **facts)
+        own, *others = map(torch.from_numpy, state["torch_random"])
+        (torch.Generator() if trial else torch.default_generator).set_state(own)
+        if not trial and len(others) == torch.cuda.device_count():
+            torch.cuda.set_rng_state_all(others)
 
 
 def _optimizer_names(model: keras.Model) -> list[str]:
@@ -296,60 +251,76 @@ def _storable(array: np.ndarray) -> np.ndarray:
     return array if array.dtype.kind in "biuf" else array.astype("float32")
 
 
-def _stored_as(dtype: str) -> str:
-    """Name of the type that `_storable` gives."""
-    try:
-        return _storable(np.empty(0, dtype)).dtype.name
-    except TypeError:
-        # NumPy knows bfloat16 only where a package has told it.
-        return "float32"
+def _signature(name: str, value: Any) -> tuple:
+    array = _storable(to_numpy(value))
+    return name, array.shape, array.dtype.name
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[ArrayFile]:
-    try:
-        with open(path, "rb") as file:
-            yield ArrayFile(file)
-    except (EOFError, zipfile.BadZipFile) as error:
-        raise _not_a_backup(path) from error
-
-
-def _read_meta(path: Path, arrays: ArrayFile) -> dict:
-    if _META not in arrays.names:
-        raise _not_a_backup(path)
-    try:
-        meta = json.loads(arrays.read(_META).tobytes())
-        version = meta["version"]
-        right = version != _VERSION or (
-            type(meta["epochs"]) is int
-            and meta["epochs"] >= 0
-            and type(meta["stopped"]) is bool
-            and _are(dict, meta["logs"])
-            and _are(dict, meta["callbacks"])
-            and all(is_plain(v) for x in meta["callbacks"] for v in x.values())
-            and all(
-                _are(str, meta.get(name, []))
-                for name in ("optimizer", "variables", "callback_classes")
-            )
-        )
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _not_a_backup(path) from error
-    if not right:
-        raise _not_a_backup(path)
-    if version != _VERSION:
+def _read(path: Path, *, with_arrays: bool = False) -> dict:
+    """What a file holds, checked; nothing is unpickled."""
+    with open(path, "rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                state = _state(archive, with_arrays)
+        # What is not a backup may raise anything.
+        except Exception as error:
+            raise value_error(
+                "`path` must be a file of `ResumableBackup`", path=str(path)
+            ) from error
+    if state["version"] != _VERSION:
         raise value_error(
-            f"the backup must be of version {_VERSION}",
+            f"the backup must be of version {_VERSION}: train anew",
             path=str(path),
-            version=version,
+            version=state["version"],
         )
-    return meta
+    return state
+
+
+def _state(archive: zipfile.ZipFile, with_arrays: bool) -> dict:
+    # Each entry is read once, and none is compressed: a small file cannot
+    # fill the memory.
+    left = {entry.filename: entry for entry in archive.infolist()}
+
+    def read(name):
+        entry = left.pop(f"{name}.npy")
+        if entry.compress_type != zipfile.ZIP_STORED:
+            raise zipfile.BadZipFile("compressed")
+        with archive.open(entry) as file:
+            array = np.lib.format.read_array(file, allow_pickle=False)
+            # To the end, where the check sum is compared.
+            file.read()
+        return array
+
+    def value(found):
+        return read(f"arr_{found[_ARRAY]}") if _ARRAY in found else found
+
+    text = read("meta").tobytes()
+    state = json.loads(text, object_hook=value if with_arrays else None)
+    if state["version"] != _VERSION:
+        return state
+    right = (
+        type(state["epochs"]) is int
+        and state["epochs"] >= 0
+        and type(state["stopped"]) is bool
+        and _are(dict, state["logs"])
+        and _are(str, state["optimizer"])
+        and _are(str, state["variables"])
+        and _are(str, state["callback_classes"])
+        and _are(dict, state["callbacks"])
+        and len(state["callbacks"]) == len(state["callback_classes"])
+    )
+    if right and with_arrays:
+        values = [x for each in state["callbacks"] for x in each.values()]
+        right = (
+            _are(np.ndarray, state["values"])
+            and len(state["values"]) == len(state["variables"])
+            and all(map(is_state, values))
+        )
+        _set_random(state, trial=True)
+    if not right:
+        raise ValueError("no backup")
+    return state
 
 
 def _are(kind: type, values: Any) -> bool:
     return isinstance(values, list) and all(isinstance(x, kind) for x in values)
-
-
-def _not_a_backup(path: Path) -> ValueError:
-    return value_error(
-        "`path` must be a file of `ResumableBackup`", path=str(path)
-    )

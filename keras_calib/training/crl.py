@@ -44,40 +44,37 @@ class CorrectnessRankingModel(RecordingModel):
 
     over the pairs of neighbours i, j = i + 1 in the batch (the last with the
     first): c is the correctness and kappa the confidence, see
-    `correctness_ranking`. With `role="condition"` the ranking does not add a
-    term, but says on which samples the compiled loss, an
-    `ACLS(condition="ranking")`, is more than cross entropy.
+    `correctness_ranking`. With `role="condition"` the ranking adds no term.
+    It says where the compiled loss, an `ACLS(condition="ranking")`, is more
+    than cross entropy.
 
     The correctness is read before the batch changes it, and judged by the
-    logits of the training step (of its first pass in one of several). A pair
-    weighs as the lighter of its samples, and is no condition if that is 0;
-    samples of weight 0 are not recorded. Under a distribution strategy pairs
+    logits of the training step (of the first of several passes). A pair
+    weighs as the lighter of its samples, and is no condition if that is 0.
+    Samples of weight 0 are not recorded. Under a distribution strategy pairs
     and record are those of the batch of all replicas.
 
     Args:
-        *args: As in `keras.Model`: inputs and outputs, or nothing in a
-            subclass with its own `call`. Outputs are
-            `(batch, num_classes)`, or `(batch, 1)` for two classes.
+        *args: As in `keras.Model`, with outputs `(batch, num_classes)`, or
+            `(batch, 1)` for two classes.
         num_samples: How many training samples there are; the record takes 8
             bytes for each.
-        strength: Coefficient of the ranking term, >= 0. Defaults to `1.0`.
+        strength: Coefficient of the ranking term, >= 0.
         score: The confidence: `"msp"`, `"neg_entropy"` or `"prob_margin"`.
-        condition: `"margin"`, pairs are to be apart by the difference of
-            their correctness, as released; or `"ranking"`, only where
+        condition: `"margin"`: pairs are to be apart by the difference of
+            their correctness, as released; `"ranking"`: only where
             confidences contradict the record. None for the first as a
             penalty, the second as a condition.
         role: `"penalty"` or `"condition"`, see above.
-        normalization: `"epochs"`, as released: (count - least count of all) /
-            (finished epochs - least count of all), and 0 where that is 0 / 0,
-            with samples that were never seen among all, so that it is for
-            epochs that show each sample once;
-            `"views"`, as in the paper: count / times seen.
+        normalization: `"views"`, as in the paper: count / times seen; or
+            `"epochs"`, as released, for epochs that show each sample once:
+            (count - least count) / (finished epochs - least count), 0 where
+            that is 0 / 0, the least over all samples.
         **kwargs: As in `keras.Model`.
 
     Raises:
         ValueError: If an argument is out of range; in training, if `y` is
-            not `{"label", "index"}`, or a number in `index` out of range
-            (where it can be seen; NaN loss elsewhere).
+            not `{"label", "index"}`, or a number in `index` out of range.
 
     Example:
 
@@ -95,8 +92,7 @@ class CorrectnessRankingModel(RecordingModel):
 
     Differs:
         The released code divides 0 by 0 where all samples were always right.
-        A sampler that shows a sample more than once in an epoch makes its
-        count larger than the number of epochs; correctness is at most 1 here.
+        Correctness is at most 1 here, also if an epoch shows a sample twice.
     """
 
     def __init__(
@@ -124,24 +120,14 @@ class CorrectnessRankingModel(RecordingModel):
         self.role = role
         self.normalization = normalization
 
-        def state(name, shape):
-            return self.add_weight(
-                shape=shape,
-                initializer="zeros",
-                trainable=False,
-                # Half precision would not count beyond 256.
-                dtype="float32",
-                name=name,
-            )
-
-        self.right_counts = state("right_counts", (num_samples,))
-        self.view_counts = state("view_counts", (num_samples,))
-        self.finished_epochs = state("finished_epochs", ())
+        self.right_counts = self._state("right_counts", (num_samples,))
+        self.view_counts = self._state("view_counts", (num_samples,))
+        self.finished_epochs = self._state("finished_epochs", ())
 
     def correctness(self) -> np.ndarray:
         """How often each sample was right so far `(num_samples,)`, in [0, 1].
 
-        Of samples that were never seen it is 0. To be asked between epochs:
+        It is 0 for samples that were never seen. Call it between epochs:
         within one, Keras' variables hold nothing on JAX.
         """
         return to_numpy(self._correctness(ops.convert_to_tensor))
@@ -238,11 +224,7 @@ class CorrectnessRankingModel(RecordingModel):
 
 
 def classified(model: keras.Model, y_pred: Any) -> Any:
-    """Logits `(batch, num_classes)` of what a compiled model returns.
-
-    Raises:
-        ValueError: If there are more axes: pixels have no record.
-    """
+    """Logits `(batch, num_classes)` of what a compiled model returns."""
     if len(y_pred.shape) != 2:
         raise value_error(
             "outputs must have shape (batch, num_classes): samples are "

@@ -28,21 +28,20 @@ _WEIGHTED = "mean_with_sample_weight"
 class EpochModel(keras.Model):
     """A Keras model that can do something between epochs.
 
-    By itself it trains as `keras.Model` does, also on labels with an index;
-    the models of this package, and of their users, derive from it.
+    By itself it trains as `keras.Model` does; the models of this package, and
+    of their users, derive from it. Make it like any `keras.Model`:
+    `Model(inputs, outputs, ...)`, or as the base of a class with its own
+    `call`. Several of these classes can be combined, as in
+    `class Both(SharpnessAwareModel, CorrectnessRankingModel)`, but not two
+    that remember samples.
 
-    Made like any `keras.Model`: `Model(inputs, outputs, ...)`, or as the
-    base of a class with its own `call`. Several of these classes can be
-    combined, as in `class Both(SharpnessAwareModel, CorrectnessRankingModel)`,
-    but not two that remember samples.
+    `fit` calls `begin_training(arguments)` once; `begin_epoch(epoch)` and
+    `end_epoch(epoch)` before the callbacks of the user, which so save what the
+    next epoch begins with; and `end_training()`, also after an error. A loop
+    of your own calls these methods itself.
 
-    `fit` calls `begin_training(arguments)` once, then `begin_epoch(epoch)`
-    and `end_epoch(epoch)`, before the callbacks of the user see them: what
-    they save is what the next epoch begins with; and `end_training()`, also
-    after an error. A loop of one's own calls these methods itself.
-
-    Where `y` is `{"label": labels, "index": numbers}`, as `with_index` makes
-    it, losses and metrics are given the labels.
+    Losses and metrics are given the labels of `{"label": labels, "index":
+    numbers}`, as `with_index` makes it.
 
     Args:
         *args: As in `keras.Model`.
@@ -72,8 +71,7 @@ class EpochModel(keras.Model):
             make_functional(self)
         super().__init__(*args, **kwargs)
 
-    # Whether a step passes over its batch more than once, as that of
-    # `SharpnessAwareModel` does: it is recorded after the last pass.
+    # Whether a step of several passes records its batch after the last one.
     postpones = False
 
     def records(self) -> list:
@@ -116,40 +114,30 @@ class EpochModel(keras.Model):
             # A data set has its own order.
             arguments.setdefault("shuffle", False)
         callbacks = arguments.get("callbacks")
-        events = epoch_events(self, data if follows else None)
         if isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks.callbacks.insert(0, events)
-        else:
-            given = [] if callbacks is None else keras.tree.flatten(callbacks)
-            arguments["callbacks"] = [events, *given]
+            callbacks = callbacks.callbacks
+        given = [] if callbacks is None else keras.tree.flatten(callbacks)
+        events = epoch_events(self, data if follows else None)
+        arguments["callbacks"] = [events, *given]
         try:
             self.begin_training(arguments)
             return super().fit(**arguments)
         finally:
             self.end_training()
-            if isinstance(callbacks, keras.callbacks.CallbackList):
-                callbacks.callbacks.remove(events)
 
-    def evaluate(self, *args, **kwargs):
+    def evaluate(self, x=None, y=None, batch_size=None, *args, **kwargs):
         """As `keras.Model.evaluate`."""
-        signature = inspect.signature(super().evaluate)
-        arguments = signature.bind(*args, **kwargs).arguments
-        refuse_uneven_batches(arguments.get("x"), arguments.get("batch_size"))
-        return super().evaluate(*args, **kwargs)
+        refuse_uneven_batches(x, batch_size)
+        return super().evaluate(x, y, batch_size, *args, **kwargs)
 
     def train_on_batch(
-        self,
-        x,
-        y=None,
-        sample_weight=None,
-        class_weight=None,
-        return_dict=False,
+        self, x, y=None, sample_weight=None, class_weight=None, *args, **kwargs
     ):
         """As `keras.Model.train_on_batch`."""
         if isinstance(y, dict):
             refuse_class_weight({"class_weight": class_weight})
         return super().train_on_batch(
-            x, y, sample_weight, class_weight, return_dict
+            x, y, sample_weight, class_weight, *args, **kwargs
         )
 
     def compute_loss(
@@ -175,6 +163,16 @@ class EpochModel(keras.Model):
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         labels, sample_weight = without_index(y, sample_weight)
         return super().compute_metrics(x, labels, y_pred, sample_weight)
+
+    def _state(self, name: str, shape: tuple, value: Any = 0.0) -> Any:
+        """A variable that is not trained, float32 in half precision too."""
+        return self.add_weight(
+            shape=shape,
+            initializer=keras.initializers.Constant(value),
+            trainable=False,
+            dtype="float32",
+            name=name,
+        )
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
@@ -219,10 +217,9 @@ def _has_index(arguments: dict) -> bool:
 
 
 def without_index(y: Any, sample_weight: Any) -> tuple[Any, Any]:
-    """Labels and weights without what belongs to the index.
+    """Labels and weights without the index.
 
-    Of arrays whose `y` is `{"label": labels, "index": numbers}` Keras makes
-    a dict of weights too, the same under each key.
+    For a dict of arrays Keras makes a dict of weights too.
     """
     if not isinstance(y, dict) or set(y) != {"label", "index"}:
         return y, sample_weight
@@ -237,13 +234,8 @@ def mean_of_the_whole(
     """A replica's loss with the gradient of the mean over the whole batch.
 
     Keras takes the mean of the replicas' means. Losses of this library take
-    the mean over all replicas by themselves, and stay as they are.
-
-    Raises:
-        ValueError: If a loss is not of this library and leaves labels out:
-            how many it counts is not known here; or losses of several
-            outputs are not all of this library, or do not all take the same
-            mean.
+    the mean over all replicas by themselves. ValueError where the number of
+    labels that count is not known, or outputs take different means.
     """
     if num_replicas() == 1:
         return value
@@ -251,13 +243,12 @@ def mean_of_the_whole(
     spans = [getattr(x, "spans_replicas", False) for x in losses]
     if all(spans):
         return value
-    ignored = [getattr(x, "ignore_class", None) for x in losses]
-    ignored = [x for x in ignored if x is not None]
+    ignored = {getattr(x, "ignore_class", None) for x in losses} - {None}
     if ignored and not any(spans):
         raise value_error(
             "`ignore_class` of a loss of Keras gives a wrong mean under "
             "several replicas: use a loss of keras_calib",
-            ignore_class=ignored[0],
+            ignore_class=ignored.pop(),
         )
     means = {getattr(x, "reduction", _MEAN) for x in losses}
     means = {_MEAN if x == "mean" else x for x in means}

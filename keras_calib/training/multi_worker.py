@@ -35,29 +35,28 @@ def fit_workers(
 ) -> keras.callbacks.History:
     """Trains a model under MultiWorkerMirroredStrategy, or any strategy.
 
-    Each worker runs the same program, with its TF_CONFIG. Losses of this
-    package and its models give the gradients of the batch of all workers;
-    record, gammas and targets are the same on each.
+    Run the same program on each worker, with its TF_CONFIG. Losses and models
+    of this package train on the batch of all workers, and their records,
+    gammas and targets are the same on each.
 
     Args:
         model: Made and compiled inside of `strategy.scope()`, and built.
         data: A `tf.data.Dataset` of batches of all workers, which TensorFlow
             shares out; or a function of a `tf.distribute.InputContext` that
-            returns the batches of one worker, such as one that calls
+            returns the batches of one worker, such as
             `training_pipeline(..., input_context=context)`.
         epochs: Number of the last epoch, as in `keras.Model.fit`.
         initial_epoch: Number of the first one, from 0.
         steps_per_epoch: Steps of an epoch; None for one pass over the data.
             Data without an end are read on from epoch to epoch.
         validation_data: A `tf.data.Dataset` of batches of all workers, or
-            arrays, or None. Evaluated after each epoch.
+            arrays, evaluated after each epoch; or None.
         calibration_data: What the targets of `CaPEModel` come from, as in its
             `fit`, in the same order on each worker; None for `data`.
-        callbacks: Callbacks as for `fit`; what they see of a step is the
-            loss of the epoch so far, and their `model.stop_training` must
-            be the same on all workers. Of `ResumableBackup` and
-            `CalibrationLogger` the first worker writes; all read the same
-            backup.
+        callbacks: Callbacks as for `fit`, which must stop training on all
+            workers alike. In a step they see the loss of the epoch so far.
+            The first worker writes the files of `ResumableBackup` and
+            `CalibrationLogger`; all read the same backup.
         verbose: 1 for a progress bar of the first worker, 2 for a line per
             epoch, 0 for silence.
 
@@ -102,12 +101,11 @@ def fit_workers(
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
     train = _Batches(model, data, steps_per_epoch, model.train_step)
-    train.build(model)
+    train.build()
     validate = None
     if validation_data is not None:
-        validate = _Batches(
-            model, _as_dataset(validation_data), None, model.test_step
-        )
+        valid = _as_dataset(validation_data)
+        validate = _Batches(model, valid, None, model.test_step)
     plans = isinstance(model, EpochModel)
     events = keras.callbacks.CallbackList(
         [
@@ -137,18 +135,12 @@ def fit_workers(
         for epoch in range(first_epoch(model, initial_epoch), epochs):
             events.on_epoch_begin(epoch)
             model.reset_metrics()
-            train.run(
-                events.on_train_batch_begin,
-                events.on_train_batch_end,
-                lambda: model.stop_training,
-            )
+            train.run(events, "train")
             logs = _results(model)
             if validate is not None:
                 model.reset_metrics()
                 events.on_test_begin()
-                validate.run(
-                    events.on_test_batch_begin, events.on_test_batch_end
-                )
+                validate.run(events, "test")
                 values = _results(model)
                 events.on_test_end(values)
                 logs |= {f"val_{name}": x for name, x in values.items()}
@@ -179,31 +171,25 @@ class _Batches:
     """The batches of an epoch, and what is done with each."""
 
     def __init__(
-        self,
-        model: keras.Model,
-        data: Any,
-        steps: int | None,
-        step: Callable,
+        self, model: keras.Model, data: Any, steps: int | None, step: Callable
     ):
         import tensorflow as tf
 
         strategy = model.distribute_strategy
-        # A step of the user's own may have none.
-        shown = [m for m in model.metrics if m.name == "loss"]
-        if not callable(data) and not hasattr(data, "element_spec"):
+        if callable(data):
+            self._batches = strategy.distribute_datasets_from_function(data)
+        elif not hasattr(data, "element_spec"):
             raise type_error(
                 "`data` must be a `tf.data.Dataset`, or a function that "
                 "returns one",
                 data=type(data).__name__,
             )
-        if callable(data):
-            self._batches = strategy.distribute_datasets_from_function(data)
+        elif steps is None and int(data.cardinality()) == -1:
+            raise value_error(
+                "`steps_per_epoch` must be given for data that have no end",
+                steps_per_epoch=None,
+            )
         else:
-            if steps is None and int(data.cardinality()) == -1:
-                raise value_error(
-                    "`steps_per_epoch` must be given for data that have no end",
-                    steps_per_epoch=None,
-                )
             options = tf.data.Options()
             options.experimental_distribute.auto_shard_policy = (
                 tf.data.experimental.AutoShardPolicy.DATA
@@ -211,8 +197,11 @@ class _Batches:
             self._batches = strategy.experimental_distribute_dataset(
                 data.with_options(options)
             )
+        self._model = model
         self._steps = steps
         self._iterator: Any = None
+        # A step of the user's own may have none.
+        shown = [m for m in model.metrics if m.name == "loss"]
 
         @tf.function(autograph=False)
         def run_step(batch):
@@ -222,9 +211,9 @@ class _Batches:
 
         self._run_step = run_step
 
-    def build(self, model: keras.Model) -> None:
-        """Makes the variables of loss and metrics, before a step would."""
-        strategy = model.distribute_strategy
+    def build(self) -> None:
+        """Makes the variables of loss and metrics, as `fit` does."""
+        strategy = self._model.distribute_strategy
         first = next(iter(self._batches), None)
         if first is None:
             raise value_error("`data` must have a batch", batches=0)
@@ -232,16 +221,12 @@ class _Batches:
             lambda part: strategy.experimental_local_results(part)[0], first
         )
         with strategy.scope():
-            # As `fit` does.
-            build_from_batch(model, batch)
+            build_from_batch(self._model, batch)
 
-    def run(
-        self,
-        before: Callable,
-        after: Callable,
-        stops: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def run(self, events: keras.callbacks.CallbackList, kind: str) -> None:
         """One epoch, with callbacks before and after each step."""
+        before = getattr(events, f"on_{kind}_batch_begin")
+        after = getattr(events, f"on_{kind}_batch_end")
         if self._steps is None or self._iterator is None:
             self._iterator = iter(self._batches)
         place = 0
@@ -255,7 +240,7 @@ class _Batches:
             before(place)
             after(place, self._run_step(batch))
             place += 1
-            if stops():
+            if kind == "train" and self._model.stop_training:
                 return
 
 

@@ -34,27 +34,23 @@ _MEANS = ("mean", "sum_over_batch_size")
 class ConfidencePruningModel(RecordingModel):
     """Prunes training samples by a moving average of their confidence.
 
-    Remembers of each training sample a moving average of the probability of
-    the predicted class in training steps. After every `every`-th epoch the
-    share `fraction` of the samples still kept, those of the least average,
-    is pruned. Pruned samples do not train: they have weight 0, and means are
-    over the others of the batch. So that they take no time either, read the
-    data through `kept_examples`. Train with
+    The model remembers of each training sample a moving average of the
+    probability of the predicted class in training steps. After every
+    `every`-th epoch it prunes the share `fraction` of the samples still kept,
+    those of the least average. Pruned samples have weight 0, and means are
+    over the others of the batch. Read the data through `kept_examples` to
+    save their time too. Train with
     `DCA(huber_delta=..., fidelity=FocalLoss(...))` for the whole method.
 
     Args:
-        *args: As in `keras.Model`: inputs and outputs `(batch,
-            num_classes)` or `(batch, 1)`, or nothing in a subclass with its
-            own `call`.
+        *args: As in `keras.Model`, with outputs `(batch, num_classes)` or
+            `(batch, 1)`.
         num_samples: How many training samples there are; the record takes 8
             bytes for each.
         smoothing: Share of the newest confidence in the average, in (0, 1].
-            Defaults to `0.3`.
         fraction: Share of the kept samples to prune at a time, in [0, 1).
-            Defaults to `0.1`.
-        every: After how many epochs. Defaults to `5`.
+        every: After how many epochs.
         min_kept: Share of all samples that is kept at least, in [0, 1].
-            Defaults to `0.5`.
         **kwargs: As in `keras.Model`.
 
     Raises:
@@ -76,9 +72,8 @@ class ConfidencePruningModel(RecordingModel):
         https://arxiv.org/abs/2212.10005
 
     Differs:
-        No code of the authors is public and their text was not at hand:
-        `every` and `min_kept` are this library's choice, and `smoothing`
-        and `fraction` are what is reported of the paper.
+        `every` and `min_kept` are this library's choice, as no code of the
+        authors is public; `smoothing` and `fraction` are as reported.
     """
 
     def __init__(
@@ -105,20 +100,8 @@ class ConfidencePruningModel(RecordingModel):
         self.every = every
         self.min_kept = min_kept
         # -1 where a sample was never seen.
-        self.confidence = self.add_weight(
-            shape=(num_samples,),
-            initializer=keras.initializers.Constant(-1.0),
-            trainable=False,
-            dtype="float32",
-            name="confidence",
-        )
-        self.keeps = self.add_weight(
-            shape=(num_samples,),
-            initializer="ones",
-            trainable=False,
-            dtype="float32",
-            name="keeps",
-        )
+        self.confidence = self._state("confidence", (num_samples,), -1.0)
+        self.keeps = self._state("keeps", (num_samples,), 1.0)
 
     def records(self) -> list:
         return [*super().records(), self.confidence, self.keeps]

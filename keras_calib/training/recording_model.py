@@ -24,8 +24,8 @@ class RecordingModel(EpochModel):
 
     In training `y` is `{"label": labels, "index": numbers}`, with numbers in
     [0, num_samples) that stay with their samples; `with_index` makes it of a
-    data set. Metrics and losses are given the labels alone. In evaluation
-    plain labels do too. A number out of range makes the loss NaN.
+    data set. Evaluation takes plain labels too. A number out of range is an
+    error, and makes the loss NaN in compiled code.
 
     Args:
         *args: As in `keras.Model`.
@@ -36,9 +36,8 @@ class RecordingModel(EpochModel):
         TypeError: If a class derives from two such models, each of which
             has a loss of its own.
         ValueError: In training, if `y` has no index, or `class_weight` is
-            given: weights go with their samples, as `sample_weight`; of
-            `train_on_batch`, under several replicas, each of which would
-            record the batch.
+            given: use `sample_weight`. On `train_on_batch` under several
+            replicas, each of which would record the batch.
 
     Reference:
         Moon et al., Confidence-Aware Learning for Deep Neural Networks, ICML

@@ -24,56 +24,44 @@ __all__ = ["ResumableBackup"]
 class ResumableBackup(keras.callbacks.Callback):
     """Saves the state of training after each epoch, and goes on from there.
 
-    One file holds all of it: weights, state of the optimizer, of random
-    numbers and of whatever else the model owns (records, gammas, targets),
-    the logs of all epochs, and the state of other callbacks. It is written
-    beside the old one, flushed, and takes its place in one operation of the
-    file system: whenever the process is killed, there is a whole backup, of
-    the last epoch or of the one before.
-
-    While it trains, a lock file beside the backup keeps other processes from
-    it, which are refused as their training begins. The lock of a process
-    that was killed is taken over. On another machine that takes up to 20
-    seconds, until the lock file has not been touched for so long.
+    One file holds weights, optimizer, random numbers and whatever else the
+    model owns (records, gammas, targets), the logs of all epochs, and the
+    state of other callbacks. It is replaced in one operation: a process that
+    is killed leaves a whole backup, of the last epoch or of the one before.
 
     `fit`, called as before, goes on with the first epoch that is not in the
-    backup. So that it sees the data in the order that an uninterrupted run
-    would see, the data must know the epoch too: `training_pipeline` and
-    `shuffled_epochs` take `first_epoch=finished_epochs(path)`, and
-    `EpochBatches`, which takes arrays on all backends. Arrays that `fit`
-    itself shuffles are in a new order. Random numbers that layers draw
-    without a `keras.random.SeedGenerator` of their own are new too.
+    backup. For the same order of data as in an uninterrupted run, use
+    `EpochBatches`, or give `training_pipeline` and `shuffled_epochs`
+    `first_epoch=finished_epochs(path)`. Arrays that `fit` itself shuffles are
+    in a new order, and random numbers are new that layers draw without a
+    `keras.random.SeedGenerator` of their own.
 
-    Put it last in the list of callbacks. Where one of them stops training
-    within an epoch, as `TerminateOnNaN` does, be it in the last step, that
-    epoch is not finished: the backup stays as it was before, and training
-    goes on from there.
+    While it trains, a lock file beside the backup keeps other processes out.
+
+    Put it last in the list of callbacks. An epoch within which one of them
+    stops training, as `TerminateOnNaN` does, is not saved but trained again.
 
     Args:
         path: The file, which may be there from an interrupted run. Its
             folder is made.
         callbacks: Callbacks whose state is saved too, such as
             `EarlyStopping` and `ReduceLROnPlateau`, which Keras resets when
-            training begins. What is saved of Keras' own is known. Another
-            class, also one derived from them, names it: in the class
-            attribute `state_attributes`, a tuple of names of attributes that
-            are None, numbers or lists of arrays. Nothing else is ever set,
-            whatever the file says.
+            training begins. Another class than Keras' own names what is
+            saved in its attribute `state_attributes`: a tuple of names of
+            attributes that are None, numbers or lists of arrays. Nothing
+            else is ever set, whatever the file says.
         every: After how many epochs it saves; and after the last.
-            Defaults to `1`.
         delete_at_end: Whether the file is deleted when training ends by
-            itself. Defaults to `False`: then `fit` does nothing once all
-            epochs are done.
+            itself. Else `fit` does nothing once all epochs are done.
 
     Raises:
-        OSError: When training begins, if its lock file cannot be written and
-            there is something to train.
+        OSError: When training begins, if its lock file cannot be written.
         RuntimeError: When training begins, if another process or thread
-            trains with this path; after an epoch, if one took it over.
+            trains with this path.
         TypeError: If one of `callbacks` has no `state_attributes`.
         ValueError: When training begins, if the model is not built, the
             backup is of another model, optimizer or other callbacks, or one
-            of `callbacks` does not stand before it.
+            of `callbacks` comes after it.
 
     Example:
 
@@ -86,9 +74,8 @@ class ResumableBackup(keras.callbacks.Callback):
         https://keras.io/api/callbacks/backup_and_restore/
 
     Differs:
-        `BackupAndRestore` writes two files in place: killed between or
-        within these writes, it goes on with weights of one epoch as those of
-        another, or not at all.
+        `BackupAndRestore` writes two files in place. A kill between these
+        writes mixes two epochs, a kill within one loses the backup.
     """
 
     def __init__(
@@ -112,7 +99,7 @@ class ResumableBackup(keras.callbacks.Callback):
         self._late: list = []
         # Whether training was stopped within an epoch.
         self._broken_off = False
-        self._lock: PathLock | None = None
+        self._lock = PathLock("path", path)
 
     def set_params(self, params):
         super().set_params(params)
@@ -134,22 +121,14 @@ class ResumableBackup(keras.callbacks.Callback):
             raise value_error(
                 "`model` must be built before training", built=False
             )
-        unlocked = None
         if self._writes():
-            self._lock = PathLock("path", self.path)
-            try:
-                self._lock.acquire()
-            except OSError as error:
-                # Nothing is written where all epochs are done.
-                unlocked, self._lock = error, None
+            self._lock.acquire()
         try:
             state = load_training_state(
                 self.path, self.model, callbacks=self.callbacks
             )
-            if unlocked is not None and not self._is_done(state):
-                raise unlocked
         except BaseException:
-            self._release()
+            self._lock.release()
             raise
         if state is None:
             return
@@ -176,12 +155,6 @@ class ResumableBackup(keras.callbacks.Callback):
         """Whether this process writes the file."""
         return is_chief(getattr(self.model, "distribute_strategy", None))
 
-    def _is_done(self, state: dict | None) -> bool:
-        """Whether nothing is left to train, after what a backup says."""
-        if state is None:
-            return False
-        return state["stopped"] or state["epochs"] >= self.params["epochs"]
-
     def on_epoch_end(self, epoch, logs=None):
         if self._broken_off:
             return
@@ -190,8 +163,6 @@ class ResumableBackup(keras.callbacks.Callback):
         last = (self.params or {}).get("epochs") == epoch + 1
         due = (epoch + 1) % self.every == 0 or last or self.model.stop_training
         if due and self._writes():
-            if self._lock is not None:
-                self._lock.check()
             save_training_state(
                 self.path,
                 self.model,
@@ -206,9 +177,4 @@ class ResumableBackup(keras.callbacks.Callback):
         begin_at_epoch(self.model, None)
         if self.delete_at_end and not self._broken_off and self._writes():
             self.path.unlink(missing_ok=True)
-        self._release()
-
-    def _release(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        self._lock.release()

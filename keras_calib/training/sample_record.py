@@ -14,14 +14,9 @@ __all__ = ["add_at", "checked_index", "read_at", "set_at", "unless_unknown"]
 
 
 def checked_index(index: Any, num_samples: int) -> tuple[Any, Any]:
-    """Numbers of samples that can be used, and which of them are right.
+    """int32 numbers `(batch,)`, 0 where out of range, and where they are not.
 
-    Returns:
-        `(index, known)`: int32 `(batch,)` in [0, num_samples), 0 where it is
-        not; and bool `(batch,)`.
-
-    Raises:
-        ValueError: In eager use, if a number is out of range.
+    ValueError in eager use, if one is out of range.
     """
     index = ops.reshape(ops.convert_to_tensor(index), (-1,))
     index = ops.cast(index, "int32")
@@ -57,10 +52,7 @@ def add_at(record: Any, index: Any, values: Any) -> None:
 
 
 def set_at(record: Any, index: Any, values: Any, chosen: Any) -> None:
-    """Gives the samples of an index new values where `chosen` is True.
-
-    Samples that come more than once in a batch get the mean of their values.
-    """
+    """Sets values where `chosen`: the mean for samples that come twice."""
     chosen = ops.cast(chosen, record.dtype)
     change = ops.cast(values, record.dtype) - read_at(record, index)
     times = _sums_of_equals(index, chosen)
@@ -84,10 +76,7 @@ def _added(x: Any, index: Any, values: Any) -> Any:
 
 
 def _changes_in_place(record: Any) -> bool:
-    """Whether a few values of a variable can change without the others.
-
-    On JAX compiled code does so by itself.
-    """
+    """Whether a few values change without the others, as JAX does by itself."""
     if backend.backend() != "tensorflow" or num_replicas() > 1:
         return False
     import tensorflow as tf

@@ -41,19 +41,8 @@ class FocalBinsModel(EpochModel):
         self.from_logits = from_logits
         self.axis = axis
         self.ignore_class = ignore_class
-        self.edges = self._state("edges", edges)
-        self.gammas = self._state("gammas", gammas)
-
-    def _state(self, name, value):
-        variable = self.add_weight(
-            shape=value.shape,
-            initializer="zeros",
-            trainable=False,
-            dtype="float32",
-            name=name,
-        )
-        variable.assign(value)
-        return variable
+        self.edges = self._state("edges", edges.shape, edges)
+        self.gammas = self._state("gammas", gammas.shape, gammas)
 
     @property
     def returns_logits(self) -> bool:
@@ -109,13 +98,12 @@ class ScheduledFocalModel(FocalBinsModel):
     Compile without a loss. Labels must be hard: class ids or one-hot.
 
     Args:
-        *args: As in `keras.Model`: inputs and outputs, or nothing in a
-            subclass with its own `call`.
+        *args: As in `keras.Model`.
         schedule: Rows (first epoch, gamma), epochs counted from 0 and
             ascending from 0. Defaults to FLSc-531: 5, from epoch 100 on 3,
             and from epoch 250 on 1.
-        from_logits: Whether outputs are logits. Defaults to `False`.
-        axis: The axis of the classes. Defaults to `-1`.
+        from_logits: Whether outputs are logits.
+        axis: The axis of the classes.
         ignore_class: Class id of labels that do not count.
         **kwargs: As in `keras.Model`.
 

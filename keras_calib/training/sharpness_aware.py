@@ -54,21 +54,18 @@ class SharpnessAwareModel(EpochModel):
 
     Each step takes the gradient of the batch at the weights, goes by `rho`
     along it, takes the gradient of the same batch there, and updates the
-    weights with that one: gradient clipping, weight decay and moving
-    averages of the optimizer act on the second gradient. What batch
-    normalisation remembers is that of the first pass, and so are loss and
-    metrics. Under a distribution strategy the first gradient is that of the
-    whole batch.
+    weights with that one. Gradient clipping, weight decay and moving averages
+    of the optimizer act on the second gradient. Loss, metrics and the
+    statistics of batch normalisation are those of the first pass. Under a
+    distribution strategy the first gradient is that of the whole batch.
 
     A step takes about twice the time of a plain one.
 
     Args:
-        *args: As in `keras.Model`: inputs and outputs, or nothing in a
-            subclass with its own `call`.
+        *args: As in `keras.Model`.
         rho: Radius of the neighbourhood, > 0; None for `0.05`, or for `2.0`
             with `adaptive=True`, as in the released examples.
         adaptive: Whether the neighbourhood scales with the weights (ASAM).
-            Defaults to `False`.
         **kwargs: As in `keras.Model`.
 
     Raises:
@@ -105,7 +102,6 @@ class SharpnessAwareModel(EpochModel):
 
     def train_step(self, *args):
         if self.built and not self.trainable_variables:
-            # As Keras does, which warns of it.
             return super().train_step(*args)
         self.postpones = True
         try:
@@ -130,22 +126,25 @@ class SharpnessAwareModel(EpochModel):
     def _imperative_step(self, data):
         """The step on TensorFlow and torch, which change variables."""
         batch = keras.utils.unpack_x_y_sample_weight(data)
+        x, y, sample_weight = batch
         y_pred, loss, gradients = self._gradients(*batch)
         # A model with its own `call` may have none before.
         weights = self.trainable_variables
-        self._track(loss, batch[0])
-        gradients = [_dense(g) for g in gradients]
+        loss_tracker(self).update_state(
+            loss * num_replicas(),
+            sample_weight=ops.shape(keras.tree.flatten(x)[0])[0],
+        )
         present = [g for g in gradients if g is not None]
         whole = iter(sum_over_replicas(present) if present else [])
         gradients = [None if g is None else next(whole) for g in gradients]
         with _no_gradient():
-            before = [_copy(w) for w in weights]
+            before = [ops.copy(w) for w in weights]
             records = {id(v) for v in self.records()}
             remembered = [
                 v for v in self.non_trainable_weights if id(v) not in records
             ]
             remembered += self._metrics_of_a_pass()
-            kept = [_copy(v) for v in remembered]
+            kept = [ops.copy(v) for v in remembered]
             steps = self._steps(before, gradients)
             for w, old, step in zip(weights, before, steps, strict=True):
                 if step is not None:
@@ -156,16 +155,12 @@ class SharpnessAwareModel(EpochModel):
                 [*weights, *remembered], [*before, *kept], strict=True
             ):
                 v.assign(old)
-            self.optimizer.apply([_dense(g) for g in gradients], weights)
-            x, y, sample_weight = batch
+            self.optimizer.apply(gradients, weights)
             self.remember_batch(y, y_pred, sample_weight)
         return self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     def _metrics_of_a_pass(self):
-        """Variables of the metrics that a pass itself updates.
-
-        Those are of layers, and of the parts of a loss of several.
-        """
+        """Variables of metrics of layers and losses, which a pass updates."""
         others = (loss_tracker(self), compiled_metrics(self))
         return [
             variable
@@ -176,30 +171,32 @@ class SharpnessAwareModel(EpochModel):
 
     def _gradients(self, x, y, sample_weight):
         """Predictions, loss, and its scaled gradients at the weights."""
+
+        def forward():
+            y_pred = self(x, training=True)
+            loss = self.compute_loss(x, y, y_pred, sample_weight, training=True)
+            return y_pred, loss, self.optimizer.scale_loss(loss)
+
         if backend.backend() == "torch":
             self.zero_grad()
-            y_pred, loss = self._forward(x, y, sample_weight)
-            self.optimizer.scale_loss(loss).backward()
-            weights = self.trainable_variables
-            return y_pred, loss, [v.value.grad for v in weights]
+            y_pred, loss, scaled = forward()
+            scaled.backward()
+            return (
+                y_pred,
+                loss,
+                [v.value.grad for v in self.trainable_variables],
+            )
         import tensorflow as tf
 
         with tf.GradientTape() as tape:
-            y_pred, loss = self._forward(x, y, sample_weight)
-            scaled = self.optimizer.scale_loss(loss)
+            y_pred, loss, scaled = forward()
         weights = [v.value for v in self.trainable_variables]
-        return y_pred, loss, tape.gradient(scaled, weights)
-
-    def _forward(self, x, y, sample_weight):
-        y_pred = self(x, training=True)
-        loss = self.compute_loss(x, y, y_pred, sample_weight, training=True)
-        return y_pred, loss
-
-    def _track(self, loss, x):
-        size = ops.shape(next(iter(keras.tree.flatten(x))))[0]
-        loss_tracker(self).update_state(
-            loss * num_replicas(), sample_weight=size
-        )
+        # Those of some rows of a table become dense.
+        gradients = [
+            None if g is None else tf.convert_to_tensor(g)
+            for g in tape.gradient(scaled, weights)
+        ]
+        return y_pred, loss, gradients
 
     def _functional_step(self, state, data):
         """The step on JAX, from one state to the next."""
@@ -240,25 +237,6 @@ class SharpnessAwareModel(EpochModel):
             metrics_state, loss, x, y, y_pred, sample_weight
         )
         return logs, (weights, others, optimizer_state, metrics_state)
-
-
-def _dense(gradient: Any) -> Any:
-    """A gradient of some rows of a table as one of the whole table."""
-    if gradient is None or backend.backend() == "torch":
-        return gradient
-    import tensorflow as tf
-
-    return tf.convert_to_tensor(gradient)
-
-
-def _copy(variable: Any) -> Any:
-    """The value, whatever the variable becomes."""
-    value = variable.value
-    if backend.backend() == "torch":
-        return value.detach().clone()
-    import tensorflow as tf
-
-    return tf.identity(value)
 
 
 def _no_gradient() -> Any:

@@ -22,26 +22,17 @@ __all__ = [
 
 
 def refuse_class_weight(arguments: dict) -> None:
-    """Refuses weights of classes: Keras finds none in labels with an index."""
+    """Keras finds no classes in labels with an index."""
     if arguments.get("class_weight") is not None:
         raise value_error(
-            "`class_weight` must be None where labels come with an "
-            "index: give each sample the weight of its class, as "
-            "`sample_weight`",
+            "`class_weight` must be None where labels come with an index: "
+            "give each sample the weight of its class, as `sample_weight`",
             class_weight=arguments["class_weight"],
         )
 
 
 def refuse_training(model: keras.Model, arguments: dict) -> None:
-    """Refuses what Keras cannot do with these arguments of `fit`.
-
-    Raises:
-        RuntimeError: Under a strategy of several workers, for which `fit`
-            fails in Keras 3.
-        ValueError: Under several replicas: if several steps make one
-            execution or one update, batches do not divide evenly, or XLA is
-            asked for on CPUs.
-    """
+    """Refuses what Keras cannot do with these arguments of `fit`."""
     size = arguments.get("batch_size")
     valid = arguments.get("validation_data")
     if not arguments.get("validation_split"):
@@ -53,8 +44,8 @@ def refuse_training(model: keras.Model, arguments: dict) -> None:
 
     strategy = model.distribute_strategy
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        workers = strategy.cluster_resolver.cluster_spec()
-        if workers and len(workers.as_dict().get("worker", ())) > 1:
+        cluster = strategy.cluster_resolver.cluster_spec().as_dict()
+        if len(cluster.get("worker", ())) > 1:
             raise RuntimeError(
                 invalid(
                     "`fit` does not work with several workers in Keras 3: "
@@ -67,18 +58,20 @@ def refuse_training(model: keras.Model, arguments: dict) -> None:
         return
     refuse_accumulation(model)
     on_cpu = any("CPU" in d for d in strategy.extended.worker_devices)
-    rule, facts = None, {"num_replicas": replicas}
-    if model.steps_per_execution != 1:
-        rule = "`steps_per_execution` must be 1 under several replicas"
-        facts["steps_per_execution"] = model.steps_per_execution
-    elif on_cpu and model.jit_compile:
-        rule = "`jit_compile` must not be True under several replicas on CPU"
-    else:
-        facts["batch_size"] = next(_batch_sizes(arguments.get("x"), size), 0)
-        if facts["batch_size"] % replicas:
-            rule = "the first batch must divide evenly among the replicas"
-    if rule:
-        raise value_error(rule, **facts)
+    first = next(_batch_sizes(arguments.get("x"), size), 0)
+    for wrong, rule in (
+        (model.steps_per_execution != 1, "`steps_per_execution` must be 1"),
+        (on_cpu and model.jit_compile, "`jit_compile` must be False on CPUs"),
+        (first % replicas, "the first batch must divide evenly"),
+    ):
+        if wrong:
+            raise value_error(
+                f"under several replicas {rule}",
+                num_replicas=replicas,
+                steps_per_execution=model.steps_per_execution,
+                jit_compile=model.jit_compile,
+                batch_size=first,
+            )
 
 
 def refuse_uneven_batches(data: Any, batch_size: int | None) -> None:
@@ -99,7 +92,7 @@ def refuse_uneven_batches(data: Any, batch_size: int | None) -> None:
 
 
 def _batch_sizes(data: Any, batch_size: int | None) -> Iterator[int]:
-    """Of the first batch and of the last, as far as they are known."""
+    """Those of the first batch and of the last, as far as they are known."""
     if hasattr(data, "element_spec"):
         shape = keras.tree.flatten(data.element_spec)[0].shape
         if shape.rank and shape[0] is not None:
@@ -116,7 +109,7 @@ def _batch_sizes(data: Any, batch_size: int | None) -> Iterator[int]:
 
 
 def refuse_accumulation(model: keras.Model) -> None:
-    """Refuses several steps per update under replicas, where Keras fails."""
+    """Keras fails where replicas make an update in several steps."""
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     steps = getattr(optimizer, "gradient_accumulation_steps", None)
     replicas = model.distribute_strategy.num_replicas_in_sync
@@ -140,8 +133,7 @@ def refuse_several_outputs(y_pred: Any) -> None:
 def refuse_scalar_loss(model: keras.Model, labels: Any, y_pred: Any) -> None:
     """Refuses a loss that gives one value for the batch, under replicas.
 
-    Keras averages values of samples over the replicas, and adds up the value
-    of a whole batch as often as there are replicas.
+    Keras would add it up as often as there are replicas.
     """
     if num_replicas() == 1:
         return
@@ -163,8 +155,7 @@ def refuse_scalar_loss(model: keras.Model, labels: Any, y_pred: Any) -> None:
         if reduction in (None, "none") or call(y, outputs).shape != ():
             continue
         raise value_error(
-            "`loss` must give one value per sample under several "
-            "replicas, which would count one of a whole batch as often "
-            "as there are replicas",
+            "`loss` must give one value per sample under several replicas, "
+            "each of which would count that of a whole batch",
             loss=getattr(loss, "name", loss),
         )

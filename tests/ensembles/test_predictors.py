@@ -258,12 +258,3 @@ def test_a_model_that_can_not_be_dropped_is_refused():
     for model, options, error, message in UNFIT:
         with pytest.raises(error, match=message):
             kc.MonteCarloDropout(model(), **{"from_logits": True, **options})
-
-
-def test_a_noise_shape_of_other_axes_is_refused():
-    model = keras.Sequential(
-        [keras.Input((4, 6)), layers.Dropout(0.5, noise_shape=(None, 6))]
-    )
-    made = kc.MonteCarloDropout(model, from_logits=True)
-    with pytest.raises(ValueError, match="`noise_shape` of a dropout layer"):
-        made(np.ones((2, 4, 6), "float32"))

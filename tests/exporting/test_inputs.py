@@ -12,7 +12,7 @@ from exported import assert_same
 from exported import expected
 
 import keras_calib as kc
-from keras_calib.exporting import probes
+from keras_calib.exporting import verification
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.selection import SelectiveClassifier
 
@@ -40,7 +40,7 @@ def served(network):
 
 def sampled(network, samples):
     """The inputs of the first probe, by name."""
-    return next(probes.probes(served(network), samples)).inputs
+    return next(verification.probes(served(network), samples)).inputs
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_random_inputs_are_what_every_layer_takes():
         keras.layers.Dense(3),
     ]
     shapes = []
-    for probe in probes.probes(served(keras.Sequential(layers))):
+    for probe in verification.probes(served(keras.Sequential(layers))):
         if probe.signature == "serving_default":
             (ids,) = probe.inputs.values()
             assert set(np.unique(ids)) == {0, 1}

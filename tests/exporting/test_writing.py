@@ -1,7 +1,6 @@
 """Export: a file is whole and in its place, or there is none."""
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ from cases import BACKEND
 from exported import trained
 
 import keras_calib as kc
-from keras_calib.backend.files import scratch_folder
 from keras_calib.exporting import formats
 from keras_calib.exporting import writer
 
@@ -107,43 +105,6 @@ def test_a_file_is_made_where_there_are_no_links(tmp_path, monkeypatch):
     monkeypatch.setattr(writer, "check_answers", lambda *_: None)
     assert kc.export(model, tmp_path / "m.onnx").read_text() == "some"
     assert os.listdir(tmp_path) == ["m.onnx"]
-
-
-def test_what_a_killed_export_leaves_is_cleared_by_the_next(
-    tmp_path, monkeypatch
-):
-    path = tmp_path / "m"
-    with subprocess.Popen(["sleep", "600"]) as other:
-        with monkeypatch.context() as patched:
-            # Its folder, as it would be named there.
-            patched.setattr(os, "getpid", lambda: other.pid)
-            with scratch_folder(path) as left:
-                pass
-        left.mkdir()
-        (left / "model").write_text("half")
-        (tmp_path / ".other-1.part").write_text("theirs")
-        with scratch_folder(path) as own:
-            # It lives: left alone.
-            assert left.is_dir() and own.is_dir() and own != left
-        other.kill()
-    with scratch_folder(tmp_path / "n"):
-        assert left.is_dir()
-    with scratch_folder(path) as own:
-        assert sorted(os.listdir(tmp_path)) == sorted(
-            [".other-1.part", own.name]
-        )
-        # Another thread of this process writes to the same path.
-        with scratch_folder(path) as second:
-            assert own.is_dir() and own != second
-    assert os.listdir(tmp_path) == [".other-1.part"]
-    # An earlier process may have had the number of this one.
-    left = tmp_path / left.name.replace(str(other.pid), str(os.getpid()))
-    left.mkdir()
-    with scratch_folder(path):
-        assert not left.is_dir()
-    # Names of any length.
-    with scratch_folder(tmp_path / ("é" * 127)) as folder:
-        assert len(os.fsencode(folder.name)) < 256
 
 
 def test_paths_are_local_and_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
