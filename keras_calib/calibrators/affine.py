@@ -12,10 +12,10 @@ from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.errors import warn
 from keras_calib.calibrators.affine_solver import least_affine
+from keras_calib.calibrators.affine_solver import nll_and_residuals
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.likelihood import nll_and_residuals
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.softmax import logsumexp
@@ -204,10 +204,8 @@ class MatrixScaling(Calibrator):
                     "predictions are worse than without it. Take "
                     "`TemperatureScaling`, or a larger `off_diagonal_strength` "
                     "and `intercept_strength`",
-                    **{
-                        "NLL without it": round(before, 4),
-                        "NLL when fitted to other samples": round(held_out, 4),
-                    },
+                    nll_without_it=round(before, 4),
+                    nll_on_other_samples=round(held_out, 4),
                 )
             )
 

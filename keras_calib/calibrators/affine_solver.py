@@ -9,13 +9,16 @@ from collections.abc import Callable
 import numpy as np
 from scipy.optimize import minimize
 
+from keras_calib.backend.errors import warn
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.likelihood import nll_and_residuals
-from keras_calib.calibrators.likelihood import warn_if_separated
-from keras_calib.calibrators.likelihood import warn_not_converged
 from keras_calib.calibrators.temperature import optimal_temperature
 
-__all__ = ["least_affine"]
+__all__ = [
+    "least_affine",
+    "nll_and_residuals",
+    "warn_if_separated",
+    "warn_not_converged",
+]
 
 # Of a direction in which the data say nothing, as a share of the largest.
 _RIDGE = 1e-10
@@ -219,3 +222,61 @@ def _mapped(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
 def _products(a: np.ndarray, b: np.ndarray, thin: bool) -> np.ndarray:
     """sum_n a_nk b_nj, or `(num_classes, 1)` of it where j = k."""
     return np.sum(a * b, axis=0)[:, None] if thin else a.T @ b
+
+
+def nll_and_residuals(
+    scaled: np.ndarray, block: FittingData
+) -> tuple[float, np.ndarray]:
+    """The summed NLL of a block and its gradient by the logits, overwritten."""
+    scaled -= scaled.max(axis=-1, keepdims=True)
+    rows = np.arange(len(scaled))
+    hard = block.labels.ndim == 1
+    target = None if hard else block.soft_labels()
+    if hard:
+        of_label = scaled[rows, block.labels]
+    else:
+        of_label = np.sum(target * scaled, axis=-1)
+    np.exp(scaled, out=scaled)
+    total = scaled.sum(axis=-1, keepdims=True)
+    losses = np.log(total[:, 0]) - of_label
+    scaled /= total
+    if hard:
+        scaled[rows, block.labels] -= 1.0
+    else:
+        scaled -= target
+    if block.weight is None:
+        return losses.sum(), scaled
+    scaled *= block.weight[:, None]
+    return block.weight @ losses, scaled
+
+
+def warn_not_converged(what: str, *, iterations: int, gradient: float) -> None:
+    """Warns that a fit did not converge."""
+    warn(
+        f"The fit of {what} did not converge; the best values so far are "
+        "used. There may be no optimum: fewer parameters, regularisation or "
+        f"more samples help. Received: iterations={iterations}, "
+        f"gradient={gradient:.1e}"
+    )
+
+
+def warn_if_separated(
+    loss: float, labels: np.ndarray, weight: np.ndarray | None, what: str
+) -> None:
+    """Warns if a fit of mean NLL `loss` puts every sample on the right side.
+
+    Else one sample costs log 2 at least. Soft labels have an optimum.
+    """
+    least = 1.0 / len(labels)
+    if weight is not None:
+        least = weight[weight > 0].min() / weight.sum()
+    if loss >= least * np.log(2.0):
+        return
+    soft = labels.ndim > 1 or labels.dtype.kind == "f"
+    if not soft or np.all((labels == 0) | (labels == 1)):
+        warn(
+            f"The data have no optimal {what}: it puts every sample on the "
+            "right side, and larger parameters are always better. Fewer "
+            "parameters, regularisation or more samples help. Received: "
+            f"loss={loss:.1e}"
+        )

@@ -8,10 +8,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.calibrators.affine_solver import warn_if_separated
+from keras_calib.calibrators.affine_solver import warn_not_converged
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.likelihood import warn_if_separated
-from keras_calib.calibrators.likelihood import warn_not_converged
 from keras_calib.calibrators.one_vs_rest import OneVsRest
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most

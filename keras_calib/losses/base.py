@@ -33,9 +33,8 @@ class PerSampleLoss(keras.losses.Loss):
     Labels are class ids `(batch, ...)` or `(batch, ..., 1)`, or one-hot or soft
     labels `(batch, ..., num_classes)`, constants of the derivative. Predictions
     are `(batch, ..., num_classes)`, or `(batch, ..., 1)` for the second of two
-    classes, read as the logits `[0, z]`.
-
-    Under a distribution strategy a mean is that over the batch of all replicas.
+    classes, read as the logits `[0, z]`. Under a distribution strategy a mean
+    is that over the batch of all replicas.
 
     Compiled code cannot raise. There a loss is NaN where a label is impossible
     or probabilities do not sum to 1 within 0.03. The usual cause is a model of
@@ -56,11 +55,10 @@ class PerSampleLoss(keras.losses.Loss):
         **hyperparameters: Keyword arguments of `fn`.
 
     Raises:
-        TypeError: If `fn` has no argument of the name of a hyperparameter; on
-            call, if an array is masked, ragged, complex or not of numbers.
-        ValueError: If a hyperparameter is out of range; on call, if shapes do
-            not fit. In eager use also if class ids are out of range, rows do
-            not sum to 1, or labels are soft that must be hard.
+        TypeError: If `fn` has no such argument; on call, if an array is
+            masked, ragged, complex or not of numbers.
+        ValueError: If a hyperparameter is out of range or shapes do not fit;
+            in eager use also of values that cannot be.
 
     Reference:
         Keras' own losses have the same two parts, a function and a class:

@@ -144,8 +144,9 @@ class DCA(BatchCoupledLoss):
     The gradient runs through the confidence, to the first of tied classes.
 
     With `huber_delta` and `fidelity=FocalLoss(...)` this has the form of the
-    regulariser of Patra et al.; no constant here is from their paper. Its
-    slope is at most strength huber_delta: a small delta needs a large strength.
+    regulariser of Patra et al., whose pruning `ConfidencePruningModel` does. No
+    constant here is from their paper. The slope of the term is at most strength
+    huber_delta: a small delta needs a large strength.
 
     Args:
         strength: Coefficient of the term, >= 0.

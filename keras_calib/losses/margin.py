@@ -305,9 +305,8 @@ class ACLS(PerSampleLoss):
         shape = shape_of(y_true)
         if len(shape) < 2 or shape[-1] == 1:
             raise value_error(
-                'ACLS(condition="ranking") needs a factor per sample as '
-                "the last column of `y_true`, as "
-                'CorrectnessRankingModel(role="condition") adds it',
+                "`y_true` must end in a factor per sample, as "
+                '`CorrectnessRankingModel(role="condition")` adds it',
                 **{"y_true.shape": shape},
             )
         return y_true[..., :-1], {"active": y_true[..., -1]}
