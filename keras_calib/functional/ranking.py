@@ -20,9 +20,7 @@ from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import to_logits
 from keras_calib.numerics.softmax import top1
 
-__all__ = ["TIES", "rank", "ranked", "thresholds", "top_scored"]
-
-TIES = ("average", "order")
+__all__ = ["rank", "ranked", "thresholds", "top_scored"]
 
 # Of float64 scores, which are sums over some thousand classes.
 _ROUNDING = 1e-13
@@ -38,7 +36,7 @@ def ranked(
     **options: Unpack[ArrayOptions],
 ) -> RankedGroups:
     """Groups of a whole data set."""
-    check_in("ties", ties, TIES)
+    check_in("ties", ties, ("average", "order"))
     return rank(top_scored(labels, probs, score, **options), ties)
 
 
