@@ -99,11 +99,7 @@ def describe(
         class_names = getattr(dataset, "class_names", None)
 
     def read(example: dict) -> tuple[Any, ...]:
-        count, share, bad = (
-            tf.constant(0),
-            tf.constant(-1.0),
-            tf.constant(False),
-        )
+        count, missing, bad, share = 0, True, False, -1.0
         if "boxes" in example:
             example = read_parts(example)
             count = tf.shape(example["boxes"])[0]
@@ -116,13 +112,11 @@ def describe(
         elif source == "mask":
             share = objectness_from_mask(example["mask"], classes=classes)
             missing = share == 0
-        else:
-            missing = tf.constant(True)
         return (
             tf.cast(example.get("label", -1), "int64"),
-            count,
-            missing,
-            bad,
+            tf.cast(count, "int32"),
+            tf.cast(missing, "bool"),
+            tf.cast(bad, "bool"),
             tf.cast(share, "float32"),
             tf.cast(example.get("context", False), "bool"),
         )
