@@ -207,7 +207,7 @@ def count_batches(
     if count == _ENDLESS:
         if steps is None:
             raise value_error(
-                "data must have an end; `steps` says how many batches to use",
+                "`steps` must be given for data without an end",
                 data=type(data).__name__,
             )
         return steps

@@ -14,7 +14,10 @@ __all__ = ["METHODS", "first_rank", "fixed_sequence", "sgr", "starts"]
 
 
 def first_rank(risk: float, delta: float) -> int:
-    """The fewest samples that certify `risk` if all of them are correct."""
+    """The fewest samples that certify `risk` if all of them are correct.
+
+    Derivation: docs/derivations.md, 'Intervals and guarantees'.
+    """
     count = max(math.ceil(math.log(delta) / math.log1p(-risk)), 1)
     # The logarithms may round to just below a whole number.
     while binomial_p_value(0, count, risk) > delta:

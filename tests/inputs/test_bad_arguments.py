@@ -88,12 +88,15 @@ HYPERPARAMETERS = [
         (0.0, -0.1, 1.5),
         {0.0: "> 0.0", -0.1: "> 0.0", 1.5: "<= 1.0"},
     ),
-    *integer(
-        on_data(ReliabilityDisplay.from_predictions),
-        "num_bins",
-        (0, -1),
-        ">= 1",
-    ),
+    # None is the number of the class there.
+    *list(
+        integer(
+            on_data(ReliabilityDisplay.from_predictions),
+            "num_bins",
+            (0, -1),
+            ">= 1",
+        )
+    )[:-1],
     Case(
         "adaptive_ece edges='interp' with weights",
         on_data(adaptive_ece, edges="interp", sample_weight=np.ones(2)),

@@ -143,7 +143,7 @@ def test_data_without_end_or_for_one_time_are_refused_at_once():
         def __getitem__(self, i):
             return X, Y
 
-    with pytest.raises(ValueError, match="must have an end"):
+    with pytest.raises(ValueError, match="`steps` must be given"):
         logger(Endless())
     with pytest.raises(ValueError, match="read again and again"):
         logger(iter([(X, Y)]))
