@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calib.backend.errors import type_error
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.backend.replicas import sum_over_replicas
 from keras_calib.inputs.batch import both
@@ -86,8 +87,14 @@ class PerSampleLoss(keras.losses.Loss):
         dtype: Any = None,
         **hyperparameters: Any,
     ):
-        # Raises TypeError of a name that `fn` does not have.
-        inspect.signature(fn).bind_partial(None, None, **hyperparameters)
+        try:
+            inspect.signature(fn).bind_partial(None, None, **hyperparameters)
+        except TypeError as error:
+            function = getattr(fn, "__name__", fn)
+            raise type_error(
+                f"Hyperparameters must be arguments of {function}: {error}",
+                hyperparameters=sorted(hyperparameters),
+            ) from error
         check_reading(axis, ignore_class, from_logits)
         dtype = keras.dtype_policies.get(dtype or keras.config.floatx())
         is_double = dtype.compute_dtype == "float64"

@@ -165,6 +165,12 @@ def test_a_fidelity_that_reads_in_another_way_is_refused():
                 kc.DCA(fidelity=kc.FocalLoss(**{name: other}), **{name: own})
 
 
+def test_what_the_function_does_not_take_is_refused():
+    told = "arguments of focal_loss: .*'gama'.*Received: hyperparameters"
+    with pytest.raises(TypeError, match=told):
+        kc.FocalLoss(gama=2.0)
+
+
 def test_what_is_no_fidelity_is_refused():
     for cls in COUPLED:
         for told, fidelity in (
