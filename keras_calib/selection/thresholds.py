@@ -181,7 +181,9 @@ def choose_threshold(
     return choose(found, target)[0]
 
 
-def choose(found, target, log_odds=False):
+def choose(
+    found: Candidates, target: Target, log_odds: bool = False
+) -> tuple[ChosenThreshold, np.ndarray]:
     """The best threshold for a target, and which are certified.
 
     `log_odds`: whether scores are those of the confidence. ValueError if no
@@ -216,7 +218,9 @@ def choose(found, target, log_odds=False):
     return chosen, certified
 
 
-def table_of(found, certified, delta):
+def table_of(
+    found: Candidates, certified: np.ndarray, delta: float | None
+) -> ThresholdTable:
     """The table of all candidates."""
     bounds = np.full(len(found.threshold), np.nan)
     if found.counts:

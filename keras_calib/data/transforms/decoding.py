@@ -17,7 +17,9 @@ __all__ = ["cut", "decode", "decoded", "read_window"]
 _SCOPE = "unreadable_image__see_valid_examples"
 
 
-def read_window(image, name, choose):
+def read_window(
+    image: Any, name: Any, choose: Callable[[Any], Any]
+) -> tuple[Any, Any, Any]:
     """Pixels of a window, the window, and the size of the image.
 
     Of a JPEG only the window is decoded. `choose` maps height and width to
