@@ -287,7 +287,9 @@ class CalibrationMetrics(beam.CombineFn):
         if accumulator.reduced_bytes > _MAX_REDUCED:
             self._sum(accumulator)
 
-    def _columns(self, truth, outputs, weight):
+    def _columns(
+        self, truth: np.ndarray, outputs: np.ndarray, weight: np.ndarray
+    ) -> tuple[np.ndarray, int]:
         """Columns of `_sum` of the rows that count; how many cannot."""
         num_classes = 2 if self.top1 else outputs.shape[1]
         is_logits = self.from_logits and not self.top1

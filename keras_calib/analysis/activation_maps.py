@@ -144,7 +144,9 @@ def class_activations(
     )
 
 
-def _gradient(reader, images, features, ids):
+def _gradient(
+    reader: FeatureMaps, images: np.ndarray, features: Any, ids: np.ndarray
+) -> np.ndarray:
     """Of the score of a class of each image, by its feature maps."""
     chosen = ops.one_hot(ids, reader.num_classes, dtype="float32")
 
@@ -160,7 +162,9 @@ def _gradient(reader, images, features, ids):
     return to_numpy(value_and_grad(score, ops.cast(features, "float32"))[1])
 
 
-def _weighted(features, gradient, method):
+def _weighted(
+    features: np.ndarray, gradient: np.ndarray, method: str
+) -> np.ndarray:
     """Maps `(n, rows, columns)` in float64, >= 0."""
     a, g = features.astype("float64"), gradient.astype("float64")
     if method == "grad_cam":

@@ -138,7 +138,9 @@ def _channels_first(calls: list) -> bool:
     return formats[-1] == "channels_first"
 
 
-def _last_activation(model, calls, outputs, from_logits):
+def _last_activation(
+    model: keras.Model, calls: list, outputs: Any, from_logits: bool | None
+) -> keras.layers.Layer | None:
     """The layer whose softmax or sigmoid the logits lie before, or None."""
     # The first: what returns its input, such as dropout, comes after it.
     last = next((layer for layer, x in calls if x is outputs), None)
@@ -191,7 +193,9 @@ def _run(model: keras.Model, images: np.ndarray) -> Any:
     return outputs
 
 
-def _calls(model, images, layers):
+def _calls(
+    model: keras.Model, images: np.ndarray, layers: list
+) -> tuple[list[tuple[keras.layers.Layer, Any]], Any]:
     """Calls of these layers with what they return, in order; the outputs."""
     calls = []
     with contextlib.ExitStack() as stack:

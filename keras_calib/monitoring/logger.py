@@ -167,11 +167,9 @@ class CalibrationLogger(keras.callbacks.Callback):
             "limits": histogram_limits,
         }
         self.count_flips = count_flips
-        self.paths = {
-            "csv_path": csv_path,
-            "log_dir": log_dir,
-            "picture_dir": picture_dir,
-        }
+        self.csv_path = csv_path
+        self.log_dir = log_dir
+        self.picture_dir = picture_dir
         self.logged: list[LoggedEpoch] = []
         # What is not known before the model: made as training begins.
         self._evaluator = self._before = self._files = None
@@ -199,8 +197,13 @@ class CalibrationLogger(keras.callbacks.Callback):
                     monitor=callback.monitor,
                 )
         chief = is_chief(getattr(self.model, "distribute_strategy", None))
-        paths = self.paths if chief else dict.fromkeys(self.paths)
-        self._files = EpochFiles(names, prefix=self.prefix, **paths)
+        self._files = EpochFiles(
+            names,
+            prefix=self.prefix,
+            csv_path=self.csv_path if chief else None,
+            log_dir=self.log_dir if chief else None,
+            picture_dir=self.picture_dir if chief else None,
+        )
 
     def on_epoch_end(self, epoch, logs=None):
         """Measures the data set, and tells of it."""
@@ -274,8 +277,8 @@ class CalibrationLogger(keras.callbacks.Callback):
             metrics.insert(0, table)
         binned = (BinnedMetric, CalibrationMetrics)
         diagram = next((x for x in metrics if isinstance(x, binned)), None)
-        paths = self.paths["log_dir"], self.paths["picture_dir"]
-        if diagram is None and paths != (None, None):
+        draws = self.log_dir is not None or self.picture_dir is not None
+        if diagram is None and draws:
             diagram = ECE(num_bins=self.num_bins, **reading)
         return DatasetEvaluator(
             metrics, diagram, loss, options, self.histogram, self.count_flips

@@ -246,7 +246,9 @@ def as_picture(name: str, image: Any) -> np.ndarray:
     return (image - low) / max(high - low, 1e-9)
 
 
-def show(ax: Any, values: np.ndarray, cmap: Any = "gray", **options: Any):
+def show(
+    ax: Any, values: np.ndarray, cmap: Any = "gray", **options: Any
+) -> Any:
     """Draws pixels in [0, 1] as they are, without ticks; returns the image."""
     options = {"vmin": 0.0, "vmax": 1.0, **options}
     drawn = ax.imshow(values, interpolation="nearest", cmap=cmap, **options)

@@ -66,12 +66,20 @@ def predicted_batches(
     )
 
 
-def predicted_arrays(model, dataset, reading, **options):
+def predicted_arrays(
+    model: keras.Model, dataset: Iterable, reading: ReadOptions, **options: Any
+) -> Predicted:
     """`predicted_batches` of data that fit in memory."""
     return _joined(predicted_batches(model, dataset, reading, **options))
 
 
-def predicted(model, data, batch_size=32, steps=None, output=None):
+def predicted(
+    model: keras.Model,
+    data: Any,
+    batch_size: int = 32,
+    steps: int | None = None,
+    output: Any = None,
+) -> Predicted:
     """Outputs of a model on a data set that fit in memory, as they are."""
     return _joined(
         (labels_of(batch), batch.outputs, batch.sample_weight)
@@ -79,7 +87,14 @@ def predicted(model, data, batch_size=32, steps=None, output=None):
     )
 
 
-def seen(metric, model, data, batch_size=32, steps=None, output=None):
+def seen(
+    metric: keras.metrics.Metric,
+    model: keras.Model,
+    data: Any,
+    batch_size: int = 32,
+    steps: int | None = None,
+    output: Any = None,
+) -> keras.metrics.Metric:
     """A metric that has seen what a model predicts, in fixed memory."""
     for batch in predict_batches(model, data, batch_size, steps, output):
         metric.update_state(
@@ -146,7 +161,9 @@ def _where_it_counts(batch: Batch, ignore_class: int | None) -> Any:
     return counts
 
 
-def _chosen(batch, reading, pixels_per_image, seed):
+def _chosen(
+    batch: Batch, reading: ReadOptions, pixels_per_image: int | None, seed: int
+) -> tuple:
     """Labels, logits and weights of a batch, or of pixels of its images."""
     labels, logits = to_numpy(labels_of(batch)), _logits(batch, reading)
     weight = batch.sample_weight

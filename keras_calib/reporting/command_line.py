@@ -245,7 +245,7 @@ def _report(given: argparse.Namespace) -> None:
             )
     with _blamed(" and ".join(models)):
         report = report_of_batches(
-            given.predictions,
+            _names(given.predictions),
             _batches(models, keys, given.quiet or given.out == "-"),
             ReadOptions(first.from_logits, ignore_class=given.ignore_class),
             calibrator=calibrator,
@@ -259,6 +259,15 @@ def _report(given: argparse.Namespace) -> None:
         sys.stdout.buffer.flush()
     else:
         print(printable(str(report.save(given.out))))
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    """Names of the models: those of the files, or paths where these repeat."""
+    stems = [Path(text).stem for text in paths]
+    return [
+        text if stems.count(stem) > 1 else stem
+        for text, stem in zip(paths, stems, strict=True)
+    ]
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Every threshold that data let one set: between groups of tied scores."""
 
+from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -51,7 +52,9 @@ def check_units(delta: float | None, shape: tuple) -> None:
         )
 
 
-def candidates(scores, correct, sample_weight, delta):
+def candidates(
+    scores: Any, correct: Any, sample_weight: Any, delta: float | None
+) -> Candidates:
     """Thresholds between groups of tied scores, of data that are checked."""
     scores = as_array(scores, "scores")
     correct = as_array(correct, "correct", "float64")

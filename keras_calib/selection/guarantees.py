@@ -25,7 +25,9 @@ def first_rank(risk: float, delta: float) -> int:
     return count
 
 
-def fixed_sequence(accepted, wrong, risk, delta):
+def fixed_sequence(
+    accepted: np.ndarray, wrong: np.ndarray, risk: float, delta: float
+) -> np.ndarray:
     """Learn then Test: which thresholds are certified, from strict to lenient.
 
     `delta` is shared by several starts (see `starts`), or an error among the
@@ -63,7 +65,9 @@ def fixed_sequence(accepted, wrong, risk, delta):
     return certified
 
 
-def starts(count, risk, delta):
+def starts(
+    count: int, risk: float, delta: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Ranks where walks begin, and the share of `delta` that each brings.
 
     The first start has half of `delta`; ranks double from one start to the
@@ -80,7 +84,9 @@ def starts(count, risk, delta):
     return rank * 2 ** np.arange(num_more + 1), shares
 
 
-def sgr(accepted, wrong, risk, delta):
+def sgr(
+    accepted: np.ndarray, wrong: np.ndarray, risk: float, delta: float
+) -> np.ndarray:
     """Selection with guaranteed risk: a binary search over coverage.
 
     Every step tests one threshold at `delta` / ceil(log2 n). Arguments are

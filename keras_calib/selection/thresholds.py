@@ -6,6 +6,7 @@ from typing import Any
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import rel_entr
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.intervals import binomial_upper_bound
@@ -31,6 +32,8 @@ __all__ = [
 
 # Level of bounds that belong to no guarantee.
 _USUAL_DELTA = 0.05
+# Times as many samples as there are: what lies beyond is not foreseen.
+_FURTHER = 20
 
 
 class ChosenThreshold(NamedTuple):
@@ -181,7 +184,9 @@ def choose_threshold(
     return choose(found, target)[0]
 
 
-def choose(found, target, log_odds=False):
+def choose(
+    found: Candidates, target: Target, log_odds: bool = False
+) -> tuple[ChosenThreshold, np.ndarray]:
     """The best threshold for a target, and which are certified.
 
     `log_odds`: whether scores are those of the confidence. ValueError if no
@@ -216,7 +221,9 @@ def choose(found, target, log_odds=False):
     return chosen, certified
 
 
-def table_of(found, certified, delta):
+def table_of(
+    found: Candidates, certified: np.ndarray, delta: float | None
+) -> ThresholdTable:
     """The table of all candidates."""
     bounds = np.full(len(found.threshold), np.nan)
     if found.counts:
@@ -243,7 +250,11 @@ def _not_reached(found: Candidates, target: Target) -> ValueError:
     needed = first_rank(target.risk, target.delta)
     if needed > found.num_samples:
         rule += f", which takes {needed} samples even if all are correct"
-    advice = "take more data, or a larger `risk` or `delta`"
+    data = "take more data"
+    more = _enough_samples(found, target)
+    if more is not None:
+        data += f", about {more} samples like these"
+    advice = "a larger `risk` or `delta`"
     # Risks of two digits.
     first = math.floor(math.log10(target.risk)) - 1
     risks = [
@@ -258,14 +269,35 @@ def _not_reached(found: Candidates, target: Target) -> ValueError:
     if place < len(risks):
         last = np.flatnonzero(target.certified(found, risks[place]))[-1]
         advice = (
-            f"take more data, or ask for `risk={risks[place]:g}`, with which "
-            f"coverage would be {found.coverage[last]:.3f} here (a risk that "
-            "these data chose is guaranteed on other data only)"
+            f"ask for `risk={risks[place]:g}`, with which coverage would be "
+            f"{found.coverage[last]:.3f} here (a risk that these data chose "
+            "is guaranteed on other data only)"
         )
     return value_error(
-        f"{rule}: {advice}",
+        f"{rule}: {data}; or {advice}",
         risk=target.risk,
         delta=target.delta,
         method=target.method,
         samples=found.num_samples,
     )
+
+
+def _enough_samples(found: Candidates, target: Target) -> int | None:
+    """About how many samples would certify the risk; None if too many.
+
+    If the share of wrong ones at each coverage stays about what it is here:
+    by the exponent of the binomial tail, for half of `delta`, which a test
+    at one coverage has.
+    """
+    # Not 0 where few samples had no mistake.
+    rate = (found.wrong + 0.5) / (found.accepted + 1.0)
+    rate = np.minimum(rate, target.risk)
+    exponent = rel_entr(rate, target.risk)
+    exponent += rel_entr(1.0 - rate, 1.0 - target.risk)
+    per_sample = float((exponent * found.coverage).max())
+    needed = math.log(2.0 / target.delta)
+    if needed > per_sample * _FURTHER * found.num_samples:
+        return None
+    fewest = max(needed / per_sample, found.num_samples + 1.0)
+    unit = 10 ** max(0, math.floor(math.log10(fewest)) - 1)
+    return math.ceil(fewest / unit) * unit

@@ -3,6 +3,8 @@
 import contextlib
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -100,7 +102,13 @@ class HeldOut(NamedTuple):
 
 
 @contextlib.contextmanager
-def tuned(held_out, calibrator, scores, tune_fraction, seed):
+def tuned(
+    held_out: HeldOut,
+    calibrator: Any,
+    scores: Sequence[Any],
+    tune_fraction: float | None,
+    seed: int,
+) -> Iterator[tuple[Top1, int]]:
     """Fits what waits on a share of the rows, and chooses among the scores.
 
     Yields the rows that choose the threshold, scored by the score of the
@@ -129,7 +137,9 @@ def tuned(held_out, calibrator, scores, tune_fraction, seed):
         raise
 
 
-def check_nothing_to_tune(calibrator, scores, delta):
+def check_nothing_to_tune(
+    calibrator: Any, scores: Sequence[Any], delta: float | None
+) -> None:
     """Raises if something must be tuned and has no data of its own."""
     waiting = _unfitted([calibrator, *scores])
     if waiting:

@@ -145,10 +145,15 @@ def test_a_table_has_one_writer_at_a_time(tmp_path):
 def test_of_several_workers_the_first_writes(tmp_path, monkeypatch):
     module = importlib.import_module("keras_calib.monitoring.logger")
     monkeypatch.setattr(module, "is_chief", lambda strategy: False)
-    folders = {"log_dir": tmp_path / "logs", "picture_dir": tmp_path / "a"}
-    log = logger(csv_path=tmp_path / "log.csv", **folders)
+    paths = {
+        "csv_path": tmp_path / "log.csv",
+        "log_dir": tmp_path / "logs",
+        "picture_dir": tmp_path / "a",
+    }
+    log = logger(**paths)
     fit(network(), log, epochs=1)
     assert len(log.logged) == 1 and os.listdir(tmp_path) == []
+    assert {name: getattr(log, name) for name in paths} == paths
 
 
 def test_a_picture_per_epoch_leaves_pyplot_alone(tmp_path):

@@ -120,7 +120,7 @@ MUTANTS = {
         "            names.clear()\n",
         "            pass\n",
         "data_pipelines/test_tfrecords.py::"
-        "test_broken_images_stop_or_are_skipped_and_counted",
+        "test_broken_images_are_named_or_skipped_and_counted",
     ),
     "crops_of_the_first_epoch_again": Mutant(
         "data/batches/pipelines.py",

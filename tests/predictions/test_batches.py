@@ -147,5 +147,5 @@ def test_batches_are_counted_where_that_is_possible():
 
     endless = Endless()
     assert count_batches(endless, 32, 7) == 7
-    with pytest.raises(ValueError, match="`steps` says how many"):
+    with pytest.raises(ValueError, match="`steps` must be given"):
         count_batches(endless)

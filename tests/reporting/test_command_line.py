@@ -51,10 +51,16 @@ def test_command_compares_files_of_the_same_labels(tmp_path, capsys):
     labels, logits = noisy_predictions(50)
     one = write_file(tmp_path / "one.parquet", labels, logits=logits)
     two = write_file(tmp_path / "two.csv", labels, logits=logits / 2)
+    again = write_file(tmp_path / "one.csv", labels, logits=logits)
     out = tmp_path / "report.html"
     given = ["report", f"--out={out}", "--quiet", f"--predictions={one}"]
-    assert main([*given, f"--predictions={two}"]) == 0
-    text = Page(out.read_text(encoding="utf-8")).text
+    more = [f"--predictions={two}", f"--predictions={again}"]
+    assert main([*given, *more]) == 0
+    html = out.read_text(encoding="utf-8")
+    # Models have the names of their files, or their paths if these are alike.
+    for name in ("two", one, again):
+        assert f">{name}</h2>" in html
+    text = Page(html).text
     for scale in (1, 2):
         ece = kc.ece(labels, logits / scale, from_logits=True)
         assert f"ECE {ece:.4f}" in text

@@ -53,6 +53,26 @@ def test_an_unreachable_risk_names_what_could_be_had():
     assert (selector.threshold, selector.chosen) == before
 
 
+def test_a_risk_out_of_reach_says_how_many_samples_would_do():
+    # Right with log-odds of 3 more than of the score that decides.
+    rng = np.random.default_rng(0)
+    scores = rng.normal(2.0, 2.0, 200_000)
+    correct = rng.random(200_000) < 1.0 / (1.0 + np.exp(-1.5 * scores))
+    options = {"risk": 0.02, "delta": 0.05}
+    with pytest.raises(ValueError, match="about [0-9]+ samples") as error:
+        kc.choose_threshold(scores[:300], correct[:300], **options)
+    enough = int(re.search(r"about (\d+) samples", str(error.value))[1])
+    assert 300 < enough <= 6000
+    found = kc.choose_threshold(scores[:enough], correct[:enough], **options)
+    assert found.risk < 0.02
+    # No number of samples helps where the surest are wrong too often.
+    with pytest.raises(ValueError, match="No threshold") as error:
+        kc.choose_threshold(
+            scores, correct & (rng.random(200_000) < 0.5), **options
+        )
+    assert "samples like these" not in str(error.value)
+
+
 BAD_TARGETS = (
     ({}, "One of `risk` and `coverage`"),
     ({"risk": 0.1, "coverage": 0.5}, "One of `risk` and `coverage`"),

@@ -3,6 +3,7 @@
 The areas of all examples of a batch are found at once, which costs less.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from keras_calib.data.transforms.covered_share import check_mask_classes
 from keras_calib.data.transforms.covered_share import covered_share
 from keras_calib.data.transforms.covered_share import known_boxes
 from keras_calib.data.transforms.covered_share import objectness_from_mask
+from keras_calib.data.transforms.crops import Cropping
 from keras_calib.data.transforms.crops import shown_window
 from keras_calib.data.transforms.examples import name_of
 from keras_calib.data.transforms.examples import require
@@ -42,7 +44,13 @@ class Labelling(NamedTuple):
     floor: str | None = None
 
 
-def to_batch(cropping, example, seed, labelling, augment=None):
+def to_batch(
+    cropping: Cropping,
+    example: dict,
+    seed: Any,
+    labelling: Labelling,
+    augment: Callable[[dict], dict] | None = None,
+) -> dict:
     """One cropped example: the parts that a batch of it needs."""
     source, classes = labelling.source, labelling.classes
     kept = {
@@ -122,7 +130,9 @@ def _shares(batch: dict, labelling: Labelling) -> Any:
     return covered_share(shown_window(batch["pixels"], batch["size"]), boxes)
 
 
-def _counted(example, source, classes):
+def _counted(
+    example: dict, source: str | None, classes: Sequence[int] | None
+) -> dict:
     """The example with those objects alone that count."""
     if source == "mask":
         example = without(example, "boxes", "box_labels")
@@ -139,11 +149,13 @@ def _counted(example, source, classes):
     return example
 
 
-def _targets(labels, shares, context, labelling):
+def _targets(
+    labels: Any, shares: Any, context: Any, labelling: Labelling
+) -> Any:
     """`objectness_targets`, on whatever backend Keras runs."""
     num_classes, smoothing = labelling.num_classes, labelling[-2:]
 
-    def make(labels, shares, context=None):
+    def make(labels: Any, shares: Any, context: Any = None) -> Any:
         return objectness_targets(
             labels, shares, num_classes, *smoothing, context
         )

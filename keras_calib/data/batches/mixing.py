@@ -242,7 +242,9 @@ def ricap(
     return mixed, mixed_targets
 
 
-def _read(images, targets, seed, num_seeds):
+def _read(
+    images: Any, targets: Any, seed: Any, num_seeds: int
+) -> tuple[Any, Any, Any]:
     """Floats, and independent seeds `(num_seeds, 2)`."""
     images, targets = map(tf.convert_to_tensor, (images, targets))
     require(

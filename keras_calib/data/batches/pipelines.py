@@ -285,7 +285,13 @@ def validation_pipeline(
     return data.prefetch(tf.data.AUTOTUNE)
 
 
-def _read(dataset, batch_size, num_classes, max_boxes, num_parallel_calls):
+def _read(
+    dataset: Any,
+    batch_size: int,
+    num_classes: int,
+    max_boxes: int,
+    num_parallel_calls: int | None,
+) -> tuple[dict, int]:
     """What examples have, and parallel calls, of arguments that are checked."""
     check_integer("batch_size", batch_size, 1)
     check_integer("num_classes", num_classes, 2)
@@ -298,7 +304,9 @@ def _read(dataset, batch_size, num_classes, max_boxes, num_parallel_calls):
     return spec, num_parallel_calls or tf.data.AUTOTUNE
 
 
-def _finished(images, y, batch, preprocess):
+def _finished(
+    images: Any, y: Any, batch: dict, preprocess: Callable[[Any], Any] | None
+) -> tuple[Any, Any]:
     """What `fit` gets."""
     if preprocess is not None:
         images = preprocess(images)
@@ -307,7 +315,13 @@ def _finished(images, y, batch, preprocess):
     return images, y
 
 
-def _some_context(example, share, fill, classes, seed):
+def _some_context(
+    example: dict,
+    share: float,
+    fill: Sequence[float],
+    classes: Sequence[int] | None,
+    seed: Any,
+) -> dict:
     """The example, or with probability `share` what surrounds its objects."""
     chosen = tf.random.stateless_uniform([], seed) < share
     chosen &= has_objects(example, classes)

@@ -1,6 +1,7 @@
 """Examples from TFDS, whose features are found by their type."""
 
 from collections import Counter
+from collections.abc import Iterator
 from collections.abc import Sequence
 from functools import reduce
 from operator import getitem
@@ -167,18 +168,20 @@ def from_tfds(
     return dataset
 
 
-def _find(features, objects, asked, annotated):
+def _find(
+    features: Any, objects: str | None, asked: dict, annotated: bool
+) -> dict[str, _Leaf]:
     """What to read, by its part in an example."""
     types = tfds.features
     leaves = list(_leaves(features))
 
-    def of(kind):
+    def of(kind: Any) -> list[_Leaf]:
         return [x for x in leaves if isinstance(x.feature, kind)]
 
-    def single(kind):
+    def single(kind: Any) -> list[_Leaf]:
         return [x for x in of(kind) if not x.depth]
 
-    def choose(part, candidates):
+    def choose(part: str, candidates: list[_Leaf]) -> None:
         if candidates or part in asked:
             found[part] = _choose(part, candidates, asked)
 
@@ -217,7 +220,9 @@ def _is_corners(feature: Any) -> bool:
     return stored is None or getattr(stored, "name", stored) == "REL_YXYX"
 
 
-def _leaves(feature, path=(), depth=0):
+def _leaves(
+    feature: Any, path: tuple[str, ...] = (), depth: int = 0
+) -> Iterator[_Leaf]:
     types = tfds.features
     if isinstance(feature, types.FeaturesDict):
         for name, part in feature.items():
@@ -246,13 +251,19 @@ def _choose(part: str, candidates: list[_Leaf], asked: dict) -> _Leaf:
     return chosen[0]
 
 
-def _put(tree, path, value):
+def _put(tree: dict, path: tuple[str, ...], value: Any) -> None:
     for name in path[:-1]:
         tree = tree.setdefault(name, {})
     tree[path[-1]] = value
 
 
-def _annotated(dataset, folder, names, on_error, tally):
+def _annotated(
+    dataset: Any,
+    folder: Path,
+    names: list[str] | None,
+    on_error: str,
+    tally: Tally | None,
+) -> tuple[Any, list[str]]:
     """Examples with the boxes of the files of their names; class names."""
     paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() == ".xml")
     twice = [k for k, n in Counter(p.stem for p in paths).items() if n > 1]

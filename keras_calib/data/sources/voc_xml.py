@@ -103,7 +103,9 @@ def read_annotations(
     )
 
 
-def _read_file(path, first_pixel):
+def _read_file(
+    path: Path, first_pixel: int
+) -> tuple[list[str], np.ndarray, tuple[int, ...]]:
     """Names of the objects of one file, boxes as shares, size in pixels."""
     try:
         root = ElementTree.parse(path).getroot()

@@ -87,7 +87,9 @@ def covered_share(window: Any, boxes: Any) -> Any:
     return tf.minimum(share, 1)
 
 
-def known_boxes(boxes, classes, box_labels):
+def known_boxes(
+    boxes: Any, classes: Sequence[int] | None, box_labels: Any
+) -> Any:
     """Boxes `(..., n, 4)`, those of other classes turned into none."""
     if classes is None:
         return boxes
@@ -95,7 +97,9 @@ def known_boxes(boxes, classes, box_labels):
     return tf.where(counted[..., None], boxes, tf.cast(NO_BOX, boxes.dtype))
 
 
-def object_source(parts, objects, classes):
+def object_source(
+    parts: dict, objects: str | None, classes: Sequence[int] | None
+) -> str | None:
     """Whether boxes or the mask say where objects are; None if neither."""
     check_in("objects", objects, (None, "boxes", "mask"))
     if objects is None:

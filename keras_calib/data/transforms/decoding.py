@@ -13,11 +13,15 @@ from keras_calib.data.transforms.examples import required
 
 __all__ = ["cut", "decode", "decoded", "read_window"]
 
+# First two and last two bytes of whole files.
+_JPEG, _PNG = b"\xff\xd8\xff\xd9", b"\x89P\x60\x82"
 # Shown by errors of decoders in graphs, which know no name.
 _SCOPE = "unreadable_image__see_valid_examples"
 
 
-def read_window(image, name, choose):
+def read_window(
+    image: Any, name: Any, choose: Callable[[Any], Any]
+) -> tuple[Any, Any, Any]:
     """Pixels of a window, the window, and the size of the image.
 
     Of a JPEG only the window is decoded. `choose` maps height and width to
@@ -34,7 +38,7 @@ def read_window(image, name, choose):
         return part, window, size
 
     part, window, size = tf.cond(
-        tf.io.is_jpeg(image),
+        tf.equal(_ends(image), _JPEG),
         of_jpeg,
         lambda: _slice(decode(image, name), name, choose),
     )
@@ -54,14 +58,35 @@ def cut(pixels: Any, window: Any) -> Any:
 
 def decode(image: Any, name: Any) -> Any:
     """Pixels `(height, width, 3)`, uint8, of the bytes of a file."""
-    with _decoding(name):
-        return decoded(image)
+
+    def by_decoder():
+        with _decoding(name):
+            return decoded(image)
+
+    def by_python(data: Any, name: Any) -> Any:
+        with _decoding(name):
+            return decoded(data).numpy()
+
+    # Other formats and cut files: Python can say which file it is.
+    pixels = tf.cond(
+        tf.reduce_any(tf.equal(_ends(image), [_JPEG, _PNG])),
+        by_decoder,
+        lambda: tf.numpy_function(by_python, [image, name], tf.uint8),
+    )
+    return tf.ensure_shape(pixels, [None, None, 3])
 
 
 def decoded(image: Any) -> Any:
     """As `decode`, with errors that do not name the example."""
     pixels = tf.io.decode_image(image, channels=3, expand_animations=False)
     return tf.ensure_shape(pixels, [None, None, 3])
+
+
+def _ends(image: Any) -> Any:
+    """The first and the last two bytes; of fewer than two, the bytes."""
+    end = tf.maximum(tf.strings.length(image) - 2, 0)
+    parts = [tf.strings.substr(image, place, 2) for place in (0, end)]
+    return tf.strings.join(parts)
 
 
 @contextmanager

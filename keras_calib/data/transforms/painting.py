@@ -130,7 +130,9 @@ def context_examples(
     return named_like(context, dataset)
 
 
-def without_objects(example, fill, classes=None):
+def without_objects(
+    example: dict, fill: Sequence[float], classes: Sequence[int] | None = None
+) -> dict:
     """One example of the 'context' data set."""
     if "boxes" not in example:
         check_parts(example, "mask")
