@@ -34,15 +34,21 @@ _FLSD_53 = ((0.2, 5.0), (1.0, 3.0))
 
 
 def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
-    """Cross entropy that fades for well-fitted classes: see `FocalLoss`.
+    """Cross entropy that fades for well-fitted classes, per sample.
+
+    -sum_k labels_k (1 - p_k)^gamma log p_k
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        gamma: Exponent, >= 0.
+        gamma: Exponent, >= 0; 0 is cross entropy.
 
     Returns:
         Losses `(...)`, in nats.
+
+    Reference:
+        Lin et al., Focal Loss for Dense Object Detection, ICCV 2017, eq. 4,
+        https://arxiv.org/abs/1708.02002
     """
 
     def closed_form(labels, parts):
@@ -67,15 +73,22 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
 
 
 def inverse_focal_loss(labels: Any, logits: Any, *, gamma: float = 2.0) -> Any:
-    """Cross entropy that grows for well-fitted classes: see `InverseFocalLoss`.
+    """Cross entropy that grows for well-fitted classes, per sample.
+
+    -(1 + p_y)^gamma log p_y
 
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        gamma: Exponent, >= 0.
+        gamma: Exponent, >= 0; 0 is cross entropy.
 
     Returns:
         Losses `(...)`, in nats.
+
+    Reference:
+        Wang, Feng and Zhang, Rethinking Calibration of Deep Neural Networks:
+        Do Not Be Afraid of Overconfidence, NeurIPS 2021,
+        https://openreview.net/forum?id=NJS8kp15zzH
     """
     return signed_focal(labels, logits, lambda p: -gamma * ops.ones_like(p))
 
@@ -109,15 +122,24 @@ def flsd(
     *,
     gammas: Sequence[Sequence[float]] = _FLSD_53,
 ) -> Any:
-    """Focal loss with a gamma that depends on the sample: see `FLSD`.
+    """Focal loss with a gamma that depends on the sample, per sample.
+
+    -(1 - p_y)^gamma(p_y) log p_y
+
+    gamma(p_y) is a constant of the derivative. The loss jumps where it does.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        gammas: Rows (threshold, gamma), thresholds ascending.
+        gammas: Rows (threshold, gamma), thresholds ascending, gamma >= 0. The
+            first row with p_y < threshold counts, else the last one.
 
     Returns:
         Losses `(...)`, in nats.
+
+    Reference:
+        Mukhoti et al., Calibrating Deep Neural Networks using Focal Loss,
+        NeurIPS 2020, section 5, https://arxiv.org/abs/2002.09437
     """
 
     def choose(p):
