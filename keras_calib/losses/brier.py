@@ -16,6 +16,8 @@ def brier_loss(labels: Any, logits: Any) -> Any:
 
     sum_k (p_k - labels_k)^2
 
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
+
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.

@@ -32,6 +32,8 @@ def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
     0 where p_y >= 1 - alpha, else
     (1 - alpha) log((1 - alpha) / p_y) + alpha log(alpha / (1 - p_y))
 
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
+
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
@@ -81,6 +83,8 @@ def confidence_penalty(
     CE - beta H, H = -sum_k p_k log p_k; CE + beta relu(threshold - H) with a
     threshold
 
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
+
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
@@ -124,6 +128,8 @@ def uniformity_penalty(
     """Cross entropy plus the L1 distance of the prediction to uniform.
 
     CE + strength sum_k |p_k - 1 / K|
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.

@@ -38,6 +38,8 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
 
     -sum_k labels_k (1 - p_k)^gamma log p_k
 
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
+
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
@@ -94,7 +96,10 @@ def inverse_focal_loss(labels: Any, logits: Any, *, gamma: float = 2.0) -> Any:
 
 
 def signed_focal(labels: Any, logits: Any, choose: Callable) -> Any:
-    """As `adaptive_focal`; `choose` maps p_y `(...)` to gamma `(...)`."""
+    """As `adaptive_focal`; `choose` maps p_y `(...)` to gamma `(...)`.
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
+    """
 
     def closed_form(labels, parts):
         # Rounding can leave a log p of 1e-8.

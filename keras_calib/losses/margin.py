@@ -32,6 +32,8 @@ def mbls(
 
     The gradient runs through the maximum, to the first of tied classes.
 
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
+
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits z `(..., num_classes)`.
@@ -80,6 +82,8 @@ def acls(
 
     CE + lambda1 positive^2 + lambda2 / (K - 1) sum_k r_k^2
     with r_k = relu(max_j z_j - z_k - margin) and positive = max_k r_k
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.

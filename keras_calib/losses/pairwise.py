@@ -25,6 +25,8 @@ def cpc(
     Memory is that of a few copies of the logits. Time grows with the square of
     the number of classes.
 
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
+
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits z `(..., num_classes)`.

@@ -33,7 +33,10 @@ __all__ = [
 
 
 def cross_entropy(labels: Any, logits: Any) -> Any:
-    """-sum_k labels_k log p_k of soft labels, `(...)` in nats."""
+    """-sum_k labels_k log p_k of soft labels, `(...)` in nats.
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
+    """
 
     def closed_form(labels, parts):
         return parts.cross_entropy(labels), lambda: parts.probs - labels
@@ -49,6 +52,8 @@ def label_smoothing(
     -sum_k t_k log p_k with t = (1 - alpha) labels + alpha / K
 
     With `spread="others"`, alpha / K becomes alpha (1 - labels) / (K - 1).
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
@@ -83,6 +88,8 @@ def adaptive_label_smoothing(
     -sum_k t_k log p_k with t_y = 1 - beta alpha, alpha = 1 - objectness
 
     Each other class has t_k = beta alpha / (K - 1).
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.
