@@ -17,6 +17,7 @@ from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax
 from keras_calib.losses.closed_forms import through_true_class
 from keras_calib.numerics.arrays import at_least
+from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
     "FLSD",
@@ -149,10 +150,7 @@ def flsd(
 
     def choose(p):
         values = ops.convert_to_tensor([g for _, g in gammas], dtype=p.dtype)
-        rows = ops.zeros_like(p, dtype="int32")
-        for threshold, _ in gammas[:-1]:
-            rows = rows + ops.cast(p >= threshold, "int32")
-        return ops.take(values, rows)
+        return ops.take(values, _rows(p, gammas))
 
     return signed_focal(labels, logits, choose)
 
@@ -189,6 +187,14 @@ def adaptive_focal(labels: Any, logits: Any, *, edges: Any, gammas: Any) -> Any:
         return ops.reshape(gamma, ops.shape(p))
 
     return signed_focal(labels, logits, choose)
+
+
+def _rows(p: Any, gammas: Sequence[Sequence[float]]) -> Any:
+    """Which row of the table each p_y belongs to, int32."""
+    rows = ops.zeros_like(p, dtype="int32")
+    for threshold, _ in gammas[:-1]:
+        rows = rows + ops.cast(p >= threshold, "int32")
+    return rows
 
 
 def _power(x: Any, exponent: float) -> Any:
@@ -319,6 +325,30 @@ class FLSD(PerSampleLoss):
     ):
         gammas = _read_table(gammas)
         super().__init__(flsd, gammas=gammas, name=name, **kwargs)
+
+    def gamma_shares(self, y_true, y_pred, sample_weight=None):
+        """The share of samples that each row of `gammas` takes.
+
+        Args:
+            y_true: Labels, as on call.
+            y_pred: Predictions, as on call.
+            sample_weight: `(batch,)` or of the shape of the class ids, or
+                None.
+
+        Returns:
+            Shares `(rows,)` that sum to 1; zeros if no sample counts.
+        """
+        batch, _ = self._standardize(y_true, y_pred, sample_weight)
+        p = ops.sum(batch.labels * ops.softmax(batch.outputs), axis=-1)
+        weight = ops.ones_like(p)
+        for part in (batch.weight, batch.mask):
+            if part is not None:
+                weight = weight * ops.cast(part, p.dtype)
+        gammas = self.hyperparameters["gammas"]
+        taken = ops.one_hot(_rows(p, gammas), len(gammas), dtype=p.dtype)
+        taken = taken * ops.expand_dims(weight, -1)
+        taken = ops.reshape(taken, (-1, len(gammas)))
+        return safe_divide(ops.sum(taken, axis=0), ops.sum(weight))
 
 
 def _read_table(gammas: Any) -> list[list[float]]:
