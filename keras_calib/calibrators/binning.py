@@ -223,19 +223,39 @@ def _isotonic(
     probs: np.ndarray, labels: np.ndarray, weight: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where the isotonic function bends, and its values there."""
-    x, index = np.unique(probs, return_inverse=True)
-    positive = labels if weight is None else labels * weight
-    positive = np.bincount(index, positive)
-    total = np.bincount(index, weight)
-    some = total > 0
-    x, positive, total = x[some], positive[some], total[some]
+    if weight is None and labels.dtype == bool:
+        first, last, positive, total = _runs(probs, labels)
+    else:
+        x, index = np.unique(probs, return_inverse=True)
+        positive = labels if weight is None else labels * weight
+        positive = np.bincount(index, positive)
+        total = np.bincount(index, weight)
+        some = total > 0
+        first = last = x[some]
+        positive, total = positive[some], total[some]
     y = isotonic_regression(positive / total, weights=total).x
     # Inside a flat part nothing bends.
     steps = np.flatnonzero(y[1:] != y[:-1])
     starts, ends = np.r_[0, steps + 1], np.r_[steps, len(y) - 1]
-    x = x[np.stack([starts, ends], axis=-1).ravel()]
+    x = np.stack([first[starts], last[ends]], axis=-1).ravel()
     bends = np.r_[True, x[1:] != x[:-1]]
     return x[bends], np.repeat(y[starts], 2)[bends]
+
+
+def _runs(probs: np.ndarray, labels: np.ndarray) -> tuple:
+    """First and last p, positives and size of samples that are pooled anyway.
+
+    By p, the positives of a tie first, a run of positives and the negatives
+    after it violate the order. Where a class is rare, runs are few.
+    """
+    # Floats >= 0 are in the order of their bits.
+    key = np.sort(probs.view("uint32") << 1 | ~labels)
+    positive = key & 1 == 0
+    starts = np.flatnonzero(np.r_[True, positive[1:] & ~positive[:-1]])
+    ends = np.r_[starts[1:], len(key)]
+    probs = (key >> 1).view("float32")
+    count = np.add.reduceat(positive, starts, dtype="int64")
+    return probs[starts], probs[ends - 1], count, ends - starts
 
 
 def _padded(rows: list[np.ndarray], filler: float | None = None) -> np.ndarray:

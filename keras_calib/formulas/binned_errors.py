@@ -2,8 +2,6 @@
 
 All take `BinSums` `(num_bins,)` of NumPy or of tensors, and give scalars: 0
 when all bins are empty. w_b is the share of the weight in bin b.
-
-Derivation: docs/derivations.md, 'Binned errors'.
 """
 
 from typing import Any
@@ -50,7 +48,10 @@ class Decomposition(NamedTuple):
 
 
 def calibration_error(sums: BinSums, norm: str = "l1") -> Any:
-    """Norm of the gaps: sum_b w_b |gap_b|, its root mean square, or max."""
+    """Norm of the gaps: sum_b w_b |gap_b|, its root mean square, or max.
+
+    Derivation: docs/derivations.md, 'Binned errors'.
+    """
     check_in("norm", norm, NORMS)
     xp = array_namespace(sums.weight)
     if norm == "l1":
@@ -63,7 +64,10 @@ def calibration_error(sums: BinSums, norm: str = "l1") -> Any:
 
 
 def average_error(sums: BinSums) -> Any:
-    """Mean of |gap| over the bins that are not empty."""
+    """Mean of |gap| over the bins that are not empty.
+
+    Derivation: docs/derivations.md, 'Binned errors'.
+    """
     xp = array_namespace(sums.weight)
     filled = xp.where(
         sums.weight > 0, xp.ones_like(sums.weight), xp.zeros_like(sums.weight)
@@ -72,7 +76,10 @@ def average_error(sums: BinSums) -> Any:
 
 
 def overconfidence_error(sums: BinSums) -> Any:
-    """sum_b w_b confidence_b max(gap_b, 0)."""
+    """sum_b w_b confidence_b max(gap_b, 0).
+
+    Derivation: docs/derivations.md, 'Binned errors'.
+    """
     return _mean(sums, sums.mean_confidence * at_least(sums.gap, 0.0))
 
 
@@ -81,6 +88,8 @@ def debiased_squared_error(sums: BinSums) -> Any:
 
     Bins of fewer than two samples add nothing. With weights n_b is the
     effective number of samples, weight^2 / squared_weight, an approximation.
+
+    Derivation: docs/derivations.md, 'Binned errors'.
     """
     xp = array_namespace(sums.weight)
     count = safe_divide(sums.weight * sums.weight, sums.squared_weight)
@@ -96,6 +105,8 @@ def debiased_error(sums: BinSums, frequency_weights: Any) -> Any:
 
     `frequency_weights`: whether weights are counts of repeats, a bool or a
     bool tensor; each repeat is then a sample.
+
+    Derivation: docs/derivations.md, 'Binned errors'.
     """
     xp = array_namespace(sums.weight)
     squares = xp.where(frequency_weights, sums.weight, sums.squared_weight)
@@ -110,6 +121,8 @@ def brier_decomposition(sums: BinSums) -> Decomposition:
 
     The event is that the prediction is right; its forecast is the mean
     confidence of the bin.
+
+    Derivation: docs/derivations.md, 'Binned errors'.
     """
     gap = sums.gap
     return Decomposition(
@@ -121,6 +134,8 @@ def nll_decomposition(sums: BinSums) -> Decomposition:
     """Parts of the log score of the same, in nats.
 
     Forecasts of 0 and 1 are clipped by 1e-37.
+
+    Derivation: docs/derivations.md, 'Binned errors'.
     """
     gap, right, wrong = sums.gap, sums.accuracy, _error_rate(sums)
     divergence = _relative_entropy(right, gap) + _relative_entropy(wrong, -gap)

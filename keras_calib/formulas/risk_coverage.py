@@ -6,8 +6,6 @@ all orders of the samples inside groups, or, with `order`, that of the
 `"best"` or the `"worst"` one. With counts of repeats as weights AURC is the
 mean over the prefixes k = 1 .. N; else weights are mass, and it is the
 integral.
-
-Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
 """
 
 from typing import Any
@@ -56,7 +54,10 @@ class RankedGroups(NamedTuple):
 
 
 def aurc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
-    """AURC; 0 when empty."""
+    """AURC; 0 when empty.
+
+    Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
+    """
     xp = array_namespace(groups.mass)
     if order:
         total = _total_in_order(groups, order)
@@ -97,7 +98,10 @@ def optimal_aurc(groups: RankedGroups) -> Any:
 
 
 def eaurc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
-    """AURC less its optimum, >= 0."""
+    """AURC less its optimum, >= 0.
+
+    Derivation: docs/derivations.md, 'AURC under ties'.
+    """
     excess = aurc_of_groups(groups, order) - optimal_aurc(groups)
     return array_namespace(excess).maximum(excess, 0.0)
 
@@ -105,7 +109,10 @@ def eaurc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
 def normalized_aurc_of_groups(
     groups: RankedGroups, order: str | None = None
 ) -> Any:
-    """(AURC - optimum) / (error - optimum); 0 if all are right or wrong."""
+    """(AURC - optimum) / (error - optimum); 0 if all are right or wrong.
+
+    Derivation: docs/derivations.md, 'AURC under ties'.
+    """
     # Error rate less the optimal AURC, as a product.
     xp = array_namespace(groups.mass)
     one = _as_one(groups)
@@ -116,7 +123,10 @@ def normalized_aurc_of_groups(
 
 
 def augrc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
-    """AUGRC: the area under wrong accepted mass over coverage."""
+    """AUGRC: the area under wrong accepted mass over coverage.
+
+    Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
+    """
     xp = array_namespace(groups.mass)
     m, q, a = groups.mass, groups.wrong, groups.wrong_before
     # By shares: float32 overflows at squares of masses.
@@ -135,6 +145,8 @@ def failure_auroc_of_groups(
     """P(a correct prediction scores above a wrong one), ties half.
 
     0.5, no information, where all are correct, all are wrong, or none is.
+
+    Derivation: docs/derivations.md, 'AURC under ties'.
     """
     xp = array_namespace(groups.mass)
     q, a = groups.wrong, groups.wrong_before

@@ -12,7 +12,11 @@ __all__ = ["BrierLoss", "brier_loss"]
 
 
 def brier_loss(labels: Any, logits: Any) -> Any:
-    """Squared distance of the prediction to the label: see `BrierLoss`.
+    """Squared distance of the prediction to the label, per sample.
+
+    sum_k (p_k - labels_k)^2
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
@@ -20,6 +24,10 @@ def brier_loss(labels: Any, logits: Any) -> Any:
 
     Returns:
         Losses `(...)`, in [0, 2].
+
+    Reference:
+        Brier, Verification of Forecasts Expressed in Terms of Probability,
+        Monthly Weather Review 78, 1950.
     """
 
     def closed_form(labels, parts):

@@ -28,8 +28,6 @@ __all__ = [
 def of_softmax(labels: Any, logits: Any, closed_form: Callable) -> Any:
     """Losses `(...)` with their gradient, computed in float32 or wider.
 
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-
     `closed_form` maps labels and `SoftmaxParts` to the losses and a function
     that returns their derivative `(..., num_classes)`.
     """

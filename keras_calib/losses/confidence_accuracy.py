@@ -18,17 +18,27 @@ __all__ = ["DCA", "MDCA", "dca", "mdca"]
 
 
 def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:
-    """Mean difference of confidence and frequency over all classes: see `MDCA`.
+    """Mean difference of confidence and frequency over all classes.
+
+    mean_k |mean_n p_nk - mean_n labels_nk|
+
+    Classes that the batch lacks count too. A class whose means agree has no
+    gradient.
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        sample_weight: Weights `(...)`, >= 0, or None.
+        sample_weight: Weights `(...)`, >= 0, of both means, or None.
 
     Returns:
         A scalar in [0, 2 / num_classes]; 0 if no sample counts.
+
+    Reference:
+        Hebbalaguppe et al., A Stitch in Time Saves Nine: A Train-Time
+        Regularizing Loss for Improved Neural Network Calibration, CVPR 2022,
+        https://arxiv.org/abs/2203.13834
     """
     labels, logits, weight = flat_rows(labels, logits, sample_weight)
     share = ops.expand_dims(safe_divide(weight, ops.sum(weight)), -1)
@@ -64,7 +74,13 @@ def dca(
     huber_delta: float | None = None,
     sample_weight: Any = None,
 ) -> Any:
-    """Difference of mean confidence and accuracy: see `DCA`.
+    """Difference of mean confidence and accuracy.
+
+    |d|, d = mean_n max_k p_nk - mean_n a_n, where a is 1 if the prediction is
+    right; with `huber_delta` d^2 / 2 where |d| <= huber_delta, and
+    huber_delta (|d| - huber_delta / 2) beyond
+
+    The gradient runs through the confidence, to the first of tied classes.
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 
@@ -72,11 +88,16 @@ def dca(
         labels: One-hot or soft labels `(..., num_classes)`; a soft one is
             right by its share of the predicted class.
         logits: Logits `(..., num_classes)`.
-        huber_delta: Where the Huber loss turns linear, > 0, or None.
-        sample_weight: Weights `(...)`, >= 0, or None.
+        huber_delta: Where the Huber loss turns linear, > 0; None for |d|.
+        sample_weight: Weights `(...)`, >= 0, of both means, or None.
 
     Returns:
         A scalar in [0, 1]; 0 if no sample counts.
+
+    Reference:
+        Liang et al., Improved Trainable Calibration Method for Neural
+        Networks on Medical Imaging Classification, BMVC 2020,
+        https://arxiv.org/abs/2009.04057
     """
     labels, logits, weight = flat_rows(labels, logits, sample_weight)
     difference = top_probability(logits) - correctness(labels, logits)

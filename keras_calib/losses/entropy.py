@@ -27,15 +27,25 @@ _TINY = 1e-30
 
 
 def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
-    """Divergence from labels that are sure to 1 - alpha: see `LabelRelaxation`.
+    """Divergence from the nearest label that is sure to at least 1 - alpha.
+
+    0 where p_y >= 1 - alpha, else
+    (1 - alpha) log((1 - alpha) / p_y) + alpha log(alpha / (1 - p_y))
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        alpha: Probability left to the other classes, in [0, 1].
+        alpha: Probability left to the other classes, in [0, 1]; 0 is cross
+            entropy.
 
     Returns:
         Losses `(...)`, in nats.
+
+    Reference:
+        Lienen and Hüllermeier, From Label Smoothing to Label Relaxation,
+        AAAI 2021, eq. 5, https://ojs.aaai.org/index.php/AAAI/article/view/17041
     """
     constant = _xlogx(1.0 - alpha) + _xlogx(alpha)
 
@@ -68,17 +78,27 @@ def confidence_penalty(
     class_reduction: str = "sum",
     threshold: float | None = None,
 ) -> Any:
-    """Cross entropy minus the prediction's entropy: see `ConfidencePenalty`.
+    """Cross entropy minus the entropy of the prediction, per sample.
+
+    CE - beta H, H = -sum_k p_k log p_k; CE + beta relu(threshold - H) with a
+    threshold
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
         beta: Coefficient of the entropy, >= 0.
-        class_reduction: `"sum"` or `"mean"` over the classes.
-        threshold: Entropy in nats above which nothing is penalised, or None.
+        class_reduction: `"sum"` or `"mean"` over the classes in H.
+        threshold: Entropy in nats, >= 0, above which nothing is penalised, or
+            None.
 
     Returns:
         Losses `(...)`, in nats.
+
+    Reference:
+        Pereyra et al., Regularizing Neural Networks by Penalizing Confident
+        Output Distributions, 2017, https://arxiv.org/abs/1701.06548
     """
 
     def closed_form(labels, parts):
@@ -105,7 +125,11 @@ def confidence_penalty(
 def uniformity_penalty(
     labels: Any, logits: Any, *, strength: float = 1.0
 ) -> Any:
-    """Cross entropy plus the L1 distance to uniform: see `UniformityPenalty`.
+    """Cross entropy plus the L1 distance of the prediction to uniform.
+
+    CE + strength sum_k |p_k - 1 / K|
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
@@ -114,6 +138,11 @@ def uniformity_penalty(
 
     Returns:
         Losses `(...)`, in nats.
+
+    Reference:
+        Liu et al., The Devil is in the Margin: Margin-based Label Smoothing
+        for Network Calibration, CVPR 2022, released code,
+        https://github.com/by-liu/MbLS
     """
 
     def closed_form(labels, parts):

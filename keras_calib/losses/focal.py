@@ -17,6 +17,7 @@ from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax
 from keras_calib.losses.closed_forms import through_true_class
 from keras_calib.numerics.arrays import at_least
+from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
     "FLSD",
@@ -34,15 +35,23 @@ _FLSD_53 = ((0.2, 5.0), (1.0, 3.0))
 
 
 def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
-    """Cross entropy that fades for well-fitted classes: see `FocalLoss`.
+    """Cross entropy that fades for well-fitted classes, per sample.
+
+    -sum_k labels_k (1 - p_k)^gamma log p_k
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        gamma: Exponent, >= 0.
+        gamma: Exponent, >= 0; 0 is cross entropy.
 
     Returns:
         Losses `(...)`, in nats.
+
+    Reference:
+        Lin et al., Focal Loss for Dense Object Detection, ICCV 2017, eq. 4,
+        https://arxiv.org/abs/1708.02002
     """
 
     def closed_form(labels, parts):
@@ -67,21 +76,31 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
 
 
 def inverse_focal_loss(labels: Any, logits: Any, *, gamma: float = 2.0) -> Any:
-    """Cross entropy that grows for well-fitted classes: see `InverseFocalLoss`.
+    """Cross entropy that grows for well-fitted classes, per sample.
+
+    -(1 + p_y)^gamma log p_y
 
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        gamma: Exponent, >= 0.
+        gamma: Exponent, >= 0; 0 is cross entropy.
 
     Returns:
         Losses `(...)`, in nats.
+
+    Reference:
+        Wang, Feng and Zhang, Rethinking Calibration of Deep Neural Networks:
+        Do Not Be Afraid of Overconfidence, NeurIPS 2021,
+        https://openreview.net/forum?id=NJS8kp15zzH
     """
     return signed_focal(labels, logits, lambda p: -gamma * ops.ones_like(p))
 
 
 def signed_focal(labels: Any, logits: Any, choose: Callable) -> Any:
-    """As `adaptive_focal`; `choose` maps p_y `(...)` to gamma `(...)`."""
+    """As `adaptive_focal`; `choose` maps p_y `(...)` to gamma `(...)`.
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
+    """
 
     def closed_form(labels, parts):
         # Rounding can leave a log p of 1e-8.
@@ -109,23 +128,29 @@ def flsd(
     *,
     gammas: Sequence[Sequence[float]] = _FLSD_53,
 ) -> Any:
-    """Focal loss with a gamma that depends on the sample: see `FLSD`.
+    """Focal loss with a gamma that depends on the sample, per sample.
+
+    -(1 - p_y)^gamma(p_y) log p_y
+
+    gamma(p_y) is a constant of the derivative. The loss jumps where it does.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        gammas: Rows (threshold, gamma), thresholds ascending.
+        gammas: Rows (threshold, gamma), thresholds ascending, gamma >= 0. The
+            first row with p_y < threshold counts, else the last one.
 
     Returns:
         Losses `(...)`, in nats.
+
+    Reference:
+        Mukhoti et al., Calibrating Deep Neural Networks using Focal Loss,
+        NeurIPS 2020, section 5, https://arxiv.org/abs/2002.09437
     """
 
     def choose(p):
         values = ops.convert_to_tensor([g for _, g in gammas], dtype=p.dtype)
-        rows = ops.zeros_like(p, dtype="int32")
-        for threshold, _ in gammas[:-1]:
-            rows = rows + ops.cast(p >= threshold, "int32")
-        return ops.take(values, rows)
+        return ops.take(values, _rows(p, gammas))
 
     return signed_focal(labels, logits, choose)
 
@@ -162,6 +187,14 @@ def adaptive_focal(labels: Any, logits: Any, *, edges: Any, gammas: Any) -> Any:
         return ops.reshape(gamma, ops.shape(p))
 
     return signed_focal(labels, logits, choose)
+
+
+def _rows(p: Any, gammas: Sequence[Sequence[float]]) -> Any:
+    """Which row of the table each p_y belongs to, int32."""
+    rows = ops.zeros_like(p, dtype="int32")
+    for threshold, _ in gammas[:-1]:
+        rows = rows + ops.cast(p >= threshold, "int32")
+    return rows
 
 
 def _power(x: Any, exponent: float) -> Any:
@@ -292,6 +325,30 @@ class FLSD(PerSampleLoss):
     ):
         gammas = _read_table(gammas)
         super().__init__(flsd, gammas=gammas, name=name, **kwargs)
+
+    def gamma_shares(self, y_true, y_pred, sample_weight=None):
+        """The share of samples that each row of `gammas` takes.
+
+        Args:
+            y_true: Labels, as on call.
+            y_pred: Predictions, as on call.
+            sample_weight: `(batch,)` or of the shape of the class ids, or
+                None.
+
+        Returns:
+            Shares `(rows,)` that sum to 1; zeros if no sample counts.
+        """
+        batch, _ = self._standardize(y_true, y_pred, sample_weight)
+        p = ops.sum(batch.labels * ops.softmax(batch.outputs), axis=-1)
+        weight = ops.ones_like(p)
+        for part in (batch.weight, batch.mask):
+            if part is not None:
+                weight = weight * ops.cast(part, p.dtype)
+        gammas = self.hyperparameters["gammas"]
+        taken = ops.one_hot(_rows(p, gammas), len(gammas), dtype=p.dtype)
+        taken = taken * ops.expand_dims(weight, -1)
+        taken = ops.reshape(taken, (-1, len(gammas)))
+        return safe_divide(ops.sum(taken, axis=0), ops.sum(weight))
 
 
 def _read_table(gammas: Any) -> list[list[float]]:

@@ -35,7 +35,19 @@ def mmce(
     variant: str = "unweighted",
     sample_weight: Any = None,
 ) -> Any:
-    """Maximum mean calibration error of a batch, in time N log N: see `MMCE`.
+    """Maximum mean calibration error of a batch, in time N log N.
+
+    With r the confidence, a = 1 where it is right, k(r, s) = exp(-|r - s| /
+    kernel_width), and m samples right and n wrong of N, it is for
+
+    `"unweighted"`: sum_ij (a_i - r_i) (a_j - r_j) k_ij / N^2;
+    `"unweighted_sqrt"`: its square root;
+    `"weighted"`: the root of sum_ij u_i u_j k_ij, with u = (1 - r) / m for
+    the right and -r / n for the wrong samples;
+    `"weighted_released"`: that with the sums over right, wrong and mixed pairs
+    divided by m^2, n^2 and m n once more; 0 if none is right or none wrong.
+
+    The gradient runs through r (to the first of tied classes), not a.
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 
@@ -43,13 +55,18 @@ def mmce(
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
         kernel_width: Width of the kernel in units of probability, >= 0.01.
-        variant: Which of the four of `MMCE`.
+        variant: Which of the four.
         sample_weight: Weights `(...)`, >= 0, or None; 2 counts a sample
-            twice.
+            twice, in N, m and n too.
 
     Returns:
         A scalar in [0, 1], of the weighted variants in [0, sqrt(2)]; 0 if no
         sample counts.
+
+    Reference:
+        Kumar et al., Trainable Calibration Measures for Neural Networks from
+        Kernel Mean Embeddings, ICML 2018,
+        https://proceedings.mlr.press/v80/kumar18a.html
     """
     labels, logits, weight = flat_rows(labels, logits, sample_weight)
     right = correctness(labels, logits)

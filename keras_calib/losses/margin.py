@@ -26,17 +26,27 @@ def mbls(
     strength: float = 0.1,
     class_reduction: str = "mean",
 ) -> Any:
-    """Cross entropy plus a hinge on logit distances: see `MbLS`.
+    """Cross entropy plus a hinge on logit distances, one value per sample.
+
+    CE + strength mean_k relu(max_j z_j - z_k - margin)
+
+    The gradient runs through the maximum, to the first of tied classes.
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        logits: Logits z `(..., num_classes)`.
         margin: Distance to the largest logit that is free, >= 0.
         strength: Coefficient of the hinge, >= 0.
-        class_reduction: `"mean"` or `"sum"` over the classes.
+        class_reduction: `"mean"` or `"sum"` over the classes k.
 
     Returns:
         Losses `(...)`, in nats.
+
+    Reference:
+        Liu et al., The Devil is in the Margin: Margin-based Label Smoothing
+        for Network Calibration, CVPR 2022, https://arxiv.org/abs/2111.15430
     """
 
     def closed_form(labels, parts):
@@ -68,22 +78,36 @@ def acls(
     condition: str = "margin",
     active: Any = None,
 ) -> Any:
-    """Cross entropy plus squared hinges on logit distances: see `ACLS`.
+    """Cross entropy plus squared hinges on logit distances, per sample.
+
+    CE + lambda1 positive^2 + lambda2 / (K - 1) sum_k r_k^2
+    with r_k = relu(max_j z_j - z_k - margin) and positive = max_k r_k
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
+        logits: Logits z `(..., num_classes)`.
         margin: Distance that is free, >= 0.
         lambda1: Coefficient of the predicted class, >= 0.
         lambda2: Coefficient of the other classes, >= 0.
-        reference: `"min"` or `"zero"`.
-        smoothing: `"adaptive"` or `"constant"`.
-        condition: `"margin"`, `"none"` or `"ranking"`.
+        reference: `"min"`: as above, eq. 13 with its full gradient. `"zero"`:
+            the released code, with positive = relu(max_j z_j - margin), once
+            for each class tied at the maximum, and a constant maximum in r_k.
+        smoothing: `"adaptive"`, the squares, or `"constant"`, the hinges
+            themselves.
+        condition: `"margin"`, as above; `"none"` or `"ranking"`: no relu, and
+            no term for classes at the maximum.
         active: Factor of both penalties per sample `(...)`, such as a ranking
             condition's 0 or 1, a constant of the derivative; None for 1.
 
     Returns:
         Losses `(...)`, in nats.
+
+    Reference:
+        Park et al., ACLS: Adaptive and Conditional Label Smoothing for
+        Network Calibration, ICCV 2023, eq. 13,
+        https://arxiv.org/abs/2308.11911
     """
     through_min = reference == "min"
     penalty, rate = _penalty(smoothing, condition)

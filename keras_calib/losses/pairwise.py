@@ -15,18 +15,31 @@ __all__ = ["CPC", "cpc"]
 def cpc(
     labels: Any, logits: Any, *, lambda1: float = 0.1, lambda2: float = 1.0
 ) -> Any:
-    """Cross entropy plus constraints on pairs of classes: see `CPC`.
+    """Cross entropy plus constraints on pairs of classes, per sample.
 
-    Memory is that of a few copies of the logits.
+    CE + lambda1 B + lambda2 E, with s(x) = log(1 + exp(x)):
+    B = mean_{k != y} s(z_k - z_y), the true class against each other one;
+    E = mean over ordered pairs k != l, both != y, of s(z_k - z_l) / 2, which
+    is least where the wrong classes are equally likely.
+
+    Memory is that of a few copies of the logits. Time grows with the square of
+    the number of classes.
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.
-        logits: Logits `(..., num_classes)`.
-        lambda1: Coefficient of binary discrimination, >= 0.
-        lambda2: Coefficient of binary exclusion, >= 0.
+        logits: Logits z `(..., num_classes)`.
+        lambda1: Coefficient of binary discrimination B, >= 0.
+        lambda2: Coefficient of binary exclusion E, >= 0; 0 leaves it out.
 
     Returns:
         Losses `(...)`, in nats.
+
+    Reference:
+        Cheng and Vasconcelos, Calibrating Deep Neural Networks by Pairwise
+        Constraints, CVPR 2022,
+        https://openaccess.thecvf.com/content/CVPR2022/html/Cheng_Calibrating_Deep_Neural_Networks_by_Pairwise_Constraints_CVPR_2022_paper.html
     """
 
     def closed_form(labels, parts):

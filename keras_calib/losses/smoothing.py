@@ -33,7 +33,10 @@ __all__ = [
 
 
 def cross_entropy(labels: Any, logits: Any) -> Any:
-    """-sum_k labels_k log p_k of soft labels, `(...)` in nats."""
+    """-sum_k labels_k log p_k of soft labels, `(...)` in nats.
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
+    """
 
     def closed_form(labels, parts):
         return parts.cross_entropy(labels), lambda: parts.probs - labels
@@ -44,7 +47,13 @@ def cross_entropy(labels: Any, logits: Any) -> Any:
 def label_smoothing(
     labels: Any, logits: Any, *, alpha: float = 0.1, spread: str = "all"
 ) -> Any:
-    """Cross entropy with smoothed labels: see `LabelSmoothing`.
+    """Cross entropy with smoothed labels, one value per sample.
+
+    -sum_k t_k log p_k with t = (1 - alpha) labels + alpha / K
+
+    With `spread="others"`, alpha / K becomes alpha (1 - labels) / (K - 1).
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
@@ -54,6 +63,10 @@ def label_smoothing(
 
     Returns:
         Losses `(...)`, in nats.
+
+    Reference:
+        Szegedy et al., Rethinking the Inception Architecture for Computer
+        Vision, CVPR 2016, section 7, https://arxiv.org/abs/1512.00567
     """
     logits = at_least_float32(logits)
     labels = labels_like(labels, logits)
@@ -70,7 +83,13 @@ def adaptive_label_smoothing(
     floor: str | None = None,
     context: Any = None,
 ) -> Any:
-    """Cross entropy with targets by objectness: see `AdaptiveLabelSmoothing`.
+    """Cross entropy with labels smoothed by objectness, per sample.
+
+    -sum_k t_k log p_k with t_y = 1 - beta alpha, alpha = 1 - objectness
+
+    Each other class has t_k = beta alpha / (K - 1).
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.
@@ -78,12 +97,17 @@ def adaptive_label_smoothing(
         objectness: Share of the image that the object covers, `(...)`, in
             [0, 1].
         beta: How much of the smoothing is taken, in [0, 1].
-        floor: None, or `"uniform"`: the true class stays the likeliest.
+        floor: None, or `"uniform"`, which caps alpha at (K - 1) / K: the true
+            class stays the likeliest.
         context: True `(...)` where all objects are painted out and the
             target is uniform, or None.
 
     Returns:
         Losses `(...)`, in nats.
+
+    Reference:
+        Krothapalli and Abbott, Adaptive Label Smoothing, 2020, eq. 5,
+        https://arxiv.org/abs/2009.06432
     """
     logits = at_least_float32(logits)
     targets = objectness_targets(

@@ -120,11 +120,12 @@ def test_ensemble_temperature_scaling_is_the_golden(goldens, post_hoc):
 
 
 @pytest.mark.portable
-def test_isotonic_calibration_is_that_of_scikit_learn():
+@pytest.mark.parametrize("weight", [None, np.arange(2000) % 3 / 2])
+def test_isotonic_calibration_is_that_of_scikit_learn(weight):
     # With ties.
     logits = np.round(random_logits(2000, 3))
     labels = drawn(logits / 2)
-    calibrator = kc.IsotonicCalibration().fit(labels, logits)
+    calibrator = kc.IsotonicCalibration().fit(labels, logits, weight)
     probs = array(ops.softmax(logits))
     other = random_logits(500, 3, seed=1)
     other_probs = array(ops.softmax(other))
@@ -132,7 +133,7 @@ def test_isotonic_calibration_is_that_of_scikit_learn():
     found = np.exp(array(calibrator(other)))
     for k in range(3):
         oracle = IsotonicRegression(out_of_bounds="clip", y_min=0, y_max=1)
-        oracle.fit(probs[:, k].astype("float64"), labels == k)
+        oracle.fit(probs[:, k].astype("float64"), labels == k, weight)
         np.testing.assert_allclose(
             found[:, k], oracle.predict(other_probs[:, k]), atol=1e-5
         )

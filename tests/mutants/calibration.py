@@ -41,6 +41,13 @@ MUTANTS = {
         "calibrators/test_values.py::"
         "test_isotonic_calibration_is_that_of_scikit_learn",
     ),
+    "negatives_of_a_tie_first": Mutant(
+        "calibrators/binning.py",
+        'probs.view("uint32") << 1 | ~labels',
+        'probs.view("uint32") << 1 | labels',
+        "calibrators/test_values.py::"
+        "test_isotonic_calibration_is_that_of_scikit_learn",
+    ),
     "beta_without_bounds": Mutant(
         "calibrators/beta.py",
         "if point[:2].min() >= 0.0 and loss < least:",
