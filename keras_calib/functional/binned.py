@@ -111,7 +111,8 @@ def mce(
     empty. Bins of few samples decide it: it grows with the number of bins.
 
     Args:
-        labels, probs, num_bins, closed, **options: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        num_bins, closed, **options: As in `ece`.
 
     Returns:
         MCE in [0, 1].
@@ -144,7 +145,8 @@ def rmsce(
     least the ECE and at most the MCE of the same bins.
 
     Args:
-        labels, probs, num_bins, closed, **options: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        num_bins, closed, **options: As in `ece`.
 
     Returns:
         RMSCE in [0, 1].
@@ -181,7 +183,8 @@ def average_calibration_error(
     and of every class (`classwise_ece` with `edges="mass"`).
 
     Args:
-        labels, probs, num_bins, closed, **options: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        num_bins, closed, **options: As in `ece`.
 
     Returns:
         Error in [0, 1].
@@ -217,7 +220,8 @@ def debiased_calibration_error(
     effective number (sum w)^2 / sum w^2.
 
     Args:
-        labels, probs, num_bins, closed, **options: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        num_bins, closed, **options: As in `ece`.
 
     Returns:
         Error in [0, 1].

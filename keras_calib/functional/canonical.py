@@ -35,7 +35,7 @@ def canonical_calibration_error(
     error says little.
 
     Args:
-        labels, probs: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
         edges: `"width"`: predictions share a bin if each p_k falls in the
             same of `num_bins` intervals of equal width. `"median"`: bins are
             cut at the median of the p_k that varies most, as long as both

@@ -68,7 +68,7 @@ def classwise_ece(
     called SCE; over bins of equal mass ACE, and with a threshold TACE.
 
     Args:
-        labels, probs: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
         num_bins: Number of bins of each class, at least 1.
         edges: `"width"`: bins of equal width; p_k = 0 lies in no bin (lo,
             hi]. `"mass"`: of equal mass, as `adaptive_ece`. `"rank"`: the

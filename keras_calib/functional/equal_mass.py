@@ -33,7 +33,8 @@ def adaptive_ece(
     weight, as nearly as whole samples allow.
 
     Args:
-        labels, probs, num_bins: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        num_bins: As in `ece`.
         edges: `"mass"`: every sample counts. `"interp"`: the edges of the
             papers' code, for parity with published tables, without weights.
             They are interpolated from the sorted confidences with (lo, hi]

@@ -25,7 +25,8 @@ def smooth_ece(
     calibrated predictions.
 
     Args:
-        labels, probs, **options: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        **options: As in `ece`.
 
     Returns:
         Error in [0, 1].
