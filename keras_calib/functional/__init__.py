@@ -18,20 +18,19 @@ from keras_calib.formulas.scores import neg_energy
 from keras_calib.formulas.scores import neg_entropy
 from keras_calib.formulas.scores import p_norm
 from keras_calib.formulas.scores import prob_margin
-from keras_calib.functional.binned import adaptive_ece
 from keras_calib.functional.binned import average_calibration_error
 from keras_calib.functional.binned import debiased_calibration_error
 from keras_calib.functional.binned import ece
 from keras_calib.functional.binned import mce
 from keras_calib.functional.binned import rmsce
-from keras_calib.functional.binned import smooth_ece
-from keras_calib.functional.classwise import canonical_calibration_error
+from keras_calib.functional.canonical import canonical_calibration_error
 from keras_calib.functional.classwise import classwise_ece
 from keras_calib.functional.confidence import mean_confidence
 from keras_calib.functional.confidence import objectness_deviation
 from keras_calib.functional.confidence import overconfidence
 from keras_calib.functional.confidence import overconfidence_error
 from keras_calib.functional.confidence import underconfidence
+from keras_calib.functional.equal_mass import adaptive_ece
 from keras_calib.functional.failure_detection import failure_auroc
 from keras_calib.functional.failure_detection import failure_average_precision
 from keras_calib.functional.failure_detection import failure_fpr95
@@ -52,6 +51,7 @@ from keras_calib.functional.risk_coverage import normalized_aurc
 from keras_calib.functional.risk_coverage import risk_at_coverage
 from keras_calib.functional.risk_coverage import risk_coverage_curve
 from keras_calib.functional.segmentation import per_image
+from keras_calib.functional.smooth import smooth_ece
 
 __all__ = [
     "BinSums",

@@ -1,4 +1,4 @@
-"""Calibration errors of the predicted class, over bins or smoothed.
+"""Calibration errors of the predicted class, over bins of equal width.
 
 Exact functions of whole data sets in float64; the formulas, on sums per bin,
 are those of the streaming metrics.
@@ -7,18 +7,11 @@ are those of the streaming metrics.
 from typing import Any
 from typing import Unpack
 
-import numpy as np
-
-from keras_calib.backend.errors import value_error
 from keras_calib.formulas import binned_errors
 from keras_calib.formulas.bins import CLOSED
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.bins import bin_sums
-from keras_calib.formulas.equal_mass import interpolated_bins
-from keras_calib.formulas.equal_mass import sorted_mass_error
-from keras_calib.formulas.smooth import EXACT_CELLS
-from keras_calib.formulas.smooth import smooth_error_of_points
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.options import ArrayOptions
@@ -28,14 +21,12 @@ from keras_calib.inputs.weights import are_frequency_weights
 from keras_calib.numerics.softmax import Top1
 
 __all__ = [
-    "adaptive_ece",
     "average_calibration_error",
     "debiased_calibration_error",
     "ece",
     "equal_width_bins",
     "mce",
     "rmsce",
-    "smooth_ece",
 ]
 
 
@@ -120,7 +111,8 @@ def mce(
     empty. Bins of few samples decide it: it grows with the number of bins.
 
     Args:
-        labels, probs, num_bins, closed, **options: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        num_bins, closed, **options: As in `ece`.
 
     Returns:
         MCE in [0, 1].
@@ -153,7 +145,8 @@ def rmsce(
     least the ECE and at most the MCE of the same bins.
 
     Args:
-        labels, probs, num_bins, closed, **options: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        num_bins, closed, **options: As in `ece`.
 
     Returns:
         RMSCE in [0, 1].
@@ -190,7 +183,8 @@ def average_calibration_error(
     and of every class (`classwise_ece` with `edges="mass"`).
 
     Args:
-        labels, probs, num_bins, closed, **options: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        num_bins, closed, **options: As in `ece`.
 
     Returns:
         Error in [0, 1].
@@ -226,7 +220,8 @@ def debiased_calibration_error(
     effective number (sum w)^2 / sum w^2.
 
     Args:
-        labels, probs, num_bins, closed, **options: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        num_bins, closed, **options: As in `ece`.
 
     Returns:
         Error in [0, 1].
@@ -250,97 +245,3 @@ def debiased_calibration_error(
     sums = _bins_of(top, num_bins, closed)
     counts = are_frequency_weights(top.weight)
     return float(binned_errors.debiased_error(sums, counts))
-
-
-@reads_arrays
-def adaptive_ece(
-    labels: Any,
-    probs: Any,
-    *,
-    num_bins: int = 15,
-    edges: str = "mass",
-    ties: str = "average",
-    **options: Unpack[ArrayOptions],
-) -> float:
-    """Calibration error over bins of equal mass, in float64.
-
-    As `ece`, with the samples sorted by confidence and cut into bins of equal
-    weight, as nearly as whole samples allow.
-
-    Args:
-        labels, probs, num_bins: As in `ece`.
-        edges: `"mass"`: every sample counts. `"interp"`: the edges of the
-            papers' code, for parity with published tables, without weights.
-            They are interpolated from the sorted confidences with (lo, hi]
-            membership. That leaves out the smallest confidence and collapses
-            where confidences tie.
-        ties: For `edges="mass"`. `"average"`: samples of one confidence
-            count as their mean; `"order"`: as sorted stably.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
-
-    Returns:
-        Error in [0, 1].
-
-    Example:
-
-    >>> round(adaptive_ece([0, 1], [[0.8, 0.2], [0.6, 0.4]], num_bins=2), 4)
-    0.4
-
-    Reference:
-        Nguyen and O'Connor, Posterior Calibration and Exploratory Analysis
-        for NLP Models, EMNLP 2015, https://arxiv.org/abs/1508.05154
-    """
-    check_integer("num_bins", num_bins, 1)
-    check_in("edges", edges, ("mass", "interp"))
-    check_in("ties", ties, ("average", "order"))
-    top = top_label(labels, probs, **options)
-    if edges == "mass":
-        residual = top.confidence - top.correct
-        return sorted_mass_error(
-            top.score, residual, num_bins, weight=top.weight, ties=ties
-        )
-    if top.weight is not None:
-        raise value_error('`sample_weight` needs `edges="mass"`', edges=edges)
-    _, sums = interpolated_bins(top.confidence, top.correct, num_bins)
-    return float(np.sum(np.abs(sums.residual)) / len(top.confidence))
-
-
-@reads_arrays
-def smooth_ece(
-    labels: Any, probs: Any, **options: Unpack[ArrayOptions]
-) -> float:
-    """Smooth calibration error of the predicted class, in float64.
-
-    smECE is the width s at which E(s) = s: no bins and nothing to choose.
-    E(s) = integral over t in [0, 1] of |mean_n K_s(t, c_n) (c_n - a_n)|,
-    with confidence c, correctness a and the reflected Gaussian kernel K_s of
-    width s. It is within constant factors of the distance to the nearest
-    calibrated predictions.
-
-    Args:
-        labels, probs, **options: As in `ece`.
-
-    Returns:
-        Error in [0, 1].
-
-    Example:
-
-    >>> round(smooth_ece([0, 1], [[0.8, 0.2], [0.6, 0.4]]), 3)
-    0.208
-
-    Reference:
-        Blasiok and Nakkiran, Smooth ECE: Principled Reliability Diagrams via
-        Kernel Smoothing, ICLR 2024, https://arxiv.org/abs/2309.12236
-
-    Differs:
-        The authors' package steps the width by 2^-10 on 200 points, stops
-        below 0.001 and halves confidences of exactly 0 and 1. This solves
-        E(s) = s to 1e-6.
-    """
-    top = top_label(labels, probs, **options)
-    residual = top.confidence.astype("float64") - top.correct
-    if top.weight is None:
-        residual = residual / len(residual)
-    else:
-        residual = residual * (top.weight / top.weight.sum())
-    return float(smooth_error_of_points(top.confidence, residual, EXACT_CELLS))

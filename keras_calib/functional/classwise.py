@@ -1,4 +1,4 @@
-"""Calibration errors of the probabilities of all classes, exact in float64."""
+"""Calibration error of the probability of every class, exact in float64."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,7 +6,6 @@ from typing import NamedTuple
 from typing import Unpack
 
 import numpy as np
-from scipy.special import softmax
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bins import CLOSED
@@ -24,7 +23,6 @@ from keras_calib.numerics.softmax import logsumexp
 
 __all__ = [
     "ClasswiseBins",
-    "canonical_calibration_error",
     "classwise_bins",
     "classwise_ece",
 ]
@@ -70,7 +68,7 @@ def classwise_ece(
     called SCE; over bins of equal mass ACE, and with a threshold TACE.
 
     Args:
-        labels, probs: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
         num_bins: Number of bins of each class, at least 1.
         edges: `"width"`: bins of equal width; p_k = 0 lies in no bin (lo,
             hi]. `"mass"`: of equal mass, as `adaptive_ece`. `"rank"`: the
@@ -223,86 +221,3 @@ def _rank_error(
     index = np.searchsorted(edges, p, side="left")
     sums = np.bincount(index, weights=p - y, minlength=num_bins + 1)
     return np.abs(sums)[1:].sum()
-
-
-@reads_arrays
-def canonical_calibration_error(
-    labels: Any,
-    probs: Any,
-    *,
-    edges: str = "width",
-    num_bins: int = 10,
-    min_bin_size: int = 100,
-    **options: Unpack[ArrayOptions],
-) -> float:
-    """Calibration error of all probabilities jointly, in float64.
-
-    sum_b (n_b / N) (1/2) sum_k |mean p_k in bin b - share of class k|: the
-    total variation between what was predicted and what came, over bins of
-    all probabilities. A network may be calibrated in its confidence and not
-    in this sense. With many classes most bins hold a sample or none, and the
-    error says little.
-
-    Args:
-        labels, probs: As in `ece`.
-        edges: `"width"`: predictions share a bin if each p_k falls in the
-            same of `num_bins` intervals of equal width. `"median"`: bins are
-            cut at the median of the p_k that varies most, as long as both
-            parts keep `min_bin_size` predictions, whatever their weights.
-        num_bins: Number of intervals of each p_k, for `edges="width"`.
-        min_bin_size: Smallest bin of `edges="median"`.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
-
-    Returns:
-        Error in [0, 1].
-
-    Example:
-
-    >>> probs = [[0.8, 0.2], [0.6, 0.4]]
-    >>> round(canonical_calibration_error([0, 1], probs), 4)
-    0.4
-
-    Reference:
-        Vaicenavicius et al., Evaluating Model Calibration in Classification,
-        AISTATS 2019, https://arxiv.org/abs/1902.06977; Widmann et al.,
-        Calibration Tests in Multi-class Classification, NeurIPS 2019,
-        https://arxiv.org/abs/1910.11385
-    """
-    check_in("edges", edges, ("width", "median"))
-    check_integer("num_bins", num_bins, 1)
-    check_integer("min_bin_size", min_bin_size, 1)
-    read = standardize_arrays(labels, probs, **options)
-    p = read.outputs.astype("float64")
-    p = softmax(p, axis=-1) if read.from_logits else p
-    if edges == "width":
-        cells = bin_index(p, num_bins)
-        _, index = np.unique(cells, axis=0, return_inverse=True)
-        index = index.reshape(-1)
-    else:
-        index = _median_bins(p, min_bin_size)
-    weight = np.ones(len(p)) if read.weight is None else read.weight
-    truth = read.labels
-    truth = np.eye(p.shape[1])[truth] if truth.ndim == 1 else truth
-    residual = weight[:, None] * (p - truth)
-    sums = [np.bincount(index, weights=column) for column in residual.T]
-    return float(np.abs(sums).sum() / (2.0 * weight.sum()))
-
-
-def _median_bins(p: np.ndarray, min_size: int) -> np.ndarray:
-    """Bin of each row of `(n, num_classes)`, `(n,)`."""
-    index = np.zeros(len(p), "int64")
-    waiting, count = [np.arange(len(p))], 0
-    while waiting:
-        rows = waiting.pop()
-        index[rows] = count
-        count += 1
-        if len(rows) < 2 * min_size:
-            continue
-        # Cut at the median of the column that varies most.
-        column = p[rows, np.argmax(p[rows].var(axis=0))]
-        below = column < np.median(column)
-        if not below.any():
-            below = column <= np.median(column)
-        if min(below.sum(), np.sum(~below)) >= min_size:
-            waiting += [rows[below], rows[~below]]
-    return index

@@ -32,7 +32,8 @@ def mean_confidence(
     Less the accuracy, it is the gap of all predictions in one bin.
 
     Args:
-        labels, probs, **options: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        **options: As in `ece`.
 
     Returns:
         Confidence in [0, 1].
@@ -60,7 +61,8 @@ def overconfidence(
     The overconfidence error of bins is `overconfidence_error`.
 
     Args:
-        labels, probs, **options: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        **options: As in `ece`.
 
     Returns:
         Confidence in [0, 1]; 0 when no prediction is wrong.
@@ -85,7 +87,8 @@ def underconfidence(
     """Mean of 1 - confidence of the right predictions, in float64.
 
     Args:
-        labels, probs, **options: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        **options: As in `ece`.
 
     Returns:
         Mean in [0, 1]; 0 when no prediction is right.
@@ -118,7 +121,8 @@ def overconfidence_error(
     bins that promise too much count, sure ones more.
 
     Args:
-        labels, probs, num_bins, closed, **options: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        num_bins, closed, **options: As in `ece`.
 
     Returns:
         Error in [0, 1].
@@ -150,7 +154,7 @@ def objectness_deviation(
     covers.
 
     Args:
-        labels, probs: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
         objectness: That share, in [0, 1], of the shape of the class ids;
             anything where the class is ignored.
         **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.

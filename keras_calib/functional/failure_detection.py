@@ -33,7 +33,8 @@ def failure_auroc(
     AUGRC = (1 - AUROC) a (1 - a) + (1 - a)^2 / 2.
 
     Args:
-        labels, probs, score, **options: As in `aurc`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        score, **options: As in `aurc`.
 
     Returns:
         AUROC in [0, 1]; 0.5, no information, where all predictions are right
@@ -69,7 +70,7 @@ def failure_fpr95(
     predictions. Tied samples are accepted together.
 
     Args:
-        labels, probs: As in `aurc`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
         tpr: Share of the right predictions to accept, in (0, 1].
         score, **options: As in `aurc`.
 
@@ -106,7 +107,7 @@ def failure_average_precision(
     random score gives the share of the positive ones.
 
     Args:
-        labels, probs: As in `aurc`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
         positive: `"error"`: wrong predictions are to be found, least sure
             first; `"success"`: right ones, surest first.
         score, **options: As in `aurc`.

@@ -86,7 +86,7 @@ def calibration_test(
     underconfidence best, and hardly any gaps of changing sign.
 
     Args:
-        labels, probs: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
         statistic: `"ece"`, `"chi2"` or `"spiegelhalter"`.
         num_bins: Number of bins, at least 1.
         num_samples: Number of draws for `"ece"`, at least 1.

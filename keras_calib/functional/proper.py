@@ -31,7 +31,7 @@ def nll(
     NLL = mean_n -log p_y; for soft labels the cross entropy.
 
     Args:
-        labels, probs: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
         clip: Lower bound on probabilities, in (0, 1]; published tables clip
             at 1e-15 or 1e-12. None clips at 1e-37.
         **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
@@ -68,7 +68,8 @@ def brier_score(
     mean_n sum_k (p_k - y_k)^2, summed over all classes.
 
     Args:
-        labels, probs, **options: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        **options: As in `ece`.
 
     Returns:
         Score in [0, 2]; 0 is best.
@@ -112,7 +113,8 @@ def calibration_decomposition(
     not of the confidences themselves.
 
     Args:
-        labels, probs, num_bins: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        num_bins: As in `ece`.
         score: `"brier"`, the squared error, or `"nll"`, the log score.
         closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
         **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.

@@ -55,7 +55,7 @@ def aurc(
     random ranking gives the error rate.
 
     Args:
-        labels, probs: As in `ece`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
         score: What ranks: `"msp"` (the probability of the predicted class),
             `"max_logit"`, `"logit_margin"`, `"prob_margin"`,
             `"neg_entropy"`, `"neg_energy"`, `"gini"` (in the precision of
@@ -105,7 +105,8 @@ def eaurc(
     """Excess AURC: AURC less that of a ranking with every error last.
 
     Args:
-        labels, probs, score, ties, convention: As in `aurc`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        score, ties, convention: As in `aurc`.
         optimum: `"finite"`: the optimum of as many samples, by the same
             convention; `"analytic"`: the limit r + (1 - r) log(1 - r).
         **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
@@ -144,7 +145,8 @@ def normalized_aurc(
     comparable between models of different error rates.
 
     Args:
-        labels, probs, score, ties, convention, **options: As in `aurc`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        score, ties, convention, **options: As in `aurc`.
 
     Returns:
         0 for a perfect ranking, 1 for a random one (by `"mean"`), above 1
@@ -192,7 +194,8 @@ def augrc(
     and wrong; a random ranking gives half the error rate.
 
     Args:
-        labels, probs, score, ties: As in `aurc`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        score, ties: As in `aurc`.
         convention: `"origin"`: the area from coverage 0; `"trapezoid"`: the
             trapezoid rule from coverage 1/N, over 1 - 1/N, for whole
             weights.
@@ -220,7 +223,8 @@ def eaugrc(
     """Excess AUGRC: AUGRC less r^2 / 2, its optimum at the error rate r.
 
     Args:
-        labels, probs, score, **options: As in `aurc`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        score, **options: As in `aurc`.
 
     Returns:
         (1 - AUROC) r (1 - r), in [0, 0.25], AUROC as in `failure_auroc`.
@@ -247,7 +251,7 @@ def coverage_at_risk(
     """The largest coverage at which the risk is at most `risk`.
 
     Args:
-        labels, probs: As in `aurc`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
         risk: Allowed share of errors among the accepted, in [0, 1].
         score: As in `aurc`.
         ties: `"average"`: only thresholds that can be set count, tied
@@ -279,7 +283,7 @@ def coverage_at_accuracy(
     """The largest coverage at which the accuracy is at least `accuracy`.
 
     Args:
-        labels, probs: As in `aurc`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
         accuracy: Share of correct predictions among the accepted, in [0, 1].
         score, ties, **options: As in `coverage_at_risk`.
 
@@ -309,7 +313,7 @@ def risk_at_coverage(
     """The risk at the smallest coverage of at least `coverage`.
 
     Args:
-        labels, probs: As in `aurc`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
         coverage: Share of the samples to accept, in (0, 1]. The weight is
             rounded up to whole samples.
         score: As in `aurc`.
@@ -340,7 +344,8 @@ def risk_coverage_curve(
     """The risk-coverage curve at every threshold that can be set.
 
     Args:
-        labels, probs, score, **options: As in `aurc`.
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        score, **options: As in `aurc`.
 
     Returns:
         RiskCoverageCurve of arrays `(num_thresholds,)`, coverage ascending.

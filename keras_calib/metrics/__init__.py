@@ -7,20 +7,19 @@ Floor: beside `losses`, `calibrators` and `data`.
 """
 
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.binned import AECE
 from keras_calib.metrics.binned import ECE
 from keras_calib.metrics.binned import MCE
 from keras_calib.metrics.binned import RMSCE
 from keras_calib.metrics.binned import AverageCalibrationError
 from keras_calib.metrics.binned import DebiasedCalibrationError
 from keras_calib.metrics.binned import OverconfidenceError
-from keras_calib.metrics.binned import SmoothECE
 from keras_calib.metrics.classwise import ClasswiseECE
 from keras_calib.metrics.confidence import Accuracy
 from keras_calib.metrics.confidence import MeanConfidence
 from keras_calib.metrics.confidence import ObjectnessDeviation
 from keras_calib.metrics.confidence import Overconfidence
 from keras_calib.metrics.confidence import Underconfidence
+from keras_calib.metrics.equal_mass import AECE
 from keras_calib.metrics.proper import NLL
 from keras_calib.metrics.proper import BrierScore
 from keras_calib.metrics.risk_coverage import AUGRC
@@ -33,6 +32,7 @@ from keras_calib.metrics.risk_coverage import FailureFPR95
 from keras_calib.metrics.risk_coverage import NormalizedAURC
 from keras_calib.metrics.risk_coverage import RiskAtCoverage
 from keras_calib.metrics.segmentation import PerImage
+from keras_calib.metrics.smooth import SmoothECE
 from keras_calib.metrics.table import CalibrationMetrics
 
 __all__ = [

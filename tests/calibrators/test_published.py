@@ -8,9 +8,9 @@ from cases import array
 from cases import softmax
 
 import keras_calib as kc
-from keras_calib.functional.binned import adaptive_ece
 from keras_calib.functional.binned import ece
 from keras_calib.functional.binned import mce
+from keras_calib.functional.equal_mass import adaptive_ece
 from keras_calib.functional.proper import nll
 
 pytestmark = pytest.mark.data

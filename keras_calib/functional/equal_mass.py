@@ -1,0 +1,71 @@
+"""The calibration error of the predicted class, over bins of equal mass."""
+
+from typing import Any
+from typing import Unpack
+
+import numpy as np
+
+from keras_calib.backend.errors import value_error
+from keras_calib.formulas.equal_mass import interpolated_bins
+from keras_calib.formulas.equal_mass import sorted_mass_error
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.options import reads_arrays
+from keras_calib.inputs.top_label import top_label
+
+__all__ = ["adaptive_ece"]
+
+
+@reads_arrays
+def adaptive_ece(
+    labels: Any,
+    probs: Any,
+    *,
+    num_bins: int = 15,
+    edges: str = "mass",
+    ties: str = "average",
+    **options: Unpack[ArrayOptions],
+) -> float:
+    """Calibration error over bins of equal mass, in float64.
+
+    As `ece`, with the samples sorted by confidence and cut into bins of equal
+    weight, as nearly as whole samples allow.
+
+    Args:
+        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        num_bins: As in `ece`.
+        edges: `"mass"`: every sample counts. `"interp"`: the edges of the
+            papers' code, for parity with published tables, without weights.
+            They are interpolated from the sorted confidences with (lo, hi]
+            membership. That leaves out the smallest confidence and collapses
+            where confidences tie.
+        ties: For `edges="mass"`. `"average"`: samples of one confidence
+            count as their mean; `"order"`: as sorted stably.
+        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+
+    Returns:
+        Error in [0, 1].
+
+    Example:
+
+    >>> round(adaptive_ece([0, 1], [[0.8, 0.2], [0.6, 0.4]], num_bins=2), 4)
+    0.4
+
+    Reference:
+        Nguyen and O'Connor, Posterior Calibration and Exploratory Analysis
+        for NLP Models, EMNLP 2015, https://arxiv.org/abs/1508.05154
+    """
+    check_integer("num_bins", num_bins, 1)
+    check_in("edges", edges, ("mass", "interp"))
+    check_in("ties", ties, ("average", "order"))
+    top = top_label(labels, probs, **options)
+    if edges == "mass":
+        residual = top.confidence - top.correct
+        return sorted_mass_error(
+            top.score, residual, num_bins, weight=top.weight, ties=ties
+        )
+    if top.weight is not None:
+        raise value_error('`sample_weight` needs `edges="mass"`', edges=edges)
+    _, sums = interpolated_bins(top.confidence, top.correct, num_bins)
+    return float(np.sum(np.abs(sums.residual)) / len(top.confidence))
