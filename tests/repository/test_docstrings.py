@@ -9,8 +9,6 @@ from repository_files import is_named_tuple
 from repository_files import parameters
 from repository_files import sections
 
-import keras_calib
-
 
 def test_docstrings_begin_with_one_short_sentence():
     for thing in PUBLIC:
