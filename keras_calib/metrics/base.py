@@ -292,13 +292,13 @@ class StreamingMetric(keras.metrics.Metric):
         return QUANTITIES[self._quantity].value(readings, self)
 
     def _readings(self, sums: Any, frequency_weights: Any) -> Readings:
-        flags = self._seen_flags()
         return Readings(
             self.summary,
             sums,
             frequency_weights,
-            num_invalid=flags[_INVALID],
-            has_all_rows=flags[_WITHOUT_ROWS] == 0,
+            # Each look at the variable takes time.
+            num_invalid=lambda: self._seen_flags()[_INVALID],
+            has_all_rows=lambda: self._seen_flags()[_WITHOUT_ROWS] == 0,
         )
 
     def _read(self) -> Readings:

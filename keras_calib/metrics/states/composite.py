@@ -1,5 +1,6 @@
 """Several summaries as one state, and what is read of any."""
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -54,8 +55,9 @@ class Readings:
         summary: Of the metric, or several as one.
         sums: Its limbs (array-agnostic).
         frequency_weights: Whether weights are counts so far.
-        num_invalid: How many predictions could not count so far.
-        has_all_rows: Whether all records came with the outputs of all classes.
+        num_invalid: Tells how many predictions could not count so far.
+        has_all_rows: Tells whether all records came with the outputs of all
+            classes.
     """
 
     def __init__(
@@ -63,12 +65,12 @@ class Readings:
         summary: Any,
         sums: Any,
         frequency_weights: Any,
-        num_invalid: Any,
-        has_all_rows: Any,
+        num_invalid: Callable[[], Any],
+        has_all_rows: Callable[[], Any],
     ):
         self.frequency_weights = frequency_weights
-        self.num_invalid = num_invalid
-        self.has_all_rows = has_all_rows
+        self._num_invalid = num_invalid
+        self._has_all_rows = has_all_rows
         self._parts = {type(summary): (summary, sums)}
         if isinstance(summary, CompositeSummary):
             limbs = summary.split(sums)
@@ -79,6 +81,14 @@ class Readings:
         self.histogram, self._limbs = self._parts.get(
             HistogramSummary, (None, None)
         )
+
+    @cached_property
+    def num_invalid(self) -> Any:
+        return self._num_invalid()
+
+    @cached_property
+    def has_all_rows(self) -> Any:
+        return self._has_all_rows()
 
     @cached_property
     def cells(self) -> Cells:
