@@ -2,10 +2,9 @@
 PYTHON ?= python3
 # Files or options for `make test` and `make test-all`.
 TESTS =
-# Processes that test at a time, a file of tests each.
+# Processes that test at a time; one that has no tests left takes another's.
 WORKERS ?= 2
-PYTEST = -m pytest --numprocesses=$(WORKERS) --dist=loadfile \
-  --no-loadscope-reorder
+PYTEST = -m pytest --numprocesses=$(WORKERS) --dist=worksteal
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 SETUP = setup.cfg pyproject.toml
 export TF_CPP_MIN_LOG_LEVEL ?= 3

@@ -208,6 +208,7 @@ def test_command_writes_to_standard_output(command_files, capfdbinary):
     assert not (command_files / "-").exists()
 
 
+@pytest.mark.slow
 def test_command_lets_few_digits_be_alike_by_chance(
     tmp_path, monkeypatch, capsys
 ):

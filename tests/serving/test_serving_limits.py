@@ -164,6 +164,7 @@ def test_grpc_refuses_what_is_too_much_at_once():
         each.close()
 
 
+@pytest.mark.slow
 def test_rest_refuses_what_is_too_much():
     model = Waits()
     limits = Limits(bytes=1000, calls=1, connections=3, seconds=2.0)
