@@ -4,12 +4,12 @@ import importlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.exporting.onnx_ops import HANDLERS
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.savedmodel import write_savedmodel
 from keras_calib.exporting.served_model import ServedModel
@@ -92,19 +92,6 @@ def _load_savedmodel(path: Path) -> Signatures:
     return {name: partial(run, name) for name in loaded.signatures}
 
 
-def _select(context: Any, node: Any, name: str, arguments: list) -> None:
-    """Where(c, x, y): the converter's c x + (1 - c) y is NaN at infinities."""
-    node.type = "Where"
-
-
-def _log1p(context: Any, node: Any, name: str, arguments: list) -> None:
-    """log(1 + x), which ONNX lacks."""
-    one = context.make_const(f"{name}_one", np.array(1, "float32"))
-    added = [node.input[0], one.output[0]]
-    context.insert_new_node_on_input(node, "Add", added)
-    node.type = "Log"
-
-
 def _write_onnx(
     served: ServedModel, path: Path, images: ImageReader | None = None
 ) -> None:
@@ -127,10 +114,7 @@ def _write_onnx(
     tf2onnx.convert.from_function(
         function,
         specs,
-        custom_op_handlers={
-            "SelectV2": (_select, ["Where"]),
-            "Log1p": (_log1p, ["Log1p"]),
-        },
+        custom_op_handlers=dict(HANDLERS),
         output_path=str(path),
     )
 

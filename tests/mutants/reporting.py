@@ -109,9 +109,16 @@ MUTANTS = {
         "monitoring/test_files.py::"
         "test_a_run_that_is_taken_up_replaces_the_rows_it_trains_anew",
     ),
+    "log1p_of_small_values": Mutant(
+        "exporting/onnx_ops.py",
+        '[lost, x, make("Mul", [scaled, x])]',
+        '[lost, zero, make("Mul", [scaled, x])]',
+        "exporting/test_answers.py::"
+        "test_small_values_of_log1p_are_not_rounded_away",
+    ),
     "select_by_a_sum": Mutant(
-        "exporting/formats.py",
-        '"SelectV2": (_select, ["Where"]),',
+        "exporting/onnx_ops.py",
+        '"SelectV2": (_select, ["Where"]), ',
         "",
         "exporting/test_answers.py::"
         "test_a_value_that_is_not_taken_may_be_no_number",
@@ -142,7 +149,7 @@ MUTANTS = {
         "settings.enable_tensor_float_32_execution(before)",
         "settings.enable_tensor_float_32_execution(False)",
         "exporting/test_answers.py::"
-        "test_a_value_that_is_not_taken_may_be_no_number",
+        "test_small_values_of_log1p_are_not_rounded_away",
     ),
     "tokens_beyond_a_table": Mutant(
         "exporting/verification.py",
