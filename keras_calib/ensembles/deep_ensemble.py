@@ -51,7 +51,7 @@ class DeepEnsemble(Predictor):
     Raises:
         TypeError: If an argument is of the wrong kind.
         ValueError: If members have no fixed inputs or several outputs, differ
-            in their inputs or classes or share weights, it is not known what
+            in inputs or classes, or share weights. If it is not known what
             one returns, or weights are not one for each, negative or all 0.
         RuntimeError: On `fit`.
 

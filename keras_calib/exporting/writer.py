@@ -96,16 +96,16 @@ def export(
         The path.
 
     Raises:
-        ValueError: If the path exists or ends as another format does, the
+        ValueError: If the path exists or ends as another format does. If the
             model has no fixed inputs, several outputs or probabilities that
-            do not sum to 1, `from_logits` can not be known, the calibrator is
-            not that of `selector` or is in the model already, or images or
-            samples are not what the model takes.
+            do not sum to 1, or `from_logits` cannot be known. If the
+            calibrator is not that of `selector` or is in the model already,
+            or the model does not take the images or samples.
         TypeError: If an argument is of the wrong kind.
         ImportError: If the packages of the format are not installed.
-        RuntimeError: If the calibrator or selector is not fitted, the backend
-            is not TensorFlow or has several replicas, the model can not be
-            converted, or the file does not answer as the model does.
+        RuntimeError: If the calibrator or selector is not fitted, or the
+            backend is not TensorFlow or has several replicas. If the model
+            cannot be converted, or the file answers otherwise.
 
     Reference:
         https://www.tensorflow.org/guide/saved_model, https://onnx.ai,

@@ -52,8 +52,8 @@ def perturbations(
 class SharpnessAwareModel(EpochModel):
     """Sharpness-aware minimisation (SAM), adaptive or not.
 
-    Each step takes the gradient of the batch at the weights, goes by `rho`
-    along it, takes the gradient of the same batch there, and updates the
+    Each step takes the gradient of the batch at the weights and goes by `rho`
+    along it. It takes the gradient of the same batch there, and updates the
     weights with that one. Gradient clipping, weight decay and moving averages
     of the optimizer act on the second gradient. Loss, metrics and the
     statistics of batch normalisation are those of the first pass. Under a

@@ -93,9 +93,9 @@ def random_resized_crop(
     Returns:
         The example with `image` float32 `(height, width, channels)` in the
         unit it had, `boxes` as shares of the crop (without area outside of
-        it), `mask` `(height, width, 1)`, `objectness`, the share of the
-        window that objects cover, float32, `window`, the part of the image as
-        shares of it, and `flipped`.
+        it) and `mask` `(height, width, 1)`. It gains `objectness`, the
+        float32 share of the window that objects cover, `window`, the part of
+        the image as shares of it, and `flipped`.
 
     Raises:
         ValueError: If an argument is out of its range. With the name of the
