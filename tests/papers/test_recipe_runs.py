@@ -96,6 +96,7 @@ def check_run(name, parse, few_digits, workdir):
     assert not row["diverged"]
     assert 0 <= row["ece"] <= 1
     assert row["nll_ts"] > 0
+    assert ("inactive_share" in row) == losses.has_margin(method)
     (folder,) = workdir.glob("digits_dense/*/seed0")
     names = {path.name for path in folder.iterdir()}
     assert {"log.csv", "results.csv", "test_predictions.npz"} <= names

@@ -1,14 +1,19 @@
 """Runs are measured, repaired and rejected from what they predicted."""
 
+from functools import partial
+
 import calibrate
 import check_claims
+import keras
 import numpy as np
 import pytest
 from recipe_cases import ROOT
 from recipe_cases import fake_runs
 from results import runs as run_results
 from results import selections
+from runs import regularizers
 from scipy.special import log_softmax
+from scipy.special import softmax
 
 import keras_calib
 
@@ -220,3 +225,37 @@ def test_all_pixels_are_measured_and_some_are_kept():
     assert row["accuracy"] == pytest.approx(np.mean(predicted == truth))
     every = run_results.predict(FixedSegmenter(), data, ignore_class=255)
     assert len(every[0]) == valid.sum()
+
+
+@pytest.mark.parametrize("condition", ["margin", "ranking"])
+def test_a_regularizer_that_does_nothing_is_told(condition):
+    """Of ranking: where a neighbour that was right less often is as sure."""
+    random = np.random.default_rng(0)
+    images = random.normal(size=(40, 3)).astype("float32")
+    labels = random.integers(0, 3, 40)
+    inputs = keras.Input((3,))
+    kind = {"margin": keras_calib.EpochModel}.get(
+        condition,
+        partial(
+            keras_calib.CorrectnessRankingModel,
+            num_samples=40,
+            role="condition",
+        ),
+    )
+    model = kind(inputs, keras.layers.Identity()(inputs))
+    loss = keras_calib.ACLS(margin=2.0, condition=condition, from_logits=True)
+    model.compile(loss=loss)
+    active = np.ptp(images, axis=1) > 2.0
+    if condition == "ranking":
+        counts = random.integers(0, 3, 40)
+        model.right_counts.assign(counts)
+        model.finished_epochs.assign(5.0)
+        order = np.random.default_rng((1, 3)).permutation(40)
+        sure = softmax(images, axis=1).max(axis=1)[order]
+        record = counts[order]
+        wrong_way = (record - np.roll(record, -1)) * (sure - np.roll(sure, -1))
+        active = wrong_way < 0
+    batches = keras_calib.EpochBatches(images, labels, batch_size=16, seed=None)
+    found = regularizers.training_inactive_share(model, batches, 1)
+    assert 0.1 < found < 0.9
+    assert found == pytest.approx(np.mean(~active))

@@ -7,6 +7,7 @@ import keras_calib
 __all__ = [
     "build_loss",
     "build_model",
+    "has_margin",
     "label_kind",
     "option_text",
     "remembers",
@@ -77,6 +78,11 @@ def build_model(method, setup, num_samples, inputs, outputs):
     return kind(inputs, outputs, **arguments)
 
 
+def has_margin(method):
+    """Whether the loss has the margin of a set-up."""
+    return method.loss in _WITH_MARGIN
+
+
 def label_kind(method):
     """`"ids"`, `"soft"` or `"pairs"`: what the loss takes."""
     if method.loss == "AdaptiveLabelSmoothing":
@@ -104,6 +110,6 @@ def _class(name, flag):
 
 def _loss_options(method, setup):
     options = dict(method.loss_option)
-    if method.loss in _WITH_MARGIN:
+    if has_margin(method):
         options.setdefault("margin", setup.margin)
     return options

@@ -70,6 +70,7 @@ NETS = {
     "resnet56_v2": resnet56_v2,
     "resnet101": partial(_with_stem, resnet101),
     "small_resnet": small_resnet,
+    "small_resnet16": partial(small_resnet, width=16),
     "vgg16": vgg16,
     "vit_s16": _vit,
 }

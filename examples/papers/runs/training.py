@@ -10,6 +10,7 @@ import keras
 import numpy as np
 from config.losses import build_loss
 from config.losses import build_model
+from config.losses import has_margin
 from config.losses import label_kind
 from config.losses import option_text
 from config.optimizers import build_optimizer
@@ -27,6 +28,7 @@ from results.runs import write_row
 
 import keras_calib
 from keras_calib.backend.locks import PathLock
+from runs.regularizers import training_inactive_share
 
 __all__ = ["Task", "build", "follows", "needs_validation", "run"]
 
@@ -40,7 +42,8 @@ class Task(NamedTuple):
     Attributes:
         train: A function of the number of epochs that are done, which
             returns the batches to train on.
-        calibration: The training data as they are, for CaPE; or None.
+        calibration: The training data as they are, for CaPE and for what a
+            regulariser did to them; or None.
         validation: Batches, or None.
         test: Batches.
         steps: Steps of an epoch.
@@ -117,6 +120,10 @@ def _run(task, setup, method, options, folder, extra):
         **extra,
     }
     row |= _measured(model, task, setup, folder)
+    if has_margin(method) and task.calibration and not row["diverged"]:
+        row["inactive_share"] = training_inactive_share(
+            model, task.calibration, options.seed
+        )
     if options.export:
         plain = keras.Model(model.inputs, model.outputs)
         plain.save(folder / "model.keras")
