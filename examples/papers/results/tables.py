@@ -28,7 +28,6 @@ _SOURCES = {
 }
 # What the flags cannot say: set-up (None for all), loss as published.
 _NOT_BY_FLAGS = {
-    (None, "crl[condition=logit_margin]"),
     (None, "cross_entropy+mc_dropout"),
     (None, "adaptive_label_smoothing+cutmix"),
     ("tiny_imagenet_resnet50", "cape"),
@@ -107,10 +106,9 @@ transformers here are S/16, and 20 Newsgroups is split by date.
 
 {table}
 
-\\* The row `crl[condition=logit_margin]` has CRL's loss where logits are
-further apart than a margin: no public class does it. Monte Carlo dropout needs
-a network with dropout, and the paper does not say which. Labels by objectness
-and CutMix do not go together in these flags. CaPE here is for two classes.
+\\* Monte Carlo dropout needs a network with dropout, and the paper does not say
+which. Labels by objectness and CutMix do not go together in these flags. CaPE
+here is for two classes.
 """
 
 
