@@ -154,7 +154,7 @@ class CRLMargin(PerSampleLoss):
 
     >>> loss = CRLMargin(margin=2.0, from_logits=True)
     >>> round(float(loss([0], [[4.0, 0.0, 0.0]])), 4)
-    1.0007
+    1.0006
 
     Reference:
         Park et al., ACLS: Adaptive and Conditional Label Smoothing for
