@@ -123,6 +123,21 @@ LOSSES = [
         for reference in ("min", "zero")
     ),
     LossCase(
+        "CRLMargin",
+        kc.CRLMargin,
+        kc.crl_margin,
+        {"margin": 3.0, "strength": 0.7},
+        limit={"strength": 0.0},
+    ),
+    LossCase(
+        "CRLMargin-each",
+        kc.CRLMargin,
+        kc.crl_margin,
+        {"margin": 3.0, "strength": 0.7, "condition": "each"},
+        limit={"strength": 0.0, "condition": "each"},
+        shift_invariant=False,
+    ),
+    LossCase(
         "FocalLoss",
         kc.FocalLoss,
         kc.focal_loss,

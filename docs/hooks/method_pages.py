@@ -51,7 +51,7 @@ METHODS = {
     "Uniformity penalty": (["UniformityPenalty"], ["UniformityPenalty"], []),
     "Brier score as a loss": (["BrierLoss"], ["BrierLoss"], []),
     "CRL": (
-        ["CorrectnessRankingModel", "correctness_ranking"],
+        ["CorrectnessRankingModel", "correctness_ranking", "CRLMargin"],
         ["CRL"],
         ["CRL"],
     ),

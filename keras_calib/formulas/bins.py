@@ -14,7 +14,7 @@ from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import safe_divide
 
-__all__ = ["BinSums", "CLOSED", "bin_index", "bin_sums"]
+__all__ = ["BinSums", "CLOSED", "bin_index", "bin_sums", "shifted_midpoints"]
 
 CLOSED = ("right", "left")
 
@@ -76,6 +76,21 @@ def bin_index(confidence: Any, num_bins: int, closed: str = "right") -> Any:
     past = confidence > edge if closed == "right" else confidence >= edge
     index = nearest - 1 + (past if xp is np else ops.cast(past, "int32"))
     return xp.clip(index, 0, num_bins - 1)
+
+
+def shifted_midpoints(
+    confidence: np.ndarray, num_bins: int, least: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """What pycalib takes for each confidence `(n,)`, and the bins they are in.
+
+    Bins [lo, hi) of equal width over [`least`, 1]. The numbers run from
+    `least` + 1 / (2 B) to 1 - 1 / (2 B), so they are not the midpoints.
+    """
+    edges = np.linspace(least, 1.0, num_bins + 1)
+    index = np.searchsorted(edges, confidence, side="right") - 1
+    index = np.clip(index, 0, num_bins - 1)
+    half = 0.5 / num_bins
+    return np.linspace(least + half, 1.0 - half, num_bins)[index], index
 
 
 def bin_sums(

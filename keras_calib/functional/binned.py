@@ -12,11 +12,14 @@ from keras_calib.formulas.bins import CLOSED
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.bins import shifted_midpoints
+from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
 from keras_calib.inputs.top_label import top_label
+from keras_calib.inputs.top_label import top_of_arrays
 from keras_calib.inputs.weights import are_frequency_weights
 from keras_calib.numerics.softmax import Top1
 
@@ -56,6 +59,7 @@ def ece(
     num_bins: int = 15,
     norm: str = "l1",
     closed: str = "right",
+    convention: str = "mean",
     **options: Unpack[ArrayOptions],
 ) -> float:
     """Expected calibration error of a whole data set, in float64.
@@ -72,6 +76,12 @@ def ece(
         norm: `"l1"`, as above; `"l2"` or `"max"`, as `rmsce` and `mce`.
         closed: `"right"` for bins (lo, hi], the first with its lower edge;
             `"left"` for [lo, hi), the last with its upper edge.
+        convention: `"mean"`, as above; `"pycalib"` for the numbers of that
+            library, to compare with papers that print them: B bins over
+            [1 / K, 1], always [lo, hi), and in place of the mean confidence
+            of bin b the number 1 / K + 1 / (2 B) + b (1 - 1 / K - 1 / B)
+            / (B - 1). It is not 0 for a calibrated model. Its own default is
+            100 bins.
         **options: `from_logits`, `sample_weight` and `ignore_class` of
             `ArrayOptions`.
 
@@ -89,10 +99,25 @@ def ece(
 
     Reference:
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
-        eq. 3, https://arxiv.org/abs/1706.04599
+        eq. 3, https://arxiv.org/abs/1706.04599; `"pycalib"`: Wenger et al.,
+        Non-Parametric Calibration for Classification, AISTATS 2020, released
+        code, https://github.com/JonathanWenger/pycalib
+
+    Differs:
+        pycalib takes for K the number of classes that occur among labels and
+        predictions; here it is that of the outputs.
     """
     check_in("norm", norm, binned_errors.NORMS)
-    sums = equal_width_bins(labels, probs, num_bins, closed, **options)
+    check_in("convention", convention, ("mean", "pycalib"))
+    if convention == "mean":
+        sums = equal_width_bins(labels, probs, num_bins, closed, **options)
+    else:
+        check_integer("num_bins", num_bins, 1)
+        check_in("closed", closed, CLOSED)
+        read = standardize_arrays(labels, probs, **options)
+        top, least = top_of_arrays(read), 1.0 / read.outputs.shape[-1]
+        stated, index = shifted_midpoints(top.confidence, num_bins, least)
+        sums = bin_sums(stated, top.correct, index, num_bins, top.weight)
     return float(binned_errors.calibration_error(sums, norm))
 
 

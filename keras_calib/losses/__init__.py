@@ -16,7 +16,9 @@ from keras_calib.losses.confidence_accuracy import DCA
 from keras_calib.losses.confidence_accuracy import MDCA
 from keras_calib.losses.confidence_accuracy import dca
 from keras_calib.losses.confidence_accuracy import mdca
+from keras_calib.losses.crl import CRLMargin
 from keras_calib.losses.crl import correctness_ranking
+from keras_calib.losses.crl import crl_margin
 from keras_calib.losses.entropy import ConfidencePenalty
 from keras_calib.losses.entropy import LabelRelaxation
 from keras_calib.losses.entropy import UniformityPenalty
@@ -50,6 +52,7 @@ __all__ = [
     "BatchCoupledLoss",
     "BrierLoss",
     "CPC",
+    "CRLMargin",
     "ConfidencePenalty",
     "DCA",
     "FLSD",
@@ -71,6 +74,7 @@ __all__ = [
     "confidence_penalty",
     "correctness_ranking",
     "cpc",
+    "crl_margin",
     "dca",
     "flsd",
     "focal_loss",

@@ -17,6 +17,7 @@ from keras_calib.numerics.softmax import softmax_parts
 
 __all__ = [
     "correctness",
+    "first_of_max",
     "flat_rows",
     "of_softmax",
     "probability_margin",
@@ -57,7 +58,7 @@ def flat_rows(labels: Any, logits: Any, sample_weight: Any) -> tuple:
 
 def correctness(labels: Any, logits: Any) -> Any:
     """Label of the predicted class `(...)`: 1 if right, 0 if wrong."""
-    return ops.stop_gradient(ops.sum(labels * _first_of_max(logits), axis=-1))
+    return ops.stop_gradient(ops.sum(labels * first_of_max(logits), axis=-1))
 
 
 def top_probability(logits: Any) -> Any:
@@ -69,7 +70,7 @@ def top_probability(logits: Any) -> Any:
 
         def gradient():
             # 1 - p as a sum: it does not cancel where p is nearly 1.
-            first = _first_of_max(logits)
+            first = first_of_max(logits)
             others = (1.0 - first) * probs
             rest = ops.sum(others, axis=-1, keepdims=True)
             return largest * (first * rest - others)
@@ -86,6 +87,6 @@ def probability_margin(logits: Any) -> Any:
     return top[..., 0] - top[..., 1]
 
 
-def _first_of_max(x: Any) -> Any:
+def first_of_max(x: Any) -> Any:
     """One-hot rows at the first of the largest entries."""
     return ops.one_hot(ops.argmax(x, axis=-1), x.shape[-1], dtype=x.dtype)

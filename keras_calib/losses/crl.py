@@ -1,19 +1,24 @@
-"""Correctness ranking (CRL): confidence in the order of past correctness."""
+"""Correctness ranking (CRL), and its penalty where a margin says so."""
 
 import math
 from typing import Any
 
+import keras
 from keras import ops
 
 from keras_calib.formulas.scores import neg_entropy
+from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_rows
+from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.closed_forms import first_of_max
 from keras_calib.losses.closed_forms import probability_margin
 from keras_calib.losses.closed_forms import top_probability
+from keras_calib.losses.smoothing import cross_entropy
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least_float32
 
-__all__ = ["correctness_ranking"]
+__all__ = ["CRLMargin", "correctness_ranking", "crl_margin"]
 
 _SCORES = {
     "msp": top_probability,
@@ -80,3 +85,104 @@ def correctness_ranking(
     gap = kappa - ops.roll(kappa, -1, axis=0)
     margin = ops.abs(lead) if condition == "margin" else 0.0
     return ops.relu(margin - ops.sign(lead) * gap)
+
+
+def crl_margin(
+    labels: Any,
+    logits: Any,
+    *,
+    margin: float = 10.0,
+    strength: float = 1.0,
+    condition: str = "predicted",
+) -> Any:
+    """Cross entropy plus the confidence, where logits are far apart.
+
+    CE + strength max_k p_k [max_k z_k - min_k z_k >= margin]
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
+
+    Args:
+        labels: One-hot or soft labels `(..., num_classes)`.
+        logits: Logits z `(..., num_classes)`.
+        margin: Distance that is free, >= 0.
+        strength: Coefficient of the confidence, >= 0.
+        condition: `"predicted"`: the gradient is that of the value.
+            `"each"`: a class that is not `margin` below the largest logit
+            gets no gradient of the penalty, eq. 11 as printed.
+
+    Returns:
+        Losses `(...)`, in nats.
+
+    Reference:
+        Park et al., ACLS: Adaptive and Conditional Label Smoothing for
+        Network Calibration, ICCV 2023, table 2 (smoothing of CRL), eq. 11
+        and table 6, https://arxiv.org/abs/2308.11911
+    """
+    value = cross_entropy(labels, logits)
+    logits = at_least_float32(logits)
+    largest = ops.max(logits, axis=-1, keepdims=True)
+    far = logits <= largest - margin
+    active = ops.cast(ops.any(far, axis=-1), logits.dtype)
+    confident = logits
+    if condition == "each":
+        kept = ops.logical_or(far, first_of_max(logits) > 0.0)
+        confident = ops.where(kept, logits, ops.stop_gradient(logits))
+    return value + strength * active * top_probability(confident)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class CRLMargin(PerSampleLoss):
+    """CRL's penalty under a margin in place of the ranking condition.
+
+    CE + strength max_k p_k [max_k z_k - min_k z_k >= margin]
+
+    CRL pulls a confidence down by its own gradient where the record of past
+    correctness contradicts it. Here distant logits say where, so no record is
+    needed: any model trains on it, of pixels too.
+
+    Args:
+        margin: Distance that is free, >= 0; ACLS reports 6 for CIFAR-10.
+        strength: Coefficient of the confidence, >= 0. Above 1, sure
+            predictions that are right are pulled down too.
+        condition: `"predicted"`: the gradient is that of the value.
+            `"each"`: a class that is not `margin` below the largest logit
+            gets no gradient of the penalty, eq. 11 as printed. That is the
+            gradient of no function, and does not sum to 0 over the classes.
+        **kwargs: `name` and arguments of `PerSampleLoss`.
+
+    Example:
+
+    >>> loss = CRLMargin(margin=2.0, from_logits=True)
+    >>> round(float(loss([0], [[4.0, 0.0, 0.0]])), 4)
+    1.0006
+
+    Reference:
+        Park et al., ACLS: Adaptive and Conditional Label Smoothing for
+        Network Calibration, ICCV 2023, table 2 (smoothing of CRL), eq. 11
+        and table 6, https://arxiv.org/abs/2308.11911
+
+    Differs:
+        The paper gives table 6 no formula and no code: the penalty is this
+        library's reading of it. CRL's own pairs pull the other sample up.
+    """
+
+    def __init__(
+        self,
+        margin: float = 10.0,
+        *,
+        strength: float = 1.0,
+        condition: str = "predicted",
+        name: str = "crl_margin",
+        **kwargs: Any,
+    ):
+        check_at_least("margin", margin, 0.0)
+        check_at_least("strength", strength, 0.0)
+        check_in("condition", condition, ("predicted", "each"))
+        super().__init__(
+            crl_margin,
+            margin=margin,
+            strength=strength,
+            condition=condition,
+            name=name,
+            **kwargs,
+        )

@@ -58,6 +58,7 @@ REFERENCE = {
     for name, (function, options) in BINNED.items()
     for num_bins in (15, 10, 8)
 } | {
+    "ece_pycalib_100": (ece, {"num_bins": 100, "convention": "pycalib"}),
     "brier": (brier_score, {}),
     "nll_clip1e-12": (nll, {"clip": 1e-12}),
     "overconfidence": (overconfidence, {}),
@@ -75,10 +76,6 @@ DENSE = {
 
 # Values that are not expressed, and why; what can be said of them is tested.
 LEFT_OUT = {
-    "ece_pycalib_100": (
-        "midpoints of shifted bins in place of the mean confidence: no "
-        "calibration error"
-    ),
     **{
         f"ece_fdshifts_{num_bins}/allcorrect": (
             "data that are all right are counted as all wrong"
@@ -204,6 +201,41 @@ def our_errors(labels, probs, **options):
         "nll": log.calibration,
         "nll2": log.refinement,
     }
+
+
+def test_ece_of_pycalib_takes_shifted_midpoints_for_confidences():
+    # By hand: labels, confidences in the first of K classes, bins, error.
+    for labels, confidences, k, num_bins, expected in (
+        # Two bins over [1/2, 1], both numbers 3/4: 1 is in the last bin.
+        ([0, 0], [0.5, 1.0], 2, 2, 0.25),
+        # 3/4 is in the upper of the two, beside 1: half are right.
+        ([0, 1, 0, 1], [0.75, 0.75, 1.0, 1.0], 2, 2, 0.25),
+        # Three bins over [1/4, 1] have 5/12, 5/8, 5/6, not 3/8, 5/8, 7/8.
+        ([0, 1, 0], [0.4, 0.6, 0.8], 4, 3, (7 / 12 + 5 / 8 + 1 / 6) / 3),
+    ):
+        p = np.array(confidences)[:, None]
+        probs = np.hstack([p, np.repeat((1 - p) / (k - 1), k - 1, axis=1)])
+        options = {"num_bins": num_bins, "convention": "pycalib"}
+        same(ece(labels, probs, **options), expected)
+    labels, probs, weight = made_up()
+    confidence, right = probs.max(-1), probs.argmax(-1) == labels
+    num_bins, least = 7, 1 / probs.shape[1]
+    gaps = 0.0
+    for b in range(num_bins):
+        low, high = (least + (b + i) * (1 - least) / num_bins for i in range(2))
+        inside = (confidence >= low) & ((confidence < high) | (high >= 1))
+        step = (1 - least - 1 / num_bins) / (num_bins - 1)
+        stated = least + 0.5 / num_bins + b * step
+        gaps += abs((weight * (stated - right))[inside].sum())
+    value = ece(
+        *(labels, probs),
+        num_bins=num_bins,
+        convention="pycalib",
+        sample_weight=weight,
+    )
+    same(value, gaps / weight.sum())
+    with pytest.raises(ValueError, match="`convention` must be"):
+        ece(labels, probs, convention="midpoint")
 
 
 @pytest.mark.parametrize("closed", ["right", "left"])

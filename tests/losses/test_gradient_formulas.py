@@ -16,6 +16,7 @@ from keras_calib.losses.focal import signed_focal
 K, MARGIN = 5, 2.0
 PARTIAL = functools.partial
 ACLS = PARTIAL(kc.acls, margin=MARGIN, lambda1=0.3, lambda2=0.7)
+CRL_MARGIN = PARTIAL(kc.crl_margin, margin=MARGIN, strength=0.8)
 SHARES = np.linspace(0.0, 1.0, 8)
 # The functions, by the names of the formulas below.
 LOSSES = {
@@ -37,6 +38,8 @@ LOSSES = {
     "mbls": PARTIAL(kc.mbls, margin=MARGIN, strength=0.4),
     "acls": ACLS,
     "acls zero": PARTIAL(ACLS, reference="zero"),
+    "crl margin": CRL_MARGIN,
+    "crl margin each": PARTIAL(CRL_MARGIN, condition="each"),
     "cpc": PARTIAL(kc.cpc, lambda1=0.3, lambda2=0.7),
 }
 
@@ -69,6 +72,8 @@ def formulas(z, y, share):
     far = max(z[top] - z[low] - MARGIN, 0)
     past, tied = max(z[top] - MARGIN, 0), (z == z[top]).sum()
     hinge, squares = 0.4 / K * (h > 0), 0.7 / (K - 1) * h
+    pulled = p[top] * p * (np.arange(K) != top)
+    sure, beyond = z[top] - z[low] >= MARGIN, z[top] - z >= MARGIN
     s, wrong = lambda x: np.log(1 + np.exp(x)), [k for k in range(K) if k != y]
     pair = 0.7 / ((K - 1) * (K - 2))
     exclusion = sum(s(z[k] - z[j]) / 2 for k in wrong for j in wrong if j != k)
@@ -115,6 +120,17 @@ def formulas(z, y, share):
         "acls zero": (
             ce + tied * 0.3 * past**2 + (squares * h).sum(),
             p - t - 2 * squares + e[top] * tied * 0.6 * past,
+        ),
+        "crl margin": (
+            ce + 0.8 * sure * p[top],
+            p - t + 0.8 * sure * (e[top] * p[top] * (1 - p[top]) - pulled),
+        ),
+        "crl margin each": (
+            ce + 0.8 * sure * p[top],
+            p
+            - t
+            + 0.8 * sure * e[top] * p[top] * (1 - p[top])
+            - 0.8 * beyond * pulled,
         ),
         "cpc": (
             ce

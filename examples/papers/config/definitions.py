@@ -173,7 +173,10 @@ def define_optimizer(values):
         **put,
     )
     flags.DEFINE_float(
-        "margin", 10.0, "Of ACLS and MbLS; papers choose it by data.", **put
+        "margin",
+        10.0,
+        "Of ACLS, MbLS and CRLMargin; papers choose it by data.",
+        **put,
     )
 
 

@@ -15,7 +15,7 @@ __all__ = [
 
 # Models whose loss is their own.
 _OWN_LOSS = ("AdaptiveFocalModel", "ScheduledFocalModel")
-_WITH_MARGIN = ("ACLS", "MbLS")
+_WITH_MARGIN = ("ACLS", "CRLMargin", "MbLS")
 
 
 def build_loss(method, setup):

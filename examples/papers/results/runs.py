@@ -183,6 +183,9 @@ def measures(labels, logits, score="msp"):
         "brier": keras_calib.brier_score(labels, logits, **exact),
         "ece": keras_calib.ece(labels, logits, **exact),
         "ece10": keras_calib.ece(labels, logits, num_bins=10, **exact),
+        "ece100": keras_calib.ece(
+            labels, logits, num_bins=100, convention="pycalib", **exact
+        ),
         "aece": keras_calib.adaptive_ece(labels, logits, **exact),
         "aece10": keras_calib.adaptive_ece(
             labels, logits, num_bins=10, **exact

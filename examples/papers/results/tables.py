@@ -28,7 +28,6 @@ _SOURCES = {
 }
 # What the flags cannot say: set-up (None for all), loss as published.
 _NOT_BY_FLAGS = {
-    (None, "crl[condition=logit_margin]"),
     (None, "cross_entropy+mc_dropout"),
     (None, "adaptive_label_smoothing+cutmix"),
     ("tiny_imagenet_resnet50", "cape"),
@@ -94,23 +93,23 @@ In the table below,
 - Where papers print different numbers, there are two.
 
 ECE has 15 bins, but means different things. That of Adaptive Label Smoothing
-is from a library which takes midpoints of bins over [1 / K, 1], not mean
-confidences; in nine rows it is less than the difference of mean confidence and
-accuracy, which an ECE never is. Its Table 1 does not say what the networks
-were trained on: the `mask` images are assumed, whose mean confidences the text
-quotes. That of Label Relaxation is of test data drawn anew for each seed. On
-VOC the code of MbLS, which ACLS follows, leaves the background out and
-averages over batches. With temperature, MbLS and ACLS print different numbers
-for the same networks. In Table A of ACLS training failed with lambda1 = 0 and
+is from pycalib, and so is `ece100`, a column of results too: it takes fixed
+numbers for the mean confidences of bins over [1 / K, 1]. In nine rows it is
+less than the difference of mean confidence and accuracy, which an ECE never
+is. Its Table 1 does not say what the networks were trained on: the `mask`
+images are assumed, whose mean confidences the text quotes. That of Label
+Relaxation is of test data drawn anew for each seed. On VOC the code of MbLS,
+which ACLS follows, leaves the background out and averages over batches. With
+temperature, MbLS and ACLS print different numbers for the same networks.
+In Table A of ACLS training failed with lambda1 = 0 and
 lambda2 = 0.015. Two set-ups are not the paper's, as their files say: vision
 transformers here are S/16, and 20 Newsgroups is split by date.
 
 {table}
 
-\\* The row `crl[condition=logit_margin]` has CRL's loss where logits are
-further apart than a margin: no public class does it. Monte Carlo dropout needs
-a network with dropout, and the paper does not say which. Labels by objectness
-and CutMix do not go together in these flags. CaPE here is for two classes.
+\\* Monte Carlo dropout needs a network with dropout, and the paper does not say
+which. Labels by objectness and CutMix do not go together in these flags. CaPE
+here is for two classes.
 """
 
 

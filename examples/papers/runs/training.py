@@ -273,6 +273,6 @@ def _measured(model, task, setup, folder):
     if meter is None:
         return row
     # The others are of the pixels that were kept.
-    for name in ("ece10", "aece10"):
+    for name in ("ece10", "ece100", "aece10"):
         del row[name]
     return row | meter.row()
