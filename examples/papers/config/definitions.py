@@ -8,6 +8,7 @@ __all__ = [
     "define_network",
     "define_optimizer",
     "define_options",
+    "define_temperatures",
 ]
 
 # Flags are those of the script that is run: its --help lists them.
@@ -97,6 +98,19 @@ def define_data(values):
         5000,
         "Labelled pixels of a test image whose logits are kept.",
         **put,
+    )
+    define_temperatures(values)
+
+
+def define_temperatures(values):
+    """Defines what calibrate.py has too."""
+    if "temperatures" in values:
+        return
+    flags.DEFINE_list(
+        "temperatures",
+        [],
+        "What the temperature by ECE is chosen from; 0.1, 0.2 ... 10 if none.",
+        flag_values=values,
     )
 
 

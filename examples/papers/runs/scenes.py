@@ -11,7 +11,7 @@ from config.losses import remembers
 from data.scenes import evaluation_batches
 from data.scenes import training_batches
 from nets.catalogue import SEGMENTERS
-from results.runs import PixelMeter
+from results.pixels import PixelMeter
 
 from runs.images import normalizer
 from runs.training import Task
