@@ -32,7 +32,7 @@ def test_repairs_are_chosen_on_validation_data(tmp_path):
     # Scales that say nothing, which a norm takes off, and a shift, which the
     # softmax does not see.
     random = np.random.default_rng(1)
-    logits = np.exp(random.normal(size=(300, 1))) * logits
+    logits = np.exp(2 * random.normal(size=(300, 1))) * logits
     logits = logits + 0.2 * random.normal(size=(300, 1))
     validation = labels[:200], 2 * logits[:200]
     row = run_results.repaired(validation, (labels, logits))
