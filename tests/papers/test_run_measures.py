@@ -141,6 +141,9 @@ def test_rejection_is_measured_on_what_was_predicted(tmp_path, capsys):
         assert curves[name][[19, 24, -1]] == pytest.approx(
             [24 / 24, 30 / 30, (300 + wrong.sum()) / 600]
         )
+    picture = tmp_path / "mixture.png"
+    mixtures.draw_mixtures({"a": [(found, curves)] * 2}, picture)
+    assert picture.stat().st_size > 10_000
     # Others of the same classes, answered alike: the risks are those of one.
     run_results.save_predictions(folder, "twin", labels, logits)
     found, curves = mixtures.mixed(folder, "twin")
@@ -280,5 +283,37 @@ def test_all_pixels_are_measured_and_some_are_kept():
     ]
     assert row["miou"] == pytest.approx(np.mean(shares))
     assert row["accuracy"] == pytest.approx(np.mean(predicted == truth))
+    for per, size in (("image", 1), ("batch", 2)):
+        meter = pixels.PixelMeter(4, 255, background=0, per=per, batch_size=2)
+        run_results.predict(FixedSegmenter(), data, meter=meter)
+        sums, count = np.zeros(2), 0
+        for start in range(0, 5, size):
+            part = labels[start : start + size], logits[start : start + size]
+            own = (part[0] != 255) & (part[0] != 0)
+            counted = part[0][own], part[1][own]
+            values = (
+                keras_calib.ece(*counted, **exact),
+                keras_calib.adaptive_ece(*counted, edges="interp", **exact),
+            )
+            sums, count = sums + own.sum() * np.array(values), count + own.sum()
+        found = meter.row()
+        names = [f"{name}_foreground_per_{per}" for name in ("ece", "aece")]
+        values = [found.pop(name) for name in names]
+        assert values == pytest.approx(list(sums / count))
+        assert found == row
+        if per == "image":
+            library = keras_calib.PerImage(
+                keras_calib.ECE(ignore_class=255, **exact), background=0
+            )
+            library.update_state(labels, logits)
+            assert sums[0] / count == pytest.approx(
+                float(library.result()), rel=1e-5
+            )
+    meter = pixels.PixelMeter(4, 255, background=0)
+    run_results.predict(FixedSegmenter(), data, meter=meter)
+    own = valid & (labels != 0)
+    assert meter.row()["ece_foreground"] == pytest.approx(
+        keras_calib.ece(labels[own], logits[own], **exact), rel=1e-5
+    )
     every = run_results.predict(FixedSegmenter(), data, ignore_class=255)
     assert len(every[0]) == valid.sum()

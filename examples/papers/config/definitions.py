@@ -99,6 +99,21 @@ def define_data(values):
         "Labelled pixels of a test image whose logits are kept.",
         **put,
     )
+    flags.DEFINE_integer(
+        "background",
+        None,
+        "Class id whose pixels a second ECE and AECE leave out; columns then "
+        "have _foreground in their names.",
+        **put,
+    )
+    flags.DEFINE_enum(
+        "per",
+        "all",
+        ["all", "image", "batch"],
+        "What the second ECE and AECE of pixels are measured on, then averaged "
+        "by the number of pixels: columns with _per_image or _per_batch.",
+        **put,
+    )
     define_temperatures(values)
 
 

@@ -80,6 +80,8 @@ class Setup(NamedTuple):
     margin: float
     ignore_class: int | None
     pixels_per_image: int
+    background: int | None
+    per: str
     temperatures: list[float]
 
 

@@ -77,18 +77,16 @@ def draw_mixtures(found, path, coverage=0.1):
     figure, (left, right) = plt.subplots(
         1,
         2,
-        figsize=(11, 2.6 + max(1.8, 0.62 * len(found))),
-        width_ratios=(1.15, 1),
+        figsize=(10, 3.2 + 0.45 * len(found)),
         layout="constrained",
     )
-    ticks, highest = {}, 0.0
+    ticks, highest, handles = {}, 0.0, []
     for place, (name, runs) in enumerate(found.items()):
         color = _COLORS[place % len(_COLORS)]
+        handles.append(plt.Rectangle((0, 0), 1, 1, color=color, label=name))
         for down, (score, (title, line, dark)) in enumerate(_DRAWN.items()):
             risk = np.mean([curves[score] for _, curves in runs], axis=0)
-            left.plot(
-                _SHARES, risk, line, color=color, label=f"{name}, {title}"
-            )
+            left.plot(_SHARES, risk, line, color=color)
             own, other = (
                 np.mean([row[f"errors_{origin}_{score}"] for row, _ in runs])
                 for origin in ("own", "other")
@@ -98,35 +96,37 @@ def draw_mixtures(found, path, coverage=0.1):
             right.barh(at, own, color=color, **bar)
             right.barh(at, other, left=own, color="white", hatch="///", **bar)
             right.text(own + other, at, f" {own + other:.3f}", va="center")
-            ticks[at] = f"{name}, {title}"
+            ticks[at] = title
             highest = max(highest, own + other)
+    left.axvline(coverage, color="black", lw=0.8, ls=(0, (1, 2)))
     left.set(
         xlim=(0, 1),
         ylim=(0, None),
-        xlabel="coverage of both data sets",
+        xlabel="coverage of test and other data together",
         ylabel="risk (error rate of the accepted)",
     )
-    left.legend(loc="best", frameon=False, fontsize=9)
     right.set_yticks(list(ticks), ticks.values())
     right.invert_yaxis()
-    right.set_xlim(0, max(1.2 * highest, 1e-3))
-    right.set_xlabel(f"errors among the surest {coverage:.0%}, as a share")
-    figure.legend(
-        handles=[
-            plt.Rectangle((0, 0), 1, 1, color="#555555", label="test data"),
+    right.set_xlim(0, max(1.15 * highest, 1e-3))
+    right.set_xlabel(f"errors among the surest {coverage:.0%}")
+    grey = {"color": "#555555"}
+    handles += [
+        plt.Line2D([], [], ls=line, label=title, **grey)
+        for title, line, _ in _DRAWN.values()
+    ]
+    for title, look in (("test data", {}), ("other data", {"hatch": "////"})):
+        look = {"facecolor": "white" if look else "#555555", **look}
+        handles.append(
             plt.Rectangle(
-                (0, 0),
-                1,
-                1,
-                facecolor="white",
-                edgecolor="#555555",
-                hatch="///",
-                label="other data",
-            ),
-        ],
-        loc="outside upper right",
-        ncols=2,
+                (0, 0), 1, 1, edgecolor="#555555", label=title, **look
+            )
+        )
+    figure.legend(
+        handles=handles,
+        loc="outside upper center",
+        ncols=min(len(handles), 4),
         frameon=False,
+        fontsize=9,
     )
     for ax in (left, right):
         ax.grid(alpha=0.3, axis="both" if ax is left else "x")

@@ -88,6 +88,13 @@ def scene_task(scenes, setup, method, options):
         steps=options.steps_per_epoch or scenes.count // setup.batch_size,
         num_samples=scenes.count,
         network=network,
-        meter=partial(PixelMeter, len(scenes.names), scenes.void),
+        meter=partial(
+            PixelMeter,
+            len(scenes.names),
+            scenes.void,
+            background=setup.background,
+            per=setup.per,
+            batch_size=setup.batch_size,
+        ),
         **evaluated,
     )
