@@ -10,6 +10,8 @@ evaluate.py made. A calibrator that refuses the data, as one with more
 parameters than samples does, is named with its reason. Written into the run's
 folder: calibrators.csv (of another part calibrators_imagenet_v2.csv), and with
 --save a SavedModel that answers calibrated, under serving_calibrated.
+--temperatures chooses the temperature by ECE, from them; without, it is that of
+the best likelihood.
 """
 
 import csv
@@ -18,6 +20,8 @@ from pathlib import Path
 import keras
 from absl import app
 from absl import flags
+from config.definitions import define_temperatures
+from config.recipe_flags import read_temperatures
 from results.runs import load_network
 from results.runs import measures
 from results.runs import read_predictions
@@ -38,18 +42,25 @@ _NAMES = (
 _CALIBRATORS = flags.DEFINE_multi_enum(
     "calibrator", _NAMES[:2] + _NAMES[4:], _NAMES, "Which."
 )
+define_temperatures(flags.FLAGS)
 _PART = flags.DEFINE_string("part", "test", "Predictions to measure on.")
 _SAVE = flags.DEFINE_enum("save", None, _NAMES, "Which to export.")
 _SHOWN = ("accuracy", "nll", "brier", "ece", "aece", "aurc")
 
 
-def fitted(name, folder):
-    """A calibrator, fitted on a run's validation data."""
+def fitted(name, folder, temperatures=()):
+    """A calibrator, fitted on a run's validation data.
+
+    With temperatures, the one of least ECE is chosen among them.
+    """
     labels, logits = read_predictions(folder, "validation")
-    return getattr(keras_calib, name)().fit(labels, logits)
+    options = {}
+    if name == "TemperatureScaling" and temperatures:
+        options = {"objective": "ece", "grid": temperatures}
+    return getattr(keras_calib, name)(**options).fit(labels, logits)
 
 
-def repair(folder, names, part):
+def repair(folder, names, part, temperatures=()):
     """Rows of measures on a part, before and after each calibrator.
 
     And by name, why a calibrator refused the data.
@@ -59,7 +70,7 @@ def repair(folder, names, part):
     refused = {}
     for name in names:
         try:
-            calibrator = fitted(name, folder)
+            calibrator = fitted(name, folder, temperatures)
         except ValueError as error:
             refused[name] = str(error)
             continue
@@ -70,8 +81,11 @@ def repair(folder, names, part):
 
 def main(argv):
     folders = repairable_runs(argv[1:])
+    temperatures = read_temperatures(flags.FLAGS)
     for folder in folders:
-        rows, refused = repair(folder, _CALIBRATORS.value, _PART.value)
+        rows, refused = repair(
+            folder, _CALIBRATORS.value, _PART.value, temperatures
+        )
         suffix = "" if _PART.value == "test" else f"_{_PART.value}"
         path = folder / f"calibrators{suffix}.csv"
         with open(path, "w", newline="", encoding="utf-8") as file:
@@ -85,14 +99,15 @@ def main(argv):
         for name, reason in refused.items():
             print(f"{name:28}refused: {reason}")
         if _SAVE.value is not None:
-            save(folder, _SAVE.value)
+            save(folder, _SAVE.value, temperatures)
 
 
-def save(folder, name):
+def save(folder, name, temperatures):
     """Exports a run's model with a calibrator inside."""
     target = Path(folder) / "serving_calibrated"
     model = load_network(folder)
-    keras_calib.export(model, target, fitted(name, folder), from_logits=True)
+    calibrator = fitted(name, folder, temperatures)
+    keras_calib.export(model, target, calibrator, from_logits=True)
     print(f"Served from {target}")
 
 

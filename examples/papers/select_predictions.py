@@ -4,15 +4,21 @@ r"""Rejects what trained networks are unsure of: curves, coverage, guarantees.
     python examples/papers/select_predictions.py RUNS --mixed_with=notmnist
 
 prints for each run AURC and the coverage at 1 % and 5 % risk, by softmax
-probability and by normalised logits, whose order is chosen on the run's
-validation predictions; and what a threshold accepts, at what risk, that was
-chosen there such that the risk is above --risk with probability --delta at
-most (for pixels, which are not independent, and where training looked at these
-data, without this guarantee). With --mixed_with, predictions that evaluate.py
-made: which share of the surest 10 % of both are errors, by origin. With
---votes, CIFAR-10H: how label smoothing pulls at logits by the chance of error.
-Written to --out: selection.csv and risk_coverage.png of the first seed. (A
-module called select would hide Python's own.)
+probability (msp) and by normalised logits, centred first (norm) or as they are
+(norm_raw), as equation 17 of Xia et al. (2024) is printed; the orders of the
+norms, p and p_raw, are chosen on the run's validation predictions. And what a
+threshold accepts, at what risk, that was chosen there such that the risk is
+above --risk with probability --delta at most (for pixels, which are not
+independent, and where training looked at these data, without this guarantee).
+
+With --mixed_with, predictions that evaluate.py made on shifted data, such as
+imagenet_sketch, or on other classes: AURC of test data and these together, and
+which share of the surest 10 % of both are errors, by origin. With --votes,
+CIFAR-10H: how label smoothing pulls at logits by the chance of error.
+
+Written to --out: selection.csv, risk_coverage.png of the first seed, and
+mixture.png: risk against coverage of the mixture and the errors among its
+surest, means over seeds. (A module called select would hide Python's own.)
 """
 
 import csv
@@ -21,13 +27,16 @@ from pathlib import Path
 import matplotlib as mpl
 from absl import app
 from absl import flags
+from results.mixtures import draw_mixtures
+from results.mixtures import mixed
 from results.runs import read_predictions
 from results.runs import read_row
 from results.runs import repairable_runs
-from results.selections import accepted_errors
 from results.selections import curves_of
 from results.selections import guarantee
 from results.selections import imbalance
+from results.selections import key_of
+from results.selections import names_of
 from results.selections import read_votes
 from results.selections import selection_row
 
@@ -49,9 +58,26 @@ def select(folder):
     found |= selection_row(folder)
     delta, coverage, risk = guarantee(folder, _RISK.value, _DELTA.value)
     found |= {"delta": delta, "chosen_coverage": coverage, "chosen_risk": risk}
-    if _MIXED.value is not None:
-        found |= accepted_errors(folder, _MIXED.value)
     return found
+
+
+def select_mixed(folders):
+    """Lines of the table with what is of the mixture too, and its picture."""
+    name = f"{_MIXED.value}_predictions.npz"
+    missing = [str(run) for run in folders if not (run / name).is_file()]
+    if missing:
+        raise app.UsageError(
+            "`--mixed_with` must name predictions that evaluate.py made of "
+            f"each run. Received: --mixed_with={_MIXED.value}, not in {missing}"
+        )
+    rows, runs = [], {}
+    for folder in folders:
+        row, curves = mixed(folder, _MIXED.value)
+        rows.append(select(folder) | row)
+        runs.setdefault(key_of(folder), []).append((row, curves))
+    path = Path(_OUT.value) / "mixture.png"
+    draw_mixtures(dict(zip(names_of(runs), runs.values(), strict=True)), path)
+    return rows
 
 
 def write(rows, path):
@@ -70,7 +96,11 @@ def main(argv):
     folders = repairable_runs(argv[1:])
     out = Path(_OUT.value)
     out.mkdir(parents=True, exist_ok=True)
-    write([select(folder) for folder in folders], out / "selection.csv")
+    if _MIXED.value is None:
+        rows = [select(folder) for folder in folders]
+    else:
+        rows = select_mixed(folders)
+    write(rows, out / "selection.csv")
     if _VOTES.value is not None:
         rows = []
         for folder in folders:

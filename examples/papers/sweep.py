@@ -15,6 +15,14 @@ alone, by default with the validation data of the set-up. The grid is written to
 grid.csv (a value with which training diverged is shown as such), runs as
 train_classifier.py writes them; compare.py makes one table of many. After a
 kill, add --resume: runs that are done are not trained again.
+
+    python examples/papers/sweep.py --data_dir=DIR --seeds=3 --every_value \
+        --flagfile=examples/papers/recipes/setups/fashion_mnist_dense.flags \
+        --flagfile=examples/papers/recipes/losses/label_smoothing.flags \
+        --flagfile=examples/papers/recipes/sweeps/label_smoothing_aurc.flags
+
+chooses none: each value is trained as the set-up says and measured on the test
+data, for trends.py.
 """
 
 import csv
@@ -29,6 +37,8 @@ from config.strategies import check_batch_size
 from results.runs import measures
 from runs.sweeps import Protocol
 from runs.sweeps import apply_cell
+from runs.sweeps import cell_name
+from runs.sweeps import cells
 from runs.sweeps import chosen
 from runs.sweeps import copy_runs
 from runs.sweeps import parse_axis
@@ -51,6 +61,11 @@ _HOLD_OUT = flags.DEFINE_float(
     "Validation data of the training at the end; by default none after a grid "
     "(but where they choose the epoch), else those of the set-up.",
 )
+_EVERY_VALUE = flags.DEFINE_bool(
+    "every_value",
+    False,
+    "Choose none: train each value of the grid for each seed, and test it.",
+)
 
 
 def main(_):
@@ -67,6 +82,11 @@ def main(_):
         resample=_RESAMPLE.value,
         hold_out=_HOLD_OUT.value,
     )
+    if _EVERY_VALUE.value and protocol.hold_out is not None:
+        raise app.UsageError(
+            "`--hold_out` must be left out with --every_value, which holds "
+            f"--validation out. Received: --hold_out={protocol.hold_out}"
+        )
     sets = read_sets(setup, options)
     root = Path(options.workdir) / setup.setup
     name = method.method + ("_held_out" if protocol.hold_out else "")
@@ -77,8 +97,12 @@ def main(_):
             f"`--tune_for` must be some of {', '.join(known)}. "
             f"Received: {', '.join(sorted(unknown))}"
         )
-    if not protocol.axes:
-        train(sets, setup, method, options, root / name, protocol)
+    if _EVERY_VALUE.value or not protocol.axes:
+        alone = protocol._replace(axes={})
+        for cell in cells(protocol.axes):
+            folder = root / "_".join(filter(None, (name, cell_name(cell))))
+            recipe = apply_cell(cell, setup, method)
+            train(sets, *recipe, options, folder, alone)
         return
     folder = root / f"{method.method}_grid"
     rows = tune(sets, setup, method, options, folder, protocol)

@@ -4,6 +4,7 @@ import ast
 import re
 
 import keras
+import pytest
 from absl import flags
 from config import recipe_flags
 from nets import catalogue
@@ -48,6 +49,17 @@ def read(*paths):
 
 def lines_of(path):
     return path.read_text(encoding="utf-8").splitlines()
+
+
+def test_temperatures_of_label_relaxation_are_its_sixteen():
+    setup, *_ = read(RECIPES / "evaluations" / "label_relaxation.flags")
+    steps = [0.25, 0.5, 0.75, *(t / 10 for t in range(10, 21)), 2.5, 3.0]
+    assert setup.temperatures == steps and len(steps) == 16
+    values = flags.FlagValues()
+    recipe_flags.define(values)
+    values(["", "--temperatures=1,0"])
+    with pytest.raises(flags.IllegalFlagValueError, match="above 0"):
+        recipe_flags.read(values)
 
 
 # Files.

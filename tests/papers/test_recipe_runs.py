@@ -1,6 +1,7 @@
 """Runs train, are kept, go on after a kill, and are tuned further."""
 
 import csv
+import json
 import types
 
 import fine_tune
@@ -166,6 +167,12 @@ def test_a_run_of_other_flags_is_kept(parse, few_digits, tmp_path):
             train("--learning_rate=0.3", resume)
     (folder,) = run_results.find_runs([tmp_path])
     assert run_results.read_row(folder)["nll"] == first["nll"]
+    # A run that was made before there was a flag had its default.
+    flags = run_results.read_flags(folder)
+    del flags["temperatures"]
+    (folder / "flags.json").write_text(json.dumps(flags))
+    with pytest.raises(ValueError, match="temperatures.*2.0"):
+        train("--temperatures=1,2")
     # The same flags train anew, to the same numbers.
     assert train()["nll"] == pytest.approx(first["nll"], rel=1e-5)
 

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from recipe_cases import ROOT
 from recipe_cases import fake_runs
+from results import mixtures
+from results import pixels
 from results import runs as run_results
 from results import selections
 from runs import regularizers
@@ -29,8 +31,50 @@ def test_measures_are_those_of_the_predictions(tmp_path):
     assert row["diverged"] is False
 
 
+def test_repairs_are_chosen_on_validation_data(tmp_path):
+    folder = fake_runs(tmp_path, {"a": 2.0})[0]
+    labels, logits = run_results.read_predictions(folder, "test")
+    # Scales that say nothing, which a norm takes off, and a shift, which the
+    # softmax does not see.
+    random = np.random.default_rng(1)
+    logits = np.exp(2 * random.normal(size=(300, 1))) * logits
+    logits = logits + 0.2 * random.normal(size=(300, 1))
+    validation = labels[:200], 2 * logits[:200]
+    row = run_results.repaired(validation, (labels, logits))
+    grid = [0.25, 0.5, 3.0]
+    chosen = run_results.repaired(validation, (labels, logits), grid)
+    assert chosen.pop("grid_ts_ece") == "0.25 0.5 3" and set(chosen) == set(row)
+    errors = [
+        keras_calib.ece(labels[:200], 2 * logits[:200] / t, from_logits=True)
+        for t in grid
+    ]
+    best = grid[np.argmin(errors)]
+    assert chosen["temperature_ts_ece"] == best != row["temperature_ts_ece"]
+    assert chosen["ece_ts_ece"] == pytest.approx(
+        keras_calib.ece(labels, logits / best, from_logits=True), rel=1e-5
+    )
+    assert chosen["temperature_ts"] == row["temperature_ts"]
+    for suffix, center in (("_norm", True), ("_norm_raw", False)):
+        shift = center * logits.mean(-1, keepdims=True)
+        p = row[f"p{suffix}"]
+        score = logits.max(-1) - shift[:, 0] if center else logits.max(-1)
+        if p == "msp":
+            score = keras_calib.msp(logits)
+        elif p:
+            score = score / (np.abs(logits - shift) ** p).sum(-1) ** (1 / p)
+        score = np.asarray(score)
+        assert row[f"aurc{suffix}"] == pytest.approx(
+            keras_calib.aurc(
+                labels, logits, score=lambda _, x=score: x, from_logits=True
+            ),
+            rel=1e-4,
+        )
+    assert "msp" not in (row["p_norm"], row["p_norm_raw"])
+    assert row["aurc_norm"] != row["aurc_norm_raw"]
+
+
 def test_pixels_of_a_diverged_network_are_not_counted():
-    meter = run_results.PixelMeter(3, 255)
+    meter = pixels.PixelMeter(3, 255)
     logits = np.zeros((1, 2, 2, 3), "float32")
     meter.update(np.zeros((1, 2, 2), "int32"), logits)
     assert meter.finite
@@ -91,12 +135,30 @@ def test_rejection_is_measured_on_what_was_predicted(tmp_path, capsys):
     foreign = np.zeros((300, 4), "float32")
     foreign[:30, 0] = 100.0
     run_results.save_predictions(folder, "other", np.full(300, -1), foreign)
-    found = selections.accepted_errors(folder, "other", 0.1)
+    found, curves = mixtures.mixed(folder, "other", 0.1)
     # Half of the 60 surest are those 30.
-    assert found.pop("foreign")
-    for name in ("msp", "norm"):
+    assert found["foreign"]
+    wrong = logits.argmax(-1) != labels
+    for name in ("msp", "norm", "norm_raw"):
         assert found[f"errors_other_{name}"] == 0.5
         assert found[f"errors_own_{name}"] <= 0.1
+        # Each of the first 30 is wrong; at the end all 300 others are.
+        assert curves[name][[19, 24, -1]] == pytest.approx(
+            [24 / 24, 30 / 30, (300 + wrong.sum()) / 600]
+        )
+    picture = tmp_path / "mixture.png"
+    mixtures.draw_mixtures({"a": [(found, curves)] * 2}, picture)
+    assert picture.stat().st_size > 10_000
+    # Others of the same classes, answered alike: the risks are those of one.
+    run_results.save_predictions(folder, "twin", labels, logits)
+    found, curves = mixtures.mixed(folder, "twin")
+    assert not found["foreign"]
+    for name, values in selections.selection_row(folder).items():
+        if name.startswith("aurc_"):
+            mixed = found[name.replace("aurc_", "aurc_mixed_")]
+            assert mixed == pytest.approx(values, abs=0.01)
+    assert curves["msp"][-1] == pytest.approx(wrong.mean())
+    assert found["errors_own_msp"] == found["errors_other_msp"]
 
 
 def test_the_pull_of_label_smoothing_is_equation_16(tmp_path):
@@ -160,6 +222,9 @@ def test_calibrators_are_fitted_on_validation_predictions(tmp_path):
     assert not refused
     # Twice too sure where it is measured.
     run_results.save_predictions(folder, "validation", labels, 2 * logits)
+    rows, _ = calibrate.repair(folder, names[1:], "test", [0.5, 4.0])
+    expected = keras_calib.ece(labels, logits / 0.5, from_logits=True)
+    assert rows[1]["ece"] == pytest.approx(expected, rel=1e-5)
     rows, refused = calibrate.repair(folder, names[1:], "test")
     assert not refused
     scaling = keras_calib.TemperatureScaling().fit(labels, 2 * logits)
@@ -184,7 +249,7 @@ def test_all_pixels_are_measured_and_some_are_kept():
     labels[:, :2] = 255
     logits[labels == 1, 1] += 2.0
     data = [(logits[:3], labels[:3]), (logits[3:], labels[3:])]
-    meter = run_results.PixelMeter(4, 255)
+    meter = pixels.PixelMeter(4, 255)
     kept = run_results.predict(
         FixedSegmenter(),
         data,
@@ -223,6 +288,38 @@ def test_all_pixels_are_measured_and_some_are_kept():
     ]
     assert row["miou"] == pytest.approx(np.mean(shares))
     assert row["accuracy"] == pytest.approx(np.mean(predicted == truth))
+    for per, size in (("image", 1), ("batch", 2)):
+        meter = pixels.PixelMeter(4, 255, background=0, per=per, batch_size=2)
+        run_results.predict(FixedSegmenter(), data, meter=meter)
+        sums, count = np.zeros(2), 0
+        for start in range(0, 5, size):
+            part = labels[start : start + size], logits[start : start + size]
+            own = (part[0] != 255) & (part[0] != 0)
+            counted = part[0][own], part[1][own]
+            values = (
+                keras_calib.ece(*counted, **exact),
+                keras_calib.adaptive_ece(*counted, edges="interp", **exact),
+            )
+            sums, count = sums + own.sum() * np.array(values), count + own.sum()
+        found = meter.row()
+        names = [f"{name}_foreground_per_{per}" for name in ("ece", "aece")]
+        values = [found.pop(name) for name in names]
+        assert values == pytest.approx(list(sums / count))
+        assert found == row
+        if per == "image":
+            library = keras_calib.PerImage(
+                keras_calib.ECE(ignore_class=255, **exact), background=0
+            )
+            library.update_state(labels, logits)
+            assert sums[0] / count == pytest.approx(
+                float(library.result()), rel=1e-5
+            )
+    meter = pixels.PixelMeter(4, 255, background=0)
+    run_results.predict(FixedSegmenter(), data, meter=meter)
+    own = valid & (labels != 0)
+    assert meter.row()["ece_foreground"] == pytest.approx(
+        keras_calib.ece(labels[own], logits[own], **exact), rel=1e-5
+    )
     every = run_results.predict(FixedSegmenter(), data, ignore_class=255)
     assert len(every[0]) == valid.sum()
 

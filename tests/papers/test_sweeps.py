@@ -10,6 +10,7 @@ from absl import app
 from absl import flags
 from config import recipe_flags
 from recipe_cases import PAPERS
+from recipe_cases import RECIPES
 from recipe_cases import ROOT
 from recipe_cases import fake_runs
 from results import runs as run_results
@@ -44,19 +45,20 @@ def test_an_axis_may_have_tuples():
     assert values == [((0.2, 5.0), (1, 3)), ((1, 2),)]
 
 
+def script(name, *arguments):
+    done = subprocess.run(
+        [sys.executable, PAPERS / f"{name}.py", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
 @pytest.mark.slow
 def test_a_sweep_chooses_trains_and_is_compared(tmp_path):
-    def script(name, *arguments):
-        done = subprocess.run(
-            [sys.executable, PAPERS / f"{name}.py", *arguments],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done.stdout
-
     common = [
         "--epochs=2",
         "--steps_per_epoch=2",
@@ -88,6 +90,31 @@ def test_a_sweep_chooses_trains_and_is_compared(tmp_path):
         rows = list(csv.DictReader(file))
     assert {row["tuned"] for row in rows} == {"accuracy", "ece"}
     assert {row["epochs"] for row in rows} == {"2"}
+
+
+@pytest.mark.slow
+def test_every_value_is_trained_and_stands_in_the_table(tmp_path):
+    script(
+        "sweep",
+        "--epochs=1",
+        "--steps_per_epoch=2",
+        "--seeds=1",
+        "--verbose=0",
+        "--noexport",
+        "--setup=few",
+        f"--workdir={tmp_path}",
+        f"--flagfile={RECIPES / 'losses' / 'label_smoothing'}.flags",
+        "--grid=loss_option.alpha=0.4,0",
+        "--every_value",
+    )
+    out = script("trends", f"{tmp_path}/few", f"--out={tmp_path}/out")
+    head, _, *rows, _ = out.splitlines()[2:7]
+    assert head.startswith("| alpha | seeds | aurc | aurc_norm |")
+    for line, alpha in zip(rows, (0, 0.4), strict=True):
+        folder = tmp_path / "few" / f"label_smoothing_loss_option.alpha_{alpha}"
+        row = run_results.read_row(folder / "seed0")
+        cells = [f"{row[name]:.4f}" for name in ("aurc", "aurc_norm")]
+        assert line.startswith(f"| {alpha} | 1 | {' | '.join(cells)} | ")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ __all__ = [
     "define_network",
     "define_optimizer",
     "define_options",
+    "define_temperatures",
 ]
 
 # Flags are those of the script that is run: its --help lists them.
@@ -97,6 +98,34 @@ def define_data(values):
         5000,
         "Labelled pixels of a test image whose logits are kept.",
         **put,
+    )
+    flags.DEFINE_integer(
+        "background",
+        None,
+        "Class id whose pixels a second ECE and AECE leave out; columns then "
+        "have _foreground in their names.",
+        **put,
+    )
+    flags.DEFINE_enum(
+        "per",
+        "all",
+        ["all", "image", "batch"],
+        "What the second ECE and AECE of pixels are measured on, then averaged "
+        "by the number of pixels: columns with _per_image or _per_batch.",
+        **put,
+    )
+    define_temperatures(values)
+
+
+def define_temperatures(values):
+    """Defines what calibrate.py has too."""
+    if "temperatures" in values:
+        return
+    flags.DEFINE_list(
+        "temperatures",
+        [],
+        "What the temperature by ECE is chosen from; 0.1, 0.2 ... 10 if none.",
+        flag_values=values,
     )
 
 

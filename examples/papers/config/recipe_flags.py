@@ -6,6 +6,7 @@ hyperparameters (`recipes/losses/acls.flags`); any two combine.
 """
 
 import ast
+import math
 import sys
 from typing import Any
 from typing import NamedTuple
@@ -20,9 +21,11 @@ __all__ = [
     "Options",
     "Setup",
     "check_task",
+    "defaults",
     "define",
     "literal",
     "read",
+    "read_temperatures",
 ]
 
 
@@ -77,6 +80,9 @@ class Setup(NamedTuple):
     margin: float
     ignore_class: int | None
     pixels_per_image: int
+    background: int | None
+    per: str
+    temperatures: list[float]
 
 
 class Method(NamedTuple):
@@ -165,12 +171,40 @@ def read(values=flags.FLAGS):
                 f"Received: --{name}={','.join(found[name])}"
             )
         found[name] = [int(number) for number in found[name]]
+    found["temperatures"] = read_temperatures(values)
     for name in ("loss_option", "fidelity_option", "model_option"):
         found[name] = dict(_option(name, text) for text in found[name])
     return tuple(
         kind(**{name: found[name] for name in kind._fields})
         for kind in (Setup, Method, Options)
     )
+
+
+def defaults():
+    """`(setup, method, options)` of no flags."""
+    values = flags.FlagValues()
+    define(values)
+    values([""])
+    return read(values)
+
+
+def read_temperatures(values):
+    """The numbers of `--temperatures`.
+
+    Raises:
+        flags.IllegalFlagValueError: If one is none, or not above 0.
+    """
+    texts = values["temperatures"].value
+    try:
+        found = [float(text) for text in texts]
+    except ValueError:
+        found = [0.0]
+    if not all(0 < t < math.inf for t in found):
+        raise flags.IllegalFlagValueError(
+            "`--temperatures` must be numbers above 0 with commas between. "
+            f"Received: --temperatures={','.join(texts)}"
+        )
+    return found
 
 
 def _option(flag, text):

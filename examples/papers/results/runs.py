@@ -9,13 +9,13 @@ from pathlib import Path
 import keras
 import numpy as np
 from absl import app
+from config.recipe_flags import defaults
 
 import keras_calib
 from keras_calib.backend.files import replacing
 from keras_calib.predictions import predict_batches
 
 __all__ = [
-    "PixelMeter",
     "check_flags",
     "find_runs",
     "load_network",
@@ -44,10 +44,6 @@ _WORDS = {"True": True, "False": False}
 _WORDS |= {text: float(text) for text in ("nan", "inf", "-inf")}
 # Of which more is better.
 _RISING = ("accuracy", "miou", "coverage_at_")
-_RENAMED = {
-    "mean_confidence": "confidence",
-    "coverage_at_risk": "coverage_at_1",
-}
 
 
 def run_folder(workdir, setup, method, seed):
@@ -58,59 +54,6 @@ def run_folder(workdir, setup, method, seed):
 def rises(measure):
     """Whether more of a measure is better."""
     return measure.startswith(_RISING)
-
-
-class PixelMeter:
-    """Measures of all labelled pixels of a data set, in one pass.
-
-    Args:
-        num_classes: Number of classes.
-        void: Class id of pixels that do not count.
-
-    Attributes:
-        finite: Whether all logits were; else nothing more is counted.
-    """
-
-    def __init__(self, num_classes, void):
-        self.finite = True
-        self._classes, self._void = num_classes, void
-        self._counts = np.zeros((num_classes, num_classes), int)
-        names = ["accuracy", "nll", "brier", "ece", "aece", "mce", "aurc"]
-        options = {"from_logits": True, "ignore_class": void}
-        self._meters = [
-            keras_calib.CalibrationMetrics(
-                [*names, "mean_confidence", "coverage_at_risk"],
-                risk=0.01,
-                **options,
-            ),
-            keras_calib.CoverageAtRisk(0.05, **options),
-        ]
-
-    def update(self, labels, logits):
-        """Counts one batch: `(batch, height, width)`, and its logits."""
-        self.finite = self.finite and bool(np.isfinite(logits).all())
-        if not self.finite:
-            return
-        for meter in self._meters:
-            meter.update_state(labels, logits)
-        valid = labels != self._void
-        pairs = np.argmax(logits, axis=-1)[valid], labels[valid]
-        places = np.ravel_multi_index(pairs, self._counts.shape)
-        found = np.bincount(places, minlength=self._counts.size)
-        self._counts += found.reshape(self._counts.shape)
-
-    def row(self):
-        """Measures by name; `miou` is of the classes that occur."""
-        table, coverage = (meter.result() for meter in self._meters)
-        row = {name: float(value) for name, value in table.items()}
-        right = np.diag(self._counts)
-        union = self._counts.sum(0) + self._counts.sum(1) - right
-        return {
-            "miou": float(np.mean(right[union > 0] / union[union > 0])),
-            **{k: v for k, v in row.items() if k not in _RENAMED},
-            **{new: row[old] for old, new in _RENAMED.items()},
-            "coverage_at_5": float(coverage),
-        }
 
 
 def predict(
@@ -125,7 +68,7 @@ def predict(
         pixels_per_image: Of dense outputs, how many labelled pixels are
             kept of each image, drawn at random, the same in each run.
         ignore_class: Class id of pixels that are not labelled.
-        meter: A `PixelMeter` that is shown all, or None.
+        meter: A `results.pixels.PixelMeter` that is shown all, or None.
 
     Returns:
         Class ids `(n,)` and logits `(n, num_classes)`.
@@ -196,17 +139,29 @@ def measures(labels, logits, score="msp"):
     }
 
 
-def repaired(validation, test):
+def repaired(validation, test, temperatures=()):
     """Measures on test data of what validation data repaired.
 
-    Temperature by likelihood (`_ts`) and by ECE on the papers' grid
-    (`_ts_ece`), and logit normalisation (`_norm`), which changes the ranking
-    alone.
+    Temperature by likelihood (`_ts`) and by ECE on a grid (`_ts_ece`), and
+    logit normalisation, which changes the ranking alone, of centred logits
+    (`_norm`) and of logits as they are (`_norm_raw`), as equation 17 of Xia et
+    al. (2024) is printed.
+
+    Args:
+        validation: Labels and logits to repair with.
+        test: Labels and logits to measure on.
+        temperatures: The grid, by default 0.1, 0.2 ... 10; else the row says
+            it as `grid_ts_ece`.
     """
     labels, logits = test
     found = {}
+    if temperatures:
+        found["grid_ts_ece"] = " ".join(f"{t:g}" for t in temperatures)
     for suffix, objective in (("_ts", "nll"), ("_ts_ece", "ece")):
-        scaling = keras_calib.TemperatureScaling(objective=objective)
+        scaling = keras_calib.TemperatureScaling(
+            objective=objective,
+            grid=(objective == "ece" and temperatures) or None,
+        )
         scaling.fit(*validation)
         found[f"temperature{suffix}"] = scaling.temperature
         scaled = keras.ops.convert_to_numpy(scaling(logits))
@@ -219,10 +174,12 @@ def repaired(validation, test):
                 ("aurc", keras_calib.aurc),
             )
         }
-    normalization = keras_calib.LogitNormalization().fit(*validation)
-    found["p_norm"] = normalization.p
-    ranking = _ranking(labels, logits, score=normalization, from_logits=True)
-    return found | {f"{name}_norm": value for name, value in ranking.items()}
+    for suffix, center in (("_norm", True), ("_norm_raw", False)):
+        score = keras_calib.LogitNormalization(center=center).fit(*validation)
+        found[f"p{suffix}"] = score.p
+        ranking = _ranking(labels, logits, score=score, from_logits=True)
+        found |= {f"{name}{suffix}": x for name, x in ranking.items()}
+    return found
 
 
 def _ranking(labels, logits, **options):
@@ -321,6 +278,10 @@ def check_flags(folder, setup, method, options, **extra):
     flags = json.loads(json.dumps(flags))
     path = Path(folder) / _FLAGS
     before = read_flags(folder)
+    if before:
+        # Flags that there were not yet had the values they have by default.
+        known = {k: v for part in defaults() for k, v in part._asdict().items()}
+        before = {k: known[k] for k in flags if k in known} | before
     # After an epoch there is a backup.
     if before and any(path.parent.glob("*.npz")):
         names = sorted({*before, *flags})

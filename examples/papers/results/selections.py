@@ -10,11 +10,14 @@ from results.runs import read_predictions
 from results.runs import read_row
 
 __all__ = [
-    "accepted_errors",
     "curves_of",
     "guarantee",
     "imbalance",
+    "key_of",
+    "log_odds",
+    "names_of",
     "read_votes",
+    "scores_of",
     "selection_row",
 ]
 
@@ -22,14 +25,11 @@ _RISKS = (0.01, 0.05)
 
 
 def selection_row(folder, part="test"):
-    """Area and coverages of a run, by softmax and by normalised logits.
-
-    The order of the norm is chosen on the run's validation predictions.
-    """
+    """Area and coverages of a run by each of `scores_of`, and p of two."""
     labels, logits = read_predictions(folder, part)
-    normalization = _normalization(folder)
-    row = {"p": normalization.p}
-    for name, score in (("msp", "msp"), ("norm", normalization)):
+    scores = scores_of(folder)
+    row = {"p": scores["norm"].p, "p_raw": scores["norm_raw"].p}
+    for name, score in scores.items():
         options = {"score": score, "from_logits": True}
         row[f"aurc_{name}"] = keras_calib.aurc(labels, logits, **options)
         for risk in _RISKS:
@@ -37,6 +37,23 @@ def selection_row(folder, part="test"):
                 labels, logits, risk, **options
             )
     return row
+
+
+def scores_of(folder):
+    """What ranks predictions: softmax, and logits normalised in two ways.
+
+    Returns:
+        `{name: score}`: `msp`; `norm`, the largest logit over the norm of all,
+        after their mean is taken off; `norm_raw`, without that, as equation
+        17 of Xia et al. (2024) is printed. The order of either norm is
+        chosen on the run's validation predictions.
+    """
+    validation = read_predictions(folder, "validation")
+    found = {"msp": "msp"}
+    for name, center in (("norm", True), ("norm_raw", False)):
+        score = keras_calib.LogitNormalization(center=center)
+        found[name] = score.fit(*validation)
+    return found
 
 
 def guarantee(folder, risk, delta, part="test"):
@@ -68,39 +85,6 @@ def guarantee(folder, risk, delta, part="test"):
     return delta, float(accepted.mean()), float(wrong[accepted].sum() / count)
 
 
-def accepted_errors(folder, other, coverage=0.1):
-    """Errors among the surest, by where they are from.
-
-    Args:
-        folder: Of a run.
-        other: Name of predictions on data that are mixed with the test data.
-        coverage: Share of both that is accepted.
-
-    Returns:
-        A row: shares of the accepted that are errors on the test data, and on
-        the other data, all of which are if evaluate.py was told --foreign, by
-        softmax and by normalised logits; whether it was.
-    """
-    parts = [read_predictions(folder, part) for part in ("test", other)]
-    labels, logits = (
-        np.concatenate(column) for column in zip(*parts, strict=True)
-    )
-    foreign = np.repeat([False, True], [len(part[0]) for part in parts])
-    wrong = np.argmax(logits, axis=-1) != labels
-    normalization = _normalization(folder)
-    row = {}
-    for name, scores in (
-        ("msp", _log_odds(logits)),
-        ("norm", keras.ops.convert_to_numpy(normalization(logits))),
-    ):
-        surest = np.argsort(-scores, kind="stable")
-        accepted = surest[: round(coverage * len(labels))]
-        for origin, part in (("own", ~foreign), ("other", foreign)):
-            errors = (wrong & part)[accepted]
-            row[f"errors_{origin}_{name}"] = float(errors.mean())
-    return {**row, "foreign": bool((parts[1][0] == -1).all())}
-
-
 def imbalance(folder, votes, alpha, num_bins=10, part="test"):
     """How label smoothing pulls at the largest logit, by chance of error.
 
@@ -126,7 +110,7 @@ def imbalance(folder, votes, alpha, num_bins=10, part="test"):
     error = 1.0 - votes[np.arange(len(votes)), predicted]
     pull = alpha * (1.0 - error) - alpha / votes.shape[1]
     centred = logits - logits.mean(axis=-1, keepdims=True)
-    order = np.argsort(_log_odds(logits), kind="stable")
+    order = np.argsort(log_odds(logits), kind="stable")
     confidence = keras.ops.convert_to_numpy(keras_calib.msp(logits))
     rows = []
     for chunk in np.array_split(order, num_bins):
@@ -163,31 +147,29 @@ def curves_of(folders, part="test"):
     found = {}
     labels, _ = read_predictions(folders[0], part)
     for folder in folders:
-        row = read_row(folder)
         own, logits = read_predictions(folder, part)
-        if not np.array_equal(own, labels):
-            continue
-        options = f" {row['options']}" if row["options"] else ""
-        found[row["setup"], f"{row['method']}{options}", folder] = logits
-    return labels, _named(found)
+        if np.array_equal(own, labels):
+            found[(*key_of(folder), folder)] = logits
+    return labels, dict(zip(names_of(found), found.values(), strict=True))
 
 
-def _named(found):
-    """With keys as short as they can be to differ."""
+def key_of(folder):
+    """A run's set-up, and its method with its options."""
+    row = read_row(folder)
+    options = f" {row['options']}" if row["options"] else ""
+    return row["setup"], f"{row['method']}{options}"
+
+
+def names_of(keys):
+    """Keys as of `key_of` and more, as short as they can be to differ."""
     for parts in (slice(1, 2), slice(0, 2), slice(0, 3)):
-        names = [" ".join(map(str, key[parts])) for key in found]
+        names = [" ".join(map(str, key[parts])) for key in keys]
         if len(set(names)) == len(names):
             break
-    return dict(zip(names, found.values(), strict=True))
+    return names
 
 
-def _normalization(folder):
-    """Its order chosen on the validation predictions."""
-    validation = read_predictions(folder, "validation")
-    return keras_calib.LogitNormalization().fit(*validation)
-
-
-def _log_odds(logits):
+def log_odds(logits):
     """Of the predicted class; exact where its probability is nearly 1."""
     scores = keras_calib.SelectiveClassifier(threshold=0.0).score_of(logits)
     return keras.ops.convert_to_numpy(scores)

@@ -16,8 +16,8 @@ RECIPES = FOLDER.with_name("recipes")
 # Columns: those that no paper prints are left out.
 _COLUMNS = {
     "accuracy or mIoU": ("accuracy", "miou"),
-    "ECE": ("ece",),
-    "AECE": ("aece",),
+    "ECE": ("ece", "ece_foreground_per_batch"),
+    "AECE": ("aece", "aece_foreground_per_batch"),
     "AURC": ("aurc",),
 }
 _SOURCES = {
@@ -50,7 +50,8 @@ python examples/papers/train_classifier.py --data_dir=DIR \\
 set-up with `--objects`, AdaFocal one with validation data, CaPE two classes;
 methods that mix images or remember samples (CRL, `acls_ranking`, CaPE,
 pruning) are not for pixels. A third file of `sweeps/` is a grid of
-hyperparameters for `sweep.py`.
+hyperparameters for `sweep.py`; one of `evaluations/` says how a paper evaluates
+where its set-ups leave it open.
 
 Comments in the files say from where each number is: paper and section, the
 released code, or this project, where neither says it. Three things hold for
@@ -99,11 +100,12 @@ less than the difference of mean confidence and accuracy, which an ECE never
 is. Its Table 1 does not say what the networks were trained on: the `mask`
 images are assumed, whose mean confidences the text quotes. That of Label
 Relaxation is of test data drawn anew for each seed. On VOC the code of MbLS,
-which ACLS follows, leaves the background out and averages over batches. With
-temperature, MbLS and ACLS print different numbers for the same networks.
-In Table A of ACLS training failed with lambda1 = 0 and
-lambda2 = 0.015. Two set-ups are not the paper's, as their files say: vision
-transformers here are S/16, and 20 Newsgroups is split by date.
+which ACLS follows, leaves the background out and averages over batches:
+columns `ece_foreground_per_batch` and `aece_foreground_per_batch` of a run.
+With temperature, MbLS and ACLS print different numbers for the same networks.
+In Table A of ACLS training failed with lambda1 = 0 and lambda2 = 0.015. Two
+set-ups are not the paper's, as their files say: vision transformers here are
+S/16, and 20 Newsgroups is split by date.
 
 {table}
 

@@ -11,7 +11,7 @@ from config.losses import remembers
 from data.scenes import evaluation_batches
 from data.scenes import training_batches
 from nets.catalogue import SEGMENTERS
-from results.runs import PixelMeter
+from results.pixels import PixelMeter
 
 from runs.images import normalizer
 from runs.training import Task
@@ -88,6 +88,13 @@ def scene_task(scenes, setup, method, options):
         steps=options.steps_per_epoch or scenes.count // setup.batch_size,
         num_samples=scenes.count,
         network=network,
-        meter=partial(PixelMeter, len(scenes.names), scenes.void),
+        meter=partial(
+            PixelMeter,
+            len(scenes.names),
+            scenes.void,
+            background=setup.background,
+            per=setup.per,
+            batch_size=setup.batch_size,
+        ),
         **evaluated,
     )

@@ -29,6 +29,8 @@ from runs.training import run
 __all__ = [
     "Protocol",
     "apply_cell",
+    "cell_name",
+    "cells",
     "chosen",
     "copy_runs",
     "parse_axis",
@@ -72,18 +74,16 @@ def tune(sets, setup, method, options, folder, protocol):
             f"Received: --validation={setup.validation}"
         )
     rows = []
-    for values in itertools.product(*protocol.axes.values()):
-        cell = dict(zip(protocol.axes, values, strict=True))
+    for cell in cells(protocol.axes):
         own_setup, own_method = apply_cell(cell, setup, method)
         recipe = _shortened(own_setup, protocol.tune_epochs), own_method
-        title = "_".join(f"{name}_{value}" for name, value in cell.items())
         for seed in range(protocol.tune_seeds):
             own = options._replace(seed=seed, export=False)
             task = _task(sets, *recipe, own, protocol.resample)
             task = task._replace(test=task.validation)
             if not needs_validation(*recipe):
                 task = task._replace(validation=None)
-            place = folder / title / f"seed{seed}"
+            place = folder / cell_name(cell) / f"seed{seed}"
             row = _run_once(
                 task,
                 *recipe,
@@ -153,6 +153,17 @@ def parse_axis(text):
     if "(" in values:
         return name, list(literal(f"({values},)"))
     return name, [literal(value) for value in values.split(",")]
+
+
+def cells(axes):
+    """The cells of a grid, each `{name: value}`."""
+    for values in itertools.product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
+
+
+def cell_name(cell):
+    """What the folder of a cell is called."""
+    return "_".join(f"{name}_{value}" for name, value in cell.items())
 
 
 def apply_cell(cell, setup, method):

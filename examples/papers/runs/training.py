@@ -269,7 +269,7 @@ def _measured(model, task, setup, folder):
         return row
     row |= measures(*found["test"])
     if "validation" in found:
-        row |= repaired(found["validation"], found["test"])
+        row |= repaired(found["validation"], found["test"], setup.temperatures)
     if meter is None:
         return row
     # The others are of the pixels that were kept.
