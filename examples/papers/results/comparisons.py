@@ -293,7 +293,7 @@ def _runs(places):
     """Where it is, name of its method, and row, of each run."""
     tables = [Path(x) for x in places if Path(x).suffix == ".csv"]
     for folder in find_runs(x for x in places if Path(x) not in tables):
-        row = read_row(folder)
+        row = read_row(folder) | _elsewhere(folder)
         tuned = row.get("tuned", "")
         if tuned == "grid":
             continue
@@ -307,6 +307,19 @@ def _runs(places):
             # What a run did not have is empty.
             known = {k: v for k, v in row.items() if v != "" or k == "options"}
             yield f"{table}, line {number}", name, known
+
+
+def _elsewhere(folder):
+    """Measures on other data than the run's own, by what `evaluate.py` wrote.
+
+    Columns end in `_on_NAME`.
+    """
+    found = {}
+    for path in sorted(folder.glob("evaluation_*.csv")):
+        end = path.stem.replace("evaluation_", "_on_", 1)
+        (row,) = read_rows(path)
+        found |= {f"{measure}{end}": value for measure, value in row.items()}
+    return found
 
 
 def _cell(values):

@@ -128,7 +128,8 @@ def predict(
         meter: A `PixelMeter` that is shown all, or None.
 
     Returns:
-        Class ids `(n,)` and logits `(n, num_classes)`.
+        Class ids `(n,)`, or pairs with objectness `(n, 2)`, and logits
+        `(n, num_classes)`.
     """
     random = np.random.default_rng(0)
     kept = []
@@ -156,7 +157,7 @@ def predict(
     labels, logits = (
         np.concatenate(column) for column in zip(*kept, strict=True)
     )
-    return labels.astype("int32"), logits
+    return (labels.astype("int32") if labels.ndim == 1 else labels), logits
 
 
 def measures(labels, logits, score="msp"):
@@ -187,8 +188,12 @@ def measures(labels, logits, score="msp"):
         "aece10": keras_calib.adaptive_ece(
             labels, logits, num_bins=10, **exact
         ),
+        "ece100": keras_calib.ece(labels, logits, num_bins=100, **exact),
         "mce": keras_calib.mce(labels, logits, **exact),
+        "mce100": keras_calib.mce(labels, logits, num_bins=100, **exact),
         "confidence": keras_calib.mean_confidence(labels, logits, **exact),
+        "overconfidence": keras_calib.overconfidence(labels, logits, **exact),
+        "underconfidence": keras_calib.underconfidence(labels, logits, **exact),
         **_ranking(labels, logits, **ranked),
     }
 

@@ -32,6 +32,9 @@ __all__ = ["Task", "build", "follows", "needs_validation", "run"]
 
 # Models that look at validation data after each epoch.
 _FOLLOWING = ("AdaptiveFocalModel",)
+# What a meter of all pixels does not measure.
+_KEPT = ("ece10", "aece10", "ece100", "mce100", "overconfidence")
+_KEPT += ("underconfidence",)
 
 
 class Task(NamedTuple):
@@ -266,6 +269,4 @@ def _measured(model, task, setup, folder):
     if meter is None:
         return row
     # The others are of the pixels that were kept.
-    for name in ("ece10", "aece10"):
-        del row[name]
-    return row | meter.row()
+    return {k: x for k, x in row.items() if k not in _KEPT} | meter.row()
