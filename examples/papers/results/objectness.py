@@ -78,9 +78,7 @@ def table(methods):
     names = "".join(f"{c:>7}" for c in _COLUMNS.values())
     title = f"{corner:{width}}{'validation set':^56}{'objects painted out':^28}"
     lines = [title.rstrip()]
-    lines.append(
-        f"{'':{width}}" + "".join(f"{c:>7}" for c in _COLUMNS.values())
-    )
+    lines.append(f"{'':{width}}{names}")
     for name, rows in methods.items():
         made = [row for row in rows.values() if not row["diverged"]]
         cells = ["diverged" for _ in rows if not made][:1]

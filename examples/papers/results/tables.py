@@ -30,7 +30,6 @@ _SOURCES = {
 _NOT_BY_FLAGS = {
     (None, "crl[condition=logit_margin]"),
     (None, "cross_entropy+mc_dropout"),
-    (None, "adaptive_label_smoothing+cutmix"),
     ("tiny_imagenet_resnet50", "cape"),
 }
 
@@ -109,8 +108,8 @@ transformers here are S/16, and 20 Newsgroups is split by date.
 
 \\* The row `crl[condition=logit_margin]` has CRL's loss where logits are
 further apart than a margin: no public class does it. Monte Carlo dropout needs
-a network with dropout, and the paper does not say which. Labels by objectness
-and CutMix do not go together in these flags. CaPE here is for two classes.
+a network with dropout, and the paper does not say which. CaPE here is for two
+classes.
 """
 
 
