@@ -10,6 +10,13 @@ published numbers in brackets; differences to --baseline on the same seeds, with
 a t-test of pairs; and the mean ranks of the methods over the set-ups. Written
 to --out: table.md, runs.csv with all rows, and ece.png. A runs.csv stands for
 the runs that it was made of, beside folders of other runs.
+
+    python examples/papers/compare.py work/runs --on=V1,V2,context \
+        --measures=accuracy,ece100,overconfidence,underconfidence
+
+prints a block for each of --on: test, validation and V1 are the run's own test
+data, under the name that the paper gives them; other names are those of
+evaluate.py, which has predicted these data.
 """
 
 from pathlib import Path
@@ -25,6 +32,7 @@ from results.comparisons import paired_values
 from results.comparisons import ranks
 from results.comparisons import read_published
 from results.comparisons import write_rows
+from results.other_data import measured_on
 from results.pairs import draw
 from results.pairs import summarize
 
@@ -40,6 +48,9 @@ _TIES = flags.DEFINE_enum(
     ["average", "lowest"],
     "Ranks of equal methods: their mean; or the best of them, of means rounded "
     "to three digits, as in Label Relaxation.",
+)
+_ON = flags.DEFINE_list(
+    "on", [], "Data that tables are of; by default the runs' own test data."
 )
 _OUT = flags.DEFINE_string("out", "work/comparison", "Folder for results.")
 _PUBLISHED = flags.DEFINE_string(
@@ -64,11 +75,12 @@ def main(argv):
     out = Path(_OUT.value)
     out.mkdir(parents=True, exist_ok=True)
     parts, values = [], {}
-    for setup, methods in setups.items():
+    for setup, where, methods in measured_on(setups, _ON.value):
         published = {}
         if Path(_PUBLISHED.value).is_file():
-            published = read_published(_PUBLISHED.value, setup)
+            published = read_published(_PUBLISHED.value, setup, where)
         text = markdown(methods, _MEASURES.value, published)
+        setup += f", on {where}" if where else ""
         parts.append(f"## {setup}\n\n{text}")
         if _BASELINE.value in methods:
             text = differences(methods, _MEASURES.value, _BASELINE.value)

@@ -1,18 +1,27 @@
 r"""A trained network on other data than it was tested on.
 
-    python examples/papers/evaluate.py work/runs/imagenet_resnet50_lssc \
-        --flagfile=examples/papers/recipes/setups/imagenet_resnet50_lssc.flags \
-        --data_dir=DIR --on=imagenet_v2 --on=imagenet_sketch
+    python examples/papers/evaluate.py work/runs/imagenet_mask_resnet50 \
+        --flagfile=examples/papers/recipes/setups/imagenet_mask_resnet50.flags \
+        --data_dir=DIR --annotations=BOXES --context \
+        --on=V2=imagenet_v2/matched-frequency --on=imagenet_sketch
     python examples/papers/evaluate.py work/runs/fashion_mnist_dense \
         --on=notmnist.npz --foreign
 
 predicts each set of --on with each run's model: a TFDS data set of the same
 classes, or an .npz file with test_images and test_labels; of images of other
-classes, --foreign: each answer is wrong then. Written into the run's folder:
-predictions, and the measures as evaluation_NAME.csv. Runs that diverged, and
-cells of grids, are left out.
+classes, --foreign: each answer is wrong then. --on=NAME=DATA says what to call
+it, as tables of papers do. --on=val=validation measures what the run itself
+predicted on its validation data. With --context, the set-up's test images
+whose objects are known, all painted over by the mean pixel of the training
+data.
+
+Written into the run's folder: predictions, and the measures as
+evaluation_NAME.csv, evaluation_context.csv with --context; compare.py
+--on=NAME makes tables of them. Runs that diverged, and cells of grids, are
+left out.
 """
 
+import re
 from pathlib import Path
 
 import keras
@@ -22,10 +31,13 @@ from absl import flags
 from absl import logging
 from config import recipe_flags
 from data.images import batches
+from data.large_images import context_batches
 from data.large_images import evaluation_batches
+from data.large_images import mapped
 from results.runs import load_network
 from results.runs import measures
 from results.runs import predict
+from results.runs import read_predictions
 from results.runs import save_predictions
 from results.runs import usable_runs
 from results.runs import write_row
@@ -33,8 +45,11 @@ from results.runs import write_row
 import keras_calib
 
 recipe_flags.define()
-_ON = flags.DEFINE_multi_string("on", None, "Data to predict.", required=True)
+_ON = flags.DEFINE_multi_string("on", [], "Data to predict, or NAME=DATA.")
+_CONTEXT = flags.DEFINE_bool("context", False, "Images without their objects.")
 _FOREIGN = flags.DEFINE_bool("foreign", False, "None of the classes are known.")
+# Of a run, which has predicted them; and of the images without objects.
+_OWN, _BARE = "validation", "context"
 
 
 def load(name, setup, options, model):
@@ -47,6 +62,7 @@ def load(name, setup, options, model):
             download=options.download,
             without_boxes="keep",
         )
+        data = mapped(setup, data.class_names)(data)
         setup = setup._replace(image_size=list(model.input_shape[1:3]))
         found = evaluation_batches(data, setup, model.output_shape[-1])
         # Read in colour, grey images have three equal channels.
@@ -58,30 +74,58 @@ def load(name, setup, options, model):
     return batches((images, np.ravel(labels).astype("int32")), 256)
 
 
-def parts_of(names):
-    """What predictions on each set of --on are called."""
-    parts = [
-        Path(name).stem if name.endswith(".npz") else name.replace("/", "_")
-        for name in names
-    ]
-    if len({"test", "validation", *parts}) < 2 + len(parts):
+def parts_of(names, context=False):
+    """`{what predictions are called: data}` of each set of --on.
+
+    With `context`, None for the images without their objects.
+
+    Raises:
+        app.UsageError: If two have one name, or that of the run's own data.
+    """
+    found = {}
+    for text in names:
+        called, data = re.fullmatch(r"(?:([\w.-]+)=)?(.+)", text).groups()
+        found[called or _part(data)] = data
+    taken = {"test", "validation", *([_BARE] if context else [])}
+    if taken & set(found) or len(found) < len(names) or not (names or context):
         raise app.UsageError(
             "`--on` must have other names than the run's own data, and "
-            f"different ones. Received: --on={names}, of which the results "
-            f"are called {parts}"
+            "different ones, at least one without --context. "
+            f"Received: --on={names}, of which the results are called "
+            f"{list(found)}"
         )
-    return parts
+    return found | ({_BARE: None} if context else {})
+
+
+def _part(name):
+    if name.endswith(".npz"):
+        return Path(name).stem
+    return name.replace("/", "_")
 
 
 def main(argv):
     logging.set_verbosity(logging.ERROR)
     setup, _, options = recipe_flags.read()
-    parts = parts_of(_ON.value)
+    parts = parts_of(_ON.value, _CONTEXT.value)
+    context = None
+    if _CONTEXT.value:
+        context = context_batches(setup, options)
+        if next(iter(context), None) is None:
+            raise app.UsageError(
+                "`--context` needs test images whose objects are known. "
+                f"Received: --data={setup.data}, "
+                f"--annotations={options.annotations}, which have none"
+            )
     for folder in usable_runs(argv[1:], "model.keras"):
         model = load_network(folder)
-        for name, part in zip(_ON.value, parts, strict=True):
-            data = load(name, setup, options, model)
-            labels, logits = predict(model, data)
+        for part, name in parts.items():
+            if name is None:
+                labels, logits = predict(model, context)
+            elif name == _OWN:
+                labels, logits = read_predictions(folder, _OWN)
+            else:
+                data = load(name, setup, options, model)
+                labels, logits = predict(model, data)
             if _FOREIGN.value:
                 labels = np.full_like(labels, -1)
             save_predictions(folder, part, labels, logits)

@@ -1,7 +1,7 @@
 r"""Confidence that follows the size of the object, not its surroundings.
 
     python examples/papers/train_objectness.py
-    python examples/papers/train_objectness.py \
+    python examples/papers/train_objectness.py --seeds=3 \
         --data=tiny_imagenet_boxes --data_dir=DIR
 
 trains one small residual network with each kind of label and compares them on
@@ -9,7 +9,18 @@ the validation set and on the same images with the objects painted out, where
 its mean confidence falls from 0.455 with hard labels to 0.163 with adaptive
 ones and to 0.123 with context images among them: README.md shows the table.
 Three minutes for the digits of the first line, half an hour on 2 cores for
-the 6,400 images of the second.
+one seed of the 6,400 images of the second.
+
+Each training leaves a run in --workdir, in objectness_DATA/METHOD/seedN, with
+its predictions and, as evaluation_context.csv, its measures on images without
+objects. Written after each: table.txt, means over the seeds, and runs.csv, a
+row for each method and seed, for compare.py and check_claims.py:
+
+    python examples/papers/compare.py work/objectness --on=test,context \
+        --baseline="hard labels" --measures=accuracy,confidence,ece100
+
+and at the end reliability.png, diagrams of the first seed. After a kill, add
+--resume: runs that are done are not trained again.
 
 The full recipe of the paper, where there is an accelerator:
 
@@ -19,23 +30,25 @@ The full recipe of the paper, where there is an accelerator:
         --scale=0.08 --jitter=0.4 --strategy=mirrored
 """
 
+from functools import partial
 from pathlib import Path
 
-import keras
+import matplotlib as mpl
 from absl import app
 from absl import flags
 from absl import logging
 from config.strategies import check_batch_size
-from config.strategies import make_alike
-from config.strategies import scope
-from nets.convolutions import synchronize
+from results.comparisons import grouped
+from results.comparisons import write_rows
 from results.objectness import draw_crops
-from results.objectness import measure
+from results.objectness import draw_reliability
 from results.objectness import table
 from runs.objectness import METHODS
-from runs.objectness import build
-from runs.objectness import compile_model
+from runs.objectness import Data
+from runs.objectness import Settings
+from runs.objectness import folder_of
 from runs.objectness import load
+from runs.objectness import run
 
 import keras_calib
 
@@ -53,6 +66,10 @@ _BATCH_SIZE = flags.DEFINE_integer("batch_size", 64, "Images per step.")
 _EPOCHS = flags.DEFINE_integer("epochs", None, "30 for digits, else 25.")
 _RATE = flags.DEFINE_float("learning_rate", 0.1, "At the start; SGD.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of weights, order and crops.")
+_SEEDS = flags.DEFINE_integer(
+    "seeds", 1, "How many, from --seed on.", lower_bound=1
+)
+_RESUME = flags.DEFINE_bool("resume", False, "Go on from --workdir.")
 _STRATEGY = flags.DEFINE_enum(
     "strategy", "none", ["none", "mirrored"], "mirrored: on all GPUs."
 )
@@ -66,57 +83,88 @@ _WORKDIR = flags.DEFINE_string("workdir", "work/objectness", "For results.")
 
 
 def main(_):
-    logging.set_verbosity(logging.WARNING)
+    logging.set_verbosity(logging.ERROR)
+    mpl.use("Agg")
     devices = _STRATEGY.value, _LOGICAL_DEVICES.value
     check_batch_size(_BATCH_SIZE.value, *devices)
     small = _DATA.value == "digits"
-    size = _SIZE.value or (32 if small else 48)
-    epochs = _EPOCHS.value or (30 if small else 25)
-    train_set, val_set, names = load(
-        _DATA.value, _DATA_DIR.value, _ANNOTATIONS.value
+    settings = Settings(
+        setup=f"objectness_{_DATA.value.replace('/', '_')}",
+        data=_DATA.value,
+        alone=_ALONE.value,
+        net=_NET.value,
+        width=_WIDTH.value,
+        size=_SIZE.value or (32 if small else 48),
+        scale=_SCALE.value,
+        jitter=_JITTER.value,
+        batch_size=_BATCH_SIZE.value,
+        epochs=_EPOCHS.value or (30 if small else 25),
+        learning_rate=_RATE.value,
+        synchronized=_SYNCHRONIZED.value,
     )
-    fill = keras_calib.pixel_mean(train_set, max_examples=2000)
-    if _ALONE.value:
-        train_set = keras_calib.object_examples(train_set, fill=fill)
-    count = keras_calib.describe(train_set, names).num_examples
     workdir = Path(_WORKDIR.value)
     workdir.mkdir(parents=True, exist_ok=True)
-    crops = {"size": size, "scale": (_SCALE.value, 1.0)}
-    labels = {"num_classes": len(names)}
-    picture = workdir / "crops.png"
-    draw_crops(val_set.take(6), picture, names=names, fill=fill, **crops)
-    scaled = {"preprocess": lambda x: x / 255.0, **labels}
-    views = [
-        keras_calib.validation_pipeline(
-            part, size, 256, targets="pairs", fraction=1.0, **scaled
-        )
-        for part in (val_set, keras_calib.context_examples(val_set, fill=fill))
-    ]
-    rows = {}
-    for method in _METHODS.value:
-        print(f"\n{method}:")
-        keras.utils.set_random_seed(_SEED.value)
-        batches = keras_calib.training_pipeline(
-            train_set,
-            batch_size=_BATCH_SIZE.value,
-            flip=not small,
-            jitter=_JITTER.value,
+    data = read(settings, workdir / "crops.png", flip=not small)
+    seeds = range(_SEED.value, _SEED.value + _SEEDS.value)
+    for seed in seeds:
+        for method in _METHODS.value:
+            run(
+                settings,
+                method,
+                seed,
+                data,
+                workdir=workdir,
+                devices=devices,
+                resume=_RESUME.value,
+            )
+            found = grouped([workdir / settings.setup])[settings.setup]
+            rows = {name: found[name] for name in METHODS if name in found}
+            write_rows({settings.setup: rows}, workdir / "runs.csv")
+            (workdir / "table.txt").write_text(table(rows) + "\n")
+    folders = {
+        method: folder_of(workdir, settings, method, seeds[0])
+        for method in _METHODS.value
+    }
+    draw_reliability(folders, workdir / "reliability.png")
+    print(f"\n{table(rows)}")
+    for name in ("table.txt", "runs.csv", "crops.png", "reliability.png"):
+        print(workdir / name)
+
+
+def read(settings, picture, *, flip):
+    """The `Data` of the settings; draws some crops of them."""
+    train, validation, names = load(
+        settings.data, _DATA_DIR.value, _ANNOTATIONS.value
+    )
+    fill = keras_calib.pixel_mean(train, max_examples=2000)
+    if settings.alone:
+        train = keras_calib.object_examples(train, fill=fill)
+    count = keras_calib.describe(train, names).num_examples
+    crops = {"size": settings.size, "scale": (settings.scale, 1.0)}
+    draw_crops(validation.take(6), picture, names=names, fill=fill, **crops)
+    scaled = {"preprocess": lambda x: x / 255.0, "num_classes": len(names)}
+    context = keras_calib.context_examples(validation, fill=fill)
+    whole = {"size": settings.size, "batch_size": 256, "fraction": 1.0}
+    return Data(
+        partial(
+            keras_calib.training_pipeline,
+            train,
+            batch_size=settings.batch_size,
+            flip=flip,
+            jitter=settings.jitter,
             fill=fill,
-            seed=_SEED.value,
             **crops,
             **scaled,
-            **METHODS[method],
-        )
-        steps = count // _BATCH_SIZE.value
-        with scope(*devices):
-            model = build(_NET.value, size, width=_WIDTH.value, **labels)
-            synchronize(model, _SYNCHRONIZED.value)
-            compile_model(model, method, epochs * steps, _RATE.value)
-        model.fit(batches, epochs=epochs, steps_per_epoch=steps, verbose=2)
-        make_alike(model)
-        rows[method] = measure(model, *views)
-        (workdir / "table.txt").write_text(table(rows) + "\n")
-    print(f"\n{table(rows)}\n{workdir / 'table.txt'}\n{picture}")
+        ),
+        {
+            view: keras_calib.validation_pipeline(
+                part, targets="pairs", **whole, **scaled
+            )
+            for view, part in (("test", validation), ("context", context))
+        },
+        len(names),
+        count // settings.batch_size,
+    )
 
 
 if __name__ == "__main__":

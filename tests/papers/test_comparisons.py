@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 from absl import app
+from recipe_cases import ROOT
 from recipe_cases import fake_runs
 from results import comparisons
+from results import other_data
 from results import pairs
 from results import runs as run_results
 
@@ -48,6 +50,67 @@ def test_tables_hold_means_ranks_and_published_numbers(tmp_path):
     p = 1 - 2 / np.pi * np.arctan(abs(t))
     cell = f"{gaps.mean():+.4f} (p = {p:.3f})" + "*" * int(p < 0.05)
     assert lines[2:] == [f"| acls_released | 2 | {cell} | - |"]
+
+
+def test_tables_are_of_other_data_that_runs_were_tried_on(tmp_path):
+    folders = fake_runs(tmp_path, {"cross_entropy": 1.0, "focal": 3.0})
+    fake_runs(tmp_path / "untried", {"crl": 1.0})
+    values = {}
+    for place, folder in enumerate(folders):
+        row = run_results.read_row(folder)
+        values[row["method"], row["seed"]] = 0.1 + 0.01 * place**2
+        other = {"ece": 0.1 + 0.01 * place**2, "confidence": 0.5}
+        run_results.write_row(folder, other, "evaluation_V2.csv")
+    lost = {"setup": "fake", "method": "mbls", "options": "", "seed": 0}
+    (tmp_path / "mbls").mkdir()
+    run_results.write_row(tmp_path / "mbls", {**lost, "diverged": True})
+    published = tmp_path / "published.csv"
+    published.write_text(
+        "setup,loss,on,tuned,measure,value,std,source\n"
+        "fake,focal,V1,,ece,0.1,,x\n"
+        "fake,focal,V2,,ece,0.2,,x\n"
+        "fake,focal,V2,,mean_confidence,0.4,,x\n"
+    )
+    setups = comparisons.grouped([tmp_path])
+    # A file of the rows says as much as the folders.
+    comparisons.write_rows(setups, tmp_path / "runs.csv")
+    for found in (setups, comparisons.grouped([tmp_path / "runs.csv"])):
+        own, elsewhere = other_data.measured_on(found, ["V1", "V2"])
+        assert own[:2] == ("fake", "V1") and own[2] == found["fake"]
+        setup, place, methods = elsewhere
+        assert (setup, place) == ("fake", "V2")
+        assert set(methods) == {"cross_entropy", "focal", "mbls"}
+        assert methods["focal"][1]["ece"] == values["focal", 1]
+        assert "accuracy" not in methods["focal"][1]
+    texts = comparisons.read_published(published, "fake", "V2")
+    assert texts == {("focal", "ece"): "0.2", ("focal", "confidence"): "0.4"}
+    assert (
+        comparisons.read_published(published, "fake")["focal", "ece"] == "0.1"
+    )
+    lines = comparisons.markdown(methods, ["ece"], texts).splitlines()[2:]
+    assert any("[0.2]" in line for line in lines)
+    assert "| mbls | 0 (1 diverged) | - |" in lines
+    gaps = [
+        values["focal", seed] - values["cross_entropy", seed] for seed in (0, 1)
+    ]
+    text = comparisons.differences(methods, ["ece"], "cross_entropy")
+    assert f"| focal | 2 | {np.mean(gaps):+.4f} (p =" in text
+    # Pictures are of runs with all measures.
+    assert comparisons.paired_values(methods, "cross_entropy") == {}
+    assert other_data.measured_on(setups, [])[0][1:] == ("", setups["fake"])
+    with pytest.raises(app.UsageError, match=r"\['V2'\].*--on=V3"):
+        other_data.measured_on(setups, ["V2", "V3"])
+
+
+def test_rows_of_older_runs_have_no_number_for_newer_measures():
+    table = ROOT / "benchmarks" / "results" / "runs" / "cifar10.csv"
+    (methods, *_) = comparisons.grouped([table]).values()
+    measures = ["accuracy", "overconfidence", "ece100"]
+    lines = comparisons.markdown(methods, measures, {}).splitlines()[2:]
+    assert lines and all(line.endswith("| - | - |") for line in lines)
+    baseline = next(iter(methods))
+    text = comparisons.differences(methods, measures, baseline)
+    assert text.splitlines()[2].endswith("| - | - |")
 
 
 def test_a_table_of_rows_stands_for_its_runs(tmp_path):

@@ -146,6 +146,7 @@ def test_labels_by_objectness_lower_the_confidence_in_context(tmp_path):
             PAPERS / "train_objectness.py",
             "--epochs=8",
             "--width=8",
+            "--seed=3",
             f"--workdir={tmp_path}",
             *(f"--method={method}" for method in methods),
         ],
@@ -164,4 +165,15 @@ def test_labels_by_objectness_lower_the_confidence_in_context(tmp_path):
     # Mean confidence on images whose objects are painted out.
     hard, adaptive = rows["hard labels"][9], rows[methods[-1]][9]
     assert adaptive < 0.7 * hard
-    assert (tmp_path / "crops.png").stat().st_size > 20_000
+    for name in ("crops.png", "reliability.png"):
+        assert (tmp_path / name).stat().st_size > 20_000
+    # A row for each, with the columns of the table and more.
+    written = run_results.read_rows(tmp_path / "runs.csv")
+    assert [row["name"] for row in written] == list(methods)
+    for row in written:
+        assert row["seed"] == 3 and not row["diverged"]
+        place = rows[row["name"]]
+        assert row["accuracy"] == pytest.approx(place[0], abs=6e-4)
+        assert row["ece100"] == pytest.approx(place[5], abs=6e-4)
+        assert row["objectness_deviation"] == pytest.approx(place[7], abs=6e-4)
+        assert row["confidence_on_context"] == pytest.approx(place[9], abs=6e-4)

@@ -27,7 +27,23 @@ def test_measures_are_those_of_the_predictions(tmp_path):
     expected = -log_softmax(logits.astype(float), axis=-1)
     expected = expected[np.arange(300), labels].mean()
     assert row["nll"] == pytest.approx(expected, rel=1e-6)
-    assert row["accuracy"] == np.mean(logits.argmax(-1) == labels)
+    right = logits.argmax(-1) == labels
+    assert row["accuracy"] == np.mean(right)
+    confidence = np.exp(log_softmax(logits.astype(float), axis=-1)).max(-1)
+    bins = [np.ceil(confidence * 100) == place for place in range(101)]
+    gaps = [abs((confidence - right)[own].sum()) for own in bins]
+    found = {
+        "overconfidence": confidence[~right].mean(),
+        "underconfidence": 1 - confidence[right].mean(),
+        "confidence": confidence.mean(),
+        "ece100": sum(gaps) / len(labels),
+        "mce100": max(
+            gap / own.sum()
+            for gap, own in zip(gaps, bins, strict=True)
+            if own.any()
+        ),
+    }
+    assert {name: row[name] for name in found} == pytest.approx(found, rel=1e-5)
     assert row["diverged"] is False
 
 

@@ -89,6 +89,21 @@ def define_data(values):
     flags.DEFINE_bool(
         "alone", False, "Each object by itself, the others painted over.", **put
     )
+    flags.DEFINE_string(
+        "class_map",
+        None,
+        "JSON file: OpenImages' hierarchy, of which the leaves are kept; or "
+        "'merge' (class to class), 'drop' (classes) and 'hierarchy' (such a "
+        "file).",
+        **put,
+    )
+    flags.DEFINE_integer(
+        "cap_classes",
+        None,
+        "Most training images of a class; the first are kept.",
+        lower_bound=1,
+        **put,
+    )
     flags.DEFINE_integer("sequence_length", 1000, "Tokens of a text.", **put)
     flags.DEFINE_integer(
         "ignore_class", None, "Class id of pixels that do not count.", **put

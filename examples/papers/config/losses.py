@@ -22,8 +22,12 @@ def build_loss(method, setup):
     """The loss of a method on logits, or None where the model has its own."""
     if method.train_model in _OWN_LOSS:
         return None
+    kind = label_kind(method)
+    if kind == "smoothed":
+        # Labels are smoothed before they are mixed.
+        return keras.losses.CategoricalCrossentropy(from_logits=True)
     if method.loss == "CrossEntropy":
-        if label_kind(method) == "soft":
+        if kind == "soft":
             return keras.losses.CategoricalCrossentropy(from_logits=True)
         if setup.ignore_class is None:
             return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -84,9 +88,13 @@ def has_margin(method):
 
 
 def label_kind(method):
-    """`"ids"`, `"soft"` or `"pairs"`: what the loss takes."""
+    """`"ids"`, `"soft"`, `"pairs"` or `"smoothed"`: what the loss takes.
+
+    Pairs have the objectness of each image. Mixed images have none that one
+    number says, so that their labels are smoothed by it before: `"smoothed"`.
+    """
     if method.loss == "AdaptiveLabelSmoothing":
-        return "pairs"
+        return "smoothed" if method.mix else "pairs"
     return "soft" if method.mix or method.context_share else "ids"
 
 

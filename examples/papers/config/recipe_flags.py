@@ -58,6 +58,8 @@ class Setup(NamedTuple):
     normalize: str
     objects: str | None
     alone: bool
+    class_map: str | None
+    cap_classes: int | None
     sequence_length: int
     batch_size: int
     epochs: int

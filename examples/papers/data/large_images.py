@@ -4,17 +4,50 @@ Adaptive label smoothing reads its boxes and masks here too.
 """
 
 from functools import partial
+from typing import Any
+from typing import NamedTuple
 
 from absl import app
 from config.losses import label_kind
 from config.losses import remembers
 
 import keras_calib
+from data.class_maps import read_class_map
 from data.datasets import tfds_builder
 
-__all__ = ["evaluation_batches", "is_large", "large_parts", "split_names"]
+__all__ = [
+    "context_batches",
+    "evaluation_batches",
+    "is_large",
+    "large_parts",
+    "mapped",
+    "split_names",
+]
 
-_TARGETS = {"ids": "ids", "soft": "one_hot", "pairs": "pairs"}
+_TARGETS = {
+    "ids": "ids",
+    "soft": "one_hot",
+    "pairs": "pairs",
+    "smoothed": "soft",
+}
+
+
+class _Sets(NamedTuple):
+    """The examples of a set-up.
+
+    Attributes:
+        train: As they are trained on.
+        whole: Training images before their objects are separated.
+        tests: Of validation, which may be None, and test, all images.
+        marked: Test images whose objects are known; None without `--objects`.
+        names: Of the classes.
+    """
+
+    train: Any
+    whole: Any
+    tests: dict[str, Any]
+    marked: Any
+    names: list[str]
 
 
 def is_large(setup, options):
@@ -39,31 +72,7 @@ def large_parts(setup, method, options):
         `(parts, shape, num_classes)`: the fields of a `Task` but its network,
         shape of the images, number of classes.
     """
-    builder = _builder(setup, options)
-    read = partial(
-        keras_calib.from_tfds,
-        builder,
-        annotations=options.annotations,
-        objects=setup.objects,
-        without_boxes="keep" if setup.objects is None else "drop",
-    )
-    splits = split_names(setup, builder)
-    train = read(splits["train"])
-    names = train.class_names
-    labelled = "label" in train.element_spec
-    # Of the test data all images count, also those without a box.
-    whole = {"objects": None, "annotations": None, "without_boxes": "keep"}
-    tests = {
-        part: splits[part] and read(splits[part], **(whole if labelled else {}))
-        for part in ("validation", "test")
-    }
-    if setup.alone:
-        fill = keras_calib.pixel_mean(train, max_examples=2000)
-        alone = partial(keras_calib.object_examples, fill=fill)
-        if not labelled:
-            # Only objects have classes, in test data too.
-            tests = {part: data and alone(data) for part, data in tests.items()}
-        train = alone(train)
+    train, _, tests, marked, names = _sets(setup, options)
     if remembers(method):
         train = keras_calib.with_index(train)
     size = setup.image_size or [224]
@@ -80,13 +89,15 @@ def large_parts(setup, method, options):
         mix = partial(mix, probability=method.mix_share)
     batch = setup.batch_size
     count = _count(train)
+    kind = label_kind(method)
     pipeline = partial(
         keras_calib.training_pipeline,
         train,
         size if len(size) == 2 else size[0],
         batch,
         len(names),
-        targets=_TARGETS[label_kind(method)],
+        targets=_TARGETS[kind],
+        **(method.loss_option if kind == "smoothed" else {}),
         context_share=method.context_share,
         flip=setup.augment.endswith("flip") or setup.augment == "resized_crop",
         jitter=setup.jitter,
@@ -103,9 +114,82 @@ def large_parts(setup, method, options):
         "calibration": None,
         "steps": options.steps_per_epoch or count // batch,
         "num_samples": count,
+        "objects": marked
+        and evaluation_batches(
+            marked, setup, len(names), targets="pairs", objects=setup.objects
+        ),
         **evaluated,
     }
     return parts, (*(size * 2)[:2], 3), len(names)
+
+
+def _sets(setup, options):
+    builder = _builder(setup, options)
+    read = partial(
+        keras_calib.from_tfds,
+        builder,
+        annotations=options.annotations,
+        objects=setup.objects,
+        without_boxes="keep" if setup.objects is None else "drop",
+    )
+    splits = split_names(setup, builder)
+    train = read(splits["train"])
+    names = train.class_names
+    labelled = "label" in train.element_spec
+    # Of the test data all images count, also those without a box.
+    every = {"objects": None, "annotations": None, "without_boxes": "keep"}
+    sets = {
+        part: splits[part] and read(splits[part], **(every if labelled else {}))
+        for part in ("validation", "test")
+    }
+    sets |= {"train": train, "marked": setup.objects and read(splits["test"])}
+    change = mapped(setup, names)
+    sets = {part: data and change(data) for part, data in sets.items()}
+    train = whole = sets.pop("train")
+    names = train.class_names
+    if setup.alone:
+        fill = keras_calib.pixel_mean(train, max_examples=2000)
+        alone = partial(keras_calib.object_examples, fill=fill)
+        train = alone(train)
+        if not labelled:
+            # Only objects have classes, in test data too.
+            sets = {part: data and alone(data) for part, data in sets.items()}
+    if setup.cap_classes:
+        train = keras_calib.cap_classes(train, setup.cap_classes, len(names))
+    return _Sets(train, whole, sets, sets.pop("marked"), names)
+
+
+def mapped(setup, class_names):
+    """A function of examples, which gives them the classes of the set-up."""
+    if not setup.class_map:
+        return lambda examples: examples
+    classes = read_class_map(setup.class_map, class_names)
+    return partial(keras_calib.map_classes, classes=classes)
+
+
+def context_batches(setup, options):
+    """The test data without their objects, in batches with class ids.
+
+    Painted over by the pixel mean of the training data. Images without a
+    known object are left out.
+
+    Args:
+        setup: A `Setup`.
+        options: `Options`.
+
+    Raises:
+        app.UsageError: If nothing marks objects.
+    """
+    if setup.objects is None or not is_large(setup, options):
+        raise app.UsageError(
+            "`--context` needs a set-up whose objects are marked, with "
+            f"--objects. Received: --setup={setup.setup}, "
+            f"--objects={setup.objects}"
+        )
+    sets = _sets(setup, options)
+    fill = keras_calib.pixel_mean(sets.whole, max_examples=2000)
+    context = keras_calib.context_examples(sets.marked, fill=fill)
+    return evaluation_batches(context, setup, len(sets.names))
 
 
 def split_names(setup, builder):
@@ -149,8 +233,15 @@ def split_names(setup, builder):
     return {**parts, "test": test}
 
 
-def evaluation_batches(data, setup, num_classes):
-    """The middle of each image of some examples, in batches with class ids."""
+def evaluation_batches(data, setup, num_classes, **options):
+    """The middle of each image of some examples, in batches with class ids.
+
+    Args:
+        data: Examples.
+        setup: A `Setup`.
+        num_classes: Number of classes.
+        **options: Of `validation_pipeline`.
+    """
     size = setup.image_size or [224]
     return keras_calib.validation_pipeline(
         data,
@@ -158,6 +249,7 @@ def evaluation_batches(data, setup, num_classes):
         setup.batch_size,
         num_classes,
         fraction=_fraction(setup),
+        **options,
     )
 
 

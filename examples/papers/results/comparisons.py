@@ -8,6 +8,8 @@ import numpy as np
 from absl import app
 from scipy.stats import rankdata
 
+from results.other_data import OWN
+from results.other_data import evaluations
 from results.pairs import p_of_pairs
 from results.runs import find_runs
 from results.runs import read_row
@@ -25,8 +27,6 @@ __all__ = [
     "write_rows",
 ]
 
-# On what papers measure, the test data of a recipe first.
-_OWN = ("test", "validation", "V1")
 # Runs beside which the numbers of a published name stand too.
 _SAME = {"acls": ("acls_released",)}
 _COLUMNS = {"mean_confidence": "confidence"}
@@ -140,8 +140,13 @@ def paired_values(methods, baseline):
     A row for each seed of the baseline, NaN where a method has no such run;
     methods without any are left out.
     """
+    measured = {"diverged", *(name for name, _ in _PAIRED)}
     finite = {
-        name: {s: row for s, row in seeds.items() if not row["diverged"]}
+        name: {
+            s: row
+            for s, row in seeds.items()
+            if not row["diverged"] and measured <= set(row)
+        }
         for name, seeds in methods.items()
     }
     own = finite.pop(baseline)
@@ -243,24 +248,25 @@ def _scaled(rows):
     }
 
 
-def read_published(path, setup):
+def read_published(path, setup, on=""):
     """`{(method, measure): text}` of the published numbers of a set-up.
 
-    Those on the set-up's own test data; of ACLS, beside both of its forms.
+    Those on the data that are named, else on the set-up's own test data; of
+    ACLS, beside both of its forms.
     """
     found = {}
     with open(path, newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["setup"] == setup]
-    for where in _OWN:
+    for where in [on] if on else OWN:
         for row in rows:
             if row["on"] != where:
                 continue
             tuned = f" ({row['tuned']})" if row["tuned"] else ""
             spread = f" ± {row['std']}" if row["std"] else ""
             for name in (row["loss"], *_SAME.get(row["loss"], ())):
-                measure = _COLUMNS.get(row["measure"], row["measure"])
-                key = name + tuned, measure
-                found.setdefault(key, row["value"] + spread)
+                for measure in _columns(row):
+                    key = name + tuned, measure
+                    found.setdefault(key, row["value"] + spread)
             # What a temperature does is in columns of the run itself; the
             # accuracy that it goes with is that of the run that held data out.
             name, sign, _ = row["loss"].partition("+temperature")
@@ -272,6 +278,15 @@ def read_published(path, setup):
                 for own in (name, f"{name} held out"):
                     found.setdefault((own, column), row["value"] + spread)
     return found
+
+
+def _columns(row):
+    """Columns of runs that a published number stands beside."""
+    measure = _COLUMNS.get(row["measure"], row["measure"])
+    own = row["source"].startswith("Adaptive Label Smoothing")
+    if own and measure in ("ece", "ece100"):
+        return measure, f"{measure}_pycalib"
+    return (measure,)
 
 
 def write_rows(setups, path):
@@ -293,7 +308,7 @@ def _runs(places):
     """Where it is, name of its method, and row, of each run."""
     tables = [Path(x) for x in places if Path(x).suffix == ".csv"]
     for folder in find_runs(x for x in places if Path(x) not in tables):
-        row = read_row(folder)
+        row = read_row(folder) | evaluations(folder)
         tuned = row.get("tuned", "")
         if tuned == "grid":
             continue

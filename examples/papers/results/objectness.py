@@ -3,62 +3,129 @@
 import numpy as np
 
 import keras_calib
+from results.runs import measures
+from results.runs import predict
+from results.runs import read_predictions
+from results.runs import save_predictions
+from results.runs import write_row
 
-__all__ = ["COLUMNS", "draw_crops", "measure", "table"]
+__all__ = [
+    "_COLUMNS",
+    "draw_crops",
+    "draw_reliability",
+    "save_measures",
+    "table",
+]
 
-COLUMNS = (
-    "acc",
-    "conf",
-    "over",
-    "under",
-    "ECE15",
-    "ECE100",
-    "MCE",
-    "dev",
-    "acc",
-    "conf",
-    "over",
-    "under",
-)
-
-
-def measure(model, validation, context):
-    """The columns for one model: validation set, then without objects."""
-    row = []
-    for batches in (validation, context):
-        pairs = np.concatenate([y for _, y in batches.as_numpy_iterator()])
-        labels, objectness = pairs[:, 0].astype("int64"), pairs[:, 1]
-        images = batches.map(lambda x, _: x)
-        steps = sum(1 for _ in images)
-        given = labels, model.predict(images, steps=steps, verbose=0)
-        row += [
-            np.mean(given[1].argmax(-1) == labels),
-            keras_calib.mean_confidence(*given, from_logits=True),
-            keras_calib.overconfidence(*given, from_logits=True),
-            keras_calib.underconfidence(*given, from_logits=True),
-        ]
-        if batches is validation:
-            row += [
-                keras_calib.ece(*given, num_bins=15, from_logits=True),
-                keras_calib.ece(*given, num_bins=100, from_logits=True),
-                keras_calib.mce(*given, num_bins=15, from_logits=True),
-                keras_calib.objectness_deviation(
-                    *given, objectness, from_logits=True
-                ),
-            ]
-    return [float(value) for value in row]
+# Of the printed table, by the names of `results.csv`.
+_COLUMNS = {
+    "accuracy": "acc",
+    "confidence": "conf",
+    "overconfidence": "over",
+    "underconfidence": "under",
+    "ece": "ECE15",
+    "ece100": "ECE100",
+    "mce": "MCE",
+    "objectness_deviation": "dev",
+    "accuracy_on_context": "acc",
+    "confidence_on_context": "conf",
+    "overconfidence_on_context": "over",
+    "underconfidence_on_context": "under",
+}
+# As in the paper's figure 2, and label smoothing.
+_PANELS = ("hard labels", "label smoothing")
+_PANELS += tuple(f"adaptive, beta {beta}" for beta in ("0.25", "0.75", "1"))
 
 
-def table(rows):
-    """Text of `{method: columns}`."""
-    width = max(map(len, rows)) + 2
-    title = f"{'':{width}}{'validation set':^56}{'objects painted out':^28}"
+def save_measures(model, views, row, folder):
+    """Writes predictions and measures of a model as a run's.
+
+    Args:
+        model: With logits as its output.
+        views: `test` and `context`: batches with pairs as labels.
+        row: What the row of `results.csv` begins with.
+        folder: Of the run.
+
+    Returns:
+        The row.
+    """
+    found = {view: predict(model, data) for view, data in views.items()}
+    for view, (pairs, logits) in found.items():
+        save_predictions(folder, view, pairs[:, 0].astype("int32"), logits)
+    finite = all(np.isfinite(logits).all() for _, logits in found.values())
+    row = {**row, "diverged": not finite}
+    if finite:
+        for view, (pairs, logits) in found.items():
+            labels, objectness = pairs[:, 0].astype("int32"), pairs[:, 1]
+            row_of_view = measures(labels, logits)
+            if view != "test":
+                write_row(folder, row_of_view, f"evaluation_{view}.csv")
+                continue
+            row |= row_of_view
+            row["objectness_deviation"] = keras_calib.objectness_deviation(
+                labels, logits, objectness, from_logits=True
+            )
+    # The last: a run that has it is done.
+    write_row(folder, row)
+    return row
+
+
+def table(methods):
+    """Text of `{method: {seed: row}}`: means over the seeds."""
+    seeds = sorted({seed for rows in methods.values() for seed in rows})
+    corner = f"mean of {len(seeds)} seeds" if len(seeds) > 1 else ""
+    width = max(map(len, [corner, *methods])) + 2
+    names = "".join(f"{c:>7}" for c in _COLUMNS.values())
+    title = f"{corner:{width}}{'validation set':^56}{'objects painted out':^28}"
     lines = [title.rstrip()]
-    lines.append(f"{'':{width}}" + "".join(f"{c:>7}" for c in COLUMNS))
-    for name, values in rows.items():
-        cells = "".join(f"{value:7.3f}" for value in values)
-        lines.append(f"{name:{width}}{cells}")
+    lines.append(f"{'':{width}}{names}")
+    for name, rows in methods.items():
+        made = [row for row in rows.values() if not row["diverged"]]
+        cells = ["diverged" for _ in rows if not made][:1]
+        if made:
+            means = (np.mean([row[c] for row in made]) for c in _COLUMNS)
+            cells = [f"{mean:7.3f}" for mean in means]
+        if 0 < len(made) < len(seeds):
+            cells.append(f"  ({len(made)} of {len(seeds)})")
+        lines.append(f"{name:{width}}{''.join(cells)}")
     return "\n".join(lines)
+
+
+def draw_reliability(folders, path):
+    """Reliability diagrams in a row: what the labels do to the confidence.
+
+    Args:
+        folders: `{method: folder of a run}`; those of the figure are drawn.
+        path: The picture to write.
+    """
+    import matplotlib.pyplot as plt
+
+    shown = [name for name in _PANELS if name in folders]
+    if not shown:
+        return
+    figure, axes = plt.subplots(
+        2,
+        len(shown),
+        figsize=(1.2 + 3.2 * len(shown), 4.6),
+        height_ratios=(4, 1),
+        sharex=True,
+        sharey="row",
+        layout="constrained",
+        squeeze=False,
+    )
+    for place, name in enumerate(shown):
+        display = keras_calib.ReliabilityDisplay.from_predictions(
+            *read_predictions(folders[name], "test"),
+            from_logits=True,
+            name=name,
+        ).plot(axes[:, place])
+        if place:
+            display.ax_.get_legend().remove()
+            for ax in axes[:, place]:
+                ax.set_ylabel("")
+        axes[1, place].set_xlabel("confidence")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
 
 
 def draw_crops(examples, path, *, size, scale, names, fill):

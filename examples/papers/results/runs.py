@@ -71,7 +71,8 @@ def predict(
         meter: A `results.pixels.PixelMeter` that is shown all, or None.
 
     Returns:
-        Class ids `(n,)` and logits `(n, num_classes)`.
+        Class ids `(n,)`, or pairs with objectness `(n, 2)`, and logits
+        `(n, num_classes)`.
     """
     random = np.random.default_rng(0)
     kept = []
@@ -99,7 +100,7 @@ def predict(
     labels, logits = (
         np.concatenate(column) for column in zip(*kept, strict=True)
     )
-    return labels.astype("int32"), logits
+    return (labels.astype("int32") if labels.ndim == 1 else labels), logits
 
 
 def measures(labels, logits, score="msp"):
@@ -120,21 +121,28 @@ def measures(labels, logits, score="msp"):
         )
     exact = {"from_logits": True}
     ranked = {"score": score, **exact}
+    # As Adaptive Label Smoothing measures.
+    pycalib = {"convention": "pycalib", **exact}
     return {
         "accuracy": float(np.mean(np.argmax(logits, axis=-1) == labels)),
         "nll": keras_calib.nll(labels, logits, **exact),
         "brier": keras_calib.brier_score(labels, logits, **exact),
         "ece": keras_calib.ece(labels, logits, **exact),
         "ece10": keras_calib.ece(labels, logits, num_bins=10, **exact),
-        "ece100": keras_calib.ece(
-            labels, logits, num_bins=100, convention="pycalib", **exact
-        ),
         "aece": keras_calib.adaptive_ece(labels, logits, **exact),
         "aece10": keras_calib.adaptive_ece(
             labels, logits, num_bins=10, **exact
         ),
+        "ece100": keras_calib.ece(labels, logits, num_bins=100, **exact),
+        "ece_pycalib": keras_calib.ece(labels, logits, **pycalib),
+        "ece100_pycalib": keras_calib.ece(
+            labels, logits, num_bins=100, **pycalib
+        ),
         "mce": keras_calib.mce(labels, logits, **exact),
+        "mce100": keras_calib.mce(labels, logits, num_bins=100, **exact),
         "confidence": keras_calib.mean_confidence(labels, logits, **exact),
+        "overconfidence": keras_calib.overconfidence(labels, logits, **exact),
+        "underconfidence": keras_calib.underconfidence(labels, logits, **exact),
         **_ranking(labels, logits, **ranked),
     }
 

@@ -29,7 +29,6 @@ _SOURCES = {
 # What the flags cannot say: set-up (None for all), loss as published.
 _NOT_BY_FLAGS = {
     (None, "cross_entropy+mc_dropout"),
-    (None, "adaptive_label_smoothing+cutmix"),
     ("tiny_imagenet_resnet50", "cape"),
 }
 
@@ -94,9 +93,9 @@ In the table below,
 - Where papers print different numbers, there are two.
 
 ECE has 15 bins, but means different things. That of Adaptive Label Smoothing
-is from pycalib, and so is `ece100`, a column of results too: it takes fixed
-numbers for the mean confidences of bins over [1 / K, 1]. In nine rows it is
-less than the difference of mean confidence and accuracy, which an ECE never
+is from pycalib, which takes fixed numbers for the mean confidences of bins over
+[1 / K, 1]: columns `ece_pycalib` and `ece100_pycalib` of a run. In nine rows it
+is less than the difference of mean confidence and accuracy, which an ECE never
 is. Its Table 1 does not say what the networks were trained on: the `mask`
 images are assumed, whose mean confidences the text quotes. That of Label
 Relaxation is of test data drawn anew for each seed. On VOC the code of MbLS,
@@ -110,8 +109,7 @@ S/16, and 20 Newsgroups is split by date.
 {table}
 
 \\* Monte Carlo dropout needs a network with dropout, and the paper does not say
-which. Labels by objectness and CutMix do not go together in these flags. CaPE
-here is for two classes.
+which. CaPE here is for two classes.
 """
 
 

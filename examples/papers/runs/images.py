@@ -48,7 +48,13 @@ def array_task(sets, setup, method, options):
         options: `Options`.
     """
     kind = label_kind(method)
-    if kind == "pairs" or method.context_share:
+    if setup.class_map or setup.cap_classes:
+        raise app.UsageError(
+            "`--class_map` and `--cap_classes` must be for images that are "
+            "read from disk at each epoch, as those with --objects. "
+            f"Received: --setup={setup.setup}, --data={setup.data}"
+        )
+    if kind in ("pairs", "smoothed") or method.context_share:
         raise app.UsageError(
             "`--objects` must say what objects are marked by for a method "
             "that looks at them. "

@@ -1,14 +1,26 @@
 """The kinds of labels that `train_objectness.py` compares, and its models."""
 
+import shutil
+import time
 from functools import partial
+from typing import Any
+from typing import NamedTuple
 
 import keras
+from config.strategies import make_alike
+from config.strategies import scope
 from data.boxed_digits import boxed_digits
+from nets.convolutions import synchronize
 from nets.small_resnet import small_resnet
+from results.objectness import save_measures
+from results.runs import check_flags
+from results.runs import read_row
+from results.runs import run_folder
 
 import keras_calib
+from keras_calib.backend.locks import PathLock
 
-__all__ = ["METHODS", "build", "compile_model", "load"]
+__all__ = ["METHODS", "Data", "Settings", "folder_of", "load", "run"]
 
 # What differs between the methods: options of the pipeline.
 METHODS = {
@@ -23,7 +35,56 @@ METHODS = {
         for share in (0.0, 0.15)
         for beta in (1.0, 0.75, 0.25)
     },
+    "adaptive, beta 1 + CutMix": {"mix": keras_calib.cutmix},
 }
+
+
+class Settings(NamedTuple):
+    """What is the same for all methods; see the flags of the script."""
+
+    setup: str
+    data: str
+    alone: bool
+    net: str
+    width: int
+    size: int
+    scale: float
+    jitter: float
+    batch_size: int
+    epochs: int
+    learning_rate: float
+    synchronized: bool
+
+
+class _Kind(NamedTuple):
+    """What `check_flags` and `run_folder` know a method by."""
+
+    method: str
+
+
+class _Options(NamedTuple):
+    """What else `check_flags` knows a run by."""
+
+    seed: int
+    precision: str = "float32"
+    steps_per_epoch: int | None = None
+    vectors: str | None = None
+
+
+class Data(NamedTuple):
+    """What is trained on and measured on.
+
+    Attributes:
+        train: A function of options of `training_pipeline`: batches.
+        views: Batches by their name: `test`, and `context`, without objects.
+        num_classes: Number of classes.
+        steps: Steps of an epoch.
+    """
+
+    train: Any
+    views: dict[str, Any]
+    num_classes: int
+    steps: int
 
 
 def load(data, data_dir, annotations):
@@ -37,22 +98,95 @@ def load(data, data_dir, annotations):
     return train, validation, train.class_names
 
 
-def build(net, size, *, num_classes, width):
-    if net == "resnet50":
+def folder_of(workdir, settings, name, seed):
+    """Where the files of a run lie."""
+    words = name.replace(",", "").replace("+ ", "").replace(" ", "_")
+    return run_folder(workdir, settings, _Kind(words), seed)
+
+
+def run(settings, name, seed, data, *, workdir, devices, resume):
+    """Trains with one kind of labels and measures it; a folder for each.
+
+    Args:
+        settings: `Settings`.
+        name: One of `METHODS`.
+        seed: Of weights, order and crops.
+        data: `Data`.
+        workdir: Folder for results.
+        devices: As `scope` takes them.
+        resume: Whether a run that is done is kept, and one that was killed
+            goes on.
+
+    Raises:
+        RuntimeError: If another process trains in the folder.
+        ValueError: If the folder holds a run of other flags.
+    """
+    folder = folder_of(workdir, settings, name, seed)
+    with PathLock("folder", folder):
+        check_flags(folder, settings, _Kind(name), _Options(seed))
+        if resume and (folder / "results.csv").is_file():
+            print(f"{name}, seed {seed}: done before")
+            return read_row(folder)
+        if not resume:
+            shutil.rmtree(folder)
+            check_flags(folder, settings, _Kind(name), _Options(seed))
+        print(f"\n{name}, seed {seed}:")
+        began = time.perf_counter()
+        model = _trained(settings, name, seed, data, folder, devices)
+        row = {
+            "setup": settings.setup,
+            "method": name,
+            "options": "",
+            "seed": seed,
+            "epochs": settings.epochs,
+            "seconds": round(time.perf_counter() - began, 1),
+        }
+        return save_measures(model, data.views, row, folder)
+
+
+def _trained(settings, name, seed, data, folder, devices):
+    keras.utils.set_random_seed(seed)
+    backup = folder / "backup.npz"
+    with scope(*devices):
+        model = _network(settings, data.num_classes)
+        synchronize(model, settings.synchronized)
+        _compile(model, settings, name, data.steps)
+    model.fit(
+        data.train(
+            seed=seed,
+            first_epoch=keras_calib.finished_epochs(backup),
+            **METHODS[name],
+        ),
+        epochs=settings.epochs,
+        steps_per_epoch=data.steps,
+        callbacks=[
+            keras.callbacks.TerminateOnNaN(),
+            keras_calib.ResumableBackup(backup),
+        ],
+        verbose=2,
+    )
+    make_alike(model)
+    return model
+
+
+def _network(settings, num_classes):
+    size = settings.size
+    if settings.net == "resnet50":
         return keras.applications.ResNet50(
             weights=None,
             input_shape=(size, size, 3),
             classes=num_classes,
             classifier_activation=None,
         )
-    return small_resnet((size, size, 3), num_classes, width=width)
+    return small_resnet((size, size, 3), num_classes, width=settings.width)
 
 
-def compile_model(model, method, steps, rate):
-    """Compiles a model for so many steps; in the scope that it was made in."""
+def _compile(model, settings, name, steps):
     loss = keras.losses.CategoricalCrossentropy(from_logits=True)
-    if method == "label smoothing":
+    if name == "label smoothing":
         loss = keras_calib.LabelSmoothing(alpha=0.1, from_logits=True)
-    schedule = keras.optimizers.schedules.CosineDecay(rate, steps)
+    schedule = keras.optimizers.schedules.CosineDecay(
+        settings.learning_rate, settings.epochs * steps
+    )
     sgd = keras.optimizers.SGD(schedule, momentum=0.9, nesterov=True)
     model.compile(optimizer=sgd, loss=loss)

@@ -34,6 +34,9 @@ __all__ = ["Task", "build", "follows", "needs_validation", "run"]
 
 # Models that look at validation data after each epoch.
 _FOLLOWING = ("AdaptiveFocalModel",)
+# What a meter of all pixels does not measure.
+_KEPT = ("ece10", "aece10", "ece100", "mce100", "overconfidence")
+_KEPT += ("underconfidence", "ece_pycalib", "ece100_pycalib")
 
 
 class Task(NamedTuple):
@@ -51,6 +54,8 @@ class Task(NamedTuple):
         network: A function without arguments: inputs and logits.
         meter: A function without arguments: what is shown all predictions
             on test data; None keeps them all instead.
+        objects: Batches of test images whose objects are known, with pairs of
+            class id and objectness; or None.
     """
 
     train: Callable[[int], Any]
@@ -61,6 +66,7 @@ class Task(NamedTuple):
     num_samples: int
     network: Callable[[], tuple]
     meter: Callable[[], Any] | None = None
+    objects: Any = None
 
 
 def run(task, setup, method, options, folder=None, **extra):
@@ -268,11 +274,22 @@ def _measured(model, task, setup, folder):
     if row["diverged"]:
         return row
     row |= measures(*found["test"])
+    if task.objects is not None:
+        row |= _deviation(model, task.objects)
     if "validation" in found:
         row |= repaired(found["validation"], found["test"], setup.temperatures)
     if meter is None:
         return row
     # The others are of the pixels that were kept.
-    for name in ("ece10", "ece100", "aece10"):
-        del row[name]
-    return row | meter.row()
+    return {k: x for k, x in row.items() if k not in _KEPT} | meter.row()
+
+
+def _deviation(model, objects):
+    """How far confidences are from objectness; nothing of no images."""
+    if next(iter(objects), None) is None:
+        return {}
+    pairs, logits = predict(model, objects)
+    deviation = keras_calib.objectness_deviation(
+        pairs[:, 0].astype("int32"), logits, pairs[:, 1], from_logits=True
+    )
+    return {"objectness_deviation": deviation}
