@@ -19,15 +19,17 @@ from pathlib import Path
 import numpy as np
 from absl import app
 from absl import flags
+from results.pairs import LEVEL
+from results.pairs import holm
 from results.pairs import p_of_pairs
+from results.pairs import p_text
 from results.runs import read_rows
 
-__all__ = ["checked", "holm", "table"]
+__all__ = ["checked", "table"]
 
 _CLAIMS = flags.DEFINE_string(
     "claims", None, "CSV file of claims.", required=True
 )
-_LEVEL = 0.05
 
 
 def main(argv):
@@ -58,16 +60,6 @@ def checked(path):
     return families
 
 
-def holm(p):
-    """p of tests made together, after the correction of Holm (1979)."""
-    p = np.asarray(p, float)
-    order = np.argsort(p)
-    scaled = p[order] * np.arange(len(p), 0, -1)
-    corrected = np.empty_like(p)
-    corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
-    return corrected
-
-
 def table(rows):
     """Markdown of the rows of one family."""
     lines = [
@@ -75,9 +67,9 @@ def table(rows):
         "|---|---|---|---|---|",
     ]
     for row in rows:
-        numbers = f"{row['difference']:+.4f} | {_p(row['p'])}"
+        numbers = f"{row['difference']:+.4f} | {p_text(row['p'])}"
         lines.append(
-            f"| {row['claim']} | {numbers} | {_p(row['corrected'])} "
+            f"| {row['claim']} | {numbers} | {p_text(row['corrected'])} "
             f"| {row['verdict']} |"
         )
     return "\n".join(lines)
@@ -102,16 +94,12 @@ def _gaps(path, claim):
 
 def _verdict(row):
     expected = row["expected"]
-    if row["corrected"] >= _LEVEL:
+    if row["corrected"] >= LEVEL:
         return "not shown"
     found = "lower" if row["difference"] < 0 else "higher"
     if expected == "equal":
         return "does not hold"
     return "holds" if found == expected else "the reverse holds"
-
-
-def _p(p):
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ r"""One table of many runs, beside what was published.
 
 prints for each set-up means and standard deviations over seeds, with the
 published numbers in brackets; differences to --baseline on the same seeds, with
-a t-test of pairs; and the mean ranks of the methods over the set-ups. Written
+p of a t-test of pairs, and which hold after Holm's correction for all
+differences of the table; and the mean ranks of the methods over the set-ups.
+Written
 to --out: table.md, runs.csv with all rows, and ece.png. A runs.csv stands for
 the runs that it was made of, beside folders of other runs.
 

@@ -48,8 +48,10 @@ def test_tables_hold_means_ranks_and_published_numbers(tmp_path):
     gaps = first - second
     t = gaps.mean() / (np.ptp(gaps) / 2)
     p = 1 - 2 / np.pi * np.arctan(abs(t))
-    cell = f"{gaps.mean():+.4f} (p = {p:.3f})" + "*" * int(p < 0.05)
-    assert lines[2:] == [f"| acls_released | 2 | {cell} | - |"]
+    stars = "* holds" if p < 0.05 else ""
+    cell = f"{gaps.mean():+.4f} (p = {p:.3f}){stars}"
+    assert lines[2] == f"| acls_released | 2 | {cell} | - |"
+    assert "after Holm's correction for the table's 1 differences" in lines[-1]
 
 
 def test_tables_are_of_other_data_that_runs_were_tried_on(tmp_path):
@@ -237,10 +239,11 @@ def test_diverged_runs_are_counted_and_left_out(tmp_path):
 def test_what_methods_do_beside_the_first_is_said_by_pairs():
     first = np.array([[0.8, 1, 0.10, 1, 1], [0.7, 1, 0.20, 1, 1]])
     better, worse = first.copy(), first.copy()
-    better[:, 2] -= [0.050, 0.051]
-    worse[:, 0] -= [0.030, 0.031]
-    worse[:, 2] -= [0.050, 0.051]
-    noise = first + [[0, 0, 0.05, 0, 0], [0, 0, -0.04, 0, 0]]
+    better[:, 2] -= [0.0500, 0.0502]
+    worse[:, 0] -= [0.0300, 0.0301]
+    worse[:, 2] -= [0.0500, 0.0502]
+    # p = 0.024, which eight tests at once do not bear out.
+    noise = first + [[0, 0, 0.050, 0, 0], [0, 0, 0.054, 0, 0]]
     methods = {
         "first": first,
         "beats": better,
@@ -250,5 +253,36 @@ def test_what_methods_do_beside_the_first_is_said_by_pairs():
     }
     rows = pairs.summarize({"task": methods})
     assert [row.verdict for row in rows] == ["-", *list(methods)[1:]]
-    assert rows[1].gap == pytest.approx(-0.0505)
-    assert rows[1].error == pytest.approx(0.0005)
+    assert rows[1].gap == pytest.approx(-0.0501)
+    assert rows[1].error == pytest.approx(0.0001)
+
+
+def test_differences_hold_after_the_correction_for_all_of_a_table():
+    """With one degree of freedom p is 1 - 2 / pi atan(t), t = mean / error."""
+
+    def rows(*shifts):
+        return {
+            seed: {"ece": 0.1 * seed + shift, "aurc": 0.0, "diverged": False}
+            for seed, shift in enumerate(shifts)
+        }
+
+    methods = {
+        "cross_entropy": rows(0.0, 0.0),
+        # t = 5001, 101 and 21: p = 0.0001, 0.0063 and 0.030.
+        "sure": rows(0.0500, 0.05002),
+        "likely": rows(0.0500, 0.0510),
+        "perhaps": rows(0.0500, 0.0550),
+        "single": rows(0.0500),
+    }
+    methods["equal"] = methods["cross_entropy"]
+    table = comparisons.differences(methods, ["ece", "aurc"], "cross_entropy")
+    # Eight tests, of which five compare equal numbers.
+    cells = [line.split(" | ")[2] for line in table.splitlines()[2:7]]
+    assert cells == [
+        "+0.0500 (p < 0.001)* holds",
+        "+0.0505 (p = 0.006)* holds",
+        "+0.0525 (p = 0.030)*",
+        "+0.0500",
+        "+0.0000 (p = 1.000)",
+    ]
+    assert "the table's 8 differences" in table

@@ -10,7 +10,10 @@ from scipy.stats import rankdata
 
 from results.other_data import OWN
 from results.other_data import evaluations
+from results.pairs import LEVEL
+from results.pairs import holm
 from results.pairs import p_of_pairs
+from results.pairs import p_text
 from results.runs import find_runs
 from results.runs import read_row
 from results.runs import read_rows
@@ -30,6 +33,11 @@ __all__ = [
 # Runs beside which the numbers of a published name stand too.
 _SAME = {"acls": ("acls_released",)}
 _COLUMNS = {"mean_confidence": "confidence"}
+# Below a table of differences.
+_TESTED = (
+    "p: two-sided t-test of pairs on the same seeds; * below {level}. Holds: "
+    "below {level} after Holm's correction for the table's {count} differences."
+)
 # What `results.pairs` takes, and the unit.
 _PAIRED = (("accuracy", 1), ("nll", 1), ("ece", 1), ("aece", 1), ("aurc", 1000))
 
@@ -104,13 +112,16 @@ def differences(methods, measures, baseline):
 
     Returns:
         Markdown. Each cell has the mean difference, p of a t-test of pairs,
-        two-sided, and a star where p < 0.05; of one seed, the difference.
-        Seeds with which either diverged are left out.
+        two-sided, a star where p < 0.05, and "holds" where it is after Holm's
+        correction for all differences of the table; of one seed, the
+        difference. The line below says so. Seeds with which either diverged
+        are left out.
     """
     lines = [
         "| method | pairs | " + " | ".join(measures) + " |",
         "|---|---|" + "---|" * len(measures),
     ]
+    counts, gaps = {}, {}
     for method, rows in methods.items():
         if method == baseline:
             continue
@@ -120,17 +131,28 @@ def differences(methods, measures, baseline):
             if seed in methods[baseline]
         ]
         pairs = [p for p in pairs if not (p[0]["diverged"] or p[1]["diverged"])]
-        cells = [
-            _difference(
+        counts[method] = len(pairs)
+        for measure in measures:
+            gaps[method, measure] = np.array(
                 [
-                    [row[measure] for row in pair]
-                    for pair in pairs
-                    if all(measure in row for row in pair)
+                    row[measure] - other[measure]
+                    for row, other in pairs
+                    if measure in row and measure in other
                 ]
             )
-            for measure in measures
+    p = {
+        key: p_of_pairs(found) for key, found in gaps.items() if found[1:].size
+    }
+    p = {key: value for key, value in p.items() if math.isfinite(value)}
+    corrected = dict(zip(p, holm(list(p.values())), strict=True))
+    for method, count in counts.items():
+        cells = [
+            _difference(gaps[key], p.get(key), corrected.get(key))
+            for key in ((method, measure) for measure in measures)
         ]
-        lines.append(f"| {method} | {len(pairs)} | " + " | ".join(cells) + " |")
+        lines.append(f"| {method} | {count} | " + " | ".join(cells) + " |")
+    if p:
+        lines += ["", _TESTED.format(level=LEVEL, count=len(p))]
     return "\n".join(lines)
 
 
@@ -333,12 +355,12 @@ def _cell(values):
     return f"{mean:.4f} ± {np.std(values, ddof=1):.4f}"
 
 
-def _difference(pairs):
-    if not pairs:
+def _difference(gaps, p, corrected):
+    if not len(gaps):
         return "-"
-    gaps = np.subtract(*np.transpose(pairs))
     text = f"{gaps.mean():+.4f}"
-    if len(gaps) == 1:
+    if p is None:
         return text
-    p = p_of_pairs(gaps)
-    return f"{text} (p = {p:.3f})" + ("*" if p < 0.05 else "")
+    sign = "" if p < 0.001 else "= "
+    text += f" (p {sign}{p_text(p)})" + ("*" if p < LEVEL else "")
+    return text + (" holds" if corrected < LEVEL else "")

@@ -5,8 +5,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import ttest_1samp
 
-__all__ = ["Row", "draw", "p_of_pairs", "summarize"]
+__all__ = ["LEVEL", "Row", "draw", "holm", "p_of_pairs", "p_text", "summarize"]
 
+# p below which a difference holds, after the correction for all tests of it.
+LEVEL = 0.05
 _ACCURACY, _ECE = 0, 2
 # Okabe and Ito's palette: told apart by colour-blind readers.
 _COLORS = {
@@ -32,7 +34,8 @@ class Row(NamedTuple):
         leads: Accuracies less those of the first one on the same seeds.
         gap: Mean difference of ECE, its own less that of the first one.
         error: Standard error of `gap`; 0 of one seed.
-        ece: "lower", "equal" or "higher", by a t-test of pairs at 5 %; "-"
+        ece: "lower", "equal" or "higher", by a t-test of pairs at 5 %, after
+            Holm's correction for both tests of all methods of the task; "-"
             of the first method, and of one seed.
         accuracy: The same of accuracies.
         verdict: "beats", "trades", "fails" or "equals", as the legend of
@@ -55,12 +58,27 @@ def summarize(values):
     rows = []
     for task, methods in values.items():
         first = np.array(next(iter(methods.values())))
+        kept, differences = {}, {}
         for method, found in methods.items():
             made = np.isfinite(found).all(axis=1)
-            found = np.array(found)[made]
-            gaps = found - first[made]
+            kept[method] = np.array(found)[made]
+            differences[method] = kept[method] - first[made]
+        tested = [m for m, g in differences.items() if len(g) > 1][1:]
+        corrected = holm(
+            [
+                p_of_pairs(differences[method][:, at])
+                for method in tested
+                for at in (_ECE, _ACCURACY)
+            ]
+        ).reshape(-1, 2)
+        p = dict(zip(tested, corrected, strict=True))
+        for method, gaps in differences.items():
+            found = kept[method]
             error = _spread(gaps)[_ECE] / np.sqrt(len(gaps))
-            words = _compared(gaps[:, _ECE]), _compared(gaps[:, _ACCURACY])
+            words = [
+                _compared(gaps[:, at], p[method][place]) if method in p else "-"
+                for place, at in enumerate((_ECE, _ACCURACY))
+            ]
             rows.append(
                 Row(
                     task,
@@ -116,7 +134,8 @@ def draw(rows, path):
             for v, text in _MEANINGS.items()
             if any(row.verdict == v for row in rows)
         ],
-        title=f"Beside {baseline} (dashed) on the same seeds:",
+        title=f"Beside {baseline} (dashed) on the same seeds: t-tests of pairs "
+        f"at {LEVEL:.0%},\nafter Holm's correction for all tests of a set-up",
         loc="outside upper center",
         ncols=2,
         frameon=False,
@@ -138,11 +157,26 @@ def p_of_pairs(gaps):
     return float(ttest_1samp(gaps, 0.0).pvalue)
 
 
-def _compared(gaps):
-    """What a t-test of paired differences says at 5 %."""
-    if len(gaps) == 1 or not gaps.any():
+def p_text(p):
+    """Three decimals, or that it is below 0.001."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def holm(p):
+    """p of tests made together, after the correction of Holm (1979)."""
+    p = np.asarray(p, float)
+    order = np.argsort(p)
+    scaled = p[order] * np.arange(len(p), 0, -1)
+    corrected = np.empty_like(p)
+    corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
+    return corrected
+
+
+def _compared(gaps, p):
+    """What a corrected p says of paired differences; "-" if all are 0."""
+    if not gaps.any():
         return "-"
-    if p_of_pairs(gaps) >= 0.05:
+    if p >= LEVEL:
         return "equal"
     return "lower" if gaps.mean() < 0 else "higher"
 
