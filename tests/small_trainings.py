@@ -64,6 +64,11 @@ MODELS = {
         {**RECORDING, "every": 2},
         {"loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True)},
     ),
+    "cape predicted": (
+        kc.CaPEModel,
+        {**RECORDING, "every": 2, "event": "predicted"},
+        {"loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True)},
+    ),
     "pruning": (
         kc.ConfidencePruningModel,
         {**RECORDING, "every": 1, "fraction": 0.3},

@@ -27,6 +27,7 @@ from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import sigmoid
+from keras_calib.numerics.softmax import top1
 
 __all__ = [
     "cape_targets",
@@ -180,6 +181,7 @@ def cape_targets(
     labels: Any,
     probs: Any,
     *,
+    event: str = "second",
     method: str = "bins",
     num_bins: int = 10,
     sigma: float = 0.1,
@@ -188,17 +190,19 @@ def cape_targets(
 ) -> np.ndarray:
     """How often similar predictions came true, for each prediction.
 
-    Predictions are sorted by p, the probability of the second class; ties
-    keep their order. `"bins"`: the target is the mean label of one of
-    `num_bins` bins of equal count. `"kernel"`: the mean label of the
+    Predictions are sorted by p, the probability of an event; ties keep their
+    order. `"bins"`: the target is the share of one of `num_bins` bins of
+    equal count in which it came true. `"kernel"`: that share of the
     2 `window` neighbours, itself included, with Gaussian weights
     exp(-(p_j - p_i)^2 / (2 sigma^2)).
 
     Args:
-        labels: Class ids 0 or 1 `(n,)`, or one-hot labels `(n, 2)`, of all
-            training samples.
-        probs: Probabilities `(n, 2)`, or of the second class `(n, 1)`,
-            predicted in inference mode.
+        labels: Class ids `(n,)`, or one-hot or soft labels `(n, num_classes)`,
+            of all training samples.
+        probs: Probabilities `(n, num_classes)`, or of the second of two
+            classes `(n, 1)`, predicted in inference mode.
+        event: `"second"`: the label is the second of two classes, as in the
+            paper; `"predicted"`: it is the predicted class, of any number.
         method: `"bins"` or `"kernel"`.
         num_bins: Number of bins, at most n. Defaults to `10`.
         sigma: Standard deviation of the kernel in units of probability, > 0.
@@ -210,27 +214,44 @@ def cape_targets(
         `cape_loss`.
 
     Raises:
-        ValueError: If there are not two classes, or fewer predictions than
-            bins.
+        ValueError: If `event` is `"second"` and there are not two classes,
+            or there are fewer predictions than bins.
 
     Reference:
         Liu et al., Deep Probability Estimation, ICML 2022,
         https://arxiv.org/abs/2111.10734
+
+    Differs:
+        The paper has two classes; `event="predicted"` is this library's
+        extension. With two, of predictions of the second class, it is the
+        same.
     """
+    check_in("event", event, ("second", "predicted"))
     check_in("method", method, ("bins", "kernel"))
     check_integer("num_bins", num_bins, 1)
     check_above("sigma", sigma, 0.0)
     check_integer("window", window, 1)
     batch = standardize_arrays(labels, probs, from_logits=from_logits)
-    if batch.outputs.shape[-1] != 2:
+    outputs = batch.outputs.astype("float64")
+    if event == "predicted":
+        p = top1(outputs, from_logits=from_logits).confidence
+        predicted = outputs.argmax(axis=-1)
+    elif outputs.shape[-1] == 2:
+        first, second = outputs.T
+        p = sigmoid(second - first) if from_logits else second
+        predicted = np.ones(len(p), int)
+    else:
         raise value_error(
-            "`probs` must be of two classes",
+            '`probs` must be of two classes for `event="second"`; of more, '
+            'give `event="predicted"`',
             **{"probs.shape": tuple(to_numpy(probs).shape)},
         )
-    first, second = batch.outputs.astype("float64").T
-    p = sigmoid(second - first) if from_logits else second
     truth = batch.labels
-    truth = (truth[:, 1] if truth.ndim == 2 else truth).astype("float64")
+    if truth.ndim == 2:
+        truth = np.take_along_axis(truth, predicted[:, None], axis=1)[:, 0]
+    else:
+        truth = truth == predicted
+    truth = truth.astype("float64")
     order = np.argsort(p, kind="stable")
     targets = np.empty_like(p)
     if method == "kernel":

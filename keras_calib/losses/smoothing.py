@@ -1,5 +1,6 @@
 """Cross entropy, and cross entropy with softened labels."""
 
+import math
 from typing import Any
 
 import keras
@@ -21,6 +22,7 @@ from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import labels_like
 from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.softmax import logsumexp
 
 __all__ = [
     "AdaptiveLabelSmoothing",
@@ -121,15 +123,21 @@ def adaptive_label_smoothing(
     return cross_entropy(targets, logits)
 
 
-def cape_loss(targets: Any, logits: Any) -> Any:
-    """Cross entropy with calibrated targets for two classes, per sample.
+def cape_loss(targets: Any, logits: Any, *, classes: Any = None) -> Any:
+    """Cross entropy with calibrated targets for one class, per sample.
 
-    -(1 - q) log p_0 - q log p_1
+    -q log p_c - (1 - q) log(1 - p_c), of the second of two classes or of
+    `classes`
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
-        targets: Target probabilities q of the second class `(...)` or
-            `(..., 1)`, in [0, 1], from `cape_targets`.
-        logits: Logits `(..., 2)`, or `(..., 1)` for `[0, z]`.
+        targets: Target probabilities q of the class `(...)` or `(..., 1)`,
+            in [0, 1], from `cape_targets`.
+        logits: Logits `(..., num_classes)`, or `(..., 1)` for `[0, z]`.
+        classes: Class ids c `(...)`, which the targets are for: those
+            predicted when `cape_targets(event="predicted")` made them. None
+            for the second of two classes.
 
     Returns:
         Losses `(...)`, in nats.
@@ -137,6 +145,9 @@ def cape_loss(targets: Any, logits: Any) -> Any:
     Reference:
         Liu et al., Deep Probability Estimation, ICML 2022,
         https://arxiv.org/abs/2111.10734
+
+    Differs:
+        The paper has two classes; `classes` is this library's extension.
     """
     logits = standardize_predictions(logits, from_logits=True)
     targets = ops.cast(targets, logits.dtype)
@@ -144,12 +155,30 @@ def cape_loss(targets: Any, logits: Any) -> Any:
         # As Keras gives them to a function of one output.
         targets = ops.squeeze(targets, axis=-1)
     check_rows("targets", targets, logits)
-    if logits.shape[-1] != 2:
-        raise value_error(
-            "`logits` must be of two classes",
-            **{"logits.shape": shape_of(logits)},
-        )
-    return cross_entropy(ops.stack([1.0 - targets, targets], -1), logits)
+    if classes is None:
+        if logits.shape[-1] != 2:
+            raise value_error(
+                "`logits` must be of two classes where `classes` are not given",
+                **{"logits.shape": shape_of(logits)},
+            )
+        return cross_entropy(ops.stack([1.0 - targets, targets], -1), logits)
+    classes = as_numbers(classes, "classes")
+    check_rows("classes", classes, logits)
+    rows = ops.one_hot(ops.cast(classes, "int32"), logits.shape[-1])
+    share = ops.expand_dims(targets, -1)
+
+    def closed_form(rows, parts):
+        rest = ops.where(rows > 0.0, -math.inf, parts.log_probs)
+        right = targets * parts.cross_entropy(rows)
+        value = right - (1.0 - targets) * logsumexp(rest)
+
+        def gradient():
+            others = ops.softmax(rest, axis=-1)
+            return parts.probs - share * rows - (1.0 - share) * others
+
+        return value, gradient
+
+    return of_softmax(rows, logits, closed_form)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")

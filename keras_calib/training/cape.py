@@ -12,8 +12,8 @@ from keras_calib.formulas.targets import cape_targets
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.readers import standardize_labels
 from keras_calib.losses import PerSampleLoss
+from keras_calib.losses import cape_loss
 from keras_calib.losses.smoothing import cross_entropy
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
@@ -31,14 +31,18 @@ __all__ = ["CaPEModel"]
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class CaPEModel(RecordingModel):
-    """Calibrated probability estimation (CaPE) for two classes.
+    """Calibrated probability estimation (CaPE).
 
     In every `every`-th epoch, from `first_epoch` on, the model predicts the
     training data in inference mode. The target of each sample becomes the
     share of similar predictions that came true (see `cape_targets`), and the
-    epoch trains on cross entropy with these targets. The other epochs train
-    on the compiled loss. Begin with a network whose training on cross entropy
+    epoch trains on `cape_loss` with these targets. The other epochs train on
+    the compiled loss. Begin with a network whose training on cross entropy
     was stopped early.
+
+    The paper is about two classes, and the second of them. For more, with
+    `event="predicted"`, the event is that the label is the class predicted as
+    the targets were made, whatever is predicted during the epoch.
 
     Give `fit(..., calibration_data=...)`, the same samples with their index,
     if the training data are augmented, or can be read only once. Of data
@@ -47,9 +51,11 @@ class CaPEModel(RecordingModel):
     this time keeps its last target. Sample weights do not enter the targets.
 
     Args:
-        *args: As in `keras.Model`, with outputs `(batch, 2)` or `(batch, 1)`.
+        *args: As in `keras.Model`, with outputs `(batch, num_classes)`, or
+            `(batch, 1)` for two classes.
         num_samples: How many training samples there are; targets take 4
-            bytes for each.
+            bytes for each, and so do the classes that they are for.
+        event: `"second"`, of two classes, or `"predicted"`, of any number.
         every: Train on targets in one of so many epochs; 6 as released.
         first_epoch: Number of the first epoch that does, counted from 0.
         method: `"bins"` or `"kernel"`, see `cape_targets`.
@@ -60,7 +66,8 @@ class CaPEModel(RecordingModel):
 
     Raises:
         ValueError: If an argument is out of range, there are not two
-            classes, or data have no index or can be read once only.
+            classes for the event `"second"`, or data have no index or can be
+            read once only.
 
     Example:
 
@@ -76,13 +83,15 @@ class CaPEModel(RecordingModel):
         https://arxiv.org/abs/2111.10734
 
     Differs:
-        Tied predictions are sorted stably.
+        Tied predictions are sorted stably. `event="predicted"` is this
+        library's extension.
     """
 
     def __init__(
         self,
         *args: Any,
         num_samples: int,
+        event: str = "second",
         every: int = 6,
         first_epoch: int = 0,
         method: str = "bins",
@@ -91,6 +100,7 @@ class CaPEModel(RecordingModel):
         window: int = 500,
         **kwargs: Any,
     ):
+        check_in("event", event, ("second", "predicted"))
         check_integer("every", every, 1)
         check_integer("first_epoch", first_epoch, 0)
         check_in("method", method, ("bins", "kernel"))
@@ -98,6 +108,7 @@ class CaPEModel(RecordingModel):
         check_above("sigma", sigma, 0.0)
         check_integer("window", window, 1)
         super().__init__(*args, num_samples=num_samples, **kwargs)
+        self.event = event
         self.every = every
         self.first_epoch = first_epoch
         self.method = method
@@ -106,12 +117,16 @@ class CaPEModel(RecordingModel):
         self.window = window
         # -1 where there is no target yet.
         self.targets = self._state("targets", (num_samples,), -1.0)
+        self.classes = None
+        if event == "predicted":
+            self.classes = self._state("classes", (num_samples,))
         self.calibrates = self._state("calibrates", ())
         self._given: Callable = _nothing
         self._update: Callable = _nothing
 
     def records(self) -> list:
-        return [*super().records(), self.targets]
+        of_classes = [] if self.classes is None else [self.classes]
+        return [*super().records(), self.targets, *of_classes]
 
     def update_targets(
         self, data: Any, batch_size: int = 32, steps: int | None = None
@@ -142,10 +157,12 @@ class CaPEModel(RecordingModel):
             index.append(batch.index)
         if not labels:
             raise value_error("data must have a sample", n=0)
+        index, outputs = np.concatenate(index), np.concatenate(outputs)
         targets = to_numpy(self.targets).copy()
-        targets[np.concatenate(index)] = cape_targets(
+        targets[index] = cape_targets(
             np.concatenate(labels),
-            np.concatenate(outputs),
+            outputs,
+            event=self.event,
             method=self.method,
             num_bins=self.num_bins,
             sigma=self.sigma,
@@ -153,6 +170,16 @@ class CaPEModel(RecordingModel):
             from_logits=reads_logits(self),
         )
         self.targets.assign(targets)
+        if self.classes is not None:
+            classes = to_numpy(self.classes).copy()
+            classes[index] = self._predicted(outputs)
+            self.classes.assign(classes)
+
+    def _predicted(self, outputs: np.ndarray) -> np.ndarray:
+        """Class ids `(n,)` of predictions."""
+        if outputs.shape[-1] > 1:
+            return outputs.argmax(axis=-1)
+        return outputs[:, 0] > (0.0 if reads_logits(self) else 0.5)
 
     def fit(self, *args, calibration_data=None, **kwargs):
         """As `keras.Model.fit`, with the data that targets come from.
@@ -214,22 +241,33 @@ class CaPEModel(RecordingModel):
         self._update = _nothing
 
     def recorded_loss(self, x, labels, index, y_pred, sample_weight):
-        num_classes = y_pred.shape[-1]
-        if len(y_pred.shape) != 2 or num_classes not in (1, 2):
+        if len(y_pred.shape) != 2:
             raise value_error(
-                "outputs must be of two classes, (batch, 2) or (batch, 1)",
+                "outputs must have shape (batch, num_classes)",
+                **{"y_pred.shape": shape_of(y_pred)},
+            )
+        if self.classes is None and y_pred.shape[-1] > 2:
+            raise value_error(
+                "outputs must be of two classes, (batch, 2) or (batch, 1); "
+                'of more, give the model `event="predicted"`',
                 **{"y_pred.shape": shape_of(y_pred)},
             )
         plain = self.plain_loss(x, labels, y_pred, sample_weight)
         index, known = checked_index(index, self.num_samples)
         targets = read_at(self.targets, index)
-        targets = ops.where(targets < 0, _second(labels, y_pred), targets)
-        soft = ops.expand_dims(targets, -1)
-        if num_classes == 2:
-            soft = ops.concatenate([1.0 - soft, soft], axis=-1)
+        classes = None if self.classes is None else read_at(self.classes, index)
+
+        def of_targets(labels, logits):
+            q = ops.cast(ops.maximum(targets, 0.0), logits.dtype)
+            return ops.where(
+                targets < 0.0,
+                cross_entropy(labels, logits),
+                cape_loss(q, logits, classes=classes),
+            )
+
         calibrated = PerSampleLoss(
-            cross_entropy, from_logits=reads_logits(self), name="cape"
-        )(soft, y_pred, sample_weight)
+            of_targets, from_logits=reads_logits(self), name="cape"
+        )(labels, y_pred, sample_weight)
         calibrates = ops.convert_to_tensor(self.calibrates) > 0
         loss = ops.where(calibrates, calibrated + self.added_losses(), plain)
         return unless_unknown(known, loss)
@@ -237,6 +275,7 @@ class CaPEModel(RecordingModel):
     def get_config(self):
         return {
             **super().get_config(),
+            "event": self.event,
             "every": self.every,
             "first_epoch": self.first_epoch,
             "method": self.method,
@@ -244,13 +283,6 @@ class CaPEModel(RecordingModel):
             "sigma": self.sigma,
             "window": self.window,
         }
-
-
-def _second(labels: Any, y_pred: Any) -> Any:
-    """The label's probability of the second class `(batch,)`."""
-    labels, _ = standardize_labels(labels, y_pred)
-    labels = ops.cast(labels, "float32")
-    return labels if len(labels.shape) == 1 else labels[:, 1]
 
 
 def _nothing() -> None:

@@ -82,6 +82,33 @@ def test_p_norm_matches_the_goldens(goldens):
         np.testing.assert_allclose(score, expected, rtol=1e-5)
 
 
+def test_a_constant_on_positive_logits_lowers_the_normalised_maximum():
+    """Result 1 of Xia et al., where softmax is the same."""
+    rng = np.random.default_rng(0)
+    for k, scale in itertools.product((2, 3, 10, 100), (0.1, 1.0, 10.0)):
+        # The spread is between 1e-2 and 1 of the largest.
+        spread = 10 ** rng.uniform(-2, 0, size=(200, 1))
+        positive = scale * (1.0 - spread * rng.uniform(size=(200, k)))
+        shift = scale * 10 ** rng.uniform(-2, 2, size=(200, 1))
+        probs = array(kc.msp(positive))
+        np.testing.assert_allclose(array(kc.msp(positive + shift)), probs, 1e-5)
+        for p in (1, 1.5, 2, 4, 9):
+            before = kc.p_norm(positive, p=p, center=False)
+            after = kc.p_norm(positive + shift, p=p, center=False)
+            assert (array(before) > array(after)).all(), (k, scale, p)
+            # Centred, it sees no constant either.
+            before, after = (
+                kc.p_norm(positive, p=p),
+                kc.p_norm(positive + shift, p=p),
+            )
+            np.testing.assert_allclose(array(after), array(before), rtol=1e-6)
+    # Where all are equal, or one is not positive, it may stay or rise.
+    same = array(kc.p_norm(np.array([[1.0, 1.0], [3.0, 3.0]]), center=False))
+    np.testing.assert_allclose(same, 2**-0.25, rtol=1e-6)
+    rises = array(kc.p_norm(np.array([[1.0, -3.0], [3.0, -1.0]]), center=False))
+    assert rises[1] > rises[0]
+
+
 def test_p_norm_does_not_overflow_and_survives_equal_logits():
     logits = np.array([[3e4, -3e4, 0.0], [2.0, 2.0, 2.0]], "float32")
     score = array(kc.p_norm(logits, p=9.0))

@@ -268,7 +268,34 @@ def test_tied_predictions_keep_their_order():
     close(got, [1, 1, 1, 0.5, 0, 0, 0, 0])
 
 
+def test_targets_of_the_predicted_class_are_those_of_a_binary_forecast():
+    """Its event is that the prediction is right, its p the confidence."""
+    rng = np.random.default_rng(0)
+    for k in (2, 7):
+        logits, labels = rng.normal(size=(60, k)), rng.integers(k, size=60)
+        probs = softmax(logits)
+        top = probs.max(-1, keepdims=True)
+        right = (probs.argmax(-1) == labels).astype(int)
+        for options in CAPE.values():
+            expected = kc.cape_targets(right, top, **options)
+            options = {"event": "predicted", **options}
+            for truth in (labels, one_hot(labels, k)):
+                close(kc.cape_targets(truth, probs, **options), expected)
+            got = kc.cape_targets(labels, logits, from_logits=True, **options)
+            close(got, expected)
+            if k == 2:
+                # All predict the second class: the paper's event.
+                second = np.sort(probs)
+                got = kc.cape_targets(labels, second, **options)
+                del options["event"]
+                close(got, kc.cape_targets(labels, second, **options))
+    # By hand: confidences 0.9, 0.5, 0.6, 0.8; wrong, right, right, right.
+    probs = [[0.9, 0.1, 0], [0.2, 0.5, 0.3], [0, 0.4, 0.6], [0.8, 0.1, 0.1]]
+    got = kc.cape_targets([1, 1, 2, 0], probs, event="predicted", num_bins=2)
+    close(got, [0.5, 1.0, 1.0, 0.5])
+
+
 def test_cape_targets_of_three_classes_are_refused():
-    rule = r"`probs` must be of two classes\. Received: probs\.shape=\(3, 3\)"
+    rule = r"`probs` must be of two classes .*: probs\.shape=\(3, 3\)"
     with pytest.raises(ValueError, match=rule):
         kc.cape_targets([0, 1, 2], np.eye(3))

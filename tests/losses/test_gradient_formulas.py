@@ -38,6 +38,7 @@ LOSSES = {
     "mbls": PARTIAL(kc.mbls, margin=MARGIN, strength=0.4),
     "acls": ACLS,
     "acls zero": PARTIAL(ACLS, reference="zero"),
+    "cape": lambda t, z: kc.cape_loss(SHARES, z, classes=np.full(8, 2)),
     "crl margin": CRL_MARGIN,
     "crl margin each": PARTIAL(CRL_MARGIN, condition="each"),
     "cpc": PARTIAL(kc.cpc, lambda1=0.3, lambda2=0.7),
@@ -120,6 +121,10 @@ def formulas(z, y, share):
         "acls zero": (
             ce + tied * 0.3 * past**2 + (squares * h).sum(),
             p - t - 2 * squares + e[top] * tied * 0.6 * past,
+        ),
+        "cape": (
+            -share * log_p[2] - (1 - share) * np.log(q[2]),
+            p - share * e[2] - (1 - share) * p / q[2] * (1 - e[2]),
         ),
         "crl margin": (
             ce + 0.8 * sure * p[top],

@@ -62,6 +62,7 @@ CHOICES = (
     (kc.LabelSmoothing, "spread", ("all", "others")),
     (kc.MMCE, "variant", ("weighted", "weighted_released")),
     (kc.MbLS, "class_reduction", ("mean", "sum")),
+    (CAPE, "event", ("second", "predicted")),
     (CAPE, "method", ("bins", "kernel")),
     (RANKING, "condition", ("margin", "ranking")),
     (RANKING, "score", ("msp", "neg_entropy", "prob_margin")),

@@ -23,6 +23,49 @@ def random_rows(scale=3.0, k=K):
     return one_hot(rng.integers(k, size=N), k), logits
 
 
+# Label smoothing.
+
+
+def test_label_smoothing_pulls_on_a_logit_by_its_label_alone():
+    """Eq. 15 of Xia et al.: alpha (label - 1 / K), whatever is predicted."""
+    _, logits = random_rows()
+    soft = softmax(random_rows(scale=1.0)[1][::-1])
+    slopes = []
+    for alpha in (0.0, 0.3):
+        _, slope = value_and_grad(
+            lambda z, a=alpha: ops.sum(kc.label_smoothing(soft, z, alpha=a)),
+            ops.convert_to_tensor(logits),
+        )
+        slopes.append(array(slope))
+    pull = slopes[1] - slopes[0]
+    np.testing.assert_allclose(pull, 0.3 * (soft - 1 / K), atol=1e-6)
+
+
+# CaPE.
+
+
+def test_a_target_of_the_second_class_is_one_of_both():
+    """Of two classes, and with logits of which one is ruled out."""
+    _, logits = random_rows(scale=30.0, k=2)
+    logits[0], logits[1] = (-np.inf, 3.0), (3.0, -np.inf)
+    targets = np.r_[1.0, 0.0, np.linspace(0, 1, N - 2)]
+    for target, c in ((targets, 1), (1 - targets, 0)):
+        value, gradient = value_and_grad(
+            lambda z, q=target, c=c: ops.sum(
+                kc.cape_loss(q, z, classes=np.full(N, c))
+            ),
+            ops.convert_to_tensor(logits),
+        )
+        expected, slope = value_and_grad(
+            lambda z: ops.sum(kc.cape_loss(targets, z)),
+            ops.convert_to_tensor(logits),
+        )
+        np.testing.assert_allclose(float(value), float(expected), rtol=1e-6)
+        np.testing.assert_allclose(array(gradient), array(slope), atol=1e-6)
+    with pytest.raises(ValueError, match="`classes` must have the shape"):
+        kc.cape_loss(targets, logits, classes=[0, 1])
+
+
 # Focal losses.
 
 

@@ -44,7 +44,7 @@ def test_replicas_train_a_model_and_losses_as_one_device():
 @needs_tensorflow
 def test_replicas_train_every_model_as_one_device():
     answer = replicas("2")
-    assert len(answer["models"]) == 9
+    assert len(answer["models"]) == 10
     for name, (difference, shown) in answer["models"].items():
         # Weights, record, gammas, targets; then losses and accuracy.
         assert difference < 1e-6, (name, difference)

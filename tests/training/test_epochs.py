@@ -168,6 +168,37 @@ def test_cape_needs_two_classes_and_an_index():
         eager("cape").update_targets((x, labels))
 
 
+def test_cape_of_ten_classes_trains_on_the_class_that_was_predicted():
+    rng = np.random.default_rng(0)
+    x, labels = rng.normal(size=(COUNT, 6)), rng.integers(10, size=COUNT)
+    y = {"label": labels, "index": rng.permutation(COUNT)}
+    options = {"num_samples": COUNT, "event": "predicted", "every": 2}
+    model = dense(kc.CaPEModel, 10, **options)
+    model.compile(keras.optimizers.SGD(5.0), loss=CROSS_ENTROPY, **EAGER)
+    before = array(model(x))
+    seen = []
+    look = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: seen.append(
+            [array(v).copy() for v in (model.targets, model.classes)]
+        )
+    )
+    # One step an epoch: the first has the loss of the first predictions.
+    options = {"batch_size": COUNT, "shuffle": False, "verbose": 0}
+    fitted = model.fit(x, y, epochs=3, callbacks=[look], **options)
+    predicted, index = before.argmax(-1), y["index"]
+    targets = kc.cape_targets(
+        labels, before, event="predicted", from_logits=True
+    )
+    (first, classes), second, third = seen
+    np.testing.assert_array_equal(classes[index], predicted)
+    np.testing.assert_allclose(first[index], targets, atol=1e-6)
+    loss = array(kc.cape_loss(targets, before, classes=predicted))
+    expected = loss.mean()
+    np.testing.assert_allclose(fitted.history["loss"][0], expected, rtol=1e-5)
+    np.testing.assert_array_equal(second, seen[0])
+    assert (third[1] != classes).any()
+
+
 def test_cape_takes_no_targets_from_what_is_split_off():
     x, y, _, _ = data_of("cape", COUNT)
     with pytest.raises(ValueError, match="beside `validation_split`"):

@@ -114,6 +114,7 @@ OUT_OF_RANGE = [
         "`schedule` must be rows",
     ),
     (kc.CaPEModel, {"num_samples": 4, "every": 0}, "`every` must be >= 1"),
+    (kc.CaPEModel, {"num_samples": 4, "event": "top"}, "`event` must be"),
     (
         kc.ConfidencePruningModel,
         {"num_samples": 4, "fraction": 1.0},

@@ -29,7 +29,6 @@ _SOURCES = {
 # What the flags cannot say: set-up (None for all), loss as published.
 _NOT_BY_FLAGS = {
     (None, "cross_entropy+mc_dropout"),
-    ("tiny_imagenet_resnet50", "cape"),
 }
 
 _TEXT = """\
@@ -46,7 +45,7 @@ python examples/papers/train_classifier.py --data_dir=DIR \\
 
 `--task` in a set-up says which script it is for: `train_classifier.py`,
 `train_segmentation.py` or `train_text.py`. Adaptive label smoothing needs a
-set-up with `--objects`, AdaFocal one with validation data, CaPE two classes;
+set-up with `--objects`, AdaFocal one with validation data, `cape` two classes;
 methods that mix images or remember samples (CRL, `acls_ranking`, CaPE,
 pruning) are not for pixels. A third file of `sweeps/` is a grid of
 hyperparameters for `sweep.py`; one of `evaluations/` says how a paper evaluates
@@ -109,7 +108,7 @@ S/16, and 20 Newsgroups is split by date.
 {table}
 
 \\* Monte Carlo dropout needs a network with dropout, and the paper does not say
-which. CaPE here is for two classes.
+which. CaPE for many classes, `cape_top_label`, is this project's reading.
 """
 
 
