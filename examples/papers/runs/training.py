@@ -48,6 +48,8 @@ class Task(NamedTuple):
         network: A function without arguments: inputs and logits.
         meter: A function without arguments: what is shown all predictions
             on test data; None keeps them all instead.
+        predictor: A function of the trained model, the model that predicts;
+            None to predict with the trained one.
     """
 
     train: Callable[[int], Any]
@@ -58,6 +60,7 @@ class Task(NamedTuple):
     num_samples: int
     network: Callable[[], tuple]
     meter: Callable[[], Any] | None = None
+    predictor: Callable[[Any], Any] | None = None
 
 
 def run(task, setup, method, options, folder=None, **extra):
@@ -245,6 +248,8 @@ def _measured(model, task, setup, folder):
     """Measures of the trained model; writes its predictions."""
     found = {}
     meter = task.meter and task.meter()
+    if task.predictor is not None:
+        model = task.predictor(model)
     for part in ("validation", "test"):
         data = getattr(task, part)
         if data is not None:
@@ -265,7 +270,11 @@ def _measured(model, task, setup, folder):
         row |= repaired(found["validation"], found["test"], setup.temperatures)
     if meter is None:
         return row
+    whole = meter.row()
+    if setup.before_interpolation:
+        # The same pixels for all but what is of the classes of whole images.
+        return row | {k: x for k, x in whole.items() if k not in row}
     # The others are of the pixels that were kept.
     for name in ("ece10", "aece10"):
         del row[name]
-    return row | meter.row()
+    return row | whole
