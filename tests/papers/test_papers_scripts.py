@@ -51,6 +51,9 @@ def test_scripts_train_on_two_devices_to_their_last_file(data_sets, tmp_path):
             "--data=voc2012",
             "--validation=0",
             "--image_size=33",
+            "--before_interpolation",
+            "--background=0",
+            "--per=batch",
             "--batch_size=4",
             f"--data_dir={data_sets}",
         ),
@@ -99,6 +102,11 @@ def test_scripts_train_on_two_devices_to_their_last_file(data_sets, tmp_path):
         if "tuned" not in str(folder):
             assert (folder / "model.keras").is_file()
             assert (folder / "serving" / "saved_model.pb").is_file()
+    row = run_results.read_row(folder)
+    assert {"miou", "ece10", "ece_foreground_per_batch"} < set(row)
+    assert row["aurc"] == pytest.approx(
+        run_results.measures(labels, logits)["aurc"]
+    )
     assert (folder / "confidence.png").stat().st_size > 10_000
     images, truth = image_sets.load_images(
         types.SimpleNamespace(data="digits"), None

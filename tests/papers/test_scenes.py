@@ -1,13 +1,16 @@
 """Scenes: masks go the way of their images."""
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from absl import app
 from data import scenes as scene_sets
 from recipe_cases import NUM_IMAGES
 from recipe_cases import marked_scenes
 from recipe_cases import write_mask
 from recipe_cases import write_segmentation
+from results import runs as run_results
 from runs import scenes as scene_tasks
 
 
@@ -79,7 +82,63 @@ def test_masks_of_sbd_are_taken_where_they_lie_beside_those_of_voc(
     assert first_classes("voc_deeplabv3_mbls") == [[0, 255], [0, 255]]
 
 
-@pytest.mark.parametrize("flag", [{"validation": 0.1}, {"stratified": True}])
+def test_images_of_cityscapes_are_drawn_into_validation_and_test(parse, mocked):
+    setup, _, options = parse(
+        "cityscapes_deeplabv3plus_resnet101", "cross_entropy", "--validation=2"
+    )
+    assert setup.random_split and setup.validation_of == "test"
+    scenes = scene_sets.load_scenes(setup, options)
+    parts = (scenes.train, scenes.validation, scenes.test)
+    assert [int(part.cardinality()) for part in parts] == [8, 2, 6]
+    assert len(list(scenes.test)) == 6
+    numbers = tf.data.Dataset.range(500)
+
+    def drawn(share, seed=0):
+        parts = scene_sets._drawn(numbers, share, seed)
+        return [[int(n) for n in part] for part in parts]
+
+    test, held = drawn(100)
+    assert sorted(test + held) == list(range(500)) and len(held) == 100
+    assert test == sorted(test) and held == sorted(held)
+    assert [test, held] == drawn(0.2) != drawn(100, seed=1)
+    # Neither the first nor every n-th.
+    assert 30 < sum(n >= 250 for n in held) < 70
+    with pytest.raises(app.UsageError, match="`--validation` must hold"):
+        scene_sets.load_scenes(setup._replace(validation=0.0), options)
+
+
+def test_logits_before_the_interpolation_are_kept_with_labels_of_their_place(
+    parse,
+):
+    scenes = marked_scenes()
+    recipe = parse(
+        "camvid_deeplabv3plus_small", "cross_entropy", "--before_interpolation"
+    )
+    recipe = (recipe[0]._replace(ignore_class=255), *recipe[1:])
+    task = scene_tasks.scene_task(scenes, *recipe)
+    model = keras.Model(*task.network())
+    coarse = task.predictor(model)
+    rows = {}
+    for name, predictor in (("whole", model), ("coarse", coarse)):
+        meter = task.meter()
+        labels, logits = run_results.predict(
+            predictor, task.test, ignore_class=255, meter=meter
+        )
+        rows[name] = meter.row()
+    assert rows["coarse"] == pytest.approx(rows["whole"], rel=1e-4)
+    # Of images of 40 x 60 pixels, in steps of four.
+    masks = np.array([e["mask"] for e in scenes.test.as_numpy_iterator()])
+    np.testing.assert_array_equal(labels, masks[:, 2::4, 2::4].ravel())
+    images = np.concatenate([np.asarray(x) for x, _ in task.test])
+    np.testing.assert_allclose(
+        logits.reshape(5, 10, 15, 2), coarse(images), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [{"validation": 0.1}, {"stratified": True}, {"random_split": True}],
+)
 def test_the_lists_of_voc_are_not_split(flag, parse):
     setup, _, options = parse("voc_deeplabv3_mbls")
     with pytest.raises(app.UsageError, match="`--validation` must be 0"):

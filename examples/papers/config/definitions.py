@@ -51,6 +51,13 @@ def define_data(values):
         **put,
     )
     flags.DEFINE_bool(
+        "random_split",
+        False,
+        "Of scenes, draw the images of --validation by --seed, rather than "
+        "take the first. Of data in memory they are drawn.",
+        **put,
+    )
+    flags.DEFINE_bool(
         "extra_annotations", False, "Train on VOC's trainaug.txt.", **put
     )
     flags.DEFINE_bool("stratified", False, "As many of each class.", **put)
@@ -112,6 +119,14 @@ def define_data(values):
         "pixels_per_image",
         5000,
         "Labelled pixels of a test image whose logits are kept.",
+        **put,
+    )
+    flags.DEFINE_bool(
+        "before_interpolation",
+        False,
+        "Keep logits as they are before the last interpolation, with the "
+        "labels nearest to them; all measures but mIoU and the second ECE and "
+        "AECE are of these.",
         **put,
     )
     flags.DEFINE_integer(

@@ -41,6 +41,7 @@ class Setup(NamedTuple):
     test_split: str | None
     validation: float
     validation_of: str
+    random_split: bool
     extra_annotations: bool
     stratified: bool
     net: str
@@ -82,6 +83,7 @@ class Setup(NamedTuple):
     margin: float
     ignore_class: int | None
     pixels_per_image: int
+    before_interpolation: bool
     background: int | None
     per: str
     temperatures: list[float]

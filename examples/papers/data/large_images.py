@@ -72,6 +72,11 @@ def large_parts(setup, method, options):
         `(parts, shape, num_classes)`: the fields of a `Task` but its network,
         shape of the images, number of classes.
     """
+    if setup.random_split:
+        raise app.UsageError(
+            "`--random_split` must be off for images that are read from disk, "
+            f"but for scenes. Received: --data={setup.data}, --random_split"
+        )
     train, _, tests, marked, names = _sets(setup, options)
     if remembers(method):
         train = keras_calib.with_index(train)

@@ -69,11 +69,21 @@ def load_scenes(setup, options):
     names, void, ids = _CAMVID.split(), 11, None
     if setup.data.startswith("cityscapes"):
         names, void, ids = _CITYSCAPES.split(), 255, _CITYSCAPES_IDS
-    parts = split_names(setup, builder)
+    held = setup.validation if setup.random_split else 0
+    if setup.random_split and not held:
+        raise app.UsageError(
+            "`--validation` must hold images out with --random_split. "
+            f"Received: --validation={setup.validation}"
+        )
+    whole = setup._replace(validation=0.0) if held else setup
     sets = {
         part: where and builder.as_dataset(split=where, shuffle_files=False)
-        for part, where in parts.items()
+        for part, where in split_names(whole, builder).items()
     }
+    if held:
+        name = setup.validation_of
+        drawn = _drawn(sets[name], held, options.seed)
+        sets[name], sets["validation"] = drawn
     sets = {
         part: data and data.map(lambda e: _example(e, ids, void))
         for part, data in sets.items()
@@ -162,6 +172,21 @@ def evaluation_batches(data, batch_size):
     )
 
 
+def _drawn(data, share, seed):
+    """What is left of a data set, and a share or number drawn from it."""
+    total = int(data.cardinality())
+    count = round(share * total) if share < 1 else int(share)
+    held = np.zeros(total, bool)
+    held[np.random.default_rng((seed, 1)).permutation(total)[:count]] = True
+
+    def part(chosen):
+        own = data.enumerate().filter(lambda i, _: tf.gather(chosen, i))
+        size = tf.data.experimental.assert_cardinality(int(chosen.sum()))
+        return own.map(lambda _, example: example).apply(size)
+
+    return part(~held), part(held)
+
+
 def _buffer_size(data):
     """Images to shuffle among: half a gigabyte of them."""
     height, width = data.element_spec["image"].shape[:2]
@@ -204,12 +229,13 @@ def _voc(setup, options):
     """VOC's folder: lists, JPEGImages, SegmentationClass and, for SBD, -Aug."""
     from PIL import Image
 
-    if setup.validation or setup.stratified:
+    if setup.validation or setup.stratified or setup.random_split:
         raise app.UsageError(
-            "`--validation` must be 0 and `--stratified` off for VOC, whose "
-            "lists say what is for training and what for tests. Received: "
-            f"--validation={setup.validation}, "
-            f"--stratified={setup.stratified}"
+            "`--validation` must be 0, `--stratified` and `--random_split` "
+            "off for VOC, whose lists say what is for training and what for "
+            f"tests. Received: --validation={setup.validation}, "
+            f"--stratified={setup.stratified}, "
+            f"--random_split={setup.random_split}"
         )
     folder = Path(options.data_dir or "VOCdevkit/VOC2012")
     lists = folder / "ImageSets" / "Segmentation"

@@ -11,7 +11,16 @@ from nets.resnet import RESNET50
 from nets.resnet import RESNET101
 from nets.resnet import features
 
-__all__ = ["BACKBONES", "Backbone", "ResizeLike", "deeplabv3", "deeplabv3plus"]
+__all__ = [
+    "BACKBONES",
+    "Backbone",
+    "ResizeLike",
+    "before_interpolation",
+    "deeplabv3",
+    "deeplabv3plus",
+]
+
+_LAST = "interpolation"
 
 
 class Backbone(NamedTuple):
@@ -151,6 +160,21 @@ def deeplabv3plus(
     return keras.Model(inputs, _logits(x, num_classes, inputs, resize))
 
 
+def before_interpolation(model):
+    """A model of images to the logits that the last layer interpolates.
+
+    Args:
+        model: Of layers in a row, the last of them a network of this module.
+            The layers are shared.
+    """
+    *first, net = model.layers[1:]
+    logits, _ = net.get_layer(_LAST).input
+    x = model.input
+    for layer in [*first, keras.Model(net.input, logits)]:
+        x = layer(x)
+    return keras.Model(model.input, x)
+
+
 def _features(inputs, backbone, output_stride, weights):
     if backbone not in BACKBONES:
         raise ValueError(
@@ -188,4 +212,6 @@ def _pyramid(x, width, output_stride, dropout):
 
 def _logits(x, num_classes, inputs, resize):
     logits = keras.layers.Conv2D(num_classes, 1, dtype="float32")(x)
-    return ResizeLike(dtype="float32")(logits, inputs) if resize else logits
+    if not resize:
+        return logits
+    return ResizeLike(dtype="float32", name=_LAST)(logits, inputs)

@@ -1,10 +1,17 @@
 """Measures of networks that give each pixel a class."""
 
+import keras
 import numpy as np
 
 import keras_calib
 
-__all__ = ["GroupMeter", "PixelMeter", "group_suffix"]
+__all__ = [
+    "GroupMeter",
+    "PixelMeter",
+    "enlarged",
+    "group_suffix",
+    "shrunk",
+]
 
 _RENAMED = {
     "mean_confidence": "confidence",
@@ -140,6 +147,24 @@ class GroupMeter:
                 ),
             ]
         )
+
+
+def enlarged(logits, size):
+    """Logits `(batch, height, width, num_classes)`, bilinear, at each pixel."""
+    if logits.shape[1:3] == tuple(size):
+        return logits
+    resized = keras.ops.image.resize(logits, size, data_format="channels_last")
+    return keras.ops.convert_to_numpy(resized)
+
+
+def shrunk(labels, size):
+    """Class ids `(height, width)` of the pixels nearest to fewer places."""
+    rows, columns = (
+        # Places are in the middle of what each stands for.
+        ((np.arange(count) + 0.5) * side / count).astype(int)
+        for count, side in zip(size, labels.shape, strict=True)
+    )
+    return labels[rows[:, None], columns]
 
 
 def group_suffix(background, per):

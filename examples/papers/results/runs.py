@@ -14,6 +14,8 @@ from config.recipe_flags import defaults
 import keras_calib
 from keras_calib.backend.files import replacing
 from keras_calib.predictions import predict_batches
+from results.pixels import enlarged
+from results.pixels import shrunk
 
 __all__ = [
     "check_flags",
@@ -68,7 +70,9 @@ def predict(
         pixels_per_image: Of dense outputs, how many labelled pixels are
             kept of each image, drawn at random, the same in each run.
         ignore_class: Class id of pixels that are not labelled.
-        meter: A `results.pixels.PixelMeter` that is shown all, or None.
+        meter: A `results.pixels.PixelMeter` that is shown all, or None. Of
+            logits of fewer places than there are labels, as they are before
+            the last interpolation, it is shown those after it.
 
     Returns:
         Class ids `(n,)`, or pairs with objectness `(n, 2)`, and logits
@@ -80,10 +84,10 @@ def predict(
         labels = np.asarray(batch.labels)
         logits = np.asarray(batch.outputs, "float32")
         if meter is not None:
-            meter.update(labels, logits)
+            meter.update(labels, enlarged(logits, labels.shape[1:3]))
         if logits.ndim > 2:
             for image, truth in zip(logits, labels, strict=True):
-                truth = truth.reshape(image.shape[:-1])
+                truth = shrunk(truth, image.shape[:-1])
                 places = np.flatnonzero(truth != ignore_class)
                 if pixels_per_image and len(places) > pixels_per_image:
                     places = random.choice(

@@ -11,6 +11,7 @@ from config.losses import remembers
 from data.scenes import evaluation_batches
 from data.scenes import training_batches
 from nets.catalogue import SEGMENTERS
+from nets.deeplab import before_interpolation
 from results.pixels import PixelMeter
 
 from runs.images import normalizer
@@ -88,6 +89,7 @@ def scene_task(scenes, setup, method, options):
         steps=options.steps_per_epoch or scenes.count // setup.batch_size,
         num_samples=scenes.count,
         network=network,
+        predictor=before_interpolation if setup.before_interpolation else None,
         meter=partial(
             PixelMeter,
             len(scenes.names),

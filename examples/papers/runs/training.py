@@ -56,6 +56,8 @@ class Task(NamedTuple):
             on test data; None keeps them all instead.
         objects: Batches of test images whose objects are known, with pairs of
             class id and objectness; or None.
+        predictor: A function of the trained model, the model that predicts;
+            None to predict with the trained one.
     """
 
     train: Callable[[int], Any]
@@ -67,6 +69,7 @@ class Task(NamedTuple):
     network: Callable[[], tuple]
     meter: Callable[[], Any] | None = None
     objects: Any = None
+    predictor: Callable[[Any], Any] | None = None
 
 
 def run(task, setup, method, options, folder=None, **extra):
@@ -258,6 +261,8 @@ def _measured(model, task, setup, folder):
     """Measures of the trained model; writes its predictions."""
     found = {}
     meter = task.meter and task.meter()
+    if task.predictor is not None:
+        model = task.predictor(model)
     for part in ("validation", "test"):
         data = getattr(task, part)
         if data is not None:
@@ -280,8 +285,12 @@ def _measured(model, task, setup, folder):
         row |= repaired(found["validation"], found["test"], setup.temperatures)
     if meter is None:
         return row
+    whole = meter.row()
+    if setup.before_interpolation:
+        # The same pixels for all but what is of the classes of whole images.
+        return row | {k: x for k, x in whole.items() if k not in row}
     # The others are of the pixels that were kept.
-    return {k: x for k, x in row.items() if k not in _KEPT} | meter.row()
+    return {k: x for k, x in row.items() if k not in _KEPT} | whole
 
 
 def _deviation(model, objects):
