@@ -1,6 +1,7 @@
 """Data whose objects are known: mixed, painted out, of chosen classes."""
 
 import json
+import sys
 import types
 
 import evaluate
@@ -10,10 +11,15 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from absl import app
+from absl import flags
+from absl.testing import flagsaver
 from data import class_maps
 from data import large_images
 from recipe_cases import NUM_IMAGES
+from recipe_cases import RECIPES
+from recipe_cases import fake_runs
 from recipe_cases import smaller
+from results import comparisons
 from results import objectness as pictures
 from results import runs as run_results
 from runs import images as image_tasks
@@ -219,6 +225,45 @@ def test_other_data_are_called_as_they_are_named():
     ):
         with pytest.raises(app.UsageError, match="`--on` must have other"):
             evaluate.parts_of(names, context)
+
+
+def test_a_run_is_evaluated_on_other_data_and_on_context(
+    mocked, data_sets, tmp_path, monkeypatch
+):
+    (folder,) = fake_runs(tmp_path, {"cross_entropy": 1.0})[:1]
+    inputs = keras.Input((72, 72, 3))
+    pooled = keras.layers.GlobalAveragePooling2D()(inputs)
+    keras.Model(inputs, keras.layers.Dense(1000)(pooled)).save(
+        folder / "model.keras"
+    )
+    arguments = [
+        "evaluate.py",
+        str(folder),
+        f"--flagfile={RECIPES}/setups/{BOXED}.flags",
+        f"--annotations={data_sets / 'boxes'}",
+        "--image_size=72",
+        "--resize=80",
+        "--batch_size=8",
+        "--context",
+        "--on=V2=imagenet_v2",
+        "--on=val=validation",
+    ]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with flagsaver.flagsaver():
+        left = flags.FLAGS(arguments)
+        evaluate.main(left)
+    (methods,) = comparisons.grouped([folder]).values()
+    row = methods["cross_entropy"][0]
+    assert row["nll_on_val"] == row["nll"]
+    for place in ("V2", "context"):
+        labels, logits = run_results.read_predictions(folder, place)
+        assert labels.tolist() == [k % 3 for k in range(NUM_IMAGES)]
+        shifted = logits.astype(float) - logits.max(-1, keepdims=True)
+        confidence = 1 / np.exp(shifted).sum(-1)
+        assert row[f"confidence_on_{place}"] == pytest.approx(
+            confidence.mean(), rel=1e-5
+        )
+    assert row["confidence_on_V2"] != row["confidence_on_context"]
 
 
 def small_data(count=16):

@@ -72,7 +72,7 @@ def test_scripts_train_on_two_devices_to_their_last_file(data_sets, tmp_path):
             [],
             tmp_path / "objectness",
             "--width=2",
-            "--method=CutMix",
+            "--method=adaptive, beta 1 + CutMix",
             "--synchronized",
         ),
     ]

@@ -159,6 +159,7 @@ def _trained(settings, name, seed, data, folder, devices):
         ),
         epochs=settings.epochs,
         steps_per_epoch=data.steps,
+        shuffle=False,
         callbacks=[
             keras.callbacks.TerminateOnNaN(),
             keras_calib.ResumableBackup(backup),
