@@ -23,6 +23,8 @@ SETUPS, LOSSES, SWEEPS = (
     sorted((RECIPES / folder).glob("*.flags"))
     for folder in ("setups", "losses", "sweeps")
 )
+# They train no classifier of images, pixels or texts.
+DETECTORS = [x for x in SETUPS if "--task=detection\n" in x.read_text("utf-8")]
 
 
 SIZE = (90, 120)

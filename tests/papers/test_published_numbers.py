@@ -16,6 +16,13 @@ MEASURES = {
     "aece",
     "aece10",
     "aece_foreground_per_batch",
+    "ap",
+    "ap50",
+    "ap75",
+    "ap_large",
+    "ap_medium",
+    "ap_small",
+    "ar",
     "aurc",
     "ece",
     "ece10",
@@ -42,8 +49,10 @@ ROWS = {
     "Adaptive Label Smoothing, Table 1": 4 * 4,
     "Adaptive Label Smoothing, Table 2": 14 * 6,
     "Adaptive Label Smoothing, Table 3": 4 * 6,
+    "Adaptive Label Smoothing, Table 4": 7 * 4,
     "Adaptive Label Smoothing, Table 5": 30 * 8,
     "Adaptive Label Smoothing, Table 6": 10 * 8,
+    "Adaptive Label Smoothing, Table 7": 18 * 6,
     "Label Relaxation, Table 1": 10 * 4,
     "Label Relaxation, Table 2": 30 * 4,
     "MbLS appendix, Table 1": 6 * 10,
@@ -75,6 +84,9 @@ def test_published_rows_name_a_setup_and_a_loss(published):
         assert row.setup in setups
         assert tables.parse_loss(row.loss).stem in losses
         assert row.tuned in ("", "accuracy", "ece")
+        if row.measure.startswith(("ap", "ar")):
+            assert row.on in setups
+            continue
         assert row.on in ("test", "validation", "val", "V1", "V2", "context")
 
 
@@ -104,6 +116,21 @@ def test_published_confidences_agree_with_each_other(published):
         assert mean == pytest.approx(found["mean_confidence"], abs=2e-3)
         checked += 1
     assert checked == 44
+
+
+def test_published_precisions_are_in_their_order(published):
+    """Less of an overlap counts more boxes; small objects are the hardest."""
+    groups = {}
+    for row in published:
+        if row.measure.startswith("ap"):
+            key = row._replace(measure="", value="")
+            groups.setdefault(key, {})[row.measure] = float(row.value)
+    assert len(groups) == 7 + 18
+    for found in groups.values():
+        assert found["ap"] < found["ap75"] < found["ap50"]
+        if "ap_small" in found:
+            assert found["ap_small"] < found["ap_medium"] < found["ap_large"]
+            assert found["ap_small"] < found["ap"] < found["ap_large"]
 
 
 def test_published_tables_repeat_the_same_numbers(published):

@@ -59,7 +59,13 @@ def test_resampled_data_are_the_same_data():
 
 @pytest.mark.parametrize(
     "augment, reach",
-    [("none", 0), ("crop", 4), ("crop_flip", 4), ("shift_flip", 2)],
+    [
+        ("none", 0),
+        ("flip", 0),
+        ("crop", 4),
+        ("crop_flip", 4),
+        ("shift_flip", 2),
+    ],
 )
 def test_images_are_moved_within_reach(augment, reach, monkeypatch):
     height, width, count = 20, 22, 512

@@ -8,6 +8,7 @@ import pytest
 from absl import flags
 from config import recipe_flags
 from nets import catalogue
+from nets.detector import DETECTORS
 from recipe_cases import LOSSES
 from recipe_cases import RECIPES
 from recipe_cases import SETUPS
@@ -27,7 +28,9 @@ DATA = {
         "mnist",
         "open_images_v4",
         "tiny_imagenet",
+        "tiny_imagenet_boxes",
     },
+    "detection": {"canvases/tiny_imagenet_boxes", "coco/2017"},
     "segmentation": {
         "camvid",
         "cityscapes/semantic_segmentation",
@@ -112,7 +115,8 @@ def test_setups_name_known_data_and_a_network():
         setup = read(path)[0]
         assert setup.data in DATA[setup.task], path.stem
         dense = setup.task == "segmentation"
-        nets = catalogue.SEGMENTERS if dense else catalogue.NETS
+        nets = {"segmentation": catalogue.SEGMENTERS, "detection": DETECTORS}
+        nets = nets.get(setup.task, catalogue.NETS)
         assert setup.net in nets, path.stem
         assert (setup.ignore_class is not None) == dense, path.stem
 

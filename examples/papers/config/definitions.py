@@ -21,7 +21,7 @@ def define_data(values):
     flags.DEFINE_enum(
         "task",
         "classification",
-        ["classification", "segmentation", "text"],
+        ["classification", "segmentation", "text", "detection"],
         "Which script trains it.",
         **put,
     )
@@ -30,7 +30,8 @@ def define_data(values):
         "digits",
         "'digits' of scikit-learn; the name of a TFDS data set; an .npz file "
         "with train_images, train_labels, test_images, test_labels; "
-        "'tiny_imagenet', its folder; 'newsgroups20'.",
+        "'tiny_imagenet', its folder; 'newsgroups20'; of detectors, "
+        "a TFDS data set with boxes of all objects, or canvases/NAME, of one.",
         **put,
     )
     flags.DEFINE_string(
@@ -68,7 +69,15 @@ def define_data(values):
     flags.DEFINE_enum(
         "augment",
         "none",
-        ["none", "crop", "shift", "shift_flip", "crop_flip", "resized_crop"],
+        [
+            "none",
+            "flip",
+            "crop",
+            "shift",
+            "shift_flip",
+            "crop_flip",
+            "resized_crop",
+        ],
         "crop: of the image with 4 pixels of zeros on each side; shift: by up "
         "to a tenth of the side; flip: left to right; resized_crop: of the "
         "share --scale to 1, flipped.",

@@ -237,6 +237,7 @@ def check_task(setup, task):
     if setup.task != task:
         script = {
             "classification": "train_classifier.py",
+            "detection": "train_detection.py",
             "segmentation": "train_segmentation.py",
             "text": "train_text.py",
         }[setup.task]

@@ -274,11 +274,15 @@ def read_published(path, setup, on=""):
     """`{(method, measure): text}` of the published numbers of a set-up.
 
     Those on the data that are named, else on the set-up's own test data; of
-    ACLS, beside both of its forms.
+    ACLS, beside both of its forms; of detectors, by the names of their runs.
     """
     found = {}
     with open(path, newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["setup"] == setup]
+    for row in rows:
+        if row["measure"].startswith(("ap", "ar")):
+            name = f"{row['loss']}_from_{row['on']}"
+            found.setdefault((name, row["measure"]), row["value"])
     for where in [on] if on else OWN:
         for row in rows:
             if row["on"] != where:

@@ -45,7 +45,7 @@ _ROW, _FLAGS, _PREDICTIONS = (
 _WORDS = {"True": True, "False": False}
 _WORDS |= {text: float(text) for text in ("nan", "inf", "-inf")}
 # Of which more is better.
-_RISING = ("accuracy", "miou", "coverage_at_")
+_RISING = ("accuracy", "ap", "ar", "coverage_at_", "miou")
 
 
 def run_folder(workdir, setup, method, seed):

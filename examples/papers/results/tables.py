@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parent
 RECIPES = FOLDER.with_name("recipes")
 # Columns: those that no paper prints are left out.
 _COLUMNS = {
-    "accuracy or mIoU": ("accuracy", "miou"),
+    "accuracy, mIoU or AP": ("accuracy", "miou", "ap"),
     "ECE": ("ece", "ece_foreground_per_batch"),
     "AECE": ("aece", "aece_foreground_per_batch"),
     "AURC": ("aurc",),
@@ -44,12 +44,13 @@ python examples/papers/train_classifier.py --data_dir=DIR \\
 ```
 
 `--task` in a set-up says which script it is for: `train_classifier.py`,
-`train_segmentation.py` or `train_text.py`. Adaptive label smoothing needs a
-set-up with `--objects`, AdaFocal one with validation data, `cape` two classes;
-methods that mix images or remember samples (CRL, `acls_ranking`, CaPE,
-pruning) are not for pixels. A third file of `sweeps/` is a grid of
-hyperparameters for `sweep.py`; one of `evaluations/` says how a paper evaluates
-where its set-ups leave it open.
+`train_segmentation.py`, `train_text.py` or `train_detection.py`, which takes
+no loss, but a run of `train_classifier.py` to begin with. Adaptive label
+smoothing needs a set-up with `--objects`, AdaFocal one with validation data,
+`cape` two classes; methods that mix images or remember samples (CRL,
+`acls_ranking`, CaPE, pruning) are not for pixels. A third file of `sweeps/` is
+a grid of hyperparameters for `sweep.py`; one of `evaluations/` says how a paper
+evaluates where its set-ups leave it open.
 
 Comments in the files say from where each number is: paper and section, the
 released code, or this project, where neither says it. Three things hold for
@@ -62,11 +63,12 @@ The files: {setups} set-ups, {losses} losses, {sweeps} sweeps.
 
 Set-ups of this project, which train on a CPU, have no published numbers:
 `digits_dense`, `cifar10_resnet20_cpu`, `camvid_deeplabv3plus_small`,
-`newsgroups20`. The paper on label smoothing and selective classification (Xia
-et al., 2024) prints curves alone, so that its five set-ups (`*_lssc` and
-`cityscapes_deeplabv3plus_resnet101`) and every AURC are missing below, and
-the main text of MbLS, with the results on VOC of `voc_deeplabv3_mbls`, was not
-at hand.
+`newsgroups20`, `tiny_imagenet_boxes_small`, `canvases_retinanet_small`. The
+paper on label smoothing and selective classification (Xia et al., 2024) prints
+curves alone, so that its five set-ups (`*_lssc` and
+`cityscapes_deeplabv3plus_resnet101`) and every AURC are missing below, and the
+main text of MbLS, with the results on VOC of `voc_deeplabv3_mbls`, was not at
+hand.
 
 ## What the papers print
 
@@ -87,7 +89,8 @@ In the table below,
 - *On* is what was measured: the test data of the set-up; `validation`, held
   out of the training data; for ImageNet `V1`, its validation set, `V2`,
   ImageNetV2, and `context`, V1 with its objects painted over; for OpenImages
-  `val` and `test`.
+  `val` and `test`; for COCO the set-up that trained the backbone, with the
+  loss of the row.
 - *Chosen by* is the measure on held-out data that chose the hyperparameter.
 - Where papers print different numbers, there are two.
 
@@ -101,9 +104,10 @@ Relaxation is of test data drawn anew for each seed. On VOC the code of MbLS,
 which ACLS follows, leaves the background out and averages over batches:
 columns `ece_foreground_per_batch` and `aece_foreground_per_batch` of a run.
 With temperature, MbLS and ACLS print different numbers for the same networks.
-In Table A of ACLS training failed with lambda1 = 0 and lambda2 = 0.015. Two
+In Table A of ACLS training failed with lambda1 = 0 and lambda2 = 0.015. Three
 set-ups are not the paper's, as their files say: vision transformers here are
-S/16, and 20 Newsgroups is split by date.
+S/16, 20 Newsgroups is split by date, and the detector on COCO is RetinaNet,
+where the numbers are of Faster R-CNN.
 
 {table}
 

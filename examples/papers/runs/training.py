@@ -1,5 +1,6 @@
 """One training, from its flags to its row of results."""
 
+import contextlib
 import datetime
 import shutil
 from collections.abc import Callable
@@ -30,7 +31,15 @@ import keras_calib
 from keras_calib.backend.locks import PathLock
 from runs.regularizers import training_inactive_share
 
-__all__ = ["Task", "build", "follows", "needs_validation", "run"]
+__all__ = [
+    "Task",
+    "build",
+    "fit",
+    "follows",
+    "needs_validation",
+    "own_folder",
+    "run",
+]
 
 # Models that look at validation data after each epoch.
 _FOLLOWING = ("AdaptiveFocalModel",)
@@ -105,19 +114,40 @@ def run(task, setup, method, options, folder=None, **extra):
             f"AdaFocal. Received: --keep={setup.keep}, "
             f"--method={method.method}, --validation={setup.validation}"
         )
-    # Before the flags: who is refused changes nothing.
-    with PathLock("folder", folder):
+    flags = {name: x for name, x in extra.items() if name != "tuned"}
+    with own_folder(folder, setup, method, options, **flags):
         return _run(task, setup, method, options, folder, extra)
 
 
-def _run(task, setup, method, options, folder, extra):
-    flags = {name: x for name, x in extra.items() if name != "tuned"}
-    check_flags(folder, setup, method, options, **flags)
-    if not options.resume:
-        shutil.rmtree(folder)
+@contextlib.contextmanager
+def own_folder(folder, setup, method, options, **flags):
+    """The folder of a run, which no other process writes meanwhile.
+
+    It holds the flags of the run, and with `--resume` what was there.
+
+    Args:
+        folder: Where it is.
+        setup: A `Setup`.
+        method: A `Method`.
+        options: `Options`.
+        **flags: What else makes it another run.
+
+    Raises:
+        RuntimeError: If another process trains in the folder.
+        ValueError: If the folder holds a run of other flags.
+    """
+    # Before the flags: who is refused changes nothing.
+    with PathLock("folder", folder):
         check_flags(folder, setup, method, options, **flags)
+        if not options.resume:
+            shutil.rmtree(folder)
+            check_flags(folder, setup, method, options, **flags)
+        yield
+
+
+def _run(task, setup, method, options, folder, extra):
     model = build(task, setup, method, options)
-    epochs, seconds = _fit(model, task, setup, options, folder)
+    epochs, seconds = fit(model, task, setup, options, folder)
     make_alike(model)
     row = {
         "setup": setup.setup,
@@ -178,8 +208,20 @@ def _metrics(kind, setup):
     return ["accuracy"]
 
 
-def _fit(model, task, setup, options, folder):
-    """Trains; how many epochs were done, and their seconds."""
+def fit(model, task, setup, options, folder):
+    """Trains a compiled model, with a backup after each epoch.
+
+    Args:
+        model: A Keras model; its variables change.
+        task: A `Task`.
+        setup: A `Setup`.
+        options: `Options`.
+        folder: Of the run, where the backup may be from before a kill.
+
+    Returns:
+        `(epochs, seconds)`: how many epochs were done, and how long they
+        took.
+    """
     backup = folder / "backup.npz"
     clock = _Clock()
     best = _Best()

@@ -1,0 +1,71 @@
+r"""Fine-tunes a detector on the backbone of a classifier.
+
+    python examples/papers/train_detection.py --data_dir=DIR \
+        --begin_with=work/runs/imagenet_mask_resnet50/cutmix/seed0 \
+        --flagfile=examples/papers/recipes/setups/coco_retinanet_resnet50.flags
+
+asks what the labels of a classifier are worth to another task: table 4 and 7 of
+Krothapalli & Abbott, Adaptive Label Smoothing, 2020. The backbone is the
+network in model.keras of any run of train_classifier.py with a residual
+network of RGB images; its labels, hard, smoothed, of CutMix or by objectness,
+are those of that run. Minutes, on one core:
+
+    for loss in cross_entropy adaptive_label_smoothing; do
+      python examples/papers/train_classifier.py --data_dir=DIR \
+          --flagfile=$RECIPES/setups/tiny_imagenet_boxes_small.flags \
+          --flagfile=$RECIPES/losses/$loss.flags
+      python examples/papers/train_detection.py --data_dir=DIR \
+          --begin_with=work/runs/tiny_imagenet_boxes_small/$loss/seed0 \
+          --flagfile=$RECIPES/setups/canvases_retinanet_small.flags
+    done
+
+The paper has Faster R-CNN, without a feature pyramid, of which there is no
+Keras implementation that is kept up. This is KerasHub's RetinaNet: one stage in
+place of two, a pyramid of features from stride 8 on, a focal loss of all
+anchors in place of proposals that are sampled. Numbers of the two compare
+between labels, not with each other.
+
+Written to --workdir, in SETUP/METHOD_from_BACKBONE/seedN: results.csv with
+COCO's average precision and recall; serving, a SavedModel of pixels in [0, 255]
+to boxes (ymin, xmin, ymax, xmax), scores and class ids, and how many there are;
+backup.npz. After a kill, add --resume.
+"""
+
+from absl import app
+from absl import flags
+from absl import logging
+from config import recipe_flags
+from config.strategies import check_batch_size
+from data.detection import load_boxes
+from results.runs import run_folder
+from runs.detection import backbone_names
+from runs.detection import check_setup
+from runs.detection import detector
+from runs.detection import run
+
+recipe_flags.define()
+_BEGIN = flags.DEFINE_string(
+    "begin_with", None, "Folder of a run, with model.keras.", required=True
+)
+
+
+def main(_):
+    logging.set_verbosity(logging.ERROR)
+    setup, method, options = recipe_flags.read()
+    recipe_flags.check_task(setup, "detection")
+    check_batch_size(
+        setup.batch_size, options.strategy, options.logical_devices
+    )
+    check_setup(setup, method)
+    name, backbone = backbone_names(_BEGIN.value)
+    method = method._replace(method=f"{name}_from_{backbone}")
+    data = load_boxes(setup, options)
+    model = detector(_BEGIN.value, setup, len(data.names), options)
+    row = run(model, data, setup, method, options, begin_with=_BEGIN.value)
+    for name, value in row.items():
+        print(f"{name:20}{value}")
+    print(run_folder(options.workdir, setup, method, options.seed))
+
+
+if __name__ == "__main__":
+    app.run(main)
