@@ -268,11 +268,16 @@ def _scaled(rows):
 def read_published(path, setup):
     """`{(method, measure): text}` of the published numbers of a set-up.
 
-    Those on the set-up's own test data; of ACLS, beside both of its forms.
+    Those on the set-up's own test data; of ACLS, beside both of its forms. Of
+    several set-ups, `a+b`, what was printed of all together: ranks.
     """
-    found = {}
+    found, names = {}, sorted(setup.split("+"))
     with open(path, newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["setup"] == setup]
+        rows = [
+            row
+            for row in csv.DictReader(file)
+            if sorted(row["setup"].split("+")) == names
+        ]
     for where in _OWN:
         for row in rows:
             if row["on"] != where:
