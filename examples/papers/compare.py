@@ -4,21 +4,28 @@ r"""One table of many runs, beside what was published.
     python examples/papers/compare.py work/runs --measures=ece_ts,aurc_norm
     python examples/papers/compare.py \
         benchmarks/results/runs/label_relaxation.csv
+    python examples/papers/compare.py --model=hierarchical --rope=0.005 \
+        --measures=ece benchmarks/results/runs/label_relaxation.csv
 
 prints for each set-up means and standard deviations over seeds, with the
 published numbers in brackets; differences to --baseline on the same seeds, with
 p of a t-test of pairs, and which hold after Holm's correction for all
-differences of the table; and the mean ranks of the methods over the set-ups.
-Written
-to --out: table.md, runs.csv with all rows, and ece.png. A runs.csv stands for
-the runs that it was made of, beside folders of other runs.
+differences of the table; and the mean ranks of the methods over the set-ups,
+beside published ones of the same set-ups. Written to --out: table.md, runs.csv
+with all rows, and ece.png. A runs.csv stands for the runs that it was made of,
+beside folders of other runs.
 
     python examples/papers/compare.py work/runs --on=V1,V2,context \
-        --measures=accuracy,ece100,overconfidence,underconfidence
+        --measures=accuracy,ece100_pycalib,overconfidence,underconfidence
 
 prints a block for each of --on: test, validation and V1 are the run's own test
 data, under the name that the paper gives them; other names are those of
 evaluate.py, which has predicted these data.
+
+--model=hierarchical adds, in hierarchical.md, how probably a method is better
+than --baseline, practically equal to it, or worse: on each set-up, by the mean
+over set-ups and on a further one, from a Bayesian model of all set-ups and
+seeds (pip install -e ".[tfp]"; two seeds at least). Up to half a minute.
 """
 
 from pathlib import Path
@@ -26,6 +33,7 @@ from pathlib import Path
 import matplotlib as mpl
 from absl import app
 from absl import flags
+from results import hierarchical
 from results.comparisons import blocks
 from results.comparisons import differences
 from results.comparisons import grouped
@@ -55,6 +63,21 @@ _ON = flags.DEFINE_list(
     "on", [], "Data that tables are of; by default the runs' own test data."
 )
 _OUT = flags.DEFINE_string("out", "work/comparison", "Folder for results.")
+_MODEL = flags.DEFINE_enum(
+    "model",
+    "pairs",
+    ["pairs", "hierarchical"],
+    "Tests of pairs alone, or a Bayesian hierarchical model too.",
+)
+_ROPE = flags.DEFINE_list(
+    "rope",
+    ["0.005"],
+    "Differences that make no practical difference to --model=hierarchical: up "
+    "to this, for all measures or, as in nll=0.02, for one.",
+)
+_DRAWS = flags.DEFINE_integer(
+    "draws", 1500, "Of each chain of --model=hierarchical.", lower_bound=100
+)
 _PUBLISHED = flags.DEFINE_string(
     "published",
     str(Path(__file__).parent / "results" / "published.csv"),
@@ -65,8 +88,17 @@ _PUBLISHED = flags.DEFINE_string(
 _ROUNDED = {"average": {}, "lowest": {"ties": "min", "digits": 3}}
 
 
+def published_of(setup, where=""):
+    if not Path(_PUBLISHED.value).is_file():
+        return {}
+    return read_published(_PUBLISHED.value, setup, where)
+
+
 def main(argv):
     mpl.use("Agg")
+    if _MODEL.value == "hierarchical":
+        hierarchical.check_installed()
+        ropes = hierarchical.read_ropes(_ROPE.value, _MEASURES.value)
     setups = grouped(argv[1:] or ["work/runs"])
     if not setups:
         raise app.UsageError(
@@ -78,10 +110,7 @@ def main(argv):
     out.mkdir(parents=True, exist_ok=True)
     parts, values = [], {}
     for setup, where, methods in measured_on(setups, _ON.value):
-        published = {}
-        if Path(_PUBLISHED.value).is_file():
-            published = read_published(_PUBLISHED.value, setup, where)
-        text = markdown(methods, _MEASURES.value, published)
+        text = markdown(methods, _MEASURES.value, published_of(setup, where))
         setup += f", on {where}" if where else ""
         parts.append(f"## {setup}\n\n{text}")
         if _BASELINE.value in methods:
@@ -95,15 +124,31 @@ def main(argv):
         found = ranks(block, _MEASURES.value, **_ROUNDED[_TIES.value])
         head = "| method | " + " | ".join(_MEASURES.value) + " |"
         lines = [head, "|---|" + "---|" * len(_MEASURES.value)]
+        printed = published_of("+".join(setups))
         for name, row in found.items():
-            cells = " | ".join(f"{rank:.2f}" for rank in row)
-            lines.append(f"| {name} | {cells} |")
+            cells = []
+            for measure, rank in zip(_MEASURES.value, row, strict=True):
+                keys = [
+                    (own, f"rank_{measure}")
+                    for own in (f"{name} ({tuned})", name)
+                ]
+                known = [printed[key] for key in keys if key in printed]
+                cells.append(
+                    f"{rank:.2f}" + (f" [{known[0]}]" if known else "")
+                )
+            lines.append(f"| {name} | {' | '.join(cells)} |")
         title = "## Mean ranks" + (f", tuned by {tuned}" if tuned else "")
         parts.append("\n".join([title, "", *lines]))
     write_rows(setups, out / "runs.csv")
     text = "\n\n".join(parts) + "\n"
     (out / "table.md").write_text(text, encoding="utf-8")
     print(text)
+    if _MODEL.value == "hierarchical":
+        text = hierarchical.report(
+            setups, ropes, _BASELINE.value, draws=_DRAWS.value
+        )
+        (out / "hierarchical.md").write_text(text + "\n", encoding="utf-8")
+        print(f"## Hierarchical model\n\n{text}\n")
     print(f"Written to {out}")
 
 

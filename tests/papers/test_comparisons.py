@@ -21,7 +21,11 @@ def test_tables_hold_means_ranks_and_published_numbers(tmp_path):
         "fake,cross_entropy,test,,ece,0.05,0.01,x\n"
         "other,acls,test,,ece,0.9,,x\n"
         "fake,cross_entropy+temperature,test,ece,ece,0.003,,x\n"
+        "fake+other,acls,test,ece,rank_ece,1.5,,x\n"
     )
+    # Ranks are of set-ups together, in any order.
+    found = comparisons.read_published(published, "other+fake")
+    assert found["acls (ece)", "rank_ece"] == "1.5" and len(found) == 2
     setups = comparisons.grouped([tmp_path])
     found = comparisons.read_published(published, "fake")
     assert found["cross_entropy held out", "ece_ts_ece"] == "0.003"

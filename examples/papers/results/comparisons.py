@@ -274,11 +274,16 @@ def read_published(path, setup, on=""):
     """`{(method, measure): text}` of the published numbers of a set-up.
 
     Those on the data that are named, else on the set-up's own test data; of
-    ACLS, beside both of its forms; of detectors, by the names of their runs.
+    ACLS, beside both of its forms; of detectors, by the names of their runs. Of
+    several set-ups, `a+b`, what was printed of all together: ranks.
     """
-    found = {}
+    found, names = {}, sorted(setup.split("+"))
     with open(path, newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["setup"] == setup]
+        rows = [
+            row
+            for row in csv.DictReader(file)
+            if sorted(row["setup"].split("+")) == names
+        ]
     for row in rows:
         if row["measure"].startswith(("ap", "ar")):
             name = f"{row['loss']}_from_{row['on']}"

@@ -19,6 +19,7 @@ _COLUMNS = {
     "ECE": ("ece", "ece_foreground_per_batch"),
     "AECE": ("aece", "aece_foreground_per_batch"),
     "AURC": ("aurc",),
+    "temperature": ("temperature",),
 }
 _SOURCES = {
     "ACLS": "Park et al., ICCV 2023",
@@ -72,9 +73,10 @@ hand.
 
 ## What the papers print
 
-All numbers of the tables are in [published.csv](../results/published.csv),
-with deviations and more measures: {rows} rows. They are fractions, not percent.
-They are from
+All numbers of the tables, and those of the texts that runs can be compared
+with, are in [published.csv](../results/published.csv), with deviations and more
+measures: {rows} rows. All but temperatures, ranks and hours are fractions, not
+percent. They are from
 
 {sources}
 
@@ -91,6 +93,7 @@ In the table below,
   ImageNetV2, and `context`, V1 with its objects painted over; for OpenImages
   `val` and `test`; for COCO the set-up that trained the backbone, with the
   loss of the row.
+- *Temperature* is the one that `+temperature` found.
 - *Chosen by* is the measure on held-out data that chose the hyperparameter.
 - Where papers print different numbers, there are two.
 
@@ -113,6 +116,25 @@ where the numbers are of Faster R-CNN.
 
 \\* Monte Carlo dropout needs a network with dropout, and the paper does not say
 which. CaPE for many classes, `cape_top_label`, is this project's reading.
+
+### Mean ranks
+
+Label Relaxation averages ranks over set-ups; *chosen by* as above, `both` over
+accuracy and ECE. `compare.py --ties=lowest` prints these beside the ranks of
+runs of the same set-ups.
+
+{ranks}
+
+### In the texts
+
+Shares of the training samples of the last epoch that the regularizer leaves
+alone (`inactive_share`) or whose prediction a step changes
+(`prediction_flips`), and that have gamma 3 (`gamma_3_share`); mean objectness
+of the images and its mean difference to the confidence; hours of training on
+four V100. The text does not name the network of the objectness and the hours:
+the `mask` images are assumed.
+
+{texts}
 """
 
 
@@ -180,7 +202,9 @@ def readme():
         },
         rows=len(rows),
         sources="\n".join(sources),
-        table=_table(rows),
+        table=_table([row for row in rows if _shown(row)]),
+        ranks=_ranks([row for row in rows if "rank_" in row.measure]),
+        texts=_texts([row for row in rows if ", Section " in row.source]),
     )
 
 
@@ -206,6 +230,35 @@ def _table(rows):
     return "\n".join(lines)
 
 
+def _shown(row):
+    return "+" not in row.setup and ", Section " not in row.source
+
+
+def _ranks(rows):
+    head = ["set-ups", "loss", "chosen by", "accuracy", "ECE", "printed in"]
+    lines = [_line(head), _line(["---"] * 3 + ["--:"] * 2 + ["---"])]
+    groups = {}
+    for row in rows:
+        groups.setdefault(row[:2] + (row.tuned,), []).append(row)
+    for (setups, loss, tuned), found in groups.items():
+        names = setups.split("+")
+        text = f"all {len(names)}" if len(names) > 2 else ", ".join(names)
+        ranks = [
+            _cell(found, (f"rank_{name}",)) for name in ("accuracy", "ece")
+        ]
+        lines.append(_line([text, f"`{loss}`", tuned, *ranks, _printed(found)]))
+    return "\n".join(lines)
+
+
+def _texts(rows):
+    lines = [_line(["set-up", "loss", "on", "measure", "value", "printed in"])]
+    lines += [_line(["---"] * 4 + ["--:", "---"])]
+    for row in rows:
+        cells = [row.setup, row.loss and f"`{row.loss}`", row.on, row.measure]
+        lines.append(_line([*cells, row.value, row.source]))
+    return "\n".join(lines)
+
+
 def _linked(setup, loss):
     star = " \\*" if {(None, loss), (setup, loss)} & _NOT_BY_FLAGS else ""
     return f"[`{loss}`](losses/{parse_loss(loss).stem}.flags){star}"
@@ -217,19 +270,25 @@ def _cell(rows, kinds):
 
 
 def _printed(rows):
-    """Sources, the name of each once: `ACLS, Tables 3, B`."""
+    """Sources, the name of each once: `ACLS, Tables 3, B, Footnote 1`."""
     tables = {}
     for row in rows:
-        number = row.source.rpartition(" ")[2]
-        tables.setdefault(_paper(row), {})[number] = None
+        kind, _, number = row.source.rpartition(", ")[2].partition(" ")
+        tables.setdefault(_paper(row), {}).setdefault(kind, {})[number] = None
     return "; ".join(
-        f"{name}, Table{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
-        for name, numbers in tables.items()
+        ", ".join(
+            [name]
+            + [
+                f"{kind}{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+                for kind, numbers in kinds.items()
+            ]
+        )
+        for name, kinds in tables.items()
     )
 
 
 def _paper(row):
-    return row.source.partition(", Table ")[0]
+    return row.source.rpartition(", ")[0]
 
 
 def _line(cells):
