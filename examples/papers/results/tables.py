@@ -63,13 +63,13 @@ to the set-up: 6 for CIFAR-10, 10 elsewhere.
 The files: {setups} set-ups, {losses} losses, {sweeps} sweeps.
 
 Set-ups of this project, which train on a CPU, have no published numbers:
-`digits_dense`, `cifar10_resnet20_cpu`, `camvid_deeplabv3plus_small`,
-`newsgroups20`, `tiny_imagenet_boxes_small`, `canvases_retinanet_small`. The
-paper on label smoothing and selective classification (Xia et al., 2024) prints
-curves alone, so that its five set-ups (`*_lssc` and
-`cityscapes_deeplabv3plus_resnet101`) and every AURC are missing below, and the
-main text of MbLS, with the results on VOC of `voc_deeplabv3_mbls`, was not at
-hand.
+`digits_dense`, `fashion_mnist_dense_short`, `cifar10_resnet20_cpu`,
+`cifar10_small_resnet`, `camvid_deeplabv3plus_small`, `newsgroups20`,
+`tiny_imagenet_boxes_small`, `canvases_retinanet_small`. The paper on label
+smoothing and selective classification (Xia et al., 2024) prints curves alone,
+so that its five set-ups (`*_lssc` and `cityscapes_deeplabv3plus_resnet101`) and
+every AURC are missing below, and the main text of MbLS, with the results on VOC
+of `voc_deeplabv3_mbls`, was not at hand.
 
 ## What the papers print
 
