@@ -124,6 +124,7 @@ def main(_):
     folders = {
         method: folder_of(workdir, settings, method, seeds[0])
         for method in _METHODS.value
+        if not rows[method][seeds[0]]["diverged"]
     }
     draw_reliability(folders, workdir / "reliability.png")
     print(f"\n{table(rows)}")

@@ -113,17 +113,23 @@ def draw_reliability(folders, path):
         layout="constrained",
         squeeze=False,
     )
-    for place, name in enumerate(shown):
-        display = keras_calib.ReliabilityDisplay.from_predictions(
+    displays = [
+        keras_calib.ReliabilityDisplay.from_predictions(
             *read_predictions(folders[name], "test"),
             from_logits=True,
             name=name,
-        ).plot(axes[:, place])
-        if place:
-            display.ax_.get_legend().remove()
-            for ax in axes[:, place]:
-                ax.set_ylabel("")
-        axes[1, place].set_xlabel("confidence")
+        ).plot(column)
+        for name, column in zip(shown, axes.T, strict=True)
+    ]
+    # Where labels are smoothed most, the corner of the legend is empty.
+    for display in displays[:-1]:
+        display.ax_.get_legend().remove()
+    most = max(display.sums.weight.max() for display in displays)
+    axes[1, 0].set_ylim(top=2 * most)
+    for ax in axes[1]:
+        ax.set_xlabel("confidence")
+    for ax in axes[:, 1:].flat:
+        ax.set_ylabel("")
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
