@@ -177,6 +177,18 @@ def test_tiny_imagenet_is_averaged_over_quarters():
     assert model.layers[-1].input.shape == (None, 4 * 32 * 2)
 
 
+def test_dropout_is_between_the_stages_and_before_the_logits():
+    plain = build_small("resnet50")
+    model = build_small("resnet50", dropout=0.3)
+    layers = [x for x in model.layers if isinstance(x, keras.layers.Dropout)]
+    assert [layer.rate for layer in layers] == [0.3] * 4
+    assert [layer.output.shape[-1] for layer in layers] == [8, 16, 32, 64]
+    assert model.layers[-1].input is layers[-1].output
+    model.set_weights(plain.get_weights())
+    inputs = random_inputs(plain)
+    np.testing.assert_array_equal(answers(model, inputs), answers(plain, inputs))
+
+
 def test_patches_are_cut_in_rows():
     model = build("vit_s16", (16, 32, 3), 5, width=12, depth=1, heads=3)
     assert model.layers[1].output.shape == (None, 4, 8, 12)

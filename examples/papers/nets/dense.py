@@ -5,7 +5,7 @@ import keras
 __all__ = ["dense"]
 
 
-def dense(input_shape, num_classes, *, width=1024, depth=2):
+def dense(input_shape, num_classes, *, width=1024, depth=2, dropout=0.0):
     """Dense layers with ReLUs on flattened inputs.
 
     Args:
@@ -13,6 +13,7 @@ def dense(input_shape, num_classes, *, width=1024, depth=2):
         num_classes: Number of logits.
         width: Units of each hidden layer.
         depth: Hidden layers.
+        dropout: Share of their units that is dropped, behind each.
 
     Reference:
         Lienen, Hüllermeier, From Label Smoothing to Label Relaxation, AAAI
@@ -22,5 +23,7 @@ def dense(input_shape, num_classes, *, width=1024, depth=2):
     x = keras.layers.Flatten()(inputs)
     for _ in range(depth):
         x = keras.layers.Dense(width, activation="relu")(x)
+        if dropout:
+            x = keras.layers.Dropout(dropout)(x)
     logits = keras.layers.Dense(num_classes, dtype="float32")(x)
     return keras.Model(inputs, logits)

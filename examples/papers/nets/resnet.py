@@ -57,7 +57,13 @@ def resnet20(input_shape, num_classes, *, width=16):
 
 
 def resnet50(
-    input_shape, num_classes, *, stem="imagenet", width=64, weights=None
+    input_shape,
+    num_classes,
+    *,
+    stem="imagenet",
+    width=64,
+    dropout=0.0,
+    weights=None,
 ):
     """Four stages of 3, 4, 6 and 3 bottlenecks.
 
@@ -70,6 +76,8 @@ def resnet50(
             `"tiny_imagenet"`: that too, and the last features are averaged
             over four quarters of the image, not over all of it.
         width: Inner channels of the first stage. Defaults to `64`.
+        dropout: Share dropped of what the first three stages put out and of
+            the averaged features, in front of the logits.
         weights: None, or `"imagenet"`; see `features`.
 
     Raises:
@@ -86,11 +94,18 @@ def resnet50(
         Bottlenecks step by two in their convolution 3 x 3, as those of torch
         do, the paper's in the one before; so do these with weights.
     """
-    return _classifier(input_shape, num_classes, RESNET50, stem, width, weights)
+    options = {"width": width, "dropout": dropout, "weights": weights}
+    return _classifier(input_shape, num_classes, RESNET50, stem, **options)
 
 
 def resnet101(
-    input_shape, num_classes, *, stem="imagenet", width=64, weights=None
+    input_shape,
+    num_classes,
+    *,
+    stem="imagenet",
+    width=64,
+    dropout=0.0,
+    weights=None,
 ):
     """Four stages of 3, 4, 23 and 3 bottlenecks; otherwise as `resnet50`.
 
@@ -99,32 +114,33 @@ def resnet101(
         num_classes: Number of logits.
         stem: How images enter, as in `resnet50`.
         width: Inner channels of the first stage. Defaults to `64`.
+        dropout: As in `resnet50`.
         weights: None, or `"imagenet"`.
 
     Reference:
         As `resnet50`.
     """
-    return _classifier(
-        input_shape, num_classes, RESNET101, stem, width, weights
-    )
+    options = {"width": width, "dropout": dropout, "weights": weights}
+    return _classifier(input_shape, num_classes, RESNET101, stem, **options)
 
 
-def _classifier(input_shape, num_classes, blocks, stem, width, weights):
+def _classifier(input_shape, num_classes, blocks, stem, dropout, **options):
     if stem == "tiny_imagenet" and any(side % 16 for side in input_shape[:2]):
         raise ValueError(
             "Height and width of `input_shape` must be multiples of 16 if "
             f"`stem` is 'tiny_imagenet'. Received: input_shape={input_shape}"
         )
     inputs = keras.Input(input_shape)
-    _, x = features(
-        inputs, blocks, stem=stem, width=width, weights=weights, name="resnet"
-    )
+    options = {"stem": stem, "dropout": dropout, **options}
+    _, x = features(inputs, blocks, name="resnet", **options)
     if stem == "tiny_imagenet":
         half = (x.shape[1] // 2, x.shape[2] // 2)
         x = keras.layers.AveragePooling2D(half)(x)
         x = keras.layers.Flatten()(x)
     else:
         x = keras.layers.GlobalAveragePooling2D()(x)
+    if dropout:
+        x = keras.layers.Dropout(dropout)(x)
     logits = keras.layers.Dense(num_classes, dtype="float32")(x)
     return keras.Model(inputs, logits)
 
@@ -136,6 +152,7 @@ def features(
     stem="imagenet",
     output_stride=None,
     width=64,
+    dropout=0.0,
     weights=None,
     name="backbone",
 ):
@@ -152,6 +169,7 @@ def features(
         output_stride: Pixels between last features: 8, 16 or 32, with a stem
             for small images 2, 4 or 8. Defaults to the largest.
         width: Inner channels of the first stage.
+        dropout: Share dropped of what each stage but the last puts out.
         weights: None, or `"imagenet"`: those of Keras' ResNet50 and
             ResNet101, for images as torchvision normalizes them: RGB in
             [0, 1], less (0.485, 0.456, 0.406), by (0.229, 0.224, 0.225).
@@ -209,6 +227,8 @@ def features(
             )
         if not stage:
             low = x
+        if dropout and stage < len(blocks) - 1:
+            x = keras.layers.Dropout(dropout)(x)
     if weights is not None:
         load_imagenet(keras.Model(inputs, x), blocks, weights, name)
     return low, x
