@@ -42,6 +42,7 @@ class Setup(NamedTuple):
     validation: float
     validation_of: str
     random_split: bool
+    test_share: float | None
     extra_annotations: bool
     stratified: bool
     net: str
@@ -60,6 +61,8 @@ class Setup(NamedTuple):
     objects: str | None
     alone: bool
     sequence_length: int
+    tokens: str
+    num_words: int
     batch_size: int
     epochs: int
     optimizer: str
