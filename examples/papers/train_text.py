@@ -15,8 +15,9 @@ from absl import app
 from absl import logging
 from config import recipe_flags
 from config.strategies import check_batch_size
+from data.images import resampled
 from data.images import split
-from data.texts import load_texts
+from data.texts import read_texts
 from results.runs import run_folder
 from runs.texts import text_task
 from runs.training import run
@@ -31,7 +32,9 @@ def main(_):
     check_batch_size(
         setup.batch_size, options.strategy, options.logical_devices
     )
-    sets = load_texts(options.data_dir, length=setup.sequence_length)
+    sets = read_texts(setup, options)
+    if setup.test_share:
+        sets = resampled(sets, options.seed, setup.test_share)
     sets = split(
         sets,
         setup.validation,

@@ -57,9 +57,7 @@ def task_of(setup, method, options):
         task = scene_tasks.scene_task(scenes, setup, method, options)
         return setup, task
     if setup.task == "text":
-        sets = text_sets.load_texts(
-            options.data_dir, length=setup.sequence_length
-        )
+        sets = text_sets.read_texts(setup, options)
         sets = image_sets.split(sets, setup.validation)
         return setup, text_tasks.text_task(sets, setup, options)
     task = image_tasks.image_task(setup, method, options)

@@ -1,5 +1,7 @@
 """Data of the papers: read, split, moved, and refused by name."""
 
+import json
+import lzma
 import types
 
 import keras
@@ -114,6 +116,52 @@ def test_words_get_numbers_by_their_frequency(tmp_path):
     (tmp_path / "glove.txt").write_text("a 5 6\nb 7 8\n")
     matrix = text_sets.read_vectors(str(tmp_path / "glove.txt"), ["a", "b"])
     np.testing.assert_array_equal(matrix[2:], [[5, 6], [7, 8]])
+
+
+def test_texts_are_numbered_as_keras_does(data_sets, tmp_path):
+    from keras.src.legacy.preprocessing import text as keras_text
+
+    texts = [
+        "From: a head\nwith lines\n\nThe cat, the CAT's hat; and the_dog!",
+        "no head: it's 12.5 the cat and and a mat",
+        "Head\n\nhat hat hat and the mat",
+    ]
+    parts = ("train", "train", "test")
+    rows = [
+        {"split": part, "label": label, "text": text}
+        for part, label, text in zip(parts, "abb", texts, strict=True)
+    ]
+    with lzma.open(tmp_path / "20news_bydate.jsonl.xz", "wt") as file:
+        file.write("\n".join(map(json.dumps, rows)))
+    tokenizer = keras_text.Tokenizer(num_words=5)
+    bodies = [text[max(0, text.find("\n\n")) :] for text in texts]
+    tokenizer.fit_on_texts(bodies)
+    expected = keras.utils.pad_sequences(
+        tokenizer.texts_to_sequences(bodies), maxlen=6
+    )
+    sets = text_sets.load_texts(tmp_path, length=6, num_words=5, tokens="keras")
+    ids = np.concatenate([sets.train[0], sets.test[0]])
+    assert (expected == 0).any()
+    # One more: that of unknown words, which here are left out.
+    np.testing.assert_array_equal(ids, np.where(expected, expected + 1, 0))
+    assert len(sets.words) == 4
+    matrix = text_sets.read_vectors(None, sets.words, seed=None)
+    assert not matrix.any()
+
+
+def test_a_share_of_all_texts_is_drawn_for_tests(data_sets, parse):
+    setup, _, options = parse("newsgroups_gpcn", "cross_entropy")
+    options = options._replace(data_dir=str(data_sets))
+    sets = text_sets.read_texts(setup, options)
+    drawn = image_sets.resampled(sets, 0, setup.test_share)
+    # A fifth of 24 texts, rounded down, as the code does.
+    assert [len(y) for _, y in (drawn.train, drawn.test)] == [20, 4]
+    assert [int(0.2 * n) for n in (19_997, 18_846)] == [3_999, 3_769]
+    rows = [
+        sorted(map(tuple, np.concatenate([part.train[0], part.test[0]])))
+        for part in (sets, drawn)
+    ]
+    assert rows[0] == rows[1]
 
 
 def test_parts_read_from_disk_are_not_stratified():

@@ -58,6 +58,15 @@ def define_data(values):
         "take the first. Of data in memory they are drawn.",
         **put,
     )
+    flags.DEFINE_float(
+        "test_share",
+        None,
+        "Of data in memory, draw training and test data anew from both by "
+        "--seed, this share for tests; else the official split.",
+        lower_bound=0.0,
+        upper_bound=1.0,
+        **put,
+    )
     flags.DEFINE_bool(
         "extra_annotations", False, "Train on VOC's trainaug.txt.", **put
     )
@@ -121,6 +130,18 @@ def define_data(values):
         **put,
     )
     flags.DEFINE_integer("sequence_length", 1000, "Tokens of a text.", **put)
+    flags.DEFINE_enum(
+        "tokens",
+        "words",
+        ["words", "keras"],
+        "words, numbers and punctuation, the first of a text; or as Keras' "
+        "Tokenizer and pad_sequences read texts without their heads: words of "
+        "the vocabulary alone, the last of a text.",
+        **put,
+    )
+    flags.DEFINE_integer(
+        "num_words", 20_000, "Size of the vocabulary.", lower_bound=2, **put
+    )
     flags.DEFINE_integer(
         "ignore_class", None, "Class id of pixels that do not count.", **put
     )

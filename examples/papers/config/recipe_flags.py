@@ -42,6 +42,7 @@ class Setup(NamedTuple):
     validation: float
     validation_of: str
     random_split: bool
+    test_share: float | None
     extra_annotations: bool
     stratified: bool
     net: str
@@ -62,6 +63,8 @@ class Setup(NamedTuple):
     class_map: str | None
     cap_classes: int | None
     sequence_length: int
+    tokens: str
+    num_words: int
     batch_size: int
     epochs: int
     optimizer: str

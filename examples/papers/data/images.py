@@ -94,14 +94,20 @@ def split(sets, share, *, stratified=False, seed=0):
     )
 
 
-def resampled(sets, seed):
-    """Training and test data merged and drawn anew, in the same sizes."""
+def resampled(sets, seed, share=None):
+    """Training and test data merged and drawn anew.
+
+    Args:
+        sets: `ImageSets`; texts and their like as well.
+        seed: Of the choice.
+        share: Of all, for tests; None for as many as there were.
+    """
     x, y = (
         np.concatenate(parts)
         for parts in zip(sets.train, sets.test, strict=True)
     )
     order = np.random.default_rng((seed, 2)).permutation(len(y))
-    count = len(sets.train[1])
+    count = len(y) - int(share * len(y)) if share else len(sets.train[1])
     train, test = order[:count], order[count:]
     return sets._replace(train=(x[train], y[train]), test=(x[test], y[test]))
 

@@ -72,10 +72,13 @@ def large_parts(setup, method, options):
         `(parts, shape, num_classes)`: the fields of a `Task` but its network,
         shape of the images, number of classes.
     """
-    if setup.random_split:
+    if setup.random_split or setup.test_share:
         raise app.UsageError(
-            "`--random_split` must be off for images that are read from disk, "
-            f"but for scenes. Received: --data={setup.data}, --random_split"
+            "`--random_split` and `--test_share` must be left out for images "
+            "that are read from disk, whose validation data are the first. "
+            f"Received: --data={setup.data}, "
+            f"--random_split={setup.random_split}, "
+            f"--test_share={setup.test_share}"
         )
     train, _, tests, marked, names = _sets(setup, options)
     if remembers(method):

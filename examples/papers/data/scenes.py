@@ -61,6 +61,11 @@ def load_scenes(setup, options):
         app.UsageError: If the data are not where the flags say, or cannot be
             split as they say.
     """
+    if setup.test_share:
+        raise app.UsageError(
+            "`--test_share` must be left out for scenes; --random_split draws "
+            f"their validation data. Received: --test_share={setup.test_share}"
+        )
     if setup.data == "voc2012":
         return _voc(setup, options)
     builder = tfds_builder(

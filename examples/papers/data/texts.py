@@ -10,9 +10,13 @@ from typing import NamedTuple
 import numpy as np
 from absl import app
 
-__all__ = ["TextSets", "load_texts", "read_vectors"]
+__all__ = ["TextSets", "load_texts", "read_texts", "read_vectors"]
 
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|[0-9]+|[^\sa-z0-9]")
+# Characters that Keras' Tokenizer reads as spaces.
+_BETWEEN = str.maketrans(
+    dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n', " ")
+)
 # Of the numbers of words: padding, and words that are not in the vocabulary.
 _SPECIAL = 2
 
@@ -35,7 +39,17 @@ class TextSets(NamedTuple):
     words: list[str]
 
 
-def load_texts(folder, *, length, num_words=20_000):
+def read_texts(setup, options):
+    """The texts of a set-up, see `load_texts`."""
+    return load_texts(
+        options.data_dir,
+        length=setup.sequence_length,
+        num_words=setup.num_words,
+        tokens=setup.tokens,
+    )
+
+
+def load_texts(folder, *, length, num_words=20_000, tokens="words"):
     """20 Newsgroups, split by date.
 
     Args:
@@ -44,27 +58,43 @@ def load_texts(folder, *, length, num_words=20_000):
         length: Words of a text; those beyond are cut off.
         num_words: Size of the vocabulary, the most frequent of the training
             texts.
+        tokens: `"words"`, numbers and punctuation, with one number for all
+            that are not in the vocabulary; the first of a text are kept. Or
+            `"keras"`, as Keras' `Tokenizer` and `pad_sequences` read all texts
+            without their heads: no punctuation, a vocabulary of one word
+            less, other words left out, the last of a text kept.
 
     Raises:
         app.UsageError: If the file is not there.
     """
     texts = _from_file(folder) if folder else _from_sklearn()
     names = sorted(set(texts["train"][1]))
+    plain = tokens == "words"
+    tokenize = _words_of if plain else _keras_words_of
     split_words = {
-        part: [_WORD.findall(text.lower()) for text in rows]
+        part: [tokenize(text) for text in rows]
         for part, (rows, _) in texts.items()
     }
     counts = collections.Counter(
-        word for text in split_words["train"] for word in text
+        word
+        for part in (["train"] if plain else texts)
+        for text in split_words[part]
+        for word in text
     )
-    words = [word for word, _ in counts.most_common(num_words)]
+    # Keras counts padding among the words.
+    found = counts.most_common(num_words if plain else num_words - 1)
+    words = [word for word, _ in found]
     places = {word: place + _SPECIAL for place, word in enumerate(words)}
     sets = {}
     for part, (_, labels) in texts.items():
         ids = np.zeros((len(labels), length), "int32")
         for row, text in zip(ids, split_words[part], strict=True):
-            numbers = [places.get(word, 1) for word in text[:length]]
-            row[: len(numbers)] = numbers
+            if plain:
+                numbers = [places.get(word, 1) for word in text[:length]]
+                row[: len(numbers)] = numbers
+                continue
+            numbers = [places[word] for word in text if word in places]
+            row[max(0, length - len(numbers)) :] = numbers[-length:]
         classes = np.array([names.index(label) for label in labels], "int32")
         sets[part] = (ids, classes)
     return TextSets(sets["train"], None, sets["test"], len(names), words)
@@ -78,7 +108,7 @@ def read_vectors(path, words, *, seed=0):
             None for random vectors of 50 numbers.
         words: The vocabulary.
         seed: Of the vectors of words that the file does not have: normal,
-            with the standard deviation of the others.
+            with the standard deviation of the others. None for zeros.
 
     Returns:
         Shape `(num_words + 2, size)`, float32; padding is 0.
@@ -88,14 +118,26 @@ def read_vectors(path, words, *, seed=0):
         known = _read_npz(path) if path.endswith(".npz") else _read_glove(path)
         values = np.stack(list(known.values()))
         size, deviation = values.shape[1], values.std()
-    random = np.random.default_rng(seed)
     shape = (len(words) + _SPECIAL, size)
-    matrix = random.normal(0.0, deviation, shape).astype("float32")
-    matrix[0] = 0.0
+    matrix = np.zeros(shape, "float32")
+    if seed is not None:
+        random = np.random.default_rng(seed)
+        matrix[:] = random.normal(0.0, deviation, shape)
+        matrix[0] = 0.0
     for place, word in enumerate(words):
         if word in known:
             matrix[place + _SPECIAL] = known[word]
     return matrix
+
+
+def _words_of(text):
+    return _WORD.findall(text.lower())
+
+
+def _keras_words_of(text):
+    """Words by the filter of Keras' Tokenizer, after the head of a text."""
+    text = text[max(0, text.find("\n\n")) :]
+    return [w for w in text.lower().translate(_BETWEEN).split(" ") if w]
 
 
 def _from_file(folder):

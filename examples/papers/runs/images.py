@@ -8,6 +8,7 @@ from absl import app
 from config.losses import label_kind
 from data.images import batches
 from data.images import load_images
+from data.images import resampled
 from data.images import split
 from data.images import training_batches
 from data.large_images import is_large
@@ -29,8 +30,11 @@ def image_task(setup, method, options):
         statistics = normalizer(setup, None)
         build = partial(network, setup, shape, classes, statistics)
         return Task(network=build, **parts)
+    sets = load_images(setup, options)
+    if setup.test_share:
+        sets = resampled(sets, options.seed, setup.test_share)
     sets = split(
-        load_images(setup, options),
+        sets,
         setup.validation,
         stratified=setup.stratified,
         seed=options.seed,

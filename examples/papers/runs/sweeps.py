@@ -13,7 +13,7 @@ from data.images import load_images
 from data.images import resampled
 from data.images import split
 from data.large_images import is_large
-from data.texts import load_texts
+from data.texts import read_texts
 from results.runs import check_flags
 from results.runs import find_runs
 from results.runs import read_flags
@@ -222,7 +222,7 @@ def chosen(rows, names, measure):
 def read_sets(setup, options):
     """The data of a set-up, in memory."""
     if setup.task == "text":
-        return load_texts(options.data_dir, length=setup.sequence_length)
+        return read_texts(setup, options)
     if setup.task != "classification" or is_large(setup, options):
         raise app.UsageError(
             "`--data` must be texts, or images that fit into memory, to be "
@@ -233,8 +233,8 @@ def read_sets(setup, options):
 
 def _task(sets, setup, method, options, resample):
     """The task of one seed."""
-    if resample:
-        sets = resampled(sets, options.seed)
+    if resample or setup.test_share:
+        sets = resampled(sets, options.seed, setup.test_share)
     sets = split(
         sets,
         setup.validation,

@@ -34,7 +34,10 @@ def text_task(sets, setup, options):
     in_order = partial(keras_calib.EpochBatches, batch_size=256, seed=None)
 
     def network():
-        vectors = read_vectors(options.vectors, sets.words)
+        # Words without a vector are zeros in the released code of MbLS.
+        zeros = options.vectors and setup.tokens == "keras"
+        seed = None if zeros else 0
+        vectors = read_vectors(options.vectors, sets.words, seed=seed)
         choices = {
             "vectors": vectors,
             "trainable": setup.train_vectors,
