@@ -77,6 +77,48 @@ def data_sets(tmp_path_factory, picture):
 
 
 @pytest.fixture(scope="module")
+def detection_folder(tmp_path_factory):
+    """Two data sets, with boxes and without, and runs of classifiers."""
+    from detection_cases import classifier
+    from detection_cases import store
+    from detection_cases import write_run
+    from nets.dense import dense
+
+    folder = tmp_path_factory.mktemp("detection")
+    store(folder, "boxed", {"train": (24, 0, 1), "validation": (8, 1, 1)})
+    store(folder, "boxless", {"train": (3, 0, 0), "validation": (3, 1, 0)})
+    store(folder, "plain", {"train": (3, 0, 1), "validation": (3, 1, 1)}, "x")
+    write_run(folder / "runs" / "small", classifier())
+    write_run(folder / "runs" / "grey", classifier((24, 24, 1)))
+    write_run(folder / "runs" / "dense", classifier(build=dense))
+    write_run(folder / "runs" / "unsaved", None)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def begun(detection_folder, parse):
+    """Set-up, method and options of a small run; more flags change them."""
+
+    def parsed(*more):
+        setup, method, options = parse(
+            "canvases_retinanet_small",
+            "cross_entropy",
+            "--data=canvases/boxed",
+            f"--data_dir={detection_folder}",
+            "--image_size=64",
+            "--batch_size=4",
+            "--epochs=2",
+            "--steps_per_epoch=2",
+            "--decay_epochs=1",
+            "--verbose=0",
+            *more,
+        )
+        return setup, method._replace(method="some"), options
+
+    return parsed
+
+
+@pytest.fixture(scope="module")
 def nets_are_built_once():
     """Networks of one kind and size are one, and begin with its weights."""
     from nets import catalogue

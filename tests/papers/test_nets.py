@@ -186,7 +186,9 @@ def test_dropout_is_between_the_stages_and_before_the_logits():
     assert model.layers[-1].input is layers[-1].output
     model.set_weights(plain.get_weights())
     inputs = random_inputs(plain)
-    np.testing.assert_array_equal(answers(model, inputs), answers(plain, inputs))
+    np.testing.assert_array_equal(
+        answers(model, inputs), answers(plain, inputs)
+    )
 
 
 def test_patches_are_cut_in_rows():

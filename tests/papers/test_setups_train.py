@@ -69,7 +69,7 @@ def test_every_setup_takes_a_step(name, parse, mocked, data_sets):
         f"--annotations={data_sets / 'boxes'}",
         "--steps_per_epoch=1",
     )
-    if not setup.data.startswith(("tiny", "voc2012", "newsgroups")):
+    if setup.data not in ("tiny_imagenet", "voc2012", "newsgroups20"):
         options = options._replace(data_dir=None)
     if setup.objects is None or setup.data != "imagenet2012":
         options = options._replace(annotations=None)

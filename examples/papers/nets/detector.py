@@ -69,7 +69,8 @@ class Detector(keras_hub.models.RetinaNetObjectDetector):
         KerasHub gives the prior probability to boxes, not to classes;
         averages over classes, so that more of them weigh less; has Huber's
         loss of boxes, where this is torchvision's; and divides by the anchors
-        of each device. Boxes are suppressed within a class, there among all.
+        of each device, so that two take steps twice as long as one. Boxes are
+        suppressed within a class, there among all.
     """
 
     def __init__(self, *args, **kwargs):

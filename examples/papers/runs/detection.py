@@ -24,7 +24,14 @@ from runs.training import Task
 from runs.training import fit
 from runs.training import own_folder
 
-__all__ = ["backbone_names", "check_setup", "detector", "evaluate", "run"]
+__all__ = [
+    "backbone_names",
+    "check_setup",
+    "detector",
+    "evaluate",
+    "export",
+    "run",
+]
 
 
 def check_setup(setup, method):
@@ -182,13 +189,18 @@ def run(model, data, setup, method, options, **extra):
         if not row["diverged"]:
             row |= evaluate(model, data, setup)
         if options.export:
-            _export(model, folder / "serving")
+            export(model, folder / "serving")
         write_row(folder, row)
     return row
 
 
-def _export(model, folder):
-    """Writes a SavedModel of `Detector.detect`."""
+def export(model, folder):
+    """Writes a SavedModel of what `Detector.detect` does, as `serve`.
+
+    Args:
+        model: A `Detector`.
+        folder: Where; it is replaced.
+    """
     # No .keras file: the heads of KerasHub 0.32 cannot be read from one.
     shutil.rmtree(folder, ignore_errors=True)
     archive = keras.export.ExportArchive()
