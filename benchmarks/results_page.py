@@ -21,6 +21,7 @@ and in brackets what was published of the set-up. Further keys:
 - `baseline`: the table has differences to this run, with p, stars and, where
   it has some, what holds; a column may be `pairs`;
 - `kind=claims; family=NAME`: the table is that of `check_claims.py`;
+- a row `trend` has Page's test over the rows above, as `trends.py` prints it;
 - `kind=ranks`: mean ranks, columns `measure (what the runs are tuned by)`.
 
 In the text, a number with three decimals or more must be in the tables or runs

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import page_trend_test
 from scipy.stats import rankdata
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,9 +44,13 @@ def expected(declared, rows, pool):
 
 
 def _means(declared, names, columns, rows, pool):
-    published = {}
+    published, above = {}, {}
     found = []
     for name, row in zip(names, rows, strict=True):
+        if name == "trend":
+            tests = [_trend(above.get(column)) for column in columns]
+            found.append([row[0], *tests])
+            continue
         runs = _runs(declared, name)
         setup = declared.get("published", runs[0].get("setup", ""))
         published = published or published_of(setup, declared.get("on", "test"))
@@ -64,6 +69,7 @@ def _means(declared, names, columns, rows, pool):
                 right.append(cell)
                 continue
             by_seed = _by_seed(of, measure)
+            above.setdefault(column, []).append(by_seed)
             pool.add_column(id(rows), measure, by_seed)
             printed = [
                 published.get((name.partition("/")[0], m))
@@ -92,6 +98,23 @@ def _mean(cell, values, printed, pool):
         numbers = [float(x) for x in _NUMBER.findall(printed or "")]
         pool.add(*numbers, *(np.mean(values) - x for x in numbers[:1]))
     return text
+
+
+def _trend(above):
+    """Page's test of a trend over the rows, two-sided, as trends.py says."""
+    if above is None:
+        return ""
+    seeds = sorted(set.intersection(*map(set, above)))
+    table = np.array([[own[seed] for own in above] for seed in seeds])
+    if len(seeds) < 2 or len(above) < 3:
+        return "-"
+    up, down = (
+        page_trend_test(part).pvalue for part in (table, table[:, ::-1])
+    )
+    p = min(1.0, 2 * min(up, down))
+    text = f"{'rises' if up <= down else 'falls'}, p "
+    text += p_text(p) if p < 0.001 else f"= {p_text(p)}"
+    return text + ("*" if p < LEVEL else "")
 
 
 def _differences(declared, names, columns, rows, pool):
@@ -190,6 +213,8 @@ def _label(text, options):
     """As it is, if its numbers are options or of an equation."""
     options = options.replace("zero", "0").replace("_", " ")
     known = {float(x) for x in _NUMBER.findall(options)}
+    # Where a hyperparameter varies, runs without it have the value 0.
+    known |= set() if "=" in options else {0.0}
     numbers = _NUMBER.findall(re.sub(r"eq\. \d+", "", text))
     unknown = [x for x in numbers if float(x) not in known]
     return f"without {', '.join(unknown)}" if unknown else text

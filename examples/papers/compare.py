@@ -72,8 +72,8 @@ _MODEL = flags.DEFINE_enum(
 _ROPE = flags.DEFINE_list(
     "rope",
     ["0.005"],
-    "Differences that make no practical difference to --model=hierarchical: up "
-    "to this, for all measures or, as in nll=0.02, for one.",
+    "Differences up to this are practically none to --model=hierarchical: one "
+    "number for all measures and, as in nll=0.02, others for single ones.",
 )
 _DRAWS = flags.DEFINE_integer(
     "draws", 1500, "Of each chain of --model=hierarchical.", lower_bound=100

@@ -109,6 +109,23 @@ def test_tables_as_compare_prints_them_can_be_declared(checker):
     assert len(checker.Page("\n".join(lines)).problems) == 1
 
 
+def test_a_row_may_have_pages_test_of_a_trend(checker):
+    """All three seeds have one order, of six: p is 2 / 216."""
+    lines = [
+        "<!-- table: file=camvid.csv; columns=seeds | ece; "
+        "rows=cross_entropy | acls | focal | trend -->",
+        "| strength | seeds | ece |",
+        "|---|---|---|",
+        "| 0 | 3 | 0.0541 ± 0.0107 |",
+        "| 0.1 | 3 | 0.0674 ± 0.0115 |",
+        "| focal | 3 | 0.1280 ± 0.0207 |",
+        "| trend | | rises, p = 0.009* |",
+    ]
+    assert checker.Page("\n".join(lines)).problems == []
+    lines[-1] = lines[-1].replace("rises", "falls")
+    assert len(checker.Page("\n".join(lines)).problems) == 1
+
+
 @pytest.mark.parametrize(
     ("page", "problem"),
     [
