@@ -114,7 +114,7 @@ def main(_):
         begin_with=_BEGIN.value,
     ):
         for name, value in row.items():
-            print(f"{name:20}{value}")
+            print(f"{name:26}{value}")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def main(_):
         scene_task(scenes, setup, method, options), setup, method, options
     )
     for name, value in row.items():
-        print(f"{name:20}{value}")
+        print(f"{name:26}{value}")
     folder = run_folder(options.workdir, setup, method, options.seed)
     if options.export:
         model = load_network(folder)

@@ -43,7 +43,7 @@ def main(_):
     )
     row = run(text_task(sets, setup, options), setup, method, options)
     for name, value in row.items():
-        print(f"{name:20}{value}")
+        print(f"{name:26}{value}")
     print(run_folder(options.workdir, setup, method, options.seed))
 
 

@@ -166,6 +166,30 @@ def test_validation_shows_every_example_in_order():
     np.testing.assert_allclose(pairs[:, 1], area, rtol=1e-5)
 
 
+@pytest.mark.parametrize("antialias", [False, True])
+def test_batches_are_resized_as_one_crop_by_itself(antialias):
+    rng = np.random.default_rng(0)
+    image = rng.integers(256, size=(20, 20, 3)).astype("uint8")
+    dataset = tf.data.Dataset.from_tensors({"image": image, "label": 0})
+    options = {"interpolation": "bicubic", "antialias": antialias}
+    expected = tf.image.resize(image, (9, 9), "bicubic", antialias=antialias)
+    whole = kc.validation_pipeline(dataset, 9, 1, 2, fraction=1.0, **options)
+    drawn = kc.training_pipeline(
+        dataset,
+        9,
+        1,
+        2,
+        targets="ids",
+        scale=(1.0, 1.0),
+        ratio=(1.0, 1.0),
+        flip=False,
+        **options,
+    )
+    for pipeline in (whole, drawn):
+        images, _ = next(iter(pipeline))
+        np.testing.assert_allclose(images[0], expected, atol=1e-3)
+
+
 def test_objectness_targets_are_mixed_with_their_images():
     _, mixed, index = arrays_of(square_batches(mix=partial(kc.mixup, alpha=5)))
     _, plain, again = arrays_of(square_batches())

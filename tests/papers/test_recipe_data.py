@@ -14,6 +14,7 @@ from data import datasets
 from data import images as image_sets
 from data import large_images
 from data import texts as text_sets
+from PIL import Image
 
 import keras_calib
 
@@ -162,6 +163,29 @@ def test_a_share_of_all_texts_is_drawn_for_tests(data_sets, parse):
         for part in (sets, drawn)
     ]
     assert rows[0] == rows[1]
+
+
+def test_images_of_bicubic_recipes_are_those_of_pillow(parse):
+    setup, *_ = parse(
+        "imagenet_resnet50_lssc",
+        "cross_entropy",
+        "--image_size=40",
+        "--resize=50",
+        "--batch_size=1",
+    )
+    # Bright and dark stripes, so that the interpolation overshoots both ends;
+    # of squares Pillow cuts rows off before it looks at columns.
+    random = np.random.default_rng(0)
+    stripes = 255 * random.integers(2, size=(1, 40, 3)).repeat(4, axis=1)
+    image = stripes.repeat(120, axis=0).astype("uint8")
+    data = tf.data.Dataset.from_tensors({"image": image, "label": 0})
+    batches = large_images.evaluation_batches(data, setup, 2)
+    images = next(iter(batches))[0][0].numpy()
+    # The middle 96 of 120 rows become 40, and as many columns.
+    window = Image.fromarray(image[12:108, 32:128])
+    expected = window.resize((40, 40), Image.Resampling.BICUBIC)
+    assert np.abs(images - np.asarray(expected, float)).max() < 1.5
+    assert images.min() == 0 and images.max() == 255
 
 
 def test_parts_read_from_disk_are_not_stratified():

@@ -76,6 +76,20 @@ def define_data(values):
     )
     flags.DEFINE_integer("resize", None, "Shorter side, before crops.", **put)
     flags.DEFINE_enum(
+        "interpolation",
+        "bilinear",
+        ["bilinear", "bicubic"],
+        "How images that are read from disk are resized.",
+        **put,
+    )
+    flags.DEFINE_bool(
+        "antialias",
+        False,
+        "Resize them over as many pixels as are shrunk into one, as Pillow "
+        "does.",
+        **put,
+    )
+    flags.DEFINE_enum(
         "augment",
         "none",
         [

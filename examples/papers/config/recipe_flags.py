@@ -54,6 +54,8 @@ class Setup(NamedTuple):
     synchronized: bool
     image_size: list[int]
     resize: int | None
+    interpolation: str
+    antialias: bool
     augment: str
     scale: float
     jitter: float

@@ -86,7 +86,7 @@ def large_parts(setup, method, options):
     size = setup.image_size or [224]
     fraction = _fraction(setup)
     if setup.augment != "resized_crop" and setup.resize:
-        train = train.map(partial(_resized, setup.resize))
+        train = train.map(partial(_resized, setup.resize, _resizing(setup)))
     # A crop of a fixed share is what cutting it from a resized image gives.
     least = setup.scale if setup.augment == "resized_crop" else fraction**2
     crops = {"scale": (least, max(least, 1.0))}
@@ -111,6 +111,8 @@ def large_parts(setup, method, options):
         jitter=setup.jitter,
         mix=mix,
         seed=options.seed,
+        preprocess=_clipper(setup),
+        **_resizing(setup),
         **crops,
     )
     evaluated = {
@@ -257,6 +259,8 @@ def evaluation_batches(data, setup, num_classes, **options):
         setup.batch_size,
         num_classes,
         fraction=_fraction(setup),
+        preprocess=_clipper(setup),
+        **_resizing(setup),
         **options,
     )
 
@@ -270,14 +274,31 @@ def _fraction(setup):
     return 0.875 if side > 64 else 1.0
 
 
-def _resized(side, example):
+def _resizing(setup):
+    return {
+        name: getattr(setup, name) for name in ("interpolation", "antialias")
+    }
+
+
+def _clipper(setup):
+    """Bicubic interpolation overshoots, and Pillow cuts that off."""
+    import tensorflow as tf
+
+    if setup.interpolation == "bilinear":
+        return None
+    return partial(tf.clip_by_value, clip_value_min=0.0, clip_value_max=255.0)
+
+
+def _resized(side, resizing, example):
     """The image as a square; boxes are shares of it."""
     import tensorflow as tf
 
     image = example["image"]
     if image.dtype == tf.string:
         image = tf.io.decode_image(image, channels=3, expand_animations=False)
-    return {**example, "image": tf.image.resize(image, (side, side))}
+    method, antialias = resizing.values()
+    image = tf.image.resize(image, (side, side), method, antialias=antialias)
+    return {**example, "image": image}
 
 
 def _builder(setup, options):

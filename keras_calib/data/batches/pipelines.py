@@ -49,6 +49,8 @@ def training_pipeline(
     scale: Sequence[float] = (0.08, 1.0),
     ratio: Sequence[float] = (3 / 4, 4 / 3),
     flip: bool = True,
+    interpolation: str = "bilinear",
+    antialias: bool = False,
     jitter: float = 0.0,
     augment: Callable[[dict], dict] | None = None,
     mix: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
@@ -89,6 +91,9 @@ def training_pipeline(
         scale: As in `random_resized_crop`.
         ratio: As in `random_resized_crop`.
         flip: As in `random_resized_crop`.
+        interpolation: As in `random_resized_crop`; `"bicubic"` can overshoot
+            the range of the pixels.
+        antialias: As in `random_resized_crop`.
         jitter: Strength of `color_jitter`; 0 for none.
         augment: A function of each cropped example, for instance of Keras
             layers: see `apply_layers`. Where it moves objects, it must give
@@ -143,7 +148,8 @@ def training_pipeline(
     check_at_least("jitter", jitter, 0.0)
     check_at_least("context_share", context_share, 0.0)
     check_at_most("context_share", context_share, 1.0)
-    cropping = Cropping.random(size, scale, ratio, flip=flip)
+    resizing = {"interpolation": interpolation, "antialias": antialias}
+    cropping = Cropping.random(size, scale, ratio, flip=flip, **resizing)
     source = object_source(spec, objects, classes)
     needs_objects = targets in ("soft", "pairs") or context_share > 0
     if needs_objects and source is None and augment is None:
@@ -228,6 +234,8 @@ def validation_pipeline(
     *,
     targets: str = "ids",
     fraction: float = 0.875,
+    interpolation: str = "bilinear",
+    antialias: bool = False,
     preprocess: Callable[[Any], Any] | None = None,
     classes: Sequence[int] | None = None,
     objects: str | None = None,
@@ -245,6 +253,8 @@ def validation_pipeline(
         targets: `"ids"`, class ids `(batch,)`, or `"pairs"`, class id and
             objectness `(batch, 2)`, for metrics with `objectness=True`.
         fraction: As in `center_crop`.
+        interpolation: As in `training_pipeline`.
+        antialias: As in `random_resized_crop`.
         preprocess: As in `training_pipeline`.
         classes: As in `random_resized_crop`.
         objects: As in `random_resized_crop`.
@@ -265,7 +275,8 @@ def validation_pipeline(
         dataset, batch_size, num_classes, max_boxes, num_parallel_calls
     )
     check_in("targets", targets, ("ids", "pairs"))
-    cropping = Cropping.center(size, fraction)
+    resizing = {"interpolation": interpolation, "antialias": antialias}
+    cropping = Cropping.center(size, fraction, **resizing)
     source = None
     if targets == "pairs":
         source = object_source(spec, objects, classes)
