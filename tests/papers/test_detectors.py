@@ -302,8 +302,14 @@ def test_precision_is_what_a_hand_computes():
 
 
 def test_published_precision_stands_beside_a_run():
+    name = "cutmix_from_imagenet_mask_resnet50"
     path = PAPERS / "results" / "published.csv"
     found = comparisons.read_published(path, "coco_retinanet_resnet50")
-    assert found["cutmix_from_imagenet_mask_resnet50", "ap"] == "0.312"
+    assert found[name, "ap"] == "0.312"
     assert found["cutmix_from_imagenet_resnet50_als", "ap75"] == "0.353"
-    assert found["cutmix_from_imagenet_mask_resnet50", "ar"] == "0.428"
+    assert found[name, "ar"] == "0.428"
+    rows = {name: {0: {"diverged": False, "ap": 0.25, "ar": 0.5}}}
+    text = comparisons.markdown(rows, ["ap", "ar"], found)
+    assert "| 0.2500 [0.312] | 0.5000 [0.428] |" in text
+    # Nothing of it is drawn, for want of an accuracy.
+    assert not comparisons.paired_values(rows, name)

@@ -160,19 +160,19 @@ def paired_values(methods, baseline):
     """`{method: (seeds, 5)}` for `results.pairs`, the baseline first.
 
     A row for each seed of the baseline, NaN where a method has no such run;
-    methods without any are left out.
+    methods without any are left out, so detectors are, which have other
+    measures.
     """
-    measured = {"diverged", *(name for name, _ in _PAIRED)}
+    missing = dict.fromkeys((name for name, _ in _PAIRED), math.nan)
     finite = {
         name: {
-            s: row
-            for s, row in seeds.items()
-            if not row["diverged"] and measured <= set(row)
+            seed: row
+            for seed, row in seeds.items()
+            if not row["diverged"] and missing.keys() <= row.keys()
         }
         for name, seeds in methods.items()
     }
     own = finite.pop(baseline)
-    missing = dict.fromkeys((name for name, _ in _PAIRED), math.nan)
     return {
         name: [
             [unit * rows.get(seed, missing)[name] for name, unit in _PAIRED]
