@@ -182,7 +182,10 @@ def test_loss_is_that_of_its_paper(precision, detection_folder, begun):
     deltas = random.normal(size=(2, len(anchors), 4))
     # The second image has one object; the other row fills it up.
     boxes = np.array(
-        [[[2, 3, 18, 17], [14, 6, 30, 28]], [[4, 12, 17, 26], [0, 0, 0, 0]]],
+        [
+            [[2.3, 3.1, 18.7, 17.2], [14.1, 6.4, 30.2, 28.3]],
+            [[4.7, 12.1, 17.3, 26.2], [0, 0, 0, 0]],
+        ],
         "float64",
     )
     labels = np.array([[1, 4], [0, -1]])
