@@ -8,6 +8,7 @@ from data import canvases
 from data import detection as boxes_data
 from detection_cases import SMALL
 from nets import detector as detectors
+from nets.resnet import resnet50
 from nets.small_resnet import small_resnet
 from recipe_cases import PAPERS
 from results import comparisons
@@ -167,14 +168,24 @@ def model(detection_folder):
     return detectors.build_detector(network, SMALL, 32, 5)
 
 
-def test_loss_is_that_of_its_paper(model):
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+def test_loss_is_that_of_its_paper(precision, detection_folder, begun):
+    *parts, options = begun("--image_size=32")
+    options = options._replace(precision=precision)
+    model = detection.detector(
+        detection_folder / "runs" / "small", parts[0], 5, options
+    )
+    keras.config.set_dtype_policy("float32")
     random = np.random.default_rng(0)
     anchors = anchors_of(32)
     logits = random.normal(size=(2, len(anchors), 5))
     deltas = random.normal(size=(2, len(anchors), 4))
     # The second image has one object; the other row fills it up.
     boxes = np.array(
-        [[[2, 3, 18, 17], [14, 6, 30, 28]], [[4, 12, 17, 26], [0, 0, 0, 0]]],
+        [
+            [[2.3, 3.1, 18.7, 17.2], [14.1, 6.4, 30.2, 28.3]],
+            [[4.7, 12.1, 17.3, 26.2], [0, 0, 0, 0]],
+        ],
         "float64",
     )
     labels = np.array([[1, 4], [0, -1]])
@@ -187,8 +198,10 @@ def test_loss_is_that_of_its_paper(model):
     kernels = [v for v in model.trainable_variables if v.regularizer]
     decay = sum(5e-4 * float((v.numpy() ** 2).sum()) for v in kernels)
     assert len(kernels) == 6
+    images = np.zeros((2, 32, 32, 3), "float32")
+    assert model(images)["cls_logits"].dtype == precision.removeprefix("mixed_")
     loss = model.compute_loss(
-        x=np.zeros((2, 32, 32, 3), "float32"),
+        x=images,
         y={
             "boxes": keras.ops.convert_to_tensor(boxes, "float32"),
             "labels": keras.ops.convert_to_tensor(labels),
@@ -249,6 +262,27 @@ def test_backbone_sees_what_its_classifier_saw(detection_folder):
     # Stem and first stage, and the normalizations of the others.
     kinds = [isinstance(x, keras.layers.Conv2D) for x in fixed]
     assert sum(kinds) == 3 and len(kinds) - sum(kinds) == 9
+
+
+@pytest.mark.slow
+def test_the_detector_of_coco_has_as_many_weights_as_that_of_torchvision():
+    """Of retinanet_resnet50_fpn, whose normalizations are not counted."""
+    network = resnet50((224, 224, 3), 2)
+    assert list(detectors.stages(network)) == [4, 8, 16, 32]
+    pyramid = detectors.DETECTORS["retinanet"]
+    model = detectors.build_detector(network, pyramid, 256, 91)
+    counts = {True: 0, False: 0}
+    for variable in model.variables:
+        normalizes = variable.path.split("/")[0].endswith("_bn")
+        counts[normalizes] += int(np.prod(variable.shape))
+    assert counts[False] == 34_014_999
+    learnt = [v.path for v in model.trainable_variables if "resnet" in v.path]
+    assert {path[: len("resnet_conv3")] for path in learnt} == {
+        f"resnet_conv{stage}" for stage in (3, 4, 5)
+    }
+    assert not [path for path in learnt if "_bn" in path]
+    anchors = 9 * sum((256 // 2**k) ** 2 for k in range(3, 8))
+    assert model.output["cls_logits"].shape == (None, anchors, 91)
 
 
 # Measures.

@@ -47,7 +47,6 @@ DETECTORS = {
 }
 
 
-@keras.saving.register_keras_serializable(package="examples")
 class Detector(keras_hub.models.RetinaNetObjectDetector):
     """KerasHub's RetinaNet with the loss and beginning of its paper.
 
@@ -82,6 +81,9 @@ class Detector(keras_hub.models.RetinaNetObjectDetector):
                 layer.bias.assign(ops.zeros_like(layer.bias))
         bias = self.classification_head.prediction_layer.bias
         bias.assign(ops.full_like(bias, -math.log(99.0)))
+        # Else boxes would be rounded to the few digits of mixed precision.
+        for layer in (self.label_encoder, self.label_encoder.box_matcher):
+            layer.dtype_policy = "float32"
 
     def fit(self, *args, **kwargs):
         """As in `keras.Model`, of batches that come in their order."""
