@@ -61,11 +61,12 @@ The files: {setups} set-ups, {losses} losses, {sweeps} sweeps.
 
 Set-ups of this project, which train on a CPU, have no published numbers:
 `digits_dense`, `cifar10_resnet20_cpu`, `camvid_deeplabv3plus_small`,
-`newsgroups20`. The paper on label smoothing and selective classification (Xia
-et al., 2024) prints curves alone, so that its five set-ups (`*_lssc` and
-`cityscapes_deeplabv3plus_resnet101`) and every AURC are missing below, and
-the main text of MbLS, with the results on VOC of `voc_deeplabv3_mbls`, was not
-at hand.
+`newsgroups20`, and `cifar10_vit_s16` and `tiny_imagenet_vit_s16`, which need no
+weights to fetch as the ViT-B/16 do. The paper on label smoothing and selective
+classification (Xia et al., 2024) prints curves alone, so that its five set-ups
+(`*_lssc` and `cityscapes_deeplabv3plus_resnet101`) and every AURC are missing
+below, and the main text of MbLS, with the results on VOC of
+`voc_deeplabv3_mbls`, was not at hand.
 
 ## What the papers print
 
@@ -101,8 +102,7 @@ Relaxation is of test data drawn anew for each seed. On VOC the code of MbLS,
 which ACLS follows, leaves the background out and averages over batches. With
 temperature, MbLS and ACLS print different numbers for the same networks.
 In Table A of ACLS training failed with lambda1 = 0 and
-lambda2 = 0.015. Two set-ups are not the paper's, as their files say: vision
-transformers here are S/16, and 20 Newsgroups is split by date.
+lambda2 = 0.015. 20 Newsgroups is split by date, not as the paper did.
 
 {table}
 
