@@ -91,7 +91,8 @@ def test_a_constant_on_positive_logits_lowers_the_normalised_maximum():
         positive = scale * (1.0 - spread * rng.uniform(size=(200, k)))
         shift = scale * 10 ** rng.uniform(-2, 2, size=(200, 1))
         probs = array(kc.msp(positive))
-        np.testing.assert_allclose(array(kc.msp(positive + shift)), probs, 1e-5)
+        # JAX has 24 bits of a logit up to a thousand.
+        np.testing.assert_allclose(array(kc.msp(positive + shift)), probs, 1e-4)
         for p in (1, 1.5, 2, 4, 9):
             before = kc.p_norm(positive, p=p, center=False)
             after = kc.p_norm(positive + shift, p=p, center=False)

@@ -118,6 +118,13 @@ MUTANTS = {
         "losses/test_bad_labels.py::"
         "test_soft_labels_without_a_meaning_are_refused",
     ),
+    "near_classes_pull_too": Mutant(
+        "losses/crl.py",
+        'if condition == "each":',
+        'if condition == "none":',
+        "losses/test_gradient_formulas.py::"
+        "test_a_loss_has_the_value_and_the_gradient_of_the_page",
+    ),
     "cape_swapped": Mutant(
         "losses/smoothing.py",
         "ops.stack([1.0 - targets, targets], -1)",

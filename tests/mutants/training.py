@@ -16,6 +16,13 @@ MUTANTS = {
         "training/test_reference_values.py::"
         "test_gammas_follow_the_gaps_as_released",
     ),
+    "cape_asks_of_the_first_class": Mutant(
+        "training/cape.py",
+        "classes[index] = self._predicted(outputs)",
+        "classes[index] = 0",
+        "training/test_epochs.py::"
+        "test_cape_of_ten_classes_trains_on_the_class_that_was_predicted",
+    ),
     "cape_counts_from_epoch_0": Mutant(
         "training/cape.py",
         "since % self.every == 0",

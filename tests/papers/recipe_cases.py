@@ -33,13 +33,14 @@ NUM_IMAGES = 8
 
 # Of a set-up, what is too large for a test: its steps, its images where the
 # network takes any, weights to fetch, convolutions with holes of 12 to 36
-# pixels, which take TensorFlow 80 s without a GPU; and a warm-up, whose first
-# rate is zero.
+# pixels, which take TensorFlow 80 s without a GPU, and the larger transformer,
+# which differs in its sizes alone; and a warm-up, whose first rate is zero.
 # All else is as published.
 def smaller(setup):
     side = 72 if (setup.image_size or [0])[0] >= 224 else None
     return setup._replace(
         batch_size=2,
+        net=setup.net.replace("vit_b16", "vit_s16"),
         validation=min(setup.validation, 0.25),
         weights=None,
         warmup_epochs=0,

@@ -48,6 +48,8 @@ def mixed_precision():
         ("densenet_bc_100_12", (32, 32, 3), 10, {}, 769_162),
         # timm and DeiT, "22M" in Touvron et al., table 1.
         ("vit_s16", (224, 224, 3), 1000, {}, 22_050_664),
+        # `params` of keras_hub's vit_base_patch16_224_imagenet, and the head.
+        ("vit_b16", (224, 224, 3), 1000, {}, 85_798_656 + 769 * 1000),
         (
             "deeplabv3_resnet50",
             (None, None, 3),
@@ -186,9 +188,8 @@ def test_dropout_is_between_the_stages_and_before_the_logits():
     assert model.layers[-1].input is layers[-1].output
     model.set_weights(plain.get_weights())
     inputs = random_inputs(plain)
-    np.testing.assert_array_equal(
-        answers(model, inputs), answers(plain, inputs)
-    )
+    expected = answers(plain, inputs)
+    np.testing.assert_array_equal(answers(model, inputs), expected)
 
 
 def test_patches_are_cut_in_rows():

@@ -11,7 +11,6 @@ import tensorflow_datasets as tfds
 from absl import app
 from examples_with_boxes import write_voc
 from nets import catalogue
-from nets import vit
 from recipe_cases import DETECTORS
 from recipe_cases import NUM_IMAGES
 from recipe_cases import SETUPS
@@ -44,8 +43,6 @@ def test_networks_take_the_options_of_their_setups(parse):
             # What a rule chooses by the image's size is passed on.
             inner = [x for x in build.args if callable(x)]
             build = inner[0] if inner else build.func
-        if build.__name__ == "_vit":
-            build = vit.vit_s16
         known = inspect.signature(build).parameters
         for option in ("dropout", "weights"):
             given = getattr(setup, option)

@@ -17,6 +17,7 @@ from nets.resnet_v2 import resnet56_v2
 from nets.small_resnet import small_resnet
 from nets.text import gpcn
 from nets.vgg import vgg16
+from nets.vit import vit_b16
 from nets.vit import vit_s16
 
 __all__ = ["NETS", "SEGMENTERS", "build", "patch_size", "stem"]
@@ -55,9 +56,9 @@ def _with_stem(network, input_shape, num_classes, **options):
     return network(input_shape, num_classes, **options)
 
 
-def _vit(input_shape, num_classes, **options):
+def _with_patches(network, input_shape, num_classes, **options):
     options = {"patch_size": patch_size(input_shape), **options}
-    return vit_s16(input_shape, num_classes, **options)
+    return network(input_shape, num_classes, **options)
 
 
 # Logits `(batch, num_classes)`.
@@ -72,7 +73,8 @@ NETS = {
     "small_resnet": small_resnet,
     "small_resnet16": partial(small_resnet, width=16),
     "vgg16": vgg16,
-    "vit_s16": _vit,
+    "vit_b16": partial(_with_patches, vit_b16),
+    "vit_s16": partial(_with_patches, vit_s16),
 }
 
 # Logits `(batch, height, width, num_classes)`: "deeplabv3_resnet50" ...

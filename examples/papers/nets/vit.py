@@ -3,7 +3,9 @@
 import keras
 from keras import ops
 
-__all__ = ["ClassAndPositions", "vit_s16"]
+from nets.imagenet import load_vit
+
+__all__ = ["ClassAndPositions", "vit_b16", "vit_s16"]
 
 
 @keras.saving.register_keras_serializable(package="examples")
@@ -91,6 +93,49 @@ def vit_s16(
         num_classes, kernel_initializer=_small(), dtype="float32"
     )(x)
     return keras.Model(inputs, logits)
+
+
+def vit_b16(
+    input_shape,
+    num_classes,
+    *,
+    patch_size=16,
+    dropout=0.1,
+    width=768,
+    depth=12,
+    heads=12,
+    weights=None,
+):
+    """ViT-B: as `vit_s16`, twice as wide.
+
+    Args:
+        input_shape: Height and width, multiples of `patch_size`, and channels;
+            224, 224 and 3 with `weights`.
+        num_classes: Number of logits.
+        patch_size: Height and width of a patch.
+        dropout: As in `vit_s16`.
+        width: Width of a token, a multiple of `heads`.
+        depth: Blocks.
+        heads: Attention heads.
+        weights: None, or `"imagenet"`; see `nets.imagenet.load_vit`. The
+            logits begin at random.
+
+    Raises:
+        ImportError: With `weights`, if keras-hub is absent.
+        OSError: With `weights`, if they cannot be read.
+        ValueError: If patches or heads do not come out even, or there are no
+            such weights for the network.
+
+    Reference:
+        Dosovitskiy et al., An Image is Worth 16x16 Words, ICLR 2021, table 1,
+        https://arxiv.org/abs/2010.11929
+    """
+    sizes = {"width": width, "depth": depth, "heads": heads}
+    options = {"patch_size": patch_size, "dropout": dropout, **sizes}
+    model = vit_s16(input_shape, num_classes, **options)
+    if weights is not None:
+        load_vit(model, weights)
+    return model
 
 
 def _block(x, heads, dropout):
