@@ -4,12 +4,13 @@ r"""Fine-tunes a detector on the backbone of a classifier.
         --begin_with=work/runs/imagenet_mask_resnet50/cutmix/seed0 \
         --flagfile=examples/papers/recipes/setups/coco_retinanet_resnet50.flags
 
-asks what the labels of a classifier are worth to another task: table 4 and 7 of
-Krothapalli & Abbott, Adaptive Label Smoothing, 2020. The backbone is the
-network in model.keras of any run of train_classifier.py with a residual
-network of RGB images; its labels, hard, smoothed, of CutMix or by objectness,
-are those of that run. Minutes, on one core:
+asks what the labels of a classifier are worth to another task: tables 4 and 7
+of Krothapalli & Abbott, Adaptive Label Smoothing, 2020. The backbone is the
+network in model.keras of any run of train_classifier.py with a residual network
+of RGB images; its labels, hard, smoothed, of CutMix or by objectness, are those
+of that run. A quarter of an hour for each loss, on one core:
 
+    RECIPES=examples/papers/recipes
     for loss in cross_entropy adaptive_label_smoothing; do
       python examples/papers/train_classifier.py --data_dir=DIR \
           --flagfile=$RECIPES/setups/tiny_imagenet_boxes_small.flags \
@@ -19,11 +20,11 @@ are those of that run. Minutes, on one core:
           --flagfile=$RECIPES/setups/canvases_retinanet_small.flags
     done
 
-The paper has Faster R-CNN, without a feature pyramid, of which there is no
-Keras implementation that is kept up. This is KerasHub's RetinaNet: one stage in
-place of two, a pyramid of features from stride 8 on, a focal loss of all
-anchors in place of proposals that are sampled. Numbers of the two compare
-between labels, not with each other.
+The paper has a Faster R-CNN without a feature pyramid, of which no Keras
+implementation is kept up. This is KerasHub's RetinaNet: one stage in place of
+two, a pyramid of features from stride 8 on, and a focal loss of all anchors in
+place of proposals that are sampled. Compare labels by it, not its numbers with
+those of the paper.
 
 Written to --workdir, in SETUP/METHOD_from_BACKBONE/seedN: results.csv with
 COCO's average precision and recall; serving, a SavedModel of pixels in [0, 255]
