@@ -8,9 +8,9 @@ asks what the labels of a classifier are worth to another task: tables 4 and 7
 of Krothapalli & Abbott, Adaptive Label Smoothing, 2020. The backbone is the
 network in model.keras of any run of train_classifier.py with a residual network
 of RGB images; its labels, hard, smoothed, of CutMix or by objectness, are those
-of that run. A quarter of an hour for each loss, on one core:
+of that run. A quarter of an hour for each loss, on one core; RECIPES is the
+folder recipes beside this script:
 
-    RECIPES=examples/papers/recipes
     for loss in cross_entropy adaptive_label_smoothing; do
       python examples/papers/train_classifier.py --data_dir=DIR \
           --flagfile=$RECIPES/setups/tiny_imagenet_boxes_small.flags \
