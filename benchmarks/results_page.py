@@ -31,6 +31,7 @@ that are in no table, of runs or of their rows weighted by another column;
 numbers with a reason.
 
     <!-- published: voc_deeplabv3_acls -->
+    <!-- published: coco_retinanet_resnet50 on imagenet_mask_resnet50 -->
     <!-- means: file=label_relaxation.csv; columns=confidence -->
     <!-- means: file=cifar10h_imbalance.csv; columns=pull by count -->
     <!-- text: 0.0147, 0.0171: why they are in no table -->
@@ -80,7 +81,8 @@ class Page:
                     self._wrong(title, f"no reason for {numbers}")
                 allowed |= dict.fromkeys(numbers.split(", "), 0)
             elif kind == "<!-- published":
-                pool.add_published(words.removesuffix(" -->"))
+                setup, _, on = words.removesuffix(" -->").partition(" on ")
+                pool.add_published(setup, on)
             elif kind == "<!-- means":
                 pool.add_means(**_declaration(words))
             elif block.startswith("|"):
@@ -148,10 +150,10 @@ class _Pool:
         own.append(by_seed)
         row.append(by_seed)
 
-    def add_published(self, setup):
+    def add_published(self, setup, on):
         """All that was published of a set-up, and differences of a measure."""
         measures = {}
-        for (_, measure), text in published_of(setup).items():
+        for (_, measure), text in published_of(setup, on or "test").items():
             measures.setdefault(measure, []).append(float(text.split()[0]))
         for values in measures.values():
             self.add(*values)

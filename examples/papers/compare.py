@@ -122,6 +122,8 @@ def main(argv):
         draw(summarize(values), out / "ece.png")
     for tuned, block in blocks(setups).items() if len(setups) > 1 else ():
         found = ranks(block, _MEASURES.value, **_ROUNDED[_TIES.value])
+        if not found:
+            continue
         head = "| method | " + " | ".join(_MEASURES.value) + " |"
         lines = [head, "|---|" + "---|" * len(_MEASURES.value)]
         printed = published_of("+".join(setups))
