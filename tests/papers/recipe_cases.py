@@ -1,8 +1,10 @@
 """Small data, runs and set-ups, for the tests of the papers' program."""
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from data import images as image_sets
 from data import scenes as scene_sets
@@ -13,6 +15,8 @@ from runs import images as image_tasks
 from runs import scenes as scene_tasks
 from runs import texts as text_tasks
 from runs import training
+
+import keras_calib
 
 ROOT = Path(__file__).parents[2]
 PAPERS = ROOT / "examples" / "papers"
@@ -101,6 +105,21 @@ def fake_runs(folder, shifts):
             }
             run_results.write_row(run, row)
     return run_results.find_runs([folder])
+
+
+@contextlib.contextmanager
+def killed_after_an_epoch(monkeypatch):
+    """A training that is interrupted once its first backup is written."""
+    saved = keras_calib.ResumableBackup.on_epoch_end
+
+    def killed(self, epoch, logs=None):
+        saved(self, epoch, logs)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keras_calib.ResumableBackup, "on_epoch_end", killed)
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 def scenes_of(images, masks, void=255):

@@ -14,10 +14,9 @@ from data import detection as boxes_data
 from detection_cases import trained
 from recipe_cases import PAPERS
 from recipe_cases import RECIPES
+from recipe_cases import killed_after_an_epoch
 from results import runs as run_results
 from runs import detection
-
-import keras_calib
 
 
 @pytest.mark.slow
@@ -114,16 +113,8 @@ def test_a_run_on_two_devices_and_one_that_was_killed_are_that_on_one(
     assert all(moved.values()), moved
 
     parts = begun("--noexport", f"--workdir={tmp_path / 'killed'}")
-    saved = keras_calib.ResumableBackup.on_epoch_end
-
-    def killed(self, epoch, logs=None):
-        saved(self, epoch, logs)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(keras_calib.ResumableBackup, "on_epoch_end", killed)
-        with pytest.raises(KeyboardInterrupt):
-            trained(detection_folder, *parts)
+    with killed_after_an_epoch(monkeypatch):
+        trained(detection_folder, *parts)
     *parts, options = parts
     again, other = trained(
         detection_folder, *parts, options._replace(resume=True)

@@ -12,6 +12,7 @@ from config import losses
 from data import images as image_sets
 from file_writers import writer
 from recipe_cases import LOSSES
+from recipe_cases import killed_after_an_epoch
 from results import runs as run_results
 from runs import images as image_tasks
 from runs import training
@@ -209,16 +210,8 @@ def test_a_killed_run_goes_on_to_the_same_end(
                 float(e["cal_accuracy"]) for e in csv.DictReader(file)
             )
         assert second < first
-    saved = keras_calib.ResumableBackup.on_epoch_end
-
-    def killed(self, epoch, logs=None):
-        saved(self, epoch, logs)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(keras_calib.ResumableBackup, "on_epoch_end", killed)
-        with pytest.raises(KeyboardInterrupt):
-            train("killed")
+    with killed_after_an_epoch(monkeypatch):
+        train("killed")
     # Nobody takes the folder from a process that trains there.
     (backup,) = (tmp_path / "killed").rglob("backup.npz")
     recorded = (backup.parent / "flags.json").read_text()

@@ -12,8 +12,9 @@ from results.other_data import OWN
 from results.other_data import evaluations
 from results.pairs import LEVEL
 from results.pairs import holm
+from results.pairs import mean_text
+from results.pairs import p_equation
 from results.pairs import p_of_pairs
-from results.pairs import p_text
 from results.runs import find_runs
 from results.runs import read_row
 from results.runs import read_rows
@@ -97,7 +98,9 @@ def markdown(methods, measures, published):
         for measure in measures:
             values = [row[measure] for row in rows if measure in row]
             printed = published.get((method, measure))
-            cells.append(_cell(values) + (f" [{printed}]" if printed else ""))
+            cells.append(
+                mean_text(values) + (f" [{printed}]" if printed else "")
+            )
         lines.append(f"| {method} | {count} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -355,21 +358,11 @@ def _runs(places):
             yield f"{table}, line {number}", name, known
 
 
-def _cell(values):
-    if not values:
-        return "-"
-    mean = np.mean(values)
-    if len(values) == 1 or not math.isfinite(mean):
-        return f"{mean:.4f}"
-    return f"{mean:.4f} ± {np.std(values, ddof=1):.4f}"
-
-
 def _difference(gaps, p, corrected):
     if not len(gaps):
         return "-"
     text = f"{gaps.mean():+.4f}"
     if p is None:
         return text
-    sign = "" if p < 0.001 else "= "
-    text += f" (p {sign}{p_text(p)})" + ("*" if p < LEVEL else "")
+    text += f" ({p_equation(p)})" + ("*" if p < LEVEL else "")
     return text + (" holds" if corrected < LEVEL else "")

@@ -5,7 +5,18 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import ttest_1samp
 
-__all__ = ["LEVEL", "Row", "draw", "holm", "p_of_pairs", "p_text", "summarize"]
+__all__ = [
+    "LEVEL",
+    "Row",
+    "draw",
+    "holm",
+    "mean_text",
+    "p_equation",
+    "p_of_pairs",
+    "p_text",
+    "spread",
+    "summarize",
+]
 
 # p below which a difference holds, after the correction for all tests of it.
 LEVEL = 0.05
@@ -74,7 +85,7 @@ def summarize(values):
         p = dict(zip(tested, corrected, strict=True))
         for method, gaps in differences.items():
             found = kept[method]
-            error = _spread(gaps)[_ECE] / np.sqrt(len(gaps))
+            error = spread(gaps)[_ECE] / np.sqrt(len(gaps))
             words = [
                 _compared(gaps[:, at], p[method][place]) if method in p else "-"
                 for place, at in enumerate((_ECE, _ACCURACY))
@@ -162,6 +173,21 @@ def p_text(p):
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
+def p_equation(p):
+    """`p = 0.012`, or `p < 0.001`."""
+    return f"p {p_text(p)}" if p < 0.001 else f"p = {p_text(p)}"
+
+
+def mean_text(values):
+    """Mean and deviation over seeds, of several; "-" of none."""
+    if not len(values):
+        return "-"
+    text = f"{np.mean(values):.4f}"
+    if len(values) == 1 or not np.isfinite(values).all():
+        return text
+    return f"{text} ± {spread(values):.4f}"
+
+
 def holm(p):
     """p of tests made together, after the correction of Holm (1979)."""
     p = np.asarray(p, float)
@@ -189,6 +215,6 @@ def _verdict(ece, accuracy):
     return ece if ece == "-" else "equals"
 
 
-def _spread(values):
+def spread(values):
     """Standard deviation over seeds; 0 of one."""
     return np.std(values, axis=0, ddof=min(1, len(values) - 1))

@@ -1,11 +1,15 @@
 """Measures of runs against one hyperparameter: means, a test, a picture."""
 
-import math
 import re
 
 import numpy as np
 from absl import app
 from scipy.stats import page_trend_test
+
+from results.pairs import LEVEL
+from results.pairs import mean_text
+from results.pairs import p_equation
+from results.pairs import spread
 
 __all__ = ["draw", "markdown", "page", "rows_of", "summaries"]
 
@@ -137,7 +141,9 @@ def markdown(option, values, found):
         "|---|---|" + "---|" * len(found),
     ]
     for value, rows in values.items():
-        cells = [_cell(part["cells"].get(value, ())) for part in found.values()]
+        cells = [
+            mean_text(part["cells"].get(value, ())) for part in found.values()
+        ]
         lines.append(f"| {value:g} | {len(rows)} | " + " | ".join(cells) + " |")
     tests = [_test(part) for part in found.values()]
     lines.append("| trend | | " + " | ".join(tests) + " |")
@@ -177,7 +183,7 @@ def draw(option, setups, path):
                 drawn[label] = ax.errorbar(
                     list(part["cells"]),
                     [np.mean(own) for own in part["cells"].values()],
-                    [_spread(own) for own in part["cells"].values()],
+                    [spread(own) for own in part["cells"].values()],
                     marker="o",
                     ms=4,
                     lw=1.4,
@@ -218,23 +224,8 @@ def _parts(name):
     return name, ""
 
 
-def _cell(numbers):
-    if not numbers:
-        return "-"
-    mean = np.mean(numbers)
-    if len(numbers) == 1 or not math.isfinite(mean):
-        return f"{mean:.4f}"
-    return f"{mean:.4f} ± {_spread(numbers):.4f}"
-
-
 def _test(part):
     if part["trend"] is None:
         return "-"
     word, p = part["trend"]
-    text = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-    return f"{word}, {text}" + ("*" if p < 0.05 else "")
-
-
-def _spread(numbers):
-    """Standard deviation over seeds; 0 of one."""
-    return np.std(numbers, ddof=min(1, len(numbers) - 1))
+    return f"{word}, {p_equation(p)}" + ("*" if p < LEVEL else "")
