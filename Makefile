@@ -8,6 +8,8 @@ PYTEST = -m pytest --numprocesses=$(WORKERS) --dist=worksteal
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 SETUP = setup.cfg pyproject.toml
 export TF_CPP_MIN_LOG_LEVEL ?= 3
+# Python keeps what it compiled: tests start some programs many times.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Tests mostly compile: thousands of small programs, each run a few times.
 # These flags save code generation, not XLA's rewriting of programs.

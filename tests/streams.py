@@ -133,7 +133,9 @@ def updated_compiled(metric, *batch, jit=(False, True)):
 
         for jit_compile in jit:
             metric.reset_state()
-            update = tf.function(metric.update_state, jit_compile=jit_compile)
+            update = tf.function(
+                metric.update_state, jit_compile=jit_compile, autograph=False
+            )
             update(*map(tf.constant, batch))
             yield
     else:

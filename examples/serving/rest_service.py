@@ -374,5 +374,8 @@ def start_rest(model, host="127.0.0.1", port=8501, limits=None):
         OSError: If another server listens there, or the host is elsewhere.
     """
     server = _Server((host, port), model, limits or Limits())
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    # Looks every 50 ms whether it is to stop, not every half second.
+    threading.Thread(
+        target=server.serve_forever, args=(0.05,), daemon=True
+    ).start()
     return server, server.server_address[1]

@@ -62,6 +62,7 @@ def numbers(lines, name):
 # In this process, as small as they can be.
 
 
+@pytest.mark.slow
 def test_quickstart_trains_draws_and_serves(script, tmp_path, capsys):
     quickstart = script("quickstart")
     sets = quickstart.load("digits")

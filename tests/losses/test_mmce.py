@@ -84,7 +84,10 @@ def test_an_empty_share_of_a_batch_gives_zero():
     for name in ("MMCE-weighted", "MDCA-focal"):
         loss = CASES[name].make()
 
-        @tf.function(input_signature=[tf.TensorSpec([None, 3])] * 2)
+        # As `fit` compiles it.
+        @tf.function(
+            input_signature=[tf.TensorSpec([None, 3])] * 2, autograph=False
+        )
         def run(labels, logits, loss=loss):
             return value_and_grad(lambda z: loss(labels, z), logits)
 

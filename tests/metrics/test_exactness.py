@@ -124,6 +124,7 @@ def test_a_compiled_batch_of_unknown_size_may_be_large(count):
             tf.TensorSpec((None, 2), tf.float32),
             tf.TensorSpec((None,), tf.float32),
         ],
+        autograph=False,
     )
     probs = tf.tile(tf.constant([[0.999, 0.001]]), (count, 1))
     update(tf.zeros(count, tf.int32), probs, tf.fill((count,), 3.0))
@@ -139,7 +140,8 @@ def test_a_strategy_of_one_replica_adds_as_no_strategy_does():
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     with strategy.scope():
         inside = kc.ECE()
-    strategy.run(tf.function(inside.update_state), args=batch)
+    update = tf.function(inside.update_state, autograph=False)
+    strategy.run(update, args=batch)
     outside = kc.ECE()
     outside.update_state(*batch)
     np.testing.assert_array_equal(state(inside), state(outside))
