@@ -36,7 +36,10 @@ help:
 	@echo "                    than half an hour"
 
 demo: .venv/demo
-	.venv/bin/python examples/quickstart.py
+	@# TensorFlow tells much on its first import; an error is shown.
+	@mkdir -p work/quickstart
+	@.venv/bin/python examples/quickstart.py 2> work/quickstart/log.txt \
+	  || { cat work/quickstart/log.txt >&2; exit 1; }
 
 test: .venv/dev
 	KERAS_BACKEND=tensorflow .venv/bin/python $(PYTEST) -m "not slow" \

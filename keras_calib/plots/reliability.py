@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,9 @@ __all__ = [
     "ReliabilityDisplay",
     "streamed",
 ]
+
+# An interval that says little: its bin is faint.
+_WIDE = 0.3
 
 
 class BinsDisplay(ModelDisplay):
@@ -125,7 +129,8 @@ class ReliabilityDisplay(BinnedDisplay):
     """Reliability diagram: accuracy against confidence, with counts.
 
     Bars reach from the accuracy of a bin to its mean confidence. The exact
-    95 % binomial interval of each accuracy shows how much evidence it has.
+    95 % binomial interval of each accuracy shows how much evidence it has; a
+    bin with so few samples that its interval is wider than 0.3 is faint.
 
     Args:
         sums: What the bins hold, arrays `(num_bins,)`.
@@ -191,6 +196,10 @@ class ReliabilityDisplay(BinnedDisplay):
             counts_ax.set_ylabel("samples")
             counts_ax.set_yscale("symlog", linthresh=1)
             counts_ax.set_ylim(bottom=0)
+            most = max(float(np.max(self.sums.weight)), 1.0)
+            decade = 10 ** math.floor(math.log10(most))
+            counts_ax.set_yticks([0, decade], ["0", f"{decade:,}"])
+            counts_ax.minorticks_off()
 
     def _bars(self, ax: Any) -> None:
         sums = self.sums
@@ -202,26 +211,29 @@ class ReliabilityDisplay(BinnedDisplay):
         )
         low, high = low[filled], high[filled]
         ax.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
-        ax.bar(
-            x,
-            x - y,
-            bottom=y,
-            width=0.6 / len(sums.weight),
-            color=ORANGE,
-            alpha=0.35,
-            label="gap to confidence",
-        )
-        ax.errorbar(
-            x,
-            y,
-            yerr=np.maximum([y - low, high - y], 0.0),
-            fmt="o",
-            markersize=4,
-            color=BLUE,
-            capsize=2,
-            linewidth=1,
-            label="accuracy, 95 % interval",
-        )
+        faint = high - low > _WIDE
+        for some, alpha in ((~faint, 1.0), (faint, 0.3)):
+            ax.bar(
+                x[some],
+                (x - y)[some],
+                bottom=y[some],
+                width=0.6 / len(sums.weight),
+                color=ORANGE,
+                alpha=0.35 * alpha,
+                label="gap to confidence" if alpha == 1.0 else None,
+            )
+            ax.errorbar(
+                x[some],
+                y[some],
+                yerr=np.maximum([y - low, high - y], 0.0)[:, some],
+                fmt="o",
+                markersize=4,
+                color=BLUE,
+                alpha=alpha,
+                capsize=2,
+                linewidth=1,
+                label="accuracy, 95 % interval" if alpha == 1.0 else None,
+            )
 
     def _inset(self, ax: Any) -> None:
         place = (0.1, 0.56) if self._is_overconfident else (0.56, 0.09)

@@ -34,6 +34,13 @@ def test_reliability_display_draws_every_filled_bin(goldens, tmp_path):
     filled = (display.sums.weight > 0).sum()
     assert len(display.ax_.patches) == filled
     assert len(display.counts_ax_.patches) == 15
+    # Nine of ten right of 10 say little, of 1,000 much.
+    for count, opacity in ((10, 0.105), (1000, 0.35)):
+        labels = [0] * (count * 9 // 10) + [1] * (count // 10)
+        few = kc.ReliabilityDisplay.from_predictions(
+            labels, [[0.8, 0.2]] * count
+        ).plot()
+        assert few.ax_.patches[0].get_alpha() == pytest.approx(opacity)
     assert "net" in display.ax_.get_title()
     assert "confidence" in display.counts_ax_.get_xlabel()
     display.figure_.savefig(tmp_path / "reliability.png")
