@@ -38,18 +38,6 @@ def network_of(features=4, classes=3):
 """
 
 PRELUDES = {
-    "README.md": _DATA
-    + """
-model = network_of()
-cal_images, cal_labels = x[:300], labels[:300]
-sel_images = x[300:1200]
-test_images, test_labels = x[1200:], labels[1200:]
-model.set_weights([8.0 * np.eye(4, 3), np.zeros(3)])
-train = val = batches_of(x, x[:, :3].argmax(-1))
-sel_labels = sel_images[:, :3].argmax(-1)
-some = rng.random(300) < 0.1
-cal_labels = np.where(some, cal_labels, cal_images[:, :3].argmax(-1))
-""",
     "docs/losses.md": _DATA
     + """
 x, labels, logits = x[:20], labels[:20], logits[:20]

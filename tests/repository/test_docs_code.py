@@ -32,7 +32,7 @@ def test_every_prelude_has_its_page():
     assert set(PRELUDES) <= with_code
 
 
-# What a newcomer runs first.
+# What a newcomer runs first, here as it stands.
 FIRST = ("README.md",)
 
 
@@ -53,8 +53,9 @@ def test_python_code_runs(page, tmp_path, monkeypatch):
     space = {"__name__": "page"}
     exec(compile(PRELUDES.get(name(page), ""), "prelude", "exec"), space)
     for number, code in enumerate(blocks(page, "python"), 1):
-        # What is shown is how, not how long.
-        code = re.sub(r"\bepochs=\d+", "epochs=2", code)
+        # Elsewhere what is shown is how, not how long.
+        if name(page) not in FIRST:
+            code = re.sub(r"\bepochs=\d+", "epochs=2", code)
         exec(compile(code, f"{name(page)}, block {number}", "exec"), space)
     keras.backend.clear_session()
 

@@ -82,11 +82,15 @@ def test_text_files_include_this_one():
     assert Path(__file__).resolve() in text_files()
 
 
-def test_the_only_binary_file_holds_the_reference_values():
+def test_binary_files_are_the_reference_values_and_small_pictures():
     text = set(text_files())
     binary = [
         str(path.relative_to(ROOT))
         for path in repository_files()
         if path.is_file() and path not in text
     ]
-    assert binary == ["tests/data/goldens.npz"]
+    *pictures, values = binary
+    assert values == "tests/data/goldens.npz"
+    for name in pictures:
+        assert re.fullmatch(r"docs/pictures/\w+\.png", name)
+        assert (ROOT / name).stat().st_size < 150_000, name
