@@ -315,6 +315,7 @@ def test_kinds_of_labels_leave_runs_and_go_on(tmp_path, monkeypatch):
     (folder / "results.csv").unlink()
     again = objectness.run(settings, name, 3, data, resume=True, **how)
     assert trained[1:] == [(3, 1)] and again["nll"] == row["nll"]
+    assert again["seconds"] == row["seconds"]
     other = settings._replace(width=4)
     with pytest.raises(ValueError, match="'width'"):
         objectness.run(other, name, 3, data, resume=True, **how)

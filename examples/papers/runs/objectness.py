@@ -1,7 +1,6 @@
 """The kinds of labels that `train_objectness.py` compares, and its models."""
 
 import shutil
-import time
 from functools import partial
 from typing import Any
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from results.runs import run_folder
 
 import keras_calib
 from keras_calib.backend.locks import PathLock
+from runs.training import Clock
 
 __all__ = ["METHODS", "Data", "Settings", "folder_of", "load", "run"]
 
@@ -131,22 +131,23 @@ def run(settings, name, seed, data, *, workdir, devices, resume):
             shutil.rmtree(folder)
             check_flags(folder, settings, _Kind(name), _Options(seed))
         print(f"\n{name}, seed {seed}:")
-        began = time.perf_counter()
-        model = _trained(settings, name, seed, data, folder, devices)
+        model, seconds = _trained(settings, name, seed, data, folder, devices)
         row = {
             "setup": settings.setup,
             "method": name,
             "options": "",
             "seed": seed,
             "epochs": settings.epochs,
-            "seconds": round(time.perf_counter() - began, 1),
+            "seconds": round(seconds, 1),
         }
         return save_measures(model, data.views, row, folder)
 
 
 def _trained(settings, name, seed, data, folder, devices):
     keras.utils.set_random_seed(seed)
+    """The model, and the seconds of its epochs."""
     backup = folder / "backup.npz"
+    clock = Clock()
     with scope(*devices):
         model = _network(settings, data.num_classes)
         synchronize(model, settings.synchronized)
@@ -162,12 +163,13 @@ def _trained(settings, name, seed, data, folder, devices):
         shuffle=False,
         callbacks=[
             keras.callbacks.TerminateOnNaN(),
-            keras_calib.ResumableBackup(backup),
+            clock,
+            keras_calib.ResumableBackup(backup, callbacks=[clock]),
         ],
         verbose=2,
     )
     make_alike(model)
-    return model
+    return model, clock.seconds
 
 
 def _network(settings, num_classes):

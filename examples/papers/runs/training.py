@@ -32,6 +32,7 @@ from keras_calib.backend.locks import PathLock
 from runs.regularizers import training_inactive_share
 
 __all__ = [
+    "Clock",
     "Task",
     "build",
     "fit",
@@ -223,7 +224,7 @@ def fit(model, task, setup, options, folder):
         took.
     """
     backup = folder / "backup.npz"
-    clock = _Clock()
+    clock = Clock()
     best = _Best()
     remembered = [clock, *([best] if setup.keep == "best" else [])]
     callbacks = [keras.callbacks.TerminateOnNaN()]
@@ -263,6 +264,24 @@ def fit(model, task, setup, options, folder):
     return done, clock.seconds
 
 
+class Clock(keras.callbacks.Callback):
+    """Seconds of the epochs, also of those before a kill."""
+
+    state_attributes = ("seconds",)
+
+    def __init__(self):
+        super().__init__()
+        self.seconds = 0.0
+        self._began = None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._began = datetime.datetime.now()
+
+    def on_epoch_end(self, epoch, logs=None):
+        passed = datetime.datetime.now() - self._began
+        self.seconds += passed.total_seconds()
+
+
 class _Best(keras.callbacks.Callback):
     """The weights with the best accuracy on held-out data."""
 
@@ -279,24 +298,6 @@ class _Best(keras.callbacks.Callback):
         if logs["cal_accuracy"] > self.accuracy:
             self.accuracy = logs["cal_accuracy"]
             self.weights = self.model.get_weights()
-
-
-class _Clock(keras.callbacks.Callback):
-    """Seconds of the epochs, also of those before a kill."""
-
-    state_attributes = ("seconds",)
-
-    def __init__(self):
-        super().__init__()
-        self.seconds = 0.0
-        self._began = None
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self._began = datetime.datetime.now()
-
-    def on_epoch_end(self, epoch, logs=None):
-        passed = datetime.datetime.now() - self._began
-        self.seconds += passed.total_seconds()
 
 
 def _measured(model, task, setup, folder):
