@@ -124,9 +124,10 @@ class BinnedDisplay(BinsDisplay):
 class ReliabilityDisplay(BinnedDisplay):
     """Reliability diagram: accuracy against confidence, with counts.
 
-    Use it to see where a model is over- or underconfident. Bars reach from
-    the accuracy of a bin to its mean confidence. The exact 95 % binomial
-    interval of each accuracy shows how much evidence it has.
+    Use it to see where a model is over- or underconfident.
+
+    Bars reach from the accuracy of a bin to its mean confidence. The exact
+    95 % binomial interval of each accuracy shows how much evidence it has.
 
     Args:
         sums: Sums of the bins, arrays `(num_bins,)`.
