@@ -7,13 +7,14 @@ r"""Metrics of logged predictions, per model, on Apache Beam.
     python examples/metrics_from_logs.py --logs="logs/*.tfrecord" \
         --format=tfrecord
 
-Without flags the script logs the predictions of two models on the handwritten
-digits of scikit-learn and reads them back. It prints six metrics of each model
-with their intervals, in ten seconds. With --logs it reads your own Parquet
-files, or `tf.train.Example` records of TFRecord files. Each row holds a class
-id, the outputs of all classes (a list) and the name of the model. One pass
-serves all models and metrics. Beam takes all other flags. Its workers must be
-able to read --logs and write to --workdir.
+Without flags the script logs predictions of two models on the handwritten
+digits of scikit-learn. It reads them back and prints six metrics of each model
+with their intervals, in ten seconds. One pass serves all models and metrics.
+
+With --logs it reads your own Parquet files, or `tf.train.Example` records of
+TFRecord files. Each row holds a class id, the outputs of all classes (a list)
+and the name of the model. Beam takes all other flags. Its workers must be able
+to read --logs and write to --workdir.
 """
 
 import pickle

@@ -65,7 +65,7 @@ def format_of(path: Path, name: str | None) -> str:
 
 
 def file_format(name: str) -> FileFormat:
-    """The format of that name; ImportError if its packages are absent."""
+    """A format by its name; ImportError if its packages are absent."""
     check_in("format", name, tuple(FORMATS))
     for package in FORMATS[name].packages:
         try:

@@ -40,11 +40,12 @@ class CalibrationLogger(keras.callbacks.Callback):
     `EarlyStopping(monitor="cal_ece", mode="min")` works, as later callbacks
     see its values like `val_loss`. It does not affect training itself.
 
-    Two values come from the ACLS paper. `inactive_share` is the share of
-    labels on which the loss equals cross entropy. `prediction_flips` is the
-    share of samples whose predicted class has changed since the last logged
-    epoch. Samples are matched by their index, or without one by their place.
-    If these change, the share is NaN, with a warning. Both ignore weights.
+    Two values come from the ACLS paper, and both ignore weights.
+    `inactive_share` is the share of labels on which the loss equals cross
+    entropy. `prediction_flips` is the share of samples whose predicted class
+    has changed since the last logged epoch. Samples are matched by their
+    index, or without one by their place; if these change, the share is NaN,
+    with a warning.
 
     The first batch is measured before training begins, to find errors early.
     If the model predicts NaN, the values are NaN, with a warning. Later

@@ -104,6 +104,8 @@ def flip_boxes(
 ) -> Any:
     """Mirrors boxes with their image.
 
+    Use it in augmentations of your own that mirror an image.
+
     Args:
         boxes: Boxes `(..., 4)`.
         size: Height and width of the image in the unit of the boxes, two
@@ -138,6 +140,9 @@ def flip_boxes(
 
 def resize_boxes(boxes: Any, size: Any, new_size: Any) -> Any:
     """Rescales boxes with their image.
+
+    Use it in augmentations of your own that resize an image, or to change
+    the unit of boxes.
 
     Args:
         boxes: Boxes `(..., 4)`.
