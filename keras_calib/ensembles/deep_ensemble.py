@@ -106,7 +106,7 @@ class DeepEnsemble(Predictor):
 
         Args:
             x: Inputs as `predict` takes them.
-            batch_size: As in `predict`.
+            batch_size: Batch size for arrays; None for 32.
 
         Returns:
             Probabilities `(num_members, batch, ..., num_classes)`, float32,

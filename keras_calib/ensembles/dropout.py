@@ -160,7 +160,7 @@ class MonteCarloDropout(Predictor):
 
         Args:
             x: Inputs as `predict` takes them.
-            batch_size: As in `predict`.
+            batch_size: Batch size for arrays; None for 32.
 
         Returns:
             Probabilities `(num_passes, batch, ..., num_classes)`, float32.

@@ -254,7 +254,11 @@ class SelectiveClassifier(FittedLayer):
             scores: Scores `(...)`, by `score_of` from calibrated logits;
                 `(n,)` with `delta`.
             correct: 1 for right and 0 for wrong predictions, shape `(...)`.
-            risk: As in `fit`, as are `coverage`, `delta` and `method`.
+            risk: Largest allowed share of errors among the accepted.
+            coverage: Least share to accept, instead of `risk`.
+            delta: Probability that the guarantee may fail, in (0, 1). None
+                bounds the risk on these samples only.
+            method: `"ltt"` or `"sgr"`, with `delta`.
             sample_weight: Weights of the shape of the scores, or `(n,)`.
 
         Raises:

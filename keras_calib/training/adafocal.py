@@ -61,7 +61,7 @@ class AdaptiveFocalModel(FocalBinsModel):
     Compile the model without a loss.
 
     Args:
-        *args: As in `keras.Model`.
+        *args: Inputs and outputs, as `keras.Model` takes them.
         num_bins: Number of bins.
         gamma: Initial value of all gammas.
         rate: How fast gammas follow the gaps, > 0 (lambda in the paper).
@@ -71,7 +71,7 @@ class AdaptiveFocalModel(FocalBinsModel):
         from_logits: Whether outputs are logits.
         axis: The axis of the classes.
         ignore_class: Class id of labels to leave out.
-        **kwargs: As in `keras.Model`.
+        **kwargs: Other arguments of `keras.Model`.
 
     Raises:
         ValueError: If an argument is out of range or the model is compiled

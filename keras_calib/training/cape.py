@@ -54,7 +54,7 @@ class CaPEModel(RecordingModel):
     Sample weights do not affect the targets.
 
     Args:
-        *args: As in `keras.Model`, with outputs `(batch, num_classes)`, or
+        *args: As for `keras.Model`, with outputs `(batch, num_classes)`, or
             `(batch, 1)` for two classes.
         num_samples: Number of training samples. Targets take 4 bytes for
             each, and with `event="predicted"` their classes 4 more.
@@ -68,7 +68,7 @@ class CaPEModel(RecordingModel):
         num_bins: Number of bins, at most the number of samples.
         sigma: Standard deviation of the kernel in units of probability, > 0.
         window: Neighbours on either side that the kernel takes, >= 1.
-        **kwargs: As in `keras.Model`.
+        **kwargs: Other arguments of `keras.Model`.
 
     Raises:
         ValueError: If an argument is out of range, or there are not two
@@ -191,10 +191,10 @@ class CaPEModel(RecordingModel):
         """Trains as `keras.Model.fit` does, with data for the targets.
 
         Args:
-            *args: As in `keras.Model.fit`.
+            *args: Arguments of `keras.Model.fit`.
             calibration_data: Arrays or a data set with `y` as in training;
                 None for the training data.
-            **kwargs: As in `keras.Model.fit`.
+            **kwargs: Other arguments of `keras.Model.fit`.
         """
         # A function hides the data from Keras, which tracks attributes.
         self._given = lambda: calibration_data

@@ -58,12 +58,13 @@ class CorrectnessRankingModel(RecordingModel):
     pairs and record use the batch of all replicas.
 
     Args:
-        *args: As in `keras.Model`, with outputs `(batch, num_classes)`, or
+        *args: As for `keras.Model`, with outputs `(batch, num_classes)`, or
             `(batch, 1)` for two classes.
         num_samples: Number of training samples; the record takes 8 bytes for
             each.
         strength: Coefficient of the ranking term, >= 0.
-        score: The confidence: `"msp"`, `"neg_entropy"` or `"prob_margin"`.
+        score: The confidence kappa: `"msp"`, the largest probability,
+            `"prob_margin"`, its lead over the second, or `"neg_entropy"`.
         condition: `"margin"`, as in the released code, asks confidences to
             differ by the difference of correctness. `"ranking"` asks only
             that they do not contradict the record. None takes `"margin"` for
@@ -74,7 +75,7 @@ class CorrectnessRankingModel(RecordingModel):
             released code, is for epochs that show each sample once. It takes
             (count - least count) / (finished epochs - least count), with the
             least of all samples, and 0 / 0 = 0.
-        **kwargs: As in `keras.Model`.
+        **kwargs: Other arguments of `keras.Model`.
 
     Raises:
         ValueError: If an argument is out of range. In training, if `y` is

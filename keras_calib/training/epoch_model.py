@@ -45,8 +45,8 @@ class EpochModel(keras.Model):
     Losses and metrics receive its labels.
 
     Args:
-        *args: As in `keras.Model`.
-        **kwargs: As in `keras.Model`.
+        *args: Inputs and outputs, as `keras.Model` takes them.
+        **kwargs: Other arguments of `keras.Model`.
 
     Example:
 

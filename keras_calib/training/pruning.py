@@ -44,7 +44,7 @@ class ConfidencePruningModel(RecordingModel):
     batch. To save their time too, read the data through `kept_examples`.
 
     Args:
-        *args: As in `keras.Model`, with outputs `(batch, num_classes)` or
+        *args: As for `keras.Model`, with outputs `(batch, num_classes)` or
             `(batch, 1)`.
         num_samples: Number of training samples; the record takes 8 bytes for
             each.
@@ -53,7 +53,7 @@ class ConfidencePruningModel(RecordingModel):
             [0, 1).
         every: Number of epochs between two prunings.
         min_kept: Least share of all samples to keep, in [0, 1].
-        **kwargs: As in `keras.Model`.
+        **kwargs: Other arguments of `keras.Model`.
 
     Raises:
         ValueError: If an argument is out of range; in training, if `y` has

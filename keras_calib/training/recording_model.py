@@ -30,9 +30,9 @@ class RecordingModel(EpochModel):
     code.
 
     Args:
-        *args: As in `keras.Model`.
+        *args: Inputs and outputs, as `keras.Model` takes them.
         num_samples: Number of training samples.
-        **kwargs: As in `keras.Model`.
+        **kwargs: Other arguments of `keras.Model`.
 
     Raises:
         TypeError: If a class derives from two such models, each of which

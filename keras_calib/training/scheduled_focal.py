@@ -100,14 +100,14 @@ class ScheduledFocalModel(FocalBinsModel):
     one-hot.
 
     Args:
-        *args: As in `keras.Model`.
+        *args: Inputs and outputs, as `keras.Model` takes them.
         schedule: Rows (first epoch, gamma) in ascending order, where epochs
             count from 0 and the first row is for epoch 0. Defaults to
             FLSc-531: 5, then 3 from epoch 100 and 1 from epoch 250.
         from_logits: Whether outputs are logits.
         axis: The axis of the classes.
         ignore_class: Class id of labels to leave out.
-        **kwargs: As in `keras.Model`.
+        **kwargs: Other arguments of `keras.Model`.
 
     Raises:
         ValueError: If `schedule` is not such a table, or the model is

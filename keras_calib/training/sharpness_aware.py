@@ -63,11 +63,11 @@ class SharpnessAwareModel(EpochModel):
     the first gradient is that of the whole batch.
 
     Args:
-        *args: As in `keras.Model`.
+        *args: Inputs and outputs, as `keras.Model` takes them.
         rho: Radius of the neighbourhood, > 0; None for `0.05`, or for `2.0`
             with `adaptive=True`, as in the released examples.
         adaptive: Whether the neighbourhood scales with the weights (ASAM).
-        **kwargs: As in `keras.Model`.
+        **kwargs: Other arguments of `keras.Model`.
 
     Raises:
         ValueError: If `rho` is not above 0.

@@ -93,9 +93,9 @@ def training_pipeline(
         scale: Smallest and largest area of a crop, as shares of the image.
         ratio: Smallest and largest width over height of a crop.
         flip: Whether to mirror half of the images.
-        interpolation: As in `tf.image.resize`; `"bicubic"` can overshoot the
-            range of the pixels.
-        antialias: As in `tf.image.resize`.
+        interpolation: A method of `tf.image.resize`; `"bicubic"` can overshoot
+            the range of the pixels.
+        antialias: Whether to filter before an image is shrunk.
         jitter: Strength of `color_jitter`; 0 for none.
         augment: A function of each cropped example, for example of Keras
             layers by `apply_layers`. If it moves objects, it must give the
@@ -258,9 +258,9 @@ def validation_pipeline(
         targets: `"ids"`, class ids `(batch,)`, or `"pairs"`, class id and
             objectness `(batch, 2)`, for metrics with `objectness=True`.
         fraction: Share of the shorter side of the image to keep.
-        interpolation: As in `tf.image.resize`; `"bicubic"` can overshoot the
-            range of the pixels.
-        antialias: As in `tf.image.resize`.
+        interpolation: A method of `tf.image.resize`; `"bicubic"` can overshoot
+            the range of the pixels.
+        antialias: Whether to filter before an image is shrunk.
         preprocess: A function of each batch of images, applied last.
         classes: Ids of the classes that count as objects, of `box_labels` or
             in the mask; None for all boxes, and all values but 0.

@@ -92,8 +92,9 @@ def random_resized_crop(
             in the mask; None for all boxes, and all values but 0.
         objects: `"boxes"` or `"mask"`, the source of objectness; None takes
             boxes, or without boxes the mask.
-        interpolation: As in `tf.image.resize`; masks take the nearest pixel.
-        antialias: As in `tf.image.resize`.
+        interpolation: A method of `tf.image.resize`; masks take the nearest
+            pixel.
+        antialias: Whether to filter before an image is shrunk.
 
     Returns:
         The example with `image` float32 `(height, width, channels)` in the
@@ -150,8 +151,9 @@ def center_crop(
         classes: Ids of the classes that count as objects; None for all.
         objects: `"boxes"` or `"mask"`, the source of objectness; None takes
             boxes, or without boxes the mask.
-        interpolation: As in `tf.image.resize`; masks take the nearest pixel.
-        antialias: As in `tf.image.resize`.
+        interpolation: A method of `tf.image.resize`; masks take the nearest
+            pixel.
+        antialias: Whether to filter before an image is shrunk.
 
     Returns:
         The example with the parts that `random_resized_crop` returns.
