@@ -123,7 +123,7 @@ class MatrixScaling(Calibrator):
     """
 
     fitted_values = ("matrix", "bias")
-    matrix = fitted_array("matrix", "The fitted W.")
+    matrix = fitted_array("matrix", "W `(num_classes, num_classes)`.")
     bias = fitted_array("bias", "The fitted b, `(num_classes,)`.")
     options = ("off_diagonal_strength", "intercept_strength", "num_folds")
     default_name = "matrix_scaling"

@@ -60,7 +60,7 @@ class EnsembleTemperatureScaling(Calibrator):
     """
 
     fitted_values = ("temperature", "mixture")
-    mixture = fitted_array("mixture", "The fitted m, `(3,)`.")
+    mixture = fitted_array("mixture", "The shares m of the three parts.")
     options = ("objective",)
     needs_every_class = False
 
