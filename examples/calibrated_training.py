@@ -1,10 +1,10 @@
 """
 # Calibrated training
 
-See what a loss does to the confidence of a network, choose a loss on data
-that test nothing, and compare it with cross entropy and a temperature. The
-network learns 300 noisy digits of scikit-learn, of which it gets far too sure.
-The script prints a table of the training and one of the losses, in half a
+See what a loss does to the confidence of a network. Choose a loss on held-out
+data, and compare it with cross entropy and with a temperature. The network
+learns 300 noisy digits of scikit-learn and becomes far too confident. The
+script prints a table of the training and one of the losses. It takes half a
 minute on one core.
 
     python examples/calibrated_training.py

@@ -7,13 +7,14 @@ r"""Metrics of logged predictions, per model, on Apache Beam.
     python examples/metrics_from_logs.py --logs="logs/*.tfrecord" \
         --format=tfrecord
 
-The first line logs the predictions of two models on the handwritten digits
-that scikit-learn ships, reads them back and prints six metrics of each model
-with their intervals, in ten seconds. The others read files whose rows hold a
-class id, the outputs of all classes (a list) and the name of the model: columns
-of Parquet files, or features of `tf.train.Example` records in TFRecord files.
-One pass serves all models and metrics. Flags that are none of these go to Beam;
-its workers must see --logs and --workdir.
+Without flags the script logs predictions of two models on the handwritten
+digits of scikit-learn. It reads them back and prints six metrics of each model
+with their intervals, in ten seconds. One pass serves all models and metrics.
+
+With --logs it reads your own Parquet files, or `tf.train.Example` records of
+TFRecord files. Each row holds a class id, the outputs of all classes (a list)
+and the name of the model. Beam takes all other flags. Its workers must be able
+to read --logs and write to --workdir.
 """
 
 import pickle
@@ -29,16 +30,16 @@ from apache_beam.options.pipeline_options import PipelineOptions
 import keras_calib
 import keras_calib.beam
 
-_LOGS = flags.DEFINE_string("logs", None, "Pattern of files.")
+_LOGS = flags.DEFINE_string("logs", None, "Log files, as a pattern.")
 _FORMAT = flags.DEFINE_enum(
-    "format", "parquet", ["parquet", "tfrecord"], "Of the files."
+    "format", "parquet", ["parquet", "tfrecord"], "Format of the files."
 )
 _MODEL = flags.DEFINE_string("model_column", "model", "'' for one model.")
-_LABEL = flags.DEFINE_string("label_column", "label", "Class ids.")
-_OUTPUTS = flags.DEFINE_string("outputs_column", "outputs", "Lists.")
-_WEIGHT = flags.DEFINE_string("weight_column", "", "Weights, '' for none.")
+_LABEL = flags.DEFINE_string("label_column", "label", "Class id.")
+_OUTPUTS = flags.DEFINE_string("outputs_column", "outputs", "Model outputs.")
+_WEIGHT = flags.DEFINE_string("weight_column", "", "Weight; '' for none.")
 _FROM_LOGITS = flags.DEFINE_bool("from_logits", False, "Outputs are logits.")
-_WORKDIR = flags.DEFINE_string("workdir", "work/logs", "For results.")
+_WORKDIR = flags.DEFINE_string("workdir", "work/logs", "Output folder.")
 
 SHOWN = ("accuracy", "nll", "ece", "aece", "aurc", "failure_auroc")
 

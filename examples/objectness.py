@@ -2,13 +2,13 @@ r"""Labels by objectness: confidence that follows the object, not its context.
 
     python examples/objectness.py
 
-Pastes the digits of scikit-learn on stripes whose direction gives their class
-away, and trains a small convolutional network on random crops of these images,
-with hard labels and with labels smoothed by how much of the digit a crop still
-shows (adaptive label smoothing, Krothapalli and Abbott, 2020). The script
-prints accuracy and mean confidence, also on the same images with the digits
-painted out: there the confidence is 0.48 after hard labels, 0.17 after adaptive
-ones and 0.14 with context images among them. Half a minute on 2 cores.
+The script pastes the digits of scikit-learn on stripes whose direction reveals
+the class, and trains a small convolutional network on random crops. It compares
+hard labels with labels smoothed by how much of the digit a crop shows (adaptive
+label smoothing, Krothapalli and Abbott, 2020). It prints accuracy and mean
+confidence, also on the same images with the digits painted out. There the
+confidence is 0.48 with hard labels, 0.17 with adaptive ones, and 0.14 if
+training also shows context images. It takes half a minute on 2 cores.
 """
 
 import keras

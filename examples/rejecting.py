@@ -1,10 +1,10 @@
 """
 # Rejecting with a guarantee
 
-Turn a network that always answers into one that answers where it can: a score
-ranks its predictions, a threshold keeps the surest, and a promise about those
-is put to the test on noisy digits of scikit-learn. The script prints what each
-score keeps and how often the promise was broken, in ten seconds on one core.
+Turn a network that always answers into one that answers when it is sure. A
+score ranks its predictions, and a threshold keeps the surest. A guarantee for
+these is tested on noisy digits of scikit-learn. The script prints what each
+score keeps and how often the guarantee failed, in ten seconds on one core.
 
     python examples/rejecting.py
 """

@@ -1,13 +1,13 @@
-r"""Calibrating a segmenter: every pixel is a sample, some are left out.
+r"""Calibration of a segmentation model, with pixels that have no label.
 
     python examples/segmentation.py
 
-Draws noisy discs and squares whose edges nobody labelled (class id 255), and
-trains a small convolutional network on 8 images of them with cross entropy and
-with margin-based label smoothing. The script prints mean IoU, the ECE of all
-pixels (0.015 and 0.004) and that of the mean image, before and after a
-temperature fitted on 8 other images, and draws where the network is sure and
-where it is wrong. Half a minute on 2 cores.
+The script draws noisy discs and squares whose edges have no label (class id
+255). It trains a small convolutional network on 8 images, with cross entropy
+and with margin-based label smoothing. It prints mean IoU, the ECE of all pixels
+(0.015 and 0.004) and the mean ECE of an image, before and after a temperature
+fitted on 8 other images. It draws where the network is sure and where it is
+wrong. It takes half a minute on 2 cores.
 """
 
 from pathlib import Path
@@ -20,8 +20,8 @@ from absl import flags
 import keras_calib
 
 _EPOCHS = flags.DEFINE_integer("epochs", 120, "Passes over the training data.")
-_NOISE = flags.DEFINE_float("noise", 1.0, "Added to pixels in [0, 1].")
-_WORKDIR = flags.DEFINE_string("workdir", "work/segmentation", "For results.")
+_NOISE = flags.DEFINE_float("noise", 1.0, "Standard deviation of the noise.")
+_WORKDIR = flags.DEFINE_string("workdir", "work/segmentation", "Output folder.")
 
 VOID = 255
 READ = {"from_logits": True, "ignore_class": VOID}

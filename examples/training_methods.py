@@ -1,16 +1,16 @@
-r"""Ways to train that need more than a loss, beside cross entropy.
+r"""Training methods that need more than a loss, compared with cross entropy.
 
     python examples/training_methods.py
 
-Each model below remembers past predictions (CRL, CaPE, pruning), steps twice
-(SAM) or changes its loss from epoch to epoch (AdaFocal, focal schedule). They
-train on 300 noisy digits of scikit-learn, of which cross entropy makes a small
-network far too sure: accuracy 0.793, ECE 0.120. The script prints means over
-three seeds, and the p-values of t-tests of pairs: five ways have a lower ECE at
-the same accuracy, down to 0.047. Four minutes on 2 cores.
+The models record past predictions (CRL, CaPE, pruning), take two gradient steps
+(SAM), or change their loss from epoch to epoch (AdaFocal, focal schedule). They
+train on 300 noisy digits of scikit-learn, on which cross entropy makes a small
+network far too confident: accuracy 0.793, ECE 0.120. The script prints means
+over three seeds, and p-values of paired t-tests. Five methods have a lower ECE
+at the same accuracy, down to 0.047. It takes four minutes on 2 cores.
 
-The numbers in the table are those of the papers and their releases, but for
-the strength of DCA and the epoch where CaPE begins.
+Arguments in the table of methods are those of the papers and their releases,
+except the strength of DCA and the epoch where CaPE begins.
 """
 
 import keras
@@ -24,7 +24,7 @@ from sklearn.datasets import load_digits
 import keras_calib as kc
 
 _EPOCHS = flags.DEFINE_integer("epochs", 40, "Passes over the training data.")
-_SEEDS = flags.DEFINE_integer("seeds", 3, "Repetitions, each with its split.")
+_SEEDS = flags.DEFINE_integer("seeds", 3, "Repetitions, each on a new split.")
 
 LOGITS = {"from_logits": True}
 

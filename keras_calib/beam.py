@@ -1,7 +1,7 @@
-"""The streaming metrics over logs too long for one machine: Apache Beam.
+"""Streaming metrics on Apache Beam, for logs too long for one machine.
 
-Rows are reduced to a few numbers in NumPy, and these are summed once there are
-enough of them: one row alone would cost milliseconds.
+NumPy reduces rows to a few numbers. These are summed once there are enough of
+them, as a sum of a single row would cost milliseconds.
 """
 
 from collections.abc import Iterable
@@ -39,30 +39,30 @@ except ImportError as error:
 __all__ = ["CalibrationMetrics"]
 
 _LARGEST_WEIGHT = 1e4
-# With the 394 kB of sums: less than 0.5 MB, whatever waits.
+# Bytes that may wait; with 394 kB of sums an accumulator is below 0.5 MB.
 _MAX_WAITING = 40_000
 _MAX_REDUCED = 48_000
-# What pickle takes for three small arrays.
+# Bytes that pickle adds for three small arrays.
 _OVERHEAD = 300
 # Keeps the temporary float64 arrays of a large element small.
 _BLOCK = 2**16
-# Blocks of a few sizes only, for backends that compile each.
+# Padding leaves few block sizes, as some backends compile for each.
 _MIN_PADDED = 1024
 
 
 class _Accumulator:
-    """What one bundle has seen; adds to others of the same configuration."""
+    """Sums of one bundle, which add to others of the same configuration."""
 
     def __init__(self):
-        # As in `state_dict()`: int32 limbs, None before any, and flags.
+        # As in `state_dict()`: int32 limbs, None before the first, and flags.
         self.sums = None
         self.flags = np.zeros(4, "int64")
-        # Float32 `(columns, n)` of rows not summed, tuples of rows not reduced.
+        # Rows to sum, float32 `(columns, n)`, and tuples of rows to reduce.
         self.reduced, self.reduced_bytes = [], 0
         self.waiting, self.waiting_bytes = [], 0
 
     def add_sums(self, sums: np.ndarray) -> None:
-        """Adds limbs to those of before."""
+        """Adds limbs to the present ones."""
         if self.sums is not None:
             sums = sums + self.sums
         self.sums = exact_sums.normalize_limbs(sums)
@@ -71,9 +71,9 @@ class _Accumulator:
 class CalibrationMetrics(beam.CombineFn):
     """All metrics of the predicted class as one Beam CombineFn.
 
-    One pass over any number of predictions, per key or globally: the state
-    of `keras_calib.CalibrationMetrics`, below 0.5 MB, merged by addition. An
-    element is
+    Use it for prediction logs too long for one machine, per key or globally,
+    in one pass. The state is that of `keras_calib.CalibrationMetrics`: below
+    0.5 MB, and merged by addition. An element is
 
     *   `(label, outputs)` or `(label, outputs, weight)`: a class id and the
         `(num_classes,)` logits or probabilities, or
@@ -82,31 +82,30 @@ class CalibrationMetrics(beam.CombineFn):
         weight)`, each a number or `(n,)`, or
     *   a dict of these by name.
 
-    One output stands for the second of two classes. A row that cannot count
-    (NaN, infinity, no probability, an impossible label, a weight below 0 or
-    above 1e4, None) is left out and counted in `num_invalid`. Shapes that do
-    not fit raise. Divide weights much below 1 by their mean: sums are in units
-    of 2^-30.
+    One output stands for the second of two classes. Invalid rows are skipped
+    and counted in `num_invalid`: NaN, infinity, no probability, an impossible
+    label, a weight below 0 or above 1e4, None. Shapes that do not fit raise.
+    Divide weights much below 1 by their mean, as sums are in units of 2^-30.
 
     Args:
-        include: Names of the metrics, see `keras_calib.CalibrationMetrics`.
+        include: Names of the metrics, as in `keras_calib.CalibrationMetrics`.
         top1: Whether elements are top-1 records; `nll` and `brier` are NaN
             then. Defaults to `False`.
-        output: `"values"`, the default, for a dict of floats by name; or
-            `"state"` for what `load_state_dict` and `merge_state` of the
-            Keras metric take, to read intervals, bounds and curves from.
+        output: `"values"`, the default, for a dict of floats by name. Or
+            `"state"` for the argument of `load_state_dict` and `merge_state`
+            of the Keras metric, which gives intervals, bounds and curves.
         **kwargs: `num_bins`, `closed`, `clip`, `risk`, `accuracy`,
             `coverage`, `resolution`, `prefix`, `from_logits` and
             `ignore_class` of `keras_calib.CalibrationMetrics`.
 
     Returns:
         From `extract_output`, with `"values"`: a dict of floats by name, as
-        the Keras metric's `result()`, and `num_invalid` and `weight`, the sum
-        of the weights that counted.
+        `result()` of the Keras metric returns it. It also has `num_invalid`
+        and `weight`, the sum of the valid weights.
 
     Raises:
         TypeError: If an argument of the Keras metric has no meaning here.
-        ValueError: If a name is unknown, a number out of range, or in the
+        ValueError: If a name is unknown or a number out of range. In the
             workers, if shapes do not fit.
 
     Example:
@@ -142,7 +141,7 @@ class CalibrationMetrics(beam.CombineFn):
         self.top1 = top1
         self.output = output
         self._arguments = {"include": include, **kwargs}
-        # Wrong arguments should raise here, not in the workers.
+        # Wrong arguments must raise here, not in the workers.
         reading = self._metric().options
         self.from_logits = reading.from_logits
         self.ignore_class = reading.ignore_class
@@ -196,7 +195,7 @@ class CalibrationMetrics(beam.CombineFn):
             state["sums"] = accumulator.sums.astype("int64")
         if self.output == "state":
             return state
-        # The count is in the output: no warning in the worker's log.
+        # The output holds the count, so the worker's log needs no warning.
         metric.load_state_dict(state)
         for text in metric._what_is_wrong(0, state["sums"]):
             warn(text)
@@ -213,7 +212,7 @@ class CalibrationMetrics(beam.CombineFn):
 
     @cached_property
     def _summary(self) -> CompositeSummary:
-        """The summary of the metric, from losses computed before."""
+        """The metric's summary, which takes precomputed losses."""
         metric = self._metric()
         parts = dict(metric.summary.parts)
         parts["losses"] = MomentSummary(
@@ -235,7 +234,7 @@ class CalibrationMetrics(beam.CombineFn):
             first, second, *rest = element
             truth, outputs = (second, first) if self.top1 else (first, second)
             weight = rest[0] if rest else 1.0
-        # None becomes NaN, which cannot count.
+        # None becomes NaN, which is invalid.
         truth = np.asarray(truth, "float64").reshape(-1)
         weight = np.asarray(weight, "float64")
         if outputs is None or not np.size(outputs):
@@ -255,7 +254,7 @@ class CalibrationMetrics(beam.CombineFn):
         return truth, outputs.reshape(truth.size, num_columns), weight
 
     def _reduce(self, accumulator: _Accumulator) -> None:
-        """Brings what waits to a few numbers per row."""
+        """Reduces the waiting elements to a few numbers per row."""
         if not accumulator.waiting:
             return
         by_width = {}
@@ -290,7 +289,7 @@ class CalibrationMetrics(beam.CombineFn):
     def _columns(
         self, truth: np.ndarray, outputs: np.ndarray, weight: np.ndarray
     ) -> tuple[np.ndarray, int]:
-        """Columns of `_sum` of the rows that count; how many cannot."""
+        """Columns for `_sum` of the valid rows; number of invalid ones."""
         num_classes = 2 if self.top1 else outputs.shape[1]
         is_logits = self.from_logits and not self.top1
         usable = usable_outputs(outputs, is_logits)
@@ -335,7 +334,7 @@ class CalibrationMetrics(beam.CombineFn):
 
 
 def _records(columns: np.ndarray) -> Top1:
-    """Records as tensors, padded by rows that do not count."""
+    """Records as tensors, padded with invalid rows."""
     size = columns.shape[1]
     padded = max(_MIN_PADDED, 1 << (size - 1).bit_length())
     columns = np.pad(columns, ((0, 0), (0, padded - size)))

@@ -1,14 +1,13 @@
-r"""Trains, exports, serves, and compares every answer with `model.predict`.
+r"""Trains, exports and serves a model, and compares its answers with Keras.
 
     pip install 'keras-calib[examples,serving]'
     python examples/serving/demo.py
 
-A small network learns the handwritten digits of scikit-learn; with its
-temperature, and a selector that accepts as many held-out images as it can with
-1 % of them wrong, it becomes a SavedModel; serve.py beside this script serves
-that from a process of its own; threads ask for the labels of 1 to 8 images at
-a time.
-After 11 seconds on 2 cores:
+A small network learns the handwritten digits of scikit-learn. It is exported
+with a temperature and with a selector, which accepts as many held-out images as
+it can with 1 % errors. The script serve.py in this folder serves the SavedModel
+in another process. Threads then ask for the labels of 1 to 8 images at a time.
+After 11 seconds on 2 cores the script prints:
 
     gRPC: 1000 requests from 8 threads in 1.6 s, 610 per second; 0 labels and
     0 decisions differ, other outputs by 4.8e-07 at most
@@ -33,14 +32,14 @@ from sklearn.datasets import load_digits
 
 import keras_calib
 
-_REQUESTS = flags.DEFINE_integer("requests", 1000, "Of each client.")
-_THREADS = flags.DEFINE_integer("threads", 8, "That ask at the same time.")
-_EPOCHS = flags.DEFINE_integer("epochs", 10, "Of training.")
-_WORKDIR = flags.DEFINE_string("workdir", "work/serving_demo", "For the model.")
+_REQUESTS = flags.DEFINE_integer("requests", 1000, "Requests per client.")
+_THREADS = flags.DEFINE_integer("threads", 8, "Threads of a client.")
+_EPOCHS = flags.DEFINE_integer("epochs", 10, "Training epochs.")
+_WORKDIR = flags.DEFINE_string("workdir", "work/serving_demo", "Output folder.")
 
 
 def load():
-    """Digits to train on, to fit on and to test on."""
+    """Digits for training, for fitting and for testing."""
     x, y = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))
     parts = np.split(order, [898, 1198])
@@ -65,7 +64,7 @@ def train(sets, epochs):
 
 
 def ask(client, images, expected, *, requests, threads):
-    """Largest difference, labels and decisions that differ, seconds."""
+    """Largest difference, counts of other labels and decisions, seconds."""
 
     def one(seed):
         rng = np.random.default_rng(seed)

@@ -64,7 +64,7 @@ class _Service(prediction_service_pb2_grpc.PredictionServiceServicer):
 
 
 def _array(name, tensor, limits):
-    """What a message holds, and nothing that it only says to hold."""
+    """The array of a message, if it holds as many values as it says."""
     shape = [dim.size for dim in tensor.tensor_shape.dim]
     if tensor.tensor_shape.unknown_rank or min(shape, default=0) < 0:
         raise ValueError(f"`{name}` is not a tensor: its shape is not known")

@@ -1,4 +1,4 @@
-"""What one request, and all of them together, may cost a server."""
+"""Limits of what one request, and all requests together, cost a server."""
 
 import math
 from typing import NamedTuple
@@ -9,20 +9,20 @@ _TEXT = 1000
 
 
 class Limits(NamedTuple):
-    """Bounds of a server; beyond them a request is refused.
+    """Limits of a server, which refuses requests beyond them.
 
     Attributes:
-        bytes: Of a request. JSON of so many bytes takes about 25 times as
-            much memory while it is read.
-        elements: Of one input.
-        rows: Of one input: the outputs have as many.
-        pixels: Of an image in a file, as the head of the file states them.
-        calls: That run at the same time, of each protocol.
-        connections: Of REST, each of which has a thread; of gRPC; and calls
-            of gRPC that run or wait.
-        seconds: For a client to send its request and to take the answer, for
-            a request to wait for its turn, and for calls to finish when the
-            server ends.
+        bytes: Size of a request. JSON takes about 25 times its size in memory
+            while it is read.
+        elements: Number of elements of one input.
+        rows: Number of rows of one input, and so of the outputs.
+        pixels: Number of pixels of an image file, as its header states them.
+        calls: Number of simultaneous calls, for each protocol.
+        connections: Number of REST connections, each of which has a thread;
+            also of gRPC connections, and of gRPC calls that run or wait.
+        seconds: Time for a client to send its request and to take the answer,
+            for a request to wait, and for calls to finish when the server
+            ends.
     """
 
     bytes: int = 2**23
@@ -43,6 +43,6 @@ class Limits(NamedTuple):
 
 
 def brief(error):
-    """What an error says, in ASCII, and not more than a head takes."""
+    """The text of an error in ASCII, short enough for an HTTP header."""
     text = str(error).encode("ascii", "backslashreplace").decode()
     return text if len(text) <= _TEXT else text[: _TEXT - 3] + "..."

@@ -1,4 +1,4 @@
-"""A SavedModel with nothing but TensorFlow: what both servers ask."""
+"""A SavedModel loaded with TensorFlow only, for both servers."""
 
 import struct
 
@@ -14,7 +14,7 @@ class LoadedModel:
     """Signatures of a SavedModel as functions of arrays.
 
     Args:
-        path: Its folder.
+        path: Folder of the SavedModel.
         limits: Limits; None for the default ones.
     """
 
@@ -38,15 +38,15 @@ class LoadedModel:
         """Outputs by name, as arrays.
 
         Args:
-            inputs: What the signature takes, by name.
+            inputs: Inputs of the signature, by name.
             signature_name: "" for `serving_default`.
             only: Names of the outputs to return; empty for all.
 
         Raises:
             LookupError: If there is no such signature or output.
-            ValueError: If the inputs are not what it takes: other names or
-                shapes, numbers that its type may not hold, or more than
-                the limits allow.
+            ValueError: If the inputs do not suit the signature: other names or
+                shapes, values that its type cannot hold, or more than the
+                limits allow.
         """
         specs = self.specs(signature_name)
         signature = self._loaded.signatures[self._known(signature_name)]
@@ -91,7 +91,7 @@ def _tensor(name, value, spec, limits):
 
 
 def _pixels(file):
-    """How many an image says to have, before it is decoded; else 0."""
+    """Number of pixels that an image file states, without decoding; else 0."""
     if file.startswith(b"\x89PNG"):
         sides = struct.unpack(">II", file[16:24].ljust(8, b"\0"))
     elif file.startswith(b"GIF8"):

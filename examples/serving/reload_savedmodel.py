@@ -3,7 +3,8 @@ r"""Runs an exported model in a process that has neither Keras nor the package.
     python examples/serving/reload_savedmodel.py \
         MODEL_DIR IMAGES.npy PROBABILITIES.npy
 
-This is what a server does with it: load, call the signature, read a name.
+It does what a server does: it loads the file, calls the signature and reads an
+output by name.
 """
 
 import sys

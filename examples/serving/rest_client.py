@@ -1,4 +1,4 @@
-"""REST: TensorFlow Serving's `:predict` in JSON, a client."""
+"""A client of TensorFlow Serving's `:predict` over REST, in JSON."""
 
 import base64
 import contextlib
@@ -28,11 +28,11 @@ class RestClient:
     def predict(self, inputs, signature_name=""):
         """Outputs by name, as arrays, for arrays by name.
 
-        Outputs that are no finite numbers come as NaN.
+        Outputs that are not finite come as NaN.
 
         Raises:
-            ValueError: If the server refuses, with its words, or inputs are
-                no finite numbers.
+            ValueError: If the server refuses, with its message, or inputs are
+                not finite.
         """
         body = {"signature_name": signature_name, "inputs": inputs}
         body = json.dumps(body, default=_in_json, allow_nan=False)
@@ -74,7 +74,7 @@ class RestClient:
 
 
 def _words(status, answer):
-    """Why the server refuses; what stands between may say nothing."""
+    """The server's reason to refuse; a proxy may give none."""
     try:
         return json.loads(answer)["error"]
     except (LookupError, TypeError, ValueError):

@@ -1,12 +1,12 @@
-r"""REST: TensorFlow Serving's `:predict` in JSON, a server.
+r"""A server of TensorFlow Serving's `:predict` over REST, in JSON.
 
     curl -d '{"instances": [[0.0, 1.0]]}' \
         http://127.0.0.1:8501/v1/models/model:predict
 
 Rows are `instances` and `predictions`, columns `inputs` and `outputs`; files
-are {"b64": "..."}. Integers may stand for floats; nothing else is converted.
-JSON has no NaN and no infinity: in a request they are refused, and in an
-answer null stands for them. GET /healthz answers 200 while the server serves.
+are {"b64": "..."}. Integers may stand for floats; other types must match.
+JSON has no NaN and no infinity. A request with them is refused, and an answer
+has null instead. GET /healthz answers 200 while the server serves.
 """
 
 import base64
@@ -71,7 +71,7 @@ def _answer(model, body):
 
 
 def _in_json(value):
-    """Lists, with None for what is no finite number."""
+    """Lists, with None for values that are not finite."""
     # NumPy does not know that bfloat16 is a float.
     if value.dtype.kind not in "biuSUO":
         finite = np.isfinite(value)
@@ -85,10 +85,10 @@ def _no_number(text):
 
 
 def _read_on(connection):
-    """Reads for a while what a client still sends, after the answer.
+    """Reads the rest of a request for a while, after the answer.
 
-    What is closed with bytes unread is reset, and the client that is still
-    sending does not see the answer.
+    A connection closed with unread bytes is reset. A client that is still
+    sending would then not see the answer.
     """
     end = time.monotonic() + _LEAVING_SECONDS
     with contextlib.suppress(OSError):
@@ -119,7 +119,7 @@ def _is_file(value):
 
 
 def _array(value, dtype):
-    """An array of what the type holds as it is."""
+    """An array of the type; ValueError if a value does not fit."""
     types, low, high = set(), None, None
     if dtype.is_floating:
         types, low, high = {int, float}, float(dtype.min), float(dtype.max)
@@ -151,7 +151,7 @@ def _array(value, dtype):
 
 
 class _TimedReader(io.RawIOBase):
-    """Reads a connection until a time, however slowly the bytes come."""
+    """Reads a connection until a deadline, however slowly bytes come."""
 
     def __init__(self, connection):
         super().__init__()
@@ -290,7 +290,7 @@ class _Server(ThreadingHTTPServer):
             raise
 
     def _turn_away(self, request):
-        """Says that there is no place, without waiting for the client."""
+        """Answers that the server is full, without waiting for the client."""
         with contextlib.suppress(OSError):
             request.setblocking(False)
             request.sendall(_BUSY)
@@ -320,10 +320,10 @@ class _Server(ThreadingHTTPServer):
             self._places.release()
 
     def handle_error(self, request, client_address):
-        """Clients that go away are no news."""
+        """Ignores errors of clients that go away."""
 
     def begin(self, handler):
-        """Before a request; whether it may still come."""
+        """Called before a request; returns whether it is still accepted."""
         with self._changed:
             handler.busy = False
             if not self.draining:
@@ -331,13 +331,13 @@ class _Server(ThreadingHTTPServer):
             return not self.draining
 
     def end(self, handler):
-        """After the answer."""
+        """Called after the answer."""
         with self._changed:
             self._handlers.discard(handler)
             self._changed.notify_all()
 
     def drain(self, seconds):
-        """Refuses what is new, finishes what has begun; whether it could."""
+        """Refuses new requests, finishes others; returns whether it could."""
         with self._changed:
             self.draining = True
         self.shutdown()

@@ -3,19 +3,19 @@ r"""Serves an exported SavedModel over gRPC and REST, as TF Serving does.
     pip install 'keras-calib[serving]'
     python examples/serving/serve.py --model=DIR
 
-prints where it listens and answers until it is stopped:
+It prints its addresses and answers until you stop it:
 
     gRPC 127.0.0.1:8500
     REST 127.0.0.1:8501
 
-It loads the model with TensorFlow alone. examples/serving/demo.py asks it.
-Load balancers ask `GET /healthz`, or gRPC's own health check. After SIGTERM or
-Ctrl-C new requests are refused, those that run are answered, and it ends with
+It loads the model with TensorFlow only. examples/serving/demo.py is a client.
+Load balancers can ask `GET /healthz`, or gRPC's own health check. After SIGTERM
+or Ctrl-C it refuses new requests and answers those that run. It ends with
 status 0, or with 1 if some did not end in time.
 
-It is for trying out what was exported, and for tests of clients. It has no
-encryption, no names and passwords, no batching and no versions of a model:
-serve the same folder with TensorFlow Serving where others depend on it.
+Use it to try out an exported model, and to test clients. It has no encryption,
+no authentication, no batching and no versions of a model. In production serve
+the same folder with TensorFlow Serving.
 """
 
 import os
@@ -32,8 +32,8 @@ from rest_service import start_rest
 
 _MODEL = flags.DEFINE_string("model", None, "SavedModel to serve.")
 _HOST = flags.DEFINE_string("host", "127.0.0.1", "Address to listen at.")
-_GRPC_PORT = flags.DEFINE_integer("grpc_port", 8500, "0 for a free one.")
-_REST_PORT = flags.DEFINE_integer("rest_port", 8501, "0 for a free one.")
+_GRPC_PORT = flags.DEFINE_integer("grpc_port", 8500, "0: a free port.")
+_REST_PORT = flags.DEFINE_integer("rest_port", 8501, "0: a free port.")
 _LIMITS = Limits()
 
 
@@ -43,17 +43,17 @@ def _at_least_one(name, text):
 
 
 _MAX = [
-    _at_least_one("bytes", "Of a request."),
-    _at_least_one("elements", "Of one input."),
-    _at_least_one("rows", "Of one input."),
-    _at_least_one("pixels", "Of one image in a file."),
-    _at_least_one("calls", "That run at once, of each protocol."),
-    _at_least_one("connections", "Of each protocol."),
+    _at_least_one("bytes", "Size of a request."),
+    _at_least_one("elements", "Elements of one input."),
+    _at_least_one("rows", "Rows of one input."),
+    _at_least_one("pixels", "Pixels of an image file."),
+    _at_least_one("calls", "Simultaneous calls, for each protocol."),
+    _at_least_one("connections", "Connections, for each protocol."),
 ]
 _SECONDS = flags.DEFINE_float(
     "seconds",
     _LIMITS.seconds,
-    "To send a request, to wait for a turn, and to finish at the end.",
+    "Time to send a request, to wait, and to finish at the end.",
     lower_bound=0.1,
 )
 

@@ -1,4 +1,4 @@
-"""What a loss does to its targets, and where a network looks.
+"""Analysis of losses and networks: effective labels, activation maps.
 
 Lives here: arrays and sums that `plots` draws. Not here: pictures (`plots`)
 and the formulas of the losses themselves (`losses`, `formulas`).

@@ -1,4 +1,4 @@
-"""Where a classifier looks: the parts of an image that a score comes from."""
+"""Class activation maps: the parts of an image that support a class."""
 
 from typing import Any
 from typing import NamedTuple
@@ -24,7 +24,7 @@ __all__ = ["ClassActivations", "class_activation_maps", "class_activations"]
 
 
 class ClassActivations(NamedTuple):
-    """Maps, the classes that they are of, logits, and images, NumPy.
+    """Maps with their classes, logits and images, NumPy.
 
     Images have their channels last `(n, height, width, channels)`.
     """
@@ -45,7 +45,10 @@ def class_activation_maps(
     from_logits: bool | None = None,
     batch_size: int = 32,
 ) -> np.ndarray:
-    """Grad-CAM or Grad-CAM++: the parts of images that speak for a class.
+    """Grad-CAM or Grad-CAM++: the parts of images that support a class.
+
+    Use it to see whether a classifier looks at the object or at its context;
+    `ClassActivationDisplay` draws the maps.
 
     map = relu(sum_k w_k A_k), with the feature maps A_k that `layer` returns
     and g = d z_c / d A, the gradient of the logit of the class:
@@ -56,34 +59,34 @@ def class_activation_maps(
       meant for A >= 0, as after a ReLU.
 
     Maps are resized to the images and divided by their maximum; a map of
-    zeros stays so. A softmax or, of one output, sigmoid at the end of the
-    model is left out: the gradient of probabilities vanishes where the model
-    is sure. No other thread may use the model meanwhile.
+    zeros stays zero. A softmax at the end of the model, or a sigmoid of one
+    output, is skipped, as the gradient of probabilities vanishes where the
+    model is sure. Do not use the model in another thread meanwhile.
 
     Args:
         model: A Keras classifier of images with one output
             `(batch, num_classes)`, or `(batch, 1)` for the second of two
-            classes: then the scores of the two are -z and z.
-        images: As the model takes them, `(n, height, width, channels)`, or
-            `(n, channels, height, width)` where its layers have
+            classes, whose scores are then -z and z.
+        images: Images as the model takes them, `(n, height, width, channels)`,
+            or `(n, channels, height, width)` if its layers have
             `data_format="channels_first"`.
         classes: Class id, or ids `(n,)`; None for the predicted classes.
-        layer: A layer, or the name of one, also inside a nested model, with
-            the channels where the images have them. The last of several
-            calls counts. None for the last layer that returns maps of more
-            than one place.
+        layer: A layer or its name, also inside a nested model, with the
+            channels where the images have them. If it is called several
+            times, the last call is used. None takes the last layer that
+            returns maps larger than 1 x 1.
         method: `"grad_cam"` or `"grad_cam++"`.
-        from_logits: Whether the model returns logits. None for what the
-            activation of its last layer says, else `model.returns_logits`
+        from_logits: Whether the model returns logits. None takes it from the
+            activation of its last layer, or else from `model.returns_logits`
             or the compiled loss.
-        batch_size: How many images go through the model at once.
+        batch_size: Number of images that the model takes at once.
 
     Returns:
         Maps `(n, height, width)`, float32, in [0, 1].
 
     Raises:
-        ValueError: If shapes do not fit, a class or layer is not one of the
-            model, or the model has no logits to read.
+        ValueError: If shapes do not fit, the model lacks the class or layer,
+            or its logits cannot be read.
         TypeError: If `classes` are no integers or `layer` is no layer.
 
     Reference:
@@ -110,7 +113,7 @@ def class_activations(
     from_logits: bool | None = None,
     batch_size: int = 32,
 ) -> ClassActivations:
-    """The maps with the classes, logits and images that they belong to."""
+    """The maps with their classes, logits and images."""
     check_in("method", method, ("grad_cam", "grad_cam++"))
     check_integer("batch_size", batch_size, 1)
     images = to_numpy(images)
@@ -147,16 +150,16 @@ def class_activations(
 def _gradient(
     reader: FeatureMaps, images: np.ndarray, features: Any, ids: np.ndarray
 ) -> np.ndarray:
-    """Of the score of a class of each image, by its feature maps."""
+    """Gradient of a class score of each image by its feature maps."""
     chosen = ops.one_hot(ids, reader.num_classes, dtype="float32")
 
     def score(x):
-        # One sum for all: in inference no image looks at another.
+        # In inference images do not affect each other, so one sum will do.
         given = ops.cast(x, features.dtype)
         outputs = ops.cast(reader.outputs(images, given), "float32")
         if outputs.shape[-1] == 1:
             outputs = ops.concatenate([-outputs, outputs], axis=-1)
-        # A path to `x` for backends that want one, though of gradient 0.
+        # Some backends need a path to `x`, even with gradient 0.
         return ops.sum(chosen * outputs) + 0.0 * ops.sum(x)
 
     return to_numpy(value_and_grad(score, ops.cast(features, "float32"))[1])
@@ -177,7 +180,7 @@ def _weighted(
 
 
 def _resized(maps: np.ndarray, size: tuple) -> np.ndarray:
-    """Maps of that size with a maximum of 1, or 0 where they are 0."""
+    """Maps of that size with a maximum of 1, or of 0 for maps of zeros."""
     maps = safe_divide(maps, maps.max(axis=(1, 2), keepdims=True))
     maps = ops.image.resize(
         ops.convert_to_tensor(maps[..., None], dtype="float32"),

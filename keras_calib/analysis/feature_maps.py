@@ -1,6 +1,6 @@
-"""What a layer inside a model returns, and what follows from it.
+"""Feature maps of a layer inside a model, and logits computed from them.
 
-Its `call` is replaced, so that it may lie in any model, on every backend.
+The `call` of the layer is replaced, which works in any model and backend.
 """
 
 import contextlib
@@ -44,20 +44,20 @@ class FeatureMaps:
         place = _last_map(calls) if layer is None else _last_of(layer, calls)
         self.model = model
         self.layer = calls[place][0]
-        # Of the calls of this layer: an activation may have several.
+        # Among the calls of this layer, as one may be called several times.
         self._call = [x for x, _ in calls[:place]].count(self.layer)
         self.channels_first = _channels_first(calls[: place + 1])
         self.num_classes = max(2, outputs.shape[-1])
         self._last = _last_activation(model, calls, outputs, from_logits)
 
     def read(self, images: np.ndarray) -> tuple[Any, Any]:
-        """The feature maps and the logits of a batch, as the model has them."""
+        """The feature maps and the logits of a batch, in the model's layout."""
         with _at_logits(self._last):
             calls, outputs = _calls(self.model, images, [self.layer])
         return ops.stop_gradient(calls[self._call][1]), outputs
 
     def outputs(self, images: np.ndarray, features: Any) -> Any:
-        """The logits if these were the feature maps of the batch."""
+        """The logits of the batch with its feature maps replaced by these."""
         call, count = self.layer.call, itertools.count()
 
         def given(*args, **kwargs):
@@ -100,8 +100,8 @@ def _last_map(calls: list) -> int:
     """Place of the last call that returns a map."""
     for place in reversed(range(len(calls))):
         layer, output = calls[place]
-        # Pooled to 1 x 1, maps say nothing of places; and a layer that moves
-        # the channels may have put them anywhere.
+        # Maps pooled to 1 x 1 have no places, and after a layer that moves
+        # axes the channels can be anywhere.
         moved = isinstance(layer, keras.layers.Permute)
         if _is_map(output) and not moved and sorted(output.shape[1:])[1] > 1:
             return place
@@ -131,7 +131,7 @@ def _last_of(layer: keras.layers.Layer, calls: list) -> int:
 
 
 def _channels_first(calls: list) -> bool:
-    """What the last call says of the order of its axes, or one before it."""
+    """Whether channels come first, by the last layer that says so."""
     formats = [keras.config.image_data_format()]
     for layer, _ in calls:
         formats.append(getattr(layer, "data_format", None) or formats[-1])
@@ -141,8 +141,8 @@ def _channels_first(calls: list) -> bool:
 def _last_activation(
     model: keras.Model, calls: list, outputs: Any, from_logits: bool | None
 ) -> keras.layers.Layer | None:
-    """The layer whose softmax or sigmoid the logits lie before, or None."""
-    # The first: what returns its input, such as dropout, comes after it.
+    """The layer whose softmax or sigmoid follows the logits, or None."""
+    # The first such layer, as later ones, such as dropout, pass it through.
     last = next((layer for layer, x in calls if x is outputs), None)
     activation = getattr(last, "activation", None)
     one_output = outputs.shape[-1] == 1
@@ -180,7 +180,7 @@ def _at_logits(last: keras.layers.Layer | None) -> Any:
 
 
 def _run(model: keras.Model, images: np.ndarray) -> Any:
-    # Nothing is left behind: no state of layers, no loss of a layer.
+    # The scope discards changes of state and losses of layers.
     with keras.StatelessScope():
         outputs = model(ops.convert_to_tensor(images), training=False)
     if isinstance(outputs, list | tuple) and len(outputs) == 1:
@@ -196,7 +196,7 @@ def _run(model: keras.Model, images: np.ndarray) -> Any:
 def _calls(
     model: keras.Model, images: np.ndarray, layers: list
 ) -> tuple[list[tuple[keras.layers.Layer, Any]], Any]:
-    """Calls of these layers with what they return, in order; the outputs."""
+    """Calls of these layers with their outputs, in order; model outputs."""
     calls = []
     with contextlib.ExitStack() as stack:
         for layer in layers:

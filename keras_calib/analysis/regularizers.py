@@ -1,4 +1,4 @@
-"""What a loss does to its targets, and a training step to predictions."""
+"""Effect of a loss on its targets, and of a training step on predictions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -46,16 +46,16 @@ _ROUNDING = 5e-7
 
 
 class EffectiveLabels(NamedTuple):
-    """Any loss, read as label smoothing.
+    """The targets that a loss amounts to, read as label smoothing.
 
     Attributes:
-        labels: q = p - g, what the loss pulls the prediction p towards,
-            `(..., num_classes)`. Rows sum to 1 for a shift-invariant loss,
-            but entries can lie outside [0, 1].
-        predicted_smoothing: How much less than its label the predicted class
-            is asked for, `(...)`.
-        other_smoothing: How much more than its label each other class is
-            asked for, `(..., num_classes)`; 0 for the predicted class.
+        labels: q = p - g, the target towards which the loss pulls the
+            prediction p, `(..., num_classes)`. Rows sum to 1 for a
+            shift-invariant loss, but entries can lie outside [0, 1].
+        predicted_smoothing: Label of the predicted class less its target,
+            `(...)`.
+        other_smoothing: Target of each other class less its label,
+            `(..., num_classes)`; 0 for the predicted class.
     """
 
     labels: Any
@@ -64,15 +64,15 @@ class EffectiveLabels(NamedTuple):
 
 
 class RegularizerHistogram(NamedTuple):
-    """How large the regulariser of a loss is, by number of samples.
+    """Distribution over samples of the regulariser of a loss.
 
-    Histograms of the same edges add up count by count.
+    Histograms of the same edges can be added count by count.
 
     Attributes:
         counts: Samples in each bin, int64 `(num_bins,)`. Values beyond the
             limits are in the first and the last bin.
         edges: Edges of the bins, in nats, `(num_bins + 1,)`.
-        num_inactive: Samples on which the regulariser is 0 up to rounding.
+        num_inactive: Samples with a regulariser of 0 up to rounding.
     """
 
     counts: np.ndarray
@@ -81,7 +81,7 @@ class RegularizerHistogram(NamedTuple):
 
     @property
     def inactive_share(self) -> float:
-        """Share of the samples on which it is 0, NaN without samples."""
+        """Share of the samples with a regulariser of 0, NaN without samples."""
         count = int(self.counts.sum())
         return self.num_inactive / count if count else float("nan")
 
@@ -91,9 +91,10 @@ def effective_labels(
 ) -> EffectiveLabels:
     """The labels for which cross entropy would have the gradient of a loss.
 
-    With g the gradient of the sum of the losses by the logits, and p =
-    softmax(logits), cross entropy with the labels q = p - g has the same
-    gradient. Reduction and sample weights do not enter.
+    Use it to see how a loss smooths labels, and to compare losses. With p =
+    softmax(logits) and g the gradient of the summed losses by the logits,
+    cross entropy with the labels q = p - g has the same gradient. Reduction
+    and sample weights do not enter.
 
     Args:
         loss: A loss of this package, another Keras loss, or a function of
@@ -105,8 +106,8 @@ def effective_labels(
             the classes on the `axis` of the loss.
 
     Returns:
-        `EffectiveLabels` of float tensors, classes on the axis where they
-        came. Where a label is ignored, q = p and nothing is smoothed.
+        `EffectiveLabels` of float tensors, with the classes on the same axis
+        as in `logits`. Ignored labels have q = p and no smoothing.
 
     Raises:
         TypeError: If `loss` is a name.
@@ -139,7 +140,7 @@ def effective_labels(
     )
     added = targets - hard
     if valid is not None:
-        # Not a product, which would keep the NaN of an ignored sample.
+        # A product would keep the NaN of an ignored sample.
         counts = ops.expand_dims(valid, -1)
         added = ops.where(counts, added, ops.zeros_like(added))
     others = (1.0 - predicted) * added
@@ -153,18 +154,19 @@ def effective_labels(
 def inactive_share(
     loss: keras.losses.Loss | Callable, labels: Any, logits: Any
 ) -> float:
-    """The share of samples on which a loss is nothing but cross entropy.
+    """Share of samples on which a loss equals cross entropy.
 
-    The regulariser, the loss less the cross entropy of the labels, is
-    inactive where it is 0 up to rounding.
+    Use it to see how often the condition of a loss such as `MbLS` or `ACLS`
+    applies. The regulariser, the loss less the cross entropy of the labels,
+    is inactive where it is 0 up to rounding.
 
     Args:
-        loss: As in `effective_labels`.
-        labels: Labels `(...)` or `(..., num_classes)`, as there.
-        logits: Logits `(..., num_classes)`, as there.
+        loss: A loss or function as `effective_labels` takes it.
+        labels: Labels `(...)` or `(..., num_classes)`.
+        logits: Logits `(..., num_classes)` of at least two classes.
 
     Returns:
-        Share in [0, 1] of the labels that count; NaN if none does.
+        Share in [0, 1] of the valid labels; NaN without any.
 
     Raises:
         ValueError: If shapes do not fit.
@@ -191,21 +193,22 @@ def regularizer_histogram(
     num_bins: int = 20,
     limits: tuple[float, float] = (0.0, 0.1),
 ) -> RegularizerHistogram:
-    """The distribution over samples of what a loss adds to cross entropy.
+    """Distribution over samples of what a loss adds to cross entropy.
 
-    The regulariser, the loss less the cross entropy of the labels, is
-    negative where the loss is the smaller, as a focal loss is.
+    Use it to see how strongly a loss regularises which share of the samples.
+    The regulariser is the loss less the cross entropy of the labels. It is
+    negative if the loss is smaller, as a focal loss is.
 
     Args:
-        loss: As in `effective_labels`.
-        labels: Labels `(...)` or `(..., num_classes)`, as there.
-        logits: Logits `(..., num_classes)`, as there.
+        loss: A loss or function as `effective_labels` takes it.
+        labels: Labels `(...)` or `(..., num_classes)`.
+        logits: Logits `(..., num_classes)` of at least two classes.
         num_bins: Number of bins of equal width.
-        limits: The lowest and the highest edge, in nats. Values are clipped
-            to them.
+        limits: The lowest and the highest edge, in nats, to which values are
+            clipped.
 
     Returns:
-        `RegularizerHistogram` of the labels that count; a NaN is in no bin.
+        `RegularizerHistogram` of the valid labels; a NaN is in no bin.
 
     Raises:
         ValueError: If shapes do not fit, or `limits` do not ascend.
@@ -236,12 +239,14 @@ def regularizer_histogram(
 def per_sample_losses(
     loss: keras.losses.Loss | Callable, labels: Any, logits: Any
 ) -> Any:
-    """What a loss makes of each sample, before reduction and weights.
+    """Loss of each sample, before reduction and weights.
+
+    Use it to find the samples on which a loss is large.
 
     Args:
-        loss: As in `effective_labels`.
-        labels: Labels `(...)` or `(..., num_classes)`, as there.
-        logits: Logits `(..., num_classes)`, as there.
+        loss: A loss or function as `effective_labels` takes it.
+        labels: Labels `(...)` or `(..., num_classes)`.
+        logits: Logits `(..., num_classes)` of at least two classes.
 
     Returns:
         Losses `(...)` in nats, a float tensor; 0 where a label is ignored.
@@ -268,14 +273,17 @@ def per_sample_losses(
 
 
 def prediction_flips(before: Any, after: Any) -> float:
-    """The share of samples whose predicted class changes.
+    """Share of samples whose predicted class changes.
+
+    Use it to see how much training, or a calibrator that can change the
+    class, alters predictions.
 
     Args:
         before: Logits or probabilities `(..., num_classes)` before a change.
-        after: The same samples' after it, of the same shape.
+        after: Those of the same samples after it, of the same shape.
 
     Returns:
-        Share in [0, 1]. Of tied classes the first counts as predicted.
+        Share in [0, 1]. The first of tied classes is the predicted one.
 
     Raises:
         ValueError: If shapes differ, there are no samples, or one is NaN.
@@ -304,18 +312,18 @@ def prediction_flips(before: Any, after: Any) -> float:
 
 
 def flipped_share(before: np.ndarray, after: np.ndarray) -> float:
-    """The share of class ids that differ, of those >= 0; NaN of none."""
+    """Share of the class ids >= 0 that differ; NaN without any."""
     count = np.count_nonzero(after >= 0)
     flips = np.count_nonzero(before != after)
     return float(flips / count) if count else float("nan")
 
 
 def _regularizer(loss, labels, logits):
-    """Loss less cross entropy, and where that is 0, `(n,)` of what counts."""
+    """Loss less cross entropy, and whether it is 0, `(n,)`, of valid labels."""
     per_sample, logits, axis, hard, valid = _read(loss, labels, logits)
     losses = per_sample(logits)
     if not getattr(loss, "from_logits", True):
-        # As far as probabilities tell.
+        # The loss sees no more than the probabilities tell.
         logits = to_logits(ops.softmax(logits, axis=axis))
     fidelity = cross_entropy(hard, ops.moveaxis(logits, axis, -1))
     added = to_numpy(losses - fidelity, "float64")
@@ -325,7 +333,7 @@ def _regularizer(loss, labels, logits):
 
 
 def _read(loss, labels, logits):
-    """From logits to losses; logits, class axis, rows of labels, valid ones."""
+    """Function of logits to losses; logits, class axis, label rows, mask."""
     check_loss(loss)
     logits = at_least_float32(logits)
     axis = getattr(loss, "axis", -1)
@@ -353,7 +361,7 @@ def _read(loss, labels, logits):
 
 
 def _per_sample(loss, labels, hard, axis):
-    """Maps logits to the losses `(...)`."""
+    """A function of logits to the losses `(...)`."""
     if not isinstance(loss, keras.losses.Loss):
         return lambda logits: loss(hard, logits)
     labels = ops.convert_to_tensor(as_numbers(labels, "labels"))
@@ -363,7 +371,7 @@ def _per_sample(loss, labels, hard, axis):
         if by_keras and not isinstance(loss, sparse):
             # Most losses of Keras compare arrays of one shape.
             labels = ops.moveaxis(hard, -1, axis)
-        # As Keras casts labels when a loss is called.
+        # Keras casts labels too when a loss is called.
         labels = ops.cast(labels, hard.dtype)
     if getattr(loss, "from_logits", True):
         return lambda logits: loss.call(labels, logits)

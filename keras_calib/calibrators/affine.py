@@ -22,21 +22,23 @@ from keras_calib.numerics.softmax import logsumexp
 
 __all__ = ["DirichletCalibration", "MatrixScaling", "VectorScaling"]
 
-# NLL that a parameter more for each sample gains by chance, in nats: less
-# than the first in total harms nobody; a gain of this many times it is real.
+# By chance the NLL gains about parameters / samples, in nats. Less than the
+# first is harmless; a gain above the second times chance is real.
 _LITTLE, _CLEARLY = 1e-3, 5.0
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class VectorScaling(Calibrator):
-    """Scales and shifts each logit: z_k becomes w_k z_k + b_k.
+    """Vector scaling: each logit z_k becomes w_k z_k + b_k.
 
-    w and b minimise the NLL, which is convex. b sums to 0, as softmax does not
-    see its mean.
+    Use it when classes are miscalibrated in different ways and each has a few
+    hundred held-out samples. It can change the predicted class. w and b
+    minimise the NLL, a convex problem. Softmax ignores the mean of b, so b
+    sums to 0.
 
     Args:
-        scale: Known w `(num_classes,)`; None waits for `fit`.
-        bias: Known b `(num_classes,)`, given with `scale`.
+        scale: w `(num_classes,)`, if you know it; None waits for `fit`.
+        bias: b `(num_classes,)`, if you know it; goes with `scale`.
         **kwargs: `name` and `trainable` of `keras.layers.Layer`.
 
     Example:
@@ -80,26 +82,32 @@ class VectorScaling(Calibrator):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class MatrixScaling(Calibrator):
-    """Maps logits by a matrix: z becomes W z + b.
+    """Matrix scaling: the logits z become W z + b.
 
-    W and b minimise NLL + off_diagonal_strength mean_{i != j} w_ij^2
-    + intercept_strength mean_j b_j^2, which is convex. A matrix overfits few
-    samples: choose the strengths on other data, from powers of ten.
+    Use it when classes are confused with each other and there is much
+    held-out data. W and b minimise NLL
+    + off_diagonal_strength mean_{i != j} w_ij^2
+    + intercept_strength mean_j b_j^2, a convex problem. With num_classes
+    (num_classes + 1) parameters it overfits easily: choose the strengths from
+    powers of ten, on other data. It can change the predicted class.
 
     Args:
-        off_diagonal_strength: >= 0.
-        intercept_strength: >= 0.
-        num_folds: Folds of the data that are held out in turn, to warn if the
-            map does not help. They are made only without strengths, where the
-            gain could be chance, and take several times as long as the fit.
-            0 for none.
-        matrix: Known W `(num_classes, num_classes)`; None waits for `fit`.
-        bias: Known b `(num_classes,)`, given with `matrix`.
+        off_diagonal_strength: Strength of the penalty on W off its diagonal,
+            >= 0.
+        intercept_strength: Strength of the penalty on b, >= 0.
+        num_folds: Number of folds for a check against overfitting, which
+            warns if the map does not help on samples left out of the fit; 0
+            skips it. The check runs without strengths only, and only when the
+            gain in NLL could be chance. It takes several times as long as the
+            fit.
+        matrix: W `(num_classes, num_classes)`, if you know it; None waits for
+            `fit`.
+        bias: b `(num_classes,)`, if you know it; goes with `matrix`.
         **kwargs: `name` and `trainable` of `keras.layers.Layer`.
 
     Warns:
-        RuntimeWarning: On `fit`, if folds say that it does more harm than
-            good on samples that it was not fitted to.
+        RuntimeWarning: On `fit`, if the folds show that the map does more
+            harm than good on samples left out of the fit.
 
     Example:
 
@@ -149,7 +157,7 @@ class MatrixScaling(Calibrator):
         self.set_known(matrix=matrix, bias=bias)
 
     def features(self, logits: Any) -> Any:
-        """What is mapped (array-agnostic)."""
+        """The features that the matrix maps: the logits (array-agnostic)."""
         return logits
 
     def fit_samples(self, samples: FittingData) -> None:
@@ -170,10 +178,10 @@ class MatrixScaling(Calibrator):
     def _warn_if_overfitted(
         self, samples: FittingData, theta: np.ndarray, fitted: Callable
     ) -> None:
-        """Warns if the map is worse than none on samples it was not fitted to.
+        """Warns if the map is worse than none on samples left out of the fit.
 
-        Fits to other folds take longer than the fit itself. They are made only
-        where chance alone could give such a gain to so many parameters.
+        Fits to folds take longer than the fit itself, so they run only if
+        chance alone could give such a gain to so many parameters.
         """
         before, _ = self._nll(samples, None)
         after, _ = self._nll(samples, theta)
@@ -185,7 +193,7 @@ class MatrixScaling(Calibrator):
         )
         losses, weights = [], []
         with warnings.catch_warnings():
-            # Of the whole fit they were told.
+            # The fit to all samples has given these warnings already.
             warnings.simplefilter("ignore")
             for k in range(self.num_folds):
                 inside = samples.rows(fold != k)
@@ -233,11 +241,12 @@ class MatrixScaling(Calibrator):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class DirichletCalibration(MatrixScaling):
-    """Maps log-probabilities by a matrix: W log p + b.
+    """Dirichlet calibration: softmax of W log p + b.
 
-    As if the probabilities of each class were Dirichlet distributed. Fitted
-    as `MatrixScaling`; unlike it, a constant added to the logits of a sample
-    changes nothing.
+    Use it as `MatrixScaling`, with the same fit and penalties. It maps
+    log-probabilities, so a constant added to the logits of a sample changes
+    nothing. The map has the right form if the probabilities of each class
+    follow a Dirichlet distribution.
 
     Args:
         **kwargs: `off_diagonal_strength`, `intercept_strength`, `num_folds`,
@@ -260,5 +269,5 @@ class DirichletCalibration(MatrixScaling):
     default_name = "dirichlet_calibration"
 
     def features(self, logits: Any) -> Any:
-        """log p (array-agnostic)."""
+        """The features that the matrix maps: log p (array-agnostic)."""
         return logits - logsumexp(logits, keepdims=True)

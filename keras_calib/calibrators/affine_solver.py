@@ -1,7 +1,8 @@
-"""The likeliest affine maps of logits.
+"""Solver for affine maps of logits with the least NLL.
 
-The problems are convex. L-BFGS runs in coordinates in which the curvature is
-about 1: a few of its steps, then new coordinates where it has come to.
+The problems are convex. L-BFGS takes a few steps in coordinates with a
+curvature near 1. New coordinates, computed at the point that it reached, then
+serve for the rest.
 """
 
 from collections.abc import Callable
@@ -20,17 +21,17 @@ __all__ = [
     "warn_not_converged",
 ]
 
-# Of a direction in which the data say nothing, as a share of the largest.
+# Curvature of a direction without data, as a share of the largest.
 _RIDGE = 1e-10
-# Variance of a feature that is constant, as a share of its mean square.
+# Variance of a constant feature, as a share of its mean square.
 _CONSTANT = 1e-12
-# Of the gradient, where the curvature is about 1: the value is then within
-# half its squared length of the optimum.
+# Gradient at which to stop. With a curvature near 1 the value is then within
+# half the squared gradient of the optimum.
 _GRADIENT = 1e-6
-# Steps before new coordinates, and at most, and the gradient that will do: at
-# last a line search can end at the precision of the value.
+# Most steps of each round, and the gradient that it accepts: the last line
+# search can end at the precision of the value.
 _ROUNDS = ((15, _GRADIENT), (1000, 1e-5))
-# Logits in a block: products of matrices have blocks of their own.
+# Logits in a block, larger than elsewhere: products of matrices gain by it.
 _BLOCK = 2**18
 
 
@@ -40,13 +41,13 @@ def least_affine(
     """The affine map [W, b] of least NLL + sum penalty [W, b]^2.
 
     The penalty is `(num_classes, num_classes + 1)`, or `(num_classes, 2)` for
-    the diagonal of W alone. b and what is off the diagonal in each column of W
-    sum to 0: softmax does not see what is added to all rows.
+    the diagonal of W alone. Softmax ignores what is added to all rows, so b and
+    the off-diagonal part of each column of W sum to 0.
     """
     count, thin = samples.num_classes, penalty.shape[1] == 2
     centred = not penalty.any()
     standardize, shift, scale = _standardized(samples, features, centred)
-    # Of W scales and shifts are those of a column, or of the only one's row.
+    # W is scaled by column; its diagonal alone is scaled by row.
     columns = scale[:, None] if thin else scale
     start = np.column_stack([columns if thin else np.diag(scale), shift])
     start /= optimal_temperature(samples)
@@ -58,7 +59,7 @@ def least_affine(
         bias = theta[:, -1] - weights[:, 0] * shift
         return np.column_stack([weights, bias - bias.mean()])
     theta = np.column_stack([weights, theta[:, -1] - weights @ shift])
-    # Large logits times what all rows have would be all that float32 keeps.
+    # A large part common to all rows would cost the rest its float32 digits.
     common = theta.sum(axis=0) - np.append(np.diag(theta), 0.0)
     return theta - common / np.append(np.full(count, count - 1), count)
 
@@ -116,7 +117,7 @@ def _least(
 
     def moments(block):
         x, weight = features(block.logits), block.weights()[:, None]
-        # In place where it can be: blocks are large.
+        # In place, as blocks are large.
         both = (0.0, 0.0) if thin else ((x * weight).T @ x, x.T @ weight)
         spread = _mapped(x, theta)
         spread -= spread.max(axis=-1, keepdims=True)
@@ -265,7 +266,8 @@ def warn_if_separated(
 ) -> None:
     """Warns if a fit of mean NLL `loss` puts every sample on the right side.
 
-    Else one sample costs log 2 at least. Soft labels have an optimum.
+    Otherwise at least one sample costs log 2 or more. Soft labels between 0 and
+    1 always have an optimum.
     """
     least = 1.0 / len(labels)
     if weight is not None:

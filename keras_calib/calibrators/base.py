@@ -31,10 +31,11 @@ def fitted_array(name: str, doc: str) -> property:
 class Calibrator(FittedLayer):
     """Abstract: a layer that maps logits to calibrated logits.
 
-    `fit(labels, logits)` on data that trained nothing else. Then call it on
-    logits `(..., num_classes)`, which gives float32 logits of that shape, put
-    it behind a model with `keras.Sequential`, save it or export it. What was
-    fitted is part of the configuration: copies of a fitted layer are fitted.
+    Fit it after training, on held-out data that neither trained nor chose
+    anything: `fit(labels, logits)`, or `fit_on(model, dataset)`. Then call it
+    on logits `(..., num_classes)`; it returns float32 logits of that shape.
+    Put it behind a model with `keras.Sequential`, save it, or export it. The
+    fitted values are part of its configuration, so copies are fitted too.
 
     A subclass implements `fit_samples`, which sets the fitted values with
     `set_fitted`, `calibrate`, which maps two or more logits, and
@@ -45,7 +46,7 @@ class Calibrator(FittedLayer):
         **kwargs: `trainable` of `keras.layers.Layer`.
 
     Raises:
-        RuntimeError: On call before `fit`.
+        RuntimeError: If it is called before `fit`.
         ValueError: If an argument is out of range.
 
     Reference:
@@ -53,8 +54,7 @@ class Calibrator(FittedLayer):
         section 4, https://arxiv.org/abs/1706.04599
     """
 
-    # Names of what is fitted: constructor arguments, variables and
-    # properties.
+    # Names that are constructor arguments, variables and properties alike.
     fitted_values: tuple[str, ...] = ()
     # Names of the other arguments, which are attributes.
     options: tuple[str, ...] = ()
@@ -77,24 +77,24 @@ class Calibrator(FittedLayer):
         ignore_class: int | None = None,
         force: bool = False,
     ) -> "Calibrator":
-        """Fits on held-out data and returns self.
+        """Fits on held-out logits and returns self.
 
         Args:
             labels: Class ids `(n, ...)` or one-hot or soft labels
-                `(n, ..., num_classes)`. Or, with `logits` left out, batches
-                of (labels, logits) or (labels, logits, sample_weight): a
-                `tf.data.Dataset`, a generator, any iterable that ends.
+                `(n, ..., num_classes)`. Without `logits`: batches of (labels,
+                logits) or (labels, logits, sample_weight), as a
+                `tf.data.Dataset`, a generator or any iterable that ends.
             logits: Logits `(n, ..., num_classes)`, or `(n, ..., 1)` for the
                 second of two classes. float32 and float64 are not copied.
             sample_weight: Weights of the shape of the class ids, or `(n,)`.
-            ignore_class: Class id that does not count, such as 255.
-            force: Fit although there are fewer samples than parameters, or a
-                class without a sample.
+            ignore_class: Class id to leave out, such as 255.
+            force: Fit even with fewer samples than parameters, or with a class
+                that has no sample.
 
         Raises:
-            ValueError: If shapes do not fit, a logit is not finite, fewer than
-                two classes have samples, or, without `force`, there are too few
-                samples. What was fitted before stays as it was.
+            ValueError: If shapes do not fit, a logit is not finite, or fewer
+                than two classes have samples. Without `force` also if samples
+                are too few. The layer then keeps its previous fit.
 
         Warns:
             RuntimeWarning: If the fit did not converge.
@@ -111,8 +111,8 @@ class Calibrator(FittedLayer):
                 sample_weight=type(sample_weight).__name__,
             )
         self._check_enough(samples, force)
-        # Blocks are shared out to the cores already. Threads that BLAS adds
-        # wait for each other by spinning.
+        # Blocks run on all cores already. Further threads of BLAS would spin
+        # while they wait for each other.
         with threadpool_limits(limits=1, user_api="blas"):
             self.fit_samples(samples)
         return self
@@ -133,36 +133,40 @@ class Calibrator(FittedLayer):
     ) -> "Calibrator":
         """Runs a model over held-out data, fits on its logits, returns self.
 
-        Only the labels and logits that count are kept. Of a model that returns
-        probabilities the logits are their logs, and of one output the log-odds:
-        behind it the calibrator needs them too. `export` sees to that.
+        Use it when you have a model and data rather than logits. It keeps the
+        labels and logits of valid samples only. If the model returns
+        probabilities, it takes their logs; a single output becomes log-odds.
+        In use such a model needs the same step before the calibrator, which
+        `export` adds.
 
         Args:
             model: A Keras model that returns `(batch, ..., num_classes)` or
                 `(batch, ..., 1)`, on one device or under a strategy.
             dataset: Arrays or lists as a tuple `(x, y)` or
-                `(x, y, sample_weight)`; or batches of such tuples: a
-                `tf.data.Dataset`, a `PyDataset`, a generator, a loader of
-                torch, a list.
+                `(x, y, sample_weight)`, or batches of such tuples: a
+                `tf.data.Dataset`, a `PyDataset`, a generator, a torch loader
+                or a list.
             from_logits: Whether the model returns logits; None takes it from
                 the loss that the model was compiled with.
-            ignore_class: Class id that does not count, such as 255; None
-                takes it from that loss.
+            ignore_class: Class id to leave out, such as 255; None takes it
+                from that loss.
             output: Name or position of the output to calibrate, for a model
                 that has several.
-            pixels_per_image: For dense outputs: how many pixels of each
-                image to keep, chosen by a hash; None keeps all.
+            pixels_per_image: Number of pixels of each image to keep, chosen
+                by a hash, for dense outputs; None keeps all.
             seed: Seed of that choice.
             steps: Number of batches to use; None uses all.
-            force: As in `fit`.
+            force: Fit even with fewer samples than parameters, or with a class
+                that has no sample.
             verbose: `"auto"` or 1 for a progress bar, 2 for a line at the
                 end, 0 for silence.
 
         Raises:
-            TypeError: If the model has several outputs and none is named, or
-                `dataset` is no data set.
-            ValueError: As `fit`; also if the data set does not end and
-                `steps` is None, or it is not known what the model returns.
+            TypeError: If the model has several outputs and `output` is None,
+                or `dataset` is no data set.
+            ValueError: If `fit` rejects the data, if the data set does not end
+                and `steps` is None, or if it is unknown whether the model
+                returns logits.
         """
         reading = read_as(model, from_logits, ignore_class, output)
         batches = predicted_batches(
@@ -178,15 +182,15 @@ class Calibrator(FittedLayer):
         return self.fit(batches, ignore_class=ignore_class, force=force)
 
     def fit_samples(self, samples: FittingData) -> None:
-        """Fits on samples that were read and checked."""
+        """Fits on samples that are read and checked."""
         raise NotImplementedError
 
     def calibrate(self, logits: Any) -> Any:
-        """Calibrated logits of logits `(..., num_classes)`, float32."""
+        """Calibrates logits `(..., num_classes)`, float32."""
         raise NotImplementedError
 
     def num_parameters(self, num_classes: int) -> int:
-        """How many parameters a fit sets."""
+        """Number of parameters of a fit, which needs as many samples."""
         raise NotImplementedError
 
     def build(self, input_shape):
@@ -214,7 +218,7 @@ class Calibrator(FittedLayer):
         return {**config, **options, **values}
 
     def fitted_summary(self) -> dict[str, Any]:
-        """What was fitted, by name; variables as they are."""
+        """The fitted variables by name."""
         return {name: getattr(self, "_" + name) for name in self.fitted_values}
 
     def fitted_value(self, name: str) -> np.ndarray:
@@ -223,7 +227,7 @@ class Calibrator(FittedLayer):
         return to_numpy(getattr(self, "_" + name))
 
     def set_fitted(self, num_classes: int | None = None, **values: Any) -> None:
-        """Sets what was fitted; all of it, or nothing.
+        """Sets all fitted values, or none if one is rejected.
 
         Args:
             num_classes: Number of classes that the values are for; None if
@@ -242,8 +246,9 @@ class Calibrator(FittedLayer):
                     before=before,
                     now=now,
                 )
-            # Left by a fit that was undone. All of them, as files know
-            # variables by their order; the next call builds and locks again.
+            # A fit that was undone left these variables. Delete all of them,
+            # as files identify variables by their order. The next call builds
+            # and locks again.
             unlock_variables(self)
             self.built = False
             for name in before:

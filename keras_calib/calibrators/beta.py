@@ -22,7 +22,8 @@ __all__ = ["BetaCalibration"]
 
 # Rows in work at a time.
 _ROWS = 2**16
-# Steps at most, twice the gain of a last one, the curvature of what is flat.
+# Most Newton steps, twice the gain at which they stop, and the curvature given
+# to flat directions.
 _STEPS = 200
 _GAIN = 1e-16
 _FLAT = 1e-12
@@ -30,16 +31,21 @@ _FLAT = 1e-12
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class BetaCalibration(OneVsRest):
-    """Maps the log-odds of each class by the beta family.
+    """Beta calibration of each class against the rest.
 
-    For each class against the rest: log q / (1 - q) = a log p
-    - b log(1 - p) + c with a, b >= 0 of least NLL, a convex problem; then
-    the q of a sample are renormalised. a = b = 1, c = 0 changes nothing.
+    Use it when probabilities are distorted differently near 0 and near 1,
+    which a temperature cannot repair. For each class:
+
+    log q / (1 - q) = a log p - b log(1 - p) + c
+
+    The coefficients a, b >= 0 and c minimise the NLL, a convex problem. The
+    q of a sample are then normalised to sum 1. With a = b = 1 and c = 0
+    nothing changes.
 
     Args:
-        clip: p is first clipped to [clip, 1 - clip], in [0, 0.499].
-        coefficients: Known (a, b, c) of each class `(num_classes, 3)`, one
-            row for two classes; None waits for `fit`.
+        clip: Clip p to [clip, 1 - clip] first; in [0, 0.499].
+        coefficients: (a, b, c) of each class `(num_classes, 3)`, if you know
+            them, or one row for two classes; None waits for `fit`.
         **kwargs: `name` and `trainable` of `keras.layers.Layer`.
 
     Example:
@@ -57,13 +63,15 @@ class BetaCalibration(OneVsRest):
 
     Differs:
         The released code fits without bounds, drops a coefficient below 0
-        and fits again; that is the bounded optimum unless both are. It
-        clips at the float32 epsilon, 1.2e-7, which costs NLL where a model
-        is rightly sure.
+        and fits again. That is the bounded optimum unless both are below 0.
+        It clips at the float32 epsilon, 1.2e-7, which costs NLL where a model
+        is rightly confident.
     """
 
     fitted_values = ("coefficients",)
-    coefficients = fitted_array("coefficients", "a, b, c of each class.")
+    coefficients = fitted_array(
+        "coefficients", "The fitted a, b, c of each class."
+    )
     options = ("clip",)
 
     def __init__(
@@ -90,7 +98,7 @@ class BetaCalibration(OneVsRest):
         log_p = ops.log_softmax(logits, axis=-1)
         p = ops.exp(log_p)
         largest = ops.expand_dims(top1(logits, from_logits=True).score, -1)
-        # Only the largest can exceed one half.
+        # Only the largest p can exceed one half.
         log_odds = ops.where(
             p > 0.5, largest, log_p - ops.log1p(-ops.minimum(p, 0.5))
         )
@@ -139,7 +147,7 @@ def _least(
     sums = partial(_sums, log_odds, labels, weight, used)
     loss, slope, curvature = sums(found)
     for _ in range(_STEPS):
-        # Measured in the standard deviations of a step.
+        # Units in which each coefficient has curvature 1.
         size = 1.0 / np.sqrt(np.maximum(np.diag(curvature), _FLAT))
         hessian = curvature * size * size[:, None]
         hessian[np.diag_indices(len(hessian))] += _FLAT

@@ -1,7 +1,6 @@
-"""Calibrators that are tables of the probability.
+"""Calibrators that are lookup tables of the probability.
 
-Tables are looked up with gathers and comparisons only, which every exporter
-knows.
+They use gathers and comparisons only, which every export format supports.
 """
 
 from typing import Any
@@ -25,9 +24,9 @@ __all__ = ["HistogramBinning", "IsotonicCalibration", "interpolate", "locate"]
 
 
 class _Table(OneVsRest):
-    """Abstract: q_k is looked up by p_k."""
+    """Abstract: looks up the calibrated q_k of each p_k."""
 
-    values = fitted_array("values", "q of each bin, or where q bends.")
+    values = fitted_array("values", "The calibrated q at each edge or bend.")
     options = ("min_prob",)
 
     def __init__(self, *, min_prob: float, name: str, **kwargs: Any):
@@ -37,7 +36,7 @@ class _Table(OneVsRest):
         self.min_prob = float(min_prob)
 
     def look_up(self, probs: Any) -> Any:
-        """q_k of p_k, `(..., num_classes)`."""
+        """Calibrated q_k of p_k, `(..., num_classes)`."""
         raise NotImplementedError
 
     def both_log_probs(self, features: Any) -> tuple[Any, Any]:
@@ -48,22 +47,25 @@ class _Table(OneVsRest):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class HistogramBinning(_Table):
-    """The share of the class in each bin of its probability.
+    """Histogram binning of each class against the rest.
 
-    For each class against the rest: q is the mean label of the held-out
-    samples in the bin of p; then the q of a sample are renormalised. Bins are
-    (lo, hi], the first closed.
+    Use it when the miscalibration has no smooth shape and there are thousands
+    of held-out samples. The calibrated q is the mean label of the held-out
+    samples in the same bin as p. Bins are (lo, hi], the first closed. The q
+    of a sample are then normalised to sum 1. All p of a bin get the same q,
+    so scores tie.
 
     Args:
         num_bins: Number of bins for each class, at least 1.
-        edges: `"width"`: bins of equal width; `"mass"`: of as many samples,
-            fewer bins where probabilities tie.
-        empty: What an empty bin gives: `"centre"`, its centre, or `"zero"`.
-        min_prob: Least q, in [0, 0.5]. 0 lets the NLL of a sample be as
-            large as 85 nats.
-        upper_edges: Known upper ends of the bins `(num_classes, num_bins)`,
-            the last 1, one row for two classes; None waits for `fit`.
-        values: Known q of that shape, given with `upper_edges`.
+        edges: `"width"` for bins of equal width; `"mass"` for bins with
+            equally many samples, which are fewer where probabilities tie.
+        empty: Value of an empty bin: `"centre"` for its centre, or `"zero"`.
+        min_prob: Least q, in [0, 0.5]. With 0 the NLL of a single sample can
+            reach 85 nats; 0.001 prevents that.
+        upper_edges: Upper ends of the bins `(num_classes, num_bins)`, if you
+            know them, the last 1, or one row for two classes; None waits for
+            `fit`.
+        values: q of each bin, of that shape; goes with `upper_edges`.
         **kwargs: `name` and `trainable` of `keras.layers.Layer`.
 
     Example:
@@ -87,7 +89,9 @@ class HistogramBinning(_Table):
     """
 
     fitted_values = ("upper_edges", "values")
-    upper_edges = fitted_array("upper_edges", "Upper ends; 1 pads rows.")
+    upper_edges = fitted_array(
+        "upper_edges", "Upper ends of the bins; 1 pads rows."
+    )
     options = ("num_bins", "edges", "empty", "min_prob")
 
     def __init__(
@@ -115,7 +119,7 @@ class HistogramBinning(_Table):
         edges, values = [], []
         for probs, labels, weight in self.columns(samples):
             inner = self._edges_of(probs, weight)
-            # In the precision in which they are compared later.
+            # The layer compares them in float32.
             inner = inner.astype("float32")
             index = np.searchsorted(inner, probs, side="left")
             size = len(inner) + 1
@@ -142,7 +146,7 @@ class HistogramBinning(_Table):
         )
 
     def num_parameters(self, num_classes: int) -> int:
-        """As many as bins of one class: each is fitted on all samples."""
+        """The bins of one class: each class is fitted on all samples."""
         return self.num_bins
 
     def _edges_of(self, probs: np.ndarray, weight: Any) -> np.ndarray:
@@ -158,18 +162,20 @@ class HistogramBinning(_Table):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class IsotonicCalibration(_Table):
-    """The best monotone function of the probability of each class.
+    """Isotonic regression of each class against the rest.
 
-    For each class against the rest: q is the increasing function of p of
-    least squared error on the held-out samples, linear between them and
-    constant beyond; then the q of a sample are renormalised.
+    Use it when the miscalibration has no particular shape and there are
+    thousands of held-out samples. The calibrated q is the increasing function
+    of p with the least squared error on those samples. It is linear between
+    their p, and constant beyond. The q of a sample are then normalised to
+    sum 1.
 
     Args:
-        min_prob: Least q, in [0, 0.5]. 0 lets the NLL of a sample be as
-            large as 85 nats.
-        thresholds: Known p where the function bends `(num_classes, size)`,
-            one row for two classes; None waits for `fit`.
-        values: Known q there, given with `thresholds`.
+        min_prob: Least q, in [0, 0.5]. With 0 the NLL of a single sample can
+            reach 85 nats; 0.001 prevents that.
+        thresholds: p at the bends of the function `(num_classes, size)`, if
+            you know them, or one row for two classes; None waits for `fit`.
+        values: q at these p, of that shape; goes with `thresholds`.
         **kwargs: `name` and `trainable` of `keras.layers.Layer`.
 
     Example:
@@ -189,7 +195,7 @@ class IsotonicCalibration(_Table):
     """
 
     fitted_values = ("thresholds", "values")
-    thresholds = fitted_array("thresholds", "Where q bends; 2 pads rows.")
+    thresholds = fitted_array("thresholds", "p at the bends of q; 2 pads rows.")
 
     def __init__(
         self,
@@ -215,14 +221,14 @@ class IsotonicCalibration(_Table):
         return interpolate(self._thresholds, self._values, probs)
 
     def num_parameters(self, num_classes: int) -> int:
-        """Two: the function bends where the samples make it."""
+        """Two, the least there are: the samples decide where it bends."""
         return 2
 
 
 def _isotonic(
     probs: np.ndarray, labels: np.ndarray, weight: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where the isotonic function bends, and its values there."""
+    """The bends of the isotonic function, and its values there."""
     if weight is None and labels.dtype == bool:
         first, last, positive, total = _runs(probs, labels)
     else:
@@ -234,7 +240,7 @@ def _isotonic(
         first = last = x[some]
         positive, total = positive[some], total[some]
     y = isotonic_regression(positive / total, weights=total).x
-    # Inside a flat part nothing bends.
+    # Only the ends of flat parts are needed.
     steps = np.flatnonzero(y[1:] != y[:-1])
     starts, ends = np.r_[0, steps + 1], np.r_[steps, len(y) - 1]
     x = np.stack([first[starts], last[ends]], axis=-1).ravel()
@@ -243,12 +249,12 @@ def _isotonic(
 
 
 def _runs(probs: np.ndarray, labels: np.ndarray) -> tuple:
-    """First and last p, positives and size of samples that are pooled anyway.
+    """First and last p, positives and size of samples that are always pooled.
 
-    By p, the positives of a tie first, a run of positives and the negatives
-    after it violate the order. Where a class is rare, runs are few.
+    Sorted by p, with the positives of a tie first, a run of positives and the
+    negatives after it violate the order. Rare classes have few runs.
     """
-    # Floats >= 0 are in the order of their bits.
+    # Floats >= 0 sort by their bits.
     key = np.sort(probs.view("uint32") << 1 | ~labels)
     positive = key & 1 == 0
     starts = np.flatnonzero(np.r_[True, positive[1:] & ~positive[:-1]])
@@ -276,7 +282,7 @@ def _take(table: Any, index: Any) -> Any:
 
 
 def locate(edges: Any, values: Any) -> Any:
-    """How many edges of its class `(num_classes, size)` each value exceeds."""
+    """Number of its class' edges `(num_classes, size)` that a value exceeds."""
     size = edges.shape[1]
     count = ops.cast(ops.zeros_like(values), "int32")
     step = 1 << size.bit_length() - 1

@@ -16,12 +16,12 @@ _SHOWN = 4
 
 
 class FittedLayer(keras.layers.Layer):
-    """Abstract: a layer that `fit` makes ready; it shows what it found."""
+    """Abstract: a layer that needs `fit` before use; its repr shows the fit."""
 
     _fitted = False
 
     def __call__(self, logits, *args, **kwargs):
-        # Before Keras, which drops what masks an array.
+        # Keras would drop the mask of a masked array.
         return super().__call__(as_numbers(logits, "logits"), *args, **kwargs)
 
     @property
@@ -41,7 +41,7 @@ class FittedLayer(keras.layers.Layer):
             )
 
     def fitted_summary(self) -> dict[str, Any]:
-        """What was fitted, by name; variables as they are."""
+        """The fitted values by name, for the repr."""
         raise NotImplementedError
 
     def __repr__(self):
@@ -54,7 +54,7 @@ class FittedLayer(keras.layers.Layer):
 def _shown(name: str, value: Any) -> str:
     if not hasattr(value, "shape"):
         return f"{name}={value!r}"
-    # While a graph is traced there is no value to show.
+    # A traced graph has no value to show.
     array, shape = value_if_eager(value), shape_of(value)
     if array is None or array.ndim > 1 or array.size > _SHOWN:
         return f"{name}.shape={shape}"

@@ -1,7 +1,7 @@
-"""Held-out data: what calibrators are fitted on, read once and never copied.
+"""Held-out data for the fits of calibrators, read once and never copied.
 
-Fits pass over the samples in blocks that a cache holds, in float64, on every
-core. So they need no copy of the logits, which can be of ten million pixels.
+Fits pass over the samples in blocks that fit a cache, in float64, on every
+core. They need no copy of the logits, which may belong to ten million pixels.
 """
 
 import os
@@ -26,14 +26,14 @@ __all__ = [
     "read_samples",
 ]
 
-# Logits in a block: a cache holds it, and a few temporaries beside it.
+# Logits in a block, so that a cache holds it with a few temporaries.
 _BLOCK = 2**16
-# From so many classes on, sums over them are fast in the order of C.
+# From so many classes on, sums over them are faster in C order.
 _MANY = 200
 
 
 class FittingData(NamedTuple):
-    """Held-out samples: ids or soft labels, finite logits, and what counts."""
+    """Held-out samples: labels, finite logits, weights, and which are valid."""
 
     labels: np.ndarray  # int64 ids `(n,)`, or soft `(n, num_classes)`
     logits: np.ndarray  # `(n, num_classes)`
@@ -46,7 +46,7 @@ class FittingData(NamedTuple):
         return self.logits.shape[-1]
 
     def counts(self) -> np.ndarray:
-        """Which samples count, bool `(n,)`."""
+        """Samples that are valid and weigh more than 0, bool `(n,)`."""
         rows = np.ones(len(self.logits), bool)
         for part in (self.valid, self.weight):
             rows = rows if part is None else rows & (part > 0)
@@ -57,7 +57,7 @@ class FittingData(NamedTuple):
         return FittingData(*(x if x is None else x[keep] for x in self))
 
     def subsampled(self, size: int) -> "FittingData":
-        """Samples that count, at even distances, of about `size` logits."""
+        """Valid samples at even distances, with about `size` logits."""
         counts = self.counts()
         step = -(-int(counts.sum()) // max(1, size // self.num_classes))
         if step <= 1:
@@ -78,21 +78,21 @@ class FittingData(NamedTuple):
         return rows
 
     def has_class(self) -> np.ndarray:
-        """Which classes have a sample that counts, bool `(num_classes,)`."""
+        """Classes that have a valid sample, bool `(num_classes,)`."""
         counts = self.counts()
         if self.labels.ndim == 2:
             return np.any(self.labels > 0, axis=0, where=counts[:, None])
-        # A weight of 0 or 1, instead of a copy of the labels that count.
+        # Weights of 0 or 1 save a copy of the valid labels.
         return np.bincount(self.labels, counts, self.num_classes) > 0
 
     def blocks(self, size: int = _BLOCK) -> Iterator["FittingData"]:
-        """Parts of at most `size` logits, in order, of what counts; float64."""
+        """Valid samples in order, float64, at most `size` logits a block."""
         return map(self._block, self._places(size))
 
     def sums(
         self, of_block: Callable[["FittingData"], tuple], size: int = _BLOCK
     ) -> list:
-        """Sums over blocks, in their order whatever the number of cores."""
+        """Sums over blocks, in the same order for any number of cores."""
         totals: list = []
         for values in self._values(of_block, size):
             totals = totals or [np.zeros(np.shape(v)) for v in values]
@@ -107,12 +107,12 @@ class FittingData(NamedTuple):
         cores = min(os.cpu_count() or 1, 16)
         places = self._places(size)
         with ThreadPoolExecutor(cores) as pool:
-            # A few blocks in work, instead of all as by one `pool.map`.
+            # One `pool.map` would hold the results of all blocks.
             while some := list(islice(places, 4 * cores)):
                 yield from pool.map(lambda x: of_block(self._block(x)), some)
 
     def _places(self, size: int) -> Iterator[Any]:
-        """Where the rows of each block are: slices, or indices."""
+        """The rows of each block: slices, or indices."""
         count = max(1, size // self.num_classes)
         for start in range(0, len(self.logits), count):
             rows = slice(start, start + count)
@@ -137,7 +137,7 @@ def read_samples(
     sample_weight: Any = None,
     ignore_class: int | None = None,
 ) -> FittingData:
-    """The arguments of `fit`, read and checked, without a copy if possible."""
+    """Reads and checks the arguments of `fit`, without a copy if possible."""
     read = standardize_arrays(
         labels,
         logits,
@@ -156,7 +156,7 @@ def read_samples(
 def read_batches(
     batches: Iterable, ignore_class: int | None = None
 ) -> FittingData:
-    """All batches of `(labels, logits)` or `(labels, logits, weights)`."""
+    """Reads batches of `(labels, logits)` or `(labels, logits, weights)`."""
     if not isinstance(batches, Iterable) or isinstance(batches, np.ndarray):
         raise type_error(
             "`logits` must be given, or `labels` be batches of (labels, "
@@ -190,7 +190,7 @@ def read_batches(
         end = count + len(values[0])
         for column, value in zip(columns, values, strict=True):
             if end > len(column):
-                # By half, in place where the system can.
+                # Grow by half, in place where the system can.
                 size = max(end, len(column) * 3 // 2)
                 column.resize((size, *column.shape[1:]), refcheck=False)
             column[count:end] = value
@@ -203,7 +203,7 @@ def read_batches(
 def _of_batch(
     labels: Any, logits: Any, weight: Any = None, *, ignore_class: int | None
 ) -> FittingData | None:
-    """One batch without what does not count; None if nothing does."""
+    """The valid samples of one batch; None if there are none."""
     ids = to_numpy(labels)
     if not ids.size or (weight is not None and not np.any(to_numpy(weight))):
         return None

@@ -13,16 +13,16 @@ from keras_calib.numerics.arrays import to_numpy
 
 __all__ = ["OneVsRest"]
 
-# Probabilities that are held at a time while fitting.
+# Probabilities held in memory while fitting.
 _HELD = 2**23
-# Logits in work at a time: each operation of a backend has its price.
+# Logits per call of the backend, large as each operation has overhead.
 _BLOCK = 2**18
 
 
 class OneVsRest(Calibrator):
-    """Abstract: calibrates each class against the rest, then renormalises.
+    """Abstract: calibrates each class against the rest, then normalises.
 
-    Two classes are one binary problem: that of the second.
+    Two classes are one binary problem, that of the second class.
     """
 
     def columns(self, samples: FittingData) -> Iterator[tuple]:
@@ -51,7 +51,7 @@ class OneVsRest(Calibrator):
                 yield value, label, weight
 
     def features(self, logits: Any) -> Any:
-        """What the binary calibrators map, `(..., num_classes)`."""
+        """The inputs of the binary calibrators, `(..., num_classes)`."""
         return ops.softmax(ops.cast(logits, "float32"), axis=-1)
 
     def both_log_probs(self, features: Any) -> tuple[Any, Any]:
@@ -59,7 +59,7 @@ class OneVsRest(Calibrator):
         raise NotImplementedError
 
     def calibrate(self, logits: Any) -> Any:
-        """log q_k, of which softmax is q_k / sum_j q_j."""
+        """log q_k; its softmax is q_k / sum_j q_j."""
         features = self.features(logits)
         if logits.shape[-1] == 2:
             yes, no = self.both_log_probs(features[..., 1:])

@@ -26,38 +26,39 @@ from keras_calib.numerics.softmax import is_wrong
 __all__ = ["TemperatureScaling", "optimal_temperature"]
 
 _OBJECTIVES = ("nll", "mse", "ece")
-# Of the papers' code that chooses by ECE.
+# From the code of the papers that choose by ECE.
 _ECE_GRID = tuple(i / 10 for i in range(1, 101))
 _ECE_BINS = 15
-# The search goes beyond the differences of the logits by this factor.
+# The search range exceeds that of the logits' differences by this factor.
 _RANGE = 1e4
 _TOLERANCE = 1e-8
 # A step of Newton's method leaves about its square as the error.
 _SMALL = 1e-4
 _NEWTON = 8
-# Logits that tell roughly where a minimum is.
+# Logits for a first estimate.
 _FEW = 2**18
-# The coarse grid of the MSE goes so far to both sides of the optimal NLL.
+# Reach of the coarse grid of the MSE on both sides of the optimal NLL.
 _OCTAVES = 6
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class TemperatureScaling(Calibrator):
-    """Divides logits by one temperature.
+    """Temperature scaling: divides all logits by one number.
 
-    T minimises mean_n -log softmax(z_n / T)_{y_n}, which is convex in 1/T
-    and solved to a relative 1e-6. The predicted class never changes. T above 1
-    means the model was overconfident.
+    Try it first: one parameter cannot overfit, and the predicted class never
+    changes. T minimises mean_n -log softmax(z_n / T)_{y_n}, which is convex
+    in 1/T and solved to a relative 1e-6. T above 1 means that the model was
+    overconfident.
 
     Args:
-        objective: `"nll"` as above; `"mse"`, the mean over samples and
-            classes of (p - y)^2; `"ece"`, the ECE of 15 equal bins, which
-            is noisy and only minimised on a grid.
-        grid: Temperatures to choose from, > 0; the first of the best is
-            taken. None solves for the optimum, or takes 0.1, 0.2 ... 10 for
-            `"ece"`, as Mukhoti et al. do. Lienen and Hüllermeier choose
+        objective: `"nll"` for the formula above, or `"mse"` for the mean of
+            (p - y)^2 over samples and classes. `"ece"` takes the ECE of 15
+            equal bins, which is noisy and minimised on a grid only.
+        grid: Temperatures > 0 to choose from; the first of the best wins.
+            None solves for the optimum, except for `"ece"`, which takes 0.1,
+            0.2 ... 10 as Mukhoti et al. do. Lienen and Hüllermeier choose
             from 0.25, 0.5, 0.75, 1, 1.1 ... 2, 2.5, 3.
-        temperature: A temperature that is known, > 0; None waits for `fit`.
+        temperature: T, > 0, if you know it; None waits for `fit`.
         **kwargs: `name` and `trainable` of `keras.layers.Layer`.
 
     Example:
@@ -150,10 +151,10 @@ def optimal_temperature(samples: FittingData, objective: str = "nll") -> float:
 
 
 def _range(samples: FittingData) -> tuple[float, float]:
-    """Where 1/T is looked for; 1 and 1 if all logits of a sample are equal.
+    """Range of 1/T to search; (1, 1) if all logits of each sample are equal.
 
-    From the usual lead of the first class, as one that is ruled out by a logit
-    of -1e9 changes no optimum.
+    The median lead of the first class over the second sets it. A class ruled
+    out by a logit of -1e9 therefore does not widen it.
     """
     leads = []
 
@@ -185,7 +186,7 @@ def _least_nll(
     beta = min(max(start, low), high)
     for step in range(200):
         if step == _NEWTON:
-            # Where there is an optimum fewer steps find it as a rule.
+            # So many steps suggest that there is no optimum inside.
             for end, outwards in zip(ends, (1.0, -1.0), strict=True):
                 if outwards * _slopes(samples, end)[0] >= 0:
                     return end

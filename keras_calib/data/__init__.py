@@ -1,8 +1,8 @@
 """tf.data pipelines for images whose objects are marked by boxes or masks.
 
-`sources` make examples, dicts described at the head of `transforms.crops`;
-`transforms` change them; `batches` make what `fit` takes. Not here: what a
-model predicts of a data set (`predictions`).
+`sources` make examples, dicts that `random_resized_crop` describes;
+`transforms` change them; `batches` make the batches that `fit` takes. Not
+here: predictions of a model on a data set (`predictions`).
 Floor: beside `losses`, `metrics` and `calibrators`.
 """
 

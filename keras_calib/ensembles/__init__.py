@@ -1,4 +1,4 @@
-"""Predictors that answer from several passes or several members.
+"""Predictors that average several networks or several dropout passes.
 
 Lives here: deep ensembles, Monte Carlo dropout and the model class that both
 share. Not here: how members are trained (`training`).

@@ -1,4 +1,4 @@
-"""What predictors of several networks, or of several passes, have in common."""
+"""Base classes of predictors that average several networks or passes."""
 
 from typing import Any
 
@@ -46,23 +46,23 @@ def check_classifier(model: Any, name: str) -> None:
 
 
 def input_structure(model: keras.Model) -> Any:
-    """The symbolic inputs of a model, as it takes them."""
+    """The symbolic inputs of a model, in the structure that it takes."""
     # A sequential model that was never called has inputs but no `input`.
     sequential = isinstance(model, keras.Sequential)
     return model.inputs[0] if sequential else model.input
 
 
 def log_probs_of(model: keras.Model, inputs: Any, from_logits: bool) -> Any:
-    """log p of every class `(batch, ..., num_classes)`, as at inference."""
+    """Inference log p of every class `(batch, ..., num_classes)`."""
     # Some models return their one output in a dict or list.
     (outputs,) = keras.tree.flatten(model(inputs, training=False))
     return ops.log_softmax(to_model_logits(outputs, from_logits), axis=-1)
 
 
 def serialized(model: keras.Model) -> dict:
-    """A model's configuration, without what it was compiled with.
+    """A model's configuration without its compile configuration.
 
-    A loss of the user's own would keep the predictor from being loaded.
+    With it a custom loss would keep the predictor from being loaded.
     """
     config = keras.saving.serialize_keras_object(model)
     config.pop("compile_config", None)
@@ -73,13 +73,13 @@ def _uncompiled(model: keras.Model) -> keras.Model:
     """The same layers without an optimizer, which files would hold too."""
     structure = input_structure(model)
     bare = keras.Model(structure, model.outputs[0], name=model.name)
-    # Another class may do more than its layers do.
+    # A model of another class may do more than its layers.
     known = type(model) in (keras.Sequential, type(bare))
     return bare if known else model
 
 
 class Member(keras.layers.Layer):
-    """Abstract: log p by each member, stacked behind the batch."""
+    """Abstract: log p of each member, stacked on the axis after the batch."""
 
     def __init__(self, models: list, num_members: int, name: str):
         # Networks cast their inputs as they need them.
@@ -89,7 +89,7 @@ class Member(keras.layers.Layer):
 
     @property
     def metrics(self) -> list:
-        """None: Keras would take those of the networks for the predictor's."""
+        """Empty: Keras would mistake the networks' metrics for its own."""
         return []
 
     def compute_output_shape(self, input_shape):
@@ -98,7 +98,7 @@ class Member(keras.layers.Layer):
 
 
 class _LogMean(keras.layers.Layer):
-    """log(sum_i w_i p_i) of log p_i on the axis behind the batch."""
+    """log(sum_i w_i p_i) of log p_i on the axis after the batch."""
 
     def __init__(self, weights: np.ndarray, name: str):
         super().__init__(name=name, dtype="float32")
@@ -115,9 +115,9 @@ class _LogMean(keras.layers.Layer):
 
 
 class Predictor(keras.Model):
-    """Abstract: a model of the log of a mean of probabilities.
+    """Abstract: a model that returns the log of a mean of probabilities.
 
-    `structure` are the symbolic inputs of a member, and `weights` have sum 1.
+    `structure` holds the symbolic inputs of a member; `weights` sum to 1.
     """
 
     # The log of a mean of probabilities: logits that are normalised.
@@ -136,7 +136,7 @@ class Predictor(keras.Model):
         super().__init__(
             inputs, _LogMean(weights, name="log_mean")(each), name=name
         )
-        # The bound method alone: Keras would save a model of the same layers.
+        # Keep the bound method only, as Keras would save the model too.
         self._predict_each = keras.Model(inputs, each).predict
 
     def predict_each(self, x: Any, batch_size: int | None) -> np.ndarray:
@@ -145,7 +145,7 @@ class Predictor(keras.Model):
         return np.moveaxis(np.exp(to_numpy(log_probs)), 1, 0)
 
     def fit(self, *args: Any, **kwargs: Any) -> None:
-        """Refused, as `train_on_batch` is: what is trained is the network.
+        """Refuses to train, as does `train_on_batch`; train the networks.
 
         Raises:
             RuntimeError: Always.

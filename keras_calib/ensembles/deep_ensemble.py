@@ -25,34 +25,39 @@ __all__ = ["DeepEnsemble"]
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class DeepEnsemble(Predictor):
-    """A model of the mean of what several networks say.
+    """Deep ensemble: the mean prediction of several networks.
+
+    Use it for better accuracy, calibration and rejection when you can afford
+    to train and run several networks. Train them with different initial
+    weights and orders of the data.
 
     output = log(sum_m w_m p_m(k | x)), sum_m w_m = 1
 
-    The output is logits that are normalised: metrics and calibrators take
-    it with `from_logits=True`, `SelectiveClassifier` and `export` as it is.
-    Its NLL is at most the mean of the members' NLL (Jensen). Train networks
-    of one kind from other weights on other orders of the data. Their mean is
-    less confident than they are, so fit a calibrator on the ensemble.
+    The output is normalised logits. Metrics and calibrators take it with
+    `from_logits=True`; `SelectiveClassifier` and `export` take it as it is.
+    Its NLL is at most the mean NLL of the members (Jensen). The mean is less
+    confident than the members, so fit a calibrator on the ensemble.
 
-    The weights are those of the members: train them, before or after.
+    The ensemble shares its weights with the members, which you can train
+    before or after you build it.
 
     Args:
-        models: Functional or sequential models that take the same inputs,
-            with one output each, logits or probabilities
-            `(batch, ..., num_classes)`, or `(batch, ..., 1)` for the second
-            of two classes, which become two. A `MonteCarloDropout` is one.
+        models: Functional or sequential models with the same inputs and one
+            output each: logits or probabilities `(batch, ..., num_classes)`,
+            or `(batch, ..., 1)` for the second of two classes, which become
+            two. A member can be a `MonteCarloDropout`.
         weights: Weight of each member, >= 0, of any sum > 0; None for equal
-            ones.
-        from_logits: Whether the members return logits; or a list with that
-            of each. None takes it from the loss that each was compiled with.
+            weights.
+        from_logits: Whether the members return logits, as one bool or a list.
+            None takes it from the loss that each was compiled with.
         name: Name of the model.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
         ValueError: If members have no fixed inputs or several outputs, differ
-            in inputs or classes, or share weights. If it is not known what
-            one returns, or weights are not one for each, negative or all 0.
+            in inputs or classes, or share weights. Also if it is unknown
+            whether a member returns logits, or if `weights` are not one per
+            member, negative or all 0.
         RuntimeError: On `fit`.
 
     Example:
@@ -97,11 +102,11 @@ class DeepEnsemble(Predictor):
     def member_predictions(
         self, x: Any, *, batch_size: int | None = None
     ) -> np.ndarray:
-        """What each member says.
+        """Probabilities of each member.
 
         Args:
             x: Inputs as `predict` takes them.
-            batch_size: As in `predict`.
+            batch_size: Batch size for arrays; None for 32.
 
         Returns:
             Probabilities `(num_members, batch, ..., num_classes)`, float32,
@@ -156,7 +161,7 @@ def _read_models(models: Any) -> list[keras.Model]:
     for i, model in enumerate(models):
         _check_same(models[0], model, i)
         for variable in model.variables:
-            # A file holds one copy, and two members would look for theirs.
+            # A file holds one copy of a variable, but two would be looked for.
             if seen.setdefault(id(variable), i) != i:
                 raise value_error(
                     "`models` must not share weights; to count one twice, "
@@ -186,7 +191,7 @@ def _check_same(first: keras.Model, other: keras.Model, index: int) -> None:
 def _signature(model: keras.Model) -> tuple[list, tuple]:
     """Path, shape and type of each input, and the shape of all classes."""
     flat = keras.tree.flatten_with_path(input_structure(model))
-    # A list of one input is as good as the input.
+    # A list of one input is the same as the input.
     alone = len(flat) == 1
     taken = [(() if alone else path, shape_of(x), x.dtype) for path, x in flat]
     *lead, channels = shape_of(model.outputs[0])

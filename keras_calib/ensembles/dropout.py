@@ -1,4 +1,4 @@
-"""Monte Carlo dropout: one network, asked several times with masks."""
+"""Monte Carlo dropout: one network's mean prediction under several masks."""
 
 import contextlib
 import math
@@ -37,43 +37,48 @@ _SPATIAL = (
     keras.layers.SpatialDropout2D,
     keras.layers.SpatialDropout3D,
 )
-# Masks of more numbers than this are no constants of the graph.
+# Larger masks are computed in the graph, smaller ones are its constants.
 _MOST_CONSTANTS = 2**16
-# What a dropped unit becomes under AlphaDropout: -alpha scale of SELU.
+# Value of a dropped unit under AlphaDropout: -alpha scale of SELU.
 _SATURATED = -1.6732632423543772 * 1.0507009873554805
-# One thread at a time replaces what layers do.
+# One thread at a time replaces the `call` of layers.
 _LOCK = threading.RLock()
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class MonteCarloDropout(Predictor):
-    """Averages what a network says under several dropout masks.
+    """Monte Carlo dropout: the mean prediction under several dropout masks.
+
+    Use it to get the uncertainty of one trained network that has dropout
+    layers, at the cost of `num_passes` predictions.
 
     output = log(1/T sum_t p(k | x, mask_t)), t = 1..T
 
-    The output is logits that are normalised: metrics and calibrators take
-    it with `from_logits=True`, `SelectiveClassifier` and `export` as it is.
-    In each pass every dropout layer drops as in training, inner ones and
-    those of `MultiHeadAttention` too; all else is as at inference. The dropout
-    that recurrent layers and `keras.layers.Attention` apply on their own
-    stays off.
+    The output is normalised logits. Metrics and calibrators take it with
+    `from_logits=True`; `SelectiveClassifier` and `export` take it as it is.
 
-    Masks are a function of seed, pass, layer and unit, the same for all
+    In each pass every dropout layer drops as in training, also nested ones
+    and those of `MultiHeadAttention`. All other layers run as at inference.
+    The dropout inside recurrent layers and `keras.layers.Attention` stays
+    off.
+
+    Masks depend on seed, pass, layer and unit only. They are the same for all
     samples, on every backend and in an exported file. A layer that is used
-    twice has the same mask twice. Masks of samples, of open sides or of more
-    than 65,536 units can be exported as a SavedModel, but not as ONNX or
-    LiteRT.
+    twice has the same mask twice. Some masks can be exported as a SavedModel,
+    but not as ONNX or LiteRT: those per sample, of dimensions without a fixed
+    size, or of more than 65,536 units.
 
-    The weights are those of `model`: train it, before or after.
+    The predictor shares its weights with `model`, which you can train before
+    or after.
 
     Args:
-        model: A functional or sequential model with one output, logits or
+        model: A functional or sequential model with one output: logits or
             probabilities `(batch, ..., num_classes)`, or `(batch, ..., 1)`
             for the second of two classes, which become two.
         num_passes: Number of passes T, >= 1.
         seed: Seed of the masks, >= 0.
         per_sample: Whether each row of a batch has masks of its own, so that
-            neighbours err independently.
+            the errors of neighbours are independent.
         from_logits: Whether `model` returns logits. None takes it from the
             loss that it was compiled with.
         name: Name of the model.
@@ -81,7 +86,7 @@ class MonteCarloDropout(Predictor):
     Raises:
         TypeError: If an argument is of the wrong kind.
         ValueError: If `model` has no fixed inputs, several outputs or no
-            dropout layer with a rate > 0, `from_logits` is not known, or a
+            dropout layer with a rate > 0, `from_logits` is unknown, or a
             number is out of range.
         RuntimeError: On `fit`.
 
@@ -107,8 +112,8 @@ class MonteCarloDropout(Predictor):
         https://arxiv.org/abs/1506.02142
 
     Differs:
-        The paper draws masks for each sample anew, which is `per_sample`,
-        but for the fixed seed.
+        The paper draws new masks for each sample. `per_sample=True` does so
+        with a fixed seed.
     """
 
     def __init__(
@@ -147,15 +152,15 @@ class MonteCarloDropout(Predictor):
     def predict_passes(
         self, x: Any, *, batch_size: int | None = None
     ) -> np.ndarray:
-        """What the network says in each pass.
+        """Probabilities of each pass.
 
-        Their mean is softmax of the output; the entropy of the mean less the
-        mean of their entropies is the mutual information of the class and
-        the network.
+        Their mean is the softmax of the output. The entropy of that mean,
+        less the mean entropy of the passes, is the mutual information of
+        class and network.
 
         Args:
             x: Inputs as `predict` takes them.
-            batch_size: As in `predict`.
+            batch_size: Batch size for arrays; None for 32.
 
         Returns:
             Probabilities `(num_passes, batch, ..., num_classes)`, float32.
@@ -198,7 +203,7 @@ class _Passes(Member):
 
 
 def dropout_layers(model: keras.Model) -> list[keras.layers.Layer]:
-    """Each dropout layer of a model with a rate > 0, inner ones too."""
+    """All dropout layers of a model with a rate > 0, nested ones too."""
     return [
         layer
         for layer in nested_layers(model)
@@ -210,9 +215,9 @@ def dropout_layers(model: keras.Model) -> list[keras.layers.Layer]:
 def masked(
     layers: list[keras.layers.Layer], seeds: tuple, per_sample: bool
 ) -> Iterator[None]:
-    """Within it each layer multiplies by the mask of its place in the list.
+    """Context in which each layer multiplies by the mask of its list position.
 
-    For this thread alone; others find the layers as they were.
+    Other threads find the layers unchanged.
     """
     thread = threading.get_ident()
 
@@ -226,7 +231,7 @@ def masked(
 
     with _LOCK, contextlib.ExitStack() as stack:
         for i, layer in enumerate(layers):
-            # One predictor may hold another, which has replaced it already.
+            # A nested predictor may have replaced `call` already.
             if "call" in vars(layer):
                 stack.callback(vars(layer).update, call=layer.call)
             else:
@@ -238,7 +243,7 @@ def masked(
 def _dropped(
     layer: keras.layers.Layer, inputs: Any, seeds: tuple, per_sample: bool
 ) -> Any:
-    """What the layer makes of its inputs in training, with one mask."""
+    """Output of the layer in training, with one mask."""
     rate, shape = layer.rate, list(ops.shape(inputs))
     if isinstance(layer, _SPATIAL):
         first = getattr(layer, "data_format", None) == "channels_first"
@@ -251,7 +256,7 @@ def _dropped(
     if not per_sample:
         shape[0] = 1
 
-    # Hashes of the places of the mask, the same wherever they are computed.
+    # Hashes of positions in the mask are the same on every backend.
     count = math.prod(shape)
     constant = isinstance(count, int) and count <= _MOST_CONSTANTS
     xp = np if constant else ops
@@ -278,7 +283,7 @@ def _dropped(
 
 
 def _uniform(bits: Any) -> Any:
-    """Numbers in (0, 1), float32, of 23 bits of each."""
+    """Numbers in (0, 1), float32, from 23 bits of each hash."""
     xp = array_namespace(bits)
     low = xp.bitwise_and(bits, 2**23 - 1)
     low = low.astype("float32") if xp is np else xp.cast(low, "float32")

@@ -1,4 +1,4 @@
-"""Export for serving: an artefact that answers calibrated, or abstains.
+"""Export for serving: files that answer calibrated, or abstain.
 
 Lives here: SavedModel, ONNX and LiteRT files and their verification. Not here:
 servers (`examples/serving`).

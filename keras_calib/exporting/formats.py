@@ -1,4 +1,4 @@
-"""The files: how each format is written, and how it is loaded again."""
+"""File formats: how each is written and loaded again."""
 
 import importlib
 from collections.abc import Callable
@@ -23,9 +23,9 @@ __all__ = [
     "format_of",
 ]
 
-# Endings of files, and the formats that are meant.
+# Endings of files and their formats.
 _ENDINGS = {".onnx": "onnx", ".tflite": "litert", ".litert": "litert"}
-# Of files that are not written; other dots are of names such as v1.2.
+# Endings of other formats. Other dots belong to names such as v1.2.
 _FOREIGN = {
     *(".keras", ".h5", ".hdf5", ".ckpt", ".pb", ".pt", ".pth"),
     *(".json", ".npy", ".npz", ".pickle", ".pkl", ".safetensors"),
@@ -46,7 +46,7 @@ class FileFormat(NamedTuple):
 
 
 def format_of(path: Path, name: str | None) -> str:
-    """The format to write, by the user's name for it or by the ending."""
+    """The format to write, by `name` or by the ending of the path."""
     ending = path.suffix.lower()
     if ending in _FOREIGN:
         raise value_error(
@@ -65,7 +65,7 @@ def format_of(path: Path, name: str | None) -> str:
 
 
 def file_format(name: str) -> FileFormat:
-    """The format of that name; ImportError if its packages are absent."""
+    """A format by its name; ImportError if its packages are absent."""
     check_in("format", name, tuple(FORMATS))
     for package in FORMATS[name].packages:
         try:
@@ -83,7 +83,7 @@ def _load_savedmodel(path: Path) -> Signatures:
 
     loaded = tf.saved_model.load(str(path))
 
-    # Asks `loaded` each time: a signature alone does not keep its variables.
+    # A signature alone does not keep `loaded` and its variables alive.
     def run(signature, /, **inputs):
         given = {k: tf.constant(v) for k, v in inputs.items()}
         answers = loaded.signatures[signature](**given)
@@ -103,7 +103,7 @@ def _write_onnx(
         tf.TensorSpec(tensor.shape, tensor.dtype, name=name)
         for name, tensor in served.inputs.items()
     ]
-    # Flat: of a dict it would join the names of argument and key.
+    # Flat arguments, as for a dict it would join argument and key names.
     function = tf.function(
         lambda *flat: served.model(
             dict(zip(names, flat, strict=True)), training=False
@@ -138,7 +138,7 @@ def _write_litert(
 ) -> None:
     import tensorflow as tf
 
-    # By way of a SavedModel, which names inputs and outputs.
+    # Converts a SavedModel, as that names inputs and outputs.
     folder = path.with_name("savedmodel")
     write_savedmodel(served, folder)
     converter = tf.lite.TFLiteConverter.from_saved_model(
@@ -155,7 +155,7 @@ def _load_litert(path: Path) -> Signatures:
     runner = interpreter.get_signature_runner("serving_default")
 
     def run(**inputs):
-        # Copies: the next run overwrites the interpreter's arrays.
+        # Copied, as the next run overwrites the interpreter's arrays.
         return {k: np.array(v) for k, v in runner(**inputs).items()}
 
     return {"serving_default": run}

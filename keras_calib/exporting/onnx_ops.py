@@ -1,4 +1,4 @@
-"""ONNX for what the converter writes wrongly, or can not write."""
+"""ONNX graphs of operators that the converter writes wrongly or not at all."""
 
 from typing import Any
 
@@ -53,5 +53,5 @@ def _log1p(context: Any, node: Any, name: str, arguments: list) -> None:
     )
 
 
-# TensorFlow's operator to (function, [operator that it is renamed to]).
+# TensorFlow's operator to (function, [new name of the operator]).
 HANDLERS = {"SelectV2": (_select, ["Where"]), "Log1p": (_log1p, ["Log1p"])}

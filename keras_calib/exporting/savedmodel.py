@@ -18,14 +18,14 @@ from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = ["ImageReader", "write_savedmodel"]
 
-# They name a function of the process that wrote them.
+# Operators that name a function of the process that wrote them.
 _PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 
 
 class ImageReader:
-    """Encoded images to a model's input: decode, resize, preprocess.
+    """Reads encoded images into a model's input: decode, resize, preprocess.
 
-    Its errors are those of `export`.
+    Its errors name the arguments of `export`.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ImageReader:
         self.shape = (*size, shapes[0][-1])
         self._preprocessing = preprocessing
         self._dtype = tensor.dtype
-        # Once here: a layer makes its variables outside of the traced graph.
+        # A first call, so that a layer creates its variables outside a graph.
         given = shape_of(self._prepare(ops.zeros((1, *self.shape))))
         if not fits(given, shapes[0]):
             raise value_error(
@@ -74,7 +74,7 @@ class ImageReader:
             )
 
     def read(self, encoded: Any) -> Any:
-        """The model's input of encoded images `(batch,)`."""
+        """The model's input from encoded images `(batch,)`."""
         import tensorflow as tf
 
         images = tf.map_fn(
@@ -97,14 +97,14 @@ class ImageReader:
         images = self._preprocessing(images)
         if keras.backend.is_float_dtype(self._dtype):
             return ops.cast(images, self._dtype)
-        # Resizing made fractions of what were bytes.
+        # Resizing turned whole numbers into fractions.
         return ops.cast(ops.round(images), self._dtype)
 
 
 def write_savedmodel(
     served: ServedModel, path: Path, images: ImageReader | None = None
 ) -> None:
-    """Writes the folder of a SavedModel, with a reader of images or without.
+    """Writes the folder of a SavedModel, with or without a reader of images.
 
     Raises ValueError if the model calls Python, which no other process can.
     """
@@ -117,8 +117,8 @@ def write_savedmodel(
         }
 
     archive = keras.export.ExportArchive()
-    # For the tables of text layers. Variables are found through signatures; a
-    # model that is tracked by itself is stored with a second copy of them.
+    # Tracks the tables of text layers. Signatures track variables already; a
+    # model tracked directly would be stored with a second copy of them.
     holder = tf.Module()
     holder.model = served.model
     archive.track(holder)
@@ -149,14 +149,14 @@ def write_savedmodel(
 
 
 def _check_no_python(path: Path) -> None:
-    """The process that wrote such a file can run it: a look must find it."""
+    """Raises if a file calls Python, as loading it here would not show that."""
     from tensorflow.core.protobuf import saved_model_pb2
 
     stored = saved_model_pb2.SavedModel.FromString(
         (path / "saved_model.pb").read_bytes()
     )
     for meta in stored.meta_graphs:
-        # Those of the graph and of its functions.
+        # Includes the operators of the graph's functions.
         names = {op.name for op in meta.meta_info_def.stripped_op_list.op}
         if names & _PYTHON_OPS:
             raise value_error(
@@ -167,7 +167,7 @@ def _check_no_python(path: Path) -> None:
 
 
 def _collections(selector: Any) -> dict[str, list]:
-    """Variables by the name of the attribute of the loaded model."""
+    """Variables by the attribute name that they have in the loaded model."""
     found = {"threshold": [selector._threshold]}
     parts = {"calibration": selector.calibrator, "score": selector.score}
     for name, part in parts.items():

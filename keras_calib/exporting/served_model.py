@@ -1,4 +1,4 @@
-"""What is served: a network, its calibrator and its selector, as one model."""
+"""The served model: a network, its calibrator and its selector in one."""
 
 import keyword
 import re
@@ -23,7 +23,7 @@ OUTPUT_NAMES = (
     "accept",
     "label",
 )
-# Names that Keras counts up differ from one process to the next.
+# Names that Keras numbers differ between processes.
 _MADE_UP = re.compile(r"(keras_tensor|input_layer)(_\d+)?")
 
 
@@ -51,7 +51,7 @@ class ServedModel:
 
     @property
     def logits_shape(self) -> tuple:
-        """Of the network's output, where one channel may stand for two."""
+        """Shape of the network's output; one channel may stand for two."""
         return (None, *self.network.outputs[0].shape[1:])
 
     @property
@@ -61,13 +61,13 @@ class ServedModel:
         return not dtypes.isdisjoint(["float16", "bfloat16"])
 
     def outputs(self, inputs: dict) -> Any:
-        """What the network returns of inputs by name."""
+        """Outputs of the network for inputs by name."""
         return self._call(inputs, training=False)
 
     def answers(
         self, outputs: Any, from_logits: bool | None = None
     ) -> dict[str, np.ndarray]:
-        """The named outputs that Keras makes of those of the network."""
+        """The selector's named answers in Keras to outputs of the network."""
         if from_logits is None:
             from_logits = self.from_logits
         answers = self.selector(to_model_logits(outputs, from_logits))
@@ -82,20 +82,20 @@ class ServedModel:
 
 
 def _input_names(structure: Any) -> list[str]:
-    """Names that clients use; the user's own where there are such."""
+    """Input names for clients; the user's own if there are any."""
     flat = keras.tree.flatten_with_path(structure)
     names = [tensor.name for _, tensor in flat]
     if isinstance(structure, dict) and len(structure) == len(flat):
         names = [path[0] for path, _ in flat]
     names = [_client_name(str(name)) for name in names]
-    # TensorFlow tells no names apart by their case.
+    # TensorFlow ignores the case of names.
     if len({name.lower() for name in names}) < len(names):
         names = [f"inputs_{i}" for i in range(len(names))]
     return names
 
 
 def _client_name(name: str) -> str:
-    """What every format takes: an argument of Python that is no output."""
+    """A name that every format takes: a Python argument that is no output."""
     if _MADE_UP.fullmatch(name):
         return "inputs"
     name = re.sub(r"\W", "_", name, flags=re.ASCII)

@@ -1,4 +1,4 @@
-"""Every written file is loaded again and must answer as Keras does."""
+"""Verification: a written file is loaded and must answer as Keras does."""
 
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -18,10 +18,10 @@ from keras_calib.numerics.arrays import shape_of
 
 __all__ = ["Probe", "check_answers", "probes"]
 
-# Two sizes for each axis that is open, so that it must be open in the file.
+# Two sizes for each open axis, so that it must be open in the file too.
 _SIZES = (2, 32), (1, 64)
-# How far answers may be off in float32 and in half precision, and of how many
-# answers none is: rounding moves some across the edge of a calibrator's bin.
+# Largest error of answers in float32 and in half precision, and the share of
+# answers allowed beyond it: rounding can cross the edge of a calibrator's bin.
 _TOLERANCE = 1e-3, 5e-2
 _SHARE = 1e-3
 
@@ -43,10 +43,10 @@ def probes(
     *,
     client_logits: bool = True,
 ) -> Iterator[Probe]:
-    """Batches of two sizes for every signature that a file has, one at a time.
+    """Yields batches of two sizes for every signature of a file.
 
-    Raises ValueError if `sample_inputs` is not what the model takes, the model
-    fails on random inputs, or its probabilities do not sum to 1.
+    Raises ValueError if `sample_inputs` do not suit the model, the model fails
+    on random inputs, or its probabilities do not sum to 1.
     """
     rng = np.random.default_rng(0)
     if sample_inputs is None:
@@ -106,12 +106,12 @@ def check_answers(
 def _wrong_answers(
     given: dict[str, np.ndarray], probe: Probe, threshold: float
 ) -> dict[str, np.ndarray]:
-    """Where each output is wrong."""
+    """Masks of the wrong answers, by output."""
     given = {k: v[probe.compared] for k, v in given.items()}
     wanted = {k: v[probe.compared] for k, v in probe.expected.items()}
 
     def close(a, b):
-        # A few classes that are masked by -1e9 do not change the median.
+        # The median ignores a few classes that are masked by -1e9.
         sizes = np.abs(a[np.isfinite(a)])
         scale = max(1.0, np.median(sizes)) if sizes.size else 1.0
         slack = probe.tolerance * scale
@@ -121,7 +121,7 @@ def _wrong_answers(
         output: ~close(wanted[output], given[output])
         for output in ("logits", "probabilities", "confidence", "score")
     }
-    # At the threshold, and between classes that tie, either is right.
+    # At the threshold, and between tied classes, both answers are right.
     apart = ~close(wanted["score"], threshold)
     wrong["accept"] = apart & (given["accept"] != wanted["accept"])
     logits, ids = wanted["logits"], given["label"][:, None].astype("int64")
@@ -155,7 +155,7 @@ def _probe(
     tolerance = _TOLERANCE[half]
     compared = np.ones(outputs.shape[:-1], bool)
     if outputs.shape[-1] == 1 and not from_logits:
-        # Next to 0 and 1, the rounding of p decides what its logit is.
+        # Near 0 and 1 rounding of p changes its logit much.
         compared = np.abs(outputs[..., 0] - 0.5) < 0.5 - tolerance
     return Probe(signature, inputs, expected, tolerance, compared)
 
@@ -179,7 +179,7 @@ def _random_inputs(
         if keras.backend.is_float_dtype(dtype):
             values = rng.standard_normal(shape, "float32")
         else:
-            # Ids that every table has.
+            # Every embedding table has the ids 0 and 1.
             values = rng.integers(256 if dtype == "uint8" else 2, size=shape)
         values = ops.convert_to_tensor(values, dtype=dtype)
         inputs[name] = ops.convert_to_numpy(values)
@@ -209,7 +209,7 @@ def _read_samples(served: ServedModel, samples: Any) -> dict[str, np.ndarray]:
     shapes = {name: x.shape for name, x in inputs.items()}
     expected = {name: shape_of(x) for name, x in served.inputs.items()}
     counts = {shape[:1] for shape in shapes.values()}
-    # Keras would add an axis that a client has to send.
+    # Keras would add a missing axis, but a client must send it.
     ranks = [len(shapes[x]) == len(expected[x]) for x in names]
     if len(counts) > 1 or (0,) in counts or not all(ranks):
         raise value_error(
@@ -222,7 +222,7 @@ def _read_samples(served: ServedModel, samples: Any) -> dict[str, np.ndarray]:
 
 
 def _encoded_images(shape: tuple, rng: np.random.Generator) -> np.ndarray:
-    """PNG files, one of them of another size than the model's."""
+    """PNG files, one of which differs in size from the model's input."""
     import tensorflow as tf
 
     height, width, channels = shape

@@ -1,4 +1,4 @@
-"""Export: one file or folder that is whole and right, or nothing."""
+"""Export: a complete and verified file or folder, or nothing."""
 
 import contextlib
 import itertools
@@ -44,37 +44,37 @@ def export(
     image_size: tuple[int, int] | None = None,
     sample_inputs: Any = None,
 ) -> Path:
-    """Writes a model for serving: calibrated answers, and which it accepts.
+    """Writes a model for serving, with calibrated answers and abstention.
 
-    The file needs neither Keras nor this package. Its outputs, by name, for a
-    batch of any size: `logits` (calibrated) and `probabilities`
+    Use it to serve a model with its calibrator and selector. The file needs
+    neither Keras nor this package. It answers a batch of any size with named
+    outputs: `logits` (calibrated) and `probabilities`
     `(batch, ..., num_classes)`; `confidence`, the probability of the
     predicted class, `score`, `accept` (bool) and `label` (int32)
-    `(batch, ...)`. Without a selector every sample is accepted.
+    `(batch, ...)`. Without a selector it accepts every sample.
 
     A SavedModel has up to three signatures:
 
     - `serving_default` takes the model's inputs by name: `inputs` for one
       without a name, `input_class` for a name that a format does not take.
-    - `serving_logits` takes `logits` that a client computed: what the network
-      returns, or the logits of its probabilities.
+    - `serving_logits` takes `logits` that a client computed: outputs of the
+      network, or the logits of its probabilities.
     - `serving_bytes` takes `image_bytes`, JPEG or PNG files `(batch,)`, if
       `image_preprocessing` is given.
 
-    After `tf.saved_model.load` the variables of the calibrator, the threshold
-    and the variables of the score can be read and replaced, in the lists
-    `calibration`, `threshold` and `score`. A threshold is for the scores of
-    one calibrator. ONNX and LiteRT have `serving_default` alone, and
-    constants.
+    After `tf.saved_model.load` you can read and replace variables, in the
+    lists `calibration`, `threshold` and `score`. A threshold is for the scores
+    of one calibrator. ONNX and LiteRT have `serving_default` only, and
+    constants instead of variables.
 
     `export` loads the file again and compares its answers with those of the
-    Keras model. A file that is wrong is not kept.
+    Keras model. It deletes a file that answers differently.
 
     Args:
         model: A functional or sequential model with one output
             `(batch, ..., num_classes)`, or `(batch, ..., 1)` for the second
             of two classes, which is served as two.
-        path: Local folder (SavedModel) or file to make; it must not exist.
+        path: Local folder (SavedModel) or file to create; it must not exist.
             A file ends in `.onnx` or `.tflite`, a folder in neither.
         calibrator: A fitted calibrator, or None for that of `selector`.
         selector: A fitted selective classifier, or None to accept all.
@@ -86,26 +86,26 @@ def export(
             `(batch, height, width, channels)`, float32 in [0, 255], that
             returns the model's input: `keras.layers.Rescaling(1 / 255)`, or
             `keras.layers.Identity()` for a model that scales by itself.
-        image_size: Height and width that decoded images are resized to,
+        image_size: Height and width to which decoded images are resized,
             bilinearly; None for those of the model's input.
-        sample_inputs: Inputs as the model takes them, or by name, to compare
-            answers with; None for random numbers, of integers 0 and 1, of
-            uint8 any.
+        sample_inputs: Inputs as the model takes them, or by name, for the
+            comparison of answers. None takes random numbers; integers are
+            then 0 or 1, and uint8 of any value.
 
     Returns:
         The path.
 
     Raises:
-        ValueError: If the path exists or ends as another format does. If the
-            model has no fixed inputs, several outputs or probabilities that
-            do not sum to 1, or `from_logits` cannot be known. If the
+        ValueError: If the path exists or has the ending of another format. If
+            the model has no fixed inputs, several outputs or probabilities
+            that do not sum to 1, or `from_logits` is unknown. If the
             calibrator is not that of `selector` or is in the model already,
             or the model does not take the images or samples.
         TypeError: If an argument is of the wrong kind.
         ImportError: If the packages of the format are not installed.
         RuntimeError: If the calibrator or selector is not fitted, or the
             backend is not TensorFlow or has several replicas. If the model
-            cannot be converted, or the file answers otherwise.
+            cannot be converted, or the file answers differently.
 
     Reference:
         https://www.tensorflow.org/guide/saved_model, https://onnx.ai,
@@ -154,14 +154,14 @@ def export(
             images,
             client_logits=made.name == "savedmodel",
         )
-        # The first before anything is written: what it refuses is cheap here.
+        # The first probe comes before the write, so that errors cost little.
         found = itertools.chain([next(found)], found)
         _write_whole(served, path, made, images, found)
     return path
 
 
 def _read_path(path: Any) -> Path:
-    # A Path has lost one of the two slashes.
+    # Checked first, as a Path loses one of the two slashes.
     if re.match(r"[A-Za-z][\w+.-]+:/", os.fspath(path)):
         raise value_error(
             "`path` must be of a local file system", path=str(path)
@@ -174,7 +174,7 @@ def _read_path(path: Any) -> Path:
 
 @contextlib.contextmanager
 def _exact_float32() -> Iterator[None]:
-    """GPUs multiply float32 in 10 bits unless told; other runtimes do not."""
+    """Context in which GPUs multiply float32 exactly, as other runtimes do."""
     import tensorflow as tf
 
     settings = tf.config.experimental
@@ -240,7 +240,8 @@ def _write_whole(
     images: ImageReader | None,
     probes: Iterable[Probe],
 ) -> None:
-    # Into a folder beside it, then renamed: a crash leaves no half model.
+    # Written to a folder beside it and renamed, so that a crash leaves nothing
+    # incomplete.
     path.parent.mkdir(parents=True, exist_ok=True)
     names = {"prefix": f".{path.name[:50]}.", "suffix": ".tmp"}
     with tempfile.TemporaryDirectory(**names, dir=path.parent) as scratch:
@@ -265,14 +266,14 @@ def _write_whole(
 
 
 def _move(written: Path, path: Path) -> None:
-    """Renames, unless another process made the path in the meantime."""
+    """Renames, unless another process has created the path meanwhile."""
     try:
-        # A folder replaces an empty one at most, a link nothing.
+        # A renamed folder replaces only an empty one, and a link nothing.
         (os.rename if written.is_dir() else os.link)(written, path)
     except OSError as error:
         if os.path.lexists(path):
             raise value_error("`path` must not exist", path=str(path)) from (
                 error
             )
-        # Not every file system has links.
+        # Some file systems have no links.
         os.rename(written, path)

@@ -1,4 +1,4 @@
-"""What becomes of calibration while a model trains, epoch by epoch.
+"""Monitoring of calibration while a model trains, epoch by epoch.
 
 Lives here: the callback and the files that it writes. Not here: the pass over
 the data (`predictions`).

@@ -1,4 +1,4 @@
-"""One pass of a model over a data set: what a logger wants to know of it."""
+"""Evaluation of a model on a data set, in one pass for all values."""
 
 import dataclasses
 import hashlib
@@ -36,19 +36,20 @@ __all__ = [
     "flips",
 ]
 
-# Numbers in a block: an update costs about as much for few as for many.
+# Numbers in a block, large as each update has a fixed cost.
 _BLOCK = 2**22
 
 
 class LoggedEpoch(NamedTuple):
-    """What a `CalibrationLogger` found at the end of an epoch.
+    """Values that a `CalibrationLogger` measured at the end of an epoch.
 
     Attributes:
-        epoch: Its number, from 0.
-        values: By the names that `logs` has them under.
-        bins: What the bins of the reliability diagram hold, or None without
-            a metric of equal-width bins.
-        regularizer: Of the loss, or None without one.
+        epoch: Number of the epoch, from 0.
+        values: Values by their names in `logs`.
+        bins: Sums of the bins of the reliability diagram, or None without a
+            metric of equal-width bins.
+        regularizer: Histogram of the regulariser of the loss, or None without
+            a loss.
     """
 
     epoch: int
@@ -58,7 +59,7 @@ class LoggedEpoch(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """The predicted classes of a data set, -1 where the label does not count.
+    """The predicted classes of a data set, -1 for ignored labels.
 
     `samples` are the numbers of the samples, or a digest of their labels;
     None if numbers repeat.
@@ -70,11 +71,11 @@ class Predicted(NamedTuple):
 
 @dataclasses.dataclass
 class DatasetEvaluator:
-    """Measures what a model predicts on a data set.
+    """Evaluates a model on a data set.
 
-    Leaves the states of the metrics alone. `diagram` is a metric with
-    `bins()`, one of these or another; `loss` is the one whose regulariser is
-    measured, with `histogram` of `regularizer_histogram`'s arguments.
+    It does not change the states of the metrics. `diagram` is a metric with
+    `bins()`, one of `metrics` or another. `loss` is the one whose regulariser
+    is measured, with the arguments `histogram` of `regularizer_histogram`.
     """
 
     metrics: list[keras.metrics.Metric]
@@ -95,8 +96,8 @@ class DatasetEvaluator:
     ) -> tuple[LoggedEpoch, Predicted | None]:
         """One pass over the data set, or over its first batches.
 
-        All is NaN, and None, with a warning, if the model predicts NaN or
-        infinity.
+        If the model predicts NaN or infinity, it warns and returns NaN for
+        each value, and None for the rest.
         """
         shown = [*self.metrics]
         if self.diagram is not None and self.diagram not in shown:
@@ -104,7 +105,7 @@ class DatasetEvaluator:
         self._states = [(x, x.stateless_reset_state()) for x in shown]
         self._regularizer, self._classes, self._index = None, [], []
         self._digest = hashlib.blake2b()
-        # Other losses may look at the whole batch: read as it comes.
+        # Other losses may depend on the whole batch, so batches stay as given.
         self._by_block = isinstance(self.loss, PerSampleLoss)
         self._by_block &= not isinstance(self.loss, BatchCoupledLoss)
         output = self.options.output
@@ -130,7 +131,7 @@ class DatasetEvaluator:
         return LoggedEpoch(epoch, *found), predicted
 
     def _checked(self, batch: Batch) -> Batch:
-        """A batch without its inputs; what is of single batches is read."""
+        """Does what needs single batches; returns the batch without inputs."""
         axis, weight = self.options.axis, batch.sample_weight
         batch = batch._replace(
             inputs=None,
@@ -139,7 +140,7 @@ class DatasetEvaluator:
         )
         class_axis(batch.outputs, axis, "outputs")
         valid = self._valid(batch)
-        # False for NaN too; a logit of -inf rules a class out.
+        # False for NaN too; -inf is allowed, as it rules a class out.
         if not (batch.outputs < np.inf).all(axis=axis)[valid].all():
             raise _NotFiniteError
         if self.count_flips:
@@ -153,7 +154,7 @@ class DatasetEvaluator:
             self._regularize(block)
         weight = block.sample_weight
         if weight is not None and not np.any(weight):
-            # Metrics refuse a batch in which nothing counts.
+            # Metrics refuse a batch without any weight.
             return
         given = block.labels, block.outputs, weight
         self._states = [
@@ -188,7 +189,7 @@ class DatasetEvaluator:
         options, labels, outputs = self.options, batch.labels, batch.outputs
         axis = options.axis
         if outputs.shape[axis] == 1 and options.ignore_class is None:
-            # Of one channel labels may be probabilities: rows of two.
+            # One-channel labels may be probabilities, which become two classes.
             labels, _ = standardize_labels(labels, outputs, axis=axis)
             labels = np.moveaxis(to_numpy(labels), -1, axis)
         outputs = np.moveaxis(outputs, axis, -1)
@@ -206,7 +207,7 @@ class DatasetEvaluator:
         self._regularizer = found
 
     def _valid(self, batch: Batch) -> Any:
-        """Where labels count, bool `(batch, ...)`; or an index of all."""
+        """Mask of valid labels, bool `(batch, ...)`; or Ellipsis for all."""
         options, labels = self.options, batch.labels
         if options.ignore_class is None:
             return Ellipsis
@@ -250,11 +251,11 @@ class DatasetEvaluator:
 
 
 class _NotFiniteError(Exception):
-    """There is nothing to measure."""
+    """The model predicts NaN or infinity."""
 
 
 def flips(before: Predicted, after: Predicted) -> float:
-    """The share of samples that are predicted as another class.
+    """Share of samples whose predicted class changed.
 
     NaN, with a warning, if these are not the same samples.
     """
@@ -276,7 +277,7 @@ def flips(before: Predicted, after: Predicted) -> float:
 
 
 def _joined(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """Batches put together until they are worth an update."""
+    """Joins batches until they are large enough for an update."""
     waiting, count, shapes = [], 0, None
     for batch in batches:
         found = [None if x is None else x.shape[1:] for x in batch]

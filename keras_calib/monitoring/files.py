@@ -1,4 +1,4 @@
-"""What a logger leaves on disk: a table, pictures, events for TensorBoard."""
+"""Files of a logger: a table, pictures, events for TensorBoard."""
 
 import contextlib
 import csv
@@ -45,11 +45,11 @@ class EpochFiles:
                 self._table = EpochTable(csv_path, names)
                 opened.callback(self._table.close)
             if picture_dir is not None:
-                # A prefix may make a group of TensorBoard: "cal/".
+                # A prefix such as "cal/" makes a group in TensorBoard.
                 name = f"{prefix.replace('/', '_')}reliability"
                 self._pictures = Path(picture_dir, name)
                 self._pictures.parent.mkdir(parents=True, exist_ok=True)
-                # Permissions alone do not tell whether one can write.
+                # Permissions do not always tell whether one can write.
                 probe = self._pictures.with_name(f"{name}_probe.png")
                 probe.touch()
                 probe.unlink()
@@ -59,7 +59,7 @@ class EpochFiles:
             self.close = opened.pop_all().close
 
     def put(self, entry: LoggedEpoch) -> None:
-        """Writes what was found, with a warning for each file that fails."""
+        """Writes an epoch, with a warning for each file that fails."""
         png = None
         if self._draws and entry.bins is not None:
             name = f"epoch {entry.epoch}"
@@ -82,7 +82,7 @@ class EpochFiles:
 
 @contextlib.contextmanager
 def _told(entry: LoggedEpoch):
-    """Makes a warning of an error."""
+    """Turns an error into a warning."""
     try:
         yield
     except Exception as error:
@@ -95,10 +95,10 @@ def _told(entry: LoggedEpoch):
 
 
 class EpochTable:
-    """A CSV file with one row per epoch, kept for this process until `close`.
+    """A CSV file with one row per epoch, locked for this process until `close`.
 
-    Each change replaces the whole file. One that is there is continued;
-    ValueError if it is another table.
+    Each change replaces the whole file. An existing table is continued; raises
+    ValueError if its columns differ.
     """
 
     def __init__(self, path: Any, columns: list[str]):
@@ -108,18 +108,18 @@ class EpochTable:
         self._lock.acquire()
         try:
             self.rows = self._read()
-            # Now, not after an epoch, is the time to learn that it cannot be.
+            # Better to fail now than after an epoch.
             self._write()
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Lets others write the file."""
+        """Releases the lock."""
         self._lock.release()
 
     def put(self, epoch: int, values: dict[str, float]) -> None:
-        """Adds the row of an epoch, in place of it and of later ones."""
+        """Adds the row of an epoch, and removes rows from that epoch on."""
         self.rows = [x for x in self.rows if int(x["epoch"]) < epoch]
         self.rows.append({"epoch": epoch, **values})
         self._write()
@@ -148,7 +148,7 @@ class EpochTable:
 
 
 class _EventFile:
-    """A file of events that TensorBoard reads, in a folder.
+    """A file of events in a folder, for TensorBoard.
 
     `tf.summary` would run operations of TensorFlow, which take the memory of
     an accelerator on which another backend trains.
@@ -173,7 +173,7 @@ class _EventFile:
         self.close = self._file.close
 
     def put(self, entry: LoggedEpoch, png: bytes | None) -> None:
-        """Everything of an epoch."""
+        """Writes all values of an epoch."""
         step = entry.epoch
         for name, value in entry.values.items():
             self._put(name, np.float32(value), step, "scalars", 1)
@@ -190,7 +190,7 @@ class _EventFile:
         self._file.flush()
 
     def _put(self, tag, value, step, plugin, data_class):
-        """One value for a plugin; of class scalar, tensor or blobs, 1 to 3."""
+        """Writes one value; `data_class` is 1 scalar, 2 tensor or 3 blobs."""
         metadata = tf.compat.v1.SummaryMetadata(data_class=data_class)
         metadata.plugin_data.plugin_name = plugin
         entry = tf.compat.v1.Summary.Value(

@@ -1,4 +1,4 @@
-"""The callback that follows calibration from epoch to epoch."""
+"""The callback that logs calibration after each epoch."""
 
 import os
 from collections.abc import Callable
@@ -34,52 +34,53 @@ _INACTIVE, _FLIPS = "inactive_share", "prediction_flips"
 
 
 class CalibrationLogger(keras.callbacks.Callback):
-    """Calibration on a data set at the end of each epoch, into `logs`.
+    """Logs calibration on a data set after each epoch, in `logs`.
 
-    Later callbacks see its values as they see `val_loss`:
-    `EarlyStopping(monitor="cal_ece", mode="min")` works. Training itself is
-    as it would be without the logger.
+    Use it to watch calibration while a model trains, or to stop by it:
+    `EarlyStopping(monitor="cal_ece", mode="min")` works, as later callbacks
+    see its values like `val_loss`. It does not affect training itself.
 
-    Two values are of the ACLS paper. `inactive_share` is the share of labels
-    for which the loss is nothing but cross entropy. `prediction_flips` is
-    the share of samples whose predicted class has changed since the epoch
-    logged before. Samples are matched by their index, or else by their
-    place; if these change, the share is NaN, with a warning. Weights do not
-    count in either.
+    Two values come from the ACLS paper, and both ignore weights.
+    `inactive_share` is the share of labels on which the loss equals cross
+    entropy. `prediction_flips` is the share of samples whose predicted class
+    has changed since the last logged epoch. Samples are matched by their
+    index, or without one by their place; if these change, the share is NaN,
+    with a warning.
 
     The first batch is measured before training begins, to find errors early.
     If the model predicts NaN, the values are NaN, with a warning. Later
     failures to draw or write are warnings.
 
     Args:
-        data: As in `Calibrator.fit_on`, readable anew each epoch. `y` may be
-            labels or `{"label", "index"}`. Keras' masks do not reach it: for
-            padded steps use weights or `ignore_class`.
+        data: Arrays `(x, y)` or `(x, y, sample_weight)`, or a data set of
+            such batches that can be read again each epoch. `y` may be labels
+            or `{"label", "index"}`. Keras' masks have no effect: for padded
+            steps use weights or `ignore_class`.
         metrics: Names of values of `CalibrationMetrics`, and Keras metrics,
-            whose own state stays as it is; None for `accuracy`,
+            whose own state does not change; None for `accuracy`,
             `mean_confidence`, `nll`, `brier`, `ece`, `aece` and `aurc`.
         prefix: Put before each name.
-        from_logits: Whether the model's outputs are logits; None as the
-            compiled loss says.
-        ignore_class: Class id that does not count; None as the compiled
-            loss says.
+        from_logits: Whether the model's outputs are logits; None takes it
+            from the compiled loss.
+        ignore_class: Class id to leave out; None takes it from the compiled
+            loss.
         output: Name or position of the output to follow, for a model that has
             several.
-        batch_size: Size of the batches of arrays.
-        every: Log each `every`-th epoch and the last one. Epochs between have
+        batch_size: Batch size for arrays.
+        every: Log every this many epochs, and the last one. Other epochs have
             no values in `logs`, as with `validation_freq` of `fit`.
         num_bins: Number of bins of the calibration errors and the diagram.
-        loss: The loss whose regulariser is followed; None for the compiled
-            one if it is of this package and labels are all it needs.
+        loss: The loss whose regulariser is followed. None takes the compiled
+            one if it is of this package and needs only labels.
         histogram_bins: Number of bins of the regulariser's histogram.
-        histogram_limits: Its lowest and highest edge, in nats; values beyond
-            are clipped to them.
-        count_flips: Whether to count prediction flips, which keeps one byte
+        histogram_limits: Lowest and highest edge of this histogram, in nats,
+            to which values are clipped.
+        count_flips: Whether to count prediction flips, which takes one byte
             per sample for up to 127 classes.
-        csv_path: File for a table with a row per epoch. A table that is
-            there is continued: epochs that are trained anew replace their
-            rows and later ones. A lock file beside it keeps it for one
-            process. Only the first of several workers writes files.
+        csv_path: File for a table with a row per epoch. An existing table is
+            continued: epochs that are trained anew replace their rows and
+            later ones. A lock file beside it keeps it for one process. Only
+            the first of several workers writes files.
         log_dir: Folder for TensorBoard: the values, the diagram as an image
             and the regulariser's histogram. Needs TensorFlow and matplotlib.
         picture_dir: Folder for the diagrams as PNG files
@@ -93,10 +94,10 @@ class CalibrationLogger(keras.callbacks.Callback):
         OSError: As training begins, if nothing can be written to a path.
         RuntimeError: As training begins, if another process writes the table
             at `csv_path`.
-        TypeError: If an argument is of the wrong kind, or no output is named
-            of several.
-        ValueError: If `data` has no end or can be read only once; as
-            training begins, if nothing says whether outputs are logits,
+        TypeError: If an argument is of the wrong kind, or the model has
+            several outputs and `output` is None.
+        ValueError: If `data` have no end or can be read only once. As
+            training begins, if it is unknown whether outputs are logits,
             labels do not fit, or a callback that monitors a value comes
             before the logger.
 
@@ -124,7 +125,7 @@ class CalibrationLogger(keras.callbacks.Callback):
         between the ends of two logged epochs.
     """
 
-    # A backup keeps nothing of it: its table is a file of its own.
+    # A backup need not save it, as its table is a file of its own.
     state_attributes = ()
 
     def __init__(
@@ -171,13 +172,13 @@ class CalibrationLogger(keras.callbacks.Callback):
         self.log_dir = log_dir
         self.picture_dir = picture_dir
         self.logged: list[LoggedEpoch] = []
-        # What is not known before the model: made as training begins.
+        # Made as training begins, as they depend on the model.
         self._evaluator = self._before = self._files = None
-        # Unknown names and numbers out of range are told of here.
+        # Raises now for unknown names and numbers out of range.
         self._evaluator_of(ReadOptions())
 
     def on_train_begin(self, logs=None):
-        """Measures the first batch, and opens the files."""
+        """Measures the first batch and opens the files."""
         self.logged, self._before = [], None
         self._evaluator = self._evaluator_of(*self._read(self.model))
         first, _ = self._evaluator.measure(
@@ -206,7 +207,7 @@ class CalibrationLogger(keras.callbacks.Callback):
         )
 
     def on_epoch_end(self, epoch, logs=None):
-        """Measures the data set, and tells of it."""
+        """Measures the data set and writes the values."""
         last = (self.params or {}).get("epochs") == epoch + 1
         last = last or getattr(self.model, "stop_training", False)
         if (epoch + 1) % self.every and not last:
@@ -240,14 +241,14 @@ class CalibrationLogger(keras.callbacks.Callback):
         self._files.close()
 
     def _read(self, model: keras.Model) -> tuple[ReadOptions, Any]:
-        """How the model is read, and the loss to follow."""
+        """Options for reading the model, and the loss to follow."""
         options = read_as(
             model, self.from_logits, self.ignore_class, self.output
         )
         compiled = loss_of(model, options.output)
         loss = self.loss
         if loss is None and isinstance(compiled, PerSampleLoss):
-            # What a record of training says is not known of `data`.
+            # Such a loss needs a record of training samples, not of `data`.
             loss = None if compiled.needs_penalty_mask else compiled
         told = compiled if isinstance(compiled, keras.losses.Loss) else loss
         axis = getattr(told, "axis", None)

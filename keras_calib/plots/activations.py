@@ -1,4 +1,4 @@
-"""Where a classifier looks in images, and what it sees there."""
+"""Class activation maps over images, with the predicted classes."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -28,21 +28,22 @@ _TOP = 3
 
 @dataclasses.dataclass(eq=False, repr=False)
 class ClassActivationDisplay(Display):
-    """Images, class activation maps over them, and the classes predicted.
+    """Images with class activation maps and the most probable classes.
 
-    Each image has a column: the image under its class, then the map under
-    the class that it is of. Below are the most probable classes with their
-    probabilities, the right one bold and blue, a wrong prediction orange.
+    Use it to see whether a classifier looks at the object or at its context.
+    Each image has a column: the image under its class, then the map under the
+    class of the map. Below are the most probable classes with their
+    probabilities. The right class is bold and blue, a wrong prediction orange.
 
     Args:
         images: `(n, height, width)` or `(n, height, width, channels)` of 1 or
             3 channels.
-        maps: Maps `(n, height, width)` in [0, 1], as of
-            `class_activation_maps`.
+        maps: Maps `(n, height, width)` in [0, 1], as
+            `class_activation_maps` returns them.
         probs: Probabilities `(n, num_classes)`.
         classes: Class ids of the maps `(n,)`; None for the predicted ones.
         boxes: Boxes of objects `(n, boxes, 4)`, `[ymin, xmin, ymax, xmax]` as
-            shares of the image, or None. Those without area, such as rows
+            shares of the image, or None. Boxes without area, such as rows
             that pad a batch, are not drawn.
         labels: Class ids `(n,)`, or None.
         class_names: Names of the classes, or None for their ids.
@@ -86,7 +87,7 @@ class ClassActivationDisplay(Display):
         if self.labels is not None:
             self.labels = to_numpy(self.labels)
         self._check()
-        # The most probable first; of equal ones the first, as predicted.
+        # Among equally probable classes the first one is the predicted one.
         order = np.argsort(-self.probs, axis=-1, kind="stable")
         self.top = order[:, :_TOP]
         height, width = self.maps.shape[1:]
@@ -107,16 +108,18 @@ class ClassActivationDisplay(Display):
         name: str | None = None,
         **options: Any,
     ) -> "ClassActivationDisplay":
-        """From a few images that a model classifies.
+        """Makes the display from a model and a few images.
 
         Args:
-            model: As in `class_activation_maps`.
-            images: As in `class_activation_maps`, of 1 or 3 channels.
-            boxes: As in the class.
-            labels: As in the class.
-            class_names: As in the class.
-            classes: As in the class, or one id for all images.
-            name: As in the class.
+            model: A Keras classifier of images, as `class_activation_maps`
+                takes it.
+            images: Images as the model takes them, of 1 or 3 channels.
+            boxes: Boxes of objects `(n, boxes, 4)`, or None.
+            labels: Class ids `(n,)`, or None.
+            class_names: Names of the classes, or None for their ids.
+            classes: Class ids of the maps `(n,)`, or one for all images; None
+                for the predicted ones.
+            name: Name of the model, for the title.
             **options: `layer`, `method`, `from_logits` and `batch_size` of
                 `class_activation_maps`.
         """
@@ -175,10 +178,10 @@ class ClassActivationDisplay(Display):
             title = "image"
             if self.labels is not None:
                 title = self._class(int(self.labels[i]))
-            # Of the same height over every image.
+            # Two lines above every image keep images at one height.
             name = self.name if i == 0 else ""
             above.set_title(titled(name if self.name else None, plain(title)))
-            # Without its colours, which those of the map would mix with.
+            # Grey, as colours would mix with those of the map.
             grey = image if image.ndim == 2 else image @ (0.299, 0.587, 0.114)
             show(below, grey)
             show(below, self.maps[i], "inferno", alpha=0.6)

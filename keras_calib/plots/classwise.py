@@ -1,4 +1,4 @@
-"""Reliability of the probability of every class."""
+"""Reliability diagrams of the probability of every class."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -25,21 +25,22 @@ __all__ = ["ClasswiseReliabilityDisplay"]
 
 @dataclasses.dataclass(eq=False, repr=False)
 class ClasswiseReliabilityDisplay(BinsDisplay):
-    """Share of each class against its probability, a panel per class.
+    """Reliability diagrams of the worst classes, a panel per class.
 
-    Every sample counts in every panel. A model whose largest probabilities
-    are right can still be wrong about rare classes.
+    Use it to find classes with wrong probabilities: a model with a calibrated
+    confidence can still be wrong about rare classes. A panel shows the share
+    of the class against its probability, over all samples.
 
     Args:
-        bins: What the bins of each class hold, arrays
+        bins: Sums of the bins of each class, arrays
             `(num_classes, num_bins)`.
         classes: Ids of the classes to draw; None for the worst.
-        max_panels: How many of the worst are drawn.
+        max_panels: Number of worst classes to draw, at most.
         class_names: Names of the classes, or None for their ids.
         name: Name of the model, for the title.
 
     Raises:
-        ValueError: If a class is not there, or names do not fit.
+        ValueError: If a class does not exist, or names do not fit.
 
     Example:
 
@@ -133,7 +134,7 @@ class ClasswiseReliabilityDisplay(BinsDisplay):
             ax.bar(
                 p, p - share, bottom=share, width=width, color=ORANGE, alpha=0.4
             )
-            # The area of a point is the share of the samples.
+            # Points grow with the share of the samples.
             ax.scatter(
                 p,
                 share,

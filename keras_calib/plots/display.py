@@ -1,4 +1,4 @@
-"""What every display shares: its figure, files of it, styles and texts."""
+"""Base of all displays: their figures, files, styles and texts."""
 
 import copy
 import importlib
@@ -31,7 +31,7 @@ __all__ = [
     "titled",
 ]
 
-# Okabe and Ito's palette: told apart by colour-blind readers.
+# Okabe and Ito's palette, which colour-blind readers can distinguish.
 COLORS = (
     "#0072B2",
     "#D55E00",
@@ -42,33 +42,33 @@ COLORS = (
     "#000000",
 )
 BLUE, ORANGE, GREY = COLORS[0], COLORS[1], "#999999"
-# One fewer than the colours: 42 curves before a pair comes again.
+# One fewer than the colours, so that 42 curves differ.
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
-# Neither of XML 1.0 nor to be seen; line ends and tabs are kept.
+# Characters that XML 1.0 forbids or nobody sees, except line ends and tabs.
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufdd0-\ufdef"
     "\ufffe\uffff]"
 )
-# Letters of a name in a picture, at most.
+# Longest name in a picture.
 _LONGEST = 80
 
 
 class Display:
-    """A picture of arrays that are kept; a subclass has `_draw(*axes)`."""
+    """A picture of arrays, which it keeps; a subclass has `_draw(*axes)`."""
 
-    # Inches of a figure of its own, and how many panels it may have.
+    # Size of a figure in inches, and possible numbers of panels.
     _size: tuple[float, float] = (5.6, 4.2)
     _panels: tuple[int, ...] = (1,)
 
     def plot(self, ax: Any = None) -> "Display":
-        """Draws on axes, and returns self.
+        """Draws on axes and returns self.
 
-        The axes are kept as `axes_`, the first of them as `ax_`, and their
+        It keeps the axes as `axes_`, the first of them as `ax_`, and their
         figure as `figure_`.
 
         Args:
-            ax: matplotlib axes to draw on, or a sequence of them where the
-                display has several panels; None makes a figure with pyplot.
+            ax: matplotlib axes to draw on, or a sequence of them for a
+                display of several panels; None makes a figure with pyplot.
 
         Raises:
             ImportError: If matplotlib is not installed.
@@ -86,7 +86,7 @@ class Display:
     def to_png(self, dpi: int = 100) -> bytes:
         """The picture as a PNG file, in bytes.
 
-        Leaves the figures and the backend of pyplot as they are.
+        It does not change the figures or the backend of pyplot.
 
         Args:
             dpi: Dots per inch.
@@ -95,7 +95,7 @@ class Display:
         return self._file("png", dpi=dpi)
 
     def to_svg(self) -> str:
-        """The picture as an SVG file: text stays text, in the reader's font.
+        """The picture as an SVG file, with text in the reader's font.
 
         Equal displays give equal files.
         """
@@ -121,7 +121,7 @@ class Display:
         return self
 
     def _axes(self, figure: Any) -> list:
-        """Panels in a row."""
+        """Axes of panels in a row."""
         return [*figure.subplots(1, self._panels[-1], squeeze=False).flat]
 
     def _draw(self, *axes: Any) -> None:
@@ -129,7 +129,7 @@ class Display:
 
 
 class ModelDisplay(Display):
-    """A display that a model and a data set make."""
+    """A display that can be made from a model and a data set."""
 
     @classmethod
     def from_model(
@@ -144,23 +144,23 @@ class ModelDisplay(Display):
         steps: int | None = None,
         **options: Any,
     ) -> "ModelDisplay":
-        """From what a model predicts on a data set.
+        """Makes the display from a model's predictions on a data set.
 
         Displays of classes and of logits keep all predictions in memory; the
         others stream them.
 
         Args:
             model: A Keras model.
-            data: As in `Calibrator.fit_on`.
+            data: Arrays `(x, y)` or `(x, y, sample_weight)`, or a data set of
+                such batches.
             from_logits: Whether the model returns logits; None takes it from
                 the loss that the model was compiled with.
-            ignore_class: Class id that does not count; None takes it from
-                that loss.
+            ignore_class: Class id to leave out; None takes it from that loss.
             output: Name or position of the output, for a model that has
                 several.
-            batch_size: Size of the batches of arrays.
-            steps: How many batches, at most; None for all.
-            **options: Others of `from_predictions` or `from_metric`.
+            batch_size: Batch size for arrays.
+            steps: Largest number of batches; None for all.
+            **options: Other options of `from_predictions` or `from_metric`.
         """
         reading = from_logits, ignore_class, output
         source = data, batch_size, steps
@@ -178,7 +178,7 @@ def matplotlib_module(name: str = "") -> Any:
 
 
 def line_style(i: int) -> dict[str, Any]:
-    """How the i-th of several lines is drawn, as options of matplotlib."""
+    """Options of matplotlib for the i-th of several lines."""
     return {
         "color": COLORS[i % len(COLORS)],
         "linestyle": _DASHES[i % len(_DASHES)],
@@ -187,14 +187,14 @@ def line_style(i: int) -> dict[str, Any]:
 
 
 def legend(ax: Any, **options: Any) -> None:
-    """A small legend through which curves can be seen."""
+    """A small, translucent legend."""
     ax.legend(framealpha=0.9, fontsize="small", **options)
 
 
 def draw_band(
     ax: Any, x: Any, low: Any, high: Any, color: str, label: str | None = None
 ) -> None:
-    """A pale area between two curves."""
+    """Draws a pale area between two curves."""
     style = {"color": color, "alpha": 0.2, "linewidth": 0}
     ax.fill_between(x, low, high, label=label, **style)
 
@@ -210,22 +210,22 @@ def printable(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A text that matplotlib draws letter by letter, on one line."""
+    """A text for matplotlib to draw literally, on one line."""
     text = printable(str(text)).replace("\t", " ").replace("\n", " ")
     if len(text) > _LONGEST:
         text = text[: _LONGEST - 1] + "…"
-    # matplotlib leaves names out of a legend that begin so.
+    # matplotlib omits names with a leading underscore from legends.
     text = f" {text}" if text.startswith("_") else text
-    # And reads what is between two dollar signs as a formula.
+    # It reads text between two dollar signs as a formula.
     return text.replace("$", r"\$")
 
 
 def as_picture(name: str, image: Any) -> np.ndarray:
     """An image in [0, 1], `(h, w)` or `(h, w, 3)`.
 
-    Values from 0 to 1 are kept, values from 0 to 255 divided by 255, and
-    others, such as standardized ones, stretched to their range. Raises
-    ValueError if it is no image, or not finite.
+    Values from 0 to 1 are kept, values from 0 to 255 divided by 255. Others,
+    such as standardized ones, are stretched to their range. Raises ValueError
+    if it is no image, or not finite.
     """
     image = to_numpy(image)
     shape, counts = image.shape, image.dtype.kind in "iu"
@@ -249,7 +249,7 @@ def as_picture(name: str, image: Any) -> np.ndarray:
 def show(
     ax: Any, values: np.ndarray, cmap: Any = "gray", **options: Any
 ) -> Any:
-    """Draws pixels in [0, 1] as they are, without ticks; returns the image."""
+    """Draws pixels in [0, 1] as given, without ticks; returns the image."""
     options = {"vmin": 0.0, "vmax": 1.0, **options}
     drawn = ax.imshow(values, interpolation="nearest", cmap=cmap, **options)
     ax.set(xticks=[], yticks=[])

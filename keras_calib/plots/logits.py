@@ -1,4 +1,4 @@
-"""What the logits themselves say, and their normalisation."""
+"""Displays of logits and of their normalisation."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,7 +34,7 @@ __all__ = [
 
 
 class _LogitDisplay(ModelDisplay):
-    """Keeps what was read of logits."""
+    """Base of displays that keep logits and the correctness of predictions."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class _LogitDisplay(ModelDisplay):
     def from_predictions(
         cls, labels: Any, logits: Any, **options: Any
     ) -> "_LogitDisplay":
-        """From a whole data set; arguments as in the class."""
+        """Makes the display from a data set, with the class's arguments."""
         return cls(labels, logits, **options)
 
     @classmethod
@@ -77,15 +77,17 @@ class _LogitDisplay(ModelDisplay):
 class MaxLogitDisplay(_LogitDisplay):
     """Largest logit against confidence, of correct and wrong predictions.
 
-    Lines are means and bands standard deviations in a sliding window. Lines
-    that are apart show that the largest logit says more than the confidence:
-    label smoothing makes that of wrong predictions larger.
+    Use it to see whether the largest logit tells more than the confidence,
+    which the distance of the two lines shows. Label smoothing makes the
+    largest logit of wrong predictions larger. Lines are means, and bands
+    standard deviations, in a sliding window.
 
     Args:
         labels: Class ids `(n, ...)` or one-hot or soft labels.
         logits: Logits `(n, ..., num_classes)`, at least two classes.
         width: Width of the window, in (0, 1].
-        **kwargs: `ignore_class` and `name`, as in `SortedLogitsDisplay`.
+        **kwargs: `ignore_class`, the class id to leave out, and `name`, the
+            name of the model for the title.
 
     Raises:
         ValueError: If shapes do not fit or `width` is out of range.
@@ -130,17 +132,19 @@ class MaxLogitDisplay(_LogitDisplay):
 class NormalizedLogitDisplay(_LogitDisplay):
     """Normalised against plain largest logit, at equal confidence.
 
-    Each range of the confidence has a line, with standard deviations. A line
-    that falls lowers samples whose logit is large for their confidence. This
-    repairs the ranking of networks trained with label smoothing.
+    Use it to see what `LogitNormalization` does to a ranking. Each range of
+    the confidence has a line, with standard deviations. A falling line lowers
+    samples whose logit is large for their confidence. This repairs the
+    ranking of networks trained with label smoothing.
 
     Args:
         labels: Class ids `(n, ...)` or one-hot or soft labels.
         logits: Logits `(n, ..., num_classes)`, at least two classes.
-        p: Order of the norm, >= 0, as in `p_norm`.
+        p: Order of the norm, >= 0.
         center: Whether to subtract the mean of the logits first.
-        edges: Ends of the ranges of the confidence, ascending in [0, 1].
-        **kwargs: `ignore_class` and `name`, as in `SortedLogitsDisplay`.
+        edges: Edges of the ranges of the confidence, ascending in [0, 1].
+        **kwargs: `ignore_class`, the class id to leave out, and `name`, the
+            name of the model for the title.
 
     Raises:
         ValueError: If shapes do not fit, or `edges` do not ascend.
@@ -179,7 +183,7 @@ class NormalizedLogitDisplay(_LogitDisplay):
         for low, high in zip(ends, ends[1:], strict=False):
             rows = (self.confidence > low) & (self.confidence <= high)
             x = self.max_logit[rows]
-            # Nine in ten: the others are too thin for a mean.
+            # The outer tenth is too sparse for a mean.
             first, last = np.quantile(x, (0.05, 0.95)) if x.size else (0, 0)
             self.lines[float(low), float(high)] = slide(
                 x,
@@ -200,18 +204,18 @@ class NormalizedLogitDisplay(_LogitDisplay):
 
 
 class SortedLogitsDisplay(_LogitDisplay):
-    """Logits in order, plain, to a power and as exponentials.
+    """Sorted logits: plain, to a power and as exponentials.
 
-    Shows mean and standard deviation of the k-th largest logit, of correct
-    and of wrong predictions. Powers and exponentials tell how many logits a
-    norm and the softmax depend on.
+    Use it to see how many logits a norm and the softmax depend on. It shows
+    mean and standard deviation of the k-th largest logit, for correct and for
+    wrong predictions.
 
     Args:
         labels: Class ids `(n, ...)` or one-hot or soft labels.
         logits: Logits `(n, ..., num_classes)`, at least two classes.
         p: Power, >= 0.
-        top: How many of the largest logits are drawn, at most.
-        ignore_class: Class id that does not count.
+        top: Number of the largest logits to draw, at most.
+        ignore_class: Class id to leave out.
         name: Name of the model, for the title.
 
     Raises:
@@ -286,7 +290,7 @@ class SortedLogitsDisplay(_LogitDisplay):
 
 
 class Windows(NamedTuple):
-    """What lies in each window, arrays `(num_windows,)`."""
+    """Means, deviations and counts of windows, arrays `(num_windows,)`."""
 
     center: np.ndarray
     mean: np.ndarray
@@ -294,7 +298,7 @@ class Windows(NamedTuple):
     count: np.ndarray
 
     def draw(self, ax: Any, label: str, i: int) -> None:
-        """The i-th line of means, in a band of deviations."""
+        """Draws the i-th line of means, in a band of deviations."""
         style = line_style(i)
         ends = self.mean - self.deviation, self.mean + self.deviation
         draw_band(ax, self.center, *ends, style["color"])
@@ -310,12 +314,12 @@ def slide(
 ) -> Windows:
     """Mean and deviation of the values whose places are in each window.
 
-    Both ends are inside. With fewer than `at_least` values they are NaN.
+    Windows include both ends. With fewer than `at_least` values they are NaN.
     """
     order = np.argsort(places, kind="stable")
     places, values = places[order], values[order].astype("float64")
     middle = values.mean() if len(values) else 0.0
-    # Of small numbers, so that differences of sums keep their digits.
+    # Centred, so that differences of sums keep their digits.
     values = values - middle
     first = np.searchsorted(places, centers - width / 2, side="left")
     last = np.searchsorted(places, centers + width / 2, side="right")

@@ -1,4 +1,4 @@
-"""Losses, their regularisers, and what they do to labels, drawn."""
+"""Displays of losses, their regularisers and their effective labels."""
 
 import dataclasses
 from collections.abc import Callable
@@ -39,11 +39,12 @@ _NUM_POINTS = 241
 class LossCurveDisplay(Display):
     """Losses against the probability of the label.
 
-    The rest of the probability is spread evenly over the other classes.
+    Use it to compare what losses ask of a prediction. The rest of the
+    probability is spread evenly over the other classes.
 
     Args:
-        probability: Of the label, `(num_points,)`.
-        losses: Name of each loss to its values in nats, `(num_points,)`.
+        probability: Probabilities of the label, `(num_points,)`.
+        losses: Values of each loss in nats, `(num_points,)`, by its name.
 
     Example:
 
@@ -65,11 +66,11 @@ class LossCurveDisplay(Display):
     def from_losses(
         cls, losses: Any, *, num_classes: int = 2
     ) -> "LossCurveDisplay":
-        """From losses alone.
+        """Makes the display from losses, without data.
 
         Args:
-            losses: A loss, as in `per_sample_losses`, or a dict of them by
-                name. A loss of the whole batch gets one prediction at a time.
+            losses: A loss, or a dict of losses by name. A loss of the whole
+                batch gets one prediction at a time.
             num_classes: Number of classes, at least 2.
         """
         check_integer("num_classes", num_classes, 2)
@@ -81,7 +82,7 @@ class LossCurveDisplay(Display):
 
     def _draw(self, ax: Any) -> None:
         _draw_curves(ax, self.probability, self.losses)
-        # A logarithm's end would leave the rest flat.
+        # The end of a logarithm would flatten all other curves.
         highest = max(float(np.quantile(v, 0.97)) for v in self.losses.values())
         lowest = min(0.0, *(float(v.min()) for v in self.losses.values()))
         ax.set(
@@ -98,9 +99,12 @@ class LossCurveDisplay(Display):
 class RegularizerDisplay(Display):
     """Distribution of what losses add to cross entropy.
 
+    Use it to see on which share of the samples a loss regularises, and how
+    strongly.
+
     Args:
-        histograms: Name of each loss to its histogram, as of
-            `regularizer_histogram`.
+        histograms: Histogram of each loss, from `regularizer_histogram`, by
+            its name.
 
     Example:
 
@@ -128,7 +132,16 @@ class RegularizerDisplay(Display):
         num_bins: int = 50,
         limits: tuple[float, float] = (0.0, 0.1),
     ) -> "RegularizerDisplay":
-        """From a whole data set; arguments as in `regularizer_histogram`."""
+        """Makes the display from a whole data set.
+
+        Args:
+            losses: A loss, or a dict of losses by name.
+            labels: Labels `(...)` or `(..., num_classes)`.
+            logits: Logits `(..., num_classes)` of at least two classes.
+            num_bins: Number of bins of equal width.
+            limits: The lowest and the highest edge, in nats, to which values
+                are clipped.
+        """
         options = {"num_bins": num_bins, "limits": limits}
         return cls(
             {
@@ -158,13 +171,15 @@ class RegularizerDisplay(Display):
 
 @dataclasses.dataclass(eq=False, repr=False)
 class EffectiveLabelsDisplay(Display):
-    """Bars of prediction, label and effective labels of losses.
+    """Bars of a prediction, its label and the effective labels of losses.
+
+    Use it to see towards which target a loss pulls a prediction.
 
     Args:
         probs: The prediction, `(num_classes,)`.
         label: The label, `(num_classes,)`.
-        effective: Name of each loss to its effective labels
-            `(num_classes,)`, as of `effective_labels`.
+        effective: Effective labels `(num_classes,)` of each loss, from
+            `effective_labels`, by its name.
         class_names: Names of the classes, or None for their ids.
 
     Raises:
@@ -210,14 +225,13 @@ class EffectiveLabelsDisplay(Display):
     def from_losses(
         cls, losses: Any, label: int, logits: Any, **options: Any
     ) -> "EffectiveLabelsDisplay":
-        """From one prediction.
+        """Makes the display from losses and one prediction.
 
         Args:
-            losses: A loss, as in `effective_labels`, or a dict of them by
-                name.
+            losses: A loss, or a dict of losses by name.
             label: Class id.
             logits: Logits `(num_classes,)`.
-            **options: Of the class: `class_names`.
+            **options: `class_names` of the class.
         """
         logits = np.asarray(logits, "float32")
         if logits.ndim != 1:
@@ -263,16 +277,19 @@ class EffectiveLabelsDisplay(Display):
 
 @dataclasses.dataclass(eq=False, repr=False)
 class SmoothingProfileDisplay(Display):
-    """How much losses smooth, against the logit of the right class.
+    """Smoothing by losses, against the logit of the right class.
 
-    The other logits are 0. The left panel shows what is taken off the label
-    of the predicted class, the right one what is added to each other class.
+    Use it to compare how losses adapt their smoothing to the confidence. The
+    other logits are 0. The left panel shows how much losses lower the label
+    of the predicted class, the right one how much they raise that of each
+    other class.
 
     Args:
         logit: Logits of the right class, `(num_points,)`.
-        predicted: Name of each loss to the smoothing of the predicted class,
-            `(num_points,)`.
-        other: Name of each loss to the mean smoothing of the others.
+        predicted: Smoothing of the predicted class, `(num_points,)`, by the
+            name of the loss.
+        other: Mean smoothing of the other classes, `(num_points,)`, by the
+            name of the loss.
 
     Example:
 
@@ -299,10 +316,11 @@ class SmoothingProfileDisplay(Display):
     def from_losses(
         cls, losses: Any, *, num_classes: int = 10, highest: float = 15.0
     ) -> "SmoothingProfileDisplay":
-        """From losses alone.
+        """Makes the display from losses, without data.
 
         Args:
-            losses: As in `LossCurveDisplay.from_losses`.
+            losses: A loss, or a dict of losses by name. A loss of the whole
+                batch gets one prediction at a time.
             num_classes: Number of classes, at least 2.
             highest: Largest logit, above 0.
         """
@@ -311,7 +329,7 @@ class SmoothingProfileDisplay(Display):
         logit = np.linspace(0.0, highest, _NUM_POINTS)
         logits = np.zeros((_NUM_POINTS, num_classes))
         logits[:, 0] = logit
-        # 0 itself would be a tie.
+        # At 0 all classes would tie.
         logits[0, 0] = 1e-3
         found = _of_each(_smoothing, losses, logits)
         return cls(
@@ -335,7 +353,7 @@ class SmoothingProfileDisplay(Display):
 
 
 def _by_name(losses: Any) -> dict[str, Any]:
-    """A dict as it is, a loss under the name of its class."""
+    """A dict of losses; a single loss under the name of its class."""
     if isinstance(losses, dict):
         return losses
     check_loss(losses)
@@ -343,7 +361,7 @@ def _by_name(losses: Any) -> dict[str, Any]:
 
 
 def _smoothing(loss: Any, labels: Any, rows: Any) -> np.ndarray:
-    """Of the predicted class, and the mean of the others, `(n, 2)`."""
+    """Smoothing of the predicted class, and mean of the others, `(n, 2)`."""
     _, predicted, other = map(to_numpy, effective_labels(loss, labels, rows))
     return np.stack([predicted, other.sum(-1) / (rows.shape[-1] - 1)], axis=-1)
 
@@ -351,7 +369,7 @@ def _smoothing(loss: Any, labels: Any, rows: Any) -> np.ndarray:
 def _of_each(
     function: Callable, losses: Any, logits: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """A function of each loss and each row of logits, whose label is 0."""
+    """Values of a function of each loss and rows of logits with label 0."""
     logits = logits.astype("float32")
     labels, found = np.zeros(len(logits), "int32"), {}
     for name, loss in _by_name(losses).items():

@@ -1,4 +1,4 @@
-"""Accuracy against confidence, and what else bins of the confidence show."""
+"""Displays of the bins of the confidence: accuracy, gaps and counts."""
 
 import dataclasses
 import functools
@@ -40,7 +40,7 @@ _WIDE = 0.3
 
 
 class BinsDisplay(ModelDisplay):
-    """A display of bins of some kind."""
+    """Base of displays of bins."""
 
     _bins_of: Callable
     _num_bins = 15
@@ -57,17 +57,17 @@ class BinsDisplay(ModelDisplay):
         ignore_class: int | None = None,
         **options: Any,
     ) -> "BinsDisplay":
-        """From a whole data set.
+        """Makes the display from a whole data set.
 
         Args:
             labels: Class ids `(n, ...)` or one-hot or soft labels.
             probs: Probabilities `(n, ..., num_classes)`.
-            num_bins: Number of bins of equal width; None for 15, in
-                `ClasswiseReliabilityDisplay` 10 of each class.
+            num_bins: Number of bins of equal width; None for 15, or for 10 of
+                each class in `ClasswiseReliabilityDisplay`.
             from_logits: Whether `probs` are logits.
             sample_weight: Weights of the shape of the class ids, or `(n,)`.
-            ignore_class: Class id that does not count.
-            **options: Of the class, such as `name`.
+            ignore_class: Class id to leave out.
+            **options: Arguments of the class, such as `name`.
         """
         bins = cls._bins_of(
             labels,
@@ -82,7 +82,7 @@ class BinsDisplay(ModelDisplay):
 
 @dataclasses.dataclass(eq=False, repr=False)
 class BinnedDisplay(BinsDisplay):
-    """Keeps what bins of the confidence hold, as `sums`, and the accuracy."""
+    """Base of displays that keep bins of the confidence as `sums`."""
 
     _bins_of = staticmethod(equal_width_bins)
 
@@ -98,12 +98,12 @@ class BinnedDisplay(BinsDisplay):
 
     @classmethod
     def from_metric(cls, metric: Any, **options: Any) -> "BinnedDisplay":
-        """From a metric with equal-width bins that has seen data.
+        """Makes the display from an updated metric with equal-width bins.
 
         Args:
             metric: `ECE` or another error over its bins, or
                 `CalibrationMetrics`.
-            **options: Of the class, such as `name`.
+            **options: Arguments of the class, such as `name`.
 
         Raises:
             TypeError: If `metric` is another one.
@@ -128,15 +128,17 @@ class BinnedDisplay(BinsDisplay):
 class ReliabilityDisplay(BinnedDisplay):
     """Reliability diagram: accuracy against confidence, with counts.
 
+    Use it to see where a model is over- or underconfident.
+
     Bars reach from the accuracy of a bin to its mean confidence. The exact
     95 % binomial interval of each accuracy shows how much evidence it has; a
     bin with so few samples that its interval is wider than 0.3 is faint.
 
     Args:
-        sums: What the bins hold, arrays `(num_bins,)`.
+        sums: Sums of the bins, arrays `(num_bins,)`.
         name: Name of the model, for the title.
-        zoom: Least confidence of an inset that shows the corner where most
-            samples are, in (0, 1); None, the default, for no inset.
+        zoom: Least confidence of an inset that magnifies the corner with most
+            samples, in (0, 1); None, the default, for no inset.
 
     Raises:
         ValueError: If `zoom` is out of range.
@@ -180,7 +182,7 @@ class ReliabilityDisplay(BinnedDisplay):
                 self.name, f"ECE {self.ece:.4f}, accuracy {self.accuracy:.4f}"
             ),
         )
-        # Over the corner that even an overconfident model leaves emptiest.
+        # Leave the inset the corner that is emptiest.
         in_its_way = self.zoom is not None and not self._is_overconfident
         legend(ax, loc="upper left" if in_its_way else "lower right")
         if self.zoom:
@@ -253,16 +255,17 @@ class ReliabilityDisplay(BinnedDisplay):
 
 @dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class ConfidenceDisplay(BinnedDisplay):
-    """Histogram of the confidence, correct and wrong predictions apart.
+    """Histograms of the confidence of correct and of wrong predictions.
 
-    Vertical lines are the mean confidence and the accuracy: their distance
-    is the over- or underconfidence.
+    Use it to see how well the confidence separates errors. Vertical lines
+    are the mean confidence and the accuracy; their distance is the over- or
+    underconfidence.
 
     Args:
-        sums: What the bins hold, arrays `(num_bins,)`.
+        sums: Sums of the bins, arrays `(num_bins,)`.
         name: Name of the model, for the title.
         log: Whether counts have a logarithmic scale, which shows few errors
-            beside many hits.
+            beside many correct predictions.
 
     Example:
 
@@ -281,7 +284,7 @@ class ConfidenceDisplay(BinnedDisplay):
     def __post_init__(self):
         sums = self.sums
         self.correct = np.asarray(sums.correct)
-        # Sums of weights round.
+        # Rounding in sums of weights can give less than 0.
         self.wrong = np.maximum(sums.weight - sums.correct, 0.0)
         self.mean_confidence = float(
             safe_divide(sums.confidence.sum(), sums.weight.sum())
@@ -289,7 +292,7 @@ class ConfidenceDisplay(BinnedDisplay):
 
     def _draw(self, ax: Any) -> None:
         num_bins = len(self.correct)
-        # Beside one another: on a logarithmic scale stacks mislead.
+        # Side by side, as stacks mislead on a logarithmic scale.
         width = 0.45 / num_bins
         for i, values, color, hatch, label in (
             (0, self.correct, BLUE, None, "correct"),
@@ -330,7 +333,7 @@ class ConfidenceDisplay(BinnedDisplay):
 
 
 def streamed(make: Callable, model: Any, source: tuple, reading: tuple) -> Any:
-    """A metric that has seen what a model predicts, in fixed memory."""
+    """The metric, updated with a model's predictions in fixed memory."""
     options = read_as(model, *reading)
     metric = make(
         from_logits=options.from_logits, ignore_class=options.ignore_class

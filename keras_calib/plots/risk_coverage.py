@@ -1,4 +1,4 @@
-"""Risk against coverage."""
+"""Display of risk-coverage curves."""
 
 import dataclasses
 import functools
@@ -31,16 +31,19 @@ _MARKERS = ("o", "s", "^", "D", "v")
 
 @dataclasses.dataclass(eq=False, repr=False)
 class RiskCoverageDisplay(ModelDisplay):
-    """Risk-coverage curves: error among the accepted as more are accepted.
+    """Risk-coverage curves: error rate of the accepted against their share.
+
+    Use it to see how much can be accepted at which risk, and to compare
+    models or scores.
 
     Args:
-        curves: Name of each model to its curve.
-        values: Name of each model to its AURC.
-        counts: Name of each model to the number of its samples, for those
-            with a band: the exact binomial 95 % interval at each coverage,
-            of which one point may be picked in advance. Equal weights only.
-        points: Names of operating points to their `ChosenThreshold`. A risk
-            that is certified is a line that ends at the point.
+        curves: Curve of each model, by its name.
+        values: AURC of each model, by its name.
+        counts: Number of samples of each model with a band, by its name. The
+            band is the exact binomial 95 % interval at each coverage, valid
+            for one point chosen in advance, and needs equal weights.
+        points: Operating points, `ChosenThreshold` by name. A certified risk
+            is drawn as a line that ends at the point.
 
     Example:
 
@@ -85,19 +88,19 @@ class RiskCoverageDisplay(ModelDisplay):
         points: dict[str, ChosenThreshold] | None = None,
         **options: Any,
     ) -> "RiskCoverageDisplay":
-        """From a whole data set.
+        """Makes the display from a whole data set.
 
         Args:
             labels: Class ids `(n, ...)` or one-hot or soft labels.
             probs: Probabilities `(n, ..., num_classes)`, or a dict of them
                 by the name of the model.
-            band: Whether curves get a band; without `sample_weight` only.
-            points: As in the class.
+            band: Whether to draw bands, which exclude `sample_weight`.
+            points: Operating points, `ChosenThreshold` by name.
             **options: `from_logits`, `sample_weight` and `ignore_class`, as
                 in `aurc`.
 
         Raises:
-            ValueError: If a band is asked for with weights, or there is no
+            ValueError: If `band` is given with weights, or there is no
                 model.
         """
         if band and options.get("sample_weight") is not None:
@@ -123,12 +126,13 @@ class RiskCoverageDisplay(ModelDisplay):
     def from_model(
         cls, models: Any, data: Any, **options: Any
     ) -> "RiskCoverageDisplay":
-        """From what models predict, in fixed memory.
+        """Makes the display from models and a data set, in fixed memory.
 
         Args:
             models: A Keras model, or a dict of them by name.
-            data: As in `Calibrator.fit_on`; read once for each model.
-            **options: As in `ReliabilityDisplay.from_model` and
+            data: Arrays `(x, y)` or `(x, y, sample_weight)`, or a data set of
+                such batches, read once for each model.
+            **options: Options of `ReliabilityDisplay.from_model` and of
                 `from_metric`.
         """
         return super().from_model(models, data, **options)
@@ -153,19 +157,20 @@ class RiskCoverageDisplay(ModelDisplay):
         band: bool = False,
         points: dict[str, ChosenThreshold] | None = None,
     ) -> "RiskCoverageDisplay":
-        """From selection metrics that have seen data.
+        """Makes the display from updated selection metrics.
 
         Args:
             metrics: A metric of a ranking, such as `AURC`, or
                 `CalibrationMetrics`; or a dict of them by the name of the
                 model.
-            band: Whether curves get a band; of `CalibrationMetrics` with
-                equal weights only.
-            points: As in the class.
+            band: Whether to draw bands, for `CalibrationMetrics` with equal
+                weights only.
+            points: Operating points, `ChosenThreshold` by name.
 
         Raises:
             TypeError: If a metric is another one.
-            ValueError: If a band is asked for that cannot be had.
+            ValueError: If `band` is given for a metric that does not allow
+                it.
         """
         curves, values, counts = {}, {}, {}
         for name, metric in _by_name(metrics).items():
@@ -186,7 +191,7 @@ class RiskCoverageDisplay(ModelDisplay):
             value = f"AURC {1000 * self.values[name]:.2f}e-3"
             label, style = f"{plain(name)} ({value})", line_style(i)
             ax.plot(curve.coverage, curve.risk, label=label, **style)
-            # The first few samples swing between 0 and 1.
+            # The risk of the first few samples swings between 0 and 1.
             settled = curve.coverage >= min(0.05, curve.coverage[-1])
             highest = max(highest, float(curve.risk[settled].max()))
             if name in bands:

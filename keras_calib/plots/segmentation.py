@@ -1,4 +1,4 @@
-"""One image of a segmentation: where the model is sure, and where wrong."""
+"""Display of one segmented image: confidence, errors and reliability."""
 
 import copy
 import dataclasses
@@ -29,7 +29,7 @@ from keras_calib.predictions.outputs import read_as
 
 __all__ = ["SegmentationDisplay"]
 
-# Three shades of grey, if printed so.
+# In print without colour these are three shades of grey.
 _RIGHT, _WRONG, _IGNORED = "#FFFFFF", ORANGE, "#CCCCCC"
 
 
@@ -37,20 +37,21 @@ _RIGHT, _WRONG, _IGNORED = "#FFFFFF", ORANGE, "#CCCCCC"
 class SegmentationDisplay(Display):
     """Confidence, errors and reliability of the pixels of one image.
 
-    Panels show the image, the confidence, right and wrong pixels, the wrong
-    ones by rank, and the reliability diagram. Its intervals are too short:
-    they take neighbouring pixels for independent.
+    Use it to see where a segmenter is wrong though sure. Panels show the
+    image, the confidence, right and wrong pixels, the wrong ones by rank, and
+    the reliability diagram. Its intervals are too short, as they assume that
+    neighbouring pixels are independent.
 
-    The rank of a pixel is the share of pixels that are surer, where equally
-    sure ones count half: 0 for the surest, 0.5 on average. A good score
-    gives wrong pixels ranks near 1 and misses those near 0.
+    The rank of a pixel is the share of surer pixels, plus half the share of
+    equally sure ones: 0 for the surest, 0.5 on average. A good score gives
+    wrong pixels ranks near 1, and misses those near 0.
 
     Args:
         confidence: Probability of the predicted class `(h, w)`.
-        wrong: Where a pixel counts and its prediction is wrong, bool `(h, w)`.
-        ignored: Which pixels do not count, bool `(h, w)`.
+        wrong: Which valid pixels have a wrong prediction, bool `(h, w)`.
+        ignored: Which pixels are left out, bool `(h, w)`.
         rank: Rank of the wrong pixels `(h, w)`, NaN elsewhere.
-        reliability: Diagram of the pixels that count.
+        reliability: Diagram of the valid pixels.
         image: `(h, w)` or `(h, w, channels)` of 1 or 3 channels, or None.
         name: Name of the model, for the title.
 
@@ -88,7 +89,7 @@ class SegmentationDisplay(Display):
                     predictions=(height, width),
                 )
         self._num_maps = 3 if self.image is None else 4
-        # Counts may be left out.
+        # Callers' axes need no panel for counts.
         self._panels = (self._num_maps + 1, self._num_maps + 2)
         side = min(max(3.0 * height / width, 2.0), 6.0)
         self._size = 3.0 * self._num_maps + 3.6, max(side + 1.2, 4.0)
@@ -105,21 +106,21 @@ class SegmentationDisplay(Display):
         ignore_class: int | None = None,
         name: str | None = None,
     ) -> "SegmentationDisplay":
-        """From the predictions of one image.
+        """Makes the display from the predictions of one image.
 
         Args:
             labels: Class ids `(h, w)` or `(h, w, 1)`, or one-hot or soft
                 labels `(h, w, num_classes)`.
             probs: Probabilities `(h, w, num_classes)`, or `(h, w, 1)` for
                 the second of two classes.
-            image: As in the class.
+            image: `(h, w)` or `(h, w, channels)` of 1 or 3 channels, or None.
             num_bins: Number of bins of the reliability diagram.
             from_logits: Whether `probs` are logits.
-            ignore_class: Class id that does not count.
+            ignore_class: Class id to leave out.
             name: Name of the model, for the title.
 
         Raises:
-            ValueError: If shapes do not fit or no pixel counts.
+            ValueError: If shapes do not fit or no pixel is valid.
         """
         probs = as_array(probs, "probs")
         if probs.ndim != 3:
@@ -160,15 +161,17 @@ class SegmentationDisplay(Display):
         ignore_class: int | None = None,
         **options: Any,
     ) -> "SegmentationDisplay":
-        """From what a model predicts for one image.
+        """Makes the display from a model and one image.
 
         Args:
             model: A Keras model with one output
                 `(batch, h, w, num_classes)`.
-            image: As the model takes it, `(h, w, channels)`.
-            labels: As in `from_predictions`.
-            from_logits: As in `ReliabilityDisplay.from_model`.
-            ignore_class: As in `ReliabilityDisplay.from_model`.
+            image: Image as the model takes it, `(h, w, channels)`.
+            labels: Class ids `(h, w)` or `(h, w, 1)`, or one-hot or soft
+                labels `(h, w, num_classes)`.
+            from_logits: Whether the model returns logits; None takes it from
+                the loss that the model was compiled with.
+            ignore_class: Class id to leave out; None takes it from that loss.
             **options: `num_bins` and `name` of `from_predictions`.
         """
         reading = read_as(model, from_logits, ignore_class)
@@ -213,7 +216,7 @@ class SegmentationDisplay(Display):
         )
         axes[-1].set_xlabel("confidence")
         if display.counts_ax_ is not None:
-            # Lower than in a figure of its own: fewer ticks.
+            # The panel of counts is low, so it has few ticks.
             most = max(display.sums.weight.max(), 1.0)
             axes[-1].set_yticks([0.0, 10.0 ** np.floor(np.log10(most))])
             axes[-1].set_ylabel("pixels")
@@ -243,7 +246,7 @@ class SegmentationDisplay(Display):
 
     def _draw_ranks(self, ax: Any) -> None:
         show(ax, self.ignored, _shades(_RIGHT, _IGNORED))
-        # Darker than both, also where it is palest.
+        # Even the palest shade is darker than both backgrounds.
         copper = matplotlib_module().colormaps["copper"]
         shades = _shades(*copper(np.linspace(0.0, 0.75, 256)))
         shown = show(ax, self.rank, shades)
@@ -259,7 +262,7 @@ def _shades(*colors: Any) -> Any:
 
 
 def _bar(ax: Any, shown: Any, label: str) -> None:
-    # Below the map, not out of its place: maps stay side by side.
+    # Below the map and not beside it, so that all maps keep their size.
     height, width = shown.get_array().shape
     share = 0.05 * width / height
     below = ax.inset_axes((0.0, -1.8 * share, 1.0, share))

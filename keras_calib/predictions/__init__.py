@@ -1,8 +1,8 @@
-"""What a model predicts on a data set: the one reader.
+"""Predictions of a model on a data set, for the whole package.
 
 Lives here: the pass over a data set or arrays, in which each example is
-predicted once, in order, on one device or several. Not here: what is computed
-of the predictions.
+predicted once, in order, on one device or several. Not here: values computed
+from predictions.
 Floor: above `inputs`, beside `formulas`.
 """
 

@@ -1,4 +1,4 @@
-"""The batches of a data set in every form, and a model's predictions."""
+"""Batches of a data set in any form, with a model's predictions."""
 
 import itertools
 from collections.abc import Iterable
@@ -31,19 +31,19 @@ __all__ = [
 ]
 
 
-# TensorFlow's numbers of batches for no end, and for unknown.
+# TensorFlow's cardinalities for endless and unknown.
 _ENDLESS, _UNKNOWN = -1, -2
 
 
 class Batch(NamedTuple):
-    """One batch of a data set, without or with what a model predicts.
+    """One batch of a data set, with or without predictions of a model.
 
     Attributes:
-        inputs: As the model takes them.
-        labels: Without the index; None if the data set has none.
+        inputs: Inputs as the model takes them.
+        labels: Labels without the index; None if the data set has none.
         index: Numbers of the examples, NumPy `(batch,)`, or None.
         sample_weight: Weights, or None.
-        outputs: What the model predicts, NumPy `(batch, ...)`, or None.
+        outputs: Outputs of the model, NumPy `(batch, ...)`, or None.
     """
 
     inputs: Any
@@ -54,7 +54,7 @@ class Batch(NamedTuple):
 
 
 def split_index(y: Any) -> tuple[Any, Any]:
-    """Labels and index of `{"label", "index"}`; of plain labels, no index."""
+    """Labels and index of `{"label", "index"}`; None for no index."""
     if not isinstance(y, dict):
         return y, None
     if set(y) != {"label", "index"}:
@@ -68,7 +68,7 @@ def split_index(y: Any) -> tuple[Any, Any]:
 
 
 def check_reread(name: str, data: Any) -> None:
-    """Raises ValueError if a data set can be read once only."""
+    """Raises ValueError if a data set can be read only once."""
     if isinstance(data, Iterator):
         raise value_error(
             f"`{name}` must be data that can be read again and again, "
@@ -82,7 +82,7 @@ def has_end(data: Any) -> bool:
     try:
         return count_batches(data) is not None
     except (TypeError, ValueError):
-        # It is none, or has no end.
+        # `data` is no data set, or endless.
         return False
 
 
@@ -92,23 +92,23 @@ def batches_of(
     steps: int | None = None,
     output: ChosenOutput | None = None,
 ) -> Iterator[Batch]:
-    """The batches of a data set, once through, without empty ones.
+    """The batches of a data set, read once, without empty ones.
 
     Args:
         data: Arrays as a tuple `(x, y)` or `(x, y, sample_weight)`, cut into
-            batches here; or batches of such tuples: a `tf.data.Dataset`, a
-            `keras.utils.PyDataset`, a generator, a loader of torch, a list.
+            batches here. Or batches of such tuples: a `tf.data.Dataset`, a
+            `keras.utils.PyDataset`, a generator, a torch loader, a list.
             Arrays may be lists of numbers or strings; `x` may be a tuple or
             dict of arrays; `y` may be `{"label", "index"}`, or the labels of
             several outputs.
-        batch_size: Size of the batches of arrays.
-        steps: How many batches, at most; None for all.
-        output: Whose labels and weights are taken of several outputs.
+        batch_size: Batch size for arrays.
+        steps: Largest number of batches; None for all.
+        output: The output, of several, whose labels and weights are taken.
     """
     count_batches(data, batch_size, steps)
     for batch in itertools.islice(_each_batch(data, batch_size), steps):
         if isinstance(batch, list):
-            # As torch's loaders collate a batch.
+            # Torch's loaders return lists.
             batch = tuple(batch)
         x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
         x, y, weight = map(_with_arrays, (x, y, weight))
@@ -138,11 +138,11 @@ def predict_batches(
     steps: int | None = None,
     output: str | int | ChosenOutput | None = None,
 ) -> Iterator[Batch]:
-    """The batches of a data set with what a model predicts in inference mode.
+    """The batches of a data set with predictions of a model.
 
-    Each example is predicted once, in order. Under `MirroredStrategy` the
-    replicas share the examples of a batch, and a RuntimeWarning says if they
-    would predict different things.
+    Each example is predicted once, in order, in inference mode. Under
+    `MirroredStrategy` the replicas share the examples of a batch. A
+    RuntimeWarning says if they would predict different things.
 
     Arguments are those of `batches_of`; `output` is the name or position of
     the output to read, for a model that has several.
@@ -156,17 +156,17 @@ def predict_batches(
 def predict_batch(
     model: keras.Model, batch: Batch, output: ChosenOutput | None = None
 ) -> Batch:
-    """A batch with what a model predicts in inference mode."""
+    """A batch with predictions of a model in inference mode."""
     count, inputs = _length(batch.inputs), batch.inputs
     if type(model).predict_on_batch is keras.Model.predict_on_batch:
-        # Else every replica predicts all: a model that prepares its inputs
-        # itself wants them as they are.
+        # A model with its own method may prepare its inputs, so it gets them
+        # as they are, and every replica predicts all.
         inputs = shared_by_replicas(model, inputs, count)
     outputs = model.predict_on_batch(inputs)
     if output is not None:
         outputs = output.of(outputs, "outputs")
     elif isinstance(outputs, dict | list | tuple):
-        # Not all models say before they run how many outputs they have.
+        # Some models do not say how many outputs they have before they run.
         choose_output(model, None, outputs)
         (outputs,) = keras.tree.flatten(outputs)
     outputs = to_numpy(outputs)
@@ -176,14 +176,14 @@ def predict_batch(
             examples=count,
             **{"outputs.shape": outputs.shape},
         )
-    # Where each replica has predicted the whole batch, the first of them.
+    # If each replica has predicted the whole batch, the first result is kept.
     return batch._replace(outputs=outputs[:count])
 
 
 def count_batches(
     data: Any, batch_size: int = 32, steps: int | None = None
 ) -> int | None:
-    """The number of batches, None if only reading tells; checks the data."""
+    """Checks the data; returns the number of batches, None if unknown."""
     check_integer("batch_size", batch_size, 1)
     if steps is not None:
         check_integer("steps", steps, 1)
@@ -202,7 +202,7 @@ def count_batches(
         try:
             count = len(data)
         except TypeError:
-            # Also of a loader whose data have no length.
+            # A torch loader of data without length raises too.
             count = _UNKNOWN
     if count == _ENDLESS:
         if steps is None:
@@ -219,7 +219,7 @@ def count_batches(
 def with_progress(
     batches: Iterable, total: int | None, verbose: str | int = "auto"
 ) -> Iterator:
-    """The same batches behind a progress bar of Keras; `verbose` is its."""
+    """The same batches with a progress bar of Keras, as `verbose` says."""
     bar = keras.utils.Progbar(
         total, verbose=1 if verbose == "auto" else verbose
     )
@@ -239,7 +239,7 @@ def _size_of(dataset: keras.utils.PyDataset) -> int:
 
 
 def _each_batch(data: Any, batch_size: int) -> Iterator:
-    """The batches as they come, for ever if the data have no end."""
+    """The batches as given, forever if the data are endless."""
     if (arrays := _as_arrays(data)) is not None:
         for start in range(0, _length(arrays), batch_size):
             part = slice(start, start + batch_size)
@@ -255,7 +255,7 @@ def _each_batch(data: Any, batch_size: int) -> Iterator:
 
 
 def _as_arrays(data: Any) -> tuple | None:
-    """The arrays of a tuple; None of what is a data set of batches."""
+    """The arrays of a tuple; None for a data set of batches."""
     if not isinstance(data, tuple):
         return None
     if len(data) not in (1, 2, 3):
@@ -284,7 +284,7 @@ def _with_arrays(structure: Any) -> Any:
     if hasattr(structure, "iloc") or (
         hasattr(structure, "detach") and keras.backend.backend() != "torch"
     ):
-        # A table of pandas; a tensor of torch on another backend.
+        # A pandas table, or a torch tensor on another backend.
         return np.asarray(structure)
     return structure
 

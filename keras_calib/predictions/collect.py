@@ -69,7 +69,7 @@ def predicted_batches(
 def predicted_arrays(
     model: keras.Model, dataset: Iterable, reading: ReadOptions, **options: Any
 ) -> Predicted:
-    """`predicted_batches` of data that fit in memory."""
+    """`predicted_batches` of all data, in memory."""
     return _joined(predicted_batches(model, dataset, reading, **options))
 
 
@@ -80,7 +80,7 @@ def predicted(
     steps: int | None = None,
     output: Any = None,
 ) -> Predicted:
-    """Outputs of a model on a data set that fit in memory, as they are."""
+    """Outputs of a model on all data, in memory, without conversion."""
     return _joined(
         (labels_of(batch), batch.outputs, batch.sample_weight)
         for batch in predict_batches(model, data, batch_size, steps, output)
@@ -95,7 +95,7 @@ def seen(
     steps: int | None = None,
     output: Any = None,
 ) -> keras.metrics.Metric:
-    """A metric that has seen what a model predicts, in fixed memory."""
+    """The metric, updated with a model's predictions in fixed memory."""
     for batch in predict_batches(model, data, batch_size, steps, output):
         metric.update_state(
             labels_of(batch), batch.outputs, sample_weight=batch.sample_weight
@@ -137,13 +137,13 @@ def _logits(batch: Batch, reading: ReadOptions) -> np.ndarray:
         counts = _where_it_counts(batch, reading.ignore_class)
     logits = to_numpy(to_model_logits(outputs, reading.from_logits, counts))
     if outputs.shape[-1] == 1:
-        # Labels of such a model can be probabilities of the second class.
+        # One-channel labels can be probabilities of the second class.
         logits = logits[..., 1:] - logits[..., :1]
     return logits
 
 
 def _where_it_counts(batch: Batch, ignore_class: int | None) -> Any:
-    """Where samples of a batch do, bool `(batch, ...)`; None if everywhere."""
+    """Mask of valid samples of a batch, bool `(batch, ...)`; None for all."""
     counts, lead = None, batch.outputs.shape[:-1]
     if batch.sample_weight is not None:
         weight = weight_of_rows(batch.sample_weight, lead)

@@ -1,4 +1,4 @@
-"""What a model's outputs are: which one, logits or probabilities."""
+"""Reading of a model's outputs: which one, logits or probabilities."""
 
 import inspect
 from typing import Any
@@ -25,7 +25,7 @@ __all__ = [
     "to_model_logits",
 ]
 
-# Of one channel, or of as many labels that do not exclude each other.
+# Losses of one channel, or of labels that do not exclude each other.
 _BINARY_FUNCTIONS = (
     keras.losses.binary_crossentropy,
     keras.losses.binary_focal_crossentropy,
@@ -43,7 +43,7 @@ class ChosenOutput(NamedTuple):
     position: int | None
 
     def of(self, structure: Any, what: str = "losses") -> Any:
-        """Its part of what is given for every output; errors call it `what`."""
+        """Its part of values for every output; errors call them `what`."""
         if not isinstance(structure, dict | list | tuple):
             return structure
         by_name = isinstance(structure, dict)
@@ -63,7 +63,7 @@ def read_as(
     ignore_class: int | None = None,
     output: str | int | None = None,
 ) -> ReadOptions:
-    """How to read a model, as told or else as its compiled loss says."""
+    """Options for reading a model: those given, or of its compiled loss."""
     chosen = choose_output(model, output)
     if ignore_class is None:
         ignore_class = getattr(loss_of(model, chosen), "ignore_class", None)
@@ -82,8 +82,8 @@ def choose_output(
 ) -> ChosenOutput | None:
     """The output of a model to read, by name or position.
 
-    `outputs` is what the model has returned, None before it runs. Returns None
-    if the model has but one, or does not say how many before it runs.
+    `outputs` is what the model returned, None before it runs. Returns None if
+    the model has one output, or does not say how many before it runs.
     """
     if isinstance(output, ChosenOutput):
         return output
@@ -123,10 +123,11 @@ def reads_logits(
     from_logits: bool | None = None,
     output: ChosenOutput | None = None,
 ) -> bool:
-    """Whether a model's outputs are to be read as logits.
+    """Whether a model's outputs are logits.
 
-    As the model says in a bool attribute `returns_logits`; else as told, or
-    as the loss says that it is compiled with; never guessed from values.
+    `from_logits` decides, unless it contradicts the bool attribute
+    `returns_logits` of the model, which raises. Without both, the compiled
+    loss decides. Values are never used to guess.
     """
     says = getattr(model, "returns_logits", None)
     if from_logits is not None:
@@ -176,8 +177,9 @@ def reads_logits(
 def to_model_logits(outputs: Any, from_logits: bool, counts: Any = None) -> Any:
     """A model's outputs `(batch, ..., num_classes)` as logits of every class.
 
-    Of probabilities log p; of one channel p or z `[0, z]`, with
-    z = log(p / (1 - p)). Eagerly checked where `counts` is True.
+    Probabilities become log p. One channel, p or z, becomes `[0, z]` with
+    z = log(p / (1 - p)). In eager mode values are checked where `counts` is
+    True.
     """
     outputs = ops.cast(outputs, "float32")
     one_channel = outputs.shape[-1:] == (1,)
@@ -189,15 +191,15 @@ def to_model_logits(outputs: Any, from_logits: bool, counts: Any = None) -> Any:
     if not one_channel:
         check_row_sums(outputs, "y_pred", counts)
     logits = to_logits(outputs)
-    # As if the model had returned z: a constant on both changes what some
-    # calibrators and scores make of them.
+    # Shifted to [0, z], as some calibrators and scores depend on a constant
+    # added to both.
     return logits - logits[..., :1] if one_channel else logits
 
 
 def _known_outputs(model: keras.Model) -> Any:
     """The symbolic outputs of a model; None before a subclassed one runs."""
     outputs = getattr(model, "outputs", None) or None
-    # A Sequential model that was never called has a list alone.
+    # A Sequential model that was never called has only the list.
     return None if outputs is None else getattr(model, "output", outputs)
 
 
@@ -215,13 +217,13 @@ def _keys_of(outputs: Any) -> list:
 
 
 def loss_of(model: keras.Model, output: ChosenOutput | None) -> Any:
-    """The loss that a model is compiled with, of one output; None of none."""
+    """The compiled loss of one output; None if it has none."""
     loss = getattr(model, "loss", None)
     if output is not None:
         try:
             return output.of(loss)
         except ValueError:
-            # It is not trained.
+            # This output has no loss.
             return None
     if isinstance(loss, list | tuple | dict) and len(loss) == 1:
         (loss,) = keras.tree.flatten(loss)
@@ -238,7 +240,7 @@ def _of_loss(loss: Any) -> bool | None:
     if isinstance(loss, keras.losses.Loss):
         known = loss.get_config().get("from_logits")
     elif isinstance(loss, str) or inspect.isfunction(loss):
-        # Keras calls it with its defaults.
+        # Keras calls the function with its defaults.
         parameters = inspect.signature(keras.losses.get(loss)).parameters
         known = getattr(parameters.get("from_logits"), "default", None)
     else:

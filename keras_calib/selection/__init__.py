@@ -1,4 +1,4 @@
-"""Selection: when a model should abstain, and how much that guarantees.
+"""Selection: when a model should abstain, and what that guarantees.
 
 Lives here: scores with a threshold, guarantees, `SelectiveClassifier`. Not
 here: the scores (`formulas`) and served files (`exporting`).

@@ -1,4 +1,4 @@
-"""Every threshold that data let one set: between groups of tied scores."""
+"""Candidate thresholds: one between each two groups of tied scores."""
 
 from typing import Any
 from typing import NamedTuple
@@ -17,10 +17,10 @@ __all__ = ["Candidates", "candidates", "check_units"]
 
 
 class Candidates(NamedTuple):
-    """Every threshold that can be set, strictest first, `(num_thresholds,)`.
+    """All candidate thresholds, strictest first, `(num_thresholds,)`.
 
-    Each accepts a weight, of which a part is `wrong`. `counts` says whether
-    every weight is 1.
+    `accepted` and `wrong` are weights of accepted samples and of errors among
+    them. `counts` is True if every weight is 1.
     """
 
     threshold: np.ndarray
@@ -31,12 +31,12 @@ class Candidates(NamedTuple):
 
     @property
     def coverage(self) -> np.ndarray:
-        """Share that is accepted; 1 for the last."""
+        """Accepted share; 1 for the last."""
         return self.accepted / self.accepted[-1]
 
     @property
     def risk(self) -> np.ndarray:
-        """Share of wrong ones among the accepted."""
+        """Share of errors among the accepted."""
         return safe_divide(self.wrong, self.accepted)
 
 
@@ -55,7 +55,7 @@ def check_units(delta: float | None, shape: tuple) -> None:
 def candidates(
     scores: Any, correct: Any, sample_weight: Any, delta: float | None
 ) -> Candidates:
-    """Thresholds between groups of tied scores, of data that are checked."""
+    """Checks scores and correctness and returns the candidate thresholds."""
     scores = as_array(scores, "scores")
     correct = as_array(correct, "correct", "float64")
     check_units(delta, scores.shape)
@@ -113,6 +113,6 @@ def _thresholds(scores: np.ndarray) -> np.ndarray:
     # The middle is safest if another runtime rounds scores differently.
     upper, lower = scores[:-1].astype("float64"), scores[1:]
     middle = (0.5 * upper + 0.5 * lower).astype(scores.dtype)
-    # Neighbouring floats have nothing between them.
+    # There may be no float between the two.
     middle = np.where(middle > lower, middle, scores[:-1])
     return np.append(middle, np.array(-np.inf, scores.dtype))

@@ -38,27 +38,28 @@ __all__ = ["SelectiveClassifier"]
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class SelectiveClassifier(FittedLayer):
-    """Calibrates logits, scores them and accepts those that score enough.
+    """A classifier that abstains when its score is below a threshold.
 
-    `fit` chooses the threshold on held-out data for a target risk or
-    coverage; with `delta` the risk is guaranteed. Copies of a fitted layer
-    are fitted.
+    Use it to let a model answer only when it is sure enough. It calibrates
+    logits, scores them and accepts every score of at least the threshold.
+    `fit` chooses the threshold on held-out data for a target risk or coverage;
+    with `delta` it guarantees the risk. Copies of a fitted layer are fitted.
 
     Args:
-        calibrator: A calibrator, or None for the logits as they are.
-        score: Name of a score, or a function or layer of logits
-            `(..., num_classes)` to `(...)`, higher = surer; or a sequence of
-            these, of which `fit` takes the one with the least AURC. `"msp"`
-            ranks by log-odds, which do not saturate. Register your own
+        calibrator: A calibrator, or None to take the logits as they are.
+        score: Name of a score, such as `"msp"`, or a function or layer from
+            logits `(..., num_classes)` to scores `(...)`, higher = surer. From
+            a sequence of these `fit` takes the one with the least AURC.
+            `"msp"` ranks by log-odds, which do not saturate. Register your own
             functions with `keras.saving.register_keras_serializable` to save
             them.
-        threshold: A threshold that is known; None waits for `fit`.
-        chosen: What is known about the threshold; set by `fit`.
+        threshold: The threshold, if you know it; None waits for `fit`.
+        chosen: Facts about the threshold, which `fit` sets.
         name: Name of the layer.
         **kwargs: `trainable` of `keras.layers.Layer`.
 
     Raises:
-        RuntimeError: On call before `fit`.
+        RuntimeError: If it is called before `fit`.
 
     Example:
 
@@ -113,7 +114,7 @@ class SelectiveClassifier(FittedLayer):
 
     @property
     def score(self) -> Any:
-        """The score in use; all of them before `fit` has chosen."""
+        """The score in use; a tuple of candidates until `fit` chooses one."""
         several = self._place is None
         return self._scores if several else self._scores[self._place]
 
@@ -125,11 +126,11 @@ class SelectiveClassifier(FittedLayer):
 
     @property
     def chosen(self) -> ChosenThreshold | None:
-        """What `fit` found and guarantees; None for a given threshold."""
+        """Coverage, risk and guarantee found by `fit`; None without a fit."""
         return self._chosen
 
     def fitted_summary(self) -> dict[str, Any]:
-        """What was fitted, by name."""
+        """Score, threshold and calibrator by name."""
         return {
             "score": self.score,
             "threshold": self._threshold,
@@ -154,38 +155,38 @@ class SelectiveClassifier(FittedLayer):
 
         With `delta`, P(a threshold is returned and its true risk exceeds
         `risk`) <= `delta`, over draws of independent, equally weighted
-        samples. These must not have chosen network, calibrator or score: use
-        data that nothing has seen, or `tune_fraction`.
+        samples. They must not have chosen network, calibrator or score: use
+        new data, or set `tune_fraction`.
 
         `method="ltt"`, Learn then Test, tests thresholds from strict to
         lenient by exact binomial p-values. `method="sgr"` searches over
-        coverage in ceil(log2 n) steps that share `delta`; it mostly accepts
+        coverage in ceil(log2 n) steps that share `delta`, and mostly accepts
         less.
 
         Args:
             labels: Class ids `(n, ...)` or one-hot or soft labels
                 `(n, ..., num_classes)`.
-            logits: Logits `(n, ..., num_classes)`, or `(n, ..., 1)` for the
-                second of two classes; not calibrated yet.
-            risk: Allowed share of wrong predictions among the accepted, for
-                the largest coverage.
-            coverage: Share to accept at least, instead of `risk`, for the
-                strictest threshold.
-            delta: Probability that the guarantee may fail, in (0, 1). None:
-                the risk holds on this data only.
+            logits: Logits before calibration `(n, ..., num_classes)`, or
+                `(n, ..., 1)` for the second of two classes.
+            risk: Largest allowed share of errors among the accepted; `fit`
+                maximises the coverage.
+            coverage: Least share to accept, instead of `risk`; `fit` takes the
+                strictest such threshold.
+            delta: Probability that the guarantee may fail, in (0, 1). None
+                bounds the risk on these samples only.
             method: `"ltt"` or `"sgr"`, with `delta`.
-            tune_fraction: Share of the rows, drawn at random, that fits what
-                is not fitted yet and chooses among several scores; the rest
-                chooses the threshold.
+            tune_fraction: Share of the rows, drawn at random, that fits an
+                unfitted calibrator or score and chooses among several scores.
+                The rest chooses the threshold.
             seed: Seed of this split.
             sample_weight: Weights `(n, ...)` or `(n,)`; 1 with `delta`.
-            ignore_class: Class id that does not count.
+            ignore_class: Class id to leave out.
 
         Raises:
-            ValueError: If the target is out of reach; the error names a risk
-                within reach, and the layer stays as it was.
-            RuntimeError: If something is not fitted and there is no
-                `tune_fraction`.
+            ValueError: If the target is out of reach. The error names a risk
+                within reach, and the layer keeps its previous fit.
+            RuntimeError: If calibrator or score is not fitted and
+                `tune_fraction` is None.
         """
         target = Target(risk, coverage, delta, method).check()
         labels, logits = as_array(labels, "labels"), as_array(logits, "logits")
@@ -217,8 +218,10 @@ class SelectiveClassifier(FittedLayer):
     ) -> "SelectiveClassifier":
         """Runs a model over held-out data, fits on its logits, returns self.
 
-        Arguments are those of `Calibrator.fit_on`, and `risk`, `coverage`,
-        `delta`, `method`, `tune_fraction` and `seed` of `fit`. Raises as both.
+        Use it when you have a model and data rather than logits. `model`,
+        `dataset` and the arguments about reading them are those of
+        `Calibrator.fit_on`. `risk`, `coverage`, `delta`, `method`,
+        `tune_fraction` and `seed` are those of `fit`. Raises as both.
         """
         reading = read_as(model, from_logits, ignore_class, output)
         labels, logits, weight = predicted_arrays(
@@ -243,17 +246,23 @@ class SelectiveClassifier(FittedLayer):
         method: str = "ltt",
         sample_weight: Any = None,
     ) -> "SelectiveClassifier":
-        """`fit` for scores that this layer gave earlier, batch by batch.
+        """Chooses the threshold for scores that you computed batch by batch.
+
+        Use it when the logits of all samples do not fit in memory.
 
         Args:
-            scores: Scores `(...)`: `score_of` the calibrated logits; `(n,)`
-                with `delta`.
-            correct: Whether each prediction is right, 0 or 1, shape `(...)`.
-            risk: As in `fit`, as are `coverage`, `delta` and `method`.
+            scores: Scores `(...)`, by `score_of` from calibrated logits;
+                `(n,)` with `delta`.
+            correct: 1 for right and 0 for wrong predictions, shape `(...)`.
+            risk: Largest allowed share of errors among the accepted.
+            coverage: Least share to accept, instead of `risk`.
+            delta: Probability that the guarantee may fail, in (0, 1). None
+                bounds the risk on these samples only.
+            method: `"ltt"` or `"sgr"`, with `delta`.
             sample_weight: Weights of the shape of the scores, or `(n,)`.
 
         Raises:
-            ValueError: As `fit`.
+            ValueError: If the target is out of reach, as in `fit`.
             RuntimeError: If there are several scores to choose from.
         """
         target = Target(risk, coverage, delta, method).check()
@@ -264,14 +273,14 @@ class SelectiveClassifier(FittedLayer):
                     score=self._scores,
                 )
             )
-        # In the precision of the scores that are served.
+        # Served scores are float32.
         scores = as_array(scores, "scores", "float32")
         found = candidates(scores, correct, sample_weight, delta)
         self._take(found, target, self._place)
         return self
 
     def table(self) -> ThresholdTable:
-        """What each threshold would do, on the data of the last `fit`."""
+        """Coverage and risk of each threshold, on the data of the last fit."""
         if self._table is None:
             raise RuntimeError(
                 invalid(
@@ -283,9 +292,9 @@ class SelectiveClassifier(FittedLayer):
         return table_of(*self._table)
 
     def score_of(self, logits: Any) -> Any:
-        """Scores `(...)` of logits of every class, calibrated already.
+        """Scores `(...)` of calibrated logits `(..., num_classes)`.
 
-        For `"msp"`: log-odds of the confidence, which do not saturate.
+        `"msp"` gives log-odds of the confidence, which do not saturate.
         """
         if self._place is None:
             self.check_fitted()
@@ -293,7 +302,7 @@ class SelectiveClassifier(FittedLayer):
         return apply_score(self._functions[self._place], logits)
 
     def call(self, logits):
-        """What a served model answers.
+        """Answers as the served model does.
 
         Args:
             logits: The model's logits `(..., num_classes)`, or `(..., 1)`
@@ -308,8 +317,8 @@ class SelectiveClassifier(FittedLayer):
         logits = self._calibrated(logits)
         probabilities = ops.softmax(logits, axis=-1)
         score = self.score_of(logits)
-        # The first of the largest, as `fit` judged its data, which ops.top_k
-        # need not take. Neither ONNX nor LiteRT can run ops.argmax.
+        # Among ties the first class wins, as in `fit`; ops.top_k may take
+        # another. Neither ONNX nor LiteRT can run ops.argmax.
         classes = ops.arange(logits.shape[-1], dtype="float32")
         largest = ops.max(logits, axis=-1, keepdims=True)
         last = ops.full_like(logits, logits.shape[-1] - 1)
@@ -347,7 +356,7 @@ class SelectiveClassifier(FittedLayer):
         return cls(**config)
 
     def _calibrated(self, logits: Any) -> Any:
-        # Of every class before they are calibrated, as models are served.
+        # One output becomes two classes before calibration, as when served.
         logits = standardize_predictions(logits, from_logits=True)
         if self.calibrator is not None:
             logits = at_least_float32(self.calibrator(logits))

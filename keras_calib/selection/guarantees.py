@@ -1,7 +1,7 @@
-"""Which thresholds can be certified: exact binomial tests, surest first.
+"""Guarantees by exact binomial tests, from the strictest threshold on.
 
-The hypothesis that the true risk of a threshold exceeds `risk` is rejected by
-a small p-value P(Bin(accepted, risk) <= wrong).
+A test rejects the hypothesis that the true risk of a threshold exceeds `risk`
+by a small p-value P(Bin(accepted, risk) <= wrong).
 """
 
 import math
@@ -30,10 +30,10 @@ def fixed_sequence(
 ) -> np.ndarray:
     """Learn then Test: which thresholds are certified, from strict to lenient.
 
-    `delta` is shared by several starts (see `starts`), or an error among the
-    surest samples would end the walk. A walk that reaches the next start
-    takes its share along, as in the fallback procedure. Exact for any
-    dependence of risk on score if scores do not tie. Derivation:
+    Several starts share `delta` (see `starts`); with one start an error among
+    the surest samples would end the walk. A walk that reaches the next start
+    takes its share along, as in the fallback procedure. The test is exact for
+    any dependence of risk on score if scores do not tie. Derivation:
     docs/derivations.md, 'Intervals and guarantees'.
 
     Args:
@@ -70,7 +70,7 @@ def starts(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ranks where walks begin, and the share of `delta` that each brings.
 
-    The first start has half of `delta`; ranks double from one start to the
+    The first start has half of `delta`. Ranks double from one start to the
     next, and these share the other half. A single start has all.
     """
     rank = first_rank(risk, delta / 2.0)
@@ -90,8 +90,8 @@ def sgr(
     """Selection with guaranteed risk: a binary search over coverage.
 
     Every step tests one threshold at `delta` / ceil(log2 n). Arguments are
-    those of `fixed_sequence`. The paper returns the threshold tested last;
-    here those that fail are not certified.
+    those of `fixed_sequence`. The paper returns the last threshold tested;
+    this returns certified ones only.
 
     Reference:
         Geifman and El-Yaniv, Selective Classification for Deep Neural

@@ -18,32 +18,36 @@ from keras_calib.selection.tuning import area
 __all__ = ["LogitNormalization"]
 
 _GRID = tuple(range(10))
-# AURCs of one ranking differ by less, summed in another order.
+# Rounding in sums makes AURCs of the same ranking differ by less.
 _SAME = 1e-12
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class LogitNormalization(FittedLayer):
-    """Scores predictions by their normalised largest logit.
+    """Score of predictions: the largest logit over the p-norm of all logits.
 
-    max_k v_k / ||v||_p, v = z - mean(z). `fit` takes the p of 0 to 9 with the
-    least AURC, and the softmax score (as log-odds) unless a p is strictly
-    better. For two classes, whose centred scores are all alike, it always
-    takes the softmax score. Only the ranking of predictions changes.
+    Use it to repair the ranking of a model that was trained with label
+    smoothing. It changes only the ranking, not the predicted class.
+
+    score = max_k v_k / ||v||_p, v = z - mean(z)
+
+    `fit` takes the p of 0 to 9 with the least AURC. It takes the softmax
+    score, as log-odds, unless a p is strictly better. For two classes the
+    centred scores are all equal, so it always takes the softmax score.
 
     Args:
         p: Order of the norm, >= 0, or `"msp"` for the softmax score; None
             waits for `fit`.
-        center: Whether the mean is taken off first.
+        center: Whether to subtract the mean of the logits first.
         name: Name of the layer.
         **kwargs: `trainable` of `keras.layers.Layer`.
 
     Returns:
-        On call with logits `(..., num_classes)`: scores `(...)`, float32,
-        higher = surer.
+        Called with logits `(..., num_classes)`, the layer returns scores
+        `(...)`, float32, higher = surer.
 
     Raises:
-        RuntimeError: On call before `fit`.
+        RuntimeError: If it is called before `fit`.
 
     Example:
 
@@ -60,7 +64,7 @@ class LogitNormalization(FittedLayer):
 
     Differs:
         AURC is the mean over the orders of tied samples; the released code
-        takes them as they come. Xia et al. use `center=False`.
+        takes them in the order of the data. Xia et al. use `center=False`.
     """
 
     def __init__(
@@ -106,11 +110,11 @@ class LogitNormalization(FittedLayer):
             logits: Logits `(n, ..., num_classes)`, or `(n, ..., 1)` for the
                 second of two classes.
             sample_weight: Weights of the shape of the class ids, or `(n,)`.
-            ignore_class: Class id that does not count, such as 255.
+            ignore_class: Class id to leave out, such as 255.
 
         Raises:
             ValueError: If shapes do not fit, there is no sample, a logit is
-                not finite, or these are probabilities.
+                not finite, or `logits` are probabilities.
         """
         read = standardize_arrays(
             labels,
@@ -131,7 +135,7 @@ class LogitNormalization(FittedLayer):
         )
 
         chosen, least = "msp", area(top) - _SAME
-        # Two centred logits are always (v, -v): nothing but rounding is left.
+        # Two centred logits are always (v, -v), so p would rank by rounding.
         for p in () if self.center and outputs.shape[-1] == 2 else _GRID:
             score = p_norm(outputs, p=p, center=self.center)
             value = area(top._replace(score=score))

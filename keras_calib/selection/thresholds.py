@@ -30,28 +30,28 @@ __all__ = [
     "table_of",
 ]
 
-# Level of bounds that belong to no guarantee.
+# Delta of bounds without a guarantee.
 _USUAL_DELTA = 0.05
-# Times as many samples as there are: what lies beyond is not foreseen.
+# Largest foreseeable number of samples, as a multiple of those there are.
 _FURTHER = 20
 
 
 class ChosenThreshold(NamedTuple):
-    """A threshold, and what is known about it.
+    """A threshold with its coverage, risk and guarantee.
 
     Attributes:
-        threshold: The least score to accept; -inf accepts everything. The
+        threshold: Least score to accept; -inf accepts everything. The
             default score of `SelectiveClassifier` is in log-odds,
             log(p / (1 - p)) of the confidence p.
-        coverage: Share of the data that it accepts.
-        risk: Share of wrong predictions among the accepted data.
+        coverage: Accepted share of the data.
+        risk: Share of errors among the accepted data.
         num_samples: Number of samples in the data.
-        certified_risk: Bound of the true risk with probability 1 - `delta`;
-            None without a guarantee.
+        certified_risk: Upper bound of the true risk with probability 1 -
+            `delta`; None without a guarantee.
         delta: Probability that the guarantee fails, or None.
         method: `"ltt"` or `"sgr"`, or None.
-        confidence: The same cut as a confidence in [0, 1], if the score is
-            in log-odds; else None. Near 1 only `threshold` is exact.
+        confidence: The same threshold as a confidence in [0, 1], if the score
+            is in log-odds; otherwise None. Near 1 only `threshold` is exact.
     """
 
     threshold: float
@@ -73,18 +73,18 @@ class ChosenThreshold(NamedTuple):
 
 
 class ThresholdTable(NamedTuple):
-    """What each threshold would do, `(num_thresholds,)`, strictest first.
+    """Coverage and risk of each threshold `(num_thresholds,)`, strictest first.
 
     Attributes:
-        threshold: Least score to accept: midway between two scores of the
+        threshold: Least score to accept, midway between two scores of the
             data; the last is -inf.
-        coverage: Share of the data that is accepted.
-        risk: Share of wrong predictions among it.
-        upper_bound: Exact binomial bound of the true risk at level 1 -
-            `delta` (0.95 without delta), for a row that was picked in
-            advance. NaN with weights that are not all 1.
-        certified: Where the target risk is certified: the true risks of all
-            these rows are at most the target, with probability 1 - `delta`.
+        coverage: Accepted share of the data.
+        risk: Share of errors among the accepted data.
+        upper_bound: Exact binomial upper bound of the true risk at level 1 -
+            `delta` (0.95 without delta), valid for a row chosen in advance.
+            NaN if weights differ from 1.
+        certified: True where the target risk is certified: with probability
+            1 - `delta`, all these rows have a true risk of at most the target.
     """
 
     threshold: np.ndarray
@@ -95,7 +95,7 @@ class ThresholdTable(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What a threshold should reach."""
+    """Target of a threshold: risk or coverage, with or without guarantee."""
 
     risk: float | None
     coverage: float | None
@@ -103,7 +103,7 @@ class Target(NamedTuple):
     method: str
 
     def check(self) -> "Target":
-        """Itself; ValueError for what is out of range or does not fit."""
+        """Returns self; raises ValueError for values that are not allowed."""
         check_in("method", self.method, tuple(METHODS))
         if (self.risk is None) == (self.coverage is None):
             raise value_error(
@@ -129,7 +129,7 @@ class Target(NamedTuple):
         return self
 
     def certified(self, found: Candidates, risk: float) -> np.ndarray:
-        """Which thresholds are certified to have a risk."""
+        """Which thresholds are certified to have a risk of at most `risk`."""
         certify = METHODS[self.method]
         return certify(found.accepted, found.wrong, risk, self.delta)
 
@@ -146,19 +146,20 @@ def choose_threshold(
 ) -> ChosenThreshold:
     """The threshold with the largest coverage at a risk, or the reverse.
 
-    Use it for units of your own: whole images, documents, patients. Samples
-    with equal scores are accepted together.
+    Use it to abstain on units of your own: whole images, documents, patients.
+    Samples with equal scores are accepted together.
 
     Args:
         scores: Scores `(...)`, higher = surer; `(n,)` with `delta`.
-        correct: Whether each prediction is right, 0 or 1, shape `(...)`.
-        risk: Allowed share of wrong predictions among the accepted.
-        coverage: Share to accept at least, in (0, 1]; instead of `risk`.
-        delta: Guarantees, for independent samples that chose nothing else,
-            P(a threshold is returned and its true risk exceeds `risk`) <=
-            `delta`. None: the risk holds on this data only.
-        method: How: `"ltt"`, Learn then Test, or `"sgr"`, as in
-            `SelectiveClassifier.fit`.
+        correct: 1 for right and 0 for wrong predictions, shape `(...)`.
+        risk: Largest allowed share of errors among the accepted.
+        coverage: Least share to accept, in (0, 1]; instead of `risk`.
+        delta: Probability that the guarantee may fail: P(a threshold is
+            returned and its true risk exceeds `risk`) <= `delta`. It needs
+            independent samples that chose nothing else. None bounds the risk
+            on these samples only.
+        method: With `delta`, `"ltt"` for Learn then Test, or `"sgr"` for a
+            binary search over coverage, which mostly accepts less.
         sample_weight: Weights >= 0, of the shape of the scores or `(n,)`; 1
             everywhere with `delta`.
 
@@ -189,8 +190,8 @@ def choose(
 ) -> tuple[ChosenThreshold, np.ndarray]:
     """The best threshold for a target, and which are certified.
 
-    `log_odds`: whether scores are those of the confidence. ValueError if no
-    threshold reaches the target.
+    `log_odds` is True if scores are log-odds of the confidence. Raises
+    ValueError if no threshold reaches the target.
     """
     certified = np.zeros(len(found.threshold), bool)
     if target.delta is not None:
@@ -198,7 +199,7 @@ def choose(
     elif target.risk is not None:
         reached = within_risk(found.wrong, found.accepted, target.risk)
     else:
-        # As much room for rounding as 1 - 0.9 is off.
+        # A coverage such as 1 - 0.9 is rounded.
         reached = found.coverage >= target.coverage - 1e-12
     if not reached.any():
         raise _not_reached(found, target)
@@ -235,7 +236,7 @@ def table_of(
 
 
 def _not_reached(found: Candidates, target: Target) -> ValueError:
-    """The error of a risk that no threshold has; it names one that does."""
+    """The error for a risk out of reach, which names one within reach."""
     if target.delta is None:
         best = int(np.argmin(found.risk))
         return value_error(
@@ -255,7 +256,7 @@ def _not_reached(found: Candidates, target: Target) -> ValueError:
     if more is not None:
         data += f", about {more} samples like these"
     advice = "a larger `risk` or `delta`"
-    # Risks of two digits.
+    # The advice names a risk of two digits.
     first = math.floor(math.log10(target.risk)) - 1
     risks = [
         risk
@@ -285,11 +286,11 @@ def _not_reached(found: Candidates, target: Target) -> ValueError:
 def _enough_samples(found: Candidates, target: Target) -> int | None:
     """About how many samples would certify the risk; None if too many.
 
-    If the share of wrong ones at each coverage stays about what it is here:
-    by the exponent of the binomial tail, for half of `delta`, which a test
+    The estimate assumes the share of errors at each coverage found here. It
+    uses the exponent of the binomial tail with half of `delta`, which a test
     at one coverage has.
     """
-    # Not 0 where few samples had no mistake.
+    # A few samples without an error do not prove a rate of 0.
     rate = (found.wrong + 0.5) / (found.accepted + 1.0)
     rate = np.minimum(rate, target.risk)
     exponent = rel_entr(rate, target.risk)

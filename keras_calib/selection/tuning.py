@@ -1,4 +1,4 @@
-"""Held-out data scored as served, once the parts that wait are fitted."""
+"""Held-out data, scored as a served model scores them."""
 
 import contextlib
 from collections.abc import Callable
@@ -27,12 +27,12 @@ from keras_calib.numerics.softmax import top1
 
 __all__ = ["HeldOut", "apply_score", "area", "check_nothing_to_tune", "tuned"]
 
-# Numbers in work at a time.
+# Numbers in a block.
 _BLOCK = 2**24
 
 
 class HeldOut(NamedTuple):
-    """Held-out data as a fit gets them, NumPy; logits not calibrated."""
+    """Held-out data as given to `fit`, NumPy; logits before calibration."""
 
     labels: np.ndarray
     logits: np.ndarray
@@ -47,7 +47,7 @@ class HeldOut(NamedTuple):
         )
 
     def split(self, fraction: float, seed: int) -> list["HeldOut"]:
-        """A random share of the rows to tune on, and the rest."""
+        """A random share of the rows for tuning, and the rest."""
         count = len(self.logits)
         for name, array in (
             ("labels", self.labels),
@@ -68,7 +68,7 @@ class HeldOut(NamedTuple):
                 rows=count,
             )
         order = np.random.default_rng(seed).permutation(count)
-        # In the order given: which rows are where is all that is random.
+        # Only the choice of rows is random: they keep their order.
         parts = np.sort(order[:num_tune]), np.sort(order[num_tune:])
         return [self.rows(part) for part in parts]
 
@@ -87,8 +87,8 @@ class HeldOut(NamedTuple):
         )
         if calibrator is None:
             return read
-        # Of every class, as served; in the shape of the logits, for layers
-        # that look at neighbours.
+        # One output becomes two classes, as when served. The calibrator gets
+        # the shape of the logits, as it may look at neighbours.
         every = read.outputs.reshape(*logits.shape[:-1], -1)
         outputs = _by_blocks(calibrator, every).reshape(read.outputs.shape)
         rows = slice(None) if read.mask is None else read.mask
@@ -109,11 +109,11 @@ def tuned(
     tune_fraction: float | None,
     seed: int,
 ) -> Iterator[tuple[Top1, int]]:
-    """Fits what waits on a share of the rows, and chooses among the scores.
+    """Fits unfitted parts on a share of the rows, and chooses among the scores.
 
     Yields the rows that choose the threshold, scored by the score of the
     least AURC, and the place of this score. After an error, also one of the
-    caller, parts wait again, so that other rows may fit them next time.
+    caller, it undoes these fits, so that other rows may fit them next time.
     """
     tune = rest = held_out
     if tune_fraction is not None:
@@ -140,7 +140,7 @@ def tuned(
 def check_nothing_to_tune(
     calibrator: Any, scores: Sequence[Any], delta: float | None
 ) -> None:
-    """Raises if something must be tuned and has no data of its own."""
+    """Raises if something needs tuning and `tune_fraction` is None."""
     waiting = _unfitted([calibrator, *scores])
     if waiting:
         raise RuntimeError(
@@ -160,7 +160,7 @@ def check_nothing_to_tune(
 
 
 def apply_score(function: Any, logits: Any) -> Any:
-    """Scores `(...)` of logits; of `"msp"` log-odds, which do not saturate."""
+    """Scores `(...)` of logits; for `"msp"` log-odds, which never saturate."""
     if shape_of(logits)[-1] == 1:
         raise value_error(
             "`logits` must be of every class: make one output z into "
@@ -173,12 +173,12 @@ def apply_score(function: Any, logits: Any) -> Any:
 
 
 def area(top: Top1) -> float:
-    """AURC, exact, the mean over orders of tied samples."""
+    """Exact AURC, the mean over orders of tied samples."""
     return float(aurc_of_groups(rank(top)))
 
 
 def _unfitted(parts: Iterable[Any]) -> list[Any]:
-    """Those of the parts that wait for a fit."""
+    """The parts that still need a fit."""
     return [part for part in parts if getattr(part, "fitted", True) is False]
 
 
@@ -195,7 +195,7 @@ def _scored(read: Batch, function: Any) -> Top1:
 
 
 def _by_blocks(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
-    """What a function of rows returns, float32, of some rows at a time."""
+    """Applies a function to blocks of rows; returns float32."""
     rows = max(1, _BLOCK // max(1, x[:1].size))
     parts = [
         to_numpy(function(ops.convert_to_tensor(x[i : i + rows])), "float32")

@@ -1,8 +1,8 @@
-"""Models that train in more than one pass or remember, and their backups.
+"""Models with training steps of their own, and backups that resume a run.
 
 Lives here: custom training steps, records of samples, backups that resume a
 run, training by several workers. Not here: losses (`losses`) and models that
-only answer (`ensembles`).
+only predict (`ensembles`).
 Floor: above `losses`, `metrics` and `data`, beside `selection`.
 """
 

@@ -33,9 +33,9 @@ def next_gammas(
 ) -> np.ndarray:
     """AdaFocal's next gammas `(num_bins,)`, from the gaps of the bins.
 
-    gamma exp(rate gap) where gamma > 0, else gamma exp(-rate gap), with
-    gap = mean confidence - accuracy. A gamma that is then within `switch` of 0
-    goes to -switch or +switch on the other side of 0; then the limits apply.
+    gamma exp(rate gap) where gamma > 0, otherwise gamma exp(-rate gap), with
+    gap = mean confidence - accuracy. A gamma that comes within `switch` of 0
+    goes to -switch or +switch on the other side of 0. Then the limits apply.
     """
     positive = gammas > 0
     moved = gammas * np.exp(np.where(positive, rate, -rate) * gaps)
@@ -48,28 +48,35 @@ def next_gammas(
 class AdaptiveFocalModel(FocalBinsModel):
     """AdaFocal: focal gammas that follow the calibration of validation data.
 
-    The loss is `adaptive_focal`, which gives each sample the gamma of the bin
-    of its true class's probability. After each epoch the validation data of
-    `fit` are cut into bins of equal mass by confidence. Their edges are the
-    new edges, and the gap of a bin moves its gamma: gamma exp(rate gap), or
-    gamma exp(-rate gap) where gamma is negative. Compile without a loss.
+    Use it when no single gamma of focal loss fits, and you can give `fit`
+    validation data. The loss is `adaptive_focal`: each sample has the gamma
+    of the bin that holds the probability of its true class.
+
+    After each epoch the confidences of the validation data are cut into bins
+    of equal mass, whose edges become the new edges. The gap of a bin, mean
+    confidence less accuracy, moves its gamma:
+
+    gamma exp(rate gap) if gamma > 0, otherwise gamma exp(-rate gap)
+
+    Compile the model without a loss.
 
     Args:
-        *args: As in `keras.Model`.
+        *args: Inputs and outputs, as `keras.Model` takes them.
         num_bins: Number of bins.
-        gamma: All gammas at first.
+        gamma: Initial value of all gammas.
         rate: How fast gammas follow the gaps, > 0 (lambda in the paper).
-        switch: Where focal loss turns into inverse focal loss, >= 0.
+        switch: Size of gamma at which focal loss turns into inverse focal
+            loss, or back, >= 0.
         limits: Least and largest gamma.
         from_logits: Whether outputs are logits.
         axis: The axis of the classes.
-        ignore_class: Class id of labels that do not count.
-        **kwargs: As in `keras.Model`.
+        ignore_class: Class id of labels to leave out.
+        **kwargs: Other arguments of `keras.Model`.
 
     Raises:
-        ValueError: If an argument is out of range, the model is compiled
-            with a loss, or `fit` is given no `validation_data`, or such
-            with weights or that can be read once only.
+        ValueError: If an argument is out of range or the model is compiled
+            with a loss. Also if `fit` has no `validation_data`, or they have
+            weights or can be read only once.
 
     Example:
 
@@ -133,14 +140,14 @@ class AdaptiveFocalModel(FocalBinsModel):
 
         Args:
             data: Arrays `(x, y)` or a data set of batches.
-            batch_size: Size of the batches of arrays.
-            steps: How many batches of a data set; None for all.
+            batch_size: Batch size for arrays.
+            steps: Number of batches to use of a data set; None uses all.
 
         Returns:
-            What the new bins hold, arrays `(num_bins,)`.
+            Sums of the new bins, arrays `(num_bins,)`.
 
         Raises:
-            ValueError: If there are weights, or no sample counts.
+            ValueError: If there are weights, or no valid sample.
         """
         confidence, correct = [], []
         batches = predict_batches(self, data, batch_size, steps=steps)
@@ -188,7 +195,7 @@ class AdaptiveFocalModel(FocalBinsModel):
                 validation_split=arguments.get("validation_split", 0.0),
             )
         if isinstance(data, list):
-            # As Keras takes it: arrays.
+            # Keras reads a list as arrays, not as batches.
             data = tuple(data)
         check_reread("validation_data", data)
         _check_unweighted(data)
@@ -207,7 +214,7 @@ class AdaptiveFocalModel(FocalBinsModel):
 
     def end_training(self) -> None:
         super().end_training()
-        # Holds the validation data.
+        # Frees the validation data.
         self._update = _nothing
 
     def get_config(self):

@@ -1,4 +1,4 @@
-"""What a backup keeps of a callback, and may set on it again."""
+"""The part of a callback's state that a backup saves and restores."""
 
 from typing import Any
 
@@ -18,8 +18,8 @@ __all__ = [
     "state_names",
 ]
 
-# What Keras' callbacks remember from epoch to epoch, as of Keras 3.12 to
-# 3.15. Nothing that their constructors take, such as a path, is here.
+# State that Keras' callbacks keep between epochs, as of Keras 3.12 to 3.15.
+# Arguments of their constructors, such as a path, are not part of it.
 _KERAS = {
     "BackupAndRestore": "",
     "CSVLogger": "",
@@ -43,13 +43,13 @@ _OF_CLASS = {
 
 
 def state_names(callback: keras.callbacks.Callback) -> list[str]:
-    """Names of the attributes that belong into a backup.
+    """Names of the attributes that a backup saves.
 
-    A class adds its `state_attributes` to those of its bases. TypeError if it
-    does not say them.
+    A class adds its `state_attributes` to those of its bases. Raises TypeError
+    if it has none.
     """
     names: set[str] = set()
-    # A subclass of Keras' may remember more: it must say so.
+    # A subclass of a Keras callback may keep more, so it must declare it.
     declared = type(callback) in _OF_CLASS
     for cls in type(callback).__mro__:
         own = vars(cls).get("state_attributes")
@@ -71,7 +71,7 @@ def state_names(callback: keras.callbacks.Callback) -> list[str]:
 
 
 def callback_state(callback: keras.callbacks.Callback) -> dict[str, Any]:
-    """None, a number or a list of arrays by name; else TypeError."""
+    """State by name: None, a number or a list of arrays; else TypeError."""
     state = {}
     for name in state_names(callback):
         if not hasattr(callback, name):
@@ -115,12 +115,12 @@ def check_state(
 
 
 def restore(callbacks: list, states: list[dict[str, Any]]) -> None:
-    """Sets what `check_state` has let pass."""
+    """Sets the state that `check_state` has approved."""
     for callback, values in zip(callbacks, states, strict=True):
         for name, value in values.items():
             setattr(callback, name, value)
 
 
 def plain_number(value: Any) -> Any:
-    """A number of Python; NaN and infinities stay."""
+    """A Python number; NaN and infinities stay."""
     return to_numpy(value).tolist()

@@ -1,4 +1,4 @@
-"""CaPE: training on how often similar predictions came true."""
+"""CaPE: training on the observed frequency of similar predictions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,41 +33,47 @@ __all__ = ["CaPEModel"]
 class CaPEModel(RecordingModel):
     """Calibrated probability estimation (CaPE).
 
+    Use it to estimate probabilities of uncertain outcomes with a network that
+    overfits. Start from a network whose training on cross entropy was stopped
+    early.
+
     In every `every`-th epoch, from `first_epoch` on, the model predicts the
     training data in inference mode. The target of each sample becomes the
-    share of similar predictions that came true (see `cape_targets`), and the
-    epoch trains on `cape_loss` with these targets. The other epochs train on
-    the compiled loss. Begin with a network whose training on cross entropy
-    was stopped early.
+    observed frequency of the event among similar predictions, by
+    `cape_targets`. The epoch trains on `cape_loss` with these targets; other
+    epochs train on the compiled loss.
 
-    The paper is about two classes, and the second of them. For more, with
-    `event="predicted"`, the event is that the label is the class predicted as
-    the targets were made, whatever is predicted during the epoch.
+    The event of the paper is the second of two classes. For more classes use
+    `event="predicted"`: the event is then that the label is the class
+    predicted when the targets were made.
 
-    Give `fit(..., calibration_data=...)`, the same samples with their index,
-    if the training data are augmented, or can be read only once. Of data
-    without an end, as many batches are predicted as an epoch has. A sample
-    that never was among them is trained on its label; one that is missing
-    this time keeps its last target. Sample weights do not enter the targets.
+    Give `fit` `calibration_data`, the same samples with their index, if the
+    training data are augmented or can be read only once. An endless data set
+    is predicted for as many batches as an epoch has. A sample that is not
+    among them keeps its last target, or trains on its label if it has none.
+    Sample weights do not affect the targets.
 
     Args:
-        *args: As in `keras.Model`, with outputs `(batch, num_classes)`, or
+        *args: As for `keras.Model`, with outputs `(batch, num_classes)`, or
             `(batch, 1)` for two classes.
-        num_samples: How many training samples there are; targets take 4
-            bytes for each, and so do the classes that they are for.
-        event: `"second"`, of two classes, or `"predicted"`, of any number.
-        every: Train on targets in one of so many epochs; 6 as released.
-        first_epoch: Number of the first epoch that does, counted from 0.
-        method: `"bins"` or `"kernel"`, see `cape_targets`.
-        num_bins: As in `cape_targets`.
-        sigma: As in `cape_targets`.
-        window: As in `cape_targets`.
-        **kwargs: As in `keras.Model`.
+        num_samples: Number of training samples. Targets take 4 bytes for
+            each, and with `event="predicted"` their classes 4 more.
+        event: `"second"` of two classes, or `"predicted"` of any number.
+        every: Train on targets in one of so many epochs; 6 in the released
+            code.
+        first_epoch: Number of the first such epoch, counted from 0.
+        method: Similar predictions are those in the same of `num_bins` bins
+            of equal count (`"bins"`), or all with Gaussian weights
+            (`"kernel"`).
+        num_bins: Number of bins, at most the number of samples.
+        sigma: Standard deviation of the kernel in units of probability, > 0.
+        window: Neighbours on either side that the kernel takes, >= 1.
+        **kwargs: Other arguments of `keras.Model`.
 
     Raises:
-        ValueError: If an argument is out of range, there are not two
-            classes for the event `"second"`, or data have no index or can be
-            read once only.
+        ValueError: If an argument is out of range, or there are not two
+            classes for the event `"second"`. Also if data have no index or
+            can be read only once.
 
     Example:
 
@@ -136,11 +142,11 @@ class CaPEModel(RecordingModel):
         Args:
             data: Arrays `(x, {"label": labels, "index": numbers})`, or a data
                 set of such batches.
-            batch_size: Size of the batches of arrays.
-            steps: How many batches of a data set; None for all.
+            batch_size: Batch size for arrays.
+            steps: Number of batches to use of a data set; None uses all.
 
         Raises:
-            ValueError: If there is no index, one is out of range, or there
+            ValueError: If there is no index, a number is out of range, or there
                 are fewer samples than bins.
         """
         labels, outputs, index = [], [], []
@@ -182,15 +188,15 @@ class CaPEModel(RecordingModel):
         return outputs[:, 0] > (0.0 if reads_logits(self) else 0.5)
 
     def fit(self, *args, calibration_data=None, **kwargs):
-        """As `keras.Model.fit`, with the data that targets come from.
+        """Trains as `keras.Model.fit` does, with data for the targets.
 
         Args:
-            *args: As in `keras.Model.fit`.
+            *args: Arguments of `keras.Model.fit`.
             calibration_data: Arrays or a data set with `y` as in training;
                 None for the training data.
-            **kwargs: As in `keras.Model.fit`.
+            **kwargs: Other arguments of `keras.Model.fit`.
         """
-        # In a function, as Keras looks into attributes.
+        # A function hides the data from Keras, which tracks attributes.
         self._given = lambda: calibration_data
         try:
             return super().fit(*args, **kwargs)
@@ -203,7 +209,7 @@ class CaPEModel(RecordingModel):
         if data is None:
             data = arguments.get("calibration_data")
         if isinstance(data, list) and data and hasattr(data[0], "shape"):
-            # Arrays, not batches.
+            # Keras reads a list of arrays as arrays, not as batches.
             data = tuple(data)
         if data is None and arguments.get("validation_split"):
             raise value_error(
@@ -237,7 +243,7 @@ class CaPEModel(RecordingModel):
 
     def end_training(self) -> None:
         super().end_training()
-        # It holds the training data.
+        # Frees the training data.
         self._update = _nothing
 
     def recorded_loss(self, x, labels, index, y_pred, sample_weight):

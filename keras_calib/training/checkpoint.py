@@ -1,4 +1,4 @@
-"""All that training needs to go on, in one file that is whole or not there."""
+"""The complete state of training, in one file that is written atomically."""
 
 import contextlib
 import itertools
@@ -30,18 +30,22 @@ __all__ = [
 ]
 
 _VERSION = 2
-# The file holds JSON, in which this key and a number stand for an array.
+# In the JSON of the file this key and a number stand for an array.
 _ARRAY = "npy:"
 
 
 def finished_epochs(path: str | os.PathLike) -> int:
-    """How many epochs a backup holds, 0 if there is none.
+    """Number of epochs in a backup, 0 if there is no file.
+
+    Use it as `first_epoch` of a data pipeline, so that a resumed run sees the
+    data in the order of an uninterrupted one.
 
     Args:
         path: The file of `ResumableBackup`.
 
     Returns:
-        Number of epochs: the first one that is still to be trained.
+        Number of finished epochs, which is also the number, from 0, of the
+        next epoch to train.
 
     Raises:
         ValueError: If the file is not a backup.
@@ -68,17 +72,19 @@ def save_training_state(
     callbacks: Any = (),
     stopped: bool = False,
 ) -> Path:
-    """Writes all that training needs to go on, in one operation.
+    """Writes the complete state of training to a file, atomically.
+
+    Use it in a training loop of your own; `fit` needs only `ResumableBackup`.
 
     Args:
-        path: The file; its folder is made.
+        path: The file; its folder is created.
         model: A compiled model.
-        epochs: How many epochs are done.
-        logs: The logs of each, as dicts of numbers.
+        epochs: Number of finished epochs.
+        logs: The logs of each epoch, as dicts of numbers.
         callbacks: Callbacks whose state is saved too, as by
             `ResumableBackup`.
         stopped: Whether a callback ended training with the last epoch, so
-            that there is nothing left to train.
+            that no epoch is left to train.
 
     Returns:
         The path.
@@ -86,8 +92,8 @@ def save_training_state(
     Raises:
         RuntimeError: If another process trains with a `ResumableBackup` of
             this path.
-        TypeError: If a callback does not say what is saved, or an attribute
-            is neither a number nor a list of arrays.
+        TypeError: If a callback has no `state_attributes`, or one of these
+            is neither None, a number nor a list of arrays.
 
     Reference:
         The way of writing: POSIX, rename,
@@ -123,25 +129,26 @@ def save_training_state(
 def load_training_state(
     path: str | os.PathLike, model: keras.Model, *, callbacks: Any = None
 ) -> dict | None:
-    """Sets a model, its optimizer and random numbers as they were saved.
+    """Restores a model, its optimizer and random numbers from a file.
 
-    All is checked before anything is set.
+    Use it in a training loop of your own; `fit` needs only `ResumableBackup`.
+    It checks everything before it sets anything.
 
     Args:
         path: The file.
-        model: A compiled and built model, made as the one that was saved.
-        callbacks: Callbacks made as those that were saved, whose state is
-            set too; None to set none.
+        model: A compiled and built model, made like the one that was saved.
+        callbacks: Callbacks made like those that were saved, to restore their
+            state too; None restores none.
 
     Returns:
-        A dict with `epochs`, how many are done, `logs`, those of each, and
-        `stopped`, whether a callback ended training with the last. None if
-        there is no file.
+        A dict with `epochs`, the number of finished epochs, `logs`, the logs
+        of each, and `stopped`, whether a callback ended training with the
+        last. None if there is no file.
 
     Raises:
-        TypeError: If a callback does not say what may be set.
-        ValueError: If the file is not a backup, or of another model or other
-            callbacks; then nothing is changed.
+        TypeError: If a callback has no `state_attributes`.
+        ValueError: If the model is not built, or the file is not a backup or
+            one of another model or other callbacks. Nothing is changed then.
 
     Reference:
         Keras, BackupAndRestore,
@@ -186,14 +193,14 @@ def load_training_state(
 
 
 def _random_state() -> dict[str, Any]:
-    """That of Python, NumPy and torch; Keras' generators have variables."""
+    """State of Python, NumPy and torch; Keras' generators are variables."""
     state = {
         "python_random": random.getstate(),
         "numpy_random": np.random.get_state(),
         "torch_random": [],
     }
     if backend.backend() == "torch":
-        # On which Keras' dropout draws there.
+        # Keras' dropout draws from it on torch.
         import torch
 
         numbers = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
@@ -220,7 +227,7 @@ def _set_random(state: dict[str, Any], *, trial: bool = False) -> None:
 
 
 def _optimizer_names(model: keras.Model) -> list[str]:
-    """Classes of the optimizer, and of what it wraps: shapes are alike."""
+    """Classes of the optimizer and of those it wraps, as shapes do not tell."""
     names, optimizer = [], model.optimizer
     while optimizer is not None:
         names.append(type(optimizer).__name__)
@@ -229,7 +236,7 @@ def _optimizer_names(model: keras.Model) -> list[str]:
 
 
 def _variables(model: keras.Model) -> list:
-    """Those of the model, and of its optimizer, which is built if need be."""
+    """Variables of the model and of its optimizer, which is built if needed."""
     optimizer = model.optimizer
     if optimizer is None:
         return list(model.variables)
@@ -241,12 +248,12 @@ def _variables(model: keras.Model) -> list:
 
 
 def _lasting_name(variable: Any) -> str:
-    """Without the numbers that Keras gives to make names of a run differ."""
+    """Name without the numbers that Keras adds to tell variables apart."""
     return re.sub(r"_\d+(?=[/_]|$)", "", variable.path)
 
 
 def _storable(array: np.ndarray) -> np.ndarray:
-    """As a type that the file format knows; exact."""
+    """The same values in a type that the file format supports."""
     array = np.asarray(array)
     return array if array.dtype.kind in "biuf" else array.astype("float32")
 
@@ -257,12 +264,12 @@ def _signature(name: str, value: Any) -> tuple:
 
 
 def _read(path: Path, *, with_arrays: bool = False) -> dict:
-    """What a file holds, checked; nothing is unpickled."""
+    """Reads and checks a file, without unpickling."""
     with open(path, "rb") as file:
         try:
             with zipfile.ZipFile(file) as archive:
                 state = _state(archive, with_arrays)
-        # What is not a backup may raise anything.
+        # Another file may raise anything.
         except Exception as error:
             raise value_error(
                 "`path` must be a file of `ResumableBackup`", path=str(path)
@@ -277,8 +284,8 @@ def _read(path: Path, *, with_arrays: bool = False) -> dict:
 
 
 def _state(archive: zipfile.ZipFile, with_arrays: bool) -> dict:
-    # Each entry is read once, and none is compressed: a small file cannot
-    # fill the memory.
+    # Each entry is read once and none may be compressed, so that a small file
+    # cannot fill the memory.
     left = {entry.filename: entry for entry in archive.infolist()}
 
     def read(name):
@@ -287,7 +294,7 @@ def _state(archive: zipfile.ZipFile, with_arrays: bool) -> dict:
             raise zipfile.BadZipFile("compressed")
         with archive.open(entry) as file:
             array = np.lib.format.read_array(file, allow_pickle=False)
-            # To the end, where the check sum is compared.
+            # Read to the end, where the checksum is compared.
             file.read()
         return array
 

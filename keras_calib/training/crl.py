@@ -1,4 +1,4 @@
-"""Models that remember how often each training sample was right."""
+"""CRL: a model that records how often each training sample was right."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,46 +35,51 @@ __all__ = ["CorrectnessRankingModel", "classified", "weight_of_rows"]
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class CorrectnessRankingModel(RecordingModel):
-    """Ranks confidences as the samples' past correctness (CRL).
+    """Correctness ranking loss (CRL): confidence ranked by past correctness.
 
-    Remembers how often each training sample was classified right, and trains
-    on the compiled loss plus
+    Use it to improve the ranking of predictions, for rejection and failure
+    detection. The model records how often it classified each training sample
+    correctly, and trains on the compiled loss plus
 
     strength mean_i relu(-sign(c_i - c_j) (kappa_i - kappa_j) + margin_i)
 
-    over the pairs of neighbours i, j = i + 1 in the batch (the last with the
-    first): c is the correctness and kappa the confidence, see
-    `correctness_ranking`. With `role="condition"` the ranking adds no term.
-    It says where the compiled loss, an `ACLS(condition="ranking")`, is more
-    than cross entropy.
+    over pairs of neighbours i, j = i + 1 in the batch (the last with the
+    first). Here c is the correctness so far, kappa the confidence and
+    margin_i = |c_i - c_j|, or 0 for `condition="ranking"`.
 
-    The correctness is read before the batch changes it, and judged by the
-    logits of the training step (of the first of several passes). A pair
-    weighs as the lighter of its samples, and is no condition if that is 0.
-    Samples of weight 0 are not recorded. Under a distribution strategy pairs
-    and record are those of the batch of all replicas.
+    With `role="condition"` the ranking adds no term. Instead it selects the
+    samples that `ACLS(condition="ranking")`, the compiled loss, penalises;
+    the others train on cross entropy.
+
+    The correctness is read before the batch changes it. Predictions of the
+    training step update it, those of the first pass if there are several. A
+    pair has the smaller weight of its samples, and is no condition if that is
+    0. Samples of weight 0 are not recorded. Under a distribution strategy,
+    pairs and record use the batch of all replicas.
 
     Args:
-        *args: As in `keras.Model`, with outputs `(batch, num_classes)`, or
+        *args: As for `keras.Model`, with outputs `(batch, num_classes)`, or
             `(batch, 1)` for two classes.
-        num_samples: How many training samples there are; the record takes 8
-            bytes for each.
+        num_samples: Number of training samples; the record takes 8 bytes for
+            each.
         strength: Coefficient of the ranking term, >= 0.
-        score: The confidence: `"msp"`, `"neg_entropy"` or `"prob_margin"`.
-        condition: `"margin"`: pairs are to be apart by the difference of
-            their correctness, as released; `"ranking"`: only where
-            confidences contradict the record. None for the first as a
-            penalty, the second as a condition.
+        score: The confidence kappa: `"msp"`, the largest probability,
+            `"prob_margin"`, its lead over the second, or `"neg_entropy"`.
+        condition: `"margin"`, as in the released code, asks confidences to
+            differ by the difference of correctness. `"ranking"` asks only
+            that they do not contradict the record. None takes `"margin"` for
+            a penalty and `"ranking"` for a condition.
         role: `"penalty"` or `"condition"`, see above.
-        normalization: `"views"`, as in the paper: count / times seen; or
-            `"epochs"`, as released, for epochs that show each sample once:
-            (count - least count) / (finished epochs - least count), 0 where
-            that is 0 / 0, the least over all samples.
-        **kwargs: As in `keras.Model`.
+        normalization: `"views"`, as in the paper, divides the count of
+            correct predictions by the times seen. `"epochs"`, as in the
+            released code, is for epochs that show each sample once. It takes
+            (count - least count) / (finished epochs - least count), with the
+            least of all samples, and 0 / 0 = 0.
+        **kwargs: Other arguments of `keras.Model`.
 
     Raises:
-        ValueError: If an argument is out of range; in training, if `y` is
-            not `{"label", "index"}`, or a number in `index` out of range.
+        ValueError: If an argument is out of range. In training, if `y` is
+            not `{"label", "index"}`, or a number in `index` is out of range.
 
     Example:
 
@@ -125,7 +130,7 @@ class CorrectnessRankingModel(RecordingModel):
         self.finished_epochs = self._state("finished_epochs", ())
 
     def correctness(self) -> np.ndarray:
-        """How often each sample was right so far `(num_samples,)`, in [0, 1].
+        """Correctness of each sample so far, `(num_samples,)`, in [0, 1].
 
         It is 0 for samples that were never seen. Call it between epochs:
         within one, Keras' variables hold nothing on JAX.
@@ -133,13 +138,13 @@ class CorrectnessRankingModel(RecordingModel):
         return to_numpy(self._correctness(ops.convert_to_tensor))
 
     def _correctness(self, read: Callable) -> Any:
-        """The correctness of what `read` reads of the counts."""
+        """The correctness from the counts that `read` returns."""
         count = read(self.right_counts)
         if self.normalization == "views":
             return safe_divide(count, read(self.view_counts))
         least = ops.min(ops.convert_to_tensor(self.right_counts))
         most = ops.maximum(ops.convert_to_tensor(self.finished_epochs), 1.0)
-        # As many epochs as the least count: all were always right.
+        # With as many epochs as the least count, all were always right.
         return ops.clip(safe_divide(count - least, most - least), 0.0, 1.0)
 
     def records(self) -> list:
@@ -147,7 +152,7 @@ class CorrectnessRankingModel(RecordingModel):
 
     def end_epoch(self, epoch: int) -> None:
         super().end_epoch(epoch)
-        # Not the number of the epoch: another `fit` counts from 0 again.
+        # Not the epoch number, as another `fit` counts from 0 again.
         self.finished_epochs.assign_add(1.0)
 
     def recorded_loss(self, x, labels, index, y_pred, sample_weight):
@@ -169,7 +174,7 @@ class CorrectnessRankingModel(RecordingModel):
             return unless_unknown(known, loss)
         loss = self.plain_loss(x, labels, y_pred, sample_weight)
         ranking = ops.mean(pair * hinge)
-        # Keras adds up what the replicas return.
+        # Keras adds up the losses of the replicas.
         loss = loss + self.strength * ranking / num_replicas()
         return unless_unknown(known, loss)
 
@@ -208,7 +213,7 @@ class CorrectnessRankingModel(RecordingModel):
             )
 
     def _conditioned(self, x, labels, y_pred, sample_weight, active):
-        """The compiled loss, told where confidences contradict the record."""
+        """The compiled loss, which penalises the samples marked in `active`."""
         active = own_rows(ops.cast(active, "float32"), ops.shape(y_pred)[0])
         return self.plain_loss(
             x, with_penalty_mask(labels, y_pred, active), y_pred, sample_weight
@@ -217,14 +222,14 @@ class CorrectnessRankingModel(RecordingModel):
     def evaluated_loss(self, x, labels, y_pred, sample_weight):
         self._check_loss()
         if self.role == "condition":
-            # No record of other samples: cross entropy alone.
+            # Evaluated samples have no record, so they get cross entropy.
             zeros = ops.zeros_like(y_pred[..., 0])
             labels = with_penalty_mask(labels, y_pred, zeros)
         return super().evaluated_loss(x, labels, y_pred, sample_weight)
 
 
 def classified(model: keras.Model, y_pred: Any) -> Any:
-    """Logits `(batch, num_classes)` of what a compiled model returns."""
+    """Logits `(batch, num_classes)` from the outputs of a compiled model."""
     if len(y_pred.shape) != 2:
         raise value_error(
             "outputs must have shape (batch, num_classes): samples are "

@@ -1,4 +1,4 @@
-"""What models share that train with more than a loss."""
+"""Base class of models that act between epochs."""
 
 import inspect
 from typing import Any
@@ -18,7 +18,7 @@ from keras_calib.training.unsupported import refuse_uneven_batches
 
 __all__ = ["EpochModel", "epoch_events", "mean_of_the_whole", "without_index"]
 
-# The configuration of the layers of a functional model.
+# Configuration keys of a functional model's layers.
 _GRAPH = ("name", "trainable", "layers", "input_layers", "output_layers")
 _MEAN = "sum_over_batch_size"
 _WEIGHTED = "mean_with_sample_weight"
@@ -26,26 +26,27 @@ _WEIGHTED = "mean_with_sample_weight"
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class EpochModel(keras.Model):
-    """A Keras model that can do something between epochs.
+    """A Keras model with methods that run between epochs.
 
-    By itself it trains as `keras.Model` does; the models of this package, and
-    of their users, derive from it. Make it like any `keras.Model`:
+    Derive from it when your method changes something after each epoch. By
+    itself it trains as `keras.Model` does. Build it like any `keras.Model`:
     `Model(inputs, outputs, ...)`, or as the base of a class with its own
-    `call`. Several of these classes can be combined, as in
+    `call`. You can combine several such classes, as in
     `class Both(SharpnessAwareModel, CorrectnessRankingModel)`, but not two
-    that remember samples.
+    that record samples.
 
-    `fit` calls `begin_training(arguments)` once; `begin_epoch(epoch)` and
-    `end_epoch(epoch)` before the callbacks of the user, which so save what the
-    next epoch begins with; and `end_training()`, also after an error. A loop
-    of your own calls these methods itself.
+    `fit` calls `begin_training(arguments)` once at its start, and
+    `end_training()` at its end, also after an error. It calls
+    `begin_epoch(epoch)` and `end_epoch(epoch)` before your callbacks, so that
+    a callback saves the state with which the next epoch begins. A loop of
+    your own calls these methods itself.
 
-    Losses and metrics are given the labels of `{"label": labels, "index":
-    numbers}`, as `with_index` makes it.
+    `y` may be `{"label": labels, "index": numbers}`, as `with_index` makes it.
+    Losses and metrics receive its labels.
 
     Args:
-        *args: As in `keras.Model`.
-        **kwargs: As in `keras.Model`.
+        *args: Inputs and outputs, as `keras.Model` takes them.
+        **kwargs: Other arguments of `keras.Model`.
 
     Example:
 
@@ -79,24 +80,24 @@ class EpochModel(keras.Model):
         return []
 
     def remember_batch(self, y: Any, y_pred: Any, sample_weight: Any) -> None:
-        """Records a training batch, where there is a record."""
+        """Records a training batch, if the model has a record."""
 
     def begin_training(self, arguments: dict) -> None:
-        """Called by `fit` with its arguments, before anything is trained."""
+        """Called by `fit` with its arguments, before any training."""
         if arguments.get("class_weight") is not None and _has_index(arguments):
             refuse_class_weight(arguments)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Called before each epoch, from 0 upwards."""
+        """Called before each epoch, numbered from 0."""
 
     def end_epoch(self, epoch: int) -> None:
         """Called after each epoch and its validation."""
 
     def end_training(self) -> None:
-        """Called by `fit` at its end, whatever that is."""
+        """Called at the end of `fit`, also after an error."""
 
     def fit(self, *args, **kwargs):
-        """As `keras.Model.fit`."""
+        """Trains as `keras.Model.fit` does."""
         signature = inspect.signature(super().fit)
         arguments = signature.bind(*args, **kwargs).arguments
         refuse_training(self, arguments)
@@ -111,7 +112,7 @@ class EpochModel(keras.Model):
                         **{name: arguments[name]},
                     )
         if follows or hasattr(data, "element_spec"):
-            # A data set has its own order.
+            # The data set sets the order.
             arguments.setdefault("shuffle", False)
         callbacks = arguments.get("callbacks")
         if isinstance(callbacks, keras.callbacks.CallbackList):
@@ -126,14 +127,14 @@ class EpochModel(keras.Model):
             self.end_training()
 
     def evaluate(self, x=None, y=None, batch_size=None, *args, **kwargs):
-        """As `keras.Model.evaluate`."""
+        """Evaluates as `keras.Model.evaluate` does."""
         refuse_uneven_batches(x, batch_size)
         return super().evaluate(x, y, batch_size, *args, **kwargs)
 
     def train_on_batch(
         self, x, y=None, sample_weight=None, class_weight=None, *args, **kwargs
     ):
-        """As `keras.Model.train_on_batch`."""
+        """Trains as `keras.Model.train_on_batch` does."""
         if isinstance(y, dict):
             refuse_class_weight({"class_weight": class_weight})
         return super().train_on_batch(
@@ -155,9 +156,9 @@ class EpochModel(keras.Model):
         return (unpickler(), super().__reduce__()[1])
 
     def added_losses(self) -> Any:
-        """What layers add to the loss, such as regularizers."""
+        """Losses that layers add, such as regularizers."""
         added = [ops.sum(ops.cast(x, "float32")) for x in self.losses]
-        # Keras adds up what the replicas return.
+        # Keras adds up the losses of the replicas.
         return sum(added) / num_replicas()
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
@@ -165,7 +166,7 @@ class EpochModel(keras.Model):
         return super().compute_metrics(x, labels, y_pred, sample_weight)
 
     def _state(self, name: str, shape: tuple, value: Any = 0.0) -> Any:
-        """A variable that is not trained, float32 in half precision too."""
+        """A variable that is not trained, float32 under any policy."""
         return self.add_weight(
             shape=shape,
             initializer=keras.initializers.Constant(value),
@@ -183,8 +184,7 @@ class EpochModel(keras.Model):
         network = keras.Model.from_config(graph, custom_objects)
         model = cls(network.input, network.output, name=network.name, **own)
         if not graph.get("trainable", True):
-            # Only then: it is set for all layers, also those that were not
-            # to be trained.
+            # Only then, as it also affects layers that were frozen.
             model.trainable = False
         return model
 
@@ -192,7 +192,7 @@ class EpochModel(keras.Model):
 def epoch_events(
     model: EpochModel, data: Any = None
 ) -> keras.callbacks.Callback:
-    """Tells a model, and data that ask for it, that an epoch begins."""
+    """Callback that announces epochs to the model, and to data that ask."""
 
     def begins(epoch, logs=None):
         if data is not None:
@@ -219,7 +219,7 @@ def _has_index(arguments: dict) -> bool:
 def without_index(y: Any, sample_weight: Any) -> tuple[Any, Any]:
     """Labels and weights without the index.
 
-    For a dict of arrays Keras makes a dict of weights too.
+    Keras turns a dict of arrays into a dict of weights too.
     """
     if not isinstance(y, dict) or set(y) != {"label", "index"}:
         return y, sample_weight
@@ -234,8 +234,8 @@ def mean_of_the_whole(
     """A replica's loss with the gradient of the mean over the whole batch.
 
     Keras takes the mean of the replicas' means. Losses of this library take
-    the mean over all replicas by themselves. ValueError where the number of
-    labels that count is not known, or outputs take different means.
+    the mean over all replicas by themselves. Raises ValueError if the number
+    of valid labels is unknown, or outputs take different means.
     """
     if num_replicas() == 1:
         return value
@@ -267,5 +267,5 @@ def mean_of_the_whole(
         count = ops.sum(ops.cast(sample_weight, "float32"))
     share = ops.divide_no_nan(count, sum_over_replicas(count))
     factor = ops.cast(share * num_replicas(), value.dtype)
-    # The value stays: Keras weighs what it shows by the sizes of the parts.
+    # Only the gradient changes: Keras weighs the shown values by part size.
     return value + (factor - 1.0) * (value - ops.stop_gradient(value))

@@ -1,4 +1,4 @@
-"""Training on several hosts, for which `fit` of Keras 3 does not work."""
+"""Training on several hosts, which `fit` of Keras 3 does not support."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,28 +35,31 @@ def fit_workers(
 ) -> keras.callbacks.History:
     """Trains a model under MultiWorkerMirroredStrategy, or any strategy.
 
-    Run the same program on each worker, with its TF_CONFIG. Losses and models
-    of this package train on the batch of all workers, and their records,
-    gammas and targets are the same on each.
+    Use it to train on several hosts, where `fit` of Keras 3 fails. Run the
+    same program on each worker, with its TF_CONFIG. Losses and models of this
+    package train on the batch of all workers. Their records, gammas and
+    targets are the same on each.
 
     Args:
-        model: Made and compiled inside of `strategy.scope()`, and built.
-        data: A `tf.data.Dataset` of batches of all workers, which TensorFlow
-            shares out; or a function of a `tf.distribute.InputContext` that
+        model: A built model that was made and compiled inside
+            `strategy.scope()`.
+        data: A `tf.data.Dataset` of batches for all workers, which TensorFlow
+            shards. Or a function of a `tf.distribute.InputContext` that
             returns the batches of one worker, such as
             `training_pipeline(..., input_context=context)`.
         epochs: Number of the last epoch, as in `keras.Model.fit`.
-        initial_epoch: Number of the first one, from 0.
+        initial_epoch: Number of the first epoch, from 0.
         steps_per_epoch: Steps of an epoch; None for one pass over the data.
-            Data without an end are read on from epoch to epoch.
-        validation_data: A `tf.data.Dataset` of batches of all workers, or
+            Endless data are read on from epoch to epoch.
+        validation_data: A `tf.data.Dataset` of batches for all workers, or
             arrays, evaluated after each epoch; or None.
-        calibration_data: What the targets of `CaPEModel` come from, as in its
-            `fit`, in the same order on each worker; None for `data`.
-        callbacks: Callbacks as for `fit`, which must stop training on all
-            workers alike. In a step they see the loss of the epoch so far.
-            The first worker writes the files of `ResumableBackup` and
-            `CalibrationLogger`; all read the same backup.
+        calibration_data: The samples for the targets of `CaPEModel`, as in
+            its `fit`, in the same order on each worker; None for `data`.
+        callbacks: Callbacks as for `fit`. If one stops training, it must do
+            so on all workers. In a step they receive the mean loss of the
+            epoch so far. The first worker writes the files of
+            `ResumableBackup` and `CalibrationLogger`; all read the same
+            backup.
         verbose: 1 for a progress bar of the first worker, 2 for a line per
             epoch, 0 for silence.
 
@@ -66,8 +69,9 @@ def fit_workers(
     Raises:
         RuntimeError: If the backend is not TensorFlow.
         TypeError: If data are of another kind.
-        ValueError: If the model is not compiled and built, the data have no
-            batch, or no end and `steps_per_epoch` is None.
+        ValueError: If the model is not compiled and built, or the data have
+            no batch. Also if the data are endless and `steps_per_epoch` is
+            None.
 
     Reference:
         TensorFlow, multi-worker training with a custom training loop,
@@ -131,7 +135,7 @@ def fit_workers(
         if plans:
             model.begin_training(arguments)
         events.on_train_begin()
-        # As `fit` does: where a backup goes on.
+        # A backup may set the first epoch, as in `fit`.
         for epoch in range(first_epoch(model, initial_epoch), epochs):
             events.on_epoch_begin(epoch)
             model.reset_metrics()
@@ -147,7 +151,7 @@ def fit_workers(
             events.on_epoch_end(epoch, logs)
             if model.stop_training:
                 break
-        # Averages of weights, for optimizers that keep them.
+        # Optimizers that average weights set the averages here.
         model.optimizer.finalize_variable_values(model.trainable_weights)
         events.on_train_end(logs)
     finally:
@@ -157,7 +161,7 @@ def fit_workers(
 
 
 def is_chief(strategy: Any) -> bool:
-    """Whether this process is the one of several that writes files."""
+    """Whether this process is the worker that writes files."""
     resolver = getattr(strategy, "cluster_resolver", None)
     if resolver is None or not resolver.task_type:
         return True
@@ -168,7 +172,7 @@ def is_chief(strategy: Any) -> bool:
 
 
 class _Batches:
-    """The batches of an epoch, and what is done with each."""
+    """The batches of an epoch, with the function that each runs."""
 
     def __init__(
         self, model: keras.Model, data: Any, steps: int | None, step: Callable
@@ -200,13 +204,13 @@ class _Batches:
         self._model = model
         self._steps = steps
         self._iterator: Any = None
-        # A step of the user's own may have none.
+        # A user's own step may return no loss.
         shown = [m for m in model.metrics if m.name == "loss"]
 
         @tf.function(autograph=False)
         def run_step(batch):
             strategy.run(step, args=(batch,))
-            # Of all workers: what it is told to must do the same on each.
+            # The same on all workers, so that callbacks act the same on each.
             return {m.name: m.result() for m in shown}
 
         self._run_step = run_step
@@ -259,7 +263,7 @@ def _as_dataset(data: Any) -> Any:
 
 
 def _results(model: keras.Model) -> dict:
-    """What the metrics have seen on all workers, as `fit` tells it."""
+    """Values of the metrics over all workers, named as in `fit`."""
     values = model.get_metrics_result()
     return {
         name: float(value) if np.ndim(value) == 0 else to_numpy(value)

@@ -1,4 +1,4 @@
-"""Leaving out training samples of which a model is never confident."""
+"""Pruning of training samples with low confidence."""
 
 from typing import Any
 
@@ -26,32 +26,34 @@ from keras_calib.training.sample_record import unless_unknown
 
 __all__ = ["ConfidencePruningModel"]
 
-# Means over all of a batch, whatever their weights.
+# Reductions that divide by the batch size, whatever the weights.
 _MEANS = ("mean", "sum_over_batch_size")
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class ConfidencePruningModel(RecordingModel):
-    """Prunes training samples by a moving average of their confidence.
+    """Prunes training samples whose confidence stays low.
 
-    The model remembers of each training sample a moving average of the
-    probability of the predicted class in training steps. After every
-    `every`-th epoch it prunes the share `fraction` of the samples still kept,
-    those of the least average. Pruned samples have weight 0, and means are
-    over the others of the batch. Read the data through `kept_examples` to
-    save their time too. Train with
-    `DCA(huber_delta=..., fidelity=FocalLoss(...))` for the whole method.
+    Use it with `DCA(huber_delta=..., fidelity=FocalLoss(...))` for calibrated
+    training on less data. The model records a moving average of the
+    probability of the predicted class for each training sample. After every
+    `every`-th epoch it prunes the share `fraction` of the remaining samples
+    with the least average.
+
+    Pruned samples have weight 0, and losses are means over the others of the
+    batch. To save their time too, read the data through `kept_examples`.
 
     Args:
-        *args: As in `keras.Model`, with outputs `(batch, num_classes)` or
+        *args: As for `keras.Model`, with outputs `(batch, num_classes)` or
             `(batch, 1)`.
-        num_samples: How many training samples there are; the record takes 8
-            bytes for each.
+        num_samples: Number of training samples; the record takes 8 bytes for
+            each.
         smoothing: Share of the newest confidence in the average, in (0, 1].
-        fraction: Share of the kept samples to prune at a time, in [0, 1).
-        every: After how many epochs.
-        min_kept: Share of all samples that is kept at least, in [0, 1].
-        **kwargs: As in `keras.Model`.
+        fraction: Share of the remaining samples to prune at a time, in
+            [0, 1).
+        every: Number of epochs between two prunings.
+        min_kept: Least share of all samples to keep, in [0, 1].
+        **kwargs: Other arguments of `keras.Model`.
 
     Raises:
         ValueError: If an argument is out of range; in training, if `y` has
@@ -107,14 +109,14 @@ class ConfidencePruningModel(RecordingModel):
         return [*super().records(), self.confidence, self.keeps]
 
     def kept(self) -> np.ndarray:
-        """Which samples still train, bool `(num_samples,)`."""
+        """Mask of the samples that are not pruned, bool `(num_samples,)`."""
         return to_numpy(self.keeps) > 0
 
     def prune(self) -> int:
-        """Prunes once; returns how many samples are left.
+        """Prunes once; returns the number of samples that are left.
 
-        Samples that were never seen stay. Of samples of equal confidence the
-        first ones go.
+        Samples that were never seen stay. Among samples of equal confidence
+        the first ones go.
         """
         kept = self.kept()
         confidence = to_numpy(self.confidence, "float64")
@@ -128,17 +130,17 @@ class ConfidencePruningModel(RecordingModel):
         return int(kept.sum())
 
     def kept_examples(self, dataset: Any) -> Any:
-        """The examples of a data set that still train.
+        """Filters a data set to the samples that are not pruned.
 
-        Each pass over the data asks anew, as it begins. Keras warns that data
-        ran out in an epoch that is shorter than the one before.
+        Each pass over the data reads the current mask as it begins. Keras
+        warns that data ran out in an epoch that is shorter than the last.
 
         Args:
             dataset: A `tf.data.Dataset` of single examples with an index, as
                 `with_index` makes it.
 
         Returns:
-            A `tf.data.Dataset` of those that are kept.
+            A `tf.data.Dataset` of the remaining examples.
 
         Raises:
             ValueError: If examples have no index.
@@ -171,7 +173,7 @@ class ConfidencePruningModel(RecordingModel):
         index, known = checked_index(index, self.num_samples)
         weight = weight_of_rows(sample_weight, classified(self, y_pred))
         kept = read_at(self.keeps, index)
-        # A mean over all would count the pruned ones.
+        # A mean over the whole batch would include pruned samples.
         count, total = sum_over_replicas(
             [ops.sum(kept), ops.sum(ops.ones_like(kept))]
         )

@@ -1,4 +1,4 @@
-"""What models share that remember something of each training sample."""
+"""Base class of models that record a value per training sample."""
 
 from typing import Any
 
@@ -20,17 +20,19 @@ __all__ = ["RecordingModel"]
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class RecordingModel(EpochModel):
-    """Abstract: a model that remembers something of each training sample.
+    """Abstract: a model that records a value of each training sample.
 
-    In training `y` is `{"label": labels, "index": numbers}`, with numbers in
-    [0, num_samples) that stay with their samples; `with_index` makes it of a
-    data set. Evaluation takes plain labels too. A number out of range is an
-    error, and makes the loss NaN in compiled code.
+    Derive from it when your loss depends on how a sample did in earlier
+    epochs. In training `y` is `{"label": labels, "index": numbers}`, with
+    numbers in [0, num_samples) that stay with their samples; `with_index`
+    adds them to a data set. Evaluation takes plain labels too. A number out
+    of range is an error in eager mode, and makes the loss NaN in compiled
+    code.
 
     Args:
-        *args: As in `keras.Model`.
-        num_samples: How many training samples there are.
-        **kwargs: As in `keras.Model`.
+        *args: Inputs and outputs, as `keras.Model` takes them.
+        num_samples: Number of training samples.
+        **kwargs: Other arguments of `keras.Model`.
 
     Raises:
         TypeError: If a class derives from two such models, each of which
@@ -58,7 +60,7 @@ class RecordingModel(EpochModel):
             checked_index(index, self.num_samples)
 
     def train_on_batch(self, *args, **kwargs):
-        """As `keras.Model.train_on_batch`."""
+        """Trains as `keras.Model.train_on_batch` does, on one replica only."""
         strategy = getattr(self, "distribute_strategy", None)
         if strategy is not None and strategy.num_replicas_in_sync > 1:
             raise value_error(
@@ -94,20 +96,20 @@ class RecordingModel(EpochModel):
         self.remember(labels, index, ops.stop_gradient(y_pred), sample_weight)
 
     def recorded_loss(self, x, labels, index, y_pred, sample_weight):
-        """The loss of a training batch, from what is remembered."""
+        """The loss of a training batch, computed with the record."""
         raise NotImplementedError
 
     def remember(self, labels, index, y_pred, sample_weight):
-        """Updates what is remembered, the same on each replica."""
+        """Updates the record, the same on each replica."""
 
     def plain_loss(self, x, labels, y_pred, sample_weight):
-        """The loss that the model is compiled with, of a training batch."""
+        """The compiled loss of a training batch."""
         return super().compute_loss(
             x, labels, y_pred, sample_weight, training=True
         )
 
     def evaluated_loss(self, x, labels, y_pred, sample_weight):
-        """The loss of a batch that is not trained on."""
+        """The loss of a batch in evaluation."""
         return super().compute_loss(
             x, labels, y_pred, sample_weight, training=False
         )
@@ -130,7 +132,7 @@ def _check_one_method(cls: type) -> None:
 
 
 def _index_of(arguments: dict) -> Any:
-    """The index of arrays among arguments of `fit`, None of other data."""
+    """The index in the arrays given to `fit`; None for other data."""
     data, y = arguments.get("x"), arguments.get("y")
     if hasattr(data, "set_epoch"):
         return getattr(data, "index", None)

@@ -1,4 +1,4 @@
-"""Training that goes on where it was killed."""
+"""A callback that resumes training after a kill."""
 
 import os
 from pathlib import Path
@@ -22,46 +22,46 @@ __all__ = ["ResumableBackup"]
 
 
 class ResumableBackup(keras.callbacks.Callback):
-    """Saves the state of training after each epoch, and goes on from there.
+    """Saves the state of training after each epoch, and resumes from it.
 
-    One file holds weights, optimizer, random numbers and whatever else the
-    model owns (records, gammas, targets), the logs of all epochs, and the
-    state of other callbacks. It is replaced in one operation: a process that
-    is killed leaves a whole backup, of the last epoch or of the one before.
+    Use it for any run that may be killed: start the same script again, and
+    `fit` continues with the first epoch that the backup lacks. One file holds
+    weights, optimizer, random numbers, the model's records, gammas and
+    targets, the logs of all epochs and the state of other callbacks. It is
+    replaced atomically, so a kill leaves a complete backup, of the last epoch
+    or of the one before.
 
-    `fit`, called as before, goes on with the first epoch that is not in the
-    backup. For the same order of data as in an uninterrupted run, use
-    `EpochBatches`, or give `training_pipeline` and `shuffled_epochs`
-    `first_epoch=finished_epochs(path)`. Arrays that `fit` itself shuffles are
-    in a new order, and random numbers are new that layers draw without a
-    `keras.random.SeedGenerator` of their own.
+    To train in the order of an uninterrupted run, use `EpochBatches`, or give
+    `training_pipeline` and `shuffled_epochs`
+    `first_epoch=finished_epochs(path)`. Arrays that `fit` itself shuffles
+    come in a new order. Layers that draw random numbers without a
+    `keras.random.SeedGenerator` of their own draw new ones.
 
-    While it trains, a lock file beside the backup keeps other processes out.
-
-    Put it last in the list of callbacks. An epoch within which one of them
-    stops training, as `TerminateOnNaN` does, is not saved but trained again.
+    A lock file beside the backup keeps other processes out during training.
+    Put the backup last in the list of callbacks. If a callback stops training
+    within an epoch, as `TerminateOnNaN` does, that epoch is trained again.
 
     Args:
-        path: The file, which may be there from an interrupted run. Its
-            folder is made.
+        path: The file, which may exist from an interrupted run. Its folder is
+            created.
         callbacks: Callbacks whose state is saved too, such as
             `EarlyStopping` and `ReduceLROnPlateau`, which Keras resets when
-            training begins. Another class than Keras' own names what is
-            saved in its attribute `state_attributes`: a tuple of names of
-            attributes that are None, numbers or lists of arrays. Nothing
-            else is ever set, whatever the file says.
-        every: After how many epochs it saves; and after the last.
-        delete_at_end: Whether the file is deleted when training ends by
-            itself. Else `fit` does nothing once all epochs are done.
+            training begins. A class of your own lists the attributes to save
+            in its attribute `state_attributes`, a tuple of names. Each may be
+            None, a number or a list of arrays. Nothing else is ever set,
+            whatever the file contains.
+        every: Save after every this many epochs, and after the last.
+        delete_at_end: Whether to delete the file when training is complete.
+            Otherwise `fit` does nothing once all epochs are done.
 
     Raises:
         OSError: When training begins, if its lock file cannot be written.
         RuntimeError: When training begins, if another process or thread
             trains with this path.
         TypeError: If one of `callbacks` has no `state_attributes`.
-        ValueError: When training begins, if the model is not built, the
-            backup is of another model, optimizer or other callbacks, or one
-            of `callbacks` comes after it.
+        ValueError: When training begins, if the model is not built, or one of
+            `callbacks` comes after the backup. Also if the backup is of
+            another model, optimizer or other callbacks.
 
     Example:
 
@@ -103,7 +103,7 @@ class ResumableBackup(keras.callbacks.Callback):
 
     def set_params(self, params):
         super().set_params(params)
-        # Keras gives the same to all in their order.
+        # Keras sets the same `params` on all callbacks, in their order.
         self._late = [x for x in self.callbacks if x.params is not params]
 
     def on_train_begin(self, logs=None):
@@ -117,7 +117,7 @@ class ResumableBackup(keras.callbacks.Callback):
         self._pending = None
         self._broken_off = False
         if not self.model.built:
-            # Also where there is no file yet, rather than after a crash.
+            # Even without a file: better an error now than after a crash.
             raise value_error(
                 "`model` must be built before training", built=False
             )
@@ -135,14 +135,14 @@ class ResumableBackup(keras.callbacks.Callback):
         self.epoch_logs = state["logs"]
         first = state["epochs"]
         if state["stopped"]:
-            # As the run that a callback ended: nothing is left to train.
+            # A callback ended this run, so no epoch is left to train.
             first = max(first, self.params.get("epochs", first))
         begin_at_epoch(self.model, first)
-        # Callbacks that come later may yet reset themselves.
+        # Restored later, as other callbacks may still reset themselves.
         self._pending = state["callbacks"]
 
     def on_epoch_begin(self, epoch, logs=None):
-        # Keras has read it; another `fit` begins where it is told to.
+        # Keras has read the first epoch; another `fit` must not inherit it.
         begin_at_epoch(self.model, None)
         if self._pending is not None:
             restore(self.callbacks, self._pending)
@@ -173,7 +173,7 @@ class ResumableBackup(keras.callbacks.Callback):
             )
 
     def on_train_end(self, logs=None):
-        # All epochs were done before.
+        # `on_epoch_begin` did not run if all epochs were finished before.
         begin_at_epoch(self.model, None)
         if self.delete_at_end and not self._broken_off and self._writes():
             self.path.unlink(missing_ok=True)

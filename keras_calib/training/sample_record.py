@@ -1,4 +1,4 @@
-"""Values per training sample, read and changed at the samples of a batch."""
+"""Reads and writes of a variable with one value per training sample."""
 
 from typing import Any
 
@@ -14,9 +14,9 @@ __all__ = ["add_at", "checked_index", "read_at", "set_at", "unless_unknown"]
 
 
 def checked_index(index: Any, num_samples: int) -> tuple[Any, Any]:
-    """int32 numbers `(batch,)`, 0 where out of range, and where they are not.
+    """int32 numbers `(batch,)`, 0 if out of range, and which are in range.
 
-    ValueError in eager use, if one is out of range.
+    Raises ValueError in eager mode if one is out of range.
     """
     index = ops.reshape(ops.convert_to_tensor(index), (-1,))
     index = ops.cast(index, "int32")
@@ -35,13 +35,13 @@ def checked_index(index: Any, num_samples: int) -> tuple[Any, Any]:
 def read_at(record: Any, index: Any) -> Any:
     """The values `(batch,)` of a variable at an int32 index in range."""
     if _changes_in_place(record):
-        # Reading all of what is changed in place copies all of it.
+        # Reading a whole variable that changes in place would copy it.
         return record.value.sparse_read(index)
     return ops.take(ops.convert_to_tensor(record), index)
 
 
 def add_at(record: Any, index: Any, values: Any) -> None:
-    """Adds values `(batch,)` at an index, each as often as it comes."""
+    """Adds values `(batch,)` at an index, in which numbers may repeat."""
     values = ops.cast(values, record.dtype)
     if _changes_in_place(record):
         import tensorflow as tf
@@ -52,7 +52,7 @@ def add_at(record: Any, index: Any, values: Any) -> None:
 
 
 def set_at(record: Any, index: Any, values: Any, chosen: Any) -> None:
-    """Sets values where `chosen`: the mean for samples that come twice."""
+    """Sets values where `chosen`; repeated samples get their mean."""
     chosen = ops.cast(chosen, record.dtype)
     change = ops.cast(values, record.dtype) - read_at(record, index)
     times = _sums_of_equals(index, chosen)
@@ -60,7 +60,7 @@ def set_at(record: Any, index: Any, values: Any, chosen: Any) -> None:
 
 
 def _sums_of_equals(index: Any, values: Any) -> Any:
-    """For each of a batch, the sum over those of the same number."""
+    """For each of a batch, the sum over all with the same number."""
     group = ops.searchsorted(ops.sort(index), index)
     return ops.take(_added(ops.zeros_like(values), group, values), group)
 
@@ -76,18 +76,18 @@ def _added(x: Any, index: Any, values: Any) -> Any:
 
 
 def _changes_in_place(record: Any) -> bool:
-    """Whether a few values change without the others, as JAX does by itself."""
+    """Whether a few values change in place, as JAX does by itself."""
     if backend.backend() != "tensorflow" or num_replicas() > 1:
         return False
     import tensorflow as tf
 
     value = record.value
-    # A strategy of one replica mirrors it.
+    # A strategy of one replica mirrors the variable too.
     mirrored = isinstance(value, tf.distribute.DistributedValues)
     plain = isinstance(value, tf.Variable) and not mirrored
     return plain and not in_stateless_scope()
 
 
 def unless_unknown(known: Any, loss: Any) -> Any:
-    """The loss, NaN if a number of a sample is out of range."""
+    """The loss, or NaN if a number of a sample is out of range."""
     return ops.where(ops.all(known), loss, ops.full_like(loss, float("nan")))

@@ -1,4 +1,4 @@
-"""Focal loss with a gamma for each stage of training or bin."""
+"""Focal loss with a gamma per epoch or per bin."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,8 +23,8 @@ _FLSC_531 = ((0, 5.0), (100, 3.0), (250, 1.0))
 class FocalBinsModel(EpochModel):
     """Abstract: trains on focal loss with a gamma per bin of probability.
 
-    Edges and gammas are variables of the model, not of a loss, whose
-    variables would be constants in compiled code on JAX.
+    The model, not a loss, owns edges and gammas: variables of a loss would
+    be constants in compiled code on JAX.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class FocalBinsModel(EpochModel):
 
     @property
     def returns_logits(self) -> bool:
-        """What outputs are, where no compiled loss says it."""
+        """Whether outputs are logits, as no compiled loss says it."""
         return self.from_logits
 
     def begin_training(self, arguments: dict) -> None:
@@ -93,19 +93,21 @@ class _FocalOfBins(PerSampleLoss):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class ScheduledFocalModel(FocalBinsModel):
-    """Focal loss whose gamma follows a schedule of epochs.
+    """Focal loss with a gamma that follows a schedule of epochs.
 
-    Compile without a loss. Labels must be hard: class ids or one-hot.
+    Use it when one gamma throughout is too weak at first or too strong later.
+    Compile the model without a loss. Labels must be hard: class ids or
+    one-hot.
 
     Args:
-        *args: As in `keras.Model`.
-        schedule: Rows (first epoch, gamma), epochs counted from 0 and
-            ascending from 0. Defaults to FLSc-531: 5, from epoch 100 on 3,
-            and from epoch 250 on 1.
+        *args: Inputs and outputs, as `keras.Model` takes them.
+        schedule: Rows (first epoch, gamma) in ascending order, where epochs
+            count from 0 and the first row is for epoch 0. Defaults to
+            FLSc-531: 5, then 3 from epoch 100 and 1 from epoch 250.
         from_logits: Whether outputs are logits.
         axis: The axis of the classes.
-        ignore_class: Class id of labels that do not count.
-        **kwargs: As in `keras.Model`.
+        ignore_class: Class id of labels to leave out.
+        **kwargs: Other arguments of `keras.Model`.
 
     Raises:
         ValueError: If `schedule` is not such a table, or the model is

@@ -24,12 +24,12 @@ _EPSILON = 1e-12
 def perturbations(
     weights: list, gradients: list, *, rho: float, adaptive: bool
 ) -> list:
-    """Steps to where, to first order, the loss is largest within reach.
+    """Steps that, to first order, raise the loss most within the radius.
 
     e = rho g / (|g| + 1e-12), or with `adaptive`
     e = rho w^2 g / (| |w| g | + 1e-12), norms over all weights.
 
-    The step is None where the gradient is.
+    The step is None where the gradient is None.
     """
     squares = []
     for w, g in zip(weights, gradients, strict=True):
@@ -50,23 +50,24 @@ def perturbations(
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class SharpnessAwareModel(EpochModel):
-    """Sharpness-aware minimisation (SAM), adaptive or not.
+    """Sharpness-aware minimisation (SAM), or its adaptive form (ASAM).
 
-    Each step takes the gradient of the batch at the weights and goes by `rho`
-    along it. It takes the gradient of the same batch there, and updates the
-    weights with that one. Gradient clipping, weight decay and moving averages
-    of the optimizer act on the second gradient. Loss, metrics and the
-    statistics of batch normalisation are those of the first pass. Under a
-    distribution strategy the first gradient is that of the whole batch.
+    Use it to look for flat minima, which often generalise better, if you can
+    afford steps that take about twice as long. Each step moves the weights by
+    `rho` along the gradient of the batch. It then takes the gradient of the
+    same batch there and updates the original weights with that.
 
-    A step takes about twice the time of a plain one.
+    Gradient clipping, weight decay and moving averages of the optimizer act on
+    the second gradient. Loss, metrics and the statistics of batch
+    normalisation are those of the first pass. Under a distribution strategy
+    the first gradient is that of the whole batch.
 
     Args:
-        *args: As in `keras.Model`.
+        *args: Inputs and outputs, as `keras.Model` takes them.
         rho: Radius of the neighbourhood, > 0; None for `0.05`, or for `2.0`
             with `adaptive=True`, as in the released examples.
         adaptive: Whether the neighbourhood scales with the weights (ASAM).
-        **kwargs: As in `keras.Model`.
+        **kwargs: Other arguments of `keras.Model`.
 
     Raises:
         ValueError: If `rho` is not above 0.
@@ -128,7 +129,7 @@ class SharpnessAwareModel(EpochModel):
         batch = keras.utils.unpack_x_y_sample_weight(data)
         x, y, sample_weight = batch
         y_pred, loss, gradients = self._gradients(*batch)
-        # A model with its own `call` may have none before.
+        # A model with its own `call` may have no weights before this.
         weights = self.trainable_variables
         loss_tracker(self).update_state(
             loss * num_replicas(),
@@ -191,7 +192,7 @@ class SharpnessAwareModel(EpochModel):
         with tf.GradientTape() as tape:
             y_pred, loss, scaled = forward()
         weights = [v.value for v in self.trainable_variables]
-        # Those of some rows of a table become dense.
+        # Makes sparse gradients of embedding tables dense.
         gradients = [
             None if g is None else tf.convert_to_tensor(g)
             for g in tape.gradient(scaled, weights)
@@ -216,7 +217,7 @@ class SharpnessAwareModel(EpochModel):
         (_, aux), gradients = run(
             moved, others, metrics_state, *batch, **options
         )
-        # Random numbers go on; what layers remember stays.
+        # Random states advance; other states keep those of the first pass.
         remembered = {id(v) for v in self.non_trainable_weights}
         others = [
             first if id(v) in remembered else second

@@ -1,4 +1,4 @@
-"""What would train wrongly, or end in an error that says nothing."""
+"""Refuses what would train wrongly or end in an obscure error."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +22,7 @@ __all__ = [
 
 
 def refuse_class_weight(arguments: dict) -> None:
-    """Keras finds no classes in labels with an index."""
+    """Refuses class weights, as Keras finds no classes in indexed labels."""
     if arguments.get("class_weight") is not None:
         raise value_error(
             "`class_weight` must be None where labels come with an index: "
@@ -32,7 +32,7 @@ def refuse_class_weight(arguments: dict) -> None:
 
 
 def refuse_training(model: keras.Model, arguments: dict) -> None:
-    """Refuses what Keras cannot do with these arguments of `fit`."""
+    """Refuses arguments of `fit` that Keras cannot handle with these models."""
     size = arguments.get("batch_size")
     valid = arguments.get("validation_data")
     if not arguments.get("validation_split"):
@@ -75,7 +75,7 @@ def refuse_training(model: keras.Model, arguments: dict) -> None:
 
 
 def refuse_uneven_batches(data: Any, batch_size: int | None) -> None:
-    """Refuses batches that the devices of JAX cannot share, where known."""
+    """Refuses batches that the devices of JAX cannot share, if known."""
     distribution = keras.distribution.distribution()
     if distribution is None or data is None:
         return
@@ -92,7 +92,7 @@ def refuse_uneven_batches(data: Any, batch_size: int | None) -> None:
 
 
 def _batch_sizes(data: Any, batch_size: int | None) -> Iterator[int]:
-    """Those of the first batch and of the last, as far as they are known."""
+    """Sizes of the first and the last batch, if known."""
     if hasattr(data, "element_spec"):
         shape = keras.tree.flatten(data.element_spec)[0].shape
         if shape.rank and shape[0] is not None:
@@ -109,7 +109,7 @@ def _batch_sizes(data: Any, batch_size: int | None) -> Iterator[int]:
 
 
 def refuse_accumulation(model: keras.Model) -> None:
-    """Keras fails where replicas make an update in several steps."""
+    """Refuses updates in several steps under replicas, where Keras fails."""
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     steps = getattr(optimizer, "gradient_accumulation_steps", None)
     replicas = model.distribute_strategy.num_replicas_in_sync
@@ -133,7 +133,7 @@ def refuse_several_outputs(y_pred: Any) -> None:
 def refuse_scalar_loss(model: keras.Model, labels: Any, y_pred: Any) -> None:
     """Refuses a loss that gives one value for the batch, under replicas.
 
-    Keras would add it up as often as there are replicas.
+    Keras would add it up once for each replica.
     """
     if num_replicas() == 1:
         return
@@ -145,7 +145,7 @@ def refuse_scalar_loss(model: keras.Model, labels: Any, y_pred: Any) -> None:
         several = isinstance(values, list | tuple)
         return values if several else [values] * len(names)
 
-    # What does not fit is Keras' to complain of.
+    # Keras reports structures that do not match.
     each = map(of_outputs, (model.loss, labels, y_pred))
     for loss, y, outputs in zip(*each, strict=False):
         if not callable(loss) or y is None or outputs is None:

@@ -1,7 +1,7 @@
 """From examples to batches: pipelines, order, mixing, labelling.
 
-Lives here: what needs more than one example. Not here: what changes a single
-one (`data.transforms`).
+Lives here: functions of several examples. Not here: functions of a single one
+(`data.transforms`).
 """
 
 __all__ = []

@@ -1,4 +1,4 @@
-"""Arrays as batches with an index, in an order that a seed and epoch fix."""
+"""Arrays as batches with an index, in an order given by seed and epoch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,11 +17,11 @@ __all__ = ["EpochBatches", "array_pipeline"]
 
 
 class EpochBatches(keras.utils.PyDataset):
-    """Feeds arrays to `fit` with an index, shuffled by seed and epoch.
+    """Batches of arrays with an index, shuffled by seed and epoch.
 
-    Use it for models that remember their training samples, on every backend.
-    The order is a function of seed and epoch alone, also in training that is
-    resumed. The models of this library tell it the epoch in `fit`.
+    Use it for models that record their training samples, on every backend.
+    The order depends on seed and epoch only, also after a resume. The models
+    of this library tell it the epoch in `fit`.
 
     For a plain `keras.Model` pass `with_index=False`, and `shuffle=False` to
     its `fit`. To resume its training, also pass the callback
@@ -34,14 +34,14 @@ class EpochBatches(keras.utils.PyDataset):
         batch_size: Samples per batch.
         sample_weight: Weights `(n,)`, or None.
         seed: Seed of the order, or None for the order of the arrays.
-        drop_remainder: Whether a last batch that is smaller is left out.
+        drop_remainder: Whether to drop a last, smaller batch.
         augment: A function of inputs and labels of a batch and a
-            `numpy.random.Generator`, which returns inputs and labels of as
-            many samples. What the generator draws depends on seed, epoch and
-            place of the batch alone. It runs in Python, in one thread: on
-            TensorFlow `array_pipeline` augments in parallel.
+            `numpy.random.Generator`, which returns as many inputs and labels.
+            The generator depends on seed, epoch and batch number only. The
+            function runs in Python, in one thread; on TensorFlow
+            `array_pipeline` augments in parallel.
         with_index: Whether labels are `{"label": labels, "index": numbers}`,
-            as the models of this library take them, or the labels alone.
+            as the models of this library take them, or plain labels.
 
     Raises:
         ValueError: If arrays have different lengths, or a number is out of
@@ -88,8 +88,8 @@ class EpochBatches(keras.utils.PyDataset):
         self._seed = seed
         self._epoch = 0
         self._told = False
-        # Batches of a pass that has begun, None outside of any, and whether
-        # a pass has ended, if only a look at the data.
+        # Batches read in the current pass, None outside of one, and whether a
+        # pass has ended. Keras also starts a pass to inspect the data.
         self._shown: int | None = None
         self._looked = False
         self._size = batch_size
@@ -121,14 +121,14 @@ class EpochBatches(keras.utils.PyDataset):
         x = keras.tree.map_structure(lambda part: part[index], self._x)
         labels = self._y[index]
         if self._augment is not None:
-            # Not the stream that the order was drawn from.
+            # The 1 makes the stream differ from that of the order.
             draws = (self._seed or 0, self._epoch, place, 1)
             x, labels = self._augment(x, labels, np.random.default_rng(draws))
         y = {"label": labels, "index": index} if self._with_index else labels
         return (x, y) if self._weight is None else (x, y, self._weight[index])
 
     def set_epoch(self, epoch: int) -> None:
-        """Puts the samples in the order of an epoch, counted from 0."""
+        """Sets the order of an epoch, counted from 0."""
         check_integer("epoch", epoch, 0)
         self._told = True
         self._epoch = epoch
@@ -139,7 +139,7 @@ class EpochBatches(keras.utils.PyDataset):
         self._shown = 0
 
     def on_epoch_end(self):
-        """Called by Keras after each epoch, and after a look at the data."""
+        """Called by Keras after each epoch, and after it inspects the data."""
         whole = self._shown is not None and self._shown >= len(self)
         whole = whole and self._looked
         self._shown, self._looked = None, True
@@ -163,28 +163,29 @@ def array_pipeline(
 ) -> Any:
     """Feeds arrays with an index by `tf.data`, in parallel.
 
-    Use it in place of `EpochBatches` where training waits for its data, for
-    instance on several GPUs. Samples come in the same order. Batches are a
-    function of the arrays, `seed` and the epoch alone.
+    Use it instead of `EpochBatches` if training waits for its data, for
+    example on several GPUs. Samples come in the same order. Batches depend on
+    the arrays, `seed` and the epoch only.
 
     Args:
-        x: As in `EpochBatches`.
-        y: As in `EpochBatches`.
-        batch_size: As in `EpochBatches`.
-        sample_weight: As in `EpochBatches`.
-        seed: As in `EpochBatches`, for the order and for `augment`.
-        drop_remainder: Whether to leave out the last, smaller batch of an
-            epoch, so that several devices share each batch evenly.
+        x: Inputs `(n, ...)`, an array or a structure of arrays.
+        y: Labels `(n, ...)`.
+        batch_size: Samples per batch.
+        sample_weight: Weights `(n,)`, or None.
+        seed: Seed of the order and of `augment`; None for the order of the
+            arrays.
+        drop_remainder: Whether to drop the last, smaller batch of an epoch,
+            so that several devices share each batch evenly.
         augment: A function of inputs, labels and a key, an int32 tensor
             `(2,)` for the stateless random operations of `tf.random` or for
-            `cutmix`, `mixup` and `ricap`. It returns inputs and labels of
-            as many samples. It is compiled, so it must use TensorFlow's or
-            Keras' operations.
-        epochs: Number of epochs, or None for no end: give `fit` its
-            `steps_per_epoch` then.
-        first_epoch: Number of the first epoch, to resume training with.
-        num_parallel_calls: Batches that are made at once; chosen by
-            `tf.data` if None.
+            `cutmix`, `mixup` and `ricap`. It returns as many inputs and
+            labels. It is compiled, so it must use operations of TensorFlow or
+            Keras.
+        epochs: Number of epochs. None makes an endless data set, for which
+            `fit` needs `steps_per_epoch`.
+        first_epoch: Number of the first epoch, to resume training.
+        num_parallel_calls: Number of batches made in parallel; None lets
+            `tf.data` choose.
 
     Returns:
         A `tf.data.Dataset` of `(x, {"label": labels, "index": numbers})`, and
@@ -225,7 +226,7 @@ def array_pipeline(
         batch_size=batch_size,
     )
     weights = [] if arrays._weight is None else [arrays._weight]
-    # A GPU would hold all of them, and give them back batch by batch.
+    # A GPU would hold all arrays and copy each batch back.
     with tf.device("CPU"):
         parts = keras.tree.map_structure(
             tf.convert_to_tensor, (arrays._x, arrays._y, *weights)
@@ -255,7 +256,7 @@ def array_pipeline(
         made = tuple(x) if isinstance(x, list) else x
         return (made, {"label": labels, "index": index}, *weight)
 
-    # The infinite cardinality is -1.
+    # -1 is TensorFlow's infinite cardinality.
     num_batches = -1 if epochs is None else epochs * len(arrays)
     calls = num_parallel_calls or tf.data.AUTOTUNE
     return (
@@ -267,7 +268,7 @@ def array_pipeline(
 
 
 def _order(count: int, seed: int | None, epoch: int) -> np.ndarray:
-    """The numbers of the samples in the order of an epoch."""
+    """Sample numbers in the order of an epoch."""
     places = np.arange(count)
     if seed is None:
         return places

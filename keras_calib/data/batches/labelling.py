@@ -1,6 +1,6 @@
-"""What travels from a crop to a batch, and how a batch is labelled.
+"""The parts that a crop passes to its batch, and the labels of a batch.
 
-The areas of all examples of a batch are found at once, which costs less.
+The areas of all examples of a batch are computed together, which is faster.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ __all__ = ["Labelling", "labels_of", "to_batch"]
 
 
 class Labelling(NamedTuple):
-    """How batches are labelled: the arguments of `training_pipeline`."""
+    """Arguments of `training_pipeline` that set the labels of batches."""
 
     targets: str
     num_classes: int
@@ -51,7 +51,7 @@ def to_batch(
     labelling: Labelling,
     augment: Callable[[dict], dict] | None = None,
 ) -> dict:
-    """One cropped example: the parts that a batch of it needs."""
+    """Crops one example and keeps the parts that its batch needs."""
     source, classes = labelling.source, labelling.classes
     kept = {
         k: example[k] for k in ("index", "context", "boxed") if k in example
@@ -82,7 +82,7 @@ def to_batch(
 
 
 def labels_of(batch: dict, labelling: Labelling) -> Any:
-    """Labels of the kind asked for; examples are checked, and named."""
+    """Labels of the requested kind; errors name the bad examples."""
     labels, context = batch["label"], batch.get("context")
     _require_none(
         (labels < 0) | (labels >= labelling.num_classes),
@@ -120,7 +120,7 @@ def _shares(batch: dict, labelling: Labelling) -> Any:
             f"max_boxes={labelling.max_boxes}",
             names,
         )
-        # Only as many as some example has.
+        # As many boxes as the richest example of the batch has.
         counts = tf.math.count_nonzero(boxes[..., 0] != NO_BOX, axis=-1)
         most = tf.maximum(tf.reduce_max(counts), 1)
         boxes = boxes[:, :most]
@@ -133,7 +133,7 @@ def _shares(batch: dict, labelling: Labelling) -> Any:
 def _counted(
     example: dict, source: str | None, classes: Sequence[int] | None
 ) -> dict:
-    """The example with those objects alone that count."""
+    """The example with the objects of the chosen classes only."""
     if source == "mask":
         example = without(example, "boxes", "box_labels")
         if classes is not None:
@@ -152,7 +152,7 @@ def _counted(
 def _targets(
     labels: Any, shares: Any, context: Any, labelling: Labelling
 ) -> Any:
-    """`objectness_targets`, on whatever backend Keras runs."""
+    """`objectness_targets` in TensorFlow, whatever backend Keras uses."""
     num_classes, smoothing = labelling.num_classes, labelling[-2:]
 
     def make(labels: Any, shares: Any, context: Any = None) -> Any:
@@ -162,7 +162,7 @@ def _targets(
 
     given = [labels, shares] if context is None else [labels, shares, context]
     if backend.backend() == "tensorflow":
-        # 1 - alpha rounds to less than 0 where alpha is 1.
+        # For alpha = 1, 1 - alpha can round to less than 0.
         return tf.maximum(make(*given), 0.0)
     targets = tf.numpy_function(
         lambda *arrays: np.maximum(make(*arrays), 0).astype("float32"),
@@ -173,7 +173,7 @@ def _targets(
 
 
 def _padded(values: Any, filler: Any, most: int) -> Any:
-    """One row more than there may be, so that too many are seen."""
+    """Padded to one row more than allowed, so that too many are noticed."""
     if values.shape[0] is not None and values.shape[0] <= 1:
         return values
     filler = tf.cast(filler, values.dtype)
@@ -183,7 +183,7 @@ def _padded(values: Any, filler: Any, most: int) -> Any:
 
 
 def _require_none(wrong: Any, rule: str, names: Any, **values: Any) -> None:
-    """Raises with the names, and values, of the examples that are wrong."""
+    """Raises with the names, and values, of bad examples."""
     require(
         ~tf.reduce_any(wrong),
         rule,

@@ -26,17 +26,18 @@ def color_jitter(
 ) -> Any:
     """Changes brightness, contrast and saturation of each image at random.
 
-    Each, in this order, is a blend f x + (1 - f) y with f from
-    [max(0, 1 - s), 1 + s], clipped to [0, 255]: y is black, the mean grey of
-    the image, or the grey of the pixel.
+    Use it as colour augmentation; `training_pipeline(jitter=...)` calls it.
+    Each change, in this order, is a blend f x + (1 - f) y, clipped to
+    [0, 255], with f drawn from [max(0, 1 - s), 1 + s]. The other image y is
+    black, the mean grey of the image, or the grey of the pixel.
 
     Args:
         images: One image `(height, width, 3)` or a batch of them, in
             [0, 255].
         seed: Two integers, or an integer tensor `(2,)`.
-        brightness: Its strength s, >= 0.
-        contrast: Its strength s, >= 0.
-        saturation: Its strength s, >= 0.
+        brightness: Strength s of the change of brightness, >= 0.
+        contrast: Strength s of the change of contrast, >= 0.
+        saturation: Strength s of the change of saturation, >= 0.
 
     Returns:
         Images of the same shape, float32, in [0, 255].
@@ -85,7 +86,8 @@ def mixup(
 ) -> tuple[Any, Any]:
     """Blends each image with another: lam x_a + (1 - lam) x_b.
 
-    lam is drawn from Beta(alpha, alpha), once per batch.
+    Use it as augmentation, as `mix` of `training_pipeline` or in `augment` of
+    `array_pipeline`. lam is drawn from Beta(alpha, alpha) once per batch.
 
     Args:
         images: Shape `(batch, height, width, channels)`.
@@ -129,18 +131,19 @@ def cutmix(
     alpha: float = 1.0,
     probability: float = 1.0,
 ) -> tuple[Any, Any]:
-    """Replaces a rectangle of each image by that of another.
+    """Replaces a rectangle of each image by that of another image.
 
-    Its area is 1 - lam of the image, lam from Beta(alpha, alpha), clipped at
-    the border. Place and size are drawn once per batch. Targets are mixed by
-    the area that was replaced.
+    Use it as augmentation, as `mix` of `training_pipeline` or in `augment` of
+    `array_pipeline`. The rectangle has the share 1 - lam of the area, with lam
+    from Beta(alpha, alpha), and is clipped at the border. Place and size are
+    drawn once per batch. Targets are mixed by the replaced area.
 
     Args:
-        images: As in `mixup`.
-        targets: As in `mixup`.
-        seed: As in `mixup`.
+        images: Shape `(batch, height, width, channels)`.
+        targets: Soft or one-hot labels `(batch, num_classes)`.
+        seed: Two integers, or an integer tensor `(2,)`.
         alpha: Both parameters of the Beta distribution, > 0.
-        probability: How often a batch is mixed at all, in [0, 1].
+        probability: Probability of mixing a batch at all, in [0, 1].
 
     Returns:
         `(images, targets)`: images float32, targets lam t_a + (1 - lam) t_b.
@@ -187,15 +190,16 @@ def cutmix(
 def ricap(
     images: Any, targets: Any, seed: Any, *, beta: float = 0.3
 ) -> tuple[Any, Any]:
-    """Patches crops of four images together to one.
+    """Patches crops of four images together into one.
 
-    The point where they meet is drawn from Beta(beta, beta) for height and
-    width, once per batch.
+    Use it as augmentation, as `mix` of `training_pipeline` or in `augment` of
+    `array_pipeline`. The point where the crops meet is drawn from
+    Beta(beta, beta) for height and width, once per batch.
 
     Args:
-        images: As in `mixup`.
-        targets: As in `mixup`.
-        seed: As in `mixup`.
+        images: Shape `(batch, height, width, channels)`.
+        targets: Soft or one-hot labels `(batch, num_classes)`.
+        seed: Two integers, or an integer tensor `(2,)`.
         beta: Both parameters of the Beta distribution, > 0.
 
     Returns:
@@ -265,7 +269,7 @@ def _read(
 def _beta(parameter: float, seed: Any) -> Any:
     """A draw from Beta(parameter, parameter)."""
     draws = tf.random.stateless_gamma([2], seed, alpha=parameter)
-    # Both round to 0 for parameters near 0: then it is one end or the other.
+    # Both gammas can round to 0 for parameters near 0, where lam is 0 or 1.
     total = tf.reduce_sum(draws)
     return tf.where(
         total > 0, draws[0] / total, tf.cast(seed[0] < 0, "float32")

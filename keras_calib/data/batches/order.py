@@ -1,4 +1,4 @@
-"""In which order an epoch shows the examples, and what each is called."""
+"""The order of examples in an epoch, and their numbers."""
 
 import hashlib
 from collections.abc import Callable
@@ -20,17 +20,20 @@ __all__ = [
 
 
 def with_index(dataset: Any, *, input_context: Any = None) -> Any:
-    """Numbers the examples, before they are shuffled, repeated or batched.
+    """Numbers the examples of a data set.
+
+    Use it for models that record training samples, before you shuffle,
+    repeat or batch the data set.
 
     Args:
         dataset: A `tf.data.Dataset` of examples (dicts), or of pairs of
             inputs and labels, in an order that does not change.
-        input_context: A `tf.distribute.InputContext`, where each worker
-            reads another part of the data: their numbers differ then.
+        input_context: A `tf.distribute.InputContext`, if each worker reads
+            another part of the data; their numbers then differ.
 
     Returns:
-        The data set with `index`, int64, from 0 upwards, in each example;
-        pairs become `(inputs, {"label": labels, "index": index})`.
+        The data set with `index`, int64, from 0 upwards, in each example.
+        Pairs become `(inputs, {"label": labels, "index": index})`.
 
     Raises:
         ValueError: If elements are neither dicts nor pairs, or have an index.
@@ -70,17 +73,18 @@ def shuffled_epochs(
     epochs: int | None = None,
     first_epoch: int = 0,
 ) -> Any:
-    """Shuffles each epoch in an order of its own.
+    """Shuffles a data set anew for each epoch, reproducibly.
 
-    The order is a function of seed and epoch alone: training that is resumed
-    with `first_epoch` sees what it would have seen.
+    Use it to resume training in the same order: it depends on seed and epoch
+    only, so a run that resumes with `first_epoch` sees the data of an
+    uninterrupted one.
 
     Args:
         dataset: A `tf.data.Dataset` in an order that does not change.
         seed: An integer.
-        buffer_size: How many elements are held while shuffling. The order is
+        buffer_size: Number of elements held while shuffling. The order is
             fully random if the data set has no more.
-        epochs: Number of epochs, or None for no end.
+        epochs: Number of epochs; None makes an endless data set.
         first_epoch: Number of the first epoch.
 
     Returns:
@@ -117,14 +121,14 @@ def each_epoch(
     epochs: int | None,
     first_epoch: int,
 ) -> Any:
-    """What `one_epoch` makes of each number and shuffled data set, in turn."""
+    """Concatenates `one_epoch(number, shuffled data set)` over epochs."""
     check_integer("seed", seed)
     check_integer("buffer_size", buffer_size, 1)
     numbers = epoch_numbers(epochs, first_epoch)
 
     def make(epoch: Any) -> Any:
-        # Of this function's graph: else the order would depend on the seed
-        # of the whole program too.
+        # The seed of this function's graph. Without it the order would depend
+        # on the program's global seed.
         tf.random.set_seed(hashed(seed) % 2**31 + 1)
         shuffled = dataset.shuffle(
             buffer_size, seed=epoch, reshuffle_each_iteration=False
@@ -136,13 +140,13 @@ def each_epoch(
     batches = numbers.flat_map(make)
     if int(dataset.cardinality()) == tf.data.UNKNOWN_CARDINALITY:
         batches = _without_empty_epochs(numbers, make)
-    # What wants an end refuses it, rather than to wait for ever.
+    # Consumers that need an end can then refuse instead of waiting forever.
     endless = tf.data.INFINITE_CARDINALITY
     return batches.apply(tf.data.experimental.assert_cardinality(endless))
 
 
 def epoch_numbers(epochs: int | None, first_epoch: int) -> Any:
-    """The numbers of the epochs, without end if `epochs` is None."""
+    """The numbers of the epochs, endless if `epochs` is None."""
     check_integer("first_epoch", first_epoch, 0)
     if epochs is None:
         return tf.data.Dataset.counter(first_epoch)
@@ -153,7 +157,7 @@ def epoch_numbers(epochs: int | None, first_epoch: int) -> Any:
 def _without_empty_epochs(numbers: Any, make: Callable[[Any], Any]) -> Any:
     """`numbers.flat_map(make)`, with an error where an epoch has no batch.
 
-    Without it, reading would go from one epoch to the next for ever.
+    Without the error, reading would skip from epoch to epoch forever.
     """
     optional = tf.experimental.Optional
 

@@ -1,4 +1,4 @@
-"""From examples to the batches that `fit` and `evaluate` take."""
+"""Pipelines from examples to the batches of `fit` and `evaluate`."""
 
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -69,72 +69,75 @@ def training_pipeline(
     drop_remainder: bool = True,
     num_parallel_calls: int | None = None,
 ) -> Any:
-    """Makes batches to train on: shuffled, cropped, labelled by objectness.
+    """Makes training batches: shuffled, cropped, labelled by objectness.
 
-    What a batch shows depends on `seed`, the epoch and the data set alone,
-    whatever the number of parallel calls.
+    Use it to train on images with boxes or masks. The label of each crop can
+    then depend on how much of it the object covers. Batches depend on
+    `seed`, the epoch and the data set only, not on parallel calls.
 
     Args:
-        dataset: Examples, see `random_resized_crop`, with `label`, in an
-            order that does not change. Batches carry the `index` of
+        dataset: Examples as `random_resized_crop` takes them, with `label`,
+            in an order that does not change. Batches carry the `index` of
             `with_index`.
         size: Height and width of the images, or one number for both.
         batch_size: Number of examples of a batch.
         num_classes: Number of classes.
         targets: `"soft"` for labels smoothed by objectness
-            `(batch, num_classes)`; `"pairs"` for class id and objectness
+            `(batch, num_classes)`. `"pairs"` for class id and objectness
             `(batch, 2)`, -1 for context examples, as
-            `AdaptiveLabelSmoothing` takes them; `"one_hot"` or `"ids"`
+            `AdaptiveLabelSmoothing` takes them. `"one_hot"` or `"ids"`
             `(batch,)` for hard labels.
-        beta: As in `objectness_targets`, for soft targets.
-        floor: As in `objectness_targets`, for soft targets.
-        scale: As in `random_resized_crop`.
-        ratio: As in `random_resized_crop`.
-        flip: As in `random_resized_crop`.
-        interpolation: As in `random_resized_crop`; `"bicubic"` can overshoot
+        beta: Strength of the smoothing of soft targets, in [0, 1].
+        floor: `"uniform"` to smooth soft targets no further than to the
+            uniform distribution; None for no such limit.
+        scale: Smallest and largest area of a crop, as shares of the image.
+        ratio: Smallest and largest width over height of a crop.
+        flip: Whether to mirror half of the images.
+        interpolation: A method of `tf.image.resize`; `"bicubic"` can overshoot
             the range of the pixels.
-        antialias: As in `random_resized_crop`.
+        antialias: Whether to filter before an image is shrunk.
         jitter: Strength of `color_jitter`; 0 for none.
-        augment: A function of each cropped example, for instance of Keras
-            layers: see `apply_layers`. Where it moves objects, it must give
-            the example an `objectness`.
+        augment: A function of each cropped example, for example of Keras
+            layers by `apply_layers`. If it moves objects, it must give the
+            example an `objectness`.
         mix: `cutmix`, `mixup`, `ricap`, or `functools.partial` of one.
         preprocess: A function of each batch of images, float32 in the unit of
-            the data set, at the end.
+            the data set, applied last.
         context_share: Share of the examples with objects that are shown with
-            these painted out and a uniform target, in [0, 1]; the paper's is
-            0.15.
-        fill: The pixel mean that objects are painted over with.
-        classes: As in `random_resized_crop`.
-        objects: As in `random_resized_crop`.
+            these painted out and a uniform target, in [0, 1]; 0.15 in the
+            paper.
+        fill: The pixel mean that replaces painted objects.
+        classes: Ids of the classes that count as objects, of `box_labels` or
+            in the mask; None for all boxes, and all values but 0.
+        objects: `"boxes"` or `"mask"`, the source of objectness; None takes
+            boxes, or without boxes the mask.
         max_boxes: Largest number of boxes of an example.
         seed: An integer.
-        shuffle_buffer: How many examples are held while shuffling: images
-            as they are stored, masks decoded.
-        epochs: Number of epochs, or None for no end. Either way, pass
-            `steps_per_epoch` to `fit`, the number of examples //
+        shuffle_buffer: Number of examples held while shuffling: images as
+            they are stored, masks decoded.
+        epochs: Number of epochs; None makes an endless data set. Either way,
+            pass `steps_per_epoch` to `fit`: the number of examples //
             `batch_size`, rounded up with `drop_remainder=False`.
-        first_epoch: Number of the first epoch, to resume training with.
-        input_context: A `tf.distribute.InputContext`: the worker takes every
-            n-th example, and random numbers of its own. `batch_size` is that
-            of one worker.
-        sharded: Whether the data set holds the share of this worker alone,
+        first_epoch: Number of the first epoch, to resume training.
+        input_context: A `tf.distribute.InputContext`. The worker takes every
+            n-th example, and random numbers of its own. `batch_size` is then
+            that of one worker.
+        sharded: Whether the data set holds the share of this worker only,
             because its builder got `input_context` too.
-        drop_remainder: Whether to leave out the last, smaller batch of an
-            epoch.
-        num_parallel_calls: How many images are worked on at a time; chosen by
-            `tf.data` if None.
+        drop_remainder: Whether to drop the last, smaller batch of an epoch.
+        num_parallel_calls: Number of images processed in parallel; None lets
+            `tf.data` choose.
 
     Returns:
         A `tf.data.Dataset` of pairs of images `(batch, height, width,
-        channels)`, float32, and labels; with `index`, of images and
-        `{"label": labels, "index": index}`.
+        channels)`, float32, and labels. If examples have an `index`, labels
+        are `{"label": labels, "index": index}`.
 
     Raises:
         ValueError: If an argument is out of its range, or examples lack what
-            it needs. When read, `tf.errors.InvalidArgumentError` names the
-            examples with bad boxes, labels or images: `valid_examples` leaves
-            them out.
+            it needs. On reading, `tf.errors.InvalidArgumentError` names
+            examples with bad boxes, labels or images; leave them out by
+            `valid_examples`.
 
     Reference:
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, sections 3,
@@ -172,7 +175,7 @@ def training_pipeline(
     worker = getattr(input_context, "input_pipeline_id", 0)
     if not sharded:
         dataset = shard(dataset, input_context)
-    # An epoch would have no batch; without end, reading would not return.
+    # Reading an endless data set whose epochs have no batch never returns.
     count = int(dataset.cardinality())
     require(
         count < 0 or count >= (batch_size if drop_remainder else 1),
@@ -183,9 +186,9 @@ def training_pipeline(
     unused = {"boxes", "box_labels", "mask"} & set(spec)
     plain = {"painted", "painted_mask"}.isdisjoint(spec)
     if unused and plain and not needs_objects and augment is None:
-        # Hard labels of whole images: boxes and masks are not even shuffled.
+        # Hard labels of whole images need no boxes or masks in the shuffle.
         dataset = dataset.map(lambda example: without(example, *unused))
-    # Half of the key of every draw.
+    # Half of the key of every random draw.
     root = hashed(seed, worker)
 
     def crop(epoch: Any, place: Any, example: dict) -> dict:
@@ -243,30 +246,40 @@ def validation_pipeline(
     input_context: Any = None,
     num_parallel_calls: int | None = None,
 ) -> Any:
-    """Makes batches to evaluate on: the middle of each image, in order.
+    """Makes evaluation batches: the middle of each image, in order.
+
+    Use it for the validation and test data of `training_pipeline`.
 
     Args:
-        dataset: Examples, see `random_resized_crop`, with `label`.
+        dataset: Examples as `random_resized_crop` takes them, with `label`.
         size: Height and width of the images, or one number for both.
         batch_size: Number of examples of a batch; the last may be smaller.
         num_classes: Number of classes.
         targets: `"ids"`, class ids `(batch,)`, or `"pairs"`, class id and
             objectness `(batch, 2)`, for metrics with `objectness=True`.
-        fraction: As in `center_crop`.
-        interpolation: As in `training_pipeline`.
-        antialias: As in `random_resized_crop`.
-        preprocess: As in `training_pipeline`.
-        classes: As in `random_resized_crop`.
-        objects: As in `random_resized_crop`.
+        fraction: Share of the shorter side of the image to keep.
+        interpolation: A method of `tf.image.resize`; `"bicubic"` can overshoot
+            the range of the pixels.
+        antialias: Whether to filter before an image is shrunk.
+        preprocess: A function of each batch of images, applied last.
+        classes: Ids of the classes that count as objects, of `box_labels` or
+            in the mask; None for all boxes, and all values but 0.
+        objects: `"boxes"` or `"mask"`, the source of objectness; None takes
+            boxes, or without boxes the mask.
         max_boxes: Largest number of boxes of an example.
-        input_context: As in `training_pipeline`.
-        num_parallel_calls: As in `training_pipeline`.
+        input_context: A `tf.distribute.InputContext`. The worker takes every
+            n-th example, and `batch_size` is then that of one worker.
+        num_parallel_calls: Number of images processed in parallel; None lets
+            `tf.data` choose.
 
     Returns:
-        A `tf.data.Dataset` as of `training_pipeline`.
+        A `tf.data.Dataset` of images and labels as `training_pipeline`
+        returns them.
 
     Raises:
-        ValueError: As `training_pipeline`.
+        ValueError: If an argument is out of its range, or examples lack what
+            it needs. On reading, `tf.errors.InvalidArgumentError` names bad
+            examples.
 
     Reference:
         Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432, sec. 4.2
@@ -303,7 +316,7 @@ def _read(
     max_boxes: int,
     num_parallel_calls: int | None,
 ) -> tuple[dict, int]:
-    """What examples have, and parallel calls, of arguments that are checked."""
+    """Checks arguments; returns the parts of examples, and parallel calls."""
     check_integer("batch_size", batch_size, 1)
     check_integer("num_classes", num_classes, 2)
     check_integer("max_boxes", max_boxes, 1)
@@ -318,7 +331,7 @@ def _read(
 def _finished(
     images: Any, y: Any, batch: dict, preprocess: Callable[[Any], Any] | None
 ) -> tuple[Any, Any]:
-    """What `fit` gets."""
+    """Images and labels as `fit` takes them."""
     if preprocess is not None:
         images = preprocess(images)
     if "index" in batch:
@@ -333,7 +346,7 @@ def _some_context(
     classes: Sequence[int] | None,
     seed: Any,
 ) -> dict:
-    """The example, or with probability `share` what surrounds its objects."""
+    """The example, or with probability `share` only its context."""
     chosen = tf.random.stateless_uniform([], seed) < share
     chosen &= has_objects(example, classes)
     context = without_objects(example, fill, classes)

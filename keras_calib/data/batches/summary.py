@@ -1,4 +1,4 @@
-"""What is in a data set."""
+"""Summary of a data set."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -22,16 +22,17 @@ __all__ = ["DatasetSummary", "describe"]
 
 
 class DatasetSummary(NamedTuple):
-    """What `describe` counts.
+    """Counts of classes, objects and boxes of a data set, from `describe`.
 
     Attributes:
         num_examples: Number of examples.
         counts: Number of examples of each class, by name or id, and of
             `(no class)` for labels without a name; empty without labels.
-        mean_objectness: Mean share of the image that objects cover, of the
+        mean_objectness: Mean share of the image that objects cover, over the
             examples that have objects; None if there are none.
-        without_boxes: Number of examples without an object that counts.
-        bad_boxes: Number of examples with what is no box.
+        without_boxes: Number of examples without an object of the chosen
+            classes.
+        bad_boxes: Number of examples with an invalid box.
         num_boxes: Number of boxes.
         max_boxes: Largest number of boxes of an example.
         context: Number of examples whose objects are painted out.
@@ -72,19 +73,21 @@ def describe(
     objects: str | None = None,
     classes: Sequence[int] | None = None,
 ) -> DatasetSummary:
-    """Prints what is in a data set: classes, objects, examples without boxes.
+    """Prints a summary of a data set: classes, objects, examples without boxes.
 
-    Reads the whole data set once; images are not decoded.
+    Use it before training to check what a builder has read. It reads the
+    whole data set once, without decoding images.
 
     Args:
-        dataset: Examples, see `random_resized_crop`.
-        class_names: Names of the classes; by default the `class_names` of the
-            data set, else ids are shown.
-        objects: As in `random_resized_crop`.
-        classes: As in `random_resized_crop`.
+        dataset: Examples as `random_resized_crop` takes them.
+        class_names: Names of the classes. None takes the `class_names` of the
+            data set, and ids if it has none.
+        objects: `"boxes"` or `"mask"`, the source of objectness; None takes
+            boxes, or without boxes the mask.
+        classes: Ids of the classes that count as objects; None for all.
 
     Returns:
-        What is printed, a `DatasetSummary`.
+        The printed numbers, a `DatasetSummary`.
 
     Raises:
         ValueError: If the data set is empty or batched.
@@ -147,7 +150,7 @@ def _counts(labels: np.ndarray, class_names: Sequence[str] | None) -> dict:
         return dict(zip(ids.tolist(), counts.tolist(), strict=True))
     known = labels[(labels >= 0) & (labels < len(class_names))]
     counts = np.bincount(known, minlength=len(class_names)).tolist()
-    # Two classes can have one name: ImageNet has two kinds of crane.
+    # Two classes can share a name: ImageNet has two classes `crane`.
     several = Counter(class_names)
     found = {
         name if several[name] == 1 else f"{name} ({k})": counts[k]

@@ -1,7 +1,7 @@
-"""Where examples come from: TFDS, TFRecord files, folders, VOC XML.
+"""Readers of examples: TFDS, TFRecord files, folders, VOC XML.
 
-Lives here: readers that give images, boxes, masks and labels. Not here: what
-changes an example (`data.transforms`) or forms batches (`data.batches`).
+Lives here: readers of images, boxes, masks and labels. Not here: changes of an
+example (`data.transforms`) and batches (`data.batches`).
 """
 
 __all__ = []

@@ -33,29 +33,31 @@ def from_folder(
 ) -> Any:
     """Reads examples from a folder of images and one of Pascal VOC files.
 
-    An image and its file have the same path but for the suffix:
-    `images/dogs/7.jpg` and `annotations/dogs/7.xml`. Both may lie in one
-    folder. Files are taken in the order of their paths.
+    Use it for your own images with boxes. An image and its file have the same
+    path but for the suffix: `images/dogs/7.jpg` and `annotations/dogs/7.xml`.
+    Both may lie in one folder. Files are read in the order of their paths.
 
     Args:
-        images: Folder of the images, read with those inside it.
+        images: Folder of the images, read with its subfolders.
         annotations: Folder of the `.xml` files.
         class_names: Names of the classes in the order of their ids; objects
-            with other names do not count. By default all names found, sorted.
+            with other names are left out. None takes all names found, sorted.
         labels: `"folder"` if the class of an image is the name of its folder.
-            By default there is no `label`, see `object_examples` and
-            `label_by_largest`.
+            With None examples have no `label`; add one by `object_examples`
+            or `label_by_largest`.
         first_pixel: Number of the first pixel in the files, 0 or 1.
-        without_boxes: As in `from_tfds`.
-        on_error: As in `from_tfds`.
-        tally: As in `from_tfds`.
-        input_context: A `tf.distribute.InputContext`: each worker reads its
+        without_boxes: `"drop"` to leave out examples without a box, or
+            `"keep"` to give them objectness 1.
+        on_error: `"raise"` to stop at an error, or `"skip"` to leave out
+            examples with bad boxes or labels or an unreadable image.
+        tally: A `Tally` that counts these examples, or None.
+        input_context: A `tf.distribute.InputContext`; each worker reads its
             share of the images.
 
     Returns:
-        A `tf.data.Dataset` of examples, see `random_resized_crop`, with
-        `boxes` `(n, 4)` and `box_labels` `(n,)`. Its `class_names` are those
-        of the ids.
+        A `tf.data.Dataset` of examples as `random_resized_crop` takes them,
+        with `boxes` `(n, 4)` and `box_labels` `(n,)`. Its `class_names` are
+        those of the ids.
 
     Raises:
         ValueError: If there are no images, a file is wrong, or the folder of
@@ -95,7 +97,7 @@ def from_folder(
         on_error=on_error,
         tally=tally,
         first_pixel=first_pixel,
-        # A folder can be a class whose objects have other names.
+        # If folders name the classes, objects may have other names.
         required=labels is None,
     )
     rows = {p: read.rows.get(file, NO_FILE) for p, file in files.items()}

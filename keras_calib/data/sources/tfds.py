@@ -1,4 +1,4 @@
-"""Examples from TFDS, whose features are found by their type."""
+"""Examples from TFDS, with features found by their type."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ _PARTS = ["box_labels", "boxes", "image", "label", "mask"]
 
 
 class _Leaf(NamedTuple):
-    """A feature: where it is, in how many sequences, and what it is."""
+    """A feature with its path, its number of sequences, and its type."""
 
     path: tuple[str, ...]
     depth: int
@@ -56,41 +56,42 @@ def from_tfds(
 ) -> Any:
     """Reads examples of a TFDS data set of images with boxes or masks.
 
-    The image, its class, boxes with their classes, and the mask are found by
-    the types of the features. Of several of one type the one named `label` is
-    taken; else `features` must say which. Images stay encoded, in the order
-    of the files. Boxes of TFDS' kitti count from the bottom.
+    Use it for any data set of the TFDS catalogue, ImageNet included. The types
+    of the features identify the image, its class, boxes with their classes,
+    and the mask. If several have one type, it takes the one named `label`;
+    otherwise `features` must name one. Images stay encoded, in the order of
+    the files. Boxes of TFDS' kitti count from the bottom.
 
     Args:
         name: Name of the data set, or its builder.
         split: As in `tfds.load`: `"train"`, `"train[:90%]"`.
         data_dir: Folder of the prepared data.
-        download: Whether to download and prepare what is not there.
-        objects: `"boxes"`, `"mask"` or `"both"`, what to read; by default
-            boxes, else the mask. Boxes of a part of the object (`head_bbox`
-            of oxford_iiit_pet) are boxes too: ask for the mask there, with
-            `mask_classes=(1, 3)`.
+        download: Whether to download and prepare missing data.
+        objects: `"boxes"`, `"mask"` or `"both"`, the parts to read; None
+            takes boxes, or without boxes the mask. Boxes of a part of the
+            object (`head_bbox` of oxford_iiit_pet) are boxes too: ask for the
+            mask there, with `mask_classes=(1, 3)`.
         features: Names of the features to take for `image`, `label`,
             `boxes`, `box_labels`, `mask`, as paths: `{"boxes":
             "objects/bbox"}`.
-        mask_classes: Values of the mask that are objects: it is read as 1
-            there and 0 elsewhere. By default all but 0 counts.
+        mask_classes: Values of the mask that are objects; they are read as 1
+            and all others as 0. None takes all values but 0.
         annotations: Folder of one Pascal VOC file per image with its boxes,
             as ImageNet's are: `n01440764/n01440764_18.xml`. Images are
             matched by the name of their file, classes by their names.
-        without_boxes: Whether to `"drop"` examples without a box, or to
-            `"keep"` them, with objectness 1.
-        on_error: Whether to `"raise"` an error, or to `"skip"` examples with
-            bad boxes, masks or labels or an unreadable image.
-        tally: Where to count these examples.
-        input_context: A `tf.distribute.InputContext`: each worker reads its
+        without_boxes: `"drop"` to leave out examples without a box, or
+            `"keep"` to give them objectness 1.
+        on_error: `"raise"` to stop at an error, or `"skip"` to leave out
+            examples with bad boxes, masks or labels or an unreadable image.
+        tally: A `Tally` that counts these examples, or None.
+        input_context: A `tf.distribute.InputContext`; each worker reads its
             share of the files.
 
     Returns:
-        A `tf.data.Dataset` of examples, see `random_resized_crop`. It has a
-        `label` if the data set has a class per image, else see
-        `object_examples` and `label_by_largest`. Its `class_names` are those
-        of the labels, else of the boxes.
+        A `tf.data.Dataset` of examples as `random_resized_crop` takes them.
+        They have a `label` if the data set has a class per image; otherwise
+        add one by `object_examples` or `label_by_largest`. Its `class_names`
+        are those of the labels, or without labels those of the boxes.
 
     Raises:
         ValueError: If a feature is missing, or there are several to choose
@@ -118,7 +119,7 @@ def from_tfds(
     leaves = _find(
         builder.info.features, objects, asked, annotations is not None
     )
-    # Nothing else is read: instance masks of each object, for example.
+    # Skips other features, such as instance masks of each object.
     wanted: dict = {}
     for leaf in leaves.values():
         _put(wanted, leaf.path, True)
@@ -143,7 +144,7 @@ def from_tfds(
             for part, leaf in leaves.items()
         }
         if "boxes" in example and not leaves["boxes"].depth:
-            # Where there is no box, all of it is 0.
+            # All zeros stand for no box.
             box = example["boxes"][None]
             some = tf.reduce_any(box != 0, axis=-1)
             example["boxes"] = tf.boolean_mask(box, some)
@@ -171,7 +172,7 @@ def from_tfds(
 def _find(
     features: Any, objects: str | None, asked: dict, annotated: bool
 ) -> dict[str, _Leaf]:
-    """What to read, by its part in an example."""
+    """The features to read, by their part in an example."""
     types = tfds.features
     leaves = list(_leaves(features))
 
@@ -264,7 +265,7 @@ def _annotated(
     on_error: str,
     tally: Tally | None,
 ) -> tuple[Any, list[str]]:
-    """Examples with the boxes of the files of their names; class names."""
+    """Examples with boxes from the files of their names; class names."""
     paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() == ".xml")
     twice = [k for k, n in Counter(p.stem for p in paths).items() if n > 1]
     require(
@@ -285,7 +286,7 @@ def _annotated(
         stem = tf.strings.regex_replace(example["name"], r"^.*/|\.[^./]*$", "")
         return {**example, "row": table.lookup(stem)}
 
-    # Files that were wrong are counted already.
+    # Invalid files have a negative row and are counted already.
     found = dataset.map(find).filter(lambda e: e["row"] >= 0)
     boxed = found.map(lambda e: {**without(e, "row"), **read.at(e["row"])})
     return boxed, read.class_names

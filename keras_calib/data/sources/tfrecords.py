@@ -18,7 +18,7 @@ from keras_calib.inputs.checks import check_integer
 __all__ = ["from_tfrecords"]
 
 _CORNERS = ("ymin", "xmin", "ymax", "xmax")
-# As the conversion scripts for ImageNet and for object detection write them.
+# Keys of the conversion scripts for ImageNet and for object detection.
 _KEYS = {
     "image": "image/encoded",
     "label": "image/class/label",
@@ -41,31 +41,40 @@ def from_tfrecords(
 ) -> Any:
     """Reads examples of TFRecord files with encoded images and boxes.
 
+    Use it for files written by the conversion scripts for ImageNet or for
+    object detection, or by others with `keys`.
+
     Args:
         files: Their paths, or a pattern such as `"train-*"`; `.gz` files are
             decompressed. They are read in the order of their names.
-        keys: Keys of the parts of an example that differ from these: `image`
-            (image/encoded), `label` (image/class/label), `name`
-            (image/filename, else the file and number of the record), `ymin`,
-            `xmin`, `ymax`, `xmax` (image/object/bbox/ymin and so on),
-            `box_labels` and `mask`, a PNG of class ids (not read by default).
-            None: not there.
-        first_label: The class id of the first class: 1 in ImageNet's files,
-            where 0 is the background.
-        mask_classes: As in `from_tfds`.
-        without_boxes: As in `from_tfds`.
-        on_error: As in `from_tfds`. A record that cannot be parsed raises.
-        tally: As in `from_tfds`.
-        input_context: As in `from_tfds`.
-        num_parallel_reads: How many files are read in turn. The order of the
+        keys: Keys of the parts of an example that differ from the defaults:
+            `image` (image/encoded), `label` (image/class/label), `name`
+            (image/filename), and `ymin`, `xmin`, `ymax`, `xmax`
+            (image/object/bbox/ymin and so on). Without a name an example is
+            named by its file and number. `box_labels` and `mask`, a PNG of
+            class ids, are not read by default. The key None says that a part
+            is missing.
+        first_label: Class id of the first class: 1 in ImageNet's files, where
+            0 is the background.
+        mask_classes: Values of the mask that are objects; they are read as 1
+            and all others as 0. None takes all values but 0.
+        without_boxes: `"drop"` to leave out examples without a box, or
+            `"keep"` to give them objectness 1.
+        on_error: `"raise"` to stop at an error, or `"skip"` to leave out
+            examples with bad boxes, masks or labels or an unreadable image.
+            A record that cannot be parsed always raises.
+        tally: A `Tally` that counts these examples, or None.
+        input_context: A `tf.distribute.InputContext`; each worker reads its
+            share of the files.
+        num_parallel_reads: Number of files read in turn. The order of the
             examples depends on it.
 
     Returns:
-        A `tf.data.Dataset` of examples, see `random_resized_crop`.
+        A `tf.data.Dataset` of examples as `random_resized_crop` takes them.
 
     Raises:
-        ValueError: If there are no such files, or fewer than workers, or a
-            key is of no part.
+        ValueError: If no file matches, there are fewer files than workers, or
+            `keys` names an unknown part.
 
     Reference:
         TensorFlow, TFRecord and tf.train.Example,
@@ -89,7 +98,7 @@ def from_tfrecords(
     def read(path: Any) -> Any:
         zipped = tf.strings.regex_full_match(path, r".*\.gz")
         records = tf.data.TFRecordDataset(path, tf.where(zipped, "GZIP", ""))
-        # A record without a name is called by its place.
+        # A record without a name is named by file and number.
         return records.enumerate().map(
             lambda number, record: (
                 tf.strings.join([path, ":", tf.strings.as_string(number)]),
@@ -171,7 +180,7 @@ def _features(used: dict[str, str]) -> dict:
 
 
 def _boxes(corners: Sequence[Any]) -> Any:
-    """Boxes `(n, 4)`; a corner that one lacks is NaN, as no box has."""
+    """Boxes `(n, 4)`, with NaN for a missing corner, which no box has."""
     count = tf.reduce_max([tf.size(corner) for corner in corners])
     padded = [
         tf.pad(x, [[0, count - tf.size(x)]], constant_values=float("nan"))
@@ -182,7 +191,7 @@ def _boxes(corners: Sequence[Any]) -> Any:
 
 def _mask(data: Any, mask_classes: Sequence[int] | None, name: Any) -> Any:
     """The mask of a PNG file, `(height, width, 1)`."""
-    # Bits of a channel, and kind of colours.
+    # Bytes of the PNG header: bits of a channel, and kind of colours.
     header = tf.strings.substr(tf.strings.join([data, "\0" * 26]), 24, 2)
     bits, kind = tf.unstack(
         tf.cast(tf.io.decode_raw(header, "uint8"), "int32"), 2
@@ -199,7 +208,7 @@ def _mask(data: Any, mask_classes: Sequence[int] | None, name: Any) -> Any:
     )
     most = tf.bitwise.left_shift(1, bits) - 1
     mask = tf.io.decode_png(data, channels=1)
-    # Of fewer bits, decoders make the largest value 255.
+    # Decoders scale masks of fewer bits up to 255.
     mask //= tf.cast(255 // most, "uint8")
     if mask_classes is None:
         return mask

@@ -19,7 +19,7 @@ from keras_calib.data.transforms.validity import bad_boxes
 
 __all__ = ["Annotations", "NO_FILE", "read_annotations"]
 
-# The row of images without a file; that of a file that is wrong is below.
+# Row of images without a file; invalid files have rows below it.
 NO_FILE = 0
 
 
@@ -46,7 +46,7 @@ def read_annotations(
     first_pixel: int = 0,
     required: bool = True,
 ) -> Annotations:
-    """Reads Pascal VOC files; objects of other names do not count.
+    """Reads Pascal VOC files; objects of unknown names are left out.
 
     If `required`, some object must have a name among `class_names`.
     """
@@ -113,7 +113,7 @@ def _read_file(
             int(float(root.findtext(f"size/{side}", "nan")))
             for side in ("height", "width")
         )
-        # Sizes are kept in 32 bits.
+        # Sizes become int32.
         if not 0 < min(size) <= max(size) < 2**31:
             raise ValueError(f"an image of {size[0]} x {size[1]} pixels")
         objects = list(root.iter("object"))

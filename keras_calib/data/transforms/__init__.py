@@ -1,4 +1,4 @@
-"""What changes one example: image, boxes and mask alike.
+"""Changes of one example: image, boxes and mask alike.
 
 Lives here: crops, flips, painting, decoding, class maps and their checks. Not
 here: batches (`data.batches`).

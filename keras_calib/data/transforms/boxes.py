@@ -27,12 +27,15 @@ __all__ = [
     "union_area",
 ]
 
-# A coordinate of a row that pads a batch: such a box covers nothing.
+# Coordinate of rows that pad a batch; such a box covers nothing.
 NO_BOX = -3e38
 
 
 def clip_boxes(boxes: Any, window: Any) -> Any:
     """Clips boxes to a window.
+
+    Use it to keep only the visible part of boxes; `crop_boxes` also moves
+    them.
 
     Args:
         boxes: Boxes `(..., n, 4)` or one box `(4,)`, in any unit.
@@ -66,12 +69,14 @@ def clip_boxes(boxes: Any, window: Any) -> Any:
 def crop_boxes(boxes: Any, window: Any) -> Any:
     """Moves boxes into an image cropped to a window.
 
+    Use it in augmentations of your own that crop an image.
+
     Args:
         boxes: Boxes `(..., n, 4)` or one box `(4,)`, in any unit.
         window: Window `(..., 4)` in the same unit.
 
     Returns:
-        Boxes of the shape of `boxes`, clipped and counted from the corner of
+        Boxes of the shape of `boxes`, clipped and relative to the corner of
         the window, in the same unit. `resize_boxes` rescales them.
 
     Raises:
@@ -98,6 +103,8 @@ def flip_boxes(
     direction: str = "horizontal",
 ) -> Any:
     """Mirrors boxes with their image.
+
+    Use it in augmentations of your own that mirror an image.
 
     Args:
         boxes: Boxes `(..., 4)`.
@@ -134,6 +141,9 @@ def flip_boxes(
 def resize_boxes(boxes: Any, size: Any, new_size: Any) -> Any:
     """Rescales boxes with their image.
 
+    Use it in augmentations of your own that resize an image, or to change
+    the unit of boxes.
+
     Args:
         boxes: Boxes `(..., 4)`.
         size: Height and width of the image in the unit of the boxes, `(2,)`;
@@ -162,10 +172,11 @@ def resize_boxes(boxes: Any, size: Any, new_size: Any) -> Any:
 
 
 def union_area(boxes: Any, window: Any) -> Any:
-    """Area of the union of boxes inside a window, exact.
+    """Exact area of the union of boxes inside a window.
 
-    The edges of the n clipped boxes cut the window into at most
-    (2n - 1)^2 cells, each covered wholly or not at all.
+    Use it for the area; `objectness` divides it by that of the window. The
+    edges of the n clipped boxes cut the window into at most (2n - 1)^2 cells,
+    each covered entirely or not at all.
 
     Args:
         boxes: Boxes `(..., n, 4)`, in any unit.
@@ -198,7 +209,7 @@ def union_area(boxes: Any, window: Any) -> Any:
     start, length = edges[..., None, :-1], edges[..., 1:] - edges[..., :-1]
     inside = (low[..., None] <= start) & (start < high[..., None])
     inside = tf.cast(inside, boxes.dtype)
-    # How many boxes cover each cell.
+    # Number of boxes that cover each cell.
     cover = tf.matmul(
         inside[..., 0, :, :], inside[..., 1, :, :], transpose_a=True
     )
@@ -209,11 +220,14 @@ def union_area(boxes: Any, window: Any) -> Any:
 def boxes_to_mask(boxes: Any, size: Any, touched: bool = False) -> Any:
     """Draws boxes into a mask.
 
+    Use it for augmentations that turn boxes into other shapes, such as
+    rotation.
+
     Args:
         boxes: Boxes `(n, 4)` in pixels.
         size: Height and width of the mask, two integers or a tensor `(2,)`.
-        touched: Whether every pixel counts that a box touches. By default
-            the centre of a pixel must lie in a box.
+        touched: Whether to mark every pixel that a box touches. Otherwise the
+            centre of a pixel must lie in a box.
 
     Returns:
         Mask `(height, width, 1)`, uint8, 1 in the boxes.
@@ -231,7 +245,7 @@ def boxes_to_mask(boxes: Any, size: Any, touched: bool = False) -> Any:
         Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432, sec. 3
     """
     boxes = as_boxes("boxes", boxes)
-    # NaN would lie in no pixel.
+    # A box with NaN would silently mark no pixel.
     bad = tf.reduce_any(tf.math.is_nan(boxes))
     require(~bad, "`boxes` must not contain NaN", boxes=boxes)
     ymin, xmin, ymax, xmax = tf.unstack(boxes, axis=-1)
@@ -253,11 +267,13 @@ def boxes_to_mask(boxes: Any, size: Any, touched: bool = False) -> Any:
 
 
 def mask_area(mask: Any, classes: Sequence[int] | None = None) -> Any:
-    """Counts the pixels of each mask that belong to an object.
+    """Number of pixels of each mask that belong to an object.
+
+    Use it for the area; `objectness_from_mask` gives the share.
 
     Args:
         mask: Masks `(..., height, width, 1)` of integers or bool.
-        classes: The values that count; if None, all but 0.
+        classes: Values that are objects; None takes all but 0.
 
     Returns:
         Areas `(...)` in pixels, float32.
@@ -286,7 +302,7 @@ def mask_area(mask: Any, classes: Sequence[int] | None = None) -> Any:
 
 
 def selected(values: Any, classes: Sequence[int] | None) -> Any:
-    """Which integers are among the classes; None: which are not 0."""
+    """Which integers are among the classes; with None, which are not 0."""
     if classes is None:
         return tf.cast(values, "bool")
     require(

@@ -1,4 +1,4 @@
-"""Which classes there are: merged, leaves only, capped, by largest object."""
+"""Choice of classes: merge, keep leaves, cap, label by largest object."""
 
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ __all__ = [
 
 
 class ClassMap(NamedTuple):
-    """From the classes of a data set to those that a model tells apart.
+    """Map from the classes of a data set to those of a model.
 
     Attributes:
         ids: New id of each old one, -1 for classes left out,
@@ -55,14 +55,17 @@ def class_map(
 ) -> ClassMap:
     """Merges classes, drops them, or keeps the leaves of a hierarchy.
 
+    Use it with `map_classes` if a data set has other classes than your model
+    needs.
+
     Args:
         class_names: Names of the classes in the order of their ids.
         merge: From the name of a class to that of the class it joins, which
             may be new.
         drop: Names of classes to leave out.
-        hierarchy: Leaves out classes with others below them: from the name of
-            a parent to those of its children, or nested dicts of `LabelName`
-            and `Subcategory`, as OpenImages has them.
+        hierarchy: Leaves out classes with others below them. Give a dict from
+            the name of a parent to those of its children, or nested dicts of
+            `LabelName` and `Subcategory`, as OpenImages has them.
 
     Returns:
         A `ClassMap`. New classes are in the order of the first old one.
@@ -121,17 +124,19 @@ def map_classes(
 ) -> Any:
     """Gives labels and boxes their new classes.
 
+    Use it to apply a `ClassMap` to a data set.
+
     Args:
         dataset: Examples with `label` or `box_labels` or both.
         classes: A `ClassMap`.
-        without_boxes: What becomes of examples that had boxes of left out
-            classes only: `"drop"`, or `"keep"` them with objectness 1.
-        tally: Where to count these.
+        without_boxes: `"drop"` to leave out examples that had boxes of left
+            out classes only, or `"keep"` to give them objectness 1.
+        tally: A `Tally` that counts these examples, or None.
 
     Returns:
         A `tf.data.Dataset` with the new ids, without boxes and examples of
-        classes that are left out. Ids that were no class become 2^31 - 1, to
-        be found where labels are checked.
+        classes that are left out. Invalid ids become 2^31 - 1, so that later
+        checks of labels find them.
 
     Raises:
         ValueError: If examples have no labels at all.
@@ -178,8 +183,8 @@ def map_classes(
 def cap_classes(dataset: Any, cap: int, num_classes: int) -> Any:
     """Keeps the first `cap` examples of each class.
 
-    The first examples are a random choice only where files are in random
-    order.
+    Use it against classes with far too many examples. The first examples are
+    a random choice only if files are in random order.
 
     Args:
         dataset: Examples with `label`, in an order that does not change.
@@ -190,8 +195,8 @@ def cap_classes(dataset: Any, cap: int, num_classes: int) -> Any:
         A `tf.data.Dataset` of these examples, in their order.
 
     Raises:
-        ValueError: If a number is below 1, or examples have no label. When
-            read, `tf.errors.InvalidArgumentError` for a label out of range.
+        ValueError: If a number is below 1, or examples have no label. On
+            reading, `tf.errors.InvalidArgumentError` for a label out of range.
 
     Reference:
         Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432,
@@ -220,6 +225,8 @@ def cap_classes(dataset: Any, cap: int, num_classes: int) -> Any:
 
 def label_by_largest(dataset: Any) -> Any:
     """Labels each image by the class of its largest box.
+
+    Use it for detection data, whose images have no class of their own.
 
     Args:
         dataset: Examples with `boxes` and `box_labels`, and without label.
@@ -251,7 +258,7 @@ def _parents(hierarchy: Mapping[str, Any]) -> set[str]:
     if "LabelName" not in hierarchy:
         return {name for name, below in hierarchy.items() if below}
     below = hierarchy.get("Subcategory", [])
-    # Parts of an object are no kinds of it, but have kinds themselves.
+    # Parts of an object are not subclasses of it, but may have subclasses.
     inside = [*below, *hierarchy.get("Part", [])]
     found = set().union(*(_parents(part) for part in inside))
     return found | ({hierarchy["LabelName"]} if below else set())

@@ -32,19 +32,21 @@ def objectness(
 ) -> Any:
     """Computes the share of a window that boxes cover, exactly.
 
+    Use it in pipelines of your own; `random_resized_crop` calls it for each
+    crop.
+
     Args:
         window: Window `(..., 4)`, `[ymin, xmin, ymax, xmax]`.
-        boxes: Boxes `(..., n, 4)` in the same unit. Those partly outside the
-            window are clipped.
-        classes: Ids of the classes whose boxes count; None for all.
+        boxes: Boxes `(..., n, 4)` in the same unit, clipped to the window.
+        classes: Ids of the classes that count as objects; None for all.
         box_labels: Class ids of the boxes `(..., n)`, for `classes`.
 
     Returns:
         Shares `(...)` in [0, 1]; 0 without boxes.
 
     Raises:
-        ValueError: If the window is empty, or a box inverted or not finite;
-            inside a graph, `tf.errors.InvalidArgumentError` when it runs.
+        ValueError: If the window is empty, or a box inverted or not finite.
+            Inside a graph, `tf.errors.InvalidArgumentError` when it runs.
 
     Example:
 
@@ -83,14 +85,14 @@ def covered_share(window: Any, boxes: Any) -> Any:
     size = window[..., 2:] - window[..., :2]
     area = union_area(boxes, window)
     share = area / tf.cast(tf.reduce_prod(size, axis=-1), area.dtype)
-    # Cells are summed: one too many in the last digit is no coverage.
+    # Rounding in the sum of cells can exceed 1.
     return tf.minimum(share, 1)
 
 
 def known_boxes(
     boxes: Any, classes: Sequence[int] | None, box_labels: Any
 ) -> Any:
-    """Boxes `(..., n, 4)`, those of other classes turned into none."""
+    """Boxes `(..., n, 4)`, with those of other classes emptied."""
     if classes is None:
         return boxes
     counted = selected(tf.convert_to_tensor(box_labels), classes)
@@ -100,7 +102,7 @@ def known_boxes(
 def object_source(
     parts: dict, objects: str | None, classes: Sequence[int] | None
 ) -> str | None:
-    """Whether boxes or the mask say where objects are; None if neither."""
+    """Source of objectness, "boxes" or "mask"; None if there is neither."""
     check_in("objects", objects, (None, "boxes", "mask"))
     if objects is None:
         objects = next((p for p in ("boxes", "mask") if p in parts), None)
@@ -112,7 +114,7 @@ def object_source(
 
 
 def check_mask_classes(classes: Sequence[int] | None) -> None:
-    """Raises ValueError if 0 counts, which stands for no object in layers."""
+    """Raises ValueError if 0 is a class: layers use it for no object."""
     require(
         classes is None or 0 not in classes,
         "`classes` of masks must be above 0 where layers move them",
@@ -130,7 +132,7 @@ def objectness_from_mask(
 
     Args:
         mask: Masks `(..., height, width, 1)` of integers or bool.
-        classes: The values that count; if None, all but 0.
+        classes: Values that are objects; None takes all but 0.
 
     Returns:
         Shares `(...)` in [0, 1], float32.

@@ -66,41 +66,47 @@ def random_resized_crop(
     interpolation: str = "bilinear",
     antialias: bool = False,
 ) -> dict:
-    """Crops an example at random, and resizes it with all that is in it.
+    """Crops an example at random and resizes it, with its boxes and mask.
 
-    The area of the window is drawn evenly from `scale` and the logarithm of
-    its aspect ratio from `ratio`, until it fits. After ten draws it is the
-    largest part of the middle with an allowed ratio. Boxes and mask are cut,
-    resized and mirrored with the image. Of a JPEG only the window is decoded.
+    Use it in pipelines of your own; `training_pipeline` calls it. It draws
+    the area of the window uniformly from `scale` and the logarithm of its
+    aspect ratio from `ratio` until the window fits. After ten draws it takes
+    the largest part of the middle with an allowed ratio. Boxes and mask are
+    cut, resized and mirrored with the image. Only the window of a JPEG is
+    decoded.
 
     Args:
-        example: A dict with `image`, and `boxes` or `mask` or neither; see
-            the head of this module.
+        example: A dict with `image`: the bytes of a JPEG or other image file,
+            or pixels `(height, width, channels)` in [0, 255]. Optional are
+            `boxes` `(n, 4)`, `[ymin, xmin, ymax, xmax]` as shares of the
+            image, their `box_labels` `(n,)`, a `mask` `(height, width, 1)` of
+            integers, a `label` and a `name`. Other parts are kept.
         size: Height and width of the result, or one number for both.
         scale: Smallest and largest area of the window, as shares of the
             image.
         ratio: Smallest and largest width over height of the window.
-        seed: Two integers, or an integer tensor `(2,)`: the same seed makes
+        seed: Two integers, or an integer tensor `(2,)`; the same seed makes
             the same crop.
         flip: Whether to mirror half of the images.
-        classes: Ids of the classes that count as objects: of `box_labels`,
-            or values of the mask. By default all boxes, and all values but 0.
-        objects: `"boxes"` or `"mask"`, what objectness is computed from; by
-            default boxes, else the mask.
-        interpolation: As in `tf.image.resize`; masks take the nearest pixel.
-        antialias: As in `tf.image.resize`.
+        classes: Ids of the classes that count as objects, of `box_labels` or
+            in the mask; None for all boxes, and all values but 0.
+        objects: `"boxes"` or `"mask"`, the source of objectness; None takes
+            boxes, or without boxes the mask.
+        interpolation: A method of `tf.image.resize`; masks take the nearest
+            pixel.
+        antialias: Whether to filter before an image is shrunk.
 
     Returns:
         The example with `image` float32 `(height, width, channels)` in the
-        unit it had, `boxes` as shares of the crop (without area outside of
-        it) and `mask` `(height, width, 1)`. It gains `objectness`, the
-        float32 share of the window that objects cover, `window`, the part of
-        the image as shares of it, and `flipped`.
+        unit it had, `boxes` as shares of the crop (of area 0 if outside) and
+        `mask` `(height, width, 1)`. It gains `objectness`, the float32 share
+        of the window that objects cover, `window`, `[ymin, xmin, ymax, xmax]`
+        as shares of the image, and `flipped`.
 
     Raises:
         ValueError: If an argument is out of its range. With the name of the
-            example, if image and mask differ in size, a box is none, or the
-            image cannot be read. Inside a graph this is a
+            example, if image and mask differ in size, a box is invalid, or
+            the image cannot be read. Inside a graph this is a
             `tf.errors.InvalidArgumentError` when it runs.
 
     Example:
@@ -133,22 +139,28 @@ def center_crop(
     interpolation: str = "bilinear",
     antialias: bool = False,
 ) -> dict:
-    """Crops the middle of an example, and resizes it with all that is in it.
+    """Crops the middle of an example and resizes it, with its boxes and mask.
+
+    Use it for evaluation in pipelines of your own; `validation_pipeline`
+    calls it.
 
     Args:
-        example: As in `random_resized_crop`.
+        example: A dict as `random_resized_crop` takes it.
         size: Height and width of the result, or one number for both.
-        fraction: Share of the shorter side of the image that is shown.
-        classes: As in `random_resized_crop`.
-        objects: As in `random_resized_crop`.
-        interpolation: As in `random_resized_crop`.
-        antialias: As in `random_resized_crop`.
+        fraction: Share of the shorter side of the image to keep.
+        classes: Ids of the classes that count as objects; None for all.
+        objects: `"boxes"` or `"mask"`, the source of objectness; None takes
+            boxes, or without boxes the mask.
+        interpolation: A method of `tf.image.resize`; masks take the nearest
+            pixel.
+        antialias: Whether to filter before an image is shrunk.
 
     Returns:
-        As `random_resized_crop`.
+        The example with the parts that `random_resized_crop` returns.
 
     Raises:
-        ValueError: As `random_resized_crop`.
+        ValueError: If an argument or the example is invalid, as for
+            `random_resized_crop`.
 
     Example:
 
@@ -168,7 +180,7 @@ def center_crop(
 
 
 class Cropping(NamedTuple):
-    """How examples are cropped: the arguments of `random_resized_crop`."""
+    """Checked arguments of `random_resized_crop` or `center_crop`."""
 
     size: tuple[int, int]
     scale: tuple[float, float] | None = None
@@ -180,14 +192,14 @@ class Cropping(NamedTuple):
 
     @classmethod
     def random(cls, size: Any, scale: Any, ratio: Any, **options: Any):
-        """That of `random_resized_crop`, from arguments that are checked."""
+        """Checks the arguments of `random_resized_crop`."""
         scale, ratio = _range("scale", scale), _range("ratio", ratio)
         check_at_most("scale[1]", scale[1], 1.0)
         return cls(_size(size), scale, ratio, **options)
 
     @classmethod
     def center(cls, size: Any, fraction: float, **options: Any):
-        """That of `center_crop`, from arguments that are checked."""
+        """Checks the arguments of `center_crop`."""
         check_above("fraction", fraction, 0.0)
         check_at_most("fraction", fraction, 1.0)
         return cls(_size(size), fraction=fraction, **options)
@@ -195,7 +207,7 @@ class Cropping(NamedTuple):
     def complete(
         self, example: dict, seed: Any, classes: Any, objects: str | None
     ) -> dict:
-        """One example cropped, its boxes moved along, with its objectness."""
+        """Crops one example, moves its boxes along, and adds its objectness."""
         example = read_parts(example)
         source = object_source(example, objects, classes)
         crop = self.cut(example, seed)
@@ -203,7 +215,7 @@ class Cropping(NamedTuple):
         if source == "mask":
             crop["objectness"] = objectness_from_mask(mask, classes=classes)
         window = shown_window(crop.pop("pixels"), crop.pop("size"))
-        # These speak of the image before it was cropped.
+        # These parts refer to the image before the crop.
         crop = without(crop, "painted", "painted_mask", "fill", "image_size")
         crop["window"] = window
         if "boxes" in example:
@@ -223,7 +235,7 @@ class Cropping(NamedTuple):
         return crop
 
     def cut(self, example: dict, seed: Any = None) -> dict:
-        """Crops image and mask; boxes stay those of the whole image.
+        """Crops image and mask; boxes stay relative to the whole image.
 
         Adds `mask_in_window` (the mask before it was resized), `pixels` (the
         window `[top, left, height, width]`), `size` of the image, `flipped`.
@@ -275,14 +287,14 @@ class Cropping(NamedTuple):
 
     def _center(self, size: Any) -> Any:
         wanted = tf.constant(self.size, dtype="float32")
-        # As high and wide as what is made of it.
+        # The window has the aspect ratio of the result.
         scale = tf.reduce_min(tf.cast(size, "float32") / wanted)
         extent = tf.round(wanted * scale * self.fraction)
         extent = tf.clip_by_value(tf.cast(extent, "int32"), 1, size)
         return tf.concat([(size - extent) // 2, extent], axis=0)
 
     def _random(self, seed: Any, size: Any) -> Any:
-        """Area and log of the ratio even, the first of ten that fits."""
+        """The first of ten windows that fits, uniform in area and log ratio."""
         (least, most), ratio = self.scale, np.array(self.ratio)
         narrow, wide = 0.5 * np.log(ratio)
         low = np.array([least, narrow, 0.0, 0.0], "float32")
@@ -301,7 +313,7 @@ class Cropping(NamedTuple):
             return tf.maximum(extents[first], 1.0), place
 
         def middle():
-            # As much of it as has a ratio that is allowed.
+            # The largest window with an allowed ratio.
             own = tf.clip_by_value(whole[1] / whole[0], *ratio)
             extent = tf.stack([whole[1] / own, whole[0] * own])
             return tf.minimum(tf.round(extent), whole), tf.fill([2], 0.5)

@@ -1,4 +1,4 @@
-"""Parts of images, cut out while decoding where the format allows it."""
+"""Decoding of images, of a window alone where the format allows it."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from keras_calib.data.transforms.examples import required
 
 __all__ = ["cut", "decode", "decoded", "read_window"]
 
-# First two and last two bytes of whole files.
+# First two and last two bytes of complete files.
 _JPEG, _PNG = b"\xff\xd8\xff\xd9", b"\x89P\x60\x82"
-# Shown by errors of decoders in graphs, which know no name.
+# Scope in errors of decoders in graphs, which cannot name the example.
 _SCOPE = "unreadable_image__see_valid_examples"
 
 
@@ -24,8 +24,8 @@ def read_window(
 ) -> tuple[Any, Any, Any]:
     """Pixels of a window, the window, and the size of the image.
 
-    Of a JPEG only the window is decoded. `choose` maps height and width to
-    the window `[top, left, height, width]` in pixels, int32.
+    Only the window of a JPEG is decoded. `choose` maps height and width to the
+    window `[top, left, height, width]` in pixels, int32.
     """
     if image.dtype != tf.string:
         return _slice(image, name, choose)
@@ -67,7 +67,7 @@ def decode(image: Any, name: Any) -> Any:
         with _decoding(name):
             return decoded(data).numpy()
 
-    # Other formats and cut files: Python can say which file it is.
+    # For other formats and truncated files Python can name the file.
     pixels = tf.cond(
         tf.reduce_any(tf.equal(_ends(image), [_JPEG, _PNG])),
         by_decoder,
@@ -77,13 +77,13 @@ def decode(image: Any, name: Any) -> Any:
 
 
 def decoded(image: Any) -> Any:
-    """As `decode`, with errors that do not name the example."""
+    """Decodes as `decode`, but errors do not name the example."""
     pixels = tf.io.decode_image(image, channels=3, expand_animations=False)
     return tf.ensure_shape(pixels, [None, None, 3])
 
 
 def _ends(image: Any) -> Any:
-    """The first and the last two bytes; of fewer than two, the bytes."""
+    """The first and last two bytes; all bytes if there are fewer than two."""
     end = tf.maximum(tf.strings.length(image) - 2, 0)
     parts = [tf.strings.substr(image, place, 2) for place in (0, end)]
     return tf.strings.join(parts)
@@ -91,7 +91,7 @@ def _ends(image: Any) -> Any:
 
 @contextmanager
 def _decoding(name: Any) -> Iterator[None]:
-    """Names the example in errors of decoders; in graphs, what to do."""
+    """Makes errors of decoders name the example, or in graphs the next step."""
     with tf.name_scope(_SCOPE):
         try:
             yield

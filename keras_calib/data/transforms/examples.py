@@ -1,4 +1,4 @@
-"""Examples: their parts, their names, and what must hold of them."""
+"""Examples: their parts, their names, and their checks."""
 
 from typing import Any
 
@@ -24,8 +24,8 @@ def require(condition: Any, rule: str, **received: Any) -> Any:
     """Raises unless `condition` holds: at once, or when the graph runs.
 
     The error is a ValueError, in graphs a tf.errors.InvalidArgumentError. In a
-    graph this returns the operation that checks, which runs beside what comes
-    after it. A value that must wait for the check goes through `required`.
+    graph this returns the operation of the check, which runs beside later ones.
+    Use `required` for a value that must wait for the check.
     """
     is_tensor = not isinstance(condition, bool | np.bool_)
     if is_tensor and not tf.executing_eagerly():
@@ -41,7 +41,7 @@ def require(condition: Any, rule: str, **received: Any) -> Any:
 
 
 def required(x: Any, condition: Any, rule: str, **received: Any) -> Any:
-    """`x`, which waits in a graph until `condition` is known to hold."""
+    """Returns `x`, which waits in a graph for the check of `condition`."""
     check = require(condition, rule, **received)
     if check is None:
         return x
@@ -90,7 +90,7 @@ def without(example: dict, *parts: str) -> dict:
 
 
 def named_like(result: Any, dataset: Any) -> Any:
-    """`result` with the `class_names` of `dataset`, if it has some."""
+    """`result` with the `class_names` of `dataset`, if it has any."""
     names = getattr(dataset, "class_names", None)
     if names is not None:
         result.class_names = names
@@ -98,7 +98,7 @@ def named_like(result: Any, dataset: Any) -> Any:
 
 
 def shard(dataset: Any, input_context: Any) -> Any:
-    """The share of one worker; without `input_context` all of it."""
+    """The share of one worker; all of it without `input_context`."""
     if input_context is None:
         return dataset
     return dataset.shard(
@@ -107,12 +107,12 @@ def shard(dataset: Any, input_context: Any) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """What a string scalar holds: bytes, or an array or tensor of them."""
+    """Text of a string scalar: bytes, or an array or tensor of them."""
     return np.asarray(value).item().decode(errors="replace")
 
 
 def _as_python(value: Any) -> Any:
-    """Numbers as Python has them, names as text."""
+    """Python numbers, and names as text."""
     array = np.asarray(tf.convert_to_tensor(value).numpy())
     if array.dtype.kind in "OS":
         array = np.char.decode(array.astype(bytes), errors="replace")

@@ -1,4 +1,4 @@
-"""Keras' own augmentation layers, for images with objects in them."""
+"""Augmentation layers of Keras for images with objects."""
 
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ from keras_calib.data.transforms.examples import without
 
 __all__ = ["apply_layers"]
 
-# What objects are in a mask on its way: no layer fills what it uncovers so.
+# Value of objects in the mask, with which no layer fills uncovered pixels.
 _OBJECT = -65536.0
-# Their common base has no public name.
+# The base class of layers that take masks has no public name.
 _TAKES_MASKS = keras.layers.RandomRotation.__mro__[1]
 
 
@@ -32,22 +32,25 @@ def apply_layers(
     objects: str | None = None,
     classes: Sequence[int] | None = None,
 ) -> dict:
-    """Sends image and objects of a cropped example through Keras layers.
+    """Applies Keras augmentation layers to image and objects of an example.
 
-    Boxes are drawn into a mask, which goes the same way. Objectness is
-    counted on it, within a pixel's perimeter of the exact share.
+    Use it in `augment` of `training_pipeline`. Boxes are drawn into a mask,
+    which the layers transform like the image. Objectness is the share of its
+    pixels, which differs from the exact share by at most a pixel's perimeter.
 
     Args:
-        example: What `random_resized_crop` returns.
+        example: An example that `random_resized_crop` returned.
         *layers: Keras image augmentation layers, such as
             `keras.layers.RandomRotation(0.1)`, or a `keras.layers.Pipeline`
             of them. Make them once, outside the function that calls this. For
             repeatable numbers, give them a seed and the pipeline
             `num_parallel_calls=1`.
-        moves: Whether they move objects. If not (colours, noise, rescaling),
-            only the image goes through them, and any layer will do.
-        objects: As in `random_resized_crop`.
-        classes: As in `random_resized_crop`.
+        moves: Whether the layers move objects. If not (colours, noise,
+            rescaling), only the image goes through them, and any layer will
+            do.
+        objects: `"boxes"` or `"mask"`, the source of objectness; None takes
+            boxes, or without boxes the mask.
+        classes: Ids of the classes that count as objects; None for all.
 
     Returns:
         The example with `image`, `mask` (where an object is, 1 or the largest
@@ -55,8 +58,9 @@ def apply_layers(
         Layers that erase a part of the image leave the mask as it is.
 
     Raises:
-        ValueError: As `random_resized_crop`; if `moves`, for layers that
-            take images alone, without masks; if `classes` of a mask hold 0.
+        ValueError: If an argument is invalid. With `moves`, also for layers
+            that take only images, without masks, or if `classes` of a mask
+            include 0.
 
     Reference:
         Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432, sec. A.2
@@ -81,7 +85,7 @@ def apply_layers(
     for layer in _each(layers):
         example["image"], mask = _moved(layer, example["image"], mask)
     share = objectness_from_mask(mask)
-    # Whoever asks for the same classes finds them again.
+    # A value among `classes`, so that later steps find the objects.
     objects = 1 if classes is None else max(1, *classes)
     example["mask"] = tf.cast(mask, kind) * tf.cast(objects, kind)
     if "boxed" in example:
@@ -109,7 +113,7 @@ def _moved(layer: Any, image: Any, mask: Any) -> tuple[Any, Any]:
         layer=layer,
     )
     if isinstance(layer, keras.layers.RandomGrayscale):
-        # It takes no masks, and moves nothing.
+        # This layer takes no masks, but moves nothing.
         return layer(image, training=True), mask
     marked = tf.cast(mask, "float32") * _OBJECT
     parts = layer(
@@ -120,9 +124,10 @@ def _moved(layer: Any, image: Any, mask: Any) -> tuple[Any, Any]:
 
 
 def _distorted(layer: Any, image: Any, mask: Any) -> tuple[Any, Any]:
-    """Through a layer that would distort a mask otherwise than its image.
+    """Image and mask after a layer that would distort them differently.
 
-    The mask goes as a channel of the image, beside one that shows the fill.
+    The mask goes through as a channel of the image, beside one that shows
+    which pixels were filled.
     """
     low, high = layer.value_range
     nothing = tf.fill(tf.shape(mask), tf.cast(low, image.dtype))

@@ -1,4 +1,4 @@
-"""Objects painted out: one object left alone, or nothing but its context."""
+"""Painting over objects, to leave one of them or only the context."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,11 +27,11 @@ __all__ = [
     "without_objects",
 ]
 
-# Of the training images, per channel, in [0, 255].
+# Pixel mean of ImageNet's training images, per channel, in [0, 255].
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
 
-# Corners this near to a pixel's edge lie on it: shares of an image are
-# rounded.
+# Shares of an image are rounded, so corners this near to a pixel's edge lie
+# on it.
 _ROUNDING = 1e-3
 
 
@@ -40,14 +40,15 @@ def object_examples(
 ) -> Any:
     """Makes one example of each object: the paper's 'mask' data set.
 
-    Each is labelled by its box. All other boxes are painted over when it is
-    cropped, except where they overlap with it.
+    Use it to train on single objects of detection data. The label of an
+    example is that of its box. When it is cropped, all other boxes are
+    painted over, except where they overlap with it.
 
     Args:
         dataset: Examples with `boxes`, and with `box_labels` unless all boxes
             are of the class `label`.
-        fill: The pixel mean, per channel, in the unit of the images: see
-            `pixel_mean`. Defaults to that of ImageNet.
+        fill: The pixel mean, per channel, in the unit of the images, as
+            `pixel_mean` computes it. Defaults to that of ImageNet.
 
     Returns:
         A `tf.data.Dataset` of examples with one box in `boxes`, and `painted`
@@ -81,7 +82,7 @@ def object_examples(
             own = tf.cast(place, "int32")
             others = tf.concat([boxes[:own], boxes[own + 1 :]], axis=0)
             return {
-                # A mask shows all of them.
+                # The mask shows all objects.
                 **without(example, "mask"),
                 "label": labels[own],
                 "boxes": boxes[own][None],
@@ -103,19 +104,21 @@ def context_examples(
 ) -> Any:
     """Paints all objects out: the paper's 'context' data set.
 
-    Labels are kept. Accuracy and confidence on these images tell how much a
-    model relies on context.
+    Use it to measure how much a model relies on context, by its accuracy and
+    confidence on these images. Labels are kept.
 
     Args:
         dataset: Examples with `boxes`, or else with `mask`.
-        fill: The pixel mean, as in `object_examples`.
-        classes: Values of the mask that are objects; if None, all but 0. All
+        fill: The pixel mean, per channel, in the unit of the images, as
+            `pixel_mean` computes it. Defaults to that of ImageNet.
+        classes: Values of the mask that are objects; None takes all but 0. All
             boxes are painted over, whatever their class.
 
     Returns:
         A `tf.data.Dataset` of examples whose objects are painted over when
-        they are cropped, with objectness 0 and the flag `context`: trained
-        on, their target is uniform. Examples without objects are left out.
+        they are cropped. They have objectness 0 and the flag `context`, which
+        makes their training target uniform. Examples without objects are left
+        out.
 
     Raises:
         ValueError: If examples have neither boxes nor masks.
@@ -158,7 +161,7 @@ def without_objects(
 
 
 def paint(part: Any, window: Any, size: Any, example: dict) -> Any:
-    """The cut-out window of an image, in pixels, with objects painted over."""
+    """The window of an image, in pixels, with objects painted over."""
     if "painted" not in example and "painted_mask" not in example:
         return part
     fill, channels = example["fill"], part.shape[-1]
@@ -184,9 +187,11 @@ def paint(part: Any, window: Any, size: Any, example: dict) -> Any:
 def pixel_mean(dataset: Any, *, max_examples: int | None = None) -> tuple:
     """Computes the mean of the pixels of each channel, over all images.
 
+    Use it for the `fill` of painted objects.
+
     Args:
         dataset: Examples with `image`.
-        max_examples: How many to read; None for all.
+        max_examples: Number of examples to read; None for all.
 
     Returns:
         One number per channel, in the unit of the images.
@@ -223,7 +228,7 @@ def with_objects(dataset: Any, classes: Sequence[int] | None = None) -> Any:
 
 
 def _pixels(boxes: Any, window: Any, size: Any, shape: Any) -> Any:
-    """Which pixels of the window boxes of the image touch, `(h, w, 1)`."""
+    """Pixels of the window that boxes of the image touch, `(h, w, 1)`."""
     size = tf.cast(tf.concat([size, size], 0), boxes.dtype)
     corner = tf.cast(tf.concat([window[:2], window[:2]], 0), boxes.dtype)
     low, high = tf.split(boxes * size - corner, 2, axis=-1)

@@ -1,4 +1,4 @@
-"""Examples that cannot be what they say: found, left out, counted."""
+"""Invalid examples: how they are found, left out and counted."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -43,16 +43,18 @@ _REASONS = (
     "unreadable image",
     "unknown class",
 )
-# Names that are kept for each reason.
+# Number of names kept for each reason.
 _MOST_NAMES = 1000
 
 
 class Tally:
-    """Counts what is left out, or kept without boxes, as data are read.
+    """Counts examples that were left out, or kept without boxes.
 
-    Counts grow each time the data set is read, and are right at the end of a
-    pass. Annotation files are counted once, when the data set is built. Under
-    a strategy each worker counts its own examples.
+    Use it as `tally` of a builder with `on_error="skip"`, to see how many
+    examples you lost and why. Counts grow each time the data set is read, and
+    are right at the end of a pass. Annotation files are counted once, when
+    the data set is built. Under a strategy each worker counts its own
+    examples.
 
     Args:
         None.
@@ -73,11 +75,11 @@ class Tally:
             reason: tf.Variable(0, dtype="int64", trainable=False)
             for reason in _REASONS
         }
-        # Keys alone: each name once, in order.
+        # A dict of keys keeps each name once, in order.
         self._names: dict[str, dict] = {reason: {} for reason in _REASONS}
 
     def add(self, reason: str, condition: Any, name: Any = None) -> None:
-        """Counts one more where `condition` holds.
+        """Counts one more if `condition` holds.
 
         Args:
             reason: One of the reasons.
@@ -107,15 +109,16 @@ class Tally:
         return {k: int(v.numpy()) for k, v in self._variables.items()}
 
     def names(self) -> dict[str, list[str]]:
-        """Names of the first 1000 that were left out, by reason.
+        """Names of the first 1000 examples left out, by reason.
 
-        Files have their path for a name. Examples without boxes and objects
-        of unknown classes are only counted: nothing is wrong with them.
+        Annotation files have their path for a name. Examples without boxes
+        and objects of unknown classes are only counted, as they are not
+        errors.
         """
         return {reason: [*names] for reason, names in self._names.items()}
 
     def reset(self) -> None:
-        """Starts again from 0."""
+        """Sets all counts to 0."""
         for variable in self._variables.values():
             variable.assign(0)
         for names in self._names.values():
@@ -127,13 +130,13 @@ def valid_examples(
 ) -> Any:
     """Leaves out examples with bad boxes, labels, masks or images.
 
-    Use it where a bad example would stop the pipeline with an error. Every
-    image is decoded, which costs as much as an epoch without training.
+    Use it if a bad example would stop the pipeline with an error. It decodes
+    every image, which costs as much as an epoch without training.
 
     Args:
-        dataset: Examples, see `random_resized_crop`.
-        num_classes: Number of classes; if None, labels are not looked at.
-        tally: Where to count what is left out, by its first reason.
+        dataset: Examples as `random_resized_crop` takes them.
+        num_classes: Number of classes; None skips the check of labels.
+        tally: A `Tally` that counts examples by the first reason, or None.
 
     Returns:
         A `tf.data.Dataset` of the other examples, unchanged.
@@ -180,7 +183,7 @@ def _image_size(example: dict) -> Any:
 
 
 def _problems(size: Any, example: dict, num_classes: int | None):
-    """Reasons not to take an example, and whether each holds."""
+    """Reasons to leave out an example, and whether each holds."""
     yield "unreadable image", tf.reduce_any(size == 0)
     if "boxes" in example:
         bad = tf.reduce_any(bad_boxes(example["boxes"]))
@@ -204,16 +207,16 @@ def _problems(size: Any, example: dict, num_classes: int | None):
 
 
 def bad_boxes(boxes: Any) -> Any:
-    """Which rows `(..., n, 4)` are no boxes; `NO_BOX` is fine."""
+    """Which rows `(..., n, 4)` are invalid boxes; `NO_BOX` is valid."""
     low, high = boxes[..., :2], boxes[..., 2:]
-    # Further out than the image is wide, they are not shares of it.
+    # Corners beyond these limits are pixels, not shares of the image.
     near = (low >= -1) & (high <= 2)
     good = (low < high) & (low < 1) & (high > 0) & near
     return ~((good[..., 0] & good[..., 1]) | (boxes[..., 0] == NO_BOX))
 
 
 def required_boxes(boxes: Any, example: dict) -> Any:
-    """`required` of boxes that are all of them boxes."""
+    """Boxes that wait in a graph for the check that all are valid."""
     return required(
         boxes,
         ~tf.reduce_any(bad_boxes(boxes)),
@@ -224,7 +227,7 @@ def required_boxes(boxes: Any, example: dict) -> Any:
 
 
 def read_parts(example: dict) -> dict:
-    """The example with tensors of the types and shapes that crops need."""
+    """The example as tensors of the types and shapes that crops need."""
     example = dict(example)
     for part in ("image", "name", "painted", "painted_mask", "image_size"):
         if part in example:
@@ -270,7 +273,7 @@ def has_objects(example: dict, classes: Sequence[int] | None = None) -> Any:
 def same_shape(size: Any, other: Any) -> Any:
     """Whether two images can be the same one at two resolutions.
 
-    Boxes of ImageNet were partly drawn on smaller versions: as shares of the
+    Some boxes of ImageNet were drawn on smaller versions. As shares of the
     image they are right, unless height and width are exchanged.
     """
     size, other = tf.cast(size, "int64"), tf.cast(other, "int64")
@@ -292,14 +295,14 @@ def clean(
     on_error: str = "raise",
     num_classes: int | None = None,
 ) -> Any:
-    """What the builders do with rows that are wrong or have no objects."""
+    """Raises for, or leaves out, rows that are invalid or have no objects."""
     if on_error == "skip":
         dataset = valid_examples(dataset, num_classes=num_classes, tally=tally)
     if {"boxes", "mask"}.isdisjoint(dataset.element_spec):
         return dataset
 
     def missing(example: dict) -> Any:
-        # Not those that were kept, and counted, before.
+        # An earlier step has counted examples that it kept without boxes.
         none = ~has_objects(example) & example.get("boxed", True)
         if tally is not None:
             tally.add("without boxes", none)
