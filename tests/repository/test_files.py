@@ -82,11 +82,13 @@ def test_text_files_include_this_one():
     assert Path(__file__).resolve() in text_files()
 
 
-def test_the_only_binary_file_holds_the_reference_values():
+def test_the_only_binary_files_are_reference_values_and_pictures():
     text = set(text_files())
     binary = [
         str(path.relative_to(ROOT))
         for path in repository_files()
-        if path.is_file() and path not in text
+        if path.is_file()
+        and path not in text
+        and not path.is_relative_to(ROOT / "docs" / "pictures")
     ]
     assert binary == ["tests/data/goldens.npz"]
