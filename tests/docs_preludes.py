@@ -37,6 +37,15 @@ def network_of(features=4, classes=3):
     return model
 """
 
+# Predictions of a sure network in three parts: where it is sure it is right.
+_PARTS = """
+logits = np.round(9.0 * x[:, :3], 3)
+unsure = np.sort(logits)[:, -1] - np.sort(logits)[:, -2] < 1.0
+labels = np.where(unsure, labels, logits.argmax(-1))
+cal_labels, sel_labels, test_labels = np.split(labels, [300, 1200])
+cal_logits, sel_logits, test_logits = np.split(logits, [300, 1200])
+"""
+
 PRELUDES = {
     "docs/losses.md": _DATA
     + """
@@ -56,6 +65,8 @@ test = [(labels, logits)]
     + """
 network = network_of()
 val = (x, labels)
+val_labels, val_logits = labels[:1000], logits[:1000]
+test_labels, test_logits = labels[1000:], logits[1000:]
 batches = [(labels[:450], logits[:450]), (labels[450:], logits[450:])]
 segmenter = keras.Sequential(
     [keras.Input((8, 8, 3)), keras.layers.Conv2D(3, 1)]
@@ -68,18 +79,30 @@ segmenter.set_weights([3.0 * np.eye(3)[None, None], np.zeros(3)])
 noise = rng.gumbel(size=pixels.shape)
 scenes = (pixels, np.argmax(pixels + noise, axis=-1))
 """,
-    "docs/abstaining.md": _DATA
+    "docs/abstaining.md": _DATA + _PARTS,
+    "docs/seeing.md": _DATA
+    + _PARTS
     + """
-logits = 9.0 * x[:, :3]
-labels = logits.argmax(-1)
-temperature = keras_calib.TemperatureScaling().fit(x[:, :3].argmax(-1) // 2, x)
-images = x
-model = keras.Sequential(
-    [keras.Input((4,)), keras.layers.Lambda(lambda x: 9.0 * x[:, :3])]
+class_names = ["cat", "dog", "owl"]
+smoothed_labels, smoothed_logits = labels, logits
+segmenter = keras.Sequential(
+    [keras.Input((8, 8, 1)), keras.layers.Conv2D(3, 1)]
 )
-model.compile(
-    "sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+classifier = keras.Sequential(
+    [
+        keras.Input((8, 8, 1)),
+        keras.layers.Conv2D(4, 3),
+        keras.layers.GlobalAveragePooling2D(),
+        keras.layers.Dense(3),
+    ]
 )
+for model in (segmenter, classifier):
+    model.compile(
+        "sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    )
+image, mask = rng.random((8, 8, 1)), rng.integers(3, size=(8, 8))
+images, boxes = rng.random((2, 8, 8, 1)), np.ones((2, 1, 4)) * [0, 0, 0.5, 0.5]
+image_labels, garments = np.array([0, 2]), ["shirt", "bag", "boot"]
 """,
     "docs/serving.md": _DATA
     + """
