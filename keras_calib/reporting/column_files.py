@@ -50,6 +50,8 @@ class ColumnFile:
         self._separator = separator
         self._decimal = decimal
         self._arrays: dict[str, np.ndarray] = {}
+        # Of the lists in a column.
+        self._length: dict[str, int] = {}
         if self._kind not in _ENDINGS:
             raise value_error(
                 "a file of predictions must end in .npz, .csv, .tsv or "
@@ -225,14 +227,23 @@ class ColumnFile:
                 value=None,
             )
         values = column.to_numpy(zero_copy_only=False)
-        if (
-            len(values)
-            and values.dtype == object
-            and not isinstance(values[0], str)
-        ):
-            with contextlib.suppress(ValueError, TypeError):
-                return np.stack(values)
+        if len(values) and isinstance(values[0], np.ndarray):
+            return self._stacked(values, name, start)
         return values
+
+    def _stacked(self, values: np.ndarray, name: str, start: int) -> np.ndarray:
+        """Lists of one length as an array."""
+        self._length.setdefault(name, len(values[0]))
+        for row, value in enumerate(values):
+            if len(value) != self._length[name]:
+                raise self.bad_value(
+                    name,
+                    "must hold lists of one length in every row",
+                    start + row,
+                    length=len(value),
+                    length_before=self._length[name],
+                )
+        return np.stack(values)
 
     def _type(self, name: str) -> str:
         """What a column holds, in the words of its format."""

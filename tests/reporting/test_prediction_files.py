@@ -242,6 +242,22 @@ def test_errors_name_column_row_and_value(
         PredictionFile(path, Columns(**options)).read()
 
 
+@pytest.mark.parametrize("row", [4000, 5000])
+def test_lists_of_another_length_are_found(tmp_path, row):
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    lists = [[1.0, 0.0]] * 6000
+    lists[row] = [1.0]
+    path = tmp_path / "a.parquet"
+    pa.parquet.write_table(
+        pa.table({"label": [0] * 6000, "probs": lists}), path
+    )
+    match = rf"`probs` must hold lists of one length .* row={row + 1}, length=1"
+    with pytest.raises(ValueError, match=match):
+        PredictionFile(path).read()
+
+
 def test_a_row_of_a_table_has_all_columns(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("label,prob_0,prob_1\n0,1,0\n1,0\n")
