@@ -281,6 +281,7 @@ def test_a_report_of_top1_records_leaves_out_what_they_do_not_tell(
     ece = kc.ece(labels, logits, from_logits=True)
     assert f"ECE {ece:.4f}" in text
     assert "NLL" not in text and "Brier" not in text
+    assert "300 predictions, of which only the predicted class is known" in text
     capsys.readouterr()
     code, line = refused(capsys, *given, "--calibration=top1.npz")
     assert (code, "must be different data" in line) == (2, True)
