@@ -1,4 +1,4 @@
-"""The command line: `python -m keras_calib report --help`."""
+"""The command line without its script: `python -m keras_calib --help`."""
 
 import sys
 

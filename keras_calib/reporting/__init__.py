@@ -5,8 +5,23 @@ that it reads. Not here: pictures (`plots`).
 Floor: the highest, beside `monitoring`.
 """
 
-from keras_calib.reporting.entry_points import report
-from keras_calib.reporting.entry_points import report_of_predictions
-from keras_calib.reporting.html import Report
+import importlib
+from typing import TYPE_CHECKING
+from typing import Any
+
+if TYPE_CHECKING:
+    from keras_calib.reporting.entry_points import report
+    from keras_calib.reporting.entry_points import report_of_predictions
+    from keras_calib.reporting.html import Report
 
 __all__ = ["Report", "report", "report_of_predictions"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first used: it needs Keras."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = "html" if name == "Report" else "entry_points"
+    found = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    globals()[name] = found
+    return found

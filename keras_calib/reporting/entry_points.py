@@ -21,6 +21,7 @@ from keras_calib.predictions.batches import predict_batch
 from keras_calib.predictions.batches import with_progress
 from keras_calib.predictions.collect import labels_of
 from keras_calib.predictions.outputs import read_as
+from keras_calib.reporting.evaluation import EXPLAINED
 from keras_calib.reporting.evaluation import ModelEvaluation
 from keras_calib.reporting.html import Report
 from keras_calib.reporting.html import page_of
@@ -232,11 +233,12 @@ def report_of_batches(
     num_bins: int = 15,
     num_mistakes: int = 12,
     title: str = "Calibration report",
+    metrics: Sequence[str] = tuple(EXPLAINED),
 ) -> Report:
     """The report of batches as they come; arguments as in `report`.
 
     A batch is `(labels, outputs of each model, weights or None, samples to
-    show mistakes with or None)`.
+    show mistakes with or None)`. Only the named `metrics` are computed.
     """
     # Before hours of predictions, not after.
     template()
@@ -261,6 +263,7 @@ def report_of_batches(
             options,
             num_bins,
             num_mistakes,
+            metrics,
         )
         for name in names
     ]

@@ -1,6 +1,7 @@
 """What a report needs of a model, batch by batch; in numbers and words."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -77,12 +78,15 @@ class ModelEvaluation:
     options: ReadOptions
     num_bins: int
     num_mistakes: int
+    metrics: Sequence[str] = tuple(EXPLAINED)
 
     def __post_init__(self):
         def metrics(from_logits: bool) -> CalibrationMetrics:
             reading = self.options._replace(from_logits=from_logits)
             return CalibrationMetrics(
-                list(EXPLAINED), num_bins=self.num_bins, **reading.of_metric()
+                list(self.metrics),
+                num_bins=self.num_bins,
+                **reading.of_metric(),
             )
 
         self.before = metrics(self.options.from_logits)

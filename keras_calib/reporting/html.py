@@ -120,7 +120,7 @@ def page_of(
         title=title,
         models=[_model(x, results[x.name]) for x in evaluations],
         overview=overview,
-        explained=EXPLAINED,
+        explained={x: EXPLAINED[x] for x in evaluations[0].metrics},
         class_names=class_names,
         evaluations=evaluations,
         num_bins=num_bins,

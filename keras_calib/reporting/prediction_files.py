@@ -1,11 +1,6 @@
-"""Labels and predictions from files, and whether two hold the same."""
+"""Labels and predictions from files: the one door for them."""
 
-import contextlib
-import importlib
-import itertools
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from typing import NamedTuple
 
@@ -13,80 +8,89 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.rows import check_no_probabilities
-from keras_calib.inputs.values import check_probabilities
+from keras_calib.inputs.rows import usable_outputs
+from keras_calib.inputs.values import in_unit_interval
+from keras_calib.reporting.column_files import ColumnFile
+from keras_calib.reporting.prediction_columns import Columns
+from keras_calib.reporting.prediction_columns import find_roles
 
-__all__ = ["PredictionFile", "Rows", "check_apart", "row_keys"]
+__all__ = ["PredictionFile", "Rows", "join_rows"]
 
-# Names of the columns, or before the number of a class; and whether logits.
-_OUTPUTS = {"logits": True, "logit": True, "probs": False, "prob": False}
-# Rows that are looked at before anything is computed.
-_FIRST = 100
-# Rows of a table that are read at a time, and bytes of a parquet file: by
-# default all rows that were written at once are in memory.
-_ROWS = 4096
-_BYTES = {"buffer_size": 2**20, "pre_buffer": False}
-
-# The share of the smaller of two files that the other one may repeat.
-_SAME = 0.2
-# Of the multipliers of the classes: keys of two files must be comparable.
-_SEED = 20
-# Of the grids that see through rounding: how many directions they have, and
-# how wide their cells are, where all predictions lie on a sphere of radius 1.
-_DIRECTIONS = 4
-_WIDTHS = (3e-2, 3e-3, 3e-4, 3e-5)
-# Four standard deviations of the square root of a count.
-_BEYOND_CHANCE = 2.0
+# Rows that are looked at before anything is computed, and read at a time.
+_FIRST, _ROWS = 100, 4096
+# A confidence below has more classes than a page can be made of.
+_LEAST_CONFIDENCE = 1e-5
 
 
 class Rows(NamedTuple):
-    """Labels `(n, ...)`, outputs `(n, ..., num_classes)`, weights or None."""
+    """Labels `(n, ...)`, outputs `(n, ..., num_classes)`; or None."""
 
     labels: np.ndarray
     outputs: np.ndarray
     sample_weight: np.ndarray | None
+    ids: np.ndarray | None = None
 
 
 class PredictionFile:
-    """An `.npz`, `.csv` or `.parquet` file of labels and predictions.
+    """An `.npz`, `.csv`, `.tsv` or `.parquet` file of predictions.
 
     An `.npz` file has the arrays `labels` and `logits` or `probs`, and may
     have `sample_weight` and `class_names`. A table has a column `label` and
     columns `logit_0`, `logit_1`, ... or `prob_0`, `prob_1`, ..., in any
-    order; parquet may have lists in one column `logits` or `probs`. Tables
-    are read piece by piece. Pickled arrays are refused.
+    order, or with names of classes in place of numbers; parquet may have
+    lists in one column `logits` or `probs`. `Columns` gives other names.
+
+    Top-1 records become probabilities of as many classes as the confidences
+    need, which the classes that were not predicted share equally. What
+    depends on these, as NLL and Brier score do, is not to be computed.
 
     Raises ImportError if a table needs pyarrow, ValueError if the file has
     another form, or its first values are not what they are called.
 
     Attributes:
-        path: Of the file.
         from_logits: Whether outputs are logits.
         num_classes: Of the predictions.
         num_rows: Number of samples, None if only reading tells.
         pixels: Whether a sample has several predictions.
         class_names: Names of the classes, or None.
+        top1: Whether only the predicted class is known.
     """
 
-    def __init__(self, path: Any):
-        self.path = Path(path)
-        self.num_rows: int | None = None
-        self.class_names: list[str] | None = None
-        self._kind = self.path.suffix.lower()
-        if self._kind not in (".npz", ".csv", ".parquet"):
-            raise value_error(
-                "a file of predictions must end in .npz, .csv or .parquet",
-                path=str(path),
-            )
-        with self._readable():
-            names = self._open()
-        self._find_columns(names)
-        if self._kind == ".npz":
-            self.num_rows = len(self._rows(self._arrays).labels)
+    def __init__(self, path: Any, columns: Columns | None = None):
+        columns = columns or Columns()
+        self._file = ColumnFile(path, columns.separator, columns.decimal)
+        self.num_rows = self._file.num_rows
+        self._ignored = columns.ignore_class
+        named = self._file.array("class_names")
+        if named is not None:
+            own = [str(x) for x in named.reshape(-1)]
+            if columns.class_names not in (None, own):
+                raise value_error(
+                    f"`class_names` of {self._file.path.name} must be those "
+                    "of the other files, or of --classes, in the same order",
+                    class_names=own[:20],
+                )
+            columns = columns._replace(class_names=own)
+        name, names = self._file.path.name, self._file.names
+        self._roles = roles = find_roles(name, names, columns)
+        self.from_logits, self.top1 = roles.from_logits, roles.top1
+        self.class_names = roles.class_names
+        # Labels of top-1 records may be the correctness itself.
+        self._of_correctness = roles.top1 and roles.predicted is None
+        if self._of_correctness:
+            if self._ignored is not None:
+                raise value_error(
+                    f"`{roles.labels}` of {name} has no classes to leave out",
+                    ignore_class=self._ignored,
+                )
+            self.class_names = ["right", "wrong"]
+        if self.top1:
+            self._size_top1()
         outputs = next(self.batches(_FIRST)).outputs
+        if (labels := self._file.array(roles.labels)) is not None:
+            self.num_rows = len(labels)
         if self.from_logits:
             check_no_probabilities(outputs, "logits")
-        else:
-            check_probabilities(outputs, "probs")
         # One column is the second of two classes.
         self.num_classes = max(2, outputs.shape[-1])
         self.pixels = outputs.ndim > 2
@@ -94,164 +98,271 @@ class PredictionFile:
     def batches(self, size: int) -> Iterator[Rows]:
         """The samples, `size` at a time.
 
-        Raises ValueError if there are none, or one is no number.
+        Raises ValueError if there are none, or one cannot be read.
         """
         waiting, count = [], 0
-        for part in map(self._rows, self._parts()):
+        for part in self._read():
             count += len(part.labels)
-            waiting = [_joined([*waiting, part])]
+            waiting = [join_rows([*waiting, part])]
             while len(waiting[0].labels) >= size:
                 yield _cut(waiting[0], slice(size))
                 waiting = [_cut(waiting[0], slice(size, None))]
         if not count:
-            raise value_error("the file must have samples", path=str(self.path))
+            raise value_error(
+                "the file must have samples", file=str(self._file.path)
+            )
         if len(waiting[0].labels):
             yield waiting[0]
 
     def read(self) -> Rows:
         """All samples."""
-        return _joined([*self.batches(_ROWS)])
+        return join_rows([*self.batches(_ROWS)])
 
-    @contextlib.contextmanager
-    def _readable(self) -> Iterator[None]:
-        form = f"a readable {self._kind} file"
-        form += " of plain arrays" * (self._kind == ".npz")
-        try:
-            yield
-        except ImportError:
-            raise
-        except Exception as error:
-            raise value_error(
-                f"{self.path.name} must be {form}", error=str(error)
-            ) from error
+    def _columns(self) -> Iterator[dict[str, np.ndarray]]:
+        """All columns that are read, piece by piece."""
+        roles = self._roles
+        classes = [x for x in (roles.labels, roles.predicted) if x]
+        texts = [roles.ids] if roles.ids else []
+        numbers = [*roles.outputs, *([roles.weights] if roles.weights else [])]
+        named = self.class_names and not self._has_numbers_for_names
+        if named and not self._file.is_typed and not self._of_correctness:
+            # "true" and "false" are names too.
+            yield from self._file.parts([*texts, *classes], numbers, [])
+        else:
+            yield from self._file.parts(texts, numbers, classes)
 
-    def _open(self) -> list[str]:
-        """The names of the columns."""
-        if self._kind == ".csv":
-            with _pyarrow("csv").open_csv(self.path) as reader:
-                return reader.schema.names
-        if self._kind == ".parquet":
-            with _pyarrow("parquet").ParquetFile(self.path) as file:
-                self.num_rows = file.metadata.num_rows
-                return file.schema_arrow.names
-        # NumPy leaves a file open that is cut off.
-        with (
-            open(self.path, "rb") as opened,
-            np.load(opened, allow_pickle=False) as file,
-        ):
-            self._arrays = {name: file[name] for name in file.files}
-        if "class_names" in self._arrays:
-            names = self._arrays["class_names"].reshape(-1)
-            self.class_names = [str(x) for x in names]
-        return list(self._arrays)
+    @property
+    def _has_numbers_for_names(self) -> bool:
+        return all(map(str.isdecimal, self.class_names or ("unknown",)))
 
-    def _parts(self) -> Iterator[Any]:
-        """Columns by name, piece by piece."""
-        if self._kind == ".npz":
-            yield self._arrays
-            return
-        numbers = [*self._outputs, *["sample_weight"] * self._weighted]
-        names = [self._labels, *numbers]
-        with self._readable():
-            if self._kind == ".parquet":
-                file = _pyarrow("parquet").ParquetFile(self.path, **_BYTES)
-                with file:
-                    yield from file.iter_batches(_ROWS, columns=names)
-                return
-            csv = _pyarrow("csv")
-            # The first rows do not tell the type of a column.
-            convert = csv.ConvertOptions(
-                include_columns=names,
-                column_types=dict.fromkeys(numbers, "float64"),
+    def _read(self) -> Iterator[Rows]:
+        start = 0
+        for part in self._columns():
+            rows = self._rows(part, start)
+            yield rows
+            start += len(rows.labels)
+
+    def _rows(self, part: dict[str, np.ndarray], start: int) -> Rows:
+        roles = self._roles
+        labels = self._class_ids(part[roles.labels], roles.labels, start)
+        if self.top1:
+            outputs = self._spread(part, start)
+        elif len(roles.outputs) > 1:
+            outputs = np.stack([part[x] for x in roles.outputs], axis=-1)
+        else:
+            outputs = part[roles.outputs[0]]
+            if self._file.is_table and outputs.ndim == 1:
+                # One number in a row: of the second of two classes.
+                outputs = outputs[:, None]
+        if self._of_correctness:
+            # Of the classes "right", which is predicted, and "wrong".
+            labels = 1 - labels
+        weight = part[roles.weights] if roles.weights else None
+        ids = part[roles.ids] if roles.ids else None
+        rows = Rows(labels, outputs, weight, ids)
+        self._check_shapes(rows)
+        self._check_values(rows, start)
+        return rows
+
+    def _class_ids(
+        self, values: np.ndarray, name: str, start: int
+    ) -> np.ndarray:
+        """Whole numbers of ids, of names of classes, or of right and wrong."""
+        bad, ids = self._file.bad_value, values
+        is_text = values.dtype.kind in "OU" and not self._of_correctness
+        if is_text and self.class_names is None:
+            raise bad(
+                name,
+                "must hold numbers, or names of the classes that --classes "
+                "lists, in every row",
             )
-            with csv.open_csv(self.path, convert_options=convert) as reader:
-                yield from reader
-
-    def _find_columns(self, names: list[str]) -> None:
-        if twice := {name for name in names if names.count(name) > 1}:
-            raise value_error(
-                f"{self.path.name} must have each column once",
-                twice=sorted(twice)[:20],
-            )
-        numbered = [name for name in names if re.search(r"_\d+$", name)]
-        starts = {*names, *(name.rpartition("_")[0] for name in numbered)}
-        prefixes = [x for x in _OUTPUTS if x in starts]
-        labels = [x for x in ("labels", "label") if x in names]
-        if not labels or len(prefixes) != 1:
-            raise value_error(
-                f"{self.path.name} must have `label` or `labels`, and either "
-                "`logits` or `probs`, which a table may give as `logit_0`, "
-                "... or `prob_0`, ...",
-                columns=names[:20],
-            )
-        (prefix,) = self._outputs = prefixes
-        if prefix not in names:
-            found = {x for x in numbered if x.rpartition("_")[0] == prefix}
-            self._outputs = [f"{prefix}_{k}" for k in range(len(found))]
-            if {*self._outputs} != found:
-                raise value_error(
-                    f"{self.path.name} must have `{prefix}_0` to "
-                    f"`{self._outputs[-1]}`, one for each class",
-                    columns=sorted(found)[:20],
+        if is_text or (self._has_numbers_for_names and values.ndim == 1):
+            ids = self._ids_of_names(values, name, start)
+        if ids.dtype.kind not in "biuf":
+            raise bad(name, "must hold numbers in every row")
+        if self._of_correctness:
+            (wrong,) = np.nonzero(~np.isin(ids, (0, 1)))
+            if len(wrong):
+                raise bad(
+                    name,
+                    "must be 0, 1, true or false in every row",
+                    start + int(wrong[0]),
+                    value=ids[wrong[0]].item(),
                 )
-        self.from_logits = _OUTPUTS[prefix]
-        self._labels = labels[0]
-        self._weighted = "sample_weight" in names
+        return ids.astype("int64") if ids.dtype == bool else ids
 
-    def _rows(self, part: Any) -> Rows:
-        outputs = [_numbers(part, name) for name in self._outputs]
-        if self._outputs[0] not in _OUTPUTS:
-            outputs = [np.stack(outputs, axis=-1)]
-        weight = _numbers(part, "sample_weight") if self._weighted else None
-        rows = Rows(_numbers(part, self._labels), outputs[0], weight)
+    def _ids_of_names(
+        self, values: np.ndarray, name: str, start: int
+    ) -> np.ndarray:
+        """Places of names of classes; other numbers are ids themselves."""
+        places = {x: k for k, x in enumerate(self.class_names)}
+        if self._ignored is not None:
+            places.setdefault(str(self._ignored), self._ignored)
+        ids = []
+        for row, value in enumerate(values.reshape(-1).tolist()):
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            place = places.get(text)
+            if place is None and not self._has_numbers_for_names:
+                place = int(text) if text.isdecimal() else None
+            if place is None:
+                raise self._file.bad_value(
+                    name,
+                    "must be the name of a class in every row",
+                    start + row * len(values) // values.size,
+                    value=text,
+                    class_names=list(self.class_names)[:20],
+                )
+            ids.append(place)
+        return np.asarray(ids, int).reshape(values.shape)
+
+    def _size_top1(self) -> None:
+        """Finds how many classes the top-1 records are spread over."""
+        least, most, seen, start = 1.0, 1, set(), 0
+        for part in self._columns():
+            confidence = part[self._roles.outputs[0]]
+            right = (confidence >= _LEAST_CONFIDENCE) & in_unit_interval(
+                confidence
+            )
+            if confidence.ndim > 1 or not right.all():
+                row = int(np.argmin(right))
+                raise self._file.bad_value(
+                    self._roles.outputs[0],
+                    "must be the probability of the predicted class, from "
+                    f"{_LEAST_CONFIDENCE:g} to 1, in every row",
+                    start + row,
+                    value=confidence[row].tolist(),
+                )
+            start += len(confidence)
+            least = min(least, float(confidence.min(initial=1.0)))
+            for name in (self._roles.labels, self._roles.predicted):
+                values = part.get(name)
+                if values is None or self._of_correctness or not len(values):
+                    continue
+                if values.dtype.kind in "OU" and self.class_names is None:
+                    seen |= {*map(str, values)}
+                else:
+                    ids = self._class_ids(values, name, start - len(values))
+                    most = max(most, int(ids.max()))
+        if seen:
+            self.class_names = sorted(seen)
+        # So many that each of the others is less probable.
+        named = len(self.class_names or ())
+        self.widen(max(most + 1, named, int(1.0 / least) + 2))
+
+    def widen(self, num_classes: int) -> None:
+        """Spreads top-1 records over so many classes."""
+        self.num_classes = num_classes
+        if names := list(self.class_names or ()):
+            spare = num_classes - len(names)
+            self.class_names = names + ["another class"] * spare
+
+    def _spread(self, part: dict[str, np.ndarray], start: int) -> np.ndarray:
+        """Probabilities of all classes for top-1 records."""
+        confidence = part[self._roles.outputs[0]].astype("float64")
+        predicted = np.zeros(len(confidence), int)
+        if self._roles.predicted:
+            name = self._roles.predicted
+            predicted = self._class_ids(part[name], name, start).astype(int)
+            self._check_ids(predicted, self.num_classes, name, start)
+        rest = (1.0 - confidence) / (self.num_classes - 1)
+        outputs = np.repeat(rest[:, None], self.num_classes, axis=1)
+        outputs[np.arange(len(outputs)), predicted] = confidence
+        return outputs
+
+    def _check_shapes(self, rows: Rows) -> None:
         shapes = [x.shape for x in rows if x is not None]
         if () in shapes or rows.outputs.ndim < 2 or not shapes[1][-1]:
             raise value_error(
-                f"{self.path.name} must have an axis of samples, and in "
-                f"`{self._outputs[0]}` a last one of classes; values of the "
-                "second of two classes alone are a column, of shape (n, 1)",
+                f"{self._file.path.name} must have an axis of samples, and in "
+                f"`{self._roles.outputs[0]}` a last one of classes; values of "
+                "the second of two classes alone are a column, of shape (n, 1)",
                 shapes=shapes,
             )
         if len({shape[0] for shape in shapes}) > 1:
             raise value_error(
-                f"{self.path.name} must have arrays of one length",
+                f"{self._file.path.name} must have arrays of one length",
                 shapes=shapes,
             )
-        return rows
 
-
-def _pyarrow(module: str) -> Any:
-    try:
-        return importlib.import_module(f"pyarrow.{module}")
-    except ImportError as error:
-        raise ImportError(
-            "Reading CSV and parquet needs pyarrow: "
-            "pip install 'keras-calib[report]'"
-        ) from error
-
-
-def _numbers(part: Any, name: str) -> np.ndarray:
-    """A column of numbers, or of lists of them, without gaps."""
-    column = values = part[name]
-    if not isinstance(column, np.ndarray):
-        values = column.to_numpy(zero_copy_only=False)
-    with contextlib.suppress(ValueError, TypeError):
-        values = np.stack(values) if values.dtype == object else values
-    empty = getattr(column, "null_count", 0)
-    if empty or values.dtype.kind not in "biuf":
-        raise value_error(
-            f"`{name}` must hold numbers, or lists of one length, in every row",
-            type=str(getattr(column, "type", values.dtype)),
-            empty=empty,
+    def _check_ids(
+        self, ids: np.ndarray, num_classes: int, name: str, start: int
+    ) -> np.ndarray:
+        """Raises for the first id of no class; where labels count."""
+        counts = np.ones(ids.shape, bool)
+        if self._ignored is not None:
+            counts = ids != self._ignored
+        wrong = counts & ~(
+            (ids >= 0) & (ids < num_classes) & (ids == np.rint(ids))
         )
-    return values
+        if wrong.any():
+            index = tuple(np.argwhere(wrong)[0])
+            raise self._file.bad_value(
+                name,
+                f"must hold class ids in [0, {num_classes}) in every row",
+                start + int(index[0]),
+                value=ids[index].item(),
+            )
+        return counts
+
+    def _check_values(self, rows: Rows, start: int) -> None:
+        """Raises for the first row that counts and cannot be read."""
+        outputs, num_classes = rows.outputs, rows.outputs.shape[-1]
+        counts = np.ones(outputs.shape[:-1], bool)
+        if rows.labels.shape == counts.shape and num_classes > 1:
+            counts = self._check_ids(
+                rows.labels, num_classes, self._roles.labels, start
+            )
+        if (weight := rows.sample_weight) is not None:
+            (wrong, *_) = np.nonzero(~((weight >= 0) & np.isfinite(weight)))
+            if len(wrong):
+                raise self._file.bad_value(
+                    self._roles.weights,
+                    "must be finite and >= 0 in every row",
+                    start + int(wrong[0]),
+                    value=weight[wrong[0]].tolist(),
+                )
+            if weight.ndim <= counts.ndim:
+                lead = weight.reshape(
+                    weight.shape + (1,) * (counts.ndim - weight.ndim)
+                )
+                counts = counts & (lead != 0)
+        wrong = counts & ~usable_outputs(outputs, self.from_logits)
+        if wrong.any():
+            index = tuple(np.argwhere(wrong)[0])
+            raise self._unusable(outputs[index], start + int(index[0]))
+
+    def _unusable(self, values: np.ndarray, row: int) -> ValueError:
+        """The error of predictions that are none."""
+        bad, name = self._file.bad_value, self._roles.outputs[0]
+        harmful = np.isnan(values) | (values == np.inf)
+        if harmful.any():
+            if len(self._roles.outputs) > 1:
+                name = self._roles.outputs[int(harmful.argmax())]
+            value = float(values[harmful.argmax()])
+            return bad(
+                name, "must not contain NaN or infinity", row, value=value
+            )
+        if self.from_logits:
+            return bad(name, "must have a finite logit in every row", row)
+        if len(self._roles.outputs) > 1:
+            name = f"{name}` to `{self._roles.outputs[-1]}"
+        return bad(
+            name,
+            "must be probabilities in [0, 1], and must sum to 1 over the "
+            "classes, in every row; if they are logits, say so: the array "
+            "`logits`, columns `logit_0`, ..., or --logits",
+            row,
+            values=np.round(values[:5].astype("float64"), 6).tolist(),
+            sum=round(float(values.sum()), 6),
+        )
 
 
 def _cut(rows: Rows, part: slice) -> Rows:
     return Rows(*(None if x is None else x[part] for x in rows))
 
 
-def _joined(parts: list[Rows]) -> Rows:
+def join_rows(parts: list[Rows]) -> Rows:
+    """Parts of a file in one."""
     if len(parts) == 1:
         return parts[0]
     return Rows(
@@ -260,84 +371,3 @@ def _joined(parts: list[Rows]) -> Rows:
             for column in zip(*parts, strict=True)
         )
     )
-
-
-def check_apart(keys: dict[str, np.ndarray]) -> None:
-    """Refuses data that were given twice: nothing holds for them.
-
-    Takes `row_keys` by the flag of their file.
-    """
-    for (one, first), (two, second) in itertools.combinations(keys.items(), 2):
-        share = max(map(_shared_share, first.T, second.T))
-        if share > _SAME:
-            raise value_error(
-                "--predictions, --calibration and --selection must be "
-                "different data: what was fitted or chosen on the samples "
-                "that it is judged by looks better than it is",
-                files=(one, two),
-                repeated=f"{100.0 * share:.1f} % of the smaller one at least, "
-                "digits and form aside",
-            )
-
-
-def row_keys(outputs: np.ndarray, from_logits: bool) -> np.ndarray:
-    """Numbers uint64 `(n, num_keys)`, equal where predictions are, or nearly.
-
-    The first is of the values in float32, so that the same predictions have
-    the same keys in files of different formats. The others are of the cells
-    of grids, from coarse to fine, in which the probabilities lie.
-    """
-    outputs = np.asarray(outputs).astype("float32", copy=False)
-    # 0 and -0 are equal and differ in their bits.
-    bits = (outputs.reshape(len(outputs), -1) + np.float32(0.0)).view("uint32")
-    with np.errstate(all="ignore"):
-        places = np.nan_to_num(_places(outputs, from_logits))
-    cells = [np.rint(places / np.float32(width)) for width in _WIDTHS]
-    cells = [cell.astype("int64").view("uint64") for cell in cells]
-    return np.stack([_hashed(x) for x in (bits.astype("uint64"), *cells)], 1)
-
-
-def _hashed(rows: np.ndarray) -> np.ndarray:
-    random = np.random.default_rng(_SEED)
-    factors = random.integers(0, 2**63, rows.shape[1], "uint64") * 2 + 1
-    # Modulo 2**64, as unsigned integers of NumPy are.
-    return rows @ factors
-
-
-def _places(outputs: np.ndarray, from_logits: bool) -> np.ndarray:
-    """A few numbers for each sample, near where probabilities are near.
-
-    Of their square roots: rounding moves small and large ones alike.
-    """
-    if outputs.shape[-1] == 1:
-        other = np.zeros_like(outputs) if from_logits else 1 - outputs
-        outputs = np.concatenate([other, outputs], axis=-1)
-    rows = outputs.reshape(-1, outputs.shape[-1])
-    if from_logits:
-        roots = np.exp(0.5 * (rows - rows.max(axis=-1, keepdims=True)))
-    else:
-        roots = np.sqrt(np.maximum(rows, 0))
-    random = np.random.default_rng(_SEED)
-    directions = random.normal(size=(rows.shape[-1], _DIRECTIONS))
-    places = roots @ directions.astype("float32")
-    places /= np.linalg.norm(roots, axis=-1, keepdims=True)
-    # Of an image, the mean over its pixels.
-    return places.reshape(len(outputs), -1, _DIRECTIONS).mean(axis=1)
-
-
-def _shared_share(keys: np.ndarray, others: np.ndarray) -> float:
-    """At least this share of the smaller data set is in both, beyond chance.
-
-    Keys that occur twice in all tell: in one data set or once in each. Few
-    digits give both by chance. Of two distributions, whatever they are, no
-    more pairs are expected in both than twice the geometric mean of those
-    within each, by Cauchy and Schwarz.
-    """
-    _, places = np.unique(np.concatenate([keys, others]), return_inverse=True)
-    total = np.bincount(places)
-    of_first = np.bincount(places[: len(keys)], minlength=len(total))
-    in_second, in_both, in_first = np.bincount(
-        of_first[total == 2], minlength=3
-    )
-    by_chance = 2.0 * np.prod(np.sqrt([in_first, in_second]) + _BEYOND_CHANCE)
-    return (in_both - by_chance) / max(1, min(len(keys), len(others)))

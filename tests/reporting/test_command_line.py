@@ -1,8 +1,7 @@
 """The command: what it writes, and what it refuses and why."""
 
 import re
-import subprocess
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +13,8 @@ from report_pages import write_file
 
 import keras_calib as kc
 from keras_calib.reporting.command_line import main
-from keras_calib.reporting.prediction_files import check_apart
-from keras_calib.reporting.prediction_files import row_keys
+from keras_calib.reporting.repeated_samples import check_apart
+from keras_calib.reporting.repeated_samples import row_keys
 
 
 def test_command_writes_what_the_function_makes(tmp_path, capsys):
@@ -161,7 +160,7 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             (["--calibration=cut.npz"], "cut.npz must be a readable"),
             (["--calibration=flipped.npz"], "flipped.npz must be a readable"),
             (["--calibration=array.npz"], "array.npz must be a readable"),
-            (["--calibration=t.pkl"], "must end in .npz, .csv or .parquet"),
+            (["--calibration=t.pkl"], "must end in .npz, .csv, .tsv or"),
             (["--calibration=absent.npz"], "No such file"),
             ([f"{choose[1]}=dense.npz", choose[0]], "one prediction for each"),
             # Words of the library name what is a flag here.
@@ -186,6 +185,13 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             (["--out=o.pdf"], "--out must be a file"),
             (["--out=o"], "--out must be a file"),
             (["--out=folder.html"], "--out must be a file"),
+            (["--logits=a", "--confidence=b"], "--probs and --confidence excl"),
+            (["--correct=a", "--predicted=b"], "exclude each other"),
+            (["--probs=a*b*"], "--probs must have one"),
+            (["--separator=,,"], "--separator must be one sign"),
+            (["--separator=,", "--decimal=,"], "not that of --decimal"),
+            (["--classes=a"], "--classes must be names, at least two"),
+            (["--classes=absent.txt"], "--classes=absent.txt: .*No such file"),
         ],
     }
     for arguments, words in cases[code]:
@@ -262,23 +268,38 @@ def test_samples_that_are_independent_are_apart(trials):
         check_apart(keys)
 
 
-def test_help_says_what_files_hold(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["report", "--help"])
-    assert stop.value.code == 0
-    shown = capsys.readouterr().out
-    for word in ("parquet", "--calibration", "exit codes", "logit_0"):
-        assert word in shown
-
-
-@pytest.mark.slow
-def test_help_is_had_from_a_shell():
-    run = subprocess.run(
-        [sys.executable, "-m", "keras_calib", "report", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=600,
+def test_a_report_of_top1_records_leaves_out_what_they_do_not_tell(
+    command_files, capsys
+):
+    labels, logits = noisy_predictions(300)
+    probs = softmax(logits)
+    top = {"confidence": probs.max(-1), "predicted": probs.argmax(-1)}
+    np.savez("top1.npz", label=labels, **top)
+    given = ["--predictions=top1.npz", "--out=o.html", "--quiet"]
+    assert main(["report", *given]) == 0
+    text = Page(Path("o.html").read_text(encoding="utf-8")).text
+    ece = kc.ece(labels, logits, from_logits=True)
+    assert f"ECE {ece:.4f}" in text
+    assert "NLL" not in text and "Brier" not in text
+    assert "300 predictions, of which only the predicted class is known" in text
+    capsys.readouterr()
+    code, line = refused(capsys, *given, "--calibration=top1.npz")
+    assert (code, "must be different data" in line) == (2, True)
+    np.savez(
+        "more.npz", label=labels[::-1], **{k: v[::-1] for k, v in top.items()}
     )
-    for word in ("parquet", "--calibration", "exit codes", "logit_0"):
-        assert word in run.stdout
+    code, line = refused(capsys, *given, "--calibration=more.npz")
+    assert (code, "a temperature cannot be fitted" in line) == (1, True)
+
+
+def test_ids_name_mistakes_and_are_in_one_file_only(command_files, capsys):
+    for name, seed in (("a", 0), ("b", 1)):
+        labels, logits = noisy_predictions(300, seed=seed)
+        ids = [f"scan-{seed}-{k}" for k in range(299)] + ["scan-twice"]
+        np.savez(f"{name}.npz", labels=labels, logits=logits, key=ids)
+    given = ["--predictions=a.npz", "--ids=key", "--out=o.html"]
+    assert main(["report", "--quiet", *given]) == 0
+    assert "scan-0-" in Page(Path("o.html").read_text(encoding="utf-8")).text
+    capsys.readouterr()
+    code, line = refused(capsys, *given, "--calibration=b.npz")
+    assert code == 1 and "in_both=1, first='scan-twice'" in line

@@ -6,6 +6,8 @@ from noisy_predictions import noisy_predictions
 from noisy_predictions import softmax
 from report_pages import write_file
 
+import keras_calib as kc
+from keras_calib.reporting.prediction_columns import Columns
 from keras_calib.reporting.prediction_files import PredictionFile
 from keras_calib.reporting.prediction_files import Rows
 
@@ -41,8 +43,8 @@ def test_files_of_predictions_are_read_alike(tmp_path, name, kind):
     [
         ("gap.csv", "label,prob_0,prob_2\n0,0.5,0.5\n", "`prob_0` to `prob_1`"),
         ("text.csv", "label,prob_0,prob_1\ncat,0.5,0.5\n", "`label` must hold"),
-        ("none.csv", "label,prob_0,prob_1\n1,,0.5\n", "`prob_0` must hold"),
-        ("odd.csv", "label,prob_0,prob_1\n1,a,0.5\n", "readable .csv"),
+        ("none.csv", "label,prob_0,prob_1\n1,,0.5\n", "`prob_0` must have"),
+        ("odd.csv", "label,prob_0,prob_1\n1,a,0.5\n", "`prob_0` must hold"),
         ("both.csv", "label,prob_0,logit_0\n1,0,1\n", "must have `label` or"),
         ("bare.csv", "class,prob_0\n1,1\n", "must have `label` or"),
         ("empty.csv", "label,prob_0,prob_1\n", "must have samples"),
@@ -72,3 +74,199 @@ def test_bad_arrays_in_files_are_refused(tmp_path):
         PredictionFile(path)
     with pytest.raises(ValueError, match="No such file"):
         PredictionFile(tmp_path / "absent.npz")
+
+
+NAMES = ("cat", "dog", "eel")
+
+
+def write_table(path, separator, columns):
+    """A text file of columns, with decimal commas if that is no separator."""
+    rows = zip(*columns.values(), strict=True)
+    lines = [separator.join(columns)]
+    for row in rows:
+        cells = (repr(x) if isinstance(x, float) else str(x) for x in row)
+        line = separator.join(cells)
+        lines.append(line if separator == "," else line.replace(".", ","))
+    path.write_text("\n".join(lines), encoding="utf-8-sig")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("prefix", "separator", "labels", "options"),
+    [
+        ("prob_", ",", "label", {}),
+        ("p.", ",", "y", {"labels": "y", "probs": "p.*"}),
+        ("p_", ";", "y", {"labels": "y", "probs": "p", "decimal": ","}),
+        (
+            "",
+            "\t",
+            "label",
+            {"probs": "cat,dog,eel", "decimal": ",", "separator": "\t"},
+        ),
+        ("p_", "|", "label", {"probs": "p_", "class_names": list(NAMES)}),
+    ],
+)
+def test_columns_and_labels_may_have_any_names(
+    tmp_path, prefix, separator, labels, options
+):
+    if separator == "|":
+        options = {**options, "decimal": ","}
+    ids, logits = noisy_predictions(40, 3)
+    probs = softmax(logits.astype("float64"))
+    order = (0, 1, 2) if "," in options.get("probs", "") else (2, 0, 1)
+    columns = {f"{prefix}{NAMES[k]}": probs[:, k].tolist() for k in order}
+    columns[labels] = [NAMES[k] for k in ids]
+    columns["number"] = range(40)
+    path = write_table(tmp_path / "a.csv", separator, columns)
+    file = PredictionFile(path, Columns(**options, ids="number"))
+    rows = file.read()
+    names = np.asarray(file.class_names)
+    assert sorted(names) == sorted(NAMES)
+    assert names[rows.labels].tolist() == columns[labels]
+    for k, name in enumerate(names):
+        np.testing.assert_array_equal(
+            rows.outputs[:, k], columns[f"{prefix}{name}"]
+        )
+    assert rows.ids.tolist() == [str(k) for k in range(40)]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_labels_are_the_numbers_of_the_columns(tmp_path, first):
+    ids, logits = noisy_predictions(40, 3)
+    columns = {f"z{k + first}": logits[:, k].tolist() for k in range(3)}
+    columns["label"] = ids + first
+    path = write_table(tmp_path / "a.csv", ",", columns)
+    file = PredictionFile(path, Columns(logits="z"))
+    np.testing.assert_array_equal(file.read().labels, ids)
+    assert file.class_names == (["1", "2", "3"] if first else None)
+
+
+def test_one_column_of_a_table_is_the_second_of_two_classes(tmp_path):
+    columns = {"truth": ["false", "true"], "score": [0.25, 0.75]}
+    path = write_table(tmp_path / "a.csv", ",", columns)
+    rows = PredictionFile(path, Columns("truth", probs="score")).read()
+    assert rows.labels.tolist() == [0, 1]
+    assert rows.outputs.tolist() == [[0.25], [0.75]]
+
+
+@pytest.mark.parametrize("form", ["correct", "predicted", "named"])
+@pytest.mark.parametrize("ending", [".npz", ".csv", ".parquet"])
+def test_top1_records_have_the_metrics_of_all_probabilities(
+    tmp_path, form, ending
+):
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    labels, logits = noisy_predictions(200, 12)
+    probs = softmax(logits.astype("float64"))
+    predicted = probs.argmax(-1)
+    columns = {"confidence": probs.max(-1), "label": labels, "pred": predicted}
+    if form == "named":
+        letters = np.asarray(list("abcdefghijkl"))
+        columns |= {"label": letters[labels], "pred": letters[predicted]}
+    if form == "correct":
+        columns = {
+            "confidence": columns["confidence"],
+            "correct": predicted == labels,
+        }
+    path = tmp_path / f"a{ending}"
+    if ending == ".npz":
+        np.savez(path, **columns)
+    else:
+        write = {".csv": pa.csv.write_csv, ".parquet": pa.parquet.write_table}
+        write[ending](pa.table(columns), path)
+    file = PredictionFile(path)
+    rows = file.read()
+    assert file.top1 and not file.from_logits
+    for metric in (kc.ece, kc.adaptive_ece, kc.aurc, kc.failure_auroc):
+        expected = metric(labels, probs)
+        found = metric(rows.labels, rows.outputs)
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "options", "match"),
+    [
+        ("prob_1", None, {}, r"`prob_1` must have a value .* row=5001"),
+        ("prob_1", "x", {}, r"`prob_1` must hold numbers .* row=5001, .*'x'"),
+        ("prob_1", "0;5", {}, r"prob_1.* row=5001, value='0;5'"),
+        ("prob_1", 0.9, {}, r"must sum to 1 .* row=5001, .* sum=1.4"),
+        ("prob_1", -0.5, {}, r"in \[0, 1\].* row=5001"),
+        ("prob_1", "inf", {}, r"`prob_1` must not contain NaN .* row=5001"),
+        ("label", 2, {}, r"`label` must hold class ids in \[0, 2\).* row=5001"),
+        ("label", "cat", {}, "`label` must hold numbers, or names of"),
+        (
+            "label",
+            "Cat",
+            {"class_names": ["cat", "dog"]},
+            r"`label` must be the name of a class .* row=5001, value='Cat'",
+        ),
+        ("weight", -1, {"weights": "weight"}, r"`weight` must be .* row=5001"),
+        ("prob_1", 0.5, {"labels": "y"}, r"absent=\['y'\]"),
+        ("prob_1", 0.5, {"probs": "q"}, "columns of --probs"),
+        (
+            "prob_1",
+            0.5,
+            {"class_names": ["1", "2"]},
+            "name of a class .* row=1,",
+        ),
+        (
+            "weight",
+            1.5,
+            {"confidence": "weight", "correct": "label"},
+            "probability of the predicted class.* row=5001, value=1.5",
+        ),
+        (
+            "label",
+            3,
+            {"confidence": "weight", "correct": "label"},
+            "`label` must be 0, 1, true or false .* row=5001, value=3",
+        ),
+        (
+            "label",
+            1,
+            {"confidence": "weight", "correct": "label", "ignore_class": 1},
+            "no classes to leave out.* ignore_class=1",
+        ),
+    ],
+)
+def test_errors_name_column_row_and_value(
+    tmp_path, column, value, options, match
+):
+    columns = {name: [0.5] * 6000 for name in ("prob_0", "prob_1", "weight")}
+    columns["label"] = [0, 1] * 3000
+    columns[column][5000] = "" if value is None else value
+    path = write_table(tmp_path / "a.csv", ",", columns)
+    with pytest.raises(ValueError, match=match):
+        PredictionFile(path, Columns(**options)).read()
+
+
+@pytest.mark.parametrize("row", [4000, 5000])
+def test_lists_of_another_length_are_found(tmp_path, row):
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    lists = [[1.0, 0.0]] * 6000
+    lists[row] = [1.0]
+    path = tmp_path / "a.parquet"
+    pa.parquet.write_table(
+        pa.table({"label": [0] * 6000, "probs": lists}), path
+    )
+    match = rf"`probs` must hold lists of one length .* row={row + 1}, length=1"
+    with pytest.raises(ValueError, match=match):
+        PredictionFile(path).read()
+
+
+def test_a_row_of_a_table_has_all_columns(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("label,prob_0,prob_1\n0,1,0\n1,0\n")
+    with pytest.raises(ValueError, match=r"as many columns as names.* row=2"):
+        PredictionFile(path)
+
+
+def test_decimal_commas_are_hinted_at(tmp_path):
+    columns = {"label": [0, 1], "prob_0": [0.5, 1.0], "prob_1": [0.5, 0.0]}
+    path = write_table(tmp_path / "a.csv", ";", columns)
+    with pytest.raises(ValueError, match="--decimal=, reads decimal commas"):
+        PredictionFile(path)

@@ -9,6 +9,8 @@ import pytest
 from docs_preludes import PRELUDES
 from paths import ROOT
 
+from keras_calib.reporting.command_line import COMMANDS
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(
     r"(?:<!-- not run: (?P<reason>[^>]+) -->\s*)?"
@@ -83,6 +85,8 @@ def test_commands_name_files_and_targets_that_exist():
             for target in (w for w in words[1:] if "=" not in w):
                 found = re.search(rf"^{target}\b.*:", makefile, re.MULTILINE)
                 assert found, words
+        if words[0] == "keras-calib":
+            assert words[1] in {*COMMANDS, "--help"}, words
         if words[:2] == ["python", "-m"]:
             main = ROOT / words[2] / "__main__.py"
             assert main.is_file() or words[2] == "venv", words

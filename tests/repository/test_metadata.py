@@ -2,6 +2,7 @@
 
 import configparser
 import re
+from importlib import metadata as metadata_of
 
 import cases
 import keras
@@ -13,6 +14,7 @@ from repository_files import imports
 from repository_files import parse
 
 import keras_calib
+from keras_calib.reporting import command_line
 
 # Extras that nothing in the package imports: benchmarks compare with them.
 UNUSED = {"tensorflow-probability", "tf-keras"}
@@ -61,6 +63,12 @@ def test_extras_can_be_installed_and_bring_what_is_used(metadata):
     assert requirements(extras["tfp"]) >= UNUSED
     imported = {n.split(".")[0] for p in MODULES for n, _ in imports(parse(p))}
     assert not {name.replace("-", "_") for name in UNUSED} & imported
+
+
+def test_the_script_starts_what_the_package_does(metadata):
+    script = metadata["options.entry_points"]["console_scripts"].strip()
+    found = metadata_of.EntryPoint(*script.split(" = "), "console_scripts")
+    assert (found.name, found.load()) == ("keras-calib", command_line.main)
 
 
 def test_wheel_ships_the_type_marker(metadata):

@@ -1,0 +1,198 @@
+"""Which columns of a file hold what, found by their names."""
+
+from collections.abc import Sequence
+from os.path import commonprefix
+from typing import NamedTuple
+
+from keras_calib.backend.errors import value_error
+
+__all__ = ["Columns", "Roles", "find_roles"]
+
+# Names by default; of outputs, and whether they are logits.
+_LABELS = ("labels", "label")
+_OUTPUTS = {"logits": True, "logit": True, "probs": False, "prob": False}
+_WEIGHTS = "sample_weight"
+_PREDICTED = ("predicted", "prediction", "pred")
+
+
+class Columns(NamedTuple):
+    """What the columns of a file hold; None takes the default names.
+
+    Attributes:
+        labels: Name of the class ids, or of the names of the classes.
+        logits: Name of a column of lists or of an array; or the start of the
+            names of columns, a pattern with one `*`, or names with commas.
+        probs: The same of probabilities.
+        confidence: Name of the probability of the predicted class, where
+            nothing is known of the others: top-1 records.
+        correct: Name of the column that says whether it was right.
+        predicted: Name of the predicted class, if there is no such column.
+        weights: Name of the weights.
+        ids: Name of what tells samples apart.
+        class_names: Names of the classes in the order of their ids.
+        ignore_class: Class id of rows that do not count.
+        separator: Between the columns of a `.csv` file; None looks for it.
+        decimal: Decimal point of a `.csv` file.
+    """
+
+    labels: str | None = None
+    logits: str | None = None
+    probs: str | None = None
+    confidence: str | None = None
+    correct: str | None = None
+    predicted: str | None = None
+    weights: str | None = None
+    ids: str | None = None
+    class_names: Sequence[str] | None = None
+    ignore_class: int | None = None
+    separator: str | None = None
+    decimal: str = "."
+
+
+class Roles(NamedTuple):
+    """Names of the columns that are read.
+
+    Attributes:
+        labels: Labels; of top-1 records without `predicted`, correctness.
+        outputs: Of each class, or of all; or confidences.
+        from_logits: Whether outputs are logits.
+        top1: Whether outputs are confidences.
+        predicted: Predicted classes, or None.
+        weights: Weights, or None.
+        ids: Names of the samples, or None.
+        class_names: Names of the classes, or None.
+    """
+
+    labels: str
+    outputs: list[str]
+    from_logits: bool
+    top1: bool
+    predicted: str | None
+    weights: str | None
+    ids: str | None
+    class_names: Sequence[str] | None
+
+
+def find_roles(file: str, names: list[str], columns: Columns) -> Roles:
+    """What the columns `names` of a file are; ValueError if they are not."""
+    _check_present(file, names, [x for x in _single(columns) if x is not None])
+    weights = columns.weights or (_WEIGHTS if _WEIGHTS in names else None)
+    labels = columns.labels or next((x for x in _LABELS if x in names), None)
+    others = (weights, columns.ids)
+    given = {"logits": columns.logits, "probs": columns.probs}
+    given = {kind: text for kind, text in given.items() if text is not None}
+    wanted = given
+    if not given and columns.confidence is None:
+        wanted = {kind: kind for kind in _OUTPUTS}
+    found = {
+        kind: outputs
+        for kind, text in wanted.items()
+        if (outputs := _class_columns(file, names, text, columns.class_names))
+    }
+    if given and not found:
+        ((kind, text),) = given.items()
+        raise value_error(
+            f"{file} must have the columns of --{kind}",
+            columns=names[:20],
+            **{f"--{kind}": text},
+        )
+    if len(found) == 1 and labels:
+        ((kind, (outputs, classes)),) = found.items()
+        logits = _OUTPUTS[kind]
+        return Roles(labels, outputs, logits, False, None, *others, classes)
+    confidence = columns.confidence or "confidence"
+    predicted = columns.predicted or next(
+        (x for x in _PREDICTED if x in names), None
+    )
+    correct = columns.correct or "correct"
+    if not found and confidence in names:
+        records = [confidence], False, True
+        classes = columns.class_names
+        if columns.correct is None and predicted and labels:
+            return Roles(labels, *records, predicted, *others, classes)
+        if correct in names:
+            return Roles(correct, *records, None, *others, None)
+    raise value_error(
+        f"{file} must have `label` or `labels`, and either `logits` or "
+        "`probs`, which a table may give as `logit_0`, ... or `prob_0`, ...; "
+        "or else `confidence`, with `correct` or with `predicted` and "
+        "`label`. Give columns of other names by --labels, --logits, --probs, "
+        "--confidence, --correct and --predicted",
+        columns=names[:20],
+    )
+
+
+def _single(columns: Columns) -> tuple[str | None, ...]:
+    """Options that are the name of one column."""
+    records = columns.confidence, columns.correct, columns.predicted
+    return (columns.labels, *records, columns.weights, columns.ids)
+
+
+def _check_present(file: str, names: list[str], wanted: Sequence[str]) -> None:
+    if absent := [x for x in wanted if x not in names]:
+        raise value_error(
+            f"{file} must have the columns that are asked for",
+            absent=absent[:20],
+            columns=names[:20],
+        )
+
+
+def _class_columns(
+    file: str, names: list[str], text: str, classes: Sequence[str] | None
+) -> tuple[list[str], Sequence[str] | None] | None:
+    """The columns in the order of the classes, and names of these.
+
+    `classes` are the names that are known already.
+    """
+    if text in names:
+        return [text], classes
+    if "," in text:
+        listed = text.split(",")
+        _check_present(file, names, listed)
+        cut = len(commonprefix(listed).rpartition("_")[0])
+        own = [x[cut:].removeprefix("_") for x in listed]
+        return listed, classes or (None if own[0].isdecimal() else own)
+    start, star, end = text.partition("*")
+    starts = [start] if star else [f"{start.rstrip('_')}_", start]
+    for start in starts:
+        found = {
+            x[len(start) : len(x) - len(end)]: x
+            for x in names
+            if x.startswith(start)
+            and x.endswith(end)
+            and len(x) > len(start) + len(end)
+        }
+        numbered = {int(k): x for k, x in found.items() if k.isdecimal()}
+        if numbered:
+            return _in_order(file, numbered, f"{start}{{}}{end}", classes)
+        # A bare start of a word stands for numbers alone.
+        if found and (star or start.endswith("_")):
+            classes = classes or list(found)
+            if {*classes} != {*found}:
+                raise value_error(
+                    f"{file} must have a column of each class and no other",
+                    columns=list(found.values())[:20],
+                    class_names=list(classes)[:20],
+                )
+            return [found[x] for x in classes], classes
+    return None
+
+
+def _in_order(
+    file: str,
+    numbered: dict[int, str],
+    form: str,
+    classes: Sequence[str] | None,
+) -> tuple[list[str], Sequence[str] | None]:
+    """Columns by their numbers; those from 1 on are names of classes."""
+    numbers, last = sorted(numbered), len(numbered) - 1
+    if numbers == [*range(1, last + 2)]:
+        classes = classes or [*map(str, numbers)]
+    elif numbers != [*range(last + 1)]:
+        raise value_error(
+            f"{file} must have `{form.format(0)}` to `{form.format(last)}`, "
+            "one for each class; names with commas between them give another "
+            "order",
+            columns=list(numbered.values())[:20],
+        )
+    return [numbered[k] for k in numbers], classes

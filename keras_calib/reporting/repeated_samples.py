@@ -1,0 +1,114 @@
+"""Whether two files of predictions hold the same samples."""
+
+import itertools
+
+import numpy as np
+
+from keras_calib.backend.errors import value_error
+
+__all__ = ["check_apart", "check_ids_apart", "row_keys"]
+
+# The share of the smaller of two files that the other one may repeat.
+_SAME = 0.2
+# Of the multipliers of the classes: keys of two files must be comparable.
+_SEED = 20
+# Of the grids that see through rounding: how many directions they have, and
+# how wide their cells are, where all predictions lie on a sphere of radius 1.
+_DIRECTIONS = 4
+_WIDTHS = (3e-2, 3e-3, 3e-4, 3e-5)
+# Four standard deviations of the square root of a count.
+_BEYOND_CHANCE = 2.0
+
+
+def check_apart(keys: dict[str, np.ndarray]) -> None:
+    """Refuses data that were given twice: nothing holds for them.
+
+    Takes `row_keys` by the flag of their file.
+    """
+    for (one, first), (two, second) in itertools.combinations(keys.items(), 2):
+        share = max(map(_shared_share, first.T, second.T))
+        if share > _SAME:
+            raise value_error(
+                "--predictions, --calibration and --selection must be "
+                "different data: what was fitted or chosen on the samples "
+                "that it is judged by looks better than it is",
+                files=(one, two),
+                repeated=f"{100.0 * share:.1f} % of the smaller one at least, "
+                "digits and form aside",
+            )
+
+
+def check_ids_apart(ids: dict[str, np.ndarray]) -> None:
+    """Refuses samples whose names are in two files."""
+    for (one, first), (two, second) in itertools.combinations(ids.items(), 2):
+        if len(both := np.intersect1d(first, second)):
+            raise value_error(
+                "--predictions, --calibration and --selection must be "
+                "different data, with other --ids",
+                files=(one, two),
+                in_both=len(both),
+                first=str(both[0]),
+            )
+
+
+def row_keys(outputs: np.ndarray, from_logits: bool) -> np.ndarray:
+    """Numbers uint64 `(n, num_keys)`, equal where predictions are, or nearly.
+
+    The first is of the values in float32, so that the same predictions have
+    the same keys in files of different formats. The others are of the cells
+    of grids, from coarse to fine, in which the probabilities lie.
+    """
+    outputs = np.asarray(outputs).astype("float32", copy=False)
+    # 0 and -0 are equal and differ in their bits.
+    bits = (outputs.reshape(len(outputs), -1) + np.float32(0.0)).view("uint32")
+    with np.errstate(all="ignore"):
+        places = np.nan_to_num(_places(outputs, from_logits))
+    cells = [np.rint(places / np.float32(width)) for width in _WIDTHS]
+    cells = [cell.astype("int64").view("uint64") for cell in cells]
+    return np.stack([_hashed(x) for x in (bits.astype("uint64"), *cells)], 1)
+
+
+def _hashed(rows: np.ndarray) -> np.ndarray:
+    random = np.random.default_rng(_SEED)
+    factors = random.integers(0, 2**63, rows.shape[1], "uint64") * 2 + 1
+    # Modulo 2**64, as unsigned integers of NumPy are.
+    return rows @ factors
+
+
+def _places(outputs: np.ndarray, from_logits: bool) -> np.ndarray:
+    """A few numbers for each sample, near where probabilities are near.
+
+    Of their square roots: rounding moves small and large ones alike.
+    """
+    if outputs.shape[-1] == 1:
+        other = np.zeros_like(outputs) if from_logits else 1 - outputs
+        outputs = np.concatenate([other, outputs], axis=-1)
+    rows = outputs.reshape(-1, outputs.shape[-1])
+    if from_logits:
+        roots = np.exp(0.5 * (rows - rows.max(axis=-1, keepdims=True)))
+    else:
+        roots = np.sqrt(np.maximum(rows, 0))
+    random = np.random.default_rng(_SEED)
+    directions = random.normal(size=(rows.shape[-1], _DIRECTIONS))
+    places = roots @ directions.astype("float32")
+    places /= np.linalg.norm(roots, axis=-1, keepdims=True)
+    # Of an image, the mean over its pixels.
+    return places.reshape(len(outputs), -1, _DIRECTIONS).mean(axis=1)
+
+
+def _shared_share(keys: np.ndarray, others: np.ndarray) -> float:
+    """At least this share of the smaller data set is in both, beyond chance.
+
+    Keys that occur twice in all tell: in one data set or once in each. Few
+    digits give both by chance. Of two distributions, whatever they are, no
+    more pairs are expected in both than twice the geometric mean of those
+    within each, by Cauchy and Schwarz.
+    """
+    _, places = np.unique(np.concatenate([keys, others]), return_inverse=True)
+    total = np.bincount(places)
+    of_first = np.bincount(places[: len(keys)], minlength=len(total))
+    in_second, in_both, in_first = np.bincount(
+        of_first[total == 2], minlength=3
+    )
+    by_chance = 2.0 * np.prod(np.sqrt([in_first, in_second]) + _BEYOND_CHANCE)
+    return (in_both - by_chance) / max(1, min(len(keys), len(others)))

@@ -1,0 +1,247 @@
+"""The arguments of `keras-calib report`, read and checked without Keras."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from keras_calib.backend.errors import value_error
+from keras_calib.reporting.progress import Progress
+
+__all__ = ["DESCRIPTION", "EXAMPLES", "add_arguments", "check", "run"]
+
+DESCRIPTION = """\
+Makes one HTML file that says how far the confidence of a classifier can be
+trusted, from predictions of any framework: a verdict in words, metrics with
+intervals, pictures, a slider from risk to threshold.
+
+A file of predictions is one of
+  .npz        arrays `labels` and `logits` or `probs`;
+              may have `sample_weight` and `class_names`
+  .csv, .tsv  columns `label` and `logit_0`, `logit_1`, ... or `prob_0`, ...;
+              in place of numbers there may be names of classes
+  .parquet    the same columns, or lists in one column `logits` or `probs`
+Labels are class ids from 0, or names of classes. A log of the predicted class
+alone has `confidence`, and `correct` or `predicted` and `label`; its report
+leaves out NLL and Brier score. Columns of other names are given by the options
+below. Errors count rows from 1, without the line of names.
+
+With --calibration, predictions on other data, a temperature is fitted on these
+and the report has every number before and after. With --selection, again on
+other data, a threshold is chosen for --risk, so that with probability
+1 - --delta the true risk is not above it, and the report says what it does on
+--predictions. The three files must hold different samples: a file that
+repeats a fifth or more of another one, rounded or not, is refused.
+"""
+EXAMPLES = """\
+examples:
+  keras-calib report --predictions=test.parquet --out=report.html
+  keras-calib report --predictions=test.csv --labels=species --probs='p_*' \\
+      --decimal=, --out=report.html
+  keras-calib report --predictions=test.npz --calibration=cal.npz \\
+      --selection=sel.npz --risk=0.05 --delta=0.05 --out=report.html
+"""
+_FILE_FLAGS = {
+    "--predictions": {
+        "required": True,
+        "action": "append",
+        "metavar": "FILE",
+        "help": "labels with logits or probabilities; again for each further "
+        "model, named by its file",
+    },
+    "--out": {
+        "required": True,
+        "metavar": "FILE",
+        "help": "the .html file to write; - for standard output",
+    },
+    "--calibration": {"metavar": "FILE", "help": "predictions to fit on"},
+    "--selection": {"metavar": "FILE", "help": "predictions to choose with"},
+}
+_COLUMNS = {
+    "--labels": {"metavar": "NAME", "help": "class ids or names of classes"},
+    "--logits": {
+        "metavar": "NAMES",
+        "help": "a column of lists or an array; or the start of the names of "
+        "the columns, a pattern with one *, or names with commas between them "
+        "in the order of the class ids",
+    },
+    "--probs": {
+        "metavar": "NAMES",
+        "help": "the same of probabilities; one column of numbers is the "
+        "second of two classes",
+    },
+    "--confidence": {
+        "metavar": "NAME",
+        "help": "probability of the predicted class, if that is all there is",
+    },
+    "--correct": {"metavar": "NAME", "help": "whether that was right"},
+    "--predicted": {
+        "metavar": "NAME",
+        "help": "the predicted class, to compare with the label",
+    },
+    "--weights": {
+        "metavar": "NAME",
+        "help": "weights of the samples (sample_weight, if there is one)",
+    },
+    "--ids": {
+        "metavar": "NAME",
+        "help": "names of the samples: shown with the surest mistakes, equal "
+        "in all --predictions, and in no two other files",
+    },
+    "--classes": {
+        "metavar": "NAMES",
+        "help": "names of the classes in the order of their ids, with commas "
+        "between them; or a .txt file with one in each line",
+    },
+    "--ignore-class": {
+        "type": int,
+        "metavar": "ID",
+        "help": "class id that does not count",
+    },
+    "--separator": {
+        "metavar": "SIGN",
+        "help": "between columns of a .csv file; by default the one of , ; | "
+        "and tab that its first line has most of",
+    },
+    "--decimal": {
+        "default": ".",
+        "choices": (".", ","),
+        "help": "decimal point of a .csv file (%(default)s)",
+    },
+}
+_CONTENT = {
+    "--risk": {
+        "type": float,
+        "metavar": "SHARE",
+        "help": "share of wrong among the accepted, between 0 and 1",
+    },
+    "--delta": {
+        "type": float,
+        "default": 0.05,
+        "metavar": "SHARE",
+        "help": "chance that the guarantee fails (%(default)s)",
+    },
+    "--bins": {
+        "type": int,
+        "default": 15,
+        "metavar": "N",
+        "help": "of the ECE, at most 1000 (%(default)s)",
+    },
+    "--title": {"default": "Calibration report", "help": "of the page"},
+}
+_GROUPS = {"files": _FILE_FLAGS, "columns": _COLUMNS, "content": _CONTENT}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Gives a parser the arguments of the command."""
+    for title, arguments in _GROUPS.items():
+        group = parser.add_argument_group(title)
+        for flag, options in arguments.items():
+            group.add_argument(flag, **options)
+
+
+def check(given: argparse.Namespace) -> None:
+    """Raises ValueError if arguments are wrong, alone or together."""
+    if not 1 <= given.bins <= 1000:
+        bound = ">= 1" if given.bins < 1 else "<= 1000"
+        raise value_error(f"`num_bins` must be {bound}", num_bins=given.bins)
+    is_page = Path(given.out).suffix.lower() in (".html", ".htm")
+    if given.out != "-" and (not is_page or Path(given.out).is_dir()):
+        raise value_error(
+            "`path` must be a file that ends in .html", path=given.out
+        )
+    for name in ("risk", "delta"):
+        share = getattr(given, name)
+        if share is not None and not 0.0 < share < 1.0:
+            raise value_error(
+                f"`{name}` must be a number between 0 and 1, such as 0.05",
+                **{name: share},
+            )
+    if (given.selection is None) != (given.risk is None):
+        raise ValueError(
+            "--selection, the data to choose with, and --risk, the risk to "
+            "choose for, need each other"
+        )
+    several = len(given.predictions) > 1
+    if several and (given.calibration or given.selection):
+        raise ValueError(
+            "--calibration and --selection need one file of --predictions, "
+            f"not {len(given.predictions)}"
+        )
+    # Links and other spellings of a path too.
+    places = [Path(text).resolve() for _, text in _files(given)]
+    if len({*places}) < len(places):
+        raise ValueError(
+            "--predictions, --calibration and --selection must be different "
+            f"data. Received: {', '.join(map(str, places))}"
+        )
+    _check_columns(given)
+
+
+def _check_columns(given: argparse.Namespace) -> None:
+    outputs = [
+        f"--{name}"
+        for name in ("logits", "probs", "confidence")
+        if getattr(given, name) is not None
+    ]
+    if len(outputs) > 1:
+        raise ValueError(
+            "--logits, --probs and --confidence exclude each other. "
+            f"Received: {', '.join(outputs)}"
+        )
+    if given.correct is not None and given.predicted is not None:
+        raise ValueError("--correct and --predicted exclude each other")
+    for name in ("logits", "probs"):
+        if (getattr(given, name) or "").count("*") > 1:
+            raise value_error(
+                f"--{name} must have one * at most",
+                **{f"--{name}": getattr(given, name)},
+            )
+    if given.separator is not None:
+        given.separator = given.separator.replace("\\t", "\t")
+        if len(given.separator) != 1 or given.separator == given.decimal:
+            raise value_error(
+                "--separator must be one sign, and not that of --decimal",
+                **{"--separator": given.separator, "--decimal": given.decimal},
+            )
+    given.classes = _class_names(given.classes)
+
+
+def _class_names(text: str | None) -> list[str] | None:
+    """Names of classes from a list with commas, or a file of lines."""
+    if text is None:
+        return None
+    names = text.split(",")
+    if text.lower().endswith(".txt"):
+        try:
+            names = Path(text).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeError) as error:
+            raise ValueError(f"--classes={text}: {error}") from error
+    names = [name.strip() for name in names]
+    if len(names) < 2 or len({*names}) < len(names) or "" in names:
+        raise value_error(
+            "--classes must be names, at least two, each once", names=names[:20]
+        )
+    return names
+
+
+def _files(given: argparse.Namespace) -> list[tuple[str, str]]:
+    """Flags and paths of the files to read, predictions first."""
+    paths = [("--predictions", text) for text in given.predictions]
+    for name in ("calibration", "selection"):
+        if getattr(given, name) is not None:
+            paths.append((f"--{name}", getattr(given, name)))
+    return paths
+
+
+def run(given: argparse.Namespace, progress: Progress) -> None:
+    """Writes the report; prints its path."""
+    from keras_calib.plots.display import printable
+    from keras_calib.reporting.file_reports import report_of_files
+
+    report = report_of_files(given, _files(given), progress)
+    progress.clear()
+    if given.out == "-":
+        sys.stdout.buffer.write(report.html.encode("utf-8"))
+        sys.stdout.buffer.flush()
+    else:
+        print(printable(str(report.save(given.out))))

@@ -1,0 +1,124 @@
+"""The command before and beside its work: help, log lines, progress."""
+
+import importlib
+import io
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from noisy_predictions import noisy_predictions
+from paths import ROOT
+from report_pages import write_file
+
+from keras_calib.reporting import progress
+from keras_calib.reporting.command_line import COMMANDS
+from keras_calib.reporting.command_line import main
+from keras_calib.reporting.command_line import runs_as_command
+from keras_calib.reporting.prediction_files import Rows
+from keras_calib.reporting.progress import Progress
+
+LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+
+
+def test_help_says_what_files_hold(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["report", "--help"])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    for word in ("parquet", "--calibration", "exit codes", "logit_0"):
+        assert word in shown
+
+
+SCRIPT = "import sys; sys.argv[0] = '/bin/keras-calib'; import keras_calib"
+
+
+@pytest.mark.parametrize(
+    ("start", "arguments", "code"),
+    [
+        (("-m", "keras_calib"), ("report", "--help"), 0),
+        (("-m", "keras_calib"), ("report", "--out=o.pdf"), 2),
+        (("-c", SCRIPT), (), 0),
+    ],
+)
+def test_help_and_errors_of_usage_come_without_keras(start, arguments, code):
+    run = subprocess.run(
+        [sys.executable, "-X", "importtime", *start, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+    )
+    assert run.returncode == code
+    imported = {
+        line.rpartition("|")[2].strip() for line in run.stderr.splitlines()
+    }
+    assert "keras_calib.reporting.command_line" in imported
+    assert not imported & {"keras", "numpy", "tensorflow", "keras_calib.losses"}
+
+
+@pytest.mark.parametrize(
+    ("program", "given", "found"),
+    [
+        ("/usr/bin/keras-calib", ["python", "keras-calib"], True),
+        ("keras-calib.exe", [], True),
+        ("-m", ["python", "-X", "dev", "-m", "keras_calib", "report"], True),
+        ("-m", ["python", "-mkeras_calib"], True),
+        ("-m", ["python", "-m", "project.train", "keras_calib"], False),
+        ("keras-calib.py", ["python", "keras-calib.py"], False),
+        ("", ["python"], False),
+    ],
+)
+def test_the_command_is_known_by_how_it_was_started(
+    monkeypatch, program, given, found
+):
+    monkeypatch.setattr(sys, "argv", [program])
+    monkeypatch.setattr(sys, "orig_argv", given)
+    assert runs_as_command() == found
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_a_module_of_one_form(name):
+    module = importlib.import_module(COMMANDS[name][1])
+    functions = ("add_arguments", "check", "run")
+    assert {"DESCRIPTION", "EXAMPLES", *functions} == {*module.__all__}
+
+
+@pytest.mark.slow
+def test_a_report_has_no_log_lines(tmp_path):
+    labels, logits = noisy_predictions(100)
+    write_file(tmp_path / "t.npz", labels, logits=logits)
+    environment = {k: v for k, v in os.environ.items() if k != LOG_LEVEL}
+    arguments = ("report", "--predictions=t.npz", "--out=o.html")
+    run = subprocess.run(
+        [sys.executable, "-m", "keras_calib", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=tmp_path,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "o.html\n", "")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_progress_is_one_line_and_gone_at_the_end(monkeypatch, quiet):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "_PAUSE", 0.0)
+    line = Progress(quiet)
+    parts = [Rows(np.zeros(5), np.zeros((5, 2)), None)] * 2
+    assert list(line.rows(parts, "Reading a.csv", 10)) == parts
+    line.clear()
+    shown = terminal.getvalue()
+    assert bool(shown) != quiet
+    if shown:
+        assert "Reading a.csv: 5 of 10 rows, 50 %, 0 s left" in shown
+        assert "\n" not in shown
+        assert not shown.split("\r")[-1]
