@@ -2,6 +2,7 @@
 
     python docs/pictures/make_guide_pictures.py --logits=FILE
 
+and prints the values that the guides give of them.
 FILE has the published logits of a DenseNet-40 on CIFAR-10: `logits_val`,
 `labels_val`, `logits_test`, `labels_test`. Digits are scikit-learn's, scenes
 those of `examples/segmentation.py`. Two minutes on one core.
@@ -107,7 +108,7 @@ def interval_and_samples(plt, data):
         x = np.multiply(sizes, shift)
         axis.vlines(x, low, high, color=color, lw=2)
         axis.plot(x, points, "o", color=color, label=name)
-        print(name, points, ends)
+        print(name, np.round(points, 3), np.round(ends, 3).tolist())
     axis.set_xscale("log")
     axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axis.minorticks_off()
@@ -166,7 +167,15 @@ def calibration_while_training(plt):
                 lw=2,
                 label=name,
             )
-        print(name, {k: v[-1] for k, v in logs.history.items()})
+        for key in ("cal_ece", "cal_nll"):
+            best = int(np.argmin(logs.history[key]))
+            print(
+                f"{name}: {key} is lowest after epoch {best + 1},",
+                *(
+                    f"{logs.history[k][best]:.3f}"
+                    for k in (key, "cal_accuracy")
+                ),
+            )
     axes[0].set(title="Accuracy", xlabel="epoch", ylim=(0, 1))
     axes[1].set(title="ECE", xlabel="epoch", ylim=(0, None))
     axes[0].legend(frameon=False, loc="lower right")
