@@ -47,8 +47,20 @@ cal_logits, sel_logits, test_logits = np.split(logits, [300, 1200])
 """
 
 PRELUDES = {
+    "docs/choosing_a_loss.md": _DATA
+    + """
+model, new_model = network_of(), network_of
+x_train, y_train, x_cal, y_cal = x[:500], labels[:500], x[500:], labels[500:]
+x_val, y_val, x_test, y_test = x_cal, y_cal, x_cal, y_cal
+""",
+    "docs/choosing_a_metric.md": _DATA
+    + """
+y_test, logits_of_other = labels, 2.0 * logits
+""",
+    "docs/devices.md": _DATA,
     "docs/losses.md": _DATA
     + """
+model = network_of()
 x, labels, logits = x[:20], labels[:20], logits[:20]
 record = rng.random(20).astype("float32")
 labels = np.eye(3, dtype="float32")[labels]
@@ -130,7 +142,8 @@ x = rng.normal(size=(50_000, 1)).astype("float32")
 labels = (x[:, 0] + rng.logistic(size=50_000) > 0).astype("int32")
 x_val, y_val = x[:64], labels[:64]
 val = (x_val, y_val)
-train = keras_calib.EpochBatches(x[:64], labels[:64])
+train = keras_calib.EpochBatches(x[:64], labels[:64], with_index=False)
+new_model = lambda: network_of(1, 2)
 inputs = keras.Input((1,))
 outputs = keras.layers.Dense(2)(keras.layers.Dropout(0.2)(inputs))
 model_1, model_2, model_3 = (network_of(1, 2) for _ in range(3))
