@@ -69,6 +69,7 @@ format: .venv/dev
 	.venv/bin/ruff format .
 
 docs: .venv/dev
+	KERAS_BACKEND=tensorflow .venv/bin/python docs/generator build/docs
 	.venv/bin/python -m mkdocs build --strict
 
 bench: .venv/dev
