@@ -58,8 +58,7 @@ def pulls_of_batch(losses):
         name: [pull(loss, x + np.log(_CLASSES - 1)) for x in log_odds]
         for name, loss in {"cross entropy": _cross_entropy(), **losses}.items()
     }
-    what = "confidence of all predictions, of which 3 in 4 are right"
-    return _drawn(log_odds, found, what, mark=_SHARE_RIGHT)
+    return _drawn(log_odds, found, "confidence", mark=_SHARE_RIGHT)
 
 
 def ranking():

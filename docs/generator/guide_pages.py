@@ -3,7 +3,7 @@
 import ast
 import re
 
-from paths import ROOT
+from locations import ROOT
 
 __all__ = ["guide_pages"]
 

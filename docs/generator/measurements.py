@@ -4,7 +4,7 @@ import csv
 import re
 
 import numpy as np
-from paths import ROOT
+from locations import ROOT
 from scipy.stats import t
 
 __all__ = ["costs", "effects_of_calibrator", "effects_of_loss"]
@@ -64,20 +64,18 @@ def effects_of_loss(methods):
             }
             pairs = [(base[r["seed"]], r) for r in group if r["seed"] in base]
             first = group[0]
-            label = [methods[first["method"]], _options(first)]
             rows.append(
                 [
-                    _SETUPS[setup],
-                    ", ".join(filter(None, label)),
-                    str(len(pairs)),
-                    _mean([float(run["ece"]) for _, run in pairs]),
+                    _what(setup, methods[first["method"]], _options(first)),
                     *(_change(pairs, m, m) for m in _MEASURES),
+                    _mean([float(run["ece"]) for _, run in pairs]),
+                    str(len(pairs)),
                 ]
             )
     if not rows:
         return []
-    head = ["data", "setting", "seeds", "ECE", "change of ECE"]
-    head += ["of accuracy", "of AURC"]
+    head = ["data, setting", "change of ECE", "of accuracy", "of AURC"]
+    head += ["ECE", "seeds"]
     return [
         "Beside cross entropy, on test data, with ECE of 15 bins "
         f"({_RUNS_LINK}):",
@@ -98,7 +96,7 @@ def effects_of_calibrator(columns, names):
         header, rows = next(
             (header, rows)
             for _, header, rows in _tables("calibrators.md")
-            if header[0] == "calibrator"
+            if header[:1] == ["calibrator"] and "ECE" in header
         )
         kept = [r for r in rows if r[0] in ("as trained", *names)]
         lines += [
@@ -114,34 +112,36 @@ def effects_of_calibrator(columns, names):
 
 
 def _before_and_after(before, after):
-    """Changes of measures in the same run, of networks of two losses."""
+    """Changes of measures in the same run."""
     measures = ["aurc"] if after == "_norm" else ["ece", "nll", "aurc"]
     titles = {"ece": "ECE", "nll": "NLL", "aurc": "AURC"}
-    trained = {_BASE: "cross entropy", "label_smoothing": "label smoothing"}
+    trained = {_BASE: "cross entropy"}
+    if after == "_norm":
+        trained["label_smoothing"] = "label smoothing"
     rows = []
     for file in _RUNS:
         runs = [run for run in _read(file) if run.get(f"aurc{after}")]
         for (setup, name), group in _grouped(runs, trained).items():
             if "held out" in name:
                 continue
-            label = [trained[group[0]["method"]], _options(group[0])]
+            label = trained[group[0]["method"]]
             pairs = [(run, run) for run in group]
             rows.append(
                 [
-                    _SETUPS[setup],
-                    ", ".join(filter(None, label)),
-                    str(len(pairs)),
-                    _mean([float(run[measures[0] + before]) for run in group]),
+                    _what(setup, label, _options(group[0])),
                     *(_change(pairs, m + before, m + after) for m in measures),
+                    _mean([float(run[measures[0] + before]) for run in group]),
+                    str(len(pairs)),
                 ]
             )
-    changes = [f"change of {titles[m]}" for m in measures]
-    head = ["data", "trained with", "seeds", f"{titles[measures[0]]} before"]
+    head = ["data, trained with"]
+    head += [f"change of {titles[m]}" for m in measures]
+    head += [f"{titles[measures[0]]} before", "seeds"]
     return [
         "On test data, fitted on held-out data of the same run "
         f"({_RUNS_LINK}):",
         "",
-        *_table([*head, *changes], rows),
+        *_table(head, rows),
         "",
         _ABOUT_INTERVALS,
         "",
@@ -209,6 +209,12 @@ def _grouped(runs, methods):
         if run["method"] in methods and run["setup"] in _SETUPS:
             groups.setdefault((run["setup"], _name(run)), []).append(run)
     return groups
+
+
+def _what(setup, *words):
+    """Two lines of a cell."""
+    second = ", ".join(word for word in words if word)
+    return f"{_SETUPS[setup]}<br>{second}".removesuffix("<br>")
 
 
 def _name(run):

@@ -1,35 +1,21 @@
 """A page for each method: when to use it, formula, picture, measurements."""
 
-import tomllib
-
 import curves
-import keras
 from docstrings import escaped
 from docstrings import parts
 from formulas import formula
 from measurements import costs
 from measurements import effects_of_calibrator
 from measurements import effects_of_loss
-from paths import DOCS
+from method_files import KINDS
+from method_files import code_of
+from method_files import methods
 from reference_pages import link_to
 
 import keras_calib
 
-__all__ = ["exported_methods", "method_pages", "methods"]
+__all__ = ["method_pages"]
 
-_KINDS = {
-    "losses": "Losses",
-    "training": "Models that train or answer in their own way",
-    "calibrators": "Calibrators and scores, fitted after training",
-}
-# Bases of other classes, not methods.
-_BASES = {
-    "BatchCoupledLoss",
-    "Calibrator",
-    "EpochModel",
-    "PerSampleLoss",
-    "RecordingModel",
-}
 _SYMBOLS = {
     "losses": "Logits are z, p is their softmax, y the true class of K, and "
     "CE is the cross entropy.",
@@ -39,23 +25,11 @@ _SYMBOLS = {
 }
 
 
-def methods():
-    """Name of each kind to what its file says of each method."""
-    return {
-        kind: tomllib.loads(
-            (DOCS / "generator" / "methods" / f"{kind}.toml").read_text(
-                encoding="utf-8"
-            )
-        )["method"]
-        for kind in _KINDS
-    }
-
-
 def method_pages():
     """Address to Markdown or picture of each page, and of the list of all."""
     pages, lines = {}, ["# Methods", ""]
     for kind, found in methods().items():
-        lines += [f"## {_KINDS[kind]}", "", "| method | use it when |"]
+        lines += [f"## {KINDS[kind]}", "", "| method | use it when |"]
         lines.append("|---|---|")
         for method in found:
             page = method["page"]
@@ -67,27 +41,6 @@ def method_pages():
             lines.append(f"| [{method['title']}]({page}.md) | {use} |")
         lines.append("")
     return {"methods/index.md": "\n".join(lines), **pages}
-
-
-def exported_methods():
-    """Names that a page must be about."""
-    kinds = (keras.losses.Loss, keras.Model, keras_calib.Calibrator)
-    return {
-        name
-        for name in keras_calib.__all__
-        if isinstance(cls := getattr(keras_calib, name), type)
-        and issubclass(cls, kinds)
-    } - _BASES
-
-
-def code_of(method, kind):
-    """The lines that a page shows."""
-    if "code" in method:
-        return method["code"].strip()
-    call = next(iter(method["curves"].values()))
-    if kind == "losses":
-        return f'model.compile("sgd", loss={call})'
-    return f"calibrator = {call}.fit(labels, logits)"
 
 
 def _page(method, kind):
@@ -110,7 +63,8 @@ def _page(method, kind):
         own = [method["effect"], ""] if "effect" in method else []
         lines += effects + own or [_NO_EFFECT, ""]
     cost = costs(method.get("cost", []), method.get("fits"))
-    lines += ["## Cost", "", *(cost or ["Not measured.", ""])]
+    price = method.get("price", "Not measured.")
+    lines += ["## Cost", "", *(cost or [price, ""])]
     classes = [
         getattr(keras_calib, n) for n in method["names"] if n[0].isupper()
     ]
@@ -153,8 +107,6 @@ def _picture(method, kind):
 
 
 def _about_picture(method, kind):
-    if "no_curve" in method:
-        return ["## Gradient", "", method["no_curve"], ""]
     title, about = "Gradient", _ABOUT_PULL
     if kind == "calibrators":
         title, about = "Map of probabilities", _ABOUT_MAP
@@ -162,6 +114,8 @@ def _about_picture(method, kind):
         title, about = "Targets", ""
     elif method.get("batch"):
         about = _ABOUT_BATCH
+    if "no_curve" in method:
+        return [f"## {title}", "", method["no_curve"], ""]
     text = f"{method.get('caption', '')} {about}".strip()
     return [
         *(f"## {title}", ""),

@@ -5,6 +5,7 @@ from functools import cache
 
 from docstrings import summary
 from docstrings import text_of
+from method_files import methods
 
 import keras_calib
 from keras_calib.inputs.options import ArrayOptions
@@ -31,6 +32,7 @@ _GROUPS = {
 def reference_pages():
     """Address and Markdown of each page, and of the page that lists them."""
     pages, index = {}, ["# API reference", "", "Import from `keras_calib`.", ""]
+    about = {m["names"][0]: m for found in methods().values() for m in found}
     for address, (title, _) in _GROUPS.items():
         names = [name for name, page in _pages().items() if page == address]
         things = {name: _thing(name) for name in names}
@@ -39,7 +41,12 @@ def reference_pages():
         index += [*_summaries(things, f"{address}.md"), ""]
         for name, thing in things.items():
             lines += [f"## `{name}` {{#{name}}}", ""]
-            lines += [text_of(name, thing, level=2), ""]
+            if name in about:
+                own, page = about[name]["title"], about[name]["page"]
+                lines.append(
+                    f"About the method: [{own}](../methods/{page}.md)."
+                )
+            lines += ["", text_of(name, thing, level=2), ""]
         pages[f"reference/{address}.md"] = "\n".join(lines) + "\n"
     return {"reference/index.md": "\n".join(index) + "\n", **pages}
 
@@ -75,7 +82,7 @@ def _summaries(things, page):
     classes = [name for name, thing in things.items() if inspect.isclass(thing)]
     rest = [name for name in things if name not in classes]
     return [
-        "| name | |",
+        "| name | what it is |",
         "|---|---|",
         *(
             f"| [`{name}`]({page}#{name}) | {summary(things[name])} |"
