@@ -239,6 +239,7 @@ def _change(pairs, before, after):
         float(second[after]) - float(first[before]) for first, second in pairs
     ]
     text = f"{np.mean(gaps):+.4f}".replace("-", "\N{MINUS SIGN}")
+    text = "0.0000" if text.endswith("0.0000") else text
     if len(gaps) == 1:
         return text
     error = np.std(gaps, ddof=1) / np.sqrt(len(gaps))

@@ -126,13 +126,14 @@ def _about_picture(method, kind):
 
 _NO_EFFECT = "No run of this repository compares it with cross entropy yet."
 _ABOUT_PULL = (
-    "Above 0 a step raises the logit of the true class, below 0 it lowers it. "
-    "There are 10 classes, and the other logits are equal."
+    "Above 0 a training step raises the logit of the true class, below 0 it "
+    "lowers it. There are 10 classes, and the other logits are equal."
 )
 _ABOUT_BATCH = (
     "Forty equally sure predictions of one class of 10, of which 30 are right, "
-    "move together. Above 0 a step makes them surer, below 0 less sure. All "
-    "curves cross 0 at the dotted line, where the confidence is the accuracy."
+    "move together. Above 0 a training step makes them surer, below 0 less "
+    "sure. All curves cross 0 at the dotted line, where the confidence is the "
+    "accuracy."
 )
 _ABOUT_MAP = (
     "Fitted to 6,000 made-up predictions of two classes that are "
