@@ -122,13 +122,13 @@ def _before_and_after(before, after):
     for file in _RUNS:
         runs = [run for run in _read(file) if run.get(f"aurc{after}")]
         for (setup, name), group in _grouped(runs, trained).items():
-            if "held out" in name:
-                continue
+            # Trained on a part of the data that other rows have whole.
+            part = "held out" if name.endswith("held out") else ""
             label = trained[group[0]["method"]]
             pairs = [(run, run) for run in group]
             rows.append(
                 [
-                    _what(setup, label, _options(group[0])),
+                    _what(setup, label, _options(group[0]), part),
                     *(_change(pairs, m + before, m + after) for m in measures),
                     _mean([float(run[measures[0] + before]) for run in group]),
                     str(len(pairs)),
