@@ -2,6 +2,9 @@
 PYTHON ?= python3
 # Files or options for `make test` and `make test-all`.
 TESTS =
+# zensical, the successor of mkdocs-material, builds the same pages where it is
+# installed.
+SITE_BUILDER = mkdocs
 # Processes that test at a time; one that has no tests left takes another's.
 WORKERS ?= 2
 PYTEST = -m pytest --numprocesses=$(WORKERS) --dist=worksteal
@@ -72,7 +75,8 @@ format: .venv/dev
 	.venv/bin/ruff format .
 
 docs: .venv/dev
-	.venv/bin/python -m mkdocs build --strict
+	KERAS_BACKEND=tensorflow .venv/bin/python docs/generator build/docs
+	.venv/bin/python -m $(SITE_BUILDER) build --strict
 
 bench: .venv/dev
 	.venv/bin/python benchmarks/losses.py --out=benchmarks/results/losses.md

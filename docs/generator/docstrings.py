@@ -3,7 +3,7 @@
 import inspect
 import re
 
-__all__ = ["members", "parts", "text_of"]
+__all__ = ["escaped", "members", "parts", "summary", "text_of"]
 
 _SECTION = re.compile(r"([A-Z][a-z]+):")
 _ITEM = re.compile(
@@ -26,6 +26,11 @@ def parts(thing):
     return {name: "\n".join(lines).strip("\n") for name, lines in found.items()}
 
 
+def summary(thing):
+    """The first line, for a cell of a table."""
+    return escaped(inspect.cleandoc(thing.__doc__ or "").partition("\n")[0])
+
+
 def text_of(name, thing, *, level):
     """Signature, text and sections of a public name.
 
@@ -45,7 +50,7 @@ def text_of(name, thing, *, level):
         elif title in _LISTS:
             lines += [*_items(text), ""]
         else:
-            text = _escaped(inspect.cleandoc("\n" + text))
+            text = escaped(inspect.cleandoc("\n" + text))
             lines += [_DERIVATION.sub(_links, text), ""]
     if inspect.isclass(thing) and not issubclass(thing, tuple):
         for method, function in members(thing):
@@ -90,11 +95,11 @@ def _items(text):
     for line in text.splitlines():
         item = _ITEM.fullmatch(line)
         if item:
-            lines.append(f"- `{item[1].strip('`')}`: {_escaped(item[2])}")
+            lines.append(f"- `{item[1].strip('`')}`: {escaped(item[2])}")
         elif lines:
-            lines[-1] += " " + _escaped(line.strip())
+            lines[-1] += " " + escaped(line.strip())
         else:
-            rest.append(_escaped(line.strip()))
+            rest.append(escaped(line.strip()))
     return [*rest, *lines]
 
 
@@ -107,7 +112,7 @@ def _links(match):
     )
 
 
-def _escaped(text):
+def escaped(text):
     """What Markdown would take for HTML or emphasis, as it was written."""
     pieces = re.split(r"(`[^`]*`|https?://\S+)", text)
     for i in range(0, len(pieces), 2):

@@ -3,7 +3,7 @@
 import ast
 import re
 
-from method_pages import ROOT
+from locations import ROOT
 
 __all__ = ["guide_pages"]
 

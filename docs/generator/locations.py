@@ -1,0 +1,8 @@
+"""Where the repository and its pages lie."""
+
+from pathlib import Path
+
+__all__ = ["DOCS", "ROOT"]
+
+DOCS = Path(__file__).resolve().parents[1]
+ROOT = DOCS.parent
