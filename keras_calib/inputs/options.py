@@ -26,7 +26,7 @@ class ArrayOptions(TypedDict, total=False):
         sample_weight: Weights `(n, ...)` of the shape of the class ids, or
             `(n,)`, finite and >= 0. Whole numbers are frequency weights, the
             numbers of repeats of a sample. Fractional weights are its share
-            of the mass. None weights all samples alike.
+            of the mass. None weights all samples equally.
         ignore_class: Class id of the samples to leave out, or None.
     """
 

@@ -201,7 +201,7 @@ def without_harm(
 
 
 def _few(rows: Any) -> Any:
-    """At most 100 rows, spread because edges of images may be alike."""
+    """At most 100 rows from the whole batch, as edges of images may agree."""
     count = rows.shape[0]
     if count is None:
         count = ops.shape(rows)[0]

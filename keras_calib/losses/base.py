@@ -111,9 +111,9 @@ class PerSampleLoss(keras.losses.Loss):
         self.axis = axis
         self.ignore_class = ignore_class
         self.hyperparameters = hyperparameters
-        # Whether predictions were seen to be what `from_logits` says.
+        # Set once values have shown that predictions are logits.
         self._has_seen_logits = False
-        # Whether a traced graph was warned of.
+        # Set once the operation of a traced graph caused a warning.
         self._has_told = False
 
     def __call__(self, y_true, y_pred, sample_weight=None):

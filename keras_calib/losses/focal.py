@@ -209,7 +209,7 @@ def _rows(p: Any, gammas: Sequence[Sequence[float]]) -> Any:
 
 
 def _power(x: Any, exponent: float) -> Any:
-    """x^exponent for x > 0; by products for small whole exponents."""
+    """x^exponent for x > 0, by products for exponents up to 4."""
     if exponent in (1.0, 2.0, 3.0, 4.0):
         power = x
         for _ in range(int(exponent) - 1):

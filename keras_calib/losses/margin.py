@@ -189,7 +189,7 @@ def _at_first(place: Any, values: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class MbLS(PerSampleLoss):
-    """Margin-based label smoothing.
+    """Margin-based label smoothing: a linear penalty on distant logits.
 
     Use it in place of label smoothing when only very confident predictions
     should be pulled back.
@@ -247,7 +247,7 @@ class MbLS(PerSampleLoss):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class ACLS(PerSampleLoss):
-    """Adaptive and conditional label smoothing.
+    """Adaptive and conditional label smoothing: squared penalties on logits.
 
     Use it in place of MbLS when the penalty should grow with the distance
     between logits, with a strength of its own for the predicted class.

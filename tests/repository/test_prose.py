@@ -117,9 +117,12 @@ MAX_WORDS = 30
 MAX_SENTENCES = 5
 TEXTS = (".md", ".py")
 
-# Openings that wait for their verb, and a pointer in place of a word.
+# Openings that wait for their verb; pointers and words that say little.
 TELEGRAM = re.compile(r"(Of|So that) |Where [^,]*$")
-RIDDLE = re.compile(r"\bof (that|the same) name\b")
+RIDDLE = re.compile(
+    r"\b(of (that|the same) name|told apart|tells? (\S+ )*apart"
+    r"|makes? a difference of|settles?)\b"
+)
 
 CODE = re.compile(r"(```|~~~).*?\1|<!--.*?-->|\$\$.*?\$\$", re.DOTALL)
 MARKUP = [
@@ -244,6 +247,7 @@ WORDS = "word " * 30
         ("Where labels are soft, the first class counts.", 0),
         ("- Where labels are soft.\n- So that it is finite.", 2),
         ("As in the class of that name.", 1),
+        ("What a model tells apart. It is told apart by shape.", 2),
         (f"| {WORDS} more |\n<!-- Of tables. -->", 0),
         (prose(f"A sum.\n\n    x {WORDS}\n\nArgs:\n    x: Of it."), 1),
         (prose(f"A sum.\n\nReference:\n    Of {WORDS}"), 0),

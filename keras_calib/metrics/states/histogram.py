@@ -216,7 +216,7 @@ class HistogramSummary:
         )
 
     def ranked(self, limbs: Any, frequency_weights: Any) -> RankedGroups:
-        """Cells as groups of tied scores, surest first (array-agnostic).
+        """Cells as groups of tied scores, highest first (array-agnostic).
 
         Derivation: docs/derivations.md, 'AURC from a histogram'.
         """
