@@ -267,12 +267,12 @@ class ACLS(PerSampleLoss):
             needs `from_logits=True`. The published tables seem to use
             `"zero"`; show both when you reproduce them.
         smoothing: `"adaptive"` for the squares. `"constant"` for linear
-            penalties, which leaves the conditional part of ACLS alone.
+            penalties; this is only the conditional part of ACLS.
         condition: `"margin"` is the formula above. `"none"` leaves out the
-            relu, and the terms of classes at the maximum: the adaptive part
-            of ACLS alone. `"ranking"` multiplies that by a factor per sample,
-            the last column of the labels.
-            `CorrectnessRankingModel(role="condition")` adds this column.
+            relu, and the terms of classes at the maximum; this is only the
+            adaptive part of ACLS. `"ranking"` is that times a factor per
+            sample, the last column of the labels, which
+            `CorrectnessRankingModel(role="condition")` adds.
         **kwargs: `name` and arguments of `PerSampleLoss`, `from_logits` too.
 
     Example:

@@ -197,15 +197,14 @@ def cape_loss(targets: Any, logits: Any, *, classes: Any = None) -> Any:
 class LabelSmoothing(PerSampleLoss):
     """Label smoothing: cross entropy with smoothed labels.
 
-    Use it to lower overconfidence in training at the cost of cross entropy.
-    It can worsen the ranking of predictions, so check AURC if your model
-    abstains.
+    Use it to lower overconfidence in training, as fast as cross entropy. It can
+    worsen the ranking of predictions, so check AURC if your model abstains.
 
     -sum_k t_k log p_k with t = `smooth_labels(labels, alpha, spread)`
 
-    `spread="all"` (Keras, PyTorch, MbLS, ACLS) gives the true class of K
-    1 - alpha + alpha / K. `spread="others"` (MDCA, SAM) gives it 1 - alpha.
-    The first with alpha K / (K - 1) equals the second with alpha.
+    With K classes, the true class gets 1 - alpha + alpha / K if `spread="all"`
+    (Keras, PyTorch, MbLS, ACLS), and 1 - alpha if `spread="others"` (MDCA,
+    SAM). The first with alpha K / (K - 1) equals the second with alpha.
 
     Args:
         alpha: Share of the label to spread, at most 1. Negative values

@@ -198,7 +198,7 @@ class DebiasedCalibrationError(BinnedMetric):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class AverageCalibrationError(BinnedMetric):
-    """Mean gap of the bins, all with equal weight, streaming and exact.
+    """Mean |gap| of the bins, all with equal weight, streaming and exact.
 
     Use it when rare confidences matter as much as common ones. Bins of few
     samples make it noisy, so look at `interval()`.

@@ -275,9 +275,9 @@ class FailureFPR95(HistogramMetric):
     """Share of errors accepted with 95 % of correct predictions, streaming.
 
     Use it to see how many errors pass when nearly all correct predictions must
-    be accepted. The threshold is the highest edge of a cell that does so. You
-    can set it, so the value is an upper bound of the exact one. It is 0 if all
-    predictions are correct, or all wrong.
+    be accepted. The threshold is the highest edge of a cell that accepts 95 %
+    of them. You can set it, so the value is an upper bound of the exact one.
+    It is 0 if all predictions are correct, or all wrong.
 
     Args:
         score, score_range, resolution, name, **kwargs: Those of `AURC`.

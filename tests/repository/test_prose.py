@@ -209,7 +209,7 @@ def stumbles(text: str) -> Iterator[str]:
 @cache
 def faults() -> dict[str, list[str]]:
     """By file, for those that have any."""
-    read = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    read = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     for folder in ("keras_calib", "examples"):
         read += [p for p in (ROOT / folder).rglob("*") if p.suffix in TEXTS]
     found = {
