@@ -1,17 +1,18 @@
-r"""Repairs trained networks: calibrators beside one another.
+r"""Repair trained networks, and compare calibrators.
 
     python examples/papers/calibrate.py \
         work/runs/cifar10_resnet50/cross_entropy/seed0
     python examples/papers/calibrate.py RUN --save=TemperatureScaling
 
-fits each calibrator on the run's predictions for its validation data and
-measures it on those for its test data, or on --part=imagenet_v2 that
-evaluate.py made. A calibrator that refuses the data, as one with more
-parameters than samples does, is named with its reason. Written into the run's
-folder: calibrators.csv (of another part calibrators_imagenet_v2.csv), and with
---save a SavedModel that answers calibrated, under serving_calibrated.
---temperatures chooses the temperature by ECE, from them; without, it is that of
-the best likelihood.
+The script fits each calibrator to the run's predictions on its validation data.
+It measures them on the test data, or on --part=imagenet_v2 of evaluate.py. If a
+calibrator refuses the data, because it has more parameters than samples for
+example, its reason is printed.
+
+The results are written to the run's folder as calibrators.csv, or as
+calibrators_imagenet_v2.csv for that part. --save also writes a SavedModel with
+calibrated answers to serving_calibrated. With --temperatures the temperature is
+chosen among these by ECE, otherwise by likelihood.
 """
 
 import csv

@@ -1,17 +1,21 @@
-r"""Which claims the runs bear out, when as many are tested at once.
+r"""Test claims on runs, with a correction for the number of claims.
 
     python examples/papers/check_claims.py \
         --claims=benchmarks/results/runs/claims.csv
 
-prints a table for each family of claims: the mean difference of two methods on
-the same seeds, p of a two-sided t-test of pairs, and that p after Holm's
-correction for all claims of the family. One claim in twenty that is false has
-a p below 0.05 by chance; after the correction one family in twenty has such a
-claim. A claim holds here where the corrected p is below 0.05.
+The script prints a table for each family of claims. A row has the mean
+difference of two methods on the same seeds, and the p-value of a two-sided
+paired t-test. The last column corrects it by Holm's method for all claims of
+the family.
 
-The file has a row for each claim: family, table (a CSV file of runs beside
-it), set-up, the claim in words, two methods with the measure of each, and what
-is expected of the first less the second: lower, higher or equal.
+By chance, one false claim in twenty has a p-value below 0.05. After the
+correction, one family in twenty has such a claim. A claim holds if its
+corrected p-value is below 0.05.
+
+The file has a row for each claim. Its columns are the family, the table (a CSV
+file of runs beside it), the set-up, the claim in words, and two methods with
+the measure of each. The last column says whether the first is expected to be
+lower than, higher than or equal to the second.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-r"""One table of many runs, beside what was published.
+r"""Make one table of many runs, beside published numbers.
 
     python examples/papers/compare.py work/runs
     python examples/papers/compare.py work/runs --measures=ece_ts,aurc_norm
@@ -7,25 +7,27 @@ r"""One table of many runs, beside what was published.
     python examples/papers/compare.py --model=hierarchical --rope=0.005 \
         --measures=ece benchmarks/results/runs/label_relaxation.csv
 
-prints for each set-up means and standard deviations over seeds, with the
-published numbers in brackets; differences to --baseline on the same seeds, with
-p of a t-test of pairs, and which hold after Holm's correction for all
-differences of the table; and the mean ranks of the methods over the set-ups,
-beside published ones of the same set-ups. Written to --out: table.md, runs.csv
-with all rows, and ece.png. A runs.csv stands for the runs that it was made of,
-beside folders of other runs.
+For each set-up the script prints means and standard deviations over seeds, with
+the published numbers in brackets. It also prints differences to --baseline on
+the same seeds, with the p-value of a paired t-test. It marks those that hold
+after Holm's correction for all differences of the table. Mean ranks of the
+methods over the set-ups follow, beside the published ranks.
+
+--out gets table.md, runs.csv with all rows, and ece.png. A runs.csv can be
+given in place of the folders of its runs.
 
     python examples/papers/compare.py work/runs --on=V1,V2,context \
         --measures=accuracy,ece100_pycalib,overconfidence,underconfidence
 
-prints a block for each of --on: test, validation and V1 are the run's own test
-data, under the name that the paper gives them; other names are those of
-evaluate.py, which has predicted these data.
+--on prints a block for each of these data. The names test, validation and V1
+are those that papers give to the run's own test data. Other names are those of
+data that evaluate.py has predicted.
 
---model=hierarchical adds, in hierarchical.md, how probably a method is better
-than --baseline, practically equal to it, or worse: on each set-up, by the mean
-over set-ups and on a further one, from a Bayesian model of all set-ups and
-seeds (pip install -e ".[tfp]"; two seeds at least). Up to half a minute.
+--model=hierarchical writes hierarchical.md, from a Bayesian model of all
+set-ups and seeds. It has the probabilities that a method is better than
+--baseline, practically equal to it, or worse. They are for each set-up, for the
+mean over set-ups and for a further set-up. This needs at least two seeds and
+`pip install -e ".[tfp]"`, and takes up to half a minute.
 """
 
 from pathlib import Path

@@ -1,19 +1,20 @@
-r"""The mean answer of several networks, or of several passes of one.
+r"""Average the predictions of several networks, or of several passes of one.
 
     python examples/papers/ensemble.py work/runs/cifar10_resnet50 \
         --data_dir=DIR
     python examples/papers/ensemble.py \
         work/runs/tiny_imagenet_resnet50_dropout --passes=20 --data_dir=DIR
 
-The first line takes the runs of each method as the members of a deep ensemble:
-trained alike, with seeds of their own. The second asks each run's network
---passes times with dropout masks of its own for each image (Monte Carlo
-dropout); train it with --dropout=0.1. Probabilities are averaged. What is
-predicted, and how images are scaled, is in the runs' flags; they must be of
-images, made without --noexport. Written beside the runs, in METHOD+ensemble or
-METHOD+mc_dropout: predictions and results.csv, a row that compare.py shows. An
-ensemble has no validation data, which are training data of its other members,
-and so no repaired measures.
+The first line makes a deep ensemble of the runs of each method, which differ
+only in their seeds. The second predicts --passes times with each run's network,
+with new dropout masks for each image (Monte Carlo dropout). Train such a
+network with --dropout=0.1. Probabilities are averaged.
+
+The data and the scale of images come from the flags of the runs. These must be
+runs on images, made without --noexport. Predictions and results.csv, a row for
+compare.py, are written beside the runs, in METHOD+ensemble or
+METHOD+mc_dropout. An ensemble has no repaired measures, because the validation
+data of one member are training data of another.
 """
 
 from pathlib import Path
@@ -45,7 +46,7 @@ def ensembles(folders, options):
     """A row for each method that has several runs among the folders.
 
     Args:
-        folders: Of runs with their networks.
+        folders: Folders of runs with their networks.
         options: `Options`; the seed is that of the runs.
 
     Raises:
@@ -83,7 +84,7 @@ def mc_dropout(folders, options, passes):
     """A row for each run, of the mean of several passes with dropout.
 
     Args:
-        folders: Of runs whose networks have dropout.
+        folders: Folders of runs whose networks have dropout.
         options: `Options`; the seed is that of the run.
         passes: How many.
 

@@ -1,4 +1,4 @@
-r"""A trained network on other data than it was tested on.
+r"""Measure trained networks on further data.
 
     python examples/papers/evaluate.py work/runs/imagenet_mask_resnet50 \
         --flagfile=examples/papers/recipes/setups/imagenet_mask_resnet50.flags \
@@ -7,18 +7,19 @@ r"""A trained network on other data than it was tested on.
     python examples/papers/evaluate.py work/runs/fashion_mnist_dense \
         --on=notmnist.npz --foreign
 
-predicts each set of --on with each run's model: a TFDS data set of the same
-classes, or an .npz file with test_images and test_labels; of images of other
-classes, --foreign: each answer is wrong then. --on=NAME=DATA says what to call
-it, as tables of papers do. --on=val=validation measures what the run itself
-predicted on its validation data. With --context, the set-up's test images
-whose objects are known, all painted over by the mean pixel of the training
+The script predicts each data set of --on with each run's model. It is a TFDS
+data set of the same classes, or an .npz file with test_images and test_labels.
+Give --foreign for images of other classes, for which each answer is wrong. The
+form --on=NAME=DATA gives the data the name of a paper's table. With
+--on=val=validation it measures the run's own predictions on its validation
 data.
 
-Written into the run's folder: predictions, and the measures as
-evaluation_NAME.csv, evaluation_context.csv with --context; compare.py
---on=NAME makes tables of them. Runs that diverged, and cells of grids, are
-left out.
+--context takes the set-up's test images whose objects are known, and paints all
+objects over by the mean pixel of the training data.
+
+The run's folder gets the predictions, and the measures as evaluation_NAME.csv
+or evaluation_context.csv. Make tables of them with compare.py --on=NAME. Runs
+that diverged, and cells of grids, are left out.
 """
 
 import re

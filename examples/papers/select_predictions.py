@@ -1,24 +1,29 @@
-r"""Rejects what trained networks are unsure of: curves, coverage, guarantees.
+r"""Reject uncertain predictions of trained networks: curves and guarantees.
 
     python examples/papers/select_predictions.py work/runs/cifar10_resnet20_cpu
     python examples/papers/select_predictions.py RUNS --mixed_with=notmnist
 
-prints for each run AURC and the coverage at 1 % and 5 % risk, by softmax
-probability (msp) and by normalised logits, centred first (norm) or as they are
-(norm_raw), as equation 17 of Xia et al. (2024) is printed; the orders of the
-norms, p and p_raw, are chosen on the run's validation predictions. And what a
-threshold accepts, at what risk, that was chosen there such that the risk is
-above --risk with probability --delta at most (for pixels, which are not
-independent, and where training looked at these data, without this guarantee).
+For each run the script prints AURC and the coverage at 1 % and 5 % risk. It
+ranks by softmax probability (msp) and by normalised logits. These are centred
+(norm), or not (norm_raw), as equation 17 of Xia et al. (2024) is printed. The
+orders of the norms, p and p_raw, are chosen on the run's validation
+predictions.
 
-With --mixed_with, predictions that evaluate.py made on shifted data, such as
-imagenet_sketch, or on other classes: AURC of test data and these together, and
-which share of the surest 10 % of both are errors, by origin. With --votes,
-CIFAR-10H: how label smoothing pulls at logits by the chance of error.
+It also prints the coverage and risk of a threshold that was chosen on these
+predictions. With a probability of at most --delta its risk is above --risk.
+This guarantee does not hold for pixels, which are not independent, or if
+training used these data.
 
-Written to --out: selection.csv, risk_coverage.png of the first seed, and
-mixture.png: risk against coverage of the mixture and the errors among its
-surest, means over seeds. (A module called select would hide Python's own.)
+--mixed_with names predictions of evaluate.py on shifted data, such as
+imagenet_sketch, or on other classes. The script prints the AURC of the test
+data and these together, and the share of errors among the 10 % with the highest
+scores, by origin. With --votes, CIFAR-10H, it shows how label smoothing pulls
+at logits by the probability of an error.
+
+--out gets selection.csv, risk_coverage.png of the first seed, and mixture.png.
+This shows the risk of the mixture against coverage, and the errors among its
+highest scores, as means over seeds. (A module called select would hide
+Python's own.)
 """
 
 import csv

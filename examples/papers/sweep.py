@@ -1,28 +1,30 @@
-r"""Chooses hyperparameters on held-out data, then trains anew with them.
+r"""Choose hyperparameters on held-out data, then train anew with them.
 
     python examples/papers/sweep.py --data_dir=DIR --seeds=3 --resample \
         --flagfile=examples/papers/recipes/setups/mnist_dense.flags \
         --flagfile=examples/papers/recipes/losses/label_relaxation.flags \
         --flagfile=examples/papers/recipes/sweeps/label_relaxation.flags
 
-is Label Relaxation's protocol: each value of the grid is trained on what
---validation leaves and judged on the rest, by accuracy and by ECE; the best by
-each is trained on all training data, for each seed on data drawn anew from
-training and test data: of other seeds than the first, test data were among
-those that hyperparameters were chosen on, as in the paper. --hold_out keeps a
-share back from the end, to fit a temperature on. Without a grid, the seeds
-alone, by default with the validation data of the set-up. The grid is written to
-grid.csv (a value with which training diverged is shown as such), runs as
-train_classifier.py writes them; compare.py makes one table of many. After a
-kill, add --resume: runs that are done are not trained again.
+This is the protocol of Label Relaxation. Each value of the grid is trained
+without the --validation data, and measured on them by accuracy and by ECE. The
+best value by each is then trained on all training data. Each seed draws these
+anew from training and test data. So the hyperparameters of all seeds but the
+first were chosen on some of their test data, as in the paper.
+
+--hold_out keeps a share of the training data back, to fit a temperature on.
+Without a grid, only the seeds are trained, by default with the validation data
+of the set-up. The grid is written to grid.csv, which also marks values with
+which training diverged. Runs are written as by train_classifier.py, and
+compare.py makes one table of many. After a kill, add --resume: finished runs
+are not trained again.
 
     python examples/papers/sweep.py --data_dir=DIR --seeds=3 --every_value \
         --flagfile=examples/papers/recipes/setups/fashion_mnist_dense.flags \
         --flagfile=examples/papers/recipes/losses/label_smoothing.flags \
         --flagfile=examples/papers/recipes/sweeps/label_smoothing_aurc.flags
 
-chooses none: each value is trained as the set-up says and measured on the test
-data, for trends.py.
+--every_value chooses none. Each value is trained as the set-up says and
+measured on the test data, for trends.py.
 """
 
 import csv

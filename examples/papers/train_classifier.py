@@ -1,4 +1,4 @@
-r"""Trains a classifier of images by a recipe: a set-up and a loss.
+r"""Train a classifier of images by a recipe: a set-up and a loss.
 
     python examples/papers/train_classifier.py
     python examples/papers/train_classifier.py --data_dir=DIR \
@@ -6,12 +6,15 @@ r"""Trains a classifier of images by a recipe: a set-up and a loss.
         --flagfile=examples/papers/recipes/losses/acls.flags
 
 The first line trains a small network on scikit-learn's digits in seconds. All
-recipes, and what the papers print for them, are in recipes/README.md; any flag
-after the files changes them. Written to --workdir, in a folder per set-up,
-method and seed: log.csv with the calibration of each epoch on the validation
-data, predictions on validation and test data, results.csv with the measures
-before and after repair, the model as .keras file and as SavedModel. After a
-kill, add --resume.
+recipes, and the numbers that papers print for them, are in recipes/README.md.
+Any flag after the files changes them. After a kill, add --resume.
+
+--workdir gets a folder per set-up, method and seed. It holds:
+
+- log.csv with the calibration of each epoch on the validation data
+- predictions on validation and test data
+- results.csv with the measures before and after repair
+- the model as .keras file and as SavedModel
 """
 
 from absl import app

@@ -1,15 +1,17 @@
-r"""Fine-tunes a detector on the backbone of a classifier.
+r"""Fine-tune a detector on the backbone of a classifier.
 
     python examples/papers/train_detection.py --data_dir=DIR \
         --begin_with=work/runs/imagenet_mask_resnet50/cutmix/seed0 \
         --flagfile=examples/papers/recipes/setups/coco_retinanet_resnet50.flags
 
-asks what the labels of a classifier are worth to another task: tables 4 and 7
-of Krothapalli & Abbott, Adaptive Label Smoothing, 2020. The backbone is the
-network in model.keras of any run of train_classifier.py with a residual network
-of RGB images; its labels, hard, smoothed, of CutMix or by objectness, are those
-of that run. A quarter of an hour for each loss, on one core; RECIPES is the
-folder recipes beside this script:
+The script shows what the labels of a classifier are worth to another task:
+tables 4 and 7 of Krothapalli & Abbott, Adaptive Label Smoothing, 2020. The
+backbone is the network in model.keras of a run of train_classifier.py, a
+residual network of RGB images. That run chose the labels: hard, smoothed, of
+CutMix or by objectness.
+
+The following takes a quarter of an hour for each loss, on one core. RECIPES is
+the folder recipes beside this script:
 
     for loss in cross_entropy adaptive_label_smoothing; do
       python examples/papers/train_classifier.py --data_dir=DIR \
@@ -20,16 +22,18 @@ folder recipes beside this script:
           --flagfile=$RECIPES/setups/canvases_retinanet_small.flags
     done
 
-The paper has a Faster R-CNN without a feature pyramid, of which no Keras
-implementation is kept up. This is KerasHub's RetinaNet: one stage in place of
-two, a pyramid of features from stride 8 on, and a focal loss of all anchors in
-place of proposals that are sampled. Compare labels by it, not its numbers with
-those of the paper.
+The paper has a Faster R-CNN without a feature pyramid, of which no maintained
+Keras implementation exists. This is KerasHub's RetinaNet. It has one stage in
+place of two, a pyramid of features from stride 8 on, and a focal loss of all
+anchors in place of sampled proposals. Compare labels by it, not its numbers
+with those of the paper. After a kill, add --resume.
 
-Written to --workdir, in SETUP/METHOD_from_BACKBONE/seedN: results.csv with
-COCO's average precision and recall; serving, a SavedModel of pixels in [0, 255]
-to boxes (ymin, xmin, ymax, xmax), scores and class ids, and how many there are;
-backup.npz. After a kill, add --resume.
+--workdir gets a folder SETUP/METHOD_from_BACKBONE/seedN. It holds:
+
+- results.csv with COCO's average precision and recall
+- serving, a SavedModel from pixels in [0, 255] to boxes (ymin, xmin, ymax,
+  xmax), scores, class ids and their number
+- backup.npz
 """
 
 from absl import app

@@ -4,25 +4,26 @@ r"""Confidence that follows the size of the object, not its surroundings.
     python examples/papers/train_objectness.py --seeds=3 \
         --data=tiny_imagenet_boxes --data_dir=DIR
 
-trains one small residual network with each kind of label and compares them on
-the validation set and on the same images with the objects painted out, where
-its mean confidence falls from 0.455 with hard labels to 0.163 with adaptive
-ones and to 0.123 with context images among them: README.md shows the table.
-Three minutes for the digits of the first line, half an hour on 2 cores for
-one seed of the 6,400 images of the second.
+The script trains one small residual network with each kind of label. It
+compares them on the validation set, and on the same images with the objects
+painted out. There the mean confidence falls from 0.455 with hard labels to
+0.163 with adaptive labels, and to 0.123 with context images in training. The
+first line takes three minutes, the second half an hour on 2 cores for one seed
+and 6,400 images.
 
-Each training leaves a run in --workdir, in objectness_DATA/METHOD/seedN, with
-its predictions and, as evaluation_context.csv, its measures on images without
-objects. Written after each: table.txt, means over the seeds, and runs.csv, a
-row for each method and seed, for compare.py and check_claims.py:
+Each training leaves a run in --workdir, in objectness_DATA/METHOD/seedN. It has
+the predictions and, as evaluation_context.csv, the measures on images without
+objects. After each, the script writes table.txt with means over the seeds, and
+runs.csv with a row for each method and seed, for compare.py and
+check_claims.py:
 
     python examples/papers/compare.py work/objectness --on=test,context \
         --baseline="hard labels" --measures=accuracy,confidence,ece100
 
-and at the end reliability.png, diagrams of the first seed. After a kill, add
---resume: runs that are done are not trained again.
+At the end it writes reliability.png, diagrams of the first seed. After a kill,
+add --resume: finished runs are not trained again.
 
-The full recipe of the paper, where there is an accelerator:
+This is the full recipe of the paper, for an accelerator:
 
     python examples/papers/train_objectness.py \
         --data=imagenet2012 --data_dir=DIR --annotations=BOXES --alone \

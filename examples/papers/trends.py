@@ -1,18 +1,21 @@
-r"""What one hyperparameter does: measures against it, with a test of trend.
+r"""Show the effect of one hyperparameter, with a test of trend.
 
     python examples/papers/trends.py work/runs/fashion_mnist_dense
     python examples/papers/trends.py runs.csv --of=gamma --method=focal \
         --measures=accuracy,ece
 
-takes the runs of --method, whose `options` have --of, and those of --at_zero
-as the value 0, from folders of runs or from a runs.csv of compare.py. For each
-set-up it prints a row per value, means and standard deviations over seeds; the
-last row has Page's test of a trend, on the seeds that have every value: the
-direction, p two-sided, and a star where p < 0.05. The default is label
-smoothing and rejection: AURC and coverage at 1 % and 5 % risk, by softmax
-(aurc), by normalised logits (aurc_norm), and by logits that are normalised
-without taking their mean off (aurc_norm_raw). Written to --out: trends.md and
-trends.png.
+The script takes the runs of --method, whose `options` have --of, and those of
+--at_zero as the value 0. They come from folders of runs, or from a runs.csv of
+compare.py.
+
+For each set-up it prints a row per value, with means and standard deviations
+over seeds. The last row has Page's test of a trend, on the seeds with every
+value: the direction, the two-sided p-value, and a star if it is below 0.05.
+
+The default is label smoothing and rejection: AURC and coverage at 1 % and 5 %
+risk. Predictions are ranked by softmax (aurc), by normalised logits
+(aurc_norm), and by logits normalised without centring (aurc_norm_raw). --out
+gets trends.md and trends.png.
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""What depends on the backend, on `tf.distribute` or on the machine below.
+"""Code that depends on the backend, on `tf.distribute` or on the machine.
 
 Lives here: gradients, replicas, traced operations, optional packages, files
-and locks, and all that is private to Keras (`keras_internals`). Not here:
-arithmetic (`numerics`) and anything that knows of calibration.
+and locks, and private parts of Keras (`keras_internals`). Not here: arithmetic
+(`numerics`), and anything about calibration.
 Floor: the lowest, beside `numerics`.
 """
 

@@ -1,4 +1,4 @@
-"""The wording of errors and warnings: rule, what was received."""
+"""The wording of errors and warnings: the rule, then what was received."""
 
 import sys
 import warnings
@@ -12,23 +12,23 @@ _PACKAGE = str(Path(__file__).parents[1])
 
 
 def invalid(rule: str, **received: Any) -> str:
-    """One wording for the library: the rule, then the facts."""
+    """Message of the rule that was broken, and of what was received."""
     facts = ", ".join(f"{name}={value!r}" for name, value in received.items())
     return f"{rule}. Received: {facts}"
 
 
 def type_error(rule: str, **received: Any) -> TypeError:
-    """To raise where a thing is of the wrong kind."""
+    """Make a TypeError for an argument of the wrong kind."""
     return TypeError(invalid(rule, **received))
 
 
 def value_error(rule: str, **received: Any) -> ValueError:
-    """To raise where a value breaks a rule."""
+    """Make a ValueError for a value that breaks a rule."""
     return ValueError(invalid(rule, **received))
 
 
 def warn(message: str) -> None:
-    """A RuntimeWarning at the line that called this library.
+    """Issue a RuntimeWarning at the line that called this library.
 
     Python shows it once for each such line.
     """

@@ -1,4 +1,4 @@
-"""Files that are whole at any time, whoever is killed while writing them."""
+"""Files that stay complete, even if a writer is killed."""
 
 import contextlib
 import glob
@@ -12,26 +12,26 @@ from typing import Any
 
 __all__ = ["replacing"]
 
-# Seconds after which an unfinished file is that of a process that is dead.
+# Age in seconds at which an unfinished file is taken to be abandoned.
 _ABANDONED = 3600.0
 
 
 @contextlib.contextmanager
 def replacing(path: Any, *, text: bool = False) -> Iterator[IO]:
-    """Opens a new file, which takes the place of `path` when it is complete.
+    """Open a new file, which replaces `path` when it is complete.
 
-    Readers see the old file or the new one, also after a kill or a failure
-    of power. After an error the old file is still there, and nothing else.
+    Readers see the old file or the new one, even after a kill or a power
+    failure. After an error only the old file is there.
 
-    The folder of the file is made. A symbolic link stays, and what it points
-    to is replaced. Text is UTF-8, with line ends as they are.
+    The folder of the file is created. A symbolic link stays, and its target is
+    replaced. Text is UTF-8, and line ends are not changed.
     """
     path = Path(os.path.realpath(path))
     new = [f for f in path.parents if not f.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     for made in reversed(new):
         _sync_folder(made.parent)
-    # 255 bytes are the most that a name may have.
+    # A file name may have at most 255 bytes.
     head = f".{path.name[:50]}."
     for left in path.parent.glob(f"{glob.escape(head)}*.tmp"):
         with contextlib.suppress(OSError):
@@ -52,7 +52,7 @@ def replacing(path: Any, *, text: bool = False) -> Iterator[IO]:
 
 
 def _sync_folder(folder: Any) -> None:
-    """Keeps the names in a folder safe from a failure of power, if it can."""
+    """Write the names in a folder to disk, if the system can."""
     with contextlib.suppress(OSError):
         opened = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Derivatives on the three backends, which keras.ops does not offer."""
+"""Derivatives on the three backends, which keras.ops does not have."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ __all__ = ["value_and_grad", "with_gradient"]
 
 
 def value_and_grad(fn: Callable, x: Any) -> tuple[Any, Any]:
-    """A scalar function's value and its gradient at a float tensor."""
+    """Value and gradient of a scalar function at a float tensor."""
     x = ops.convert_to_tensor(x)
     if backend.backend() == "tensorflow":
         import tensorflow as tf
@@ -37,15 +37,15 @@ def value_and_grad(fn: Callable, x: Any) -> tuple[Any, Any]:
 
 
 def with_gradient(forward: Callable, logits: Any) -> Any:
-    """Per-sample values whose gradient is given in closed form.
+    """Compute values per sample, with a gradient in closed form.
 
-    It takes fewer passes over the logits than automatic differentiation.
-    There is no second derivative, and no forward mode on JAX.
+    It takes fewer passes over the logits than automatic differentiation. There
+    is no second derivative, and no forward mode on JAX.
 
     Args:
-        forward: Maps logits to `(values, gradient)`: values `(...)` and a
-            function without arguments that returns d values / d logits,
-            `(..., num_classes)`.
+        forward: Function of logits that returns `(values, gradient)`. The
+            values have shape `(...)`. `gradient` is a function without
+            arguments that returns d values / d logits, `(..., num_classes)`.
         logits: Float tensor `(..., num_classes)`.
     """
 

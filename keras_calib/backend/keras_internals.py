@@ -1,7 +1,7 @@
-"""All that is used of Keras beyond its public interface, as of Keras 3.15.
+"""All uses of private parts of Keras, as of Keras 3.15.
 
-Each use says why there is no public way. Where a version has the part no
-more, a function falls back as it says, or raises an error that names it.
+Each function says why there is no public way. If a version of Keras lacks the
+part, the function falls back as it says, or raises an error that names it.
 """
 
 import functools
@@ -42,9 +42,9 @@ _SEEN = "3.15"
 
 
 def set_direction(metric: keras.metrics.Metric, mode: str | None) -> None:
-    """Tells Keras whether higher or lower values of a metric are better.
+    """Tell Keras whether higher or lower values of a metric are better.
 
-    `EarlyStopping(mode="auto")` asks for it; there is no public way to say it.
+    `EarlyStopping(mode="auto")` needs it, and there is no public way to set it.
     Seen in Keras 3.15: `_direction`.
     """
     if mode is not None:
@@ -54,16 +54,16 @@ def set_direction(metric: keras.metrics.Metric, mode: str | None) -> None:
 def metrics_beside(
     metric: keras.metrics.Metric,
 ) -> list[tuple[keras.metrics.Metric, str | None, bool]]:
-    """All metrics of the `compile` whose update of a metric runs now.
+    """Find all metrics of the compiled model that updates a metric now.
 
-    Keras tells a metric nothing of the others, so they are looked for among
-    the callers. Empty where there are none.
+    A metric does not know the others, so they are looked up among the callers.
+    The list is empty outside of a compiled model.
     Seen in Keras 3.15: `CompileMetrics`, `_flat_metrics` and
     `_flat_weighted_metrics`.
 
     Returns:
-        Of each, itself included: the metric, the output whose name Keras puts
-        before the metric's, and whether the metric sees sample weights.
+        For each metric, the given one included: the metric, the output whose
+        name Keras puts before its name, and whether it gets sample weights.
     """
     for caller in _callers():
         if type(caller).__name__ != "CompileMetrics":
@@ -83,25 +83,25 @@ def metrics_beside(
 
 
 def loss_tracker(model: keras.Model) -> keras.metrics.Metric:
-    """The metric that shows the loss.
+    """Return the metric that tracks the loss.
 
-    `model.metrics` does not tell which. Seen in Keras 3.15: `_loss_tracker`.
+    `model.metrics` does not mark it. Seen in Keras 3.15: `_loss_tracker`.
     """
     return _part(model, "_loss_tracker")
 
 
 def compiled_metrics(model: keras.Model) -> keras.metrics.Metric | None:
-    """The metric that holds those of `compile`; None where there are none.
+    """Return the metric that holds those of `compile`, None without any.
 
-    `model.metrics` does not tell which. Seen in Keras 3.15: `_compile_metrics`.
+    `model.metrics` does not mark it. Seen in Keras 3.15: `_compile_metrics`.
     """
     return _part(model, "_compile_metrics")
 
 
 def updated_metrics(model: keras.Model) -> Callable[..., tuple]:
-    """What a step on JAX calls for its logs and the new state of metrics.
+    """Return the function that gives logs and metric states on JAX.
 
-    Only `train_step` is public, which calls it.
+    Only `train_step`, which calls it, is public.
     Seen in Keras 3.15: `_update_metrics_variables`.
     """
     return _part(model, "_update_metrics_variables")
@@ -111,35 +111,32 @@ def updated_metrics(model: keras.Model) -> Callable[..., tuple]:
 
 
 def begin_at_epoch(model: keras.Model, epoch: int | None) -> None:
-    """Makes the `fit` that is beginning start with another epoch, if not None.
+    """Make the `fit` that is beginning start with `epoch`, if not None.
 
-    A callback cannot change `initial_epoch`; `BackupAndRestore` does this too.
+    A callback cannot change `initial_epoch`. `BackupAndRestore` does this too.
     Seen in Keras 3.15: `_initial_epoch`.
     """
-    # Raises where no `fit` would read it.
+    # This raises if no `fit` would read it.
     _part(model, "_initial_epoch")
     model._initial_epoch = epoch
 
 
 def first_epoch(model: keras.Model, initial_epoch: int) -> int:
-    """The first epoch: what a callback asked for, or what `fit` was given.
-
-    See `begin_at_epoch`.
-    """
+    """Return the first epoch: that of `begin_at_epoch`, or that of `fit`."""
     return _part(model, "_initial_epoch") or initial_epoch
 
 
 def build_from_batch(model: keras.Model, batch: Any) -> None:
-    """Makes the variables of a compiled model, its loss and its metrics.
+    """Create the variables of a compiled model, its loss and its metrics.
 
-    As `fit` does before its first step. Metrics have no public `build`.
+    `fit` does so before its first step. Metrics have no public `build`.
     Seen in Keras 3.15: `_symbolic_build`.
     """
     _part(model, "_symbolic_build")(data_batch=batch)
 
 
 def callback_model(callback: keras.callbacks.Callback) -> keras.Model:
-    """The model of a callback, without bringing its state up to date.
+    """Return the model of a callback, without updating its state.
 
     On JAX `callback.model` copies all variables from the device, which takes
     longer than a step. It is the fallback. Seen in Keras 3.15: `_model`.
@@ -151,9 +148,9 @@ def callback_model(callback: keras.callbacks.Callback) -> keras.Model:
 def neighbours(
     callback: keras.callbacks.Callback,
 ) -> tuple[list[keras.callbacks.Callback], list[keras.callbacks.Callback]]:
-    """The callbacks before and after one in its list, while the list calls it.
+    """Find the callbacks before and after one, while its list calls it.
 
-    Keras shows a callback nothing of the others. Empty where no list calls.
+    A callback does not know the others. Both are empty if no list calls it.
     """
     for caller in _callers():
         if isinstance(caller, keras.callbacks.CallbackList):
@@ -168,47 +165,48 @@ def neighbours(
 
 
 def nested_layers(model: keras.Model) -> list[keras.layers.Layer]:
-    """The model and all layers inside it.
+    """Return the model and all layers inside it.
 
-    `model.layers` has the outermost. Seen in Keras 3.15: `_flatten_layers`.
+    `model.layers` has only the outermost. Seen in Keras 3.15:
+    `_flatten_layers`.
     """
     return list(_part(model, "_flatten_layers")())
 
 
 def unlock_variables(layer: keras.layers.Layer) -> None:
-    """Lets a layer that was built take new variables.
+    """Let a layer that was built take new variables.
 
-    Models that hold it would not see a new layer.
+    A new layer would not reach the models that hold this one.
     Seen in Keras 3.15: `_tracker.unlock`.
     """
     _part(_part(layer, "_tracker"), "unlock")()
 
 
 def unpickler() -> Callable[..., Any]:
-    """What pickle calls to make a model of its bytes.
+    """Return the function that pickle calls to restore a model.
 
     `Model.__reduce__` names it by the class of the model, and pickle does not
-    find classes that are made while a program runs.
+    find classes that are created while a program runs.
     Seen in Keras 3.15: `Model._unpickle_model`.
     """
     return _part(keras.Model, "_unpickle_model")
 
 
 def make_functional(model: keras.Model) -> None:
-    """Makes a model that is given inputs and outputs one of Keras' functional.
+    """Make a model of inputs and outputs a functional model of Keras.
 
-    Keras gives the class, and all classes above it, other bases: no class of
-    this library could be a base of one with its own `call` then. Here the
-    model becomes one of a class of both, before its `__init__`.
+    Keras would change the bases of the class, and of all classes above it. Then
+    no class of this library could be the base of one with its own `call`. Here
+    the model gets a class with both bases, before its `__init__`.
     Seen in Keras 3.15: `type(keras.Model(inputs, outputs))` as one of bases.
     """
-    # Past Keras' hooks on attributes, which are not there yet.
+    # Keras' hooks on attributes do not exist yet.
     object.__setattr__(model, "__class__", _functional_class(type(model)))
 
 
 @functools.cache
 def _functional_class(cls: type) -> type:
-    """The class, as one of models made of inputs and outputs."""
+    """Return the class with the functional model of Keras as a base."""
     point = keras.Input((1,))
     functional = type(keras.Model(point, point))
     if issubclass(cls, functional):
@@ -218,24 +216,24 @@ def _functional_class(cls: type) -> type:
     made.__qualname__ = cls.__qualname__
     package, found, name = keras.saving.get_registered_name(cls).partition(">")
     if found:
-        # The name now means what `load_model` is to make.
+        # `load_model` creates the class registered under this name.
         keras.saving.register_keras_serializable(package, name)(made)
     return made
 
 
 def backing_value(variable: keras.Variable) -> Any:
-    """What the backend holds for a variable, None if it is not found.
+    """Return what the backend holds for a variable, None if not found.
 
-    Public `variable.value` is what a stateless scope has in its place.
+    In a stateless scope, public `variable.value` is another value.
     Seen in Keras 3.15: `_value`.
     """
     return getattr(variable, "_value", None)
 
 
 def in_stateless_scope() -> bool:
-    """Whether assigned values go into a `keras.StatelessScope`.
+    """Return whether assigned values go into a `keras.StatelessScope`.
 
-    If that is not known True, for which callers are right and slower.
+    It returns True if unknown, which is safe and slower.
     Seen in Keras 3.15: `keras.src.backend.common.stateless_scope`.
     """
     try:
@@ -250,9 +248,9 @@ def in_stateless_scope() -> bool:
 
 
 def keras_mask(y_pred: Any, rank: int) -> Any:
-    """The mask that layers such as `Embedding(mask_zero=True)` attach.
+    """Return the mask that layers such as `Embedding(mask_zero=True)` attach.
 
-    bool of `rank` axes, those of the samples, or None if there is no mask.
+    It is a bool tensor with the `rank` axes of the samples, or None.
     Seen in Keras 3.15: `keras.src.backend.get_keras_mask`.
     """
     try:
@@ -281,7 +279,7 @@ def _callers() -> Iterator[Any]:
 
 
 def _part(thing: Any, name: str) -> Any:
-    """A part of an object of Keras; RuntimeError if there is none."""
+    """Return an attribute of an object of Keras, or raise RuntimeError."""
     missing = object()
     part = getattr(thing, name, missing)
     if part is missing:

@@ -1,4 +1,4 @@
-"""One writer at a time for a file, by a lock of the operating system."""
+"""Locks of the operating system, for one writer of a file at a time."""
 
 import contextlib
 import json
@@ -13,19 +13,19 @@ from keras_calib.backend.errors import invalid
 
 __all__ = ["PathLock", "check_not_locked"]
 
-# By process and lock file. A process that opened its lock file once more
-# would lose the lock when it closed that.
+# Locks by process and lock file. A process that opens its lock file again would
+# lose the lock when it closes it.
 _HELD: dict[tuple[int, Path], "PathLock"] = {}
 _GUARD = threading.Lock()
 
 
 class PathLock:
-    """Keeps a file for the process that writes it, by a lock file beside it.
+    """Reserve a file for the process that writes it, by a lock file beside it.
 
-    The operating system frees the lock when the process ends, however it
-    ends, and gives none to a forked process. A lock that the same thread took
-    before, such as that of an interrupted `fit`, is taken over. Where a file
-    system has no locks, nobody is refused.
+    The operating system frees the lock when the process ends, even after a
+    crash. A forked process does not get it. A lock that the same thread took
+    before, such as that of an interrupted `fit`, is taken over. On a file
+    system without locks, all writers are let in.
 
     Errors name the argument `name`.
     """
@@ -36,7 +36,7 @@ class PathLock:
         self._place = self._path.with_name(f".{self._path.name}.lock")
 
     def acquire(self) -> None:
-        """Takes the lock.
+        """Take the lock.
 
         Raises:
             OSError: If the lock file cannot be written.
@@ -57,11 +57,11 @@ class PathLock:
             _HELD[self._key] = self
 
     def release(self) -> None:
-        """Gives the lock back, if it is still that of this object."""
+        """Release the lock, if this object still has it."""
         with _GUARD:
             if _HELD.get((os.getpid(), self._place)) is self:
                 del _HELD[self._key]
-                # Windows deletes no open file: it stays, and does no harm.
+                # Windows deletes no open file, so there the file stays.
                 with contextlib.suppress(OSError):
                     self._place.unlink()
                 os.close(self._file)
@@ -74,7 +74,7 @@ class PathLock:
         self.release()
 
     def _open(self) -> int:
-        """Opens the lock file and locks it; its number."""
+        """Open and lock the lock file, and return its number."""
         file = os.open(self._place, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             _lock(file)
@@ -83,7 +83,7 @@ class PathLock:
             os.close(file)
             raise error from None
         except OSError:
-            # On a file system without locks.
+            # The file system has no locks.
             pass
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file), self._place.stat()):
@@ -114,7 +114,7 @@ class PathLock:
 
 
 def check_not_locked(name: str, path: Any) -> None:
-    """Raises RuntimeError if another process keeps a file for itself."""
+    """Raise RuntimeError if another process has locked a file."""
     lock = PathLock(name, path)
     if (os.getpid(), lock._place) not in _HELD and lock._place.exists():
         with lock:
@@ -122,11 +122,11 @@ def check_not_locked(name: str, path: Any) -> None:
 
 
 def _lock(file: int) -> None:
-    """Raises BlockingIOError or PermissionError where another has the lock."""
+    """Lock a file; BlockingIOError or PermissionError if it is locked."""
     if os.name == "nt":
         import msvcrt
 
-        # Behind the text, which others may read.
+        # The lock lies behind the text, which others may read.
         os.lseek(file, 2**30, os.SEEK_SET)
         msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
         os.lseek(file, 0, os.SEEK_SET)

@@ -1,4 +1,4 @@
-"""Packages that not every user has: imported at their first use."""
+"""Optional packages, which are imported at their first use."""
 
 import importlib
 from typing import Any
@@ -7,14 +7,14 @@ __all__ = ["tensorflow", "tensorflow_datasets"]
 
 
 class _Extra:
-    """Stands for a package, which an extra of this library installs."""
+    """Stands for a package that an extra of this library installs."""
 
     def __init__(self, name: str, extra: str):
         self._name = name
         self._extra = extra
 
     def __getattr__(self, attribute: str) -> Any:
-        # Tools that look through modules ask for these of everything.
+        # Tools that inspect modules ask every object for such names.
         if attribute.startswith("__"):
             raise AttributeError(attribute)
         try:

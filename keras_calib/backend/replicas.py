@@ -1,7 +1,7 @@
-"""The whole batch, where a `tf.distribute` strategy has split it.
+"""The whole batch, after a `tf.distribute` strategy has split it.
 
-Elsewhere the batch is whole (on JAX it is one array, however it is laid out),
-and these functions return what they are given.
+Without a strategy the batch is whole, and these functions return their
+argument. On JAX it is one array, however it is laid out.
 """
 
 from typing import Any
@@ -27,33 +27,33 @@ __all__ = [
 
 
 def num_replicas() -> int:
-    """How many replicas run this code side by side; 1 outside of a step."""
+    """Number of replicas that run this code in parallel, 1 outside a step."""
     context = _context()
     return 1 if context is None else context.num_replicas_in_sync
 
 
 def sum_over_replicas(x: Any) -> Any:
-    """Sum of the replicas' float tensors, the same on each; differentiable."""
+    """Sum float tensors over the replicas, with a gradient."""
     context = _context()
     return x if context is None else context.all_reduce("sum", x)
 
 
 def all_rows(x: Any) -> Any:
-    """The rows of all replicas, the same on each; differentiable."""
+    """Gather the rows of all replicas, with a gradient."""
     context = _context()
     if context is None:
         return x
     dtype = backend.standardize_dtype(x.dtype)
-    # Several workers gather no integers inside of a gradient tape; this
-    # holds all below 2^53.
+    # Several workers cannot gather integers inside a gradient tape. float64
+    # holds all integers below 2^53.
     floats = x if "float" in dtype else ops.cast(x, "float64")
     rows = context.all_gather(floats, axis=0)
-    # The graph forgets what is known of the shape.
+    # Gathering loses the static shape.
     return ops.cast(ops.reshape(rows, (-1, *x.shape[1:])), dtype)
 
 
 def own_rows(rows: Any, count: Any) -> Any:
-    """Of what `all_rows` returned, the `count` rows that this replica gave."""
+    """Select the `count` rows of this replica from the result of `all_rows`."""
     context = _context()
     if context is None:
         return rows
@@ -68,10 +68,10 @@ def own_rows(rows: Any, count: Any) -> Any:
 
 
 def shared_by_replicas(model: Any, inputs: Any, count: int) -> Any:
-    """Inputs `(count, ...)` for `predict_on_batch`, shared out to replicas.
+    """Split inputs `(count, ...)` of `predict_on_batch` among replicas.
 
-    Keras gives each replica the whole batch. Under `MirroredStrategy` these
-    are parts of equal size, the last filled up with the last row.
+    Keras gives each replica the whole batch. Under `MirroredStrategy` the
+    replicas get parts of equal size, padded with the last row.
     """
     if backend.backend() != "tensorflow":
         return inputs
@@ -83,8 +83,7 @@ def shared_by_replicas(model: Any, inputs: Any, count: int) -> Any:
     if not mirrored or replicas == 1:
         return inputs
     size = -(-count // replicas)
-    # No replica is without a row, and none has a shape of its own, which
-    # would be compiled for.
+    # Every replica gets rows, and all get one shape, which compiles once.
     rows = np.minimum(np.arange(size * replicas), count - 1)
 
     def shared(x):
@@ -98,7 +97,7 @@ def shared_by_replicas(model: Any, inputs: Any, count: int) -> Any:
 
 
 def warn_of_differences(model: Any) -> None:
-    """Warns if replicas differ, as by the statistics of batch normalization."""
+    """Warn if replicas differ, for example in batch normalization."""
     if backend.backend() != "tensorflow":
         return
     strategy = getattr(model, "distribute_strategy", None)
@@ -110,7 +109,7 @@ def warn_of_differences(model: Any) -> None:
             continue
         parts = strategy.experimental_local_results(variable.value)
         first, *others = (part.numpy() for part in parts)
-        # Rounding is no difference.
+        # Rounding errors are allowed.
         if not all(np.allclose(first, x, equal_nan=True) for x in others):
             differ.append(variable.path)
     if differ:
@@ -130,9 +129,10 @@ def warn_of_differences(model: Any) -> None:
 
 
 def assign_sum(variable: Any, value: Any) -> None:
-    """Assigns to a variable that is a sum over replicas, without rounding.
+    """Assign to a variable that is a sum over replicas, without rounding.
 
-    TensorFlow gives each an equal share, with a rest; here the first gets all.
+    TensorFlow would give each replica an equal share, and lose the remainder.
+    Here the first replica gets all.
     """
     variable.assign(value)
     if backend.backend() != "tensorflow" or num_replicas() > 1:
@@ -144,7 +144,7 @@ def assign_sum(variable: Any, value: Any) -> None:
         return
     value = tf.convert_to_tensor(value, parts.dtype)
     held = ops.convert_to_tensor(variable)
-    # In a stateless scope it holds what was assigned to it.
+    # In a stateless scope the variable already holds the value.
     if tf.executing_eagerly() and not bool(tf.reduce_all(held == value)):
         for part in parts.values:
             part.assign(tf.zeros_like(value))
@@ -152,7 +152,7 @@ def assign_sum(variable: Any, value: Any) -> None:
 
 
 def _context() -> Any:
-    """TensorFlow's context of one of several replicas, None outside of any."""
+    """Replica context of TensorFlow, None without several replicas."""
     if backend.backend() != "tensorflow":
         return None
     import tensorflow as tf

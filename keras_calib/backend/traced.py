@@ -1,4 +1,4 @@
-"""Tensors of traced graphs: no values, but on TensorFlow known operations."""
+"""Tensors of traced graphs, which have operations in place of values."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from keras import backend
 
 __all__ = ["is_traced", "made_by"]
 
-# They leave it open whether rows are logits or probabilities.
+# Operations that keep logits logits, and probabilities probabilities.
 _PASSING = {
     "Cast",
     "ExpandDims",
@@ -17,17 +17,17 @@ _PASSING = {
     "ResizeNearestNeighbor",
     "Squeeze",
 }
-# Of a layer, without its bias.
+# Operations of layers, before the bias.
 _PRODUCTS = {"Conv2D", "Conv2DBackpropInput", "Conv3D", "MatMul"}
 _SUMS = {"Add", "AddV2", "BiasAdd"}
-# By these probabilities are gathered and mixed.
+# Operations that gather and mix probabilities.
 _MIXING = _PASSING | _SUMS
 _MIXING |= {"AddN", "Mean", "Mul", "RealDiv", "Sub", "Sum"}
 _MIXING |= {"ConcatV2", "Pack", "StridedSlice", "Transpose"}
 
 
 def is_traced(x: Any) -> bool:
-    """Whether a tensor has no values, as it is traced or but a shape."""
+    """Whether a tensor has no values, because it is traced or symbolic."""
     if isinstance(x, np.ndarray | np.generic):
         return False
     name = backend.backend()
@@ -47,14 +47,14 @@ def is_traced(x: Any) -> bool:
 
 
 def made_by(tensor: Any) -> str | None:
-    """What kind of operation a traced tensor is the result of.
+    """Return the kind of operation that made a traced tensor.
 
-    - `"layer"`: a dense layer or a convolution, whose rows cannot all sum to 1
-    - `"softmax"`: that, or the sigmoid of one channel
-    - None: any other, or there is no graph; probabilities may be mixed,
-      multiplied by a matrix of transitions, or divided by a sum
+    - `"layer"`: A dense layer or a convolution, whose rows cannot all sum to 1.
+    - `"softmax"`: A softmax, or the sigmoid of one channel.
+    - None: Any other operation, or no graph. Probabilities may be mixed,
+      multiplied by a matrix of transitions, or divided by a sum.
     """
-    # A value has no operation.
+    # A tensor with values has no operation.
     if backend.backend() != "tensorflow" or not hasattr(tensor, "op"):
         return None
     source = _source(tensor)
@@ -62,7 +62,7 @@ def made_by(tensor: Any) -> str | None:
     if kind == "Sigmoid":
         return "softmax" if channels == 1 else None
     if kind == "Softmax":
-        # Another number of columns would be another axis.
+        # The softmax of another axis would have another number of columns.
         several = channels is not None and channels > 1
         return "softmax" if several and source.shape[-1] == channels else None
     return "layer" if _is_of_layer(source) else None
@@ -83,7 +83,7 @@ def _is_of_layer(tensor: Any) -> bool:
 
 
 def _is_mixed(tensor: Any) -> bool:
-    """Whether a softmax comes in without a layer in between."""
+    """Whether a softmax feeds this tensor without a layer in between."""
     seen, left = set(), [tensor]
     while left:
         operation = left.pop().op

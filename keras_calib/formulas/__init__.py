@@ -1,7 +1,7 @@
-"""Each quantity, once: formulas on sums per bin, ranked groups and logits.
+"""Formulas on sums per bin, ranked groups and logits, each in one place.
 
-Lives here: what the exact functions, the streaming metrics, the losses and
-the calibrators compute alike. Not here: reading of input (`inputs`), data sets
+Lives here: formulas that exact functions, streaming metrics, losses and
+calibrators share. Not here: reading of input (`inputs`), data sets
 (`predictions`) and states (`metrics`).
 Floor: above `inputs`, below all that users call.
 """

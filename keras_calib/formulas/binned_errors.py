@@ -1,7 +1,8 @@
 """Calibration errors and score decompositions, from sums per bin.
 
-All take `BinSums` `(num_bins,)` of NumPy or of tensors, and give scalars: 0
-when all bins are empty. w_b is the share of the weight in bin b.
+All functions take `BinSums` `(num_bins,)` of NumPy or of tensors, and return
+scalars, 0 if all bins are empty. In formulas w_b is the share of the weight in
+bin b.
 """
 
 from typing import Any
@@ -37,10 +38,10 @@ class Decomposition(NamedTuple):
     """A proper score of binned forecasts, in two parts that add up to it.
 
     Attributes:
-        calibration: What is lost because the mean confidence of a bin is
-            not its accuracy; 0 if it is in every bin.
-        refinement: What the accuracies of the bins leave uncertain; 0 if
-            each bin is all right or all wrong.
+        calibration: Cost of the gaps between mean confidence and accuracy. It
+            is 0 if they are equal in every bin.
+        refinement: Cost of the uncertainty inside bins. It is 0 if each bin
+            is all correct or all wrong.
     """
 
     calibration: Any
@@ -48,14 +49,14 @@ class Decomposition(NamedTuple):
 
 
 def calibration_error(sums: BinSums, norm: str = "l1") -> Any:
-    """Norm of the gaps: sum_b w_b |gap_b|, its root mean square, or max.
+    """Norm of the gaps: sum_b w_b |gap_b|, root mean square, or maximum.
 
     Derivation: docs/derivations.md, 'Binned errors'.
     """
     check_in("norm", norm, NORMS)
     xp = array_namespace(sums.weight)
     if norm == "l1":
-        # Without a division per bin.
+        # This form needs no division per bin.
         return safe_divide(xp.sum(xp.abs(sums.residual)), xp.sum(sums.weight))
     gap = sums.gap
     if norm == "max":
@@ -103,8 +104,8 @@ def debiased_squared_error(sums: BinSums) -> Any:
 def debiased_error(sums: BinSums, frequency_weights: Any) -> Any:
     """Root of the positive part of `debiased_squared_error`.
 
-    `frequency_weights`: whether weights are counts of repeats, a bool or a
-    bool tensor; each repeat is then a sample.
+    `frequency_weights` is a bool, or a bool tensor: whether weights are numbers
+    of repeats. Each repeat is then a sample.
 
     Derivation: docs/derivations.md, 'Binned errors'.
     """
@@ -119,7 +120,7 @@ def debiased_error(sums: BinSums, frequency_weights: Any) -> Any:
 def brier_decomposition(sums: BinSums) -> Decomposition:
     """Parts of the squared error of binned forecasts.
 
-    The event is that the prediction is right; its forecast is the mean
+    The event is that the prediction is correct, and its forecast is the mean
     confidence of the bin.
 
     Derivation: docs/derivations.md, 'Binned errors'.
@@ -131,9 +132,10 @@ def brier_decomposition(sums: BinSums) -> Decomposition:
 
 
 def nll_decomposition(sums: BinSums) -> Decomposition:
-    """Parts of the log score of the same, in nats.
+    """Parts of the log score of binned forecasts, in nats.
 
-    Forecasts of 0 and 1 are clipped by 1e-37.
+    The event and its forecast are as in `brier_decomposition`. Forecasts of 0
+    and 1 are clipped by 1e-37.
 
     Derivation: docs/derivations.md, 'Binned errors'.
     """
@@ -146,7 +148,7 @@ def nll_decomposition(sums: BinSums) -> Decomposition:
 
 
 def decompose(sums: BinSums, score: str) -> Decomposition:
-    """The decomposition of `"brier"` or `"nll"` as floats, of NumPy sums."""
+    """Decompose `"brier"` or `"nll"` into floats, from NumPy sums."""
     check_in("score", score, tuple(_DECOMPOSITIONS))
     return Decomposition(*map(float, _DECOMPOSITIONS[score](sums)))
 
@@ -165,7 +167,7 @@ def _mean(sums: BinSums, values: Any) -> Any:
 
 
 def _entropy(share: Any) -> Any:
-    """-share log(share), 0 at 0."""
+    """-share log(share), which is 0 at 0."""
     xp = array_namespace(share)
     empty = share <= 0
     return -share * xp.log(xp.where(empty, xp.ones_like(share), share))
@@ -175,7 +177,7 @@ def _relative_entropy(share: Any, gap: Any) -> Any:
     """share log(share / (share + gap)), 0 where `share` is 0."""
     xp = array_namespace(share)
     excess = safe_divide(gap, share)
-    # Accurate for small gaps on the one side, finite on the other.
+    # log1p is accurate for small gaps, the floor is finite for large ones.
     near = xp.log1p(at_least(excess, -0.5))
     far = xp.log(at_least(1.0 + excess, PROBABILITY_FLOOR))
     log_ratio = xp.where(excess > -0.5, near, far)

@@ -1,9 +1,9 @@
 """Confidence intervals of binned calibration errors, from the bin sums alone.
 
-Noise biases a binned error upwards, and resampling adds more: a bootstrap
-misses the error of a calibrated model. So tests are inverted: a value stays
-in the interval unless even the gaps most favourable to it make the observed
-error improbable.
+Noise biases a binned error upwards, and resampling adds more bias: a bootstrap
+interval misses the error of a calibrated model. So tests are inverted. A value
+stays in the interval unless even the gaps most favourable to it make the
+observed error improbable.
 """
 
 from typing import NamedTuple
@@ -22,23 +22,23 @@ from keras_calib.numerics.arrays import to_numpy
 
 __all__ = ["error_interval"]
 
-# Of the lower tail, what the simultaneous region of the gaps may use up.
+# Share of the lower tail for the simultaneous region of the gaps.
 _REGION_SHARE = 0.2
 # Prior predictions of a bin's accuracy: z^2 of 95 %.
 _PRIOR = 3.84
 
 
 class _Bins(NamedTuple):
-    """What is known of the non-empty bins, shapes `(n,)`.
+    """Statistics of the bins that are not empty, arrays `(n,)`.
 
     Attributes:
         share: Coefficients of the error, which sum to 1.
-        gap: Mean confidence less accuracy.
+        gap: Mean confidence minus accuracy.
         confidence: Mean confidence.
         accuracy: Share of correct predictions.
         count: Effective number of predictions.
-        num_samples: Effective number of all, which made the shares random;
-            infinity for fixed shares.
+        num_samples: Effective number of all predictions, which makes the
+            shares random. Infinity for fixed shares.
     """
 
     share: np.ndarray
@@ -49,14 +49,14 @@ class _Bins(NamedTuple):
     num_samples: float
 
     def leverage(self) -> np.ndarray:
-        """By how much one prediction moves the error, `(n,)`; 1 / N with l1."""
+        """How much one prediction moves the error, `(n,)`; 1 / N with l1."""
         return self.share / self.count
 
     def variances(self) -> tuple[np.ndarray, np.ndarray]:
         """A small and a large estimate of the variance of each gap.
 
-        The accuracy is drawn towards 1/2 and towards the confidence; where
-        predictions are few these differ, and neither is ever 0 or 1.
+        The accuracy is drawn towards 1/2, or towards the confidence. With few
+        predictions the two differ, and neither is ever 0 or 1.
         """
         variances = []
         for prior in (0.5, self.confidence):
@@ -66,7 +66,7 @@ class _Bins(NamedTuple):
         return np.minimum(*variances), np.maximum(*variances)
 
     def share_variance(self, values: np.ndarray) -> float:
-        """Variance of sum_b share_b values_b by the random shares."""
+        """Variance of sum_b share_b values_b due to random shares."""
         mean = np.sum(self.share * values)
         square = np.sum(self.share * values**2)
         return max(float(square - mean**2), 0.0) / self.num_samples
@@ -77,12 +77,17 @@ def error_interval(
 ) -> tuple[float, float]:
     """Confidence interval of a binned calibration error.
 
-    It is for the error of the population over the same bins that are not
-    empty, with gaps g_b and shares w_b: `"l1"` sum_b w_b |g_b| (ECE, AECE);
-    `"l2"` sqrt(sum_b w_b g_b^2) (RMSCE, the debiased error); `"max"`
-    max_b |g_b| (MCE); `"average"` the mean of |g_b|. The estimate itself is
-    biased and may lie above. Weighted predictions count by their effective
-    number. (0, 1) without predictions.
+    It covers the error of the population over the same bins that are not empty.
+    With gaps g_b and shares w_b, the errors are:
+
+    - `"l1"`: sum_b w_b |g_b| (ECE, AECE).
+    - `"l2"`: sqrt(sum_b w_b g_b^2) (RMSCE, the debiased error).
+    - `"max"`: max_b |g_b| (MCE).
+    - `"average"`: The mean of |g_b|.
+
+    The estimate itself is biased and may lie above the interval. With weights,
+    the effective number of predictions is used. The interval is (0, 1) without
+    predictions.
 
     Derivation: docs/derivations.md, 'Intervals and guarantees'.
 
@@ -132,13 +137,13 @@ def _folded_mean(x: np.ndarray | float) -> np.ndarray | float:
 def _most_absolute(bins: _Bins, tail: float) -> float:
     """The largest mean of |g_b| that the observed one does not rule out.
 
-    Of all gaps with the same mean, those of one ratio x to their noise give
-    the smallest observed mean: E |x + Z| is convex. So x is solved for.
+    Among gaps with the same mean, those with one ratio x to their noise give
+    the smallest observed mean, as E |x + Z| is convex. So x is solved for.
     """
     noise = bins.share * np.sqrt(bins.variances()[0])
     total, square = noise.sum(), np.sum(noise**2)
     drift = bins.share_variance(np.abs(bins.gap)) + _unseen_variance(bins)
-    # Luck below what noise alone gives must not make the interval short.
+    # An error below that of noise alone must not shorten the interval.
     observed = np.sum(bins.share * np.abs(bins.gap))
     observed = max(observed, _folded_mean(0.0) * total)
     z = normal.isf(tail)
@@ -156,9 +161,9 @@ def _most_absolute(bins: _Bins, tail: float) -> float:
 def _least_absolute(bins: _Bins, tail: float) -> float:
     """The smallest mean of |g_b|: the larger of two lower limits.
 
-    The first takes off the largest bias that gaps of a simultaneous region
-    can have. The second, |sum_b w_b g_b|, has none, and is sharp where all
-    gaps have one sign, as those of overconfident networks.
+    The first subtracts the largest bias that gaps in a simultaneous region can
+    have. The second, |sum_b w_b g_b|, has no bias. It is sharp if all gaps have
+    one sign, like those of overconfident networks.
     """
     noise = bins.share * np.sqrt(bins.variances()[1])
     spread = np.sum(noise**2)
@@ -190,7 +195,7 @@ def _root_mean_square(bins: _Bins, tail: float) -> tuple[float, float]:
         base = 2.0 * np.sum(noise**2)
 
         def excess(square: float) -> float:
-            # The distribution if the population has this mean square.
+            # Distribution of the estimate if the true mean square is `square`.
             mean = noise.sum() + square
             spread = drift * min(square / observed, 1.0) ** 2
             spread = spread + base + slope * square
@@ -209,16 +214,16 @@ def _root_mean_square(bins: _Bins, tail: float) -> tuple[float, float]:
     observed = max(observed, float(np.sum(bins.share * small)))
     high = limit(small, _unseen_variance(bins), tail, observed)
     high = high + _skewness_allowance(bins, tail)
-    # The root mean square is at least the mean, whose limit is the safer
-    # one where hardly an error was seen.
+    # The root mean square is at least the mean, whose limit is safer with
+    # hardly any errors.
     return low, max(high, _most_absolute(bins, tail))
 
 
 def _largest(bins: _Bins, tail: float) -> tuple[float, float]:
     """Limits of the largest gap, from binomial intervals of each accuracy.
 
-    The upper limit need only hold for the one bin with the largest gap, so
-    the level is that of one bin; the lower limit must hold for all bins.
+    The upper limit must hold for the bin with the largest gap alone, so its
+    level is that of one bin. The lower limit must hold for all bins.
     """
     correct = np.minimum(bins.accuracy * bins.count, bins.count)
     lowest, highest = clopper_pearson(
@@ -233,15 +238,15 @@ def _largest(bins: _Bins, tail: float) -> tuple[float, float]:
 
 
 def _unseen_variance(bins: _Bins) -> float:
-    """Variance of as many more errors, over all bins, as may go unseen."""
+    """Variance of the errors, over all bins, that a sample may not show."""
     return 0.5 * _PRIOR * float(np.sum(bins.share * bins.leverage() ** 2))
 
 
 def _skewness_allowance(bins: _Bins, tail: float) -> float:
-    """What a studentised mean of few errors needs more than a normal one.
+    """Extra width that the skewness of few errors needs.
 
-    (2 z^2 + 1) / 6 times skewness times standard error, the first term of
-    Edgeworth's series, at most 1.5 / N at 95 %.
+    It is (2 z^2 + 1) / 6 times skewness times standard error, the first term of
+    Edgeworth's series, and at most 1.5 / N at 95 %.
     """
     noise = bins.share**2 * bins.variances()[1]
     third = noise * np.abs(1.0 - 2.0 * bins.accuracy) * bins.leverage()

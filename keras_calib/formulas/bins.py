@@ -1,7 +1,8 @@
 """Bins of confidence: membership and sums per bin.
 
-Membership is (lo, hi] with the first bin closed below (`closed="right"`), as
-in the papers' code, or [lo, hi) with the last one closed above (`"left"`).
+With `closed="right"`, as in the papers' code, bins are (lo, hi], and the first
+also includes its lower edge. With `"left"` bins are [lo, hi), and the last also
+includes its upper edge.
 """
 
 from typing import Any
@@ -20,15 +21,15 @@ CLOSED = ("right", "left")
 
 
 class BinSums(NamedTuple):
-    """What was summed in each bin, shapes `(num_bins,)`.
+    """Sums of the predictions in each bin, arrays `(num_bins,)`.
 
     Attributes:
-        weight: Total weight (the number of samples, without weights).
-        confidence: Weighted sum of the confidence.
+        weight: Total weight, which is the number of samples without weights.
+        confidence: Weighted sum of the confidences.
         correct: Weight of the correct predictions.
         residual: `confidence - correct`, subtracted before rounding.
-        squared_weight: Sum of squared weights; weight^2 / squared_weight is
-            the number of equally weighted samples that say as much.
+        squared_weight: Sum of squared weights. The effective number of
+            samples is weight^2 / squared_weight.
     """
 
     weight: Any
@@ -49,8 +50,8 @@ class BinSums(NamedTuple):
 
     @property
     def gap(self) -> Any:
-        """Mean confidence less accuracy; positive is overconfident."""
-        # Not the difference of the means: float32 would lose a small one.
+        """Mean confidence minus accuracy; positive is overconfident."""
+        # A difference of the means would lose small gaps in float32.
         return safe_divide(self.residual, self.weight)
 
 
@@ -62,8 +63,8 @@ def bin_index(confidence: Any, num_bins: int, closed: str = "right") -> Any:
     check_in("closed", closed, CLOSED)
     xp = array_namespace(confidence)
     edges = np.arange(num_bins + 1) / num_bins
-    # The nearest edge, and then a comparison with the edge itself: a product
-    # like 0.28 x 25 rounds across it.
+    # The confidence is compared with the nearest edge itself, because a
+    # product such as 0.28 x 25 may round across it.
     nearest = xp.round(confidence * num_bins)
     if xp is np:
         dtype = confidence.dtype if confidence.dtype.kind == "f" else "float64"
@@ -81,9 +82,9 @@ def bin_index(confidence: Any, num_bins: int, closed: str = "right") -> Any:
 def shifted_midpoints(
     confidence: np.ndarray, num_bins: int, least: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What pycalib takes for each confidence `(n,)`, and the bins they are in.
+    """Values of pycalib in place of the confidences `(n,)`, and their bins.
 
-    Bins [lo, hi) of equal width over [`least`, 1]. The numbers run from
+    The B bins [lo, hi) have equal width over [`least`, 1]. The values run from
     `least` + 1 / (2 B) to 1 - 1 / (2 B), so they are not the midpoints.
     """
     edges = np.linspace(least, 1.0, num_bins + 1)

@@ -26,23 +26,32 @@ def poisson_interval(
     seed: int = 0,
     beside: bool = False,
 ) -> tuple[float, float]:
-    """Bootstrap interval of what is computed from cells; NaN without any.
+    """Bootstrap interval of a statistic of cells; NaN without predictions.
 
     A Poisson bootstrap repeats every sample a Poisson(1) number of times. The
-    n samples of a cell then count Poisson(n) together, so replicates are
-    drawn from the cells exactly. Each gets one more prediction, of random
-    cell and of exponential mass with mean 1, in half of them wrong and in
-    half right: no replicate has errors where none was seen. The interval
-    spans the percentiles of both halves.
+    n samples of a cell are then Poisson(n) together, so replicates are drawn
+    from the cells exactly.
+
+    A resampled data set never has errors if the sample has none. So each
+    replicate gets one more prediction, in a random cell and of exponential mass
+    with mean 1. It is wrong in half of the replicates and correct in the other
+    half. The interval spans the percentiles of both halves.
 
     Derivation: docs/derivations.md, 'Intervals and guarantees'.
 
-    `statistic` takes masses of right and wrong predictions, each `(cells,)`;
-    NaN where it is not defined. With `weight_ratio`, the sum of squared
-    weights over that of weights, masses count as effective numbers. With
-    `beside` the one more prediction lies before or after a random cell, each
-    being every second one, with empty ones between: ties do not show that
-    all of the population are tied.
+    Args:
+        statistic: Function of the masses of correct and of wrong predictions,
+            each `(cells,)`. It returns NaN where it is not defined.
+        right: Mass of the correct predictions of each cell `(cells,)`.
+        wrong: Mass of the wrong predictions of each cell `(cells,)`.
+        weight_ratio: Sum of squared weights divided by the sum of weights,
+            which turns masses into effective numbers.
+        num_replicates: Number of replicates, at least 1.
+        level: Probability to cover, in (0, 1).
+        seed: Seed of the replicates.
+        beside: Whether the further prediction lies before or after a random
+            cell instead of in it, because ties in the sample need not be
+            ties in the population. Every second cell must then be empty.
 
     Reference:
         Chamandy et al., Estimating Uncertainty for Massive Data Streams,
@@ -96,7 +105,7 @@ def rank_interval(
 ) -> tuple[float, float]:
     """Bootstrap interval of a value of NumPy groups.
 
-    `needs_both`: it compares right predictions with wrong ones.
+    `needs_both` says that the value compares correct with wrong predictions.
     """
     # Empty cells stay empty.
     filled = groups.mass > 0
@@ -105,9 +114,9 @@ def rank_interval(
     )
     if needs_both:
         if not 0.0 < wrong.sum() < mass.sum():
-            # There is nothing to compare: any value is possible.
+            # Without both kinds any value is possible.
             return 0.0, 1.0
-        # Room beside each cell for a prediction that ties with none.
+        # Empty cells take the further prediction, which ties with none.
         mass, wrong, slope = (
             np.insert(x, np.arange(len(x) + 1), 0.0)
             for x in (mass, wrong, slope)

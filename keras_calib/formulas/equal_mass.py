@@ -1,6 +1,6 @@
 """Calibration error of equal-mass bins, from sorted values or cells.
 
-Array-agnostic.
+The functions take NumPy arrays or tensors, unless their types say otherwise.
 """
 
 from typing import Any
@@ -33,8 +33,8 @@ def sorted_mass_error(
 ) -> float:
     """Equal-mass calibration error of samples `(n,)` in any order.
 
-    `residual` is the confidence less the outcome of each; `ties` as in
-    `adaptive_ece`.
+    `residual` is the confidence minus the outcome of each sample, `ties` is
+    that of `adaptive_ece`.
     """
     frequency_weights = are_frequency_weights(weight)
     order = np.argsort(score, kind="stable")
@@ -58,16 +58,17 @@ def equal_mass_edges(
 
     Derivation: docs/derivations.md, 'Equal-mass errors from cells'.
 
-    Counts are cut between samples: the first `total mod num_bins` bins hold
-    one more. `"interp"` has the edges of samples without ties: a bin ends
-    with the sample past k / num_bins of all, and the first sample is in none.
+    With frequency weights, edges lie between samples: the first
+    `total mod num_bins` bins hold one more. `"interp"` gives the edges of
+    samples without ties: a bin ends with the sample past k / num_bins of all,
+    and the first sample is in no bin.
     """
     xp = array_namespace(total)
     index = np.arange(num_bins + 1.0).reshape(-1, *[1] * len(total.shape))
     if xp is ops:
         index = ops.convert_to_tensor(index.astype("float32"))
     if edges == "interp":
-        # Rounding must not put a whole number below itself.
+        # Rounding must not move a whole number to the one below.
         past = xp.floor(index * (total / num_bins) * (1 + 3e-7)) + 1.0
         return xp.minimum(past, total)
     size = xp.floor(total / num_bins)
@@ -87,12 +88,13 @@ def equal_mass_error(
 
     Derivation: docs/derivations.md, 'Equal-mass errors from cells'.
 
-    A group has its mass, the mass before it, and its residual, mass times
-    (mean confidence - accuracy). One cut by an edge is shared in proportion.
+    `before` is the mass of all groups before a group. `residual` is its mass
+    times (mean confidence - accuracy). A group that an edge cuts is shared in
+    proportion.
     """
     xp = array_namespace(mass)
     if xp is np and mass.ndim > 1:
-        # One after the other: all shares at once take num_bins times as much.
+        # All rows at once would need arrays num_bins times as large.
         rows = zip(before, mass, residual, strict=True)
         return np.array(
             [
@@ -112,8 +114,8 @@ def equal_mass_error(
     else:
         share = safe_divide(xp.expand_dims(ends, -1) - before, mass)
         share = xp.clip(share, 0.0, 1.0)
-        # Differences first: a bin's residual must not be the difference of
-        # two long sums.
+        # Shares are subtracted before the sums: a difference of two long sums
+        # would lose digits.
         gaps = sum_products(share[1:] - share[:-1], residual)
     return safe_divide(xp.sum(xp.abs(gaps), axis=0), total)
 
@@ -123,8 +125,8 @@ def interpolated_bins(
 ) -> tuple[np.ndarray, BinSums]:
     """Edges `(num_bins + 1,)` and sums of bins as in the papers' code.
 
-    Edges are interpolated from the sorted confidences `(n,)`. Bins are
-    (lo, hi]: the smallest confidence is in none.
+    Edges are interpolated between the sorted confidences `(n,)`. Bins are
+    (lo, hi], so the smallest confidence is in no bin.
     """
     confidence = confidence.astype("float64")
     count = len(confidence)
@@ -133,7 +135,7 @@ def interpolated_bins(
         np.arange(count),
         np.sort(confidence),
     )
-    # What lies at or below the first edge is in no bin.
+    # Confidences at or below the first edge are in no bin.
     index = np.searchsorted(edges, confidence, side="left")
     sums = bin_sums(confidence, correct, index, num_bins + 2)
     inside = slice(1, num_bins + 1)

@@ -31,18 +31,21 @@ _EXACT_VARIANCE = 100.0
 def clopper_pearson(
     successes: Any, trials: Any, *, level: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Exact binomial interval; covers with at least the given probability.
+    """Exact binomial interval of a share (Clopper and Pearson).
+
+    Use it for the interval of an accuracy or a risk: it covers the true share
+    with at least the probability `level`, however few the trials.
 
     Derivation: docs/derivations.md, 'Intervals and guarantees'.
 
     Args:
-        successes: `(...)`, between 0 and `trials`; need not be whole, as
-            with effective sample sizes of weighted data.
-        trials: `(...)`, >= 0.
+        successes: Number of successes `(...)`, between 0 and `trials`. It may
+            be fractional, like effective sample sizes of weighted data.
+        trials: Number of trials `(...)`, >= 0.
         level: Probability to cover, in (0, 1).
 
     Returns:
-        `(lower, upper)`, each `(...)`, in [0, 1]; (0, 1) without trials.
+        `(lower, upper)`, each `(...)`, in [0, 1]. It is (0, 1) without trials.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -63,7 +66,7 @@ def clopper_pearson(
             trials=trials,
         )
     tail = (1.0 - level) / 2.0
-    # beta.ppf is NaN where a parameter is 0: there the end is 0 or 1.
+    # beta.ppf is NaN if a parameter is 0, where the end is 0 or 1.
     more = trials - successes + 1.0
     lower = beta.ppf(tail, np.maximum(successes, 1e-300), more)
     upper = binomial_upper_bound(successes, trials, level=1 - tail)
@@ -75,7 +78,7 @@ def binomial_upper_bound(
 ) -> np.ndarray:
     """Exact upper bound of a share, the one-sided end of Clopper and Pearson.
 
-    It holds with probability `level`; 1 without trials.
+    It holds with probability `level`, and is 1 without trials.
     """
     successes = np.asarray(successes, "float64")
     failures = np.asarray(trials, "float64") - successes
@@ -84,7 +87,7 @@ def binomial_upper_bound(
 
 
 def binomial_p_value(errors: Any, trials: Any, risk: float) -> np.ndarray:
-    """P(Bin(trials, risk) <= errors): small if the true risk is lower.
+    """P(Bin(trials, risk) <= errors), which is small if the risk is lower.
 
     Derivation: docs/derivations.md, 'Intervals and guarantees'.
     """
@@ -96,10 +99,10 @@ def poisson_binomial_tails(
 ) -> tuple[float, float]:
     """P(K <= successes) and P(K >= successes) of independent trials.
 
-    K counts the successes of trials with known probabilities: `count` of each
-    `probability`, `(groups,)`. Exact by a discrete Fourier transform up to a
-    variance of 100; beyond it the normal distribution with a term for the
-    skewness, right to 3e-4.
+    K is the number of successes of trials with known probabilities: `count`
+    trials of each `probability`, arrays `(groups,)`. Up to a variance of 100 it
+    is exact, by a discrete Fourier transform. Beyond, it is the normal
+    distribution with a term for the skewness, with errors below 3e-4.
 
     Derivation: docs/derivations.md, 'Intervals and guarantees'.
 
@@ -118,7 +121,7 @@ def poisson_binomial_tails(
         density = np.exp(-0.5 * ends**2) / np.sqrt(2.0 * np.pi)
         through, below = ndtr(ends) + third / 6.0 * (1.0 - ends**2) * density
         return float(np.clip(through, 0, 1)), float(np.clip(1 - below, 0, 1))
-    # What lies further from the mean has a probability below 1e-25.
+    # Values further from the mean have a probability below 1e-25.
     reach = 12.0 * np.sqrt(variance) + 40.0
     first = max(0, int(np.floor(mean - reach)))
     last = min(int(np.sum(count)), int(np.ceil(mean + reach)))
@@ -136,7 +139,7 @@ def poisson_binomial_tails(
 
 
 def tail_of(level: float) -> float:
-    """Half of what a two-sided interval may miss; `level` in (0, 1)."""
+    """Half of the probability that an interval of this level may miss."""
     check_above("level", level, 0.0)
     if level >= 1.0:
         raise value_error("`level` must be < 1", level=level)
@@ -144,9 +147,9 @@ def tail_of(level: float) -> float:
 
 
 class Moments(NamedTuple):
-    """Sums over values x with weights w, all that a mean's interval needs.
+    """Sums over values x with weights w, for the interval of their mean.
 
-    Scalars, or arrays of one shape for the intervals of many means.
+    The sums are scalars, or arrays of one shape for many means.
 
     Attributes:
         weight: Sum of w.
@@ -180,17 +183,19 @@ def mean_interval(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Confidence interval of a weighted mean, from streamed sums.
 
-    Student's interval of the error sqrt(sum w^2 (x - m)^2) / sum w, with the
-    effective number n = (sum w)^2 / sum w^2 of values, after Hall's
-    transformation: T + (A / 3) T^2 + (A^2 / 27) T^3 + A / 6 of the
-    studentised mean T is nearly normal, with A the skewness of the values
-    over sqrt(n). So rare large losses move the upper end further than the
-    lower one.
+    It is Student's interval with the error sqrt(sum w^2 (x - m)^2) / sum w and
+    the effective number of values n = (sum w)^2 / sum w^2. Hall's
+    transformation corrects it for skewness. With A the skewness of the values
+    divided by sqrt(n), and T the studentised mean,
 
-    `unseen` has the smallest and the largest value that can be, or None. A
-    sample may hold none of the rare values that matter: each end is then at
-    least as far as that with one such value more. Without one it is infinite
-    where n <= 1.
+    T + (A / 3) T^2 + (A^2 / 27) T^3 + A / 6
+
+    is nearly normal. So rare large losses move the upper end further than the
+    lower end.
+
+    `unseen` has the smallest and the largest possible value, or None. A sample
+    may lack the rare values that matter, so each end is at least as far as with
+    one such value more. Without a limit the end is infinite if n <= 1.
 
     Reference:
         Hall, On the Removal of Skewness by Transformation, Journal of the
@@ -212,7 +217,7 @@ def mean_interval(
 
 
 def _with_one_more(sums: Moments, value: float) -> Moments:
-    """Moments with one more value, of the mean effective weight."""
+    """Add one more value to moments, with the mean effective weight."""
     w = safe_divide(sums.squared_weight, sums.weight)
     w = np.where(w > 0, w, 1.0)
     return Moments(
@@ -233,15 +238,15 @@ def _student_interval(
     mean = safe_divide(total, weight)
     count = safe_divide(weight**2, squared_weight)
     spread = squares - 2.0 * mean * squared_total + mean**2 * squared_weight
-    # Rounding may leave less than 0 of equal values.
+    # Rounding may leave a negative number if all values are equal.
     error = np.sqrt(np.maximum(safe_divide(spread, weight**2), 0.0))
-    # Effective numbers of one value carry rounding, hence the margin.
+    # The effective number of one value may round to more than 1.
     enough = count > 1.0 + 1e-9
     degrees = np.where(enough, count - 1.0, 1.0)
     error = error * np.sqrt(count / degrees)
     variance = safe_divide(second, weight) - mean**2
     cube = safe_divide(third, weight) - 3.0 * mean * variance - mean**3
-    # Values that are all alike leave rounding instead of a spread.
+    # The variance of equal values is rounding error.
     varied = variance > 1e-12 * np.maximum(mean**2, 1e-300)
     skewness = np.where(
         varied, cube / np.where(varied, variance, 1.0) ** 1.5, 0.0
@@ -256,7 +261,7 @@ def _student_interval(
 
 
 def _unskewed(z: np.ndarray, skewness: np.ndarray) -> np.ndarray:
-    """The studentised mean that Hall's transformation takes to z."""
+    """The studentised mean that Hall's transformation maps to z."""
     flat = np.abs(skewness) < 1e-9
     a = np.where(flat, 1.0, skewness)
     return np.where(flat, z, 3.0 / a * (np.cbrt(1.0 + a * (z - a / 6.0)) - 1.0))

@@ -1,8 +1,9 @@
 """Single points of risk-coverage and ROC curves, from groups of samples.
 
-A threshold can be set between groups of tied scores, not inside one. With
-`order`, `"best"` or `"worst"`, the values are what a group could hide if its
-samples were not really tied, as in a cell of a histogram. Array-agnostic.
+Thresholds lie between groups of tied scores, not inside them. With `order`,
+`"best"` or `"worst"`, values are those of the best or worst order inside
+groups, for the cells of a histogram, whose samples are not really tied. The
+functions take NumPy arrays or tensors.
 """
 
 from typing import Any
@@ -28,9 +29,9 @@ _FLOAT64 = 1e-12
 def risk_at_coverage_of_groups(
     groups: RankedGroups, coverage: float, order: str | None = None
 ) -> Any:
-    """Risk at a coverage in (0, 1]; the cut group counts in proportion.
+    """Risk at a coverage in (0, 1]; a cut group is shared in proportion.
 
-    The accepted mass of counts is rounded up to a whole number.
+    With frequency weights the accepted mass is rounded up to a whole number.
     """
     xp = array_namespace(groups.mass)
     m, q, slope = groups.mass, groups.wrong, groups.slope
@@ -43,7 +44,7 @@ def risk_at_coverage_of_groups(
         inside = xp.minimum(taken, q)
     else:
         share = safe_divide(taken, m)
-        # A risk that is linear in the score is lower in the surer part.
+        # If the risk is linear in the score, higher scores have a lower risk.
         lower = 6.0 * slope * (1.0 - safe_divide(q, m)) * (1.0 - share)
         inside = q * share * (1.0 - lower)
         inside = xp.maximum(inside, taken - good)
@@ -54,10 +55,11 @@ def risk_at_coverage_of_groups(
 def coverage_at_risk_of_groups(
     groups: RankedGroups, risk: float, order: str | None = None
 ) -> Any:
-    """The largest coverage of whole groups whose risk is at most `risk`.
+    """Largest coverage of whole groups whose risk is at most `risk`.
 
-    0 if no threshold is good enough. The best order takes the correct ones of
-    a group first, then wrong ones while the risk allows; of counts whole ones.
+    It is 0 if no threshold is good enough. The best order accepts the correct
+    predictions of a group first, and then wrong ones while the risk allows.
+    With frequency weights it accepts whole predictions.
     """
     xp = array_namespace(groups.mass)
     m, q, n, a, _, frequency_weights = groups
@@ -69,7 +71,7 @@ def coverage_at_risk_of_groups(
         good = n + xp.maximum(m - q, 0.0)
         room = limit * good - a
         more = q if limit >= 1.0 else xp.minimum(room / (1.0 - limit), q)
-        # A count that rounding left just below a whole number is that number.
+        # Rounding may leave a number just below a whole one.
         more = xp.where(
             frequency_weights, xp.floor(more * (1.0 + _tolerance(xp))), more
         )
@@ -80,21 +82,18 @@ def coverage_at_risk_of_groups(
 
 
 def within_risk(wrong: Any, accepted: Any, risk: float) -> Any:
-    """Where wrong ones are at most that share of the accepted.
-
-    Rounding is forgiven.
-    """
+    """Whether wrong is at most the share `risk` of accepted, up to rounding."""
     return wrong <= _limit(risk, array_namespace(accepted)) * accepted
 
 
 def failure_fpr95_of_groups(
     groups: RankedGroups, tpr: float = 0.95, order: str | None = None
 ) -> Any:
-    """Share of the wrong accepted with `tpr` of the correct.
+    """Share of the wrong predictions accepted with `tpr` of the correct ones.
 
-    At the highest threshold that accepts at least this share of the correct
-    predictions; real ties are as bad as the worst order. 0 if there is no
-    wrong or no correct one.
+    The threshold is the highest that accepts at least this share of the correct
+    predictions. Real ties are as bad as the worst order. The value is 0 without
+    wrong or without correct predictions.
     """
     xp = array_namespace(groups.mass)
     _, q, n, a, *_ = groups
@@ -102,7 +101,7 @@ def failure_fpr95_of_groups(
     accepted = n + groups.mass - wrong
     num_good, num_wrong = xp.sum(groups.mass) - xp.sum(q), xp.sum(q)
     enough = accepted >= tpr * (1.0 - _tolerance(xp)) * num_good
-    # The first group that reaches it. Empty groups change nothing.
+    # The first group that reaches the share has the fewest errors.
     all_wrong = xp.zeros_like(a) + num_wrong
     least = xp.where(enough, a if order == "best" else wrong, all_wrong)
     least = xp.where(num_good > 0, xp.min(least), xp.zeros_like(num_wrong))
@@ -110,7 +109,7 @@ def failure_fpr95_of_groups(
 
 
 def _taken(groups: RankedGroups, coverage: float) -> Any:
-    """Accepted mass, and how much of it each group gives."""
+    """Accepted mass, and the part of it from each group."""
     xp = array_namespace(groups.mass)
     total = xp.sum(groups.mass)
     accepted = coverage * total
@@ -127,9 +126,9 @@ def _taken(groups: RankedGroups, coverage: float) -> Any:
 
 
 def _limit(risk: float, xp: Any) -> float:
-    """The allowed risk with room for rounding; 0 and 1 stay."""
+    """The allowed risk with a tolerance for rounding, except at 0 and 1."""
     if xp is np:
-        # As much as 1 - 0.9 is off.
+        # 1 - 0.9 has such an error.
         return min(risk + _FLOAT64, 1.0) if risk > 0 else risk
     return min(risk * (1.0 + _FLOAT32), 1.0)
 

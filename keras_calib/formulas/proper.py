@@ -1,7 +1,7 @@
-"""Proper scores of each sample: log loss and Brier loss, array-agnostic.
+"""Proper scores of each sample: log loss and Brier loss (array-agnostic).
 
-Labels are class ids `(n,)` or soft labels `(n, num_classes)`, outputs logits
-or probabilities `(n, num_classes)`.
+Labels are class ids `(n,)` or soft labels `(n, num_classes)`. Outputs are
+logits or probabilities `(n, num_classes)`.
 """
 
 from typing import Any
@@ -23,12 +23,12 @@ __all__ = [
 ]
 
 
-# In nats, of a probability that is as small as counts.
+# Log loss of the smallest probability, in nats.
 LARGEST_LOSS = -float(np.log(PROBABILITY_FLOOR))
 
 
 def check_clip(clip: float | None) -> None:
-    """Raises unless `clip` is None or in (0, 1]."""
+    """Raise unless `clip` is None or in (0, 1]."""
     if clip is not None:
         check_share("clip", clip, positive=True)
 
@@ -42,17 +42,17 @@ def log_losses(
 ) -> Any:
     """-log p_y of each sample in nats, or cross entropy of soft labels.
 
-    `clip`: lower bound on probabilities, or None.
+    `clip` is a lower bound on probabilities, or None.
     """
     xp = array_namespace(outputs)
     log_p = _log_softmax(outputs) if from_logits else to_logits(outputs)
     if clip is not None:
         log_p = at_least(log_p, float(np.log(clip)))
     if len(labels.shape) > 1:
-        # A class ruled out by a logit of -inf costs nothing where it is not.
+        # A logit of -inf costs nothing if its class has no label mass.
         log_p = xp.where(labels == 0, xp.zeros_like(log_p), log_p)
         return -xp.sum(labels * log_p, axis=-1)
-    # An id that can not be is told elsewhere; here it must not break.
+    # Impossible ids are reported elsewhere, and must not raise here.
     index = xp.clip(labels, 0, log_p.shape[-1] - 1)
     chosen = xp.take_along_axis(log_p, xp.expand_dims(index, -1), axis=-1)
     return -xp.squeeze(chosen, axis=-1)
@@ -61,24 +61,24 @@ def log_losses(
 def _log_softmax(logits: Any) -> Any:
     """log p of logits, -inf only for a logit of -inf.
 
-    Shifted before the sum, whose logarithm would be lost beside logits of
-    1e7 in float32.
+    Logits are shifted before the sum, because float32 would lose the logarithm
+    of the sum beside logits of 1e7.
     """
     xp = array_namespace(logits)
     top = xp.max(logits, axis=-1, keepdims=True)
-    # Half of each, as the difference of the largest numbers overflows.
+    # Halves are subtracted, because the largest differences overflow.
     largest = 1e38 if "float32" in str(logits.dtype) else 1e307
     gap = at_least(0.5 * logits - 0.5 * top, -largest)
     gap = xp.where(xp.isfinite(logits), 2.0 * gap, logits)
     total = xp.sum(xp.exp(gap), axis=-1, keepdims=True)
-    # Without NumPy's warning where all logits are -inf.
+    # This avoids a warning of NumPy if all logits are -inf.
     return gap - xp.log(xp.where(total == 0, xp.ones_like(total), total))
 
 
 def summable_losses(losses: Any) -> Any:
-    """Log losses as sums can hold them: 85.2 nats where infinite, >= 0.
+    """Make log losses summable: 85.2 nats where infinite, at least 0.
 
-    Rounding can leave a loss of -1e-8: no sum may run below 0.
+    Rounding can leave a loss of -1e-8, and no sum may fall below 0.
     """
     xp = array_namespace(losses)
     infinite = xp.logical_not(losses < float("inf"))
@@ -93,7 +93,7 @@ def brier_losses(labels: Any, outputs: Any, *, from_logits: bool) -> Any:
     if from_logits:
         probs = xp.exp(_log_softmax(outputs))
     if len(labels.shape) == 1 and xp is np:
-        # Much faster than rows of zeros and ones.
+        # This is much faster than one-hot labels.
         distance = probs if from_logits else probs.copy()
         index = np.clip(labels, 0, probs.shape[-1] - 1)
         distance[np.arange(len(index)), index] -= 1.0

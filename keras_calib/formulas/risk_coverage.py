@@ -1,11 +1,12 @@
 """Areas under risk-coverage and ROC curves, tie-aware, from groups of samples.
 
-Whole data sets give one group per distinct score (NumPy, float64), streaming
-metrics the cells of a histogram (tensors, float32). A value is its mean over
-all orders of the samples inside groups, or, with `order`, that of the
-`"best"` or the `"worst"` one. With counts of repeats as weights AURC is the
-mean over the prefixes k = 1 .. N; else weights are mass, and it is the
-integral.
+Whole data sets have one group per distinct score (NumPy, float64). Streaming
+metrics have one group per cell of a histogram (tensors, float32). A value is
+the mean over all orders of the samples inside groups, or, with `order`, that of
+the `"best"` or the `"worst"` order.
+
+With frequency weights AURC is the mean over the prefixes k = 1 .. N. With
+fractional weights it is the integral over the mass.
 """
 
 from typing import Any
@@ -30,19 +31,18 @@ __all__ = [
 
 
 class RankedGroups(NamedTuple):
-    """Groups of tied scores, surest first; shapes `(n,)`.
+    """Groups of tied scores, highest first, arrays `(n,)`.
 
     Attributes:
         mass: Weight of the group.
         wrong: Weight of its wrong predictions.
-        before: Weight of all surer groups.
-        wrong_before: Weight of their wrong predictions.
-        slope: By how much the correct ones tend to score higher than the
-            wrong ones inside the group, as a share of its width: -1/3 to
-            1/3, what a risk that is linear in the score allows; 0 for real
-            ties.
-        frequency_weights: Whether weights are counts: bool, or a bool
-            tensor; of all groups.
+        before: Weight of all groups with higher scores.
+        wrong_before: Weight of the wrong predictions of those groups.
+        slope: Mean score of the correct minus that of the wrong predictions
+            of the group, as a share of its width. It lies in [-1/3, 1/3], as
+            for a risk that is linear in the score, and is 0 for real ties.
+        frequency_weights: Whether all weights are whole numbers, a bool or a
+            bool tensor.
     """
 
     mass: Any
@@ -54,7 +54,7 @@ class RankedGroups(NamedTuple):
 
 
 def aurc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
-    """AURC; 0 when empty.
+    """AURC, 0 without predictions.
 
     Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
     """
@@ -66,12 +66,12 @@ def aurc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
     step = xp.where(frequency_weights, 1.0, 0.0)
     step = step if xp is np else xp.cast(step, m.dtype)
     rate = safe_divide(q, m)
-    # The plain form cancels for m << n; this one adds positive terms only.
+    # The plain form cancels for m << n; this form adds only positive terms.
     n1 = n + 0.5 * step
     x = safe_divide(m, n1)
     shifted = (a + 0.5 * step * rate) * xp.log1p(x) + q * _phi(x)
     if xp is not np:
-        # What the shift by one half leaves of the harmonic sum.
+        # The rest of the harmonic sum after the shift by one half.
         rest = _digamma_rest(n1 + m) - _digamma_rest(xp.maximum(n1, 0.5))
         rest = rest * (a - n * rate)
         shifted = shifted + xp.where(
@@ -86,19 +86,19 @@ def aurc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
         else frequency_weights
     )
     terms = xp.where(use_plain, plain, shifted)
-    # With |slope| <= 1/3 this never leaves the range of orders of a group.
+    # With |slope| <= 1/3 the value stays in the range of all orders.
     correction = 6.0 * rate * (1.0 - rate) * groups.slope * m
     correction = correction * _slope_factor(safe_divide(n1, m))
     return safe_divide(xp.sum(terms - correction), xp.sum(m))
 
 
 def optimal_aurc(groups: RankedGroups) -> Any:
-    """AURC if every wrong prediction ranked last."""
+    """AURC of the ranking with all wrong predictions last."""
     return aurc_of_groups(_as_one(groups), "best")
 
 
 def eaurc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
-    """AURC less its optimum, >= 0.
+    """AURC minus its optimum, >= 0.
 
     Derivation: docs/derivations.md, 'AURC under ties'.
     """
@@ -109,11 +109,11 @@ def eaurc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
 def normalized_aurc_of_groups(
     groups: RankedGroups, order: str | None = None
 ) -> Any:
-    """(AURC - optimum) / (error - optimum); 0 if all are right or wrong.
+    """(AURC - optimum) / (error rate - optimum), 0 if all correct or wrong.
 
     Derivation: docs/derivations.md, 'AURC under ties'.
     """
-    # Error rate less the optimal AURC, as a product.
+    # Error rate minus the optimal AURC, as a product.
     xp = array_namespace(groups.mass)
     one = _as_one(groups)
     good = xp.maximum(one.mass - one.wrong, 0.0)
@@ -129,10 +129,10 @@ def augrc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
     """
     xp = array_namespace(groups.mass)
     m, q, a = groups.mass, groups.wrong, groups.wrong_before
-    # By shares: float32 overflows at squares of masses.
+    # Shares are used because squares of masses overflow float32.
     total = xp.sum(m)
     m, q, a = (safe_divide(v, total) for v in (m, q, a))
-    # Positive terms only, also where the slope is 1/2.
+    # All terms are positive, also where the slope is 1/2.
     good = xp.maximum(m - q, 0.0)
     return xp.sum(
         m * a + 0.5 * q * q + good * q * (0.5 - _slope(groups, order))
@@ -144,14 +144,14 @@ def failure_auroc_of_groups(
 ) -> Any:
     """P(a correct prediction scores above a wrong one), ties half.
 
-    0.5, no information, where all are correct, all are wrong, or none is.
+    It is 0.5 if all predictions are correct, all are wrong, or there are none.
 
     Derivation: docs/derivations.md, 'AURC under ties'.
     """
     xp = array_namespace(groups.mass)
     q, a = groups.wrong, groups.wrong_before
     good = xp.maximum(groups.mass - q, 0.0)
-    # Pairs in the wrong order: no difference of long sums.
+    # Pairs in the wrong order are summed, not subtracted from long sums.
     num_wrong, num_good = xp.sum(q), xp.sum(good)
     share = safe_divide(good, num_good)
     above = safe_divide(a + q * (0.5 - _slope(groups, order)), num_wrong)
@@ -161,14 +161,14 @@ def failure_auroc_of_groups(
 
 
 def _slope(groups: RankedGroups, order: str | None) -> Any:
-    """P(correct above wrong) in a group, less 1/2."""
+    """P(correct above wrong) in a group, minus 1/2."""
     if order is None:
         return groups.slope
     return 0.5 if order == "best" else -0.5
 
 
 def _as_one(groups: RankedGroups) -> RankedGroups:
-    """All mass in one group."""
+    """Merge all groups into one."""
     xp = array_namespace(groups.mass)
     total, wrong = xp.sum(groups.mass), xp.sum(groups.wrong)
     zero = xp.zeros_like(xp.reshape(total, (1,)))
@@ -180,7 +180,7 @@ def _as_one(groups: RankedGroups) -> RankedGroups:
 def _phi(x: Any) -> Any:
     """1 - log1p(x) / x, without cancellation at small x."""
     xp = array_namespace(x)
-    # Where the series is exact to the precision at hand.
+    # There the series is exact to the precision of the arrays.
     small = x < (1e-3 if xp is np else 0.06)
     near = xp.where(small, x, xp.zeros_like(x))
     far = xp.where(small, xp.ones_like(x), x)
@@ -226,7 +226,7 @@ def _digamma_rest(y: Any) -> Any:
 def _difference(n: Any, m: Any, frequency_weights: Any) -> Any:
     """Integral of 1/c over m after n: a harmonic sum, or a logarithm.
 
-    0 where the logarithm is infinite: its factor is 0 there.
+    It is 0 where the logarithm is infinite, because its factor is 0 there.
     """
     xp = array_namespace(n)
     return xp.where(
@@ -249,11 +249,11 @@ def _total_in_order(groups: RankedGroups, order: str) -> Any:
 
 
 class RiskCoverageCurve(NamedTuple):
-    """Points of the curve, one for each threshold that can be set, `(n,)`.
+    """Risk-coverage curve with one point per threshold, arrays `(n,)`.
 
     Attributes:
-        coverage: Share of the weight that scores at least `threshold`.
-        risk: Share of wrong predictions among it.
+        coverage: Share of the weight with a score of at least `threshold`.
+        risk: Share of wrong predictions among those accepted.
         threshold: Distinct scores, descending.
     """
 

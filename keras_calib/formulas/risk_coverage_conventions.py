@@ -1,7 +1,7 @@
 """AURC and AUGRC as other libraries integrate them.
 
-With whole weights every form follows in closed form from the mean over the
-prefixes k = 1 .. N, which is what keeps them exact under ties.
+With frequency weights every form follows in closed form from the mean over the
+prefixes k = 1 .. N. This keeps them exact under ties.
 """
 
 import numpy as np
@@ -28,7 +28,7 @@ _FOR_COUNTS = ("trapezoid", "origin", "geifman")
 
 
 def aurc_by_convention(groups: RankedGroups, convention: str = "mean") -> float:
-    """AURC of NumPy groups by a convention, see `aurc`.
+    """AURC of NumPy groups by one of the conventions of `aurc`.
 
     Derivation: docs/derivations.md, 'AURC under ties'.
     """
@@ -50,7 +50,7 @@ def aurc_by_convention(groups: RankedGroups, convention: str = "mean") -> float:
             return mean
         ends = groups.wrong[0] / groups.mass[0] + wrong / total
         return float((total * mean - 0.5 * ends) / (total - 1.0))
-    # Shifted by one: the sum over j = k + 1 of (a + (j - 1 - n) rate) / j.
+    # Shifted by one, the sum over j = k + 1 is of (a + (j - 1 - n) rate) / j.
     m, q, n, a, *_ = groups
     rate = q / m
     harmonic = digamma(n + m + 2.0) - digamma(n + 2.0)
@@ -62,7 +62,7 @@ def aurc_by_convention(groups: RankedGroups, convention: str = "mean") -> float:
 def optimum_by_convention(
     groups: RankedGroups, convention: str = "mean"
 ) -> float:
-    """`aurc_by_convention` if every wrong one ranked last, without ties."""
+    """`aurc_by_convention` with all wrong predictions last, without ties."""
     wrong = float(np.sum(groups.wrong))
     good = float(max(np.sum(groups.mass) - wrong, 0.0))
     best = RankedGroups(
@@ -73,7 +73,7 @@ def optimum_by_convention(
     if convention != "merged":
         return aurc_by_convention(best, convention)
     _check_weights(groups, "merged with a finite optimum", ())
-    # Every sample a group, flat to coverage 0.
+    # Every sample is a group, and the curve is flat to coverage 0.
     total = good + wrong
     first = 0.0 if good else 1.0
     mean = aurc_by_convention(best)
@@ -88,7 +88,7 @@ def analytic_optimum(groups: RankedGroups) -> float:
 def augrc_by_convention(
     groups: RankedGroups, convention: str = "origin"
 ) -> float:
-    """AUGRC of NumPy groups by a convention, see `augrc`."""
+    """AUGRC of NumPy groups by one of the conventions of `augrc`."""
     check_in("convention", convention, ("origin", "trapezoid"))
     _check_weights(groups, convention, ("origin",))
     groups = _filled(groups)
@@ -114,7 +114,7 @@ def _check_weights(
 
 
 def _filled(groups: RankedGroups) -> RankedGroups:
-    """Without groups of no mass."""
+    """Drop groups without mass."""
     filled = groups.mass > 0
     *arrays, frequency_weights = groups
     return RankedGroups(*(v[filled] for v in arrays), frequency_weights)
@@ -129,7 +129,7 @@ def _merged(groups: RankedGroups) -> float:
 
 
 def _convex(groups: RankedGroups) -> RankedGroups:
-    """Groups of mass, merged until a surer one never has the higher risk."""
+    """Merge groups until higher scores never have a higher risk."""
     m, q = groups.mass, groups.wrong
     starts = isotonic_regression(safe_divide(q, m), weights=m).blocks[:-1]
     mass, wrong = np.add.reduceat(m, starts), np.add.reduceat(q, starts)

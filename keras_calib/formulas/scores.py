@@ -1,7 +1,7 @@
-"""Every ranking score, logits to one value per sample, higher = surer.
+"""Ranking scores: functions of logits to one value per sample.
 
-A constant added to the logits changes `max_logit`, `neg_energy` and `p_norm`
-that is not centred, and none of the others.
+A higher score means a surer prediction. A constant added to all logits changes
+`max_logit`, `neg_energy` and `p_norm(center=False)`, and no other score.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _SHAPE = "(..., num_classes)"
-# What float32 leaves of an energy of 0, by the size of the largest logit.
+# Rounding error of an energy of 0 in float32, relative to the largest logit.
 _ENERGY_ROUNDING = 1e-6
 
 
@@ -42,8 +42,10 @@ _ENERGY_ROUNDING = 1e-6
 def msp(logits: Any) -> Any:
     """Maximum softmax probability, max_k p_k, in (0, 1].
 
+    Use it as the default score to accept or reject predictions.
+
     Args:
-        logits: Shape `(..., num_classes)`.
+        logits: Logits `(..., num_classes)`.
 
     Returns:
         Scores `(...)`.
@@ -60,8 +62,10 @@ def msp(logits: Any) -> Any:
 def max_logit(logits: Any) -> Any:
     """Largest logit, max_k z_k, unbounded.
 
+    Use it to compare with `msp` on out-of-distribution data.
+
     Args:
-        logits: Shape `(..., num_classes)`.
+        logits: Logits `(..., num_classes)`.
 
     Returns:
         Scores `(...)`.
@@ -75,10 +79,13 @@ def max_logit(logits: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 def logit_margin(logits: Any) -> Any:
-    """Largest less second largest logit, >= 0.
+    """Largest minus second largest logit, >= 0.
+
+    Use it when the distance to the runner-up matters, and not the other
+    classes. A temperature does not change its order.
 
     Args:
-        logits: Shape `(..., num_classes)`.
+        logits: Logits `(..., num_classes)`.
 
     Returns:
         Scores `(...)`.
@@ -93,10 +100,12 @@ def logit_margin(logits: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 def prob_margin(logits: Any) -> Any:
-    """Largest less second largest softmax probability, in [0, 1].
+    """Largest minus second largest softmax probability, in [0, 1].
+
+    Use it like `logit_margin`, on the scale of probabilities.
 
     Args:
-        logits: Shape `(..., num_classes)`.
+        logits: Logits `(..., num_classes)`.
 
     Returns:
         Scores `(...)`.
@@ -114,8 +123,11 @@ def prob_margin(logits: Any) -> Any:
 def neg_entropy(logits: Any) -> Any:
     """Negative entropy, sum_k p_k log p_k, in [-log K, 0] nats.
 
+    Use it when the probabilities of all classes should matter, not only the
+    largest.
+
     Args:
-        logits: Shape `(..., num_classes)`.
+        logits: Logits `(..., num_classes)`.
 
     Returns:
         Scores `(...)`.
@@ -132,9 +144,11 @@ def neg_entropy(logits: Any) -> Any:
 def neg_energy(logits: Any) -> Any:
     """Negative free energy, log sum_k exp z_k, unbounded.
 
+    Use it to compare with `msp` on out-of-distribution data.
+
     Args:
-        logits: Shape `(..., num_classes)`. Rows of log-probabilities all
-            score 0: what rounding makes of that is no order.
+        logits: Logits `(..., num_classes)`. Rows of log-probabilities all
+            score exactly 0, so that rounding does not order them.
 
     Returns:
         Scores `(...)`.
@@ -154,10 +168,11 @@ def neg_energy(logits: Any) -> Any:
 def gini(logits: Any) -> Any:
     """Sum of squared probabilities, sum_k p_k^2, in (0, 1].
 
-    One less the Gini impurity.
+    Use it like `neg_entropy`, on a bounded scale. It is 1 minus the Gini
+    impurity.
 
     Args:
-        logits: Shape `(..., num_classes)`.
+        logits: Logits `(..., num_classes)`.
 
     Returns:
         Scores `(...)`.
@@ -173,17 +188,22 @@ def gini(logits: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 def p_norm(logits: Any, *, p: float = 4.0, center: bool = True) -> Any:
-    """Largest logit of the logits normalised by their p-norm.
+    """Largest logit after the logits are divided by their p-norm.
 
-    max_k v_k / ||v||_p, v = z - mean(z) (or z with `center=False`), where
-    ||v||_p = (sum_k |v_k|^p)^(1/p), and the number of non-zero entries for
-    p = 0. In [0, 1] for p > 0 when centred; 0 where all logits are equal.
+    Use it when training has damaged the ranking by `msp`, as label smoothing
+    can. `LogitNormalization` chooses p on held-out data.
+
+    max_k v_k / ||v||_p, v = z - mean(z), ||v||_p = (sum_k |v_k|^p)^(1/p)
+
+    With `center=False`, v = z. For p = 0 the norm is the number of non-zero
+    entries. For p > 0 and centred logits the score lies in [0, 1]. It is 0 if
+    all logits are equal.
 
     Args:
-        logits: Shape `(..., num_classes)`. NumPy arrays are computed in
+        logits: Logits `(..., num_classes)`. NumPy arrays are computed in
             float64, where only equal scores tie.
         p: Order of the norm, >= 0.
-        center: Whether the mean is taken off first.
+        center: Whether to subtract the mean first.
 
     Returns:
         Scores `(...)`.
@@ -208,7 +228,7 @@ def p_norm(logits: Any, *, p: float = 4.0, center: bool = True) -> Any:
     if p == 0:
         norm = xp.where(size > 0, xp.ones_like(size), xp.zeros_like(size))
         return safe_divide(largest, xp.sum(norm, axis=-1))
-    # Divided by the largest entry first: |v|^p overflows float32 soon.
+    # |v|^p would overflow float32 without a division by the largest entry.
     scale = xp.max(size, axis=-1, keepdims=True)
     share = safe_divide(size, scale)
     norm = xp.power(xp.sum(xp.power(share, p), axis=-1), 1.0 / p)
@@ -242,12 +262,12 @@ _SCORES = {
     )
 }
 SCORE_NAMES = tuple(_SCORES)
-# Scores in [0, 1], which crowd at its ends; the others may have any size.
+# Scores in [0, 1], which crowd at its ends. Other scores are unbounded.
 UNIT_SCORES = ("msp", "prob_margin", "gini", "p_norm")
 
 
 def get(score: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function of logits `(n, num_classes)` that `score` stands for."""
+    """Return the function of logits `(n, num_classes)` named by `score`."""
     if callable(score):
         return score
     if score not in SCORE_NAMES:

@@ -10,9 +10,9 @@ from keras_calib.numerics.arrays import array_namespace
 
 __all__ = ["EXACT_CELLS", "smooth_error_of_points"]
 
-# Of the grid for points of single samples.
+# Number of cells of the grid for single samples.
 EXACT_CELLS = 2**14
-# Widths are tried 32 at a time; each round leaves a 32nd of the interval.
+# Each round tries 32 widths and leaves a 32nd of the interval.
 _WIDTHS = 32
 _ROUNDS = {"numpy": 6, "tensor": 4}
 
@@ -20,18 +20,18 @@ _ROUNDS = {"numpy": 6, "tensor": 4}
 def smooth_error_of_points(
     position: Any, residual: Any, num_cells: int = 2048
 ) -> Any:
-    """smECE of points `(n,)` with residuals (array-agnostic).
+    """Smooth calibration error of points `(n,)` (array-agnostic).
 
     The kernel is a Gaussian on the confidence, reflected at 0 and 1. Cosines
-    diagonalise it: smoothing on a grid of [0, 1] is a cosine transform, a
+    diagonalise it. So smoothing on a grid of [0, 1] is a cosine transform, a
     factor per frequency, and a transform back.
 
     A residual is a share of the total weight times (confidence - accuracy).
-    The grid has a power of two of cells; widths below two are not resolved.
+    `num_cells` is a power of two. Widths below two cells are not resolved.
     """
     xp = array_namespace(residual)
     frequency = np.pi * np.arange(num_cells + 1)
-    # Of the trapezoidal rule: the nodes at the ends have half a cell.
+    # In the trapezoidal rule the nodes at the ends have half a cell.
     share = np.full(num_cells + 1, 1.0 / num_cells)
     share[[0, -1]] /= 2.0
     steps = np.arange(1, _WIDTHS) / _WIDTHS
@@ -52,7 +52,7 @@ def smooth_error_of_points(
     low, span = 0.0, 1.0
     for _ in range(_ROUNDS["numpy" if xp is np else "tensor"]):
         width = low + span * steps
-        # E falls as the width grows: these are still too narrow.
+        # E falls as the width grows, so these widths are too narrow.
         narrow = smoothed(width) > width
         narrow = xp.where(narrow, xp.ones_like(width), xp.zeros_like(width))
         span = span / _WIDTHS
@@ -63,7 +63,8 @@ def smooth_error_of_points(
 def _spread(position: Any, residual: Any, num_cells: int) -> Any:
     """Residuals on the nodes of a grid of [0, 1], `(num_cells + 1,)`.
 
-    Each is shared by the two nodes about it so that its place is their mean.
+    Each residual is shared by the two nodes around it, so that their mean
+    position is that of the residual.
     """
     xp = array_namespace(residual)
     place = xp.clip(position, 0.0, 1.0) * num_cells
@@ -82,7 +83,7 @@ def _spread(position: Any, residual: Any, num_cells: int) -> Any:
 def _cosines(values: Any) -> Any:
     """sum_j v_j cos(pi k j / m), inner v_j twice, `(..., m + 1)`.
 
-    Twice applied it gives 2 m times the values.
+    Applied twice, it gives 2 m times the values.
     """
     if array_namespace(values) is np:
         return scipy.fft.dct(values, type=1, axis=-1)

@@ -1,4 +1,4 @@
-"""Soft targets: what a loss is asked to fit in place of the hard label."""
+"""Soft targets, which a loss fits in place of hard labels."""
 
 import numbers
 from typing import Any
@@ -39,17 +39,22 @@ __all__ = [
 
 
 def smooth_labels(labels: Any, *, alpha: Any, spread: str = "all") -> Any:
-    """Moves the share `alpha` of each label to the classes.
+    """Smooth labels: spread the share `alpha` of each over the classes.
 
-    `spread="all"`: (1 - alpha) labels + alpha / K, so that the true class
-    keeps 1 - alpha + alpha / K. `spread="others"`: the true class keeps
-    1 - alpha and each other class gets alpha / (K - 1).
+    Use it to make smoothed targets in a data pipeline or a loss of your own.
+
+    (1 - alpha) labels + alpha / K
+
+    With `spread="all"` the true class keeps 1 - alpha + alpha / K. With
+    `spread="others"` it keeps 1 - alpha, and each other class gets
+    alpha / (K - 1).
 
     Args:
         labels: One-hot or soft labels `(..., K)`, rows sum to 1.
-        alpha: Share moved, at most 1; negative sharpens. A number, or one
-            per label `(..., 1)`.
-        spread: `"all"` or `"others"`.
+        alpha: Share to spread, at most 1. Negative values sharpen the label.
+            A number, or one per label `(..., 1)`.
+        spread: `"all"` spreads it over all classes, `"others"` over all but
+            the true one.
 
     Returns:
         Soft labels `(..., K)`, rows sum to 1.
@@ -84,28 +89,31 @@ def objectness_targets(
     floor: str | None = None,
     context: Any = None,
 ) -> Any:
-    """Labels smoothed by how little of the image the object covers.
+    """Smooth labels by how little of the image the object covers.
+
+    Use it to make the targets of adaptive label smoothing in a data pipeline
+    or a loss of your own. `AdaptiveLabelSmoothing` is the Keras loss.
 
     With alpha = 1 - objectness, the true class gets 1 - beta alpha and each
-    other class beta alpha / (K - 1). With beta = 1 the true class is the
-    least likely below objectness 1 / K, unless `floor="uniform"` caps alpha
-    at (K - 1) / K, the uniform target.
+    other class beta alpha / (K - 1). With beta = 1 and an objectness below
+    1 / K, the true class is the least likely. `floor="uniform"` prevents this:
+    it caps alpha at (K - 1) / K, the uniform target.
 
     Args:
         labels: Class ids `(...)`, or one-hot labels `(..., num_classes)`.
         objectness: Share of the image or crop that the object covers,
-            `(...)`, in [0, 1]; clipped to it in compiled code.
+            `(...)`, in [0, 1]. Compiled code clips it to this range.
         num_classes: Number of classes K, at least 2.
-        beta: How much of the smoothing is taken, in [0, 1]; 0 leaves hard
-            labels.
+        beta: Factor of the smoothing, in [0, 1]. 0 leaves hard labels.
         floor: None, or `"uniform"` for targets in which no class is likelier
             than the true one.
-        context: Bool `(...)`, or None: where True, all objects are painted
-            out, and each class gets 1 / K, whatever `beta` and `floor`.
+        context: Bool `(...)`, or None. It marks images with all objects
+            painted out, where each class gets 1 / K whatever `beta` and
+            `floor`.
 
     Returns:
-        Soft labels `(..., num_classes)`, rows sum to 1. NumPy arrays give
-        NumPy arrays.
+        Soft labels `(..., num_classes)`, rows sum to 1. Given NumPy arrays it
+        returns a NumPy array.
 
     Raises:
         ValueError: If a value is out of range or shapes do not fit.
@@ -116,7 +124,7 @@ def objectness_targets(
 
     Differs:
         Eq. 6 as printed subtracts the term of the other classes and keeps
-        log p_y in it; eq. 4 and 5, which sum to 1, are followed.
+        log p_y in it. This function follows eq. 4 and 5, which sum to 1.
     """
     check_integer("num_classes", num_classes, 2)
     check_beta_and_floor(beta, floor)
@@ -161,7 +169,7 @@ def objectness_targets(
 def targets_of_rows(
     labels: Any, objectness: Any, beta: float, floor: str | None, context: Any
 ) -> Any:
-    """`objectness_targets` of one-hot rows that were checked."""
+    """`objectness_targets` of one-hot labels, without the checks."""
     xp, num_classes = array_namespace(objectness), labels.shape[-1]
     labels = xp.array(labels, dtype=objectness.dtype)
     # At least the share that the floor asks for, at most all of the image.
@@ -171,7 +179,7 @@ def targets_of_rows(
     if context is None:
         return smooth_labels(labels, alpha=moved, spread="others")
     context = xp.expand_dims(xp.array(context, dtype="bool"), -1)
-    # Of all that is moved each class gets the same: 1 / K.
+    # `smooth_labels` spreads over all K classes, not over the K - 1 others.
     moved = moved * num_classes / (num_classes - 1)
     moved = xp.where(context, xp.ones_like(moved), moved)
     return smooth_labels(labels, alpha=moved)
@@ -188,21 +196,25 @@ def cape_targets(
     window: int = 500,
     from_logits: bool = False,
 ) -> np.ndarray:
-    """How often similar predictions came true, for each prediction.
+    """Calibrated targets (CaPE): how often similar predictions came true.
+
+    Use it in a training loop of your own, with `cape_loss`. `CaPEModel` does
+    both.
 
     Predictions are sorted by p, the probability of an event; ties keep their
-    order. `"bins"`: the target is the share of one of `num_bins` bins of
-    equal count in which it came true. `"kernel"`: that share of the
-    2 `window` neighbours, itself included, with Gaussian weights
-    exp(-(p_j - p_i)^2 / (2 sigma^2)).
+    order. With `method="bins"` they fall into `num_bins` bins of equal count,
+    and the target is how often the event came true in the bin. With
+    `method="kernel"` it is a mean of the 2 `window` neighbouring outcomes, its
+    own included, with Gaussian weights exp(-(p_j - p_i)^2 / (2 sigma^2)).
 
     Args:
         labels: Class ids `(n,)`, or one-hot or soft labels `(n, num_classes)`,
             of all training samples.
         probs: Probabilities `(n, num_classes)`, or of the second of two
             classes `(n, 1)`, predicted in inference mode.
-        event: `"second"`: the label is the second of two classes, as in the
-            paper; `"predicted"`: it is the predicted class, of any number.
+        event: With `"second"`, as in the paper, the event is that the label
+            is the second of two classes. With `"predicted"` it is that the
+            label is the predicted class, of any number of classes.
         method: `"bins"` or `"kernel"`.
         num_bins: Number of bins, at most n. Defaults to `10`.
         sigma: Standard deviation of the kernel in units of probability, > 0.
@@ -210,12 +222,12 @@ def cape_targets(
         from_logits: Whether `probs` are logits. Defaults to `False`.
 
     Returns:
-        Targets `(n,)` in [0, 1], in the order of the samples, float64: for
-        `cape_loss`.
+        Targets `(n,)` in [0, 1], in the order of the samples, float64. Pass
+        them to `cape_loss`.
 
     Raises:
-        ValueError: If `event` is `"second"` and there are not two classes,
-            or there are fewer predictions than bins.
+        ValueError: If `event` is `"second"` and there are not two classes, or
+            if there are fewer predictions than bins.
 
     Reference:
         Liu et al., Deep Probability Estimation, ICML 2022,
@@ -223,8 +235,8 @@ def cape_targets(
 
     Differs:
         The paper has two classes; `event="predicted"` is this library's
-        extension. With two, of predictions of the second class, it is the
-        same.
+        extension. Both are the same for two classes if every prediction is
+        the second class.
     """
     check_in("event", event, ("second", "predicted"))
     check_in("method", method, ("bins", "kernel"))
@@ -286,6 +298,6 @@ def _kernel_means(
 
 
 def check_beta_and_floor(beta: Any, floor: Any) -> None:
-    """Raises unless both are as `objectness_targets` takes them."""
+    """Raise unless both are valid arguments of `objectness_targets`."""
     check_share("beta", beta)
     check_in("floor", floor, (None, "uniform"))

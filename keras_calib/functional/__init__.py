@@ -1,8 +1,8 @@
 """Exact float64 functions of whole arrays, and scores of logits.
 
-Lives here: one function for each quantity, which reads its arrays, calls the
-formula and returns numbers. Not here: formulas (`formulas`) and sums that
-stream (`metrics`).
+Lives here: one function per quantity. It reads its arrays, calls the formula
+and returns numbers. Not here: formulas (`formulas`) and streaming metrics
+(`metrics`).
 Floor: beside `losses`, `metrics`, `calibrators` and `data`.
 """
 

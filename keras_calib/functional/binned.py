@@ -1,7 +1,7 @@
 """Calibration errors of the predicted class, over bins of equal width.
 
-Exact functions of whole data sets in float64; the formulas, on sums per bin,
-are those of the streaming metrics.
+They are exact functions of whole data sets in float64. The formulas are those
+of the streaming metrics.
 """
 
 from typing import Any
@@ -40,7 +40,7 @@ def equal_width_bins(
     closed: str = "right",
     **options: Unpack[ArrayOptions],
 ) -> BinSums:
-    """Bin sums of a whole data set."""
+    """Sums of the equal-width bins of a whole data set."""
     return _bins_of(top_label(labels, probs, **options), num_bins, closed)
 
 
@@ -62,26 +62,33 @@ def ece(
     convention: str = "mean",
     **options: Unpack[ArrayOptions],
 ) -> float:
-    """Expected calibration error of a whole data set, in float64.
+    """Expected calibration error (ECE) of a whole data set, in float64.
 
-    ECE = sum_b (n_b / N) |mean confidence_b - accuracy_b|, over equal-width
-    bins of the confidence of the predicted class.
+    Use it to see how far confidences are from accuracies on average, for
+    predictions that fit in memory. `ECE` streams the same value.
+
+    ECE = sum_b (n_b / N) |mean confidence_b - accuracy_b|
+
+    The bins b have equal width in the confidence of the predicted class.
 
     Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels
-            `(n, ..., num_classes)`, read as their largest class.
+        labels: Class ids `(n, ...)`, or one-hot or soft labels
+            `(n, ..., num_classes)`. The largest class of a soft label is the
+            true class.
         probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
             second of two classes.
         num_bins: Number of bins, at least 1.
-        norm: `"l1"`, as above; `"l2"` or `"max"`, as `rmsce` and `mce`.
-        closed: `"right"` for bins (lo, hi], the first with its lower edge;
-            `"left"` for [lo, hi), the last with its upper edge.
-        convention: `"mean"`, as above; `"pycalib"` for the numbers of that
-            library, to compare with papers that print them: B bins over
-            [1 / K, 1], always [lo, hi), and in place of the mean confidence
-            of bin b the number 1 / K + 1 / (2 B) + b (1 - 1 / K - 1 / B)
-            / (B - 1). It is not 0 for a calibrated model. Its own default is
-            100 bins.
+        norm: `"l1"` is the formula above, `"l2"` that of `rmsce`, `"max"`
+            that of `mce`.
+        closed: `"right"` for bins (lo, hi], where the first also includes its
+            lower edge. `"left"` for [lo, hi), where the last also includes
+            its upper edge.
+        convention: `"mean"` is the formula above. `"pycalib"` gives the
+            numbers of that library, to compare with papers that print them.
+            It is not 0 for a calibrated model. There are B bins [lo, hi) over
+            [1 / K, 1], 100 by default in pycalib. Bin b has
+            1 / K + 1 / (2 B) + b (1 - 1 / K - 1 / B) / (B - 1) in place of
+            its mean confidence.
         **options: `from_logits`, `sample_weight` and `ignore_class` of
             `ArrayOptions`.
 
@@ -104,8 +111,8 @@ def ece(
         code, https://github.com/JonathanWenger/pycalib
 
     Differs:
-        pycalib takes for K the number of classes that occur among labels and
-        predictions; here it is that of the outputs.
+        In pycalib, K is the number of classes that occur among labels and
+        predictions. Here it is the number of outputs.
     """
     check_in("norm", norm, binned_errors.NORMS)
     check_in("convention", convention, ("mean", "pycalib"))
@@ -130,13 +137,15 @@ def mce(
     closed: str = "right",
     **options: Unpack[ArrayOptions],
 ) -> float:
-    """Maximum calibration error of a whole data set, in float64.
+    """Maximum calibration error (MCE) of a whole data set, in float64.
 
-    MCE = max_b |mean confidence_b - accuracy_b| over the bins that are not
-    empty. Bins of few samples decide it: it grows with the number of bins.
+    Use it when the worst bin matters. Bins of few samples decide it, so it
+    grows with the number of bins.
+
+    MCE = max_b |mean confidence_b - accuracy_b|, over bins that are not empty
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins, closed, **options: As in `ece`.
 
     Returns:
@@ -164,13 +173,16 @@ def rmsce(
     closed: str = "right",
     **options: Unpack[ArrayOptions],
 ) -> float:
-    """Root mean squared calibration error, in float64.
+    """Root mean squared calibration error (RMSCE), in float64.
 
-    RMSCE = sqrt(sum_b (n_b / N) (mean confidence_b - accuracy_b)^2). At
-    least the ECE and at most the MCE of the same bins.
+    Use it in place of `ece` when large gaps should weigh more than small ones.
+
+    RMSCE = sqrt(sum_b (n_b / N) (mean confidence_b - accuracy_b)^2)
+
+    The value is at least the ECE and at most the MCE of the same bins.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins, closed, **options: As in `ece`.
 
     Returns:
@@ -186,7 +198,8 @@ def rmsce(
         2019, https://arxiv.org/abs/1812.04606
 
     Differs:
-        The reference bins by equal mass; these bins are of equal width.
+        The reference uses bins of equal mass, this function bins of equal
+        width.
     """
     sums = equal_width_bins(labels, probs, num_bins, closed, **options)
     return float(binned_errors.calibration_error(sums, "l2"))
@@ -203,12 +216,15 @@ def average_calibration_error(
 ) -> float:
     """Mean of |confidence - accuracy| over bins that are not empty, in float64.
 
-    Each bin counts alike, however few its samples. "ACE" also names two
-    errors over bins of equal mass: of the predicted class (`adaptive_ece`),
-    and of every class (`classwise_ece` with `edges="mass"`).
+    Use it when rare confidences matter as much as common ones: each bin has the
+    same weight, however few its samples.
+
+    "ACE" also names two errors over bins of equal mass: that of the predicted
+    class, here `adaptive_ece`, and that of all classes, here `classwise_ece`
+    with `edges="mass"`.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins, closed, **options: As in `ece`.
 
     Returns:
@@ -239,13 +255,16 @@ def debiased_calibration_error(
 ) -> float:
     """Root mean squared calibration error, debiased, in float64.
 
-    sqrt(max(0, sum_b (n_b / N) (gap_b^2 - acc_b (1 - acc_b) / (n_b - 1)))):
-    `rmsce` without what the randomness of the labels adds on average. Bins
-    of one sample add nothing. With weights that are not whole, n_b is the
-    effective number (sum w)^2 / sum w^2.
+    Use it with few samples per bin, where random labels alone raise `rmsce`.
+
+    sqrt(max(0, sum_b (n_b / N) (gap_b^2 - acc_b (1 - acc_b) / (n_b - 1))))
+
+    The second term is what the randomness of the labels adds to the squared
+    gap on average. Bins of one sample add nothing. With fractional weights,
+    n_b is the effective number (sum w)^2 / sum w^2.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins, closed, **options: As in `ece`.
 
     Returns:
@@ -264,7 +283,8 @@ def debiased_calibration_error(
         https://arxiv.org/abs/1909.10155
 
     Differs:
-        The reference bins by equal mass; these bins are of equal width.
+        The reference uses bins of equal mass, this function bins of equal
+        width.
     """
     top = top_label(labels, probs, **options)
     sums = _bins_of(top, num_bins, closed)

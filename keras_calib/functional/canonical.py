@@ -1,4 +1,4 @@
-"""The calibration error of the whole probability vector, exact in float64."""
+"""Calibration error of the whole probability vector, exact in float64."""
 
 from typing import Any
 from typing import Unpack
@@ -28,21 +28,26 @@ def canonical_calibration_error(
 ) -> float:
     """Calibration error of all probabilities jointly, in float64.
 
-    sum_b (n_b / N) (1/2) sum_k |mean p_k in bin b - share of class k|: the
-    total variation between what was predicted and what came, over bins of
-    all probabilities. A network may be calibrated in its confidence and not
-    in this sense. With many classes most bins hold a sample or none, and the
+    Use it for a few classes, when decisions depend on the whole vector of
+    probabilities. With many classes most bins hold one sample or none, and the
     error says little.
 
+    sum_b (n_b / N) (1/2) sum_k |mean p_k in bin b - share of class k|
+
+    It is the total variation between predictions and labels, over bins of all
+    probabilities. A network may be calibrated in its confidence, but not in
+    this sense.
+
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
-        edges: `"width"`: predictions share a bin if each p_k falls in the
-            same of `num_bins` intervals of equal width. `"median"`: bins are
-            cut at the median of the p_k that varies most, as long as both
-            parts keep `min_bin_size` predictions, whatever their weights.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        edges: With `"width"`, predictions share a bin if each p_k falls in
+            the same of `num_bins` intervals of equal width. With `"median"`,
+            bins are cut at the median of the p_k that varies most, as long as
+            both parts keep `min_bin_size` predictions, whatever their weights.
         num_bins: Number of intervals of each p_k, for `edges="width"`.
-        min_bin_size: Smallest bin of `edges="median"`.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        min_bin_size: Smallest number of predictions in a bin, for
+            `edges="median"`.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
         Error in [0, 1].
@@ -80,7 +85,7 @@ def canonical_calibration_error(
 
 
 def _median_bins(p: np.ndarray, min_size: int) -> np.ndarray:
-    """Bin of each row of `(n, num_classes)`, `(n,)`."""
+    """Index of the bin of each row, `(n,)`, from `(n, num_classes)`."""
     index = np.zeros(len(p), "int64")
     waiting, count = [np.arange(len(p))], 0
     while waiting:

@@ -27,18 +27,18 @@ __all__ = [
     "classwise_ece",
 ]
 
-# Probabilities worked on at once. Arrays of 1 MB stay with the process: those
-# of 4 MB go back to the system each time, which takes twice as long.
+# Number of probabilities in a block, 1 MB. Blocks of 4 MB take twice as long,
+# because their memory goes back to the system each time.
 _BLOCK = 2**17
 
 
 class ClasswiseBins(NamedTuple):
-    """What the bins of every class hold, arrays `(num_classes, num_bins)`.
+    """Sums of the bins of every class, arrays `(num_classes, num_bins)`.
 
     Attributes:
         weight: Weight of the samples whose p_k is in the bin.
         probability: Weighted sum of p_k.
-        positive: Weight of those that are of the class.
+        positive: Weight of the samples of the class.
         residual: `probability - positive`, subtracted before rounding.
         total: Weight of all samples.
     """
@@ -64,28 +64,32 @@ def classwise_ece(
 ) -> float:
     """Mean over the classes of the calibration error of p_k, in float64.
 
-    (1 / K) sum_k sum_b (n_kb / N) |mean p_k - share of class k| over bins of
-    p_k, for every sample and not only where class k is predicted. Also
-    called SCE; over bins of equal mass ACE, and with a threshold TACE.
+    Use it when decisions depend on the probabilities of all classes, not only
+    on that of the predicted class.
+
+    (1 / K) sum_k sum_b (n_kb / N) |mean p_k in bin b - share of class k|
+
+    The bins b are those of p_k, for every sample. This error is also called
+    SCE, over bins of equal mass ACE, and with a threshold TACE.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins: Number of bins of each class, at least 1.
-        edges: `"width"`: bins of equal width; p_k = 0 lies in no bin (lo,
-            hi]. `"mass"`: of equal mass, as `adaptive_ece`. `"rank"`: the
-            edges of released code, for parity with published tables and
-            without weights: the p_k at the ranks i floor(N / num_bins), with
-            (lo, hi] membership, which leaves out the smallest.
-        threshold: Smaller p_k are in no bin, in [0, 1]. They still count in
-            N; at `edges="rank"` they also rank, as zeros.
-        closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi) and 1 in
+        edges: `"width"` for bins (lo, hi] of equal width, which leave out
+            p_k = 0. `"mass"` for bins of equal mass, as in `adaptive_ece`.
+            `"rank"` for the edges of released code, for parity with published
+            tables. These are the p_k at the ranks i floor(N / num_bins). They
+            leave out the smallest p_k and take no weights.
+        threshold: Smaller p_k are in no bin, in [0, 1]. N includes them. With
+            `edges="rank"` they are ranked as zeros.
+        closed: `"right"` for bins (lo, hi]. `"left"` for [lo, hi), with 1 in
             the last. Only for `edges="width"`.
-        classes: `"all"`, or `"to_largest_label"`: K is the largest id in
-            `labels` plus one, as in released code.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        classes: `"all"`, or `"to_largest_label"` as in released code, where K
+            is the largest id in `labels` plus one.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
-        Error in [0, 1]; at most 2 / K, for the p_k of a sample sum to 1.
+        Error in [0, 1], at most 2 / K, because the p_k of a sample sum to 1.
 
     Example:
 
@@ -129,7 +133,7 @@ def classwise_ece(
             if edges == "rank":
                 total += _rank_error(p_k, y_k, num_bins, threshold)
             elif (keep := p_k >= threshold).any():
-                # Its error is of the weight that is kept.
+                # The error is relative to the weight above the threshold.
                 w = weight[keep]
                 total += w.sum() * sorted_mass_error(
                     p_k[keep], (p_k - y_k)[keep], num_bins, weight=w
@@ -144,7 +148,7 @@ def classwise_bins(
     num_bins: int = 15,
     **options: Unpack[ArrayOptions],
 ) -> ClasswiseBins:
-    """Sums over the bins (lo, hi] of each class of `classwise_ece`."""
+    """Sums over the bins (lo, hi] of each class, as in `classwise_ece`."""
     check_integer("num_bins", num_bins, 1)
     read = standardize_arrays(labels, probs, **options)
     ids = hard_labels(read.labels)
@@ -164,7 +168,7 @@ def classwise_bins(
 def _by_class(
     read: Batch, num_classes: int
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """First class and probabilities `(block, n)`, float64, of some classes."""
+    """Blocks of classes: the first class and probabilities `(block, n)`."""
     outputs = read.outputs
     num_rows = len(outputs)
     log_total = None
@@ -195,7 +199,10 @@ def _width_bins(
     closed: str,
     threshold: float = 0.0,
 ) -> Iterator[tuple]:
-    """Of some classes: p, where it is in a bin, weight (p - y), sums by bin."""
+    """Blocks of classes: p, mask, weight (p - y), and a function of bin sums.
+
+    The mask marks the p that are in a bin.
+    """
     for first, p in _by_class(read, num_classes):
         classes = np.arange(len(p))[:, None]
         residual = p - (ids == first + classes)
@@ -218,7 +225,7 @@ def _width_bins(
 def _rank_error(
     p: np.ndarray, y: np.ndarray, num_bins: int, threshold: float
 ) -> float:
-    """Sum of |p - y| over bins whose edges are p at some ranks, `(n,)`."""
+    """Sum of |p - y| over bins whose edges are the p `(n,)` at some ranks."""
     p = np.where(p < threshold, 0.0, p)
     ranks = np.arange(num_bins) * (len(p) // num_bins)
     edges = np.append(np.sort(p)[ranks], 1.0)

@@ -1,4 +1,4 @@
-"""How sure predictions are, in one sense or another, exact in float64."""
+"""Confidence of all, of correct and of wrong predictions, in float64."""
 
 from typing import Any
 from typing import Unpack
@@ -29,11 +29,12 @@ def mean_confidence(
 ) -> float:
     """Mean probability of the predicted class, in float64.
 
-    Less the accuracy, it is the gap of all predictions in one bin.
+    Use it beside the accuracy: a mean confidence above it means that the model
+    is overconfident.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
-        **options: As in `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
         Confidence in [0, 1].
@@ -58,14 +59,15 @@ def overconfidence(
 ) -> float:
     """Mean confidence of the wrong predictions, in float64.
 
-    The overconfidence error of bins is `overconfidence_error`.
+    Use it to see how confident a model is when it is wrong. The error over bins
+    is `overconfidence_error`.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
-        **options: As in `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
-        Confidence in [0, 1]; 0 when no prediction is wrong.
+        Confidence in [0, 1], 0 if no prediction is wrong.
 
     Example:
 
@@ -84,14 +86,16 @@ def overconfidence(
 def underconfidence(
     labels: Any, probs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
-    """Mean of 1 - confidence of the right predictions, in float64.
+    """Mean of 1 - confidence of the correct predictions, in float64.
+
+    Use it to see how much a model doubts its correct predictions.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
-        **options: As in `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
-        Mean in [0, 1]; 0 when no prediction is right.
+        Mean in [0, 1], 0 if no prediction is correct.
 
     Example:
 
@@ -115,13 +119,15 @@ def overconfidence_error(
     closed: str = "right",
     **options: Unpack[ArrayOptions],
 ) -> float:
-    """Overconfidence error of a whole data set, in float64.
+    """Overconfidence error (OE) of a whole data set, in float64.
 
-    OE = sum_b (n_b / N) confidence_b max(confidence_b - accuracy_b, 0): only
-    bins that promise too much count, sure ones more.
+    Use it when only overconfidence does harm: underconfident bins add nothing,
+    and confident bins add more.
+
+    OE = sum_b (n_b / N) confidence_b max(confidence_b - accuracy_b, 0)
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins, closed, **options: As in `ece`.
 
     Returns:
@@ -150,14 +156,15 @@ def objectness_deviation(
 ) -> float:
     """Mean |confidence - objectness|, in float64.
 
-    How far the confidence is from the share of the image that the object
-    covers.
+    Use it to see how far the confidence is from the share of the image that
+    the object covers.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
-        objectness: That share, in [0, 1], of the shape of the class ids;
-            anything where the class is ignored.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        objectness: Share of the image that the object covers, in [0, 1], of
+            the shape of the class ids. Its value does not matter where the
+            class is ignored.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
         Deviation in [0, 1].
@@ -195,7 +202,7 @@ def objectness_deviation(
 def _mean_where(
     where: np.ndarray, values: np.ndarray, weight: np.ndarray | None
 ) -> float:
-    """Weighted mean of the values where True; 0 where there are none."""
+    """Weighted mean of the values where the mask is True, 0 without any."""
     weight = where.astype("float64") if weight is None else where * weight
     total = weight.sum()
     return float((weight * values).sum() / total) if total > 0 else 0.0

@@ -1,4 +1,4 @@
-"""The calibration error of the predicted class, over bins of equal mass."""
+"""Calibration error of the predicted class, over bins of equal mass."""
 
 from typing import Any
 from typing import Unpack
@@ -27,22 +27,27 @@ def adaptive_ece(
     ties: str = "average",
     **options: Unpack[ArrayOptions],
 ) -> float:
-    """Calibration error over bins of equal mass, in float64.
+    """Adaptive ECE: calibration error over bins of equal mass, in float64.
 
-    As `ece`, with the samples sorted by confidence and cut into bins of equal
-    weight, as nearly as whole samples allow.
+    Use it in place of `ece` when most confidences are close to 1: its bins lie
+    where the predictions are.
+
+    sum_b (n_b / N) |mean confidence_b - accuracy_b|
+
+    The samples are sorted by confidence and cut into bins of equal weight, as
+    nearly as whole samples allow.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
-        num_bins: As in `ece`.
-        edges: `"mass"`: every sample counts. `"interp"`: the edges of the
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        num_bins: Number of bins, at least 1.
+        edges: `"mass"` uses every sample. `"interp"` uses the edges of the
             papers' code, for parity with published tables, without weights.
-            They are interpolated from the sorted confidences with (lo, hi]
-            membership. That leaves out the smallest confidence and collapses
+            They are interpolated between the sorted confidences, for bins
+            (lo, hi]. This leaves out the smallest confidence, and bins vanish
             where confidences tie.
-        ties: For `edges="mass"`. `"average"`: samples of one confidence
-            count as their mean; `"order"`: as sorted stably.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        ties: Order of equal confidences, for `edges="mass"`. With `"average"`
+            each gets their mean, with `"order"` they keep their order.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
         Error in [0, 1].

@@ -1,4 +1,4 @@
-"""How well a score tells right predictions from wrong ones, in float64."""
+"""How well a score separates correct from wrong predictions, in float64."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,19 +26,22 @@ def failure_auroc(
     score: str | Callable[[Any], Any] = "msp",
     **options: Unpack[ArrayOptions],
 ) -> float:
-    """P(a correct prediction scores higher than a wrong one), ties half.
+    """AUROC of detecting errors by a score, in float64.
 
-    The area under the ROC curve of correctness. It says nothing of the error
-    rate: with a the accuracy,
-    AUGRC = (1 - AUROC) a (1 - a) + (1 - a)^2 / 2.
+    Use it to see how well the score separates correct from wrong predictions.
+    It does not depend on the error rate; use `augrc` for both together.
+
+    AUROC = P(a correct prediction scores higher than a wrong one), ties half
+
+    With the accuracy a, AUGRC = (1 - AUROC) a (1 - a) + (1 - a)^2 / 2.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         score, **options: As in `aurc`.
 
     Returns:
-        AUROC in [0, 1]; 0.5, no information, where all predictions are right
-        or all are wrong.
+        AUROC in [0, 1]. It is 0.5, as by chance, if all predictions are
+        correct or all are wrong.
 
     Example:
 
@@ -64,18 +67,21 @@ def failure_fpr95(
     score: str | Callable[[Any], Any] = "msp",
     **options: Unpack[ArrayOptions],
 ) -> float:
-    """Share of the wrong predictions accepted with 95 % of the right ones.
+    """Share of the errors accepted with 95 % of the correct predictions.
 
-    At the highest threshold that accepts at least that share of the right
-    predictions. Tied samples are accepted together.
+    Use it to see how many errors pass when nearly all correct predictions must
+    be accepted.
+
+    The threshold is the highest that accepts at least the share `tpr` of the
+    correct predictions. Tied samples are accepted together.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
-        tpr: Share of the right predictions to accept, in (0, 1].
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        tpr: Share of the correct predictions to accept, in (0, 1].
         score, **options: As in `aurc`.
 
     Returns:
-        Share in [0, 1]; 0 where all predictions are right or all are wrong.
+        Share in [0, 1], 0 if all predictions are correct or all are wrong.
 
     Example:
 
@@ -101,19 +107,23 @@ def failure_average_precision(
     score: str | Callable[[Any], Any] = "msp",
     **options: Unpack[ArrayOptions],
 ) -> float:
-    """Average precision of finding the wrong, or the right, predictions.
+    """Average precision of finding wrong, or correct, predictions.
 
-    sum_t (recall_t - recall_(t-1)) precision_t over the thresholds t. A
-    random score gives the share of the positive ones.
+    Use it in place of `failure_auroc` when errors are rare and you look for
+    them.
+
+    sum_t (recall_t - recall_(t-1)) precision_t, over the thresholds t
+
+    A random score gives the share of the positive predictions.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
-        positive: `"error"`: wrong predictions are to be found, least sure
-            first; `"success"`: right ones, surest first.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        positive: `"error"` to find wrong predictions, lowest scores first.
+            `"success"` to find correct ones, highest scores first.
         score, **options: As in `aurc`.
 
     Returns:
-        Average precision in [0, 1]; 0 if nothing is positive.
+        Average precision in [0, 1], 0 if no prediction is positive.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Is a network calibrated, and is one network better than another?"""
+"""Tests of whether a network is calibrated, and better than another."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +26,7 @@ __all__ = ["CalibrationTest", "Comparison", "calibration_test", "compare"]
 
 # Uniform numbers drawn at once, 8 MB.
 _BLOCK = 1_000_000
-# Of a bin, for its squared gap to be nearly chi-square.
+# Variance that makes the squared gap of a bin nearly chi-square.
 _ENOUGH_VARIANCE = 5.0
 
 
@@ -34,8 +34,9 @@ class CalibrationTest(NamedTuple):
     """Result of `calibration_test`.
 
     Attributes:
-        statistic: The value of the test statistic.
-        p_value: Probability of one as extreme, were the network calibrated.
+        statistic: Value of the test statistic.
+        p_value: Probability of a value at least as extreme if the network is
+            calibrated.
     """
 
     statistic: float
@@ -47,11 +48,11 @@ class Comparison(NamedTuple):
 
     Attributes:
         a: Metric of the first network.
-        b: Metric of the second.
+        b: Metric of the second network.
         difference: `a - b`.
         low: Lower end of the interval of the difference.
-        high: Upper end.
-        p_value: Two-sided, of no difference.
+        high: Upper end of the interval of the difference.
+        p_value: Two-sided p-value of no difference.
     """
 
     a: float
@@ -73,32 +74,37 @@ def calibration_test(
     seed: int = 0,
     **options: Unpack[ArrayOptions],
 ) -> CalibrationTest:
-    """Tests whether predictions are right as often as their confidence says.
+    """Test whether predictions are correct as often as their confidence says.
 
-    `"ece"`: ECE over equal-width bins, against that of labels drawn from the
-    confidences, p = (1 + #{drawn >= observed}) / (1 + num_samples).
-    `"chi2"`: sum_b (correct_b - confidence_b)^2 / sum_{i in b} c_i (1 - c_i)
-    over bins of equal mass, against chi-square with as many degrees of
-    freedom as bins. Neighbours are merged until each holds a variance of
-    five. A single bin gets an exact test of the number of right predictions.
-    `"spiegelhalter"`: Z = sum (correct - c) (1 - 2 c) / sqrt(sum (1 - 2 c)^2
-    c (1 - c)), two-sided. It needs no bins; it finds uniform over- or
-    underconfidence best, and hardly any gaps of changing sign.
+    Use it before you trust or repair a calibration error: random labels alone
+    make it larger than 0.
+
+    The statistics, of confidences c, are:
+
+    - `"ece"`: The ECE over equal-width bins, compared with that of labels drawn
+      from the confidences: p = (1 + #{drawn >= observed}) / (1 + num_samples).
+    - `"chi2"`: sum_b (correct_b - confidence_b)^2 / sum_{i in b} c_i (1 - c_i)
+      over bins of equal mass, with one degree of freedom per bin. Neighbours
+      are merged until each has a variance of five. A single bin gets an exact
+      test of the number of correct predictions.
+    - `"spiegelhalter"`: Z = sum (correct - c) (1 - 2 c) / sqrt(sum (1 - 2 c)^2
+      c (1 - c)), two-sided and without bins. It is best at uniform over- or
+      underconfidence, and hardly finds gaps of changing sign.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         statistic: `"ece"`, `"chi2"` or `"spiegelhalter"`.
         num_bins: Number of bins, at least 1.
         num_samples: Number of draws for `"ece"`, at least 1.
         seed: Seed of the draws.
-        **options: `from_logits` and `ignore_class`; see `ece`. Weights are
-            refused: they change the null distributions.
+        **options: `from_logits` and `ignore_class` as in `ece`. Weights raise
+            an error, because they change the null distributions.
 
     Returns:
         Statistic and p-value.
 
     Raises:
-        ValueError: If weights are given, shapes do not fit, there is no
+        ValueError: If there are weights, shapes do not fit, there is no
             sample, or a value is out of range.
 
     Example:
@@ -148,27 +154,33 @@ def compare(
     sample_weight: Any = None,
     **options: Any,
 ) -> Comparison:
-    """Difference of a metric between two networks on the same samples.
+    """Compare a metric of two networks on the same samples.
 
-    A paired bootstrap: every row of the first axis counts a Poisson(1) number
-    of times, the same for both networks, which removes the noise they share.
-    The interval is difference -+ z times the standard deviation of the
-    replicates; their percentiles have the bias of a binned error twice. Where
-    one network is much better calibrated, the difference has such a bias
-    too: the interval is then for what to expect from test sets of this size.
+    Use it to decide whether one network is better than another: it gives the
+    difference, an interval and a p-value.
+
+    It is a paired bootstrap. In a replicate, every row of the first axis is
+    repeated a Poisson(1) number of times, the same for both networks. This
+    removes the noise they share. The interval is difference -+ z times the
+    standard deviation of the replicates. Percentiles are not used, because
+    they would have the bias of a binned error twice.
+
+    If one network is much better calibrated, the difference of a binned error
+    is biased too. The interval is then for what to expect from test sets of
+    this size.
 
     Args:
-        labels: As in `ece`, shape `(n, ...)`.
+        labels: Class ids `(n, ...)`, or one-hot or soft labels.
         probs_a: Outputs of the first network, `(n, ..., num_classes)`.
-        probs_b: Outputs of the second, of the same number of rows.
+        probs_b: Outputs of the second network, of the same number of rows.
         metric: An exact function of this package, such as
             `keras_calib.aurc`, or one that takes the same arguments.
         level: Probability to cover, in (0, 1).
         num_replicates: Number of replicates, at least 2.
         seed: Seed of the replicates.
-        sample_weight: Weights of the shape of the class ids, or `(n,)`;
-            a replicate multiplies them by its counts.
-        **options: Passed on to `metric`, such as `num_bins`, `from_logits`
+        sample_weight: Weights of the shape of the class ids, or `(n,)`. A
+            replicate multiplies them by the numbers of repeats.
+        **options: Arguments of `metric`, such as `num_bins`, `from_logits`
             and `ignore_class`.
 
     Returns:
@@ -218,7 +230,7 @@ def compare(
         if sample_weight is not None:
             shape = (rows, *[1] * (sample_weight.ndim - 1))
             counts = sample_weight * counts.reshape(shape)
-        # Of a few rows all may be left out; then nothing differs.
+        # A replicate of a few rows may leave out all of them.
         replicates[i] = np.subtract(*both(counts)) if counts.any() else 0.0
     observed = float(values[0] - values[1])
     error = float(np.std(replicates, ddof=1))
@@ -237,7 +249,7 @@ def _resampled_ece(
     num_samples: int,
     seed: int,
 ) -> CalibrationTest:
-    """ECE against that of labels drawn from the confidences."""
+    """Compare the ECE with that of labels drawn from the confidences."""
     rng = np.random.default_rng(seed)
     index = bin_index(confidence, num_bins)
     sums = bin_sums(confidence, correct, index, num_bins)
@@ -268,11 +280,11 @@ def _chi_square(
 ) -> CalibrationTest:
     """Squared gaps over their variances, in bins of equal mass."""
     order = np.sort(score)
-    # Tied scores go to one bin, that of the middle one.
+    # Tied scores share the bin of the middle one.
     below = np.searchsorted(order, score, side="left")
     through = np.searchsorted(order, score, side="right")
     index = (below + through - 1) * num_bins // (2 * len(score))
-    # Confidences of 1 and of 0 leave no chance: all or nothing.
+    # Confidences of 1 and of 0 have no variance and allow no error.
     certain = confidence * (1.0 - confidence) == 0.0
     if np.any(correct[certain] != confidence[certain]):
         return CalibrationTest(np.inf, 0.0)
@@ -284,7 +296,7 @@ def _chi_square(
     gap, variance = (np.add.reduceat(x, starts) for x in (gap, variance))
     value = float(np.sum(gap**2 / variance))
     if len(gap) == 1:
-        # An exact test, two-sided, of the number of right predictions.
+        # Two-sided exact test of the number of correct predictions.
         groups, count = np.unique(confidence, return_counts=True)
         tails = poisson_binomial_tails(int(correct.sum()), groups, count)
         return CalibrationTest(value, min(1.0, 2.0 * min(tails)))
@@ -297,7 +309,7 @@ def _merged_starts(variance: np.ndarray) -> list[int]:
     for i, more in enumerate(variance):
         if held >= _ENOUGH_VARIANCE and variance[i:].sum() > 0:
             rest = float(variance[i:].sum())
-            # What is left at the end joins the last run.
+            # A rest of too little variance joins the last run.
             if not starts or rest >= _ENOUGH_VARIANCE:
                 starts.append(i)
             held = 0.0

@@ -1,4 +1,4 @@
-"""Proper scores of whole data sets: they reward the true probabilities."""
+"""Proper scores of whole data sets, in float64."""
 
 from typing import Any
 from typing import Unpack
@@ -26,15 +26,20 @@ def nll(
     clip: float | None = None,
     **options: Unpack[ArrayOptions],
 ) -> float:
-    """Negative log-likelihood of a whole data set, in float64.
+    """Negative log-likelihood (NLL) of a whole data set, in float64.
 
-    NLL = mean_n -log p_y; for soft labels the cross entropy.
+    Use it to choose between models by one number, which measures calibration
+    and accuracy together.
+
+    NLL = mean_n -log p_y
+
+    For soft labels it is the cross entropy.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
-        clip: Lower bound on probabilities, in (0, 1]; published tables clip
-            at 1e-15 or 1e-12. None clips at 1e-37.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        clip: Lower bound on probabilities, in (0, 1]. Published tables clip
+            at 1e-15 or 1e-12, and None clips at 1e-37.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
         NLL in nats, >= 0.
@@ -65,14 +70,17 @@ def brier_score(
 ) -> float:
     """Brier score of a whole data set, in float64.
 
-    mean_n sum_k (p_k - y_k)^2, summed over all classes.
+    Use it like `nll` to choose between models, when a few very wrong
+    predictions should not dominate: a sample adds at most 2.
+
+    mean_n sum_k (p_k - y_k)^2, summed over all classes
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
-        **options: As in `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
-        Score in [0, 2]; 0 is best.
+        Score in [0, 2], where 0 is best.
 
     Example:
 
@@ -84,8 +92,8 @@ def brier_score(
         Monthly Weather Review 78, 1950.
 
     Differs:
-        For two classes it is twice the squared error of the probability of
-        the second, which some libraries call the Brier score.
+        Some libraries call half of it the Brier score of two classes: the
+        squared error of the probability of the second class.
     """
     read = standardize_arrays(labels, probs, **options)
     losses = brier_losses(
@@ -106,24 +114,30 @@ def calibration_decomposition(
     closed: str = "right",
     **options: Unpack[ArrayOptions],
 ) -> Decomposition:
-    """Calibration and refinement of a proper score, in float64.
+    """Split a proper score into calibration and refinement, in float64.
 
-    The forecast that a prediction is right is the mean confidence of its
-    bin. The two parts add up to the mean score of these binned forecasts,
-    not of the confidences themselves.
+    Use it to see how much of a score a calibrator can remove: the calibration
+    part. The refinement part is what remains of a calibrated model.
+
+    The event is that a prediction is correct, and its forecast is the mean
+    confidence of the bin. The two parts add up to the mean score of these
+    binned forecasts, not of the confidences themselves.
+
+    With w_b the share of the samples in bin b, the parts are:
+
+    - `"brier"`: sum_b w_b gap_b^2 and sum_b w_b acc_b (1 - acc_b).
+    - `"nll"`: sum_b w_b KL(acc_b || confidence_b) and sum_b w_b H(acc_b), in
+      nats.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
-        num_bins: As in `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        num_bins: Number of bins, at least 1.
         score: `"brier"`, the squared error, or `"nll"`, the log score.
         closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
-        `(calibration, refinement)`, both >= 0, with w_b the share of the
-        samples in bin b: of `"brier"` sum_b w_b gap_b^2 and
-        sum_b w_b acc_b (1 - acc_b); of `"nll"` in nats
-        sum_b w_b KL(acc_b || confidence_b) and sum_b w_b H(acc_b).
+        `(calibration, refinement)`, both >= 0.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Whole data sets ranked by a score: what selection functions work on."""
+"""Whole data sets ranked by a score, for the functions of selection."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,9 +22,9 @@ from keras_calib.numerics.softmax import top1
 
 __all__ = ["rank", "ranked", "thresholds", "top_scored"]
 
-# Of float64 scores, which are sums over some thousand classes.
+# Relative rounding error of float64 scores, sums over some thousand classes.
 _ROUNDING = 1e-13
-# Numbers that are float64 at a time, 32 MB.
+# Number of float64 values in a block, 32 MB.
 _BLOCK = 2**22
 
 
@@ -35,16 +35,16 @@ def ranked(
     ties: str = "average",
     **options: Unpack[ArrayOptions],
 ) -> RankedGroups:
-    """Groups of a whole data set."""
+    """Rank the predictions of a whole data set by a score."""
     check_in("ties", ties, ("average", "order"))
     return rank(top_scored(labels, probs, score, **options), ties)
 
 
 def rank(top: Top1, ties: str = "average") -> RankedGroups:
-    """Groups of a whole data set, one per distinct score (or per sample).
+    """Group top-1 records by distinct score, or by sample, in order.
 
-    Scores that differ by no more than rounding are tied: which of two equal
-    ones comes out larger may hang on the order of the classes.
+    Scores that differ by no more than rounding are tied. Which of two equal
+    scores comes out larger may depend on the order of the classes.
     """
     order = np.argsort(-top.score, kind="stable")
     mass = np.ones(len(order)) if top.weight is None else top.weight[order]
@@ -67,16 +67,17 @@ def rank(top: Top1, ties: str = "average") -> RankedGroups:
 
 
 def thresholds(top: Top1) -> np.ndarray:
-    """The smallest score of each group of `rank(top)`."""
+    """Smallest score of each group of `rank(top)`."""
     score = -np.sort(-top.score)
     return score[np.r_[_starts(score)[1:], len(score)] - 1]
 
 
 def _starts(score: np.ndarray) -> np.ndarray:
-    """Where groups of tied scores start, of scores in descending order."""
+    """First index of each group of tied scores, in descending order."""
     first, second = score[:-1], score[1:]
     if score.dtype != np.float64:
-        # Too coarse: what rounding blurs could be most of the order.
+        # Scores of low precision tie only if equal: a tolerance could merge
+        # most of them.
         return np.flatnonzero(np.r_[True, first != second])
     size = np.maximum(np.abs(first), np.abs(second))
     size = np.maximum(np.where(np.isfinite(size), size, 0.0), 1.0)
@@ -92,14 +93,14 @@ def top_scored(
     score: str | Callable[[Any], Any],
     **options: Unpack[ArrayOptions],
 ) -> Top1:
-    """`top_label` with the score of that name or function, checked."""
+    """Top-1 records of a whole data set with a named or own score, checked."""
     function = scores.get(score)
     read = standardize_arrays(labels, probs, **options)
     top, outputs = top_of_arrays(read), read.outputs
     if score == "msp":
         if not read.from_logits:
             return top
-        # Log-odds of logits, where probabilities near 1 still differ.
+        # Probabilities near 1 still differ in their log-odds.
         values = _in_blocks(lambda x: top1(x, from_logits=True).score, outputs)
         return top._replace(score=values)
     if not read.from_logits:
@@ -127,7 +128,7 @@ def top_scored(
 def _in_blocks(
     function: Callable[[np.ndarray], Any], outputs: np.ndarray
 ) -> np.ndarray:
-    """Scores of rows in float64, without a float64 copy of all of them."""
+    """Scores in float64, without a float64 copy of all outputs."""
     size = max(1, _BLOCK // max(1, outputs.shape[-1]))
     values = [
         to_numpy(function(outputs[i : i + size].astype("float64")), "float64")

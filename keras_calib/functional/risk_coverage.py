@@ -48,31 +48,38 @@ def aurc(
     convention: str = "mean",
     **options: Unpack[ArrayOptions],
 ) -> float:
-    """Area under the risk-coverage curve of a whole data set, in float64.
+    """Area under the risk-coverage curve (AURC), in float64.
 
-    AURC = (1/N) sum_k (errors among the k surest) / k, ranked by the
-    probability of the predicted class or another score. Lower is better; a
-    random ranking gives the error rate.
+    Use it to compare models that reject some of their predictions. Lower is
+    better, and a random ranking gives the error rate.
+
+    AURC = (1/N) sum_k (errors among the k highest scores) / k
+
+    Other code and papers print other areas; `convention` reproduces them:
+
+    - `"mean"`: The formula above.
+    - `"trapezoid"`: The trapezoid rule from coverage 1/N, over 1 - 1/N.
+    - `"origin"`: The trapezoid rule from (0, 0).
+    - `"merged"`: The trapezoid rule between thresholds, flat to coverage 0.
+    - `"geifman"`: The mean with denominators k + 1 for k < N.
+    - `"achievable"`: The area below the convex hull.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
-        score: What ranks: `"msp"` (the probability of the predicted class),
-            `"max_logit"`, `"logit_margin"`, `"prob_margin"`,
-            `"neg_entropy"`, `"neg_energy"`, `"gini"` (in the precision of
-            the backend, float32 on JAX), `"p_norm"`, or a function of
-            logits `(n, num_classes)`, or log p, to `(n,)`, higher = surer.
-        ties: `"average"`: the mean over all orders of tied samples;
-            `"order"`: tied samples stay in the order given.
-        convention: `"mean"` as above, or that of other code: `"trapezoid"`,
-            the trapezoid rule from coverage 1/N, over 1 - 1/N; `"origin"`,
-            the same from (0, 0); `"merged"`, between thresholds, flat to
-            coverage 0; `"geifman"`, the mean with denominators k + 1 for
-            k < N; `"achievable"`, the area below the convex hull. Weights
-            that are not whole need `"mean"`, `"merged"` or `"achievable"`.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        score: Score that ranks the predictions: `"msp"` (the probability of
+            the predicted class), `"max_logit"`, `"logit_margin"`,
+            `"prob_margin"`, `"neg_entropy"`, `"neg_energy"`, `"gini"` (in the
+            precision of the backend, float32 on JAX) or `"p_norm"`. Or a
+            function of logits `(n, num_classes)`, or of log p, to `(n,)`,
+            higher = surer.
+        ties: `"average"` for the mean over all orders of tied samples,
+            `"order"` for the order given.
+        convention: One of the list above. Fractional weights need `"mean"`,
+            `"merged"` or `"achievable"`.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
-        AURC in [0, 1]; papers print it times 1000.
+        AURC in [0, 1]. Papers print it times 1000.
 
     Example:
 
@@ -84,8 +91,8 @@ def aurc(
         Classifiers, ICLR 2019, https://arxiv.org/abs/1805.08206
 
     Differs:
-        The released code, `"geifman"`, sorts tied samples as they come; the
-        default here is the exact mean over their orders.
+        The released code, `"geifman"`, leaves tied samples in the order of
+        the data. The default here is the exact mean over their orders.
     """
     groups = ranked(labels, probs, score, ties, **options)
     return aurc_by_convention(groups, convention)
@@ -102,24 +109,27 @@ def eaurc(
     optimum: str = "finite",
     **options: Unpack[ArrayOptions],
 ) -> float:
-    """Excess AURC: AURC less that of a ranking with every error last.
+    """Excess AURC: AURC minus that of a ranking with all errors last.
+
+    Use it to look at the ranking of predictions apart from their accuracy.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         score, ties, convention: As in `aurc`.
-        optimum: `"finite"`: the optimum of as many samples, by the same
-            convention; `"analytic"`: the limit r + (1 - r) log(1 - r).
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        optimum: `"finite"` for the optimum of as many samples, by the same
+            convention. `"analytic"` for its limit r + (1 - r) log(1 - r) at
+            the error rate r.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
-        E-AURC in [0, 1]; with the analytic optimum it can be below 0.
+        E-AURC in [0, 1]. With the analytic optimum it can be below 0.
 
     Reference:
         Geifman et al., Bias-Reduced Uncertainty Estimation for Deep Neural
         Classifiers, ICLR 2019, https://arxiv.org/abs/1805.08206
 
     Differs:
-        The paper has the analytic optimum.
+        The paper uses the analytic optimum.
     """
     check_in("optimum", optimum, ("finite", "analytic"))
     groups = ranked(labels, probs, score, ties, **options)
@@ -139,18 +149,19 @@ def normalized_aurc(
     convention: str = "mean",
     **options: Unpack[ArrayOptions],
 ) -> float:
-    """Normalised AURC of a whole data set.
+    """AURC scaled to 0 for a perfect and 1 for a random ranking, in float64.
 
-    (AURC - AURC*) / (error - AURC*), AURC* the AURC with every error last:
-    comparable between models of different error rates.
+    Use it to compare the rankings of models whose error rates differ.
+
+    (AURC - AURC*) / (error rate - AURC*), AURC* the AURC with all errors last
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         score, ties, convention, **options: As in `aurc`.
 
     Returns:
-        0 for a perfect ranking, 1 for a random one (by `"mean"`), above 1
-        for worse; 0 where all predictions are right or all are wrong.
+        0 for a perfect ranking, 1 for a random one (with `"mean"`), and more
+        for a worse one. It is 0 if all predictions are correct or all wrong.
 
     Example:
 
@@ -164,8 +175,8 @@ def normalized_aurc(
         Neural Networks, UAI 2024, https://arxiv.org/abs/2305.15508
 
     Differs:
-        The released code has the convention `"origin"` and the order of the
-        samples among ties.
+        The released code uses the convention `"origin"`, and leaves tied
+        samples in the order of the data.
     """
     groups = ranked(labels, probs, score, ties, **options)
     if convention == "mean":
@@ -188,18 +199,20 @@ def augrc(
     convention: str = "origin",
     **options: Unpack[ArrayOptions],
 ) -> float:
-    """Area under the generalised risk-coverage curve.
+    """Area under the generalised risk-coverage curve (AUGRC), in float64.
 
-    The average over thresholds of the share of all samples that is accepted
-    and wrong; a random ranking gives half the error rate.
+    Use it in place of `aurc` when the few highest scores should not dominate.
+
+    The value is the average over thresholds of the share of all samples that
+    is accepted and wrong. A random ranking gives half of the error rate.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         score, ties: As in `aurc`.
-        convention: `"origin"`: the area from coverage 0; `"trapezoid"`: the
-            trapezoid rule from coverage 1/N, over 1 - 1/N, for whole
-            weights.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        convention: `"origin"` for the area from coverage 0. `"trapezoid"` for
+            the trapezoid rule from coverage 1/N, over 1 - 1/N, without
+            fractional weights.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
         AUGRC in [0, 0.5].
@@ -220,14 +233,17 @@ def eaugrc(
     score: str | Callable[[Any], Any] = "msp",
     **options: Unpack[ArrayOptions],
 ) -> float:
-    """Excess AUGRC: AUGRC less r^2 / 2, its optimum at the error rate r.
+    """Excess AUGRC: AUGRC minus r^2 / 2, its optimum at the error rate r.
+
+    Use it to look at the ranking of predictions apart from their accuracy.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         score, **options: As in `aurc`.
 
     Returns:
-        (1 - AUROC) r (1 - r), in [0, 0.25], AUROC as in `failure_auroc`.
+        (1 - AUROC) r (1 - r), in [0, 0.25], with the AUROC of
+        `failure_auroc`.
 
     Reference:
         Traub et al., Overcoming Common Flaws in the Evaluation of Selective
@@ -248,18 +264,21 @@ def coverage_at_risk(
     ties: str = "average",
     **options: Unpack[ArrayOptions],
 ) -> float:
-    """The largest coverage at which the risk is at most `risk`.
+    """Largest coverage at which the risk is at most `risk`.
+
+    Use it to see how much can be accepted at an allowed share of errors. It
+    guarantees nothing on new data; `SelectiveClassifier` can.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
-        risk: Allowed share of errors among the accepted, in [0, 1].
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        risk: Allowed share of errors among accepted predictions, in [0, 1].
         score: As in `aurc`.
-        ties: `"average"`: only thresholds that can be set count, tied
-            samples are accepted together; `"order"`: any prefix counts.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        ties: With `"average"` tied samples are accepted together, as by any
+            threshold. With `"order"` the last accepted may be one of them.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
-        Coverage in [0, 1]; 0 if no threshold is good enough.
+        Coverage in [0, 1], 0 if no threshold is good enough.
 
     Reference:
         Geifman and El-Yaniv, Selective Classification for Deep Neural
@@ -280,15 +299,19 @@ def coverage_at_accuracy(
     ties: str = "average",
     **options: Unpack[ArrayOptions],
 ) -> float:
-    """The largest coverage at which the accuracy is at least `accuracy`.
+    """Largest coverage at which the accuracy is at least `accuracy`.
+
+    Use it in place of `coverage_at_risk` if you think in accuracies: it is the
+    coverage at risk 1 - `accuracy`.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
-        accuracy: Share of correct predictions among the accepted, in [0, 1].
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        accuracy: Share of correct predictions wanted among accepted ones, in
+            [0, 1].
         score, ties, **options: As in `coverage_at_risk`.
 
     Returns:
-        Coverage in [0, 1]; 0 if no threshold is good enough.
+        Coverage in [0, 1], 0 if no threshold is good enough.
 
     Reference:
         Galil et al., What Can We Learn From The Selective Prediction And
@@ -310,19 +333,21 @@ def risk_at_coverage(
     ties: str = "average",
     **options: Unpack[ArrayOptions],
 ) -> float:
-    """The risk at the smallest coverage of at least `coverage`.
+    """Share of errors when the share `coverage` is accepted.
+
+    Use it when the share to accept is fixed.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         coverage: Share of the samples to accept, in (0, 1]. The weight is
             rounded up to whole samples.
         score: As in `aurc`.
-        ties: `"average"`: samples tied at the threshold count in
-            proportion; `"order"`: tied samples stay in the order given.
-        **options: `from_logits`, `sample_weight`, `ignore_class`; see `ece`.
+        ties: With `"average"` samples tied at the threshold are accepted in
+            proportion. With `"order"` tied samples stay in the order given.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
-        Share of errors among the accepted, in [0, 1].
+        Share of errors among accepted predictions, in [0, 1].
 
     Reference:
         Geifman and El-Yaniv, Selective Classification for Deep Neural
@@ -341,15 +366,18 @@ def risk_coverage_curve(
     score: str | Callable[[Any], Any] = "msp",
     **options: Unpack[ArrayOptions],
 ) -> RiskCoverageCurve:
-    """The risk-coverage curve at every threshold that can be set.
+    """Risk-coverage curve at every possible threshold.
+
+    Use it to plot risk against coverage, or to choose a threshold by eye.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         score, **options: As in `aurc`.
 
     Returns:
         RiskCoverageCurve of arrays `(num_thresholds,)`, coverage ascending.
-        Thresholds are scores: of `"msp"` confidences, or log-odds of logits.
+        Thresholds are scores. Those of `"msp"` are confidences, or log-odds
+        if `from_logits=True`.
 
     Reference:
         El-Yaniv and Wiener, On the Foundations of Noise-free Selective

@@ -1,4 +1,4 @@
-"""Metrics of dense predictions, image by image."""
+"""Metrics of dense predictions, averaged over images."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,22 +24,25 @@ def per_image(
     ignore_class: int | None = None,
     **options: Any,
 ) -> float:
-    """Mean of a metric over images, by their number of valid pixels.
+    """Mean of a metric over images, weighted by their valid pixels.
 
-    sum_i n_i function(image i) / sum_i n_i, over images with n_i > 0 valid
-    pixels. Published tables of segmentation use it, often without the
-    background. The metric of all pixels together is another number, and
-    never larger for errors that are means of absolute gaps of fixed bins.
+    Use it to compare with published tables of segmentation, which average over
+    images, often without the background.
+
+    sum_i n_i function(image i) / sum_i n_i, with n_i > 0 valid pixels
+
+    The metric of all pixels together is another number. It is never larger for
+    errors that are means of absolute gaps over fixed bins.
 
     Args:
         function: Exact metric, called with labels `(n_i,)`, predictions
-            `(n_i, num_classes)` and `options`; returns a number.
+            `(n_i, num_classes)` and `options`. It returns a number.
         labels: Class ids `(batch, ...)`.
-        probs: What `function` takes, `(batch, ..., num_classes)`.
-        background: Class id whose pixels do not count, or None.
-        ignore_class: Class id that does not count either, or None.
-        **options: Further arguments of `function`, as `from_logits=True`;
-            no `sample_weight`.
+        probs: Predictions for `function`, `(batch, ..., num_classes)`.
+        background: Class id whose pixels are left out, or None.
+        ignore_class: Class id of further pixels to leave out, or None.
+        **options: Further arguments of `function`, such as
+            `from_logits=True`, but no `sample_weight`.
 
     Returns:
         Mean, in the unit of `function`.

@@ -1,4 +1,4 @@
-"""The calibration error of the predicted class, smoothed by a kernel."""
+"""Calibration error of the predicted class, smoothed by a kernel."""
 
 from typing import Any
 from typing import Unpack
@@ -18,15 +18,18 @@ def smooth_ece(
 ) -> float:
     """Smooth calibration error of the predicted class, in float64.
 
-    smECE is the width s at which E(s) = s: no bins and nothing to choose.
-    E(s) = integral over t in [0, 1] of |mean_n K_s(t, c_n) (c_n - a_n)|,
-    with confidence c, correctness a and the reflected Gaussian kernel K_s of
-    width s. It is within constant factors of the distance to the nearest
-    calibrated predictions.
+    Use it when the result must not depend on a choice of bins.
+
+    smECE = the width s at which E(s) = s, with
+    E(s) = integral over t in [0, 1] of |mean_n K_s(t, c_n) (c_n - a_n)|
+
+    Here c is the confidence, a the correctness and K_s the reflected Gaussian
+    kernel of width s. The value is within constant factors of the distance to
+    the nearest calibrated predictions.
 
     Args:
-        labels, probs: `(n, ...)` and `(n, ..., num_classes)`, as in `ece`.
-        **options: As in `ece`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
         Error in [0, 1].
@@ -42,8 +45,8 @@ def smooth_ece(
 
     Differs:
         The authors' package steps the width by 2^-10 on 200 points, stops
-        below 0.001 and halves confidences of exactly 0 and 1. This solves
-        E(s) = s to 1e-6.
+        below 0.001 and halves confidences of exactly 0 and 1. This function
+        solves E(s) = s to 1e-6.
     """
     top = top_label(labels, probs, **options)
     residual = top.confidence.astype("float64") - top.correct

@@ -1,7 +1,7 @@
-"""The door: labels, predictions and weights come in here.
+"""Reading and checking of labels, predictions and weights.
 
-Lives here: what reads and checks them, and the one wording of errors. Not
-here: what is computed of them (`formulas`).
+Lives here: the readers of user input, and the wording of its errors. Not here:
+what is computed from it (`formulas`).
 Floor: above `backend` and `numerics`.
 """
 

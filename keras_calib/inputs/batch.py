@@ -1,4 +1,4 @@
-"""Labels, predictions and weights of a batch or a data set, read once."""
+"""Labels, predictions and weights of a batch or a data set, in one form."""
 
 from typing import Any
 from typing import NamedTuple
@@ -37,20 +37,20 @@ __all__ = [
 
 
 class Batch(NamedTuple):
-    """Labels, predictions and weights: what everything after the door uses."""
+    """Labels, predictions and weights after they were read and checked."""
 
     labels: Any  # int32 ids, or soft rows with the classes last
     outputs: Any  # logits or probabilities, classes last
     from_logits: bool
-    weight: Any = None  # None where all weigh 1
-    mask: Any = None  # where samples count; None for everywhere
+    weight: Any = None  # None for weights of 1
+    mask: Any = None  # False for samples to leave out; None for none
     objectness: Any = None  # share of the image that the object covers
-    label_mask: Any = None  # where labels can be; None where nothing asked
+    label_mask: Any = None  # False for impossible labels; None if not checked
 
     def with_logits(
         self, dtype: str, rules: list[Rule], hard: bool = False
     ) -> "Batch":
-        """As losses take it: logits, and labels as constant soft rows."""
+        """The batch for losses: with logits, and with soft labels."""
         logits = self.outputs
         num_classes = logits.shape[-1]
         label_mask = valid_labels_mask(
@@ -62,7 +62,7 @@ class Batch(NamedTuple):
             logits = to_logits(logits)
         logits = ops.cast(logits, dtype)
         if self.mask is not None:
-            # Not by weight 0 alone: an ignored NaN times 0 is NaN.
+            # A weight of 0 is not enough, because NaN times 0 is NaN.
             shown = ops.expand_dims(self.mask, -1)
             logits = ops.where(shown, logits, ops.zeros_like(logits))
         labels = soft_labels(self.labels, num_classes, dtype)
@@ -87,10 +87,10 @@ def standardize(
     *,
     skip_weightless: bool = False,
 ) -> Batch:
-    """One batch of a loss or metric `(batch, ...)`, read once.
+    """Read one batch `(batch, ...)` of a loss or metric.
 
-    `rules` takes the rules of values, for the caller to `enforce`. With
-    `skip_weightless`, samples of weight 0 may hold anything.
+    The rules of values are appended to `rules`, for the caller to `enforce`.
+    With `skip_weightless`, samples of weight 0 may hold anything.
     """
     given = y_pred
     y_pred = ops.convert_to_tensor(as_numbers(y_pred, "y_pred"))
@@ -104,7 +104,7 @@ def standardize(
     if sample_weight is not None:
         weight = broadcast_weight(sample_weight, y_pred, axis, rules)
         if skip_weightless:
-            # What is wrong with a weight is for its own rule to say.
+            # Weights have a rule of their own.
             counts = both(counts, ops.not_equal(weight, 0))
     labels, mask = standardize_labels(
         y_true,
@@ -132,7 +132,7 @@ def standardize(
 
 
 def both(one: Any, other: Any) -> Any:
-    """Where both masks hold; None holds everywhere."""
+    """Logical and of two masks, where None is True everywhere."""
     if one is None or other is None:
         return other if one is None else one
     return ops.logical_and(one, other)
@@ -149,12 +149,22 @@ def standardize_arrays(
     drop: bool = True,
     refuse_probabilities: bool = False,
 ) -> Batch:
-    """Whole data sets as flat NumPy rows in the precision they have.
+    """Read a whole data set as flat NumPy rows, in its own precision.
 
-    Half precision becomes float32, ids int64. `drop` leaves out rows of the
-    ignored class, which copies the others; if not, `mask` says where they are.
-    `refuse_probabilities` raises of logits that look like probabilities,
-    instead of a warning. `name` is what the caller calls `outputs`.
+    Half precision becomes float32, and ids become int64.
+
+    Args:
+        labels: Class ids `(n, ...)`, or one-hot or soft labels
+            `(n, ..., num_classes)`.
+        outputs: Predictions `(n, ..., num_classes)`.
+        from_logits: Whether `outputs` are logits.
+        sample_weight: Weights `(n, ...)` or `(n,)`, or None.
+        ignore_class: Class id of the rows to leave out, or None.
+        name: Name of `outputs` in errors.
+        drop: Whether to remove rows of the ignored class, which copies the
+            others. If not, `mask` marks them.
+        refuse_probabilities: Whether logits that look like probabilities
+            raise an error instead of a warning.
     """
     check_reading(-1, ignore_class, from_logits)
     labels, outputs = as_array(labels, "labels"), as_array(outputs, name)

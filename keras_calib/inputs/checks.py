@@ -1,4 +1,4 @@
-"""Checks of arguments and shapes: argument, rule, what was received."""
+"""Checks of arguments and shapes, which name argument, rule and value."""
 
 import math
 import numbers
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def check_number(name: str, value: Any) -> None:
-    """Raises TypeError unless `value` is a real, finite number."""
+    """Raise unless `value` is a real, finite number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise type_error(f"`{name}` must be a number", **{name: value})
     if not math.isfinite(value):
@@ -38,7 +38,7 @@ def check_number(name: str, value: Any) -> None:
 
 
 def check_integer(name: str, value: Any, minimum: int | None = None) -> None:
-    """Raises unless `value` is a whole number, of at least `minimum`."""
+    """Raise unless `value` is a whole number, of at least `minimum`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise type_error(f"`{name}` must be an integer", **{name: value})
     if minimum is not None:
@@ -46,40 +46,40 @@ def check_integer(name: str, value: Any, minimum: int | None = None) -> None:
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Raises TypeError unless `value` is True or False."""
+    """Raise TypeError unless `value` is True or False."""
     if not isinstance(value, bool | np.bool_):
         raise type_error(f"`{name}` must be True or False", **{name: value})
 
 
 def check_at_least(name: str, value: Any, minimum: float) -> None:
-    """Raises unless `value` is a number >= `minimum`."""
+    """Raise unless `value` is a number >= `minimum`."""
     check_number(name, value)
     if value < minimum:
         raise value_error(f"`{name}` must be >= {minimum}", **{name: value})
 
 
 def check_at_most(name: str, value: Any, maximum: float) -> None:
-    """Raises unless `value` is a number <= `maximum`."""
+    """Raise unless `value` is a number <= `maximum`."""
     check_number(name, value)
     if value > maximum:
         raise value_error(f"`{name}` must be <= {maximum}", **{name: value})
 
 
 def check_above(name: str, value: Any, bound: float) -> None:
-    """Raises unless `value` is a number > `bound`."""
+    """Raise unless `value` is a number > `bound`."""
     check_number(name, value)
     if value <= bound:
         raise value_error(f"`{name}` must be > {bound}", **{name: value})
 
 
 def check_share(name: str, value: Any, *, positive: bool = False) -> None:
-    """Raises unless `value` is a number in [0, 1], or in (0, 1]."""
+    """Raise unless `value` is a number in [0, 1], or in (0, 1]."""
     (check_above if positive else check_at_least)(name, value, 0.0)
     check_at_most(name, value, 1.0)
 
 
 def check_loss(loss: Any) -> None:
-    """Raises TypeError for the name of a loss, or what is none."""
+    """Raise TypeError unless `loss` is callable; its name does not suffice."""
     if not callable(loss):
         raise type_error(
             "`loss` must be a loss such as "
@@ -91,13 +91,13 @@ def check_loss(loss: Any) -> None:
 
 
 def check_in(name: str, value: Any, allowed: Sequence) -> None:
-    """Raises ValueError unless `value` is one of `allowed`."""
+    """Raise ValueError unless `value` is one of `allowed`."""
     if value not in allowed:
         raise value_error(f"`{name}` must be one of {allowed}", **{name: value})
 
 
 def check_rank(name: str, x: Any, minimum: int, meaning: str) -> None:
-    """Raises ValueError unless `x` has at least `minimum` axes."""
+    """Raise ValueError unless `x` has at least `minimum` axes."""
     if len(x.shape) < minimum:
         raise value_error(
             f"`{name}` must have shape {meaning}",
@@ -106,7 +106,7 @@ def check_rank(name: str, x: Any, minimum: int, meaning: str) -> None:
 
 
 def check_not_empty(name: str, x: Any) -> None:
-    """Raises ValueError if an array has no elements."""
+    """Raise ValueError if an array has no elements."""
     if 0 in shape_of(x):
         raise value_error(
             f"`{name}` must not be empty", **{f"{name}.shape": shape_of(x)}
@@ -114,7 +114,7 @@ def check_not_empty(name: str, x: Any) -> None:
 
 
 def check_rows(name: str, x: Any, logits: Any) -> None:
-    """Raises ValueError unless `x` has one value per row of `logits`."""
+    """Raise ValueError unless `x` has one value per row of `logits`."""
     if not fits(shape_of(x), shape_of(logits)[:-1]):
         raise value_error(
             f"`{name}` must have the shape of `logits` without the classes",
@@ -126,7 +126,7 @@ def check_rows(name: str, x: Any, logits: Any) -> None:
 
 
 def class_axis(y_pred: Any, axis: int, name: str = "y_pred") -> int:
-    """The axis of the classes from the front, checked."""
+    """Check the axis of the classes, and return it as a number >= 0."""
     rank = len(y_pred.shape)
     meaning = "(batch, ..., num_classes)"
     if rank == 1:

@@ -1,4 +1,4 @@
-"""Settings of the door: `keras_calib.config`."""
+"""Settings of the library: `keras_calib.config`."""
 
 __all__ = ["validate", "validates"]
 
@@ -6,14 +6,15 @@ _VALIDATES = True
 
 
 def validate(enabled: bool = True) -> None:
-    """Switches the checks of values in eager use on or off.
+    """Switch the checks of values in eager mode on or off.
 
-    Without them nothing waits for the device. What is wrong is treated as in
-    compiled code: an invalid label makes a loss NaN, and metrics count invalid
-    samples in `num_invalid`. Shapes are always checked.
+    Use it to speed up eager training: without the checks nothing waits for the
+    device. Invalid values are then treated as in compiled code. An invalid
+    label makes a loss NaN, and metrics count invalid samples in `num_invalid`.
+    Shapes are always checked.
 
     Args:
-        enabled: Whether losses and metrics look at values in eager use.
+        enabled: Whether losses and metrics check values in eager mode.
 
     Example:
 
@@ -27,5 +28,5 @@ def validate(enabled: bool = True) -> None:
 
 
 def validates() -> bool:
-    """Whether values are checked in eager use."""
+    """Return whether values are checked in eager mode."""
     return _VALIDATES

@@ -1,4 +1,4 @@
-"""How labels and predictions are read: one type for batches, one for arrays."""
+"""Options of how labels and predictions are read, of batches and of arrays."""
 
 import functools
 import inspect
@@ -24,9 +24,10 @@ class ArrayOptions(TypedDict, total=False):
         from_logits: Whether the predictions are logits. Confidences that
             round to 1 in float32 differ only as logits. Defaults to False.
         sample_weight: Weights `(n, ...)` of the shape of the class ids, or
-            `(n,)`; finite and at least 0. Whole numbers count as repeats of
-            the sample, others as its share of the mass. None counts each 1.
-        ignore_class: Class id of the samples that do not count, or None.
+            `(n,)`, finite and >= 0. Whole numbers are frequency weights, the
+            numbers of repeats of a sample. Fractional weights are its share
+            of the mass. None weights all samples equally.
+        ignore_class: Class id of the samples to leave out, or None.
     """
 
     from_logits: bool
@@ -35,7 +36,7 @@ class ArrayOptions(TypedDict, total=False):
 
 
 def reads_arrays(function: _Function) -> _Function:
-    """Refuses, in the name of a function, what is none of its options."""
+    """Make a function raise TypeError for options that it does not have."""
     known = {*inspect.signature(function).parameters}
     known |= {*ArrayOptions.__annotations__}
 
@@ -57,14 +58,14 @@ class ReadOptions(NamedTuple):
     Attributes:
         from_logits: Whether predictions are logits. Confidences that round to
             1 in float32 differ only as logits.
-        axis: The axis of the classes.
-        ignore_class: Class id of labels that do not count, or None.
+        axis: Axis of the classes.
+        ignore_class: Class id of the labels to leave out, or None.
         objectness: Whether labels are pairs `(batch, ..., 2)` of class id
-            and objectness, as `AdaptiveLabelSmoothing` takes them.
-        pixels_per_image: How many pixels of each image of dense predictions
-            to read, drawn among those that count; None for all.
+            and objectness, as for `AdaptiveLabelSmoothing`.
+        pixels_per_image: Number of pixels to draw from each image of dense
+            predictions, among those not left out. None for all.
         seed: Seed of that draw.
-        output: The output of a model with several, or None.
+        output: Output to read of a model with several, or None.
     """
 
     from_logits: bool = False
@@ -76,7 +77,7 @@ class ReadOptions(NamedTuple):
     output: Any = None
 
     def of_metric(self) -> dict[str, Any]:
-        """The arguments of a streaming metric that say the same."""
+        """The same options as arguments of a streaming metric."""
         named = self._asdict()
         del named["output"]
         if self.pixels_per_image is None:
@@ -87,7 +88,7 @@ class ReadOptions(NamedTuple):
 def check_reading(
     axis: Any, ignore_class: Any, from_logits: Any = False
 ) -> None:
-    """Raises TypeError unless they are whole numbers (or None) and a bool."""
+    """Raise TypeError unless they are whole numbers (or None) and a bool."""
     check_flag("from_logits", from_logits)
     check_integer("axis", axis)
     if ignore_class is not None:

@@ -1,6 +1,6 @@
-"""The door: labels and predictions in every form users have them.
+"""Readers of labels and predictions in every form that users have.
 
-Losses, metrics, calibrators and exact functions all read them here.
+Losses, metrics, calibrators and exact functions all use them.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ __all__ = [
     "valid_labels_mask",
 ]
 
-# In place of an objectness: no object is left in the image, by intent.
+# Stands for the objectness of an image with all objects painted out.
 CONTEXT = -1
 
 
@@ -44,7 +44,7 @@ def split_objectness(
     ignore_class: int | None = None,
     rules: list[Rule] | None = None,
 ) -> tuple[Any, Any, Any]:
-    """Ids, objectness, and where that is `CONTEXT`, of pairs `(..., 2)`."""
+    """Split pairs `(..., 2)` into ids, objectness, and a mask of `CONTEXT`."""
     y_true = ops.convert_to_tensor(as_numbers(y_true, "y_true"))
     shape = shape_of(y_true)
     if len(shape) < 2 or shape[-1] != 2:
@@ -73,17 +73,17 @@ def standardize_predictions(
     mask: Any = None,
     rules: list[Rule] | None = None,
 ) -> Any:
-    """Outputs `(batch, ..., num_classes)`, of two classes if there is one.
+    """Read predictions as outputs `(batch, ..., num_classes)`.
 
-    Binary logits z become `[0, z]`, probabilities `[1 - p, p]`. The arguments
-    are those of `standardize_labels`.
+    Binary logits z become `[0, z]`, and binary probabilities `[1 - p, p]`. The
+    arguments are those of `standardize_labels`.
     """
     y_pred = at_least_float32(y_pred, name)
     axis = class_axis(y_pred, axis, name)
     if axis != len(y_pred.shape) - 1:
         y_pred = ops.moveaxis(y_pred, axis, -1)
     if 0 in shape_of(y_pred)[1:]:
-        # No samples are fine: a batch may be empty.
+        # A batch may be empty, but not the other axes.
         check_not_empty(name, y_pred)
     if not from_logits:
         check_probabilities(y_pred, name, mask, rules=rules)
@@ -103,20 +103,23 @@ def standardize_labels(
     mask: Any = None,
     rules: list[Rule] | None = None,
 ) -> tuple[Any, Any]:
-    """Labels of any form, and where they are not of the ignored class or None.
+    """Read labels of any form, and mask those of the ignored class.
 
     Args:
         y_true: Class ids `(batch, ...)` or with a 1 on the class axis, or
             one-hot or soft labels of the shape of `y_pred`. With binary
-            outputs: the probability of the second class.
-        y_pred: The model's outputs, as given by the user.
-        axis: The axis of the classes in `y_pred`.
-        ignore_class: Class id that does not count.
-        names: What the caller calls labels and outputs, for errors.
-        mask: Where samples count, bool `(batch, ...)`, or None for everywhere;
-            ids become 0 elsewhere.
-        rules: Where to put the rules of values, for the caller to `enforce`
-            with others; None to look at the values here.
+            outputs, the probability of the second class.
+        y_pred: Outputs of the model, as given by the user.
+        axis: Axis of the classes in `y_pred`.
+        ignore_class: Class id of the labels to leave out.
+        names: Names of labels and outputs in errors.
+        mask: Bool `(batch, ...)`, False for samples to leave out, whose ids
+            become 0. None for no such samples.
+        rules: List to which the rules of values are appended, for the caller
+            to `enforce` with others. None to check the values here.
+
+    Returns:
+        Labels, and a mask that is False for the ignored class, or None.
     """
     y_true = ops.convert_to_tensor(as_numbers(y_true, names[0]))
     axis = class_axis(y_pred, axis, names[1])
@@ -151,7 +154,7 @@ def standardize_labels(
         check_soft_labels(y_true, names[0], mask, rules=rules)
         return y_true, None
     if is_integer(y_true):
-        # An id of -1 means nothing in uint8.
+        # uint8 cannot hold an id of -1.
         y_true = ops.cast(y_true, "int32")
     valid = None
     if ignore_class is not None:
@@ -166,7 +169,7 @@ def standardize_labels(
     if num_classes is not None:
         check_ids(y_true, num_classes, names[0], rules=rules)
     if not is_integer(y_true):
-        # Compiled code cannot raise: no class, rather than the one below.
+        # Compiled code cannot raise, so a fractional id becomes no class.
         whole = ops.equal(y_true, ops.round(y_true))
         y_true = ops.where(whole, y_true, -ops.ones_like(y_true))
     return ops.cast(y_true, "int32"), valid
@@ -179,7 +182,7 @@ def valid_labels_mask(
     hard: bool = False,
     rules: list[Rule] | None = None,
 ) -> Any:
-    """Where a label can be: an id in range, a row that sums to 1."""
+    """Mask of possible labels: ids in range, and rows that sum to 1."""
     if is_integer(labels):
         return ops.logical_and(labels >= 0, labels < num_classes)
     distance = ops.abs(ops.sum(labels, axis=-1) - 1.0)
@@ -192,10 +195,10 @@ def valid_labels_mask(
 
 
 def soft_labels(labels: Any, num_classes: int, dtype: Any) -> Any:
-    """Ids as one-hot rows, soft labels as they are, `(..., num_classes)`."""
+    """Turn ids into one-hot rows `(..., num_classes)`; keep soft labels."""
     if is_integer(labels):
         if backend.backend() == "torch":
-            # It raises of an id that others make a row of zeros of.
+            # torch raises for impossible ids; other backends return zeros.
             labels = ops.clip(labels, 0, num_classes - 1)
         return ops.one_hot(labels, num_classes, dtype=dtype)
     return ops.cast(labels, dtype)

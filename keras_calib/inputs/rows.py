@@ -1,6 +1,6 @@
 """Checks of rows of predictions: a distribution, logits, or neither.
 
-While a graph is traced there are no values; then these pass.
+While a graph is traced there are no values, and the checks pass.
 """
 
 from collections.abc import Callable
@@ -36,16 +36,16 @@ __all__ = [
     "without_harm",
 ]
 
-# How far a row of probabilities may be from summing to 1: a softmax in half
-# precision is off by up to 0.011 (bfloat16) for 2 to 20,000 classes.
+# Largest distance from 1 of the sum of a row. A softmax in half precision is
+# off by up to 0.011 (bfloat16) for 2 to 20,000 classes.
 _ROW_TOLERANCE = 3e-2
 
 _AS_LOGITS = "is read as logits: pass `from_logits=False`, or the logits"
 
 
 def check_no_nan(outputs: np.ndarray, from_logits: bool, name: str) -> None:
-    """Raises ValueError where a row has a NaN, or a logit is infinity."""
-    # One pass in the common case: a sum shows NaN and infinity alike.
+    """Raise ValueError if a row has a NaN, or an infinite logit."""
+    # A sum finds NaN and infinity in one pass, which is the common case.
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.sum(outputs, dtype="float64")):
             return
@@ -62,7 +62,7 @@ def check_no_nan(outputs: np.ndarray, from_logits: bool, name: str) -> None:
 
 @as_check
 def check_row_sums(probs: Any, name: str, mask: Any = None) -> Rule:
-    """Rows of probabilities must sum to 1 where they count; NaN passes."""
+    """Rows of probabilities in the mask must sum to 1; NaN passes."""
     xp = array_namespace(probs)
     if probs.shape[-1] == 1:
         return Rule(xp.ones((), dtype="bool"), lambda: None)
@@ -89,7 +89,7 @@ def check_row_sums(probs: Any, name: str, mask: Any = None) -> Rule:
 
 
 def sums_to_1(probs: Any) -> Any:
-    """Where rows sum to 1, bool `(...)`; everywhere for one class (either)."""
+    """Mask of rows that sum to 1, or of one class (array-agnostic)."""
     if probs.shape[-1] == 1:
         xp = array_namespace(probs)
         return xp.ones_like(probs[..., 0], dtype="bool")
@@ -97,15 +97,15 @@ def sums_to_1(probs: Any) -> Any:
 
 
 def usable_outputs(outputs: Any, from_logits: bool) -> Any:
-    """Where rows are predictions: a logit may be -inf, not NaN (either)."""
+    """Mask of valid rows; a logit may be -inf, not NaN (array-agnostic)."""
     xp = array_namespace(outputs)
     if not from_logits:
         inside = xp.all(in_unit_interval(outputs), axis=-1)
         return xp.logical_and(inside, sums_to_1(outputs))
     largest = xp.max(outputs, axis=-1)
     finite = xp.logical_and(largest < float("inf"), largest > -float("inf"))
-    # A maximum may drop NaN; a sum keeps it, and costs less than a test of
-    # every entry. Without NumPy's warning of large logits.
+    # A maximum may drop NaN. A sum keeps it, and costs less than a test of
+    # every entry. NumPy would warn of large logits.
     with np.errstate(over="ignore", invalid="ignore"):
         total = xp.sum(outputs, axis=-1)
     return xp.logical_and(finite, xp.logical_not(xp.isnan(total)))
@@ -129,7 +129,7 @@ def resembles_probabilities(logits: Any) -> Any:
 
 
 def check_no_probabilities(logits: np.ndarray, name: str) -> None:
-    """Raises of probabilities: a fit of them would look like any other."""
+    """Raise if logits look like probabilities, which a fit would not show."""
     rows = logits.reshape(-1, logits.shape[-1])
     if resembles_probabilities(rows):
         raise value_error(
@@ -141,17 +141,17 @@ def check_no_probabilities(logits: np.ndarray, name: str) -> None:
 
 
 def warn_of_probabilities(logits: np.ndarray, name: str) -> None:
-    """Warns if logits look like probabilities."""
+    """Warn if logits look like probabilities."""
     if resembles_probabilities(logits.reshape(-1, logits.shape[-1])):
         warn(as_logits_message(name))
 
 
 @as_check
 def check_logits(logits: Any, name: str, seen: Callable[[], None]) -> Rule:
-    """Warns of probabilities; `seen` is called once values have told."""
+    """Warn of probabilities; `seen` is called once values were conclusive."""
     xp = array_namespace(logits)
     rows = _few(xp.reshape(logits, (-1, logits.shape[-1])))
-    # Whole numbers tell nothing: they may be logits or one-hot rows.
+    # Whole numbers may be logits or one-hot rows.
     telling = xp.logical_and(xp.any(rows != xp.floor(rows)), rows.shape[0] != 1)
 
     def fail():
@@ -162,7 +162,7 @@ def check_logits(logits: Any, name: str, seen: Callable[[], None]) -> Rule:
 
 
 def as_logits_message(name: str) -> str:
-    """What to say of probabilities that are given as logits."""
+    """The warning of probabilities that are given as logits."""
     return (
         f"`{name}` looks like probabilities (rows in [0, 1] that sum to 1) and "
         + _AS_LOGITS
@@ -170,7 +170,7 @@ def as_logits_message(name: str) -> str:
 
 
 def warn_by_operation(outputs: Any, name: str, from_logits: bool) -> bool:
-    """Whether the operation of a traced tensor belied `from_logits`: warns."""
+    """Warn and return True if a traced operation belies `from_logits`."""
     kind = made_by(outputs)
     if kind != ("softmax" if from_logits else "layer"):
         return False
@@ -188,7 +188,7 @@ def warn_by_operation(outputs: Any, name: str, from_logits: bool) -> bool:
 def without_harm(
     rows: np.ndarray, counts: np.ndarray | None, from_logits: bool
 ) -> np.ndarray:
-    """Rows of which those that do not count hold no NaN: times 0 it is NaN."""
+    """Replace invalid rows to leave out, because NaN times 0 is NaN."""
     if counts is None or counts.all():
         return rows
     places = np.flatnonzero(~counts)
@@ -201,7 +201,7 @@ def without_harm(
 
 
 def _few(rows: Any) -> Any:
-    """At most 100 rows from all over: edges of images may be alike (either)."""
+    """At most 100 rows from the whole batch, as edges of images may agree."""
     count = rows.shape[0]
     if count is None:
         count = ops.shape(rows)[0]

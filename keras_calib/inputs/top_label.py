@@ -19,12 +19,12 @@ __all__ = [
 
 
 def top_label(labels: Any, probs: Any, **options: Unpack[ArrayOptions]) -> Top1:
-    """Confidence and correctness of every prediction, read and checked."""
+    """Read arrays, and return confidence and correctness of predictions."""
     return top_of_arrays(standardize_arrays(labels, probs, **options))
 
 
 def top_of_arrays(read: Batch) -> Top1:
-    """The same of arrays that were read."""
+    """Confidence and correctness of arrays that were read."""
     top = top1(read.outputs, from_logits=read.from_logits)
     wrong = is_wrong(read.outputs, hard_labels(read.labels))
     correct = 1.0 - wrong.astype("float64")

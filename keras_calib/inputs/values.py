@@ -1,6 +1,6 @@
-"""Rules of what arrays hold, enforced where values can be seen.
+"""Rules of the values of arrays, enforced in eager mode.
 
-While a graph is traced there are no values; then the rules pass.
+While a graph is traced there are no values, and the rules pass.
 """
 
 import functools
@@ -40,27 +40,27 @@ __all__ = [
     "pairs_hint",
 ]
 
-# How far a row of labels may be from summing to 1 (half precision).
+# Largest distance from 1 of the sum of a row of labels (half precision).
 SUM_TOLERANCE = 1e-2
-# How far rounding (half precision) may put a probability outside [0, 1].
+# Largest distance of a rounded probability from [0, 1] (half precision).
 _PROBABILITY_TOLERANCE = 1e-3
 _WEIGHT_SCALE = (1e-3, 1e4)
 
 
 class Rule(NamedTuple):
-    """What must hold, a bool scalar, and what raises or warns if not."""
+    """A bool scalar that must hold, and a function that raises or warns."""
 
     holds: Any
     fail: Callable[[], None]
 
 
 def has_values(x: Any) -> bool:
-    """Whether a loss or metric can and should look at the values."""
+    """Whether values are known, and to be checked."""
     return config.validates() and _has_values(x)
 
 
 def enforce(rules: list[Rule]) -> None:
-    """Looks at all rules at once, which takes one transfer from the device."""
+    """Enforce all rules, with one transfer from the device."""
     if not rules:
         return
     xp = array_namespace(rules[0].holds)
@@ -73,7 +73,7 @@ def enforce(rules: list[Rule]) -> None:
 
 
 def as_check(rule: Callable[..., Rule]) -> Callable[..., None]:
-    """Makes `check(x, *args, rules=None)` of a rule of arrays."""
+    """Turn a rule of arrays into `check(x, *args, rules=None)`."""
 
     @functools.wraps(rule)
     def check(x: Any, *args: Any, rules: list[Rule] | None = None) -> None:
@@ -107,7 +107,7 @@ def check_second_class(labels: Any, name: str) -> Rule:
 
 @as_check
 def check_soft_labels(labels: Any, name: str, mask: Any = None) -> Rule:
-    """Rows of labels must lie in [0, 1] and sum to 1 where they count."""
+    """Rows of labels in the mask must lie in [0, 1] and sum to 1."""
     near = ops.abs(ops.sum(labels, axis=-1) - 1.0) <= SUM_TOLERANCE
     right = ops.logical_and(near, ops.all(in_unit_interval(labels), axis=-1))
     rule = _told_by_extremes(
@@ -127,7 +127,7 @@ def check_soft_labels(labels: Any, name: str, mask: Any = None) -> Rule:
 
 @as_check
 def check_one_hot(distance: Any) -> Rule:
-    """Rows of labels must be one-hot; `distance` is how far they are."""
+    """Rows of labels must be one-hot, at a `distance` of almost 0."""
 
     def fail():
         raise value_error(
@@ -151,7 +151,7 @@ def check_objectness(
 
 @as_check
 def check_probabilities(probs: Any, name: str, mask: Any = None) -> Rule:
-    """Probabilities must lie in [0, 1] in rows that count; NaN passes."""
+    """Probabilities in the mask must lie in [0, 1]; NaN passes."""
     xp = array_namespace(probs)
     right = xp.logical_not(
         xp.logical_or(
@@ -177,7 +177,7 @@ def check_weights(weight: Any) -> Rule:
 
 @as_check
 def check_weight_scale(weight: Any) -> Rule:
-    """The largest weight must be of a size that exact sums can hold."""
+    """The largest weight must fit into exact sums."""
     low, high = _WEIGHT_SCALE
     largest = ops.max(weight)
     right = ops.logical_and(largest >= low, largest <= high)
@@ -190,7 +190,7 @@ def check_weight_scale(weight: Any) -> Rule:
 
 
 def _told_by_extremes(rule: str, right: Any, x: Any, mask: Any = None) -> Rule:
-    """`right` must hold where `mask` does; errors tell the extremes of `x`."""
+    """`right` must hold in the mask; errors state the extremes of `x`."""
     xp = array_namespace(right)
 
     def fail():
@@ -206,31 +206,31 @@ def _told_by_extremes(rule: str, right: Any, x: Any, mask: Any = None) -> Rule:
 
 
 def is_integer(x: Any) -> bool:
-    """Whether the dtype counts, rather than measures."""
+    """Whether the dtype is integer or bool."""
     name = str(x.dtype)
     return "int" in name or "bool" in name
 
 
 def in_unit_interval(x: Any) -> Any:
-    """Where x lies in [0, 1], rounding aside; not where NaN (either)."""
+    """Mask of values in [0, 1] up to rounding, not NaN (array-agnostic)."""
     return array_namespace(x).logical_and(
         x >= -_PROBABILITY_TOLERANCE, x <= 1.0 + _PROBABILITY_TOLERANCE
     )
 
 
 def is_made_up(x: Any) -> bool:
-    """Whether this is a batch of ones, by which Keras builds on torch."""
+    """Whether this is a batch of ones, with which Keras builds on torch."""
     return backend.backend() == "torch" and bool((value_if_eager(x) == 1).all())
 
 
 def located(bad: np.ndarray) -> dict[str, Any]:
-    """How many rows are bad, and the first of them, for errors."""
+    """Number of bad rows and the first of them, for errors."""
     rows = np.flatnonzero(bad)
     return {"rows": len(rows), "first": rows[:5].tolist()}
 
 
 def pairs_hint(shape: tuple) -> str:
-    """What to add to a rule that labels of this shape break."""
+    """Hint for labels whose shape is that of pairs with objectness, or ""."""
     if len(shape) < 2 or shape[-1] != 2:
         return ""
     return (

@@ -24,7 +24,7 @@ __all__ = [
 def standardize_weights(
     sample_weight: Any, lead_shape: Any, rules: list[Rule] | None = None
 ) -> Any:
-    """Weights `(batch,)` or like the labels, which broadcast to the labels."""
+    """Read weights that broadcast to the labels, from `(batch,)` or more."""
     weight = at_least_float32(sample_weight, "sample_weight")
     lead_shape = tuple(lead_shape)
     rank = len(lead_shape)
@@ -54,7 +54,7 @@ def broadcast_weight(
     axis: int = -1,
     rules: list[Rule] | None = None,
 ) -> Any:
-    """Weights, read, of the full shape of the labels `(batch, ...)`."""
+    """Read weights and broadcast them to the labels `(batch, ...)`."""
     axis = class_axis(y_pred, axis)
     lead, sizes = list(shape_of(y_pred)), list(ops.shape(y_pred))
     del lead[axis], sizes[axis]
@@ -63,13 +63,13 @@ def broadcast_weight(
 
 
 def weight_of_rows(sample_weight: Any, lead_shape: tuple) -> np.ndarray:
-    """Weights, read, one per row of a whole data set, float64 `(n,)`."""
+    """Read one weight per row of a whole data set, float64 `(n,)`."""
     weight = as_array(sample_weight, "sample_weight", "float64")
-    # Checked as any weight, but kept in float64 on every backend.
+    # The checks may round to float32, so the weights are kept in float64.
     shape = shape_of(standardize_weights(weight, lead_shape))
     return np.broadcast_to(weight.reshape(shape), lead_shape).reshape(-1)
 
 
 def are_frequency_weights(weight: np.ndarray | None) -> bool:
-    """Whether weights are whole numbers, that is counts of repeats."""
+    """Whether weights are whole numbers, and so numbers of repeats."""
     return weight is None or bool(np.all(weight == np.floor(weight)))

@@ -1,7 +1,7 @@
 """Losses that calibrate during training: a function and a class for each.
 
-Lives here: per-sample losses and losses coupled by the batch. Not here: the
-models that some losses need (`training`).
+Lives here: losses per sample, and losses with a term over the whole batch. Not
+here: the models that some losses need (`training`).
 Floor: above `formulas`, beside `metrics`, `calibrators` and `data`.
 """
 

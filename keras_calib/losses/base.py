@@ -1,4 +1,4 @@
-"""The base of every loss that is a sum over samples."""
+"""The base class of losses that are computed sample by sample."""
 
 import inspect
 from collections.abc import Callable
@@ -26,51 +26,54 @@ __all__ = ["PerSampleLoss"]
 
 
 class PerSampleLoss(keras.losses.Loss):
-    """Abstract: a function of labels and logits, as a Keras loss.
+    """Abstract base of losses that are computed sample by sample.
 
-    Subclass it for a loss of your own: pass its function and hyperparameters.
+    Subclass it to make a Keras loss of your own: pass a function of labels and
+    logits, and its hyperparameters.
 
-    Called with `(y_true, y_pred, sample_weight)` it returns the reduced loss.
-    Labels are class ids `(batch, ...)` or `(batch, ..., 1)`, or one-hot or soft
-    labels `(batch, ..., num_classes)`, constants of the derivative. Predictions
-    are `(batch, ..., num_classes)`, or `(batch, ..., 1)` for the second of two
-    classes, read as the logits `[0, z]`. Under a distribution strategy a mean
-    is that over the batch of all replicas.
+    The loss is called with `(y_true, y_pred, sample_weight)` and returns the
+    reduced loss. Labels are class ids `(batch, ...)` or `(batch, ..., 1)`, or
+    one-hot or soft labels `(batch, ..., num_classes)`. No gradient flows into
+    them. Predictions are `(batch, ..., num_classes)`. A single output
+    `(batch, ..., 1)` is the second of two classes, read as the logits `[0, z]`.
 
-    Compiled code cannot raise. There a loss is NaN where a label is impossible
-    or probabilities do not sum to 1 within 0.03. The usual cause is a model of
-    logits whose loss lacks `from_logits=True`; TensorFlow warns of it once.
+    Under a distribution strategy, means are over the batch of all replicas.
+
+    Invalid values raise an error in eager mode. Compiled code cannot raise:
+    there the loss is NaN where a label is impossible or probabilities do not
+    sum to 1 within 0.03. The usual cause is a model that returns logits; pass
+    `from_logits=True`. TensorFlow warns of it once where it can tell.
 
     Args:
-        fn: `fn(labels, logits, **hyperparameters)`, soft labels and logits
-            `(..., num_classes)` to losses `(...)`.
-        from_logits: Whether predictions are logits. Probabilities are taken
-            as the logits log p.
-        axis: The axis of the classes.
-        ignore_class: Class id of labels that do not count, as 255 in
-            segmentation; means divide by the number of labels that do.
-        reduction: As in `keras.losses.Loss`.
+        fn: `fn(labels, logits, **hyperparameters)`, which maps soft labels
+            and logits `(..., num_classes)` to losses `(...)`.
+        from_logits: Whether predictions are logits. Probabilities p are
+            turned into the logits log p.
+        axis: Axis of the classes.
+        ignore_class: Class id of the labels to leave out, such as 255 in
+            segmentation. Means divide by the number of labels that are left.
+        reduction: How losses become one number, as in `keras.losses.Loss`.
         name: Name of the loss.
-        dtype: `"float64"`, or anything else for float32: half precision would
-            round class ids too.
+        dtype: `"float64"`, or anything else for float32, because half
+            precision would round class ids. Defaults to the `floatx` of Keras.
         **hyperparameters: Keyword arguments of `fn`.
 
     Raises:
-        TypeError: If `fn` has no such argument; on call, if an array is
-            masked, ragged, complex or not of numbers.
-        ValueError: If a hyperparameter is out of range or shapes do not fit;
-            in eager use also of values that cannot be.
+        TypeError: If `fn` does not take a hyperparameter. On call, if an
+            array is masked, ragged, complex or not numeric.
+        ValueError: If a hyperparameter is out of range or shapes do not fit.
+            In eager mode also if a label or a prediction is invalid.
 
     Reference:
         Keras' own losses have the same two parts, a function and a class:
         https://keras.io/api/losses/
     """
 
-    # A loss that a soft label would mean nothing to refuses it.
+    # Soft labels are refused by formulas that need one true class.
     needs_hard_labels = False
     # Labels are pairs of class id and objectness.
     takes_objectness = False
-    # Labels bring a factor of the regulariser, which data sets do not have.
+    # Labels end in a factor of the penalty, which the training model adds.
     needs_penalty_mask = False
     # Means are over the batch of all replicas.
     spans_replicas = True
@@ -108,9 +111,9 @@ class PerSampleLoss(keras.losses.Loss):
         self.axis = axis
         self.ignore_class = ignore_class
         self.hyperparameters = hyperparameters
-        # Whether predictions were seen to be what `from_logits` says.
+        # Set once values have shown that predictions are logits.
         self._has_seen_logits = False
-        # Whether a traced graph was warned of.
+        # Set once the operation of a traced graph caused a warning.
         self._has_told = False
 
     def __call__(self, y_true, y_pred, sample_weight=None):
@@ -121,11 +124,11 @@ class PerSampleLoss(keras.losses.Loss):
             return self._reduce(self._per_sample(batch, beside), batch)
 
     def call(self, y_true, y_pred):
-        """Losses of shape `(batch, ...)`; 0 where the label is ignored."""
+        """Return a loss per sample `(batch, ...)`, 0 for ignored labels."""
         return self._per_sample(*self._standardize(y_true, y_pred))
 
     def _standardize(self, y_true, y_pred, sample_weight=None, dtype=None):
-        """The batch, read and checked once, and keyword arguments of `fn`."""
+        """The batch, checked once, and further keyword arguments of `fn`."""
         rules: list[Rule] = []
         labels, beside = self.split_labels(y_true, rules)
         options = ReadOptions(self.from_logits, self.axis, self.ignore_class)
@@ -138,7 +141,7 @@ class PerSampleLoss(keras.losses.Loss):
         return batch, beside
 
     def _per_sample(self, batch, beside):
-        """Losses `(batch, ...)`; 0 where masked, NaN of impossible labels."""
+        """Losses `(batch, ...)`; 0 if masked, NaN for impossible labels."""
         if 0 in shape_of(batch.outputs) and num_replicas() == 1:
             # No samples; 0, in which the predictions still take part.
             return ops.sum(batch.outputs, axis=-1)
@@ -155,15 +158,16 @@ class PerSampleLoss(keras.losses.Loss):
         return ops.where(batch.mask, losses, ops.zeros_like(losses))
 
     def _values(self, batch, beside):
-        """Losses `(batch, ...)`, also of samples that do not count."""
+        """Losses `(batch, ...)`, also of masked samples."""
         return self.fn(
             batch.labels, batch.outputs, **beside, **self.hyperparameters
         )
 
     def _reduce(self, losses, batch):
-        """The reduction over all replicas, of which each returns its share.
+        """This replica's share of the reduction over all replicas.
 
-        Keras takes the mean of the replicas' means: another number if uneven.
+        Keras averages the means of the replicas, which differs if they hold
+        unequal numbers of samples.
         """
         losses = ops.cast(losses, self.dtype)
         count = ops.ones_like(losses)
@@ -182,7 +186,7 @@ class PerSampleLoss(keras.losses.Loss):
         return ops.divide_no_nan(total, count) / num_replicas()
 
     def split_labels(self, y_true, rules=None):
-        """Labels, and what travels with them as keyword arguments of `fn`."""
+        """Split `y_true` into labels and further keyword arguments of `fn`."""
         return y_true, {}
 
     def get_config(self):
@@ -196,7 +200,7 @@ class PerSampleLoss(keras.losses.Loss):
         }
 
     def _check_outputs(self, batch, y_pred, rules):
-        """Whether outputs are logits: by value, or by their operation."""
+        """Check `from_logits` by values, or by the operation before them."""
         if self.from_logits and self._has_seen_logits:
             return
         outputs = batch.outputs

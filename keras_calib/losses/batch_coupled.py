@@ -1,4 +1,4 @@
-"""The base of every loss that looks at the whole batch."""
+"""The base class of losses with a term over the whole batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,27 +20,30 @@ _SHARED = ("from_logits", "axis", "ignore_class", "reduction", "dtype")
 
 
 class BatchCoupledLoss(PerSampleLoss):
-    """Abstract: a per-sample loss plus a statistic of the whole batch.
+    """Abstract base of losses that add a statistic of the whole batch.
 
-    Each sample's value is fidelity + strength statistic. Sample weights,
-    ignored labels and masks enter the statistic too: a sample of weight 2
-    counts as two samples. Under a distribution strategy the statistic is that
-    of the batch of all replicas.
+    Subclass it to add a calibration error of the batch to a per-sample loss.
+
+    fidelity + strength statistic
+
+    Sample weights, ignored labels and masks enter the statistic too: a sample
+    of weight 2 counts as two samples. Under a distribution strategy the
+    statistic is that of the batch of all replicas.
 
     Args:
-        statistic: `statistic(labels, logits, *, sample_weight,
-            **hyperparameters)` to a scalar, from soft labels and logits
-            `(..., num_classes)` and weights `(...)` or None.
+        statistic: Function of soft labels and logits `(..., num_classes)`
+            that returns a scalar. It takes the keyword argument
+            `sample_weight`, weights `(...)` or None, and `hyperparameters`.
         strength: Coefficient of the statistic, >= 0.
-        fidelity: The `PerSampleLoss` that the statistic is added to, with
+        fidelity: The `PerSampleLoss` that the statistic is added to. It needs
             the same `from_logits`, `axis`, `ignore_class`, `reduction` and
-            `dtype`; None for cross entropy.
+            `dtype`. None for cross entropy.
         hyperparameters: Keyword arguments of `statistic`.
         **kwargs: Arguments of `PerSampleLoss`.
 
     Raises:
         TypeError: If `fidelity` is not a `PerSampleLoss` for plain labels.
-        ValueError: If `fidelity` reads its arguments in another way.
+        ValueError: If `fidelity` differs in one of the shared arguments.
 
     Reference:
         Kumar et al., Trainable Calibration Measures for Neural Networks from

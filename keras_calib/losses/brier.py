@@ -12,7 +12,9 @@ __all__ = ["BrierLoss", "brier_loss"]
 
 
 def brier_loss(labels: Any, logits: Any) -> Any:
-    """Squared distance of the prediction to the label, per sample.
+    """Brier score of each sample, with a gradient in closed form.
+
+    Use it inside a loss of your own; `BrierLoss` is the class to compile with.
 
     sum_k (p_k - labels_k)^2
 
@@ -44,11 +46,12 @@ def brier_loss(labels: Any, logits: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class BrierLoss(PerSampleLoss):
-    """Squared distance of the predicted probabilities to the label.
+    """Brier score as a loss: the squared distance from prediction to label.
+
+    Use it when single samples, such as wrong labels, must not dominate: it is
+    a proper score like cross entropy, but a sample costs at most 2.
 
     sum_k (p_k - labels_k)^2
-
-    A proper loss that is bounded: a sure mistake costs 2.
 
     Args:
         **kwargs: `name` and arguments of `PerSampleLoss`.
@@ -66,8 +69,8 @@ class BrierLoss(PerSampleLoss):
         https://arxiv.org/abs/2002.09437
 
     Differs:
-        For two classes it is twice the squared error of the probability of
-        the second, which some authors call the Brier score.
+        Some authors call half of it the Brier score of two classes: the
+        squared error of the probability of the second class.
     """
 
     def __init__(self, *, name: str = "brier_loss", **kwargs: Any):

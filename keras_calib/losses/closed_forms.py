@@ -1,4 +1,4 @@
-"""Losses and confidences whose gradient is written by hand: one home.
+"""Losses and confidences whose gradients are written by hand.
 
 A closed form takes fewer passes over the logits than automatic
 differentiation, and keeps the digits that a saturated softmax would lose.
@@ -27,9 +27,9 @@ __all__ = [
 
 
 def of_softmax(labels: Any, logits: Any, closed_form: Callable) -> Any:
-    """Losses `(...)` with their gradient, computed in float32 or wider.
+    """Compute losses `(...)` with their gradient, in float32 or wider.
 
-    `closed_form` maps labels and `SoftmaxParts` to the losses and a function
+    `closed_form` maps labels and `SoftmaxParts` to the losses and to a function
     that returns their derivative `(..., num_classes)`.
     """
     logits = at_least_float32(logits)
@@ -40,12 +40,12 @@ def of_softmax(labels: Any, logits: Any, closed_form: Callable) -> Any:
 
 
 def through_true_class(labels: Any, parts: SoftmaxParts, slope: Any) -> Any:
-    """The derivative by the logits, from `slope` by log p_y `(...)`."""
+    """Turn `slope`, the derivative by log p_y, into that by the logits."""
     return (labels - parts.probs) * ops.expand_dims(slope, -1)
 
 
 def flat_rows(labels: Any, logits: Any, sample_weight: Any) -> tuple:
-    """Labels, logits and weights (ones for None) of a batch without axes."""
+    """Flatten labels, logits and weights to rows; no weights become ones."""
     logits = at_least_float32(logits)
     labels, num_classes = labels_like(labels, logits), logits.shape[-1]
     labels = ops.reshape(labels, (-1, num_classes))
@@ -57,7 +57,7 @@ def flat_rows(labels: Any, logits: Any, sample_weight: Any) -> tuple:
 
 
 def correctness(labels: Any, logits: Any) -> Any:
-    """Label of the predicted class `(...)`: 1 if right, 0 if wrong."""
+    """Label of the predicted class `(...)`: 1 if correct, 0 if wrong."""
     return ops.stop_gradient(ops.sum(labels * first_of_max(logits), axis=-1))
 
 
@@ -81,12 +81,12 @@ def top_probability(logits: Any) -> Any:
 
 
 def probability_margin(logits: Any) -> Any:
-    """Largest less second largest probability `(...)`, in [0, 1]."""
+    """Largest minus second largest probability `(...)`, in [0, 1]."""
     probs = ops.softmax(at_least_float32(logits), axis=-1)
     top = ops.top_k(probs, 2)[0]
     return top[..., 0] - top[..., 1]
 
 
 def first_of_max(x: Any) -> Any:
-    """One-hot rows at the first of the largest entries."""
+    """One-hot rows that mark the first of the largest entries."""
     return ops.one_hot(ops.argmax(x, axis=-1), x.shape[-1], dtype=x.dtype)

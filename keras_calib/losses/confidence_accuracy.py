@@ -1,4 +1,4 @@
-"""Differences of mean confidence and accuracy over the batch (MDCA, DCA)."""
+"""Mean confidence against accuracy over the batch (MDCA, DCA)."""
 
 from typing import Any
 
@@ -18,12 +18,14 @@ __all__ = ["DCA", "MDCA", "dca", "mdca"]
 
 
 def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:
-    """Mean difference of confidence and frequency over all classes.
+    """Gap between mean probability and frequency, averaged over the classes.
+
+    Use it inside a loss of your own; `MDCA` is the class to compile with.
 
     mean_k |mean_n p_nk - mean_n labels_nk|
 
-    Classes that the batch lacks count too. A class whose means agree has no
-    gradient.
+    Classes that the batch lacks are included. A class whose two means agree
+    has no gradient.
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 
@@ -33,7 +35,7 @@ def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:
         sample_weight: Weights `(...)`, >= 0, of both means, or None.
 
     Returns:
-        A scalar in [0, 2 / num_classes]; 0 if no sample counts.
+        A scalar in [0, 2 / num_classes], 0 if all weights are 0.
 
     Reference:
         Hebbalaguppe et al., A Stitch in Time Saves Nine: A Train-Time
@@ -74,25 +76,28 @@ def dca(
     huber_delta: float | None = None,
     sample_weight: Any = None,
 ) -> Any:
-    """Difference of mean confidence and accuracy.
+    """Gap between mean confidence and accuracy of a batch.
 
-    |d|, d = mean_n max_k p_nk - mean_n a_n, where a is 1 if the prediction is
-    right; with `huber_delta` d^2 / 2 where |d| <= huber_delta, and
-    huber_delta (|d| - huber_delta / 2) beyond
+    Use it inside a loss of your own; `DCA` is the class to compile with.
 
-    The gradient runs through the confidence, to the first of tied classes.
+    |d|, d = mean_n max_k p_nk - mean_n a_n, a = 1 if the prediction is correct
+
+    With `huber_delta`, |d| becomes d^2 / 2 where |d| <= huber_delta, and
+    huber_delta (|d| - huber_delta / 2) beyond. The gradient runs through the
+    confidence alone. Among tied classes it goes to the first.
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
-        labels: One-hot or soft labels `(..., num_classes)`; a soft one is
-            right by its share of the predicted class.
+        labels: One-hot or soft labels `(..., num_classes)`. With a soft label,
+            a is its probability of the predicted class.
         logits: Logits `(..., num_classes)`.
-        huber_delta: Where the Huber loss turns linear, > 0; None for |d|.
+        huber_delta: Size of d beyond which the Huber loss is linear, > 0, or
+            None for |d|.
         sample_weight: Weights `(...)`, >= 0, of both means, or None.
 
     Returns:
-        A scalar in [0, 1]; 0 if no sample counts.
+        A scalar in [0, 1], 0 if all weights are 0.
 
     Reference:
         Liang et al., Improved Trainable Calibration Method for Neural
@@ -111,17 +116,21 @@ def dca(
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class MDCA(BatchCoupledLoss):
-    """A loss plus the difference of confidence and frequency per class.
+    """A loss plus the gap between probability and frequency of each class.
+
+    Use it when the probabilities of all classes must be calibrated, not only
+    that of the predicted class. It can be added to any per-sample loss.
 
     fidelity + strength mean_k |mean_n p_nk - mean_n labels_nk|
 
-    Classes that the batch lacks count too. A class whose means agree has no
-    gradient.
+    Classes that the batch lacks are included. A class whose two means agree
+    has no gradient.
 
     Args:
-        strength: Coefficient of the term, >= 0; 1 in the paper's examples,
-            10 by default in the released script.
-        fidelity: As in `BatchCoupledLoss`. The paper's best is
+        strength: Coefficient of the term, >= 0. The paper's examples use 1,
+            the released script 10 by default.
+        fidelity: The `PerSampleLoss` to add the term to, or None for cross
+            entropy. The paper's best is
             `FocalLoss(gamma=1.0, from_logits=True)`.
         **kwargs: `name` and arguments of `PerSampleLoss`.
 
@@ -137,7 +146,7 @@ class MDCA(BatchCoupledLoss):
         https://arxiv.org/abs/2203.13834
 
     Differs:
-        The supplement of ACLS sums over the classes; the authors take the
+        The supplement of ACLS sums over the classes. The authors take the
         mean.
     """
 
@@ -156,24 +165,29 @@ class MDCA(BatchCoupledLoss):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class DCA(BatchCoupledLoss):
-    """A loss plus the difference of mean confidence and accuracy.
+    """A loss plus the gap between mean confidence and accuracy.
+
+    Use it when a model is over- or underconfident as a whole. It can be added
+    to any per-sample loss.
 
     fidelity + strength |d|, d = mean_n max_k p_nk - mean_n a_n
 
-    a is 1 if the prediction is right. With `huber_delta`, |d| becomes d^2 / 2
-    where |d| <= huber_delta, and huber_delta (|d| - huber_delta / 2) beyond.
-    The gradient runs through the confidence, to the first of tied classes.
+    Here a is 1 if the prediction is correct. With `huber_delta`, |d| becomes
+    d^2 / 2 where |d| <= huber_delta, and huber_delta (|d| - huber_delta / 2)
+    beyond. The gradient runs through the confidence alone. Among tied classes
+    it goes to the first.
 
     With `huber_delta` and `fidelity=FocalLoss(...)` this has the form of the
-    regulariser of Patra et al., whose pruning `ConfidencePruningModel` does. No
+    regulariser of Patra et al. `ConfidencePruningModel` adds their pruning. No
     constant here is from their paper. The slope of the term is at most strength
-    huber_delta: a small delta needs a large strength.
+    times huber_delta, so a small delta needs a large strength.
 
     Args:
         strength: Coefficient of the term, >= 0.
-        huber_delta: Where a Huber loss of the difference turns linear, > 0;
+        huber_delta: Size of d beyond which the Huber loss is linear, > 0, or
             None for the absolute difference.
-        fidelity: As in `BatchCoupledLoss`.
+        fidelity: The `PerSampleLoss` to add the term to, or None for cross
+            entropy.
         **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:

@@ -1,4 +1,4 @@
-"""Correctness ranking (CRL), and its penalty where a margin says so."""
+"""Correctness ranking (CRL), and its penalty under a margin."""
 
 import math
 from typing import Any
@@ -34,34 +34,37 @@ def correctness_ranking(
     score: str = "msp",
     condition: str = "margin",
 ) -> Any:
-    """Hinge on pairs whose confidences contradict past correctness.
+    """Correctness ranking loss (CRL) of neighbouring samples in a batch.
 
-    Sample i is compared with the next one, j = i + 1 (the last with the
-    first). With kappa the score of a sample and c its recorded correctness,
+    Use it to make confidences follow how often each sample was predicted
+    correctly so far. `CorrectnessRankingModel` keeps that record and trains
+    with it.
 
     loss_i = relu(-sign(c_i - c_j) (kappa_i - kappa_j) + margin_i)
 
-    where margin_i = |c_i - c_j|, or 0 for `condition="ranking"`. Pairs of
-    equal correctness give 0. The record is a constant of the derivative. Train
-    on cross entropy plus strength (1.0 in the paper) times the mean.
+    Sample i is compared with the next one, j = i + 1, and the last one with
+    the first. Each sample has a score kappa and a recorded correctness c. The
+    margin is |c_i - c_j|, or 0 for `condition="ranking"`. Pairs of equal
+    correctness give 0. No gradient flows into the record.
 
-    `correctness_ranking(logits, record, condition="ranking") > 0` is the
-    ranking condition of ACLS, see `active` of `acls`.
+    To train, add the mean times a strength (1.0 in the paper) to the cross
+    entropy. The test `correctness_ranking(logits, record,
+    condition="ranking") > 0` is the ranking condition of ACLS: pass it to
+    `acls` as `active`.
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         logits: Logits `(batch, num_classes)`.
-        correctness: How often each sample was right so far, in [0, 1],
-            `(batch,)`.
-        score: `"msp"`, the largest probability; `"prob_margin"`, largest
-            less second; `"neg_entropy"`, negative entropy over
+        correctness: Share of the past predictions of each sample that were
+            correct, in [0, 1], `(batch,)`.
+        score: `"msp"` is the largest probability, `"prob_margin"` the largest
+            minus the second, `"neg_entropy"` the negative entropy divided by
             log num_classes.
         condition: `"margin"` or `"ranking"`.
 
     Returns:
-        Losses of the pairs `(batch,)`, each with the gradient of both its
-        samples.
+        Losses of the pairs `(batch,)`. Each has a gradient to both samples.
 
     Reference:
         Moon et al., Confidence-Aware Learning for Deep Neural Networks, ICML
@@ -70,8 +73,8 @@ def correctness_ranking(
         https://arxiv.org/abs/2308.11911
 
     Differs:
-        The released code divides the entropy by the logarithm of 10 (or of
-        100 for CIFAR-100), whatever the number of classes.
+        The released code divides the entropy by log 10, or by log 100 for
+        CIFAR-100, whatever the number of classes.
     """
     check_in("score", score, tuple(_SCORES))
     check_in("condition", condition, ("margin", "ranking"))
@@ -95,7 +98,9 @@ def crl_margin(
     strength: float = 1.0,
     condition: str = "predicted",
 ) -> Any:
-    """Cross entropy plus the confidence, where logits are far apart.
+    """Cross entropy plus the confidence of samples with distant logits.
+
+    Use it inside a loss of your own; `CRLMargin` is the class to compile with.
 
     CE + strength max_k p_k [max_k z_k - min_k z_k >= margin]
 
@@ -104,11 +109,12 @@ def crl_margin(
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits z `(..., num_classes)`.
-        margin: Distance that is free, >= 0.
+        margin: Distance from the largest to the smallest logit at which the
+            penalty begins, >= 0.
         strength: Coefficient of the confidence, >= 0.
-        condition: `"predicted"`: the gradient is that of the value.
-            `"each"`: a class that is not `margin` below the largest logit
-            gets no gradient of the penalty, eq. 11 as printed.
+        condition: With `"predicted"` the gradient is that of the value. With
+            `"each"`, as eq. 11 is printed, classes that are not `margin`
+            below the largest logit get no gradient of the penalty.
 
     Returns:
         Losses `(...)`, in nats.
@@ -132,22 +138,25 @@ def crl_margin(
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class CRLMargin(PerSampleLoss):
-    """CRL's penalty under a margin in place of the ranking condition.
+    """The penalty of CRL under a margin in place of the ranking condition.
+
+    Use it when you want to penalise high confidence as CRL does, but keep no
+    record of past correctness. Any model can train with it, also on pixels.
 
     CE + strength max_k p_k [max_k z_k - min_k z_k >= margin]
 
-    CRL pulls a confidence down by its own gradient where the record of past
-    correctness contradicts it. Here distant logits say where, so no record is
-    needed: any model trains on it, of pixels too.
+    CRL lowers a confidence that contradicts the record of past correctness.
+    This loss lowers the confidence of samples whose logits are far apart.
 
     Args:
-        margin: Distance that is free, >= 0; ACLS reports 6 for CIFAR-10.
-        strength: Coefficient of the confidence, >= 0. Above 1, sure
-            predictions that are right are pulled down too.
-        condition: `"predicted"`: the gradient is that of the value.
-            `"each"`: a class that is not `margin` below the largest logit
-            gets no gradient of the penalty, eq. 11 as printed. That is the
-            gradient of no function, and does not sum to 0 over the classes.
+        margin: Distance from the largest to the smallest logit at which the
+            penalty begins, >= 0. ACLS reports 6 for CIFAR-10.
+        strength: Coefficient of the confidence, >= 0. Above 1, the loss also
+            lowers high confidences that are correct.
+        condition: With `"predicted"` the gradient is that of the value. With
+            `"each"`, as eq. 11 is printed, classes that are not `margin`
+            below the largest logit get no gradient of the penalty. That is
+            not the gradient of a function; it does not sum to 0 over classes.
         **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
@@ -162,8 +171,9 @@ class CRLMargin(PerSampleLoss):
         and table 6, https://arxiv.org/abs/2308.11911
 
     Differs:
-        The paper gives table 6 no formula and no code: the penalty is this
-        library's reading of it. CRL's own pairs pull the other sample up.
+        The paper gives no formula and no code for table 6; the penalty is this
+        library's interpretation. The pairs of CRL also raise the confidence
+        of the other sample.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Label relaxation, and penalties on predictions far from uniform."""
+"""Label relaxation, and penalties on predictions far from uniform ones."""
 
 import math
 from typing import Any
@@ -27,7 +27,10 @@ _TINY = 1e-30
 
 
 def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
-    """Divergence from the nearest label that is sure to at least 1 - alpha.
+    """Label relaxation, one value per sample.
+
+    Use it inside a loss of your own; `LabelRelaxation` is the class to compile
+    with.
 
     0 where p_y >= 1 - alpha, else
     (1 - alpha) log((1 - alpha) / p_y) + alpha log(alpha / (1 - p_y))
@@ -37,7 +40,7 @@ def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        alpha: Probability left to the other classes, in [0, 1]; 0 is cross
+        alpha: Probability left to the other classes, in [0, 1]. 0 gives cross
             entropy.
 
     Returns:
@@ -80,8 +83,12 @@ def confidence_penalty(
 ) -> Any:
     """Cross entropy minus the entropy of the prediction, per sample.
 
-    CE - beta H, H = -sum_k p_k log p_k; CE + beta relu(threshold - H) with a
-    threshold
+    Use it inside a loss of your own; `ConfidencePenalty` is the class to
+    compile with.
+
+    CE - beta H, H = -sum_k p_k log p_k
+
+    With a threshold the loss is CE + beta relu(threshold - H).
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 
@@ -90,7 +97,7 @@ def confidence_penalty(
         logits: Logits `(..., num_classes)`.
         beta: Coefficient of the entropy, >= 0.
         class_reduction: `"sum"` or `"mean"` over the classes in H.
-        threshold: Entropy in nats, >= 0, above which nothing is penalised, or
+        threshold: Entropy in nats, >= 0, above which there is no penalty, or
             None.
 
     Returns:
@@ -126,6 +133,9 @@ def uniformity_penalty(
     labels: Any, logits: Any, *, strength: float = 1.0
 ) -> Any:
     """Cross entropy plus the L1 distance of the prediction to uniform.
+
+    Use it inside a loss of your own; `UniformityPenalty` is the class to
+    compile with.
 
     CE + strength sum_k |p_k - 1 / K|
 
@@ -166,16 +176,20 @@ def _xlogx(x: float) -> float:
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class LabelRelaxation(PerSampleLoss):
-    """Label relaxation: any label that is sure to at least 1 - alpha will do.
+    """Label relaxation: no loss once the true class has p >= 1 - alpha.
 
-    0 where p_y >= 1 - alpha, else the divergence from the nearest such label,
+    Use it in place of label smoothing when correct predictions should be free
+    to be as confident as they like.
+
+    0 where p_y >= 1 - alpha, else
     (1 - alpha) log((1 - alpha) / p_y) + alpha log(alpha / (1 - p_y))
 
-    Labels must be hard: class ids or one-hot.
+    The second line is the divergence from the nearest label that gives the
+    true class 1 - alpha. Labels must be hard: class ids or one-hot.
 
     Args:
-        alpha: Probability left to the other classes, in [0, 1]; 0 is cross
-            entropy. The paper tries 0.01 to 0.4.
+        alpha: Probability left to the other classes, in [0, 1]. 0 gives cross
+            entropy; the paper tries 0.01 to 0.4.
         **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
@@ -191,8 +205,8 @@ class LabelRelaxation(PerSampleLoss):
         AAAI 2021, eq. 5, https://ojs.aaai.org/index.php/AAAI/article/view/17041
 
     Differs:
-        The authors' first code clips probabilities at 1e-7, where this
-        closed form in log space keeps value and gradient.
+        The authors' first code clips probabilities at 1e-7. This closed form
+        in log space keeps value and gradient there.
     """
 
     needs_hard_labels = True
@@ -211,17 +225,22 @@ class LabelRelaxation(PerSampleLoss):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class ConfidencePenalty(PerSampleLoss):
-    """Cross entropy with a reward for entropy of the prediction.
+    """Cross entropy with a reward for the entropy of the prediction.
 
-    CE - beta H, H = -sum_k p_k log p_k; CE + beta relu(threshold - H) with a
-    threshold. It can be negative.
+    Use it to keep predictions away from certainty. Choose beta by a calibration
+    error: beta chosen by accuracy can leave a network far underconfident.
+
+    CE - beta H, H = -sum_k p_k log p_k
+
+    With a threshold the loss is CE + beta relu(threshold - H). Without one it
+    can be negative.
 
     Args:
         beta: Coefficient of the entropy, >= 0.
-        class_reduction: `"sum"` over the classes, the paper's entropy, or
-            `"mean"`, as the baseline of the MbLS and ACLS tables has it.
-        threshold: Entropy in nats, >= 0, above which nothing is penalised;
-            None rewards all entropy.
+        class_reduction: `"sum"` over the classes is the entropy of the paper,
+            `"mean"` the baseline in the tables of MbLS and ACLS.
+        threshold: Entropy in nats, >= 0, above which there is no penalty. None
+            rewards entropy at all levels.
         **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
@@ -235,8 +254,8 @@ class ConfidencePenalty(PerSampleLoss):
         Output Distributions, 2017, https://arxiv.org/abs/1701.06548
 
     Differs:
-        The MbLS code divides the entropy by the number of classes
-        (`class_reduction="mean"`), so its 0.1 is K times weaker.
+        The MbLS code divides the entropy by the number of classes K
+        (`class_reduction="mean"`), so its beta of 0.1 is K times weaker.
     """
 
     def __init__(
@@ -265,6 +284,8 @@ class ConfidencePenalty(PerSampleLoss):
 @keras.saving.register_keras_serializable(package="keras_calib")
 class UniformityPenalty(PerSampleLoss):
     """Cross entropy plus the L1 distance of the prediction to uniform.
+
+    Use it to compare with the L1 baseline in the code of MbLS.
 
     CE + strength sum_k |p_k - 1 / K|
 

@@ -35,7 +35,9 @@ _FLSD_53 = ((0.2, 5.0), (1.0, 3.0))
 
 
 def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
-    """Cross entropy that fades for well-fitted classes, per sample.
+    """Focal loss without class weights, one value per sample.
+
+    Use it inside a loss of your own; `FocalLoss` is the class to compile with.
 
     -sum_k labels_k (1 - p_k)^gamma log p_k
 
@@ -44,7 +46,7 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        gamma: Exponent, >= 0; 0 is cross entropy.
+        gamma: Exponent, >= 0. 0 gives cross entropy.
 
     Returns:
         Losses `(...)`, in nats.
@@ -76,14 +78,17 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
 
 
 def inverse_focal_loss(labels: Any, logits: Any, *, gamma: float = 2.0) -> Any:
-    """Cross entropy that grows for well-fitted classes, per sample.
+    """Inverse focal loss, one value per sample.
+
+    Use it inside a loss of your own; `InverseFocalLoss` is the class to compile
+    with.
 
     -(1 + p_y)^gamma log p_y
 
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        gamma: Exponent, >= 0; 0 is cross entropy.
+        gamma: Exponent, >= 0. 0 gives cross entropy.
 
     Returns:
         Losses `(...)`, in nats.
@@ -97,7 +102,7 @@ def inverse_focal_loss(labels: Any, logits: Any, *, gamma: float = 2.0) -> Any:
 
 
 def signed_focal(labels: Any, logits: Any, choose: Callable) -> Any:
-    """As `adaptive_focal`; `choose` maps p_y `(...)` to gamma `(...)`.
+    """`adaptive_focal` with a function that maps p_y `(...)` to gamma.
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
     """
@@ -128,17 +133,19 @@ def flsd(
     *,
     gammas: Sequence[Sequence[float]] = _FLSD_53,
 ) -> Any:
-    """Focal loss with a gamma that depends on the sample, per sample.
+    """Sample-dependent focal loss, one value per sample.
+
+    Use it inside a loss of your own; `FLSD` is the class to compile with.
 
     -(1 - p_y)^gamma(p_y) log p_y
 
-    gamma(p_y) is a constant of the derivative. The loss jumps where it does.
+    No gradient flows through gamma(p_y). The loss jumps where gamma does.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
         gammas: Rows (threshold, gamma), thresholds ascending, gamma >= 0. The
-            first row with p_y < threshold counts, else the last one.
+            first row with p_y < threshold gives gamma, else the last one.
 
     Returns:
         Losses `(...)`, in nats.
@@ -156,18 +163,22 @@ def flsd(
 
 
 def adaptive_focal(labels: Any, logits: Any, *, edges: Any, gammas: Any) -> Any:
-    """AdaFocal: a gamma for each bin of the true class's probability.
+    """AdaFocal: focal loss with a gamma for each bin of p_y.
+
+    Use it in a training loop of your own that updates the gammas.
+    `AdaptiveFocalModel` does so from the validation data after each epoch.
 
     -(1 - p_y)^gamma log p_y where gamma >= 0, else -(1 + p_y)^|gamma| log p_y
 
-    gamma is that of the bin that holds p_y, a constant of the derivative.
+    gamma is that of the bin that holds p_y, the probability of the true class.
+    No gradient flows through it.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        edges: Ascending edges of the bins `(num_bins + 1,)`. Bins hold their
-            lower edge; the outer bins take all beyond the edges.
-        gammas: One per bin `(num_bins,)`.
+        edges: Ascending edges of the bins `(num_bins + 1,)`. Bins include
+            their lower edge. The outer bins extend beyond the outer edges.
+        gammas: Gamma of each bin `(num_bins,)`.
 
     Returns:
         Losses `(...)`, in nats.
@@ -190,7 +201,7 @@ def adaptive_focal(labels: Any, logits: Any, *, edges: Any, gammas: Any) -> Any:
 
 
 def _rows(p: Any, gammas: Sequence[Sequence[float]]) -> Any:
-    """Which row of the table each p_y belongs to, int32."""
+    """Index of the row of the table that each p_y belongs to, int32."""
     rows = ops.zeros_like(p, dtype="int32")
     for threshold, _ in gammas[:-1]:
         rows = rows + ops.cast(p >= threshold, "int32")
@@ -198,7 +209,7 @@ def _rows(p: Any, gammas: Sequence[Sequence[float]]) -> Any:
 
 
 def _power(x: Any, exponent: float) -> Any:
-    """x^exponent for x > 0; by products for small whole exponents."""
+    """x^exponent for x > 0, by products for exponents up to 4."""
     if exponent in (1.0, 2.0, 3.0, 4.0):
         power = x
         for _ in range(int(exponent) - 1):
@@ -209,12 +220,15 @@ def _power(x: Any, exponent: float) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class FocalLoss(PerSampleLoss):
-    """Focal loss without class weights: it fades for well-fitted samples.
+    """Focal loss: less weight for samples that are predicted well.
+
+    Use it against overconfidence in long trainings. Check the mean confidence
+    against the accuracy, because it can leave a model underconfident.
 
     -sum_k labels_k (1 - p_k)^gamma log p_k
 
     Args:
-        gamma: Exponent, >= 0; 0 is cross entropy.
+        gamma: Exponent, >= 0. 0 gives cross entropy.
         **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
@@ -232,7 +246,8 @@ class FocalLoss(PerSampleLoss):
     Differs:
         Mukhoti et al. train with the sum over the batch
         (`reduction="sum"`); the default here is the mean.
-        `keras.losses.CategoricalFocalCrossentropy` multiplies by 0.25.
+        `keras.losses.CategoricalFocalCrossentropy` multiplies by 0.25; there
+        are no class weights here.
     """
 
     def __init__(
@@ -244,14 +259,17 @@ class FocalLoss(PerSampleLoss):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class InverseFocalLoss(PerSampleLoss):
-    """Cross entropy that weighs well-fitted samples more.
+    """Inverse focal loss: more weight for samples that are predicted well.
+
+    Use it when you calibrate after training: its authors find that
+    overconfident networks are easier to repair than regularised ones.
 
     -(1 + p_y)^gamma log p_y
 
     Labels must be hard: class ids or one-hot.
 
     Args:
-        gamma: Exponent, >= 0; 0 is cross entropy. Its default is this
+        gamma: Exponent, >= 0. 0 gives cross entropy. The default is this
             library's choice.
         **kwargs: `name` and arguments of `PerSampleLoss`.
 
@@ -267,8 +285,8 @@ class InverseFocalLoss(PerSampleLoss):
         https://openreview.net/forum?id=NJS8kp15zzH
 
     Differs:
-        No code of the authors is public; the formula is that of AdaFocal
-        for a negative gamma.
+        No code of the authors is public. The formula is that of AdaFocal for
+        a negative gamma.
     """
 
     needs_hard_labels = True
@@ -286,16 +304,18 @@ class InverseFocalLoss(PerSampleLoss):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class FLSD(PerSampleLoss):
-    """Focal loss with a gamma that depends on the sample.
+    """Sample-dependent focal loss: gamma is larger for harder samples.
+
+    Use it in place of `FocalLoss` when one gamma does not suit all samples.
 
     -(1 - p_y)^gamma(p_y) log p_y
 
-    By default gamma is 5 where p_y < 0.2 and 3 elsewhere (FLSD-53). It is a
-    constant of the derivative. Labels must be hard: class ids or one-hot.
+    By default gamma is 5 where p_y < 0.2 and 3 elsewhere (FLSD-53). No gradient
+    flows through gamma. Labels must be hard: class ids or one-hot.
 
     Args:
         gammas: Rows (threshold, gamma), thresholds ascending, gamma >= 0. The
-            first row with p_y < threshold counts, else the last one.
+            first row with p_y < threshold gives gamma, else the last one.
         **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
@@ -310,7 +330,7 @@ class FLSD(PerSampleLoss):
 
     Differs:
         The released code has three rows, ((0.2, 5), (0.5, 3), (1, gamma)),
-        equal to the paper's two for gamma = 3, and sums over the batch
+        which equal the paper's two for gamma = 3. It sums over the batch
         (`reduction="sum"`).
     """
 
@@ -327,7 +347,9 @@ class FLSD(PerSampleLoss):
         super().__init__(flsd, gammas=gammas, name=name, **kwargs)
 
     def gamma_shares(self, y_true, y_pred, sample_weight=None):
-        """The share of samples that each row of `gammas` takes.
+        """Share of the samples that belong to each row of `gammas`.
+
+        Use it to see how many samples each gamma applies to.
 
         Args:
             y_true: Labels, as on call.
@@ -336,7 +358,7 @@ class FLSD(PerSampleLoss):
                 None.
 
         Returns:
-            Shares `(rows,)` that sum to 1; zeros if no sample counts.
+            Shares `(rows,)` that sum to 1, or zeros if all weights are 0.
         """
         batch, _ = self._standardize(y_true, y_pred, sample_weight)
         p = ops.sum(batch.labels * ops.softmax(batch.outputs), axis=-1)

@@ -37,17 +37,22 @@ def mmce(
 ) -> Any:
     """Maximum mean calibration error of a batch, in time N log N.
 
-    With r the confidence, a = 1 where it is right, k(r, s) = exp(-|r - s| /
-    kernel_width), and m samples right and n wrong of N, it is for
+    Use it inside a loss of your own; `MMCE` is the class to compile with.
 
-    `"unweighted"`: sum_ij (a_i - r_i) (a_j - r_j) k_ij / N^2;
-    `"unweighted_sqrt"`: its square root;
-    `"weighted"`: the root of sum_ij u_i u_j k_ij, with u = (1 - r) / m for
-    the right and -r / n for the wrong samples;
-    `"weighted_released"`: that with the sums over right, wrong and mixed pairs
-    divided by m^2, n^2 and m n once more; 0 if none is right or none wrong.
+    Let r be the confidence, a = 1 where the prediction is correct, and
+    k(r, s) = exp(-|r - s| / kernel_width). Among N samples, m are correct and
+    n are wrong. The variants are:
 
-    The gradient runs through r (to the first of tied classes), not a.
+    - `"unweighted"`: sum_ij (a_i - r_i) (a_j - r_j) k_ij / N^2.
+    - `"unweighted_sqrt"`: The square root of it.
+    - `"weighted"`: The root of sum_ij u_i u_j k_ij. Here u is (1 - r) / m for
+      correct samples and -r / n for wrong ones.
+    - `"weighted_released"`: The same, with the sums over correct, wrong and
+      mixed pairs divided by m^2, n^2 and m n once more. It is 0 if no sample
+      is correct or none is wrong.
+
+    The gradient runs through r, not through a. Among tied classes it goes to
+    the first.
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 
@@ -55,13 +60,13 @@ def mmce(
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
         kernel_width: Width of the kernel in units of probability, >= 0.01.
-        variant: Which of the four.
-        sample_weight: Weights `(...)`, >= 0, or None; 2 counts a sample
-            twice, in N, m and n too.
+        variant: One of the four above.
+        sample_weight: Weights `(...)`, >= 0, or None. A sample of weight 2
+            counts as two samples, in N, m and n too.
 
     Returns:
-        A scalar in [0, 1], of the weighted variants in [0, sqrt(2)]; 0 if no
-        sample counts.
+        A scalar in [0, 1], or in [0, sqrt(2)] for the weighted variants. It
+        is 0 if all weights are 0.
 
     Reference:
         Kumar et al., Trainable Calibration Measures for Neural Networks from
@@ -89,7 +94,7 @@ def mmce(
 
 
 def _scales(counts: Any, variant: str) -> Any:
-    """What each pair of groups is multiplied by, `(2, 2)`."""
+    """Factor of each pair of groups, `(2, 2)`."""
     if variant.startswith("unweighted"):
         counts = ops.sum(counts) * ops.ones_like(counts)
     pairs = ops.expand_dims(counts, 0) * ops.expand_dims(counts, 1)
@@ -101,7 +106,7 @@ def _scales(counts: Any, variant: str) -> Any:
 
 
 def _quadratic_form(confidence, right, groups, scales, width):
-    """sum_ij scale_ij e_i e_j k_ij, e the weighted errors, and its slope."""
+    """sum_ij scale_ij e_i e_j k_ij of the weighted errors e, and its slope."""
     order = ops.argsort(confidence)
     ranked = ops.take(confidence, order)
     groups = ops.take(groups, order, axis=0)
@@ -128,9 +133,9 @@ def _quadratic_form(confidence, right, groups, scales, width):
 
 
 def _tied(ranked: Any) -> tuple[Any, Any]:
-    """First and past-the-last place of each value in its run of equals.
+    """First and past-the-last index of the ties of each value.
 
-    A search would do, but XLA compares all pairs for it.
+    `searchsorted` would do, but XLA compares all pairs for it.
     """
     steps = ops.not_equal(ranked[1:], ranked[:-1])
     runs = ops.cumsum(ops.cast(steps, "int32"))
@@ -143,7 +148,7 @@ def _tied(ranked: Any) -> tuple[Any, Any]:
 
 
 def _last_place(ids: Any) -> Any:
-    """The last index of each id in `ids`; of a permutation, the inverse."""
+    """Last index of each id in `ids`, the inverse if it is a permutation."""
     count = ops.shape(ids)[0]
     places = ops.arange(count, dtype="int32")
     return ops.cast(ops.segment_max(places, ids, count), "int32")
@@ -156,32 +161,39 @@ def _mix(columns: Any, scales: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class MMCE(BatchCoupledLoss):
-    """Cross entropy plus the maximum mean calibration error of the batch.
+    """A loss plus the maximum mean calibration error of the batch.
 
-    With r the confidence, a = 1 where it is right, k(r, s) = exp(-|r - s| /
-    kernel_width), and m samples right and n wrong of N, the error is for
+    Use it to add a calibration error without bins to any per-sample loss.
 
-    `"unweighted"`: sum_ij (a_i - r_i) (a_j - r_j) k_ij / N^2;
-    `"unweighted_sqrt"`: its square root;
-    `"weighted"`: the root of sum_ij u_i u_j k_ij, with u = (1 - r) / m for
-    the right and -r / n for the wrong samples;
-    `"weighted_released"`: that with the sums over right, wrong and mixed pairs
-    divided by m^2, n^2 and m n once more; 0 if none is right or none wrong.
+    fidelity + strength sum_ij (a_i - r_i) (a_j - r_j) k_ij / N^2
 
-    The gradient runs through r (to the first of tied classes), not a. Labels
-    must be hard: class ids or one-hot.
+    Let r be the confidence, a = 1 where the prediction is correct, and
+    k(r, s) = exp(-|r - s| / kernel_width). Among N samples, m are correct and
+    n are wrong. The variants of the error are:
 
-    Published strengths go with their variant: 1.0 with `"unweighted"` (MbLS),
-    2.0 with `"weighted_released"` (focal calibration; MDCA 2.0 and 4.0; the
-    authors 4.0). `"weighted"` is larger by about the number of samples in a
-    group, 20 times for 64 samples.
+    - `"unweighted"`: The sum above.
+    - `"unweighted_sqrt"`: The square root of it.
+    - `"weighted"`: The root of sum_ij u_i u_j k_ij. Here u is (1 - r) / m for
+      correct samples and -r / n for wrong ones.
+    - `"weighted_released"`: The same, with the sums over correct, wrong and
+      mixed pairs divided by m^2, n^2 and m n once more. It is 0 if no sample
+      is correct or none is wrong.
+
+    The gradient runs through r, not through a. Among tied classes it goes to
+    the first. Labels must be hard: class ids or one-hot.
+
+    Published strengths belong to a variant. MbLS uses 1.0 with `"unweighted"`.
+    With `"weighted_released"` the authors use 4.0, focal calibration 2.0, and
+    MDCA 2.0 and 4.0. `"weighted"` is larger than `"weighted_released"` by about
+    the number of samples in a group, 20 times for 64 samples.
 
     Args:
         strength: Coefficient of the term, >= 0.
-        kernel_width: Width of the kernel in units of probability, >= 0.01;
-            0.4 in all releases.
-        variant: Which error, as above.
-        fidelity: As in `BatchCoupledLoss`.
+        kernel_width: Width of the kernel in units of probability, >= 0.01.
+            All releases use 0.4.
+        variant: One of the four above.
+        fidelity: The `PerSampleLoss` to add the term to, or None for cross
+            entropy.
         **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
@@ -196,9 +208,9 @@ class MMCE(BatchCoupledLoss):
         https://proceedings.mlr.press/v80/kumar18a.html
 
     Differs:
-        The paper takes the root of the unweighted form, the releases do not.
+        The paper takes the root of the unweighted form; the releases do not.
         The releases of the weighted form divide by the number of pairs once
-        more, so that the term fades with the size of the batch.
+        more, so their term shrinks as the batch grows.
     """
 
     needs_hard_labels = True

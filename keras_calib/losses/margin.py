@@ -1,4 +1,4 @@
-"""Margin-based label smoothing and its adaptive, conditional successor."""
+"""Margin-based label smoothing (MbLS), and its successor ACLS."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,19 +26,22 @@ def mbls(
     strength: float = 0.1,
     class_reduction: str = "mean",
 ) -> Any:
-    """Cross entropy plus a hinge on logit distances, one value per sample.
+    """Margin-based label smoothing, one value per sample.
+
+    Use it inside a loss of your own; `MbLS` is the class to compile with.
 
     CE + strength mean_k relu(max_j z_j - z_k - margin)
 
-    The gradient runs through the maximum, to the first of tied classes.
+    The gradient also runs through the maximum. Among tied classes it goes to
+    the first.
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits z `(..., num_classes)`.
-        margin: Distance to the largest logit that is free, >= 0.
-        strength: Coefficient of the hinge, >= 0.
+        margin: Distance to the largest logit without penalty, >= 0.
+        strength: Coefficient of the penalty, >= 0.
         class_reduction: `"mean"` or `"sum"` over the classes k.
 
     Returns:
@@ -78,7 +81,9 @@ def acls(
     condition: str = "margin",
     active: Any = None,
 ) -> Any:
-    """Cross entropy plus squared hinges on logit distances, per sample.
+    """Adaptive and conditional label smoothing, one value per sample.
+
+    Use it inside a loss of your own; `ACLS` is the class to compile with.
 
     CE + lambda1 positive^2 + lambda2 / (K - 1) sum_k r_k^2
     with r_k = relu(max_j z_j - z_k - margin) and positive = max_k r_k
@@ -88,18 +93,19 @@ def acls(
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits z `(..., num_classes)`.
-        margin: Distance that is free, >= 0.
+        margin: Distance to the largest logit without penalty, >= 0.
         lambda1: Coefficient of the predicted class, >= 0.
         lambda2: Coefficient of the other classes, >= 0.
-        reference: `"min"`: as above, eq. 13 with its full gradient. `"zero"`:
-            the released code, with positive = relu(max_j z_j - margin), once
-            for each class tied at the maximum, and a constant maximum in r_k.
-        smoothing: `"adaptive"`, the squares, or `"constant"`, the hinges
-            themselves.
-        condition: `"margin"`, as above; `"none"` or `"ranking"`: no relu, and
-            no term for classes at the maximum.
-        active: Factor of both penalties per sample `(...)`, such as a ranking
-            condition's 0 or 1, a constant of the derivative; None for 1.
+        reference: `"min"` is the formula above, eq. 13 with its full
+            gradient. `"zero"` is the released code: positive becomes
+            relu(max_j z_j - margin), added once for each class tied at the
+            maximum, and no gradient flows through the maximum in r_k.
+        smoothing: `"adaptive"` for the squares, `"constant"` for linear
+            penalties.
+        condition: `"margin"` is the formula above. `"none"` and `"ranking"`
+            leave out the relu, and the terms of classes at the maximum.
+        active: Factor of both penalties per sample `(...)`, such as 0 or 1
+            from a ranking condition, or None for 1. No gradient flows into it.
 
     Returns:
         Losses `(...)`, in nats.
@@ -155,7 +161,7 @@ def acls(
 
 
 def _penalty(smoothing: str, condition: str) -> tuple[Callable, Callable]:
-    """The cost of a distance beyond the margin; its slope times a factor."""
+    """Cost of a distance beyond the margin, and its slope times a factor."""
     if smoothing == "adaptive":
         return ops.square, lambda over, factor: (2.0 * factor) * over
     sign = ops.sign if condition == "margin" else ops.ones_like
@@ -183,19 +189,23 @@ def _at_first(place: Any, values: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class MbLS(PerSampleLoss):
-    """Margin-based label smoothing.
+    """Margin-based label smoothing: a linear penalty on distant logits.
+
+    Use it in place of label smoothing when only very confident predictions
+    should be pulled back.
 
     CE + strength mean_k relu(max_j z_j - z_k - margin)
 
-    A linear penalty on every logit further than `margin` below the largest:
-    confident enough is left alone. The gradient runs through the maximum, to
-    the first of tied classes.
+    The penalty is linear in the distance of every logit that is more than
+    `margin` below the largest. Closer logits are left alone. The gradient also
+    runs through the maximum. Among tied classes it goes to the first.
 
     Args:
-        margin: Distance to the largest logit that is free, >= 0. ACLS reports
-            6 for CIFAR-10.
+        margin: Distance to the largest logit without penalty, >= 0. ACLS
+            reports 6 for CIFAR-10.
         strength: Coefficient of the penalty, >= 0.
-        class_reduction: `"mean"` over the classes, as released, or `"sum"`.
+        class_reduction: `"mean"` over the classes, as in the released code, or
+            `"sum"`.
         **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
@@ -209,8 +219,8 @@ class MbLS(PerSampleLoss):
         for Network Calibration, CVPR 2022, https://arxiv.org/abs/2111.15430
 
     Differs:
-        The paper writes a sum over the classes; the released code takes the
-        mean, to which strength 0.1 belongs.
+        The paper writes a sum over the classes. The released code takes the
+        mean, and its strength of 0.1 belongs to the mean.
     """
 
     def __init__(
@@ -237,25 +247,31 @@ class MbLS(PerSampleLoss):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class ACLS(PerSampleLoss):
-    """Adaptive and conditional label smoothing.
+    """Adaptive and conditional label smoothing: squared penalties on logits.
+
+    Use it in place of MbLS when the penalty should grow with the distance
+    between logits, with a strength of its own for the predicted class.
 
     CE + lambda1 positive^2 + lambda2 / (K - 1) sum_k r_k^2
     with r_k = relu(max_j z_j - z_k - margin) and positive = max_k r_k
 
     Args:
-        margin: Distance that is free, >= 0; the paper uses 6 for CIFAR-10.
+        margin: Distance to the largest logit without penalty, >= 0. The paper
+            uses 6 for CIFAR-10.
         lambda1: Coefficient of the predicted class, >= 0.
         lambda2: Coefficient of the other classes, >= 0.
-        reference: `"min"`: as above, eq. 13 with its full gradient. `"zero"`:
-            the released code, with positive = relu(max_j z_j - margin), once
-            for each class tied at the maximum, and a constant maximum in r_k.
-            It needs `from_logits=True`. The published tables go with it as
-            far as one can tell; reproductions should show both.
-        smoothing: `"adaptive"`, the squares, or `"constant"`, linear
-            penalties: the conditional part of ACLS alone.
-        condition: `"margin"`; `"none"`, no relu and no term for classes at
-            the maximum: the adaptive part of ACLS alone; or `"ranking"`: that
-            times a factor per sample, the last column of the labels, which
+        reference: `"min"` is the formula above, eq. 13 with its full
+            gradient. `"zero"` is the released code: positive becomes
+            relu(max_j z_j - margin), added once for each class tied at the
+            maximum, and no gradient flows through the maximum in r_k. It
+            needs `from_logits=True`. The published tables seem to use
+            `"zero"`; show both when you reproduce them.
+        smoothing: `"adaptive"` for the squares. `"constant"` for linear
+            penalties; this is only the conditional part of ACLS.
+        condition: `"margin"` is the formula above. `"none"` leaves out the
+            relu, and the terms of classes at the maximum; this is only the
+            adaptive part of ACLS. `"ranking"` is that times a factor per
+            sample, the last column of the labels, which
             `CorrectnessRankingModel(role="condition")` adds.
         **kwargs: `name` and arguments of `PerSampleLoss`, `from_logits` too.
 
@@ -271,11 +287,11 @@ class ACLS(PerSampleLoss):
         https://arxiv.org/abs/2308.11911
 
     Differs:
-        Eq. 13 gives no normalisation; both forms take the code's. Read as
-        gradients with the maximum and minimum constant, eq. 12 makes
-        training diverge, so `"min"` has the full gradient of eq. 13. The
-        paper's ablations have no released code: `smoothing` and `condition`
-        are this library's reading of them.
+        Eq. 13 gives no normalisation; both forms use that of the code. Without
+        gradients through the maximum and minimum, eq. 12 makes training
+        diverge, so `"min"` has the full gradient of eq. 13. The paper's
+        ablations have no released code: `smoothing` and `condition` are this
+        library's interpretation of them.
     """
 
     def __init__(
@@ -319,7 +335,7 @@ class ACLS(PerSampleLoss):
 
     @property
     def needs_penalty_mask(self) -> bool:
-        """Whether labels bring a factor per sample."""
+        """Whether labels end in a factor of the penalty per sample."""
         return self.hyperparameters["condition"] == "ranking"
 
     def split_labels(self, y_true, rules=None):
@@ -337,7 +353,7 @@ class ACLS(PerSampleLoss):
 
 
 def with_penalty_mask(labels: Any, logits: Any, active: Any) -> Any:
-    """Labels for `ACLS(condition="ranking")`: the factor as the last column."""
+    """Append the factor of the penalty that `ACLS` reads to the labels."""
     labels = ops.cast(labels, "float32")
     if len(labels.shape) < len(logits.shape):
         labels = ops.expand_dims(labels, -1)

@@ -15,12 +15,15 @@ __all__ = ["CPC", "cpc"]
 def cpc(
     labels: Any, logits: Any, *, lambda1: float = 0.1, lambda2: float = 1.0
 ) -> Any:
-    """Cross entropy plus constraints on pairs of classes, per sample.
+    """Calibration by pairwise constraints, one value per sample.
 
-    CE + lambda1 B + lambda2 E, with s(x) = log(1 + exp(x)):
-    B = mean_{k != y} s(z_k - z_y), the true class against each other one;
-    E = mean over ordered pairs k != l, both != y, of s(z_k - z_l) / 2, which
-    is least where the wrong classes are equally likely.
+    Use it inside a loss of your own; `CPC` is the class to compile with.
+
+    CE + lambda1 B + lambda2 E, with s(x) = log(1 + exp(x))
+
+    - B = mean_{k != y} s(z_k - z_y) compares the true class with each other.
+    - E is the mean of s(z_k - z_l) / 2 over ordered pairs k != l, both != y.
+      It is smallest where the wrong classes are equally likely.
 
     Memory is that of a few copies of the logits. Time grows with the square of
     the number of classes.
@@ -31,7 +34,7 @@ def cpc(
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits z `(..., num_classes)`.
         lambda1: Coefficient of binary discrimination B, >= 0.
-        lambda2: Coefficient of binary exclusion E, >= 0; 0 leaves it out.
+        lambda2: Coefficient of binary exclusion E, >= 0. 0 leaves it out.
 
     Returns:
         Losses `(...)`, in nats.
@@ -119,20 +122,24 @@ def _all_pairs(columns: Any) -> tuple[Any, Any]:
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class CPC(PerSampleLoss):
-    """Cross entropy with calibration by pairwise constraints.
+    """Calibration by pairwise constraints on the classes.
 
-    CE + lambda1 B + lambda2 E, with s(x) = log(1 + exp(x)):
-    B = mean_{k != y} s(z_k - z_y), the true class against each other one;
-    E = mean over ordered pairs k != l, both != y, of s(z_k - z_l) / 2, which
-    is least where the wrong classes are equally likely.
+    Use it with at most some hundred classes, because its time grows with the
+    square of their number.
+
+    CE + lambda1 B + lambda2 E, with s(x) = log(1 + exp(x))
+
+    - B = mean_{k != y} s(z_k - z_y) compares the true class with each other.
+    - E is the mean of s(z_k - z_l) / 2 over ordered pairs k != l, both != y.
+      It is smallest where the wrong classes are equally likely.
 
     Labels must be hard: class ids or one-hot.
 
     Args:
-        lambda1: Coefficient of the binary discrimination constraints, >= 0.
-        lambda2: Coefficient of the binary exclusion constraints, >= 0. Their
-            cost grows with the square of the number of classes; 0 leaves them
-            out.
+        lambda1: Coefficient of the binary discrimination constraints B, >= 0.
+        lambda2: Coefficient of the binary exclusion constraints E, >= 0. Only
+            E takes time that grows with the square of the number of classes.
+            0 leaves it out.
         **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
@@ -148,9 +155,9 @@ class CPC(PerSampleLoss):
 
     Differs:
         No code of the authors is public. Normalisation and coefficients
-        follow the code of CALS (Liu et al., CVPR 2023), which also pairs
-        each class with itself: a constant lambda2 log 2 / (2 (K - 2)) more,
-        and the same gradient.
+        follow the code of CALS (Liu et al., CVPR 2023). That code also pairs
+        each class with itself, which adds lambda2 log 2 / (2 (K - 2)) and
+        leaves the gradient as it is.
     """
 
     needs_hard_labels = True

@@ -1,4 +1,4 @@
-"""Cross entropy, and cross entropy with softened labels."""
+"""Cross entropy with hard, smoothed and calibrated labels."""
 
 import math
 from typing import Any
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def cross_entropy(labels: Any, logits: Any) -> Any:
-    """-sum_k labels_k log p_k of soft labels, `(...)` in nats.
+    """Cross entropy -sum_k labels_k log p_k of soft labels, `(...)` in nats.
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
     """
@@ -51,6 +51,9 @@ def label_smoothing(
 ) -> Any:
     """Cross entropy with smoothed labels, one value per sample.
 
+    Use it inside a loss of your own; `LabelSmoothing` is the class to compile
+    with.
+
     -sum_k t_k log p_k with t = (1 - alpha) labels + alpha / K
 
     With `spread="others"`, alpha / K becomes alpha (1 - labels) / (K - 1).
@@ -60,8 +63,10 @@ def label_smoothing(
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        alpha: Share of the label that is moved, at most 1; negative sharpens.
-        spread: `"all"`: over all classes; `"others"`: over all but the true.
+        alpha: Share of the label to spread, at most 1. Negative values
+            sharpen the label.
+        spread: `"all"` spreads it over all classes, `"others"` over all but
+            the true one.
 
     Returns:
         Losses `(...)`, in nats.
@@ -87,6 +92,9 @@ def adaptive_label_smoothing(
 ) -> Any:
     """Cross entropy with labels smoothed by objectness, per sample.
 
+    Use it inside a loss of your own; `AdaptiveLabelSmoothing` is the class to
+    compile with.
+
     -sum_k t_k log p_k with t_y = 1 - beta alpha, alpha = 1 - objectness
 
     Each other class has t_k = beta alpha / (K - 1).
@@ -98,10 +106,10 @@ def adaptive_label_smoothing(
         logits: Logits `(..., num_classes)`.
         objectness: Share of the image that the object covers, `(...)`, in
             [0, 1].
-        beta: How much of the smoothing is taken, in [0, 1].
-        floor: None, or `"uniform"`, which caps alpha at (K - 1) / K: the true
-            class stays the likeliest.
-        context: True `(...)` where all objects are painted out and the
+        beta: Factor of the smoothing, in [0, 1].
+        floor: None, or `"uniform"`, which caps alpha at (K - 1) / K, so that
+            no class is likelier than the true one.
+        context: Bool `(...)`, True where all objects are painted out and the
             target is uniform, or None.
 
     Returns:
@@ -124,10 +132,14 @@ def adaptive_label_smoothing(
 
 
 def cape_loss(targets: Any, logits: Any, *, classes: Any = None) -> Any:
-    """Cross entropy with calibrated targets for one class, per sample.
+    """Cross entropy with calibrated targets for one class (CaPE), per sample.
 
-    -q log p_c - (1 - q) log(1 - p_c), of the second of two classes or of
-    `classes`
+    Use it in a training loop of your own, with targets from `cape_targets`.
+    `CaPEModel` does both.
+
+    -q log p_c - (1 - q) log(1 - p_c)
+
+    c is the second of two classes, or that of `classes`.
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 
@@ -135,9 +147,9 @@ def cape_loss(targets: Any, logits: Any, *, classes: Any = None) -> Any:
         targets: Target probabilities q of the class `(...)` or `(..., 1)`,
             in [0, 1], from `cape_targets`.
         logits: Logits `(..., num_classes)`, or `(..., 1)` for `[0, z]`.
-        classes: Class ids c `(...)`, which the targets are for: those
-            predicted when `cape_targets(event="predicted")` made them. None
-            for the second of two classes.
+        classes: Class ids c `(...)` that the targets are for. They are the
+            classes predicted when `cape_targets(event="predicted")` made the
+            targets. None for the second of two classes.
 
     Returns:
         Losses `(...)`, in nats.
@@ -183,18 +195,22 @@ def cape_loss(targets: Any, logits: Any, *, classes: Any = None) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class LabelSmoothing(PerSampleLoss):
-    """Cross entropy with smoothed labels.
+    """Label smoothing: cross entropy with smoothed labels.
+
+    Use it to lower overconfidence in training, as fast as cross entropy. It can
+    worsen the ranking of predictions, so check AURC if your model abstains.
 
     -sum_k t_k log p_k with t = `smooth_labels(labels, alpha, spread)`
 
-    Of K classes, `spread="all"` (Keras, PyTorch, MbLS, ACLS) asks for
-    1 - alpha + alpha / K on the true class, `"others"` (MDCA, SAM) for
-    1 - alpha. The first with alpha K / (K - 1) is the second with alpha.
+    With K classes, the true class gets 1 - alpha + alpha / K if `spread="all"`
+    (Keras, PyTorch, MbLS, ACLS), and 1 - alpha if `spread="others"` (MDCA,
+    SAM). The first with alpha K / (K - 1) equals the second with alpha.
 
     Args:
-        alpha: Share of the label that is moved, at most 1. Negative values
-            sharpen the label. The MbLS and ACLS tables use 0.05.
-        spread: `"all"` or `"others"`.
+        alpha: Share of the label to spread, at most 1. Negative values
+            sharpen the label. The tables of MbLS and ACLS use 0.05.
+        spread: `"all"` spreads it over all classes, `"others"` over all but
+            the true one.
         **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
@@ -224,7 +240,7 @@ class LabelSmoothing(PerSampleLoss):
 
 
 def _of_rows(labels, logits, *, objectness, context, beta, floor):
-    """`adaptive_label_smoothing` of what the loss has checked."""
+    """`adaptive_label_smoothing` without the checks, which the loss makes."""
     objectness = ops.cast(objectness, logits.dtype)
     targets = targets_of_rows(labels, objectness, beta, floor, context)
     return cross_entropy(targets, logits)
@@ -234,20 +250,24 @@ def _of_rows(labels, logits, *, objectness, context, beta, floor):
 class AdaptiveLabelSmoothing(PerSampleLoss):
     """Label smoothing by how little of the image the object covers.
 
-    Cross entropy with the targets of `objectness_targets`: the true class is
-    asked for 1 - beta alpha, alpha = 1 - objectness.
+    Use it when the confidence should say how much of its object a crop shows.
 
-    Labels are pairs `(batch, ..., 2)` on the last axis: class id and
-    objectness, the share of the image that the object covers after the same
-    crop. An objectness of -1 marks an image with all objects painted out: its
-    target is uniform, whatever `beta`. Metrics beside this loss need
-    `objectness=True`; Keras' own read such pairs wrongly.
+    -sum_k t_k log p_k with t_y = 1 - beta alpha, alpha = 1 - objectness
+
+    The targets t come from `objectness_targets`. Labels are pairs
+    `(batch, ..., 2)` on the last axis: class id and objectness, the share of
+    the image that the object covers after the same crop. An objectness of -1
+    marks an image with all objects painted out. Its target is uniform,
+    whatever `beta`.
+
+    Pass `objectness=True` to the metrics of this library beside this loss. The
+    metrics of Keras read such pairs wrongly.
 
     Args:
-        beta: How much of the smoothing is taken, in [0, 1]; 0 is cross
-            entropy. The paper also tries 0.75 and lower.
-        floor: None, or `"uniform"`, which caps alpha at (K - 1) / K: no
-            class is asked to be likelier than the true one.
+        beta: Factor of the smoothing, in [0, 1]. 0 gives cross entropy. The
+            paper also tries 0.75 and lower.
+        floor: None, or `"uniform"`, which caps alpha at (K - 1) / K, so that
+            no class is likelier than the true one.
         **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:
@@ -261,8 +281,8 @@ class AdaptiveLabelSmoothing(PerSampleLoss):
         https://arxiv.org/abs/2009.06432
 
     Differs:
-        Eq. 6 as printed has the wrong sign on the other classes; eq. 4 and 5
-        are followed.
+        Eq. 6 as printed has the wrong sign on the other classes. This loss
+        follows eq. 4 and 5.
     """
 
     takes_objectness = True

@@ -1,8 +1,8 @@
 """Streaming metrics: one pass, fixed memory, exact at any size.
 
-Lives here: Keras metrics, each a state, a formula and a name; the states are
-in `metrics.states`. Not here: formulas (`formulas`) and exact functions of
-whole arrays (`functional`).
+Lives here: Keras metrics. Each has a state (`metrics.states`), a formula and a
+name. Not here: formulas (`formulas`) and exact functions of whole arrays
+(`functional`).
 Floor: beside `losses`, `calibrators` and `data`.
 """
 

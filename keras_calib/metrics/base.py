@@ -1,4 +1,4 @@
-"""The base of every streaming metric."""
+"""The base class of all streaming metrics."""
 
 import contextlib
 import threading
@@ -49,53 +49,55 @@ _LOCK = threading.RLock()
 
 
 class StreamingMetric(keras.metrics.Metric):
-    """Abstract: one pass over predictions into exact integer sums.
+    """Abstract base of metrics that stream exactly, in fixed memory.
 
-    The state is one int32 array of fixed size that merges by addition: any
-    split, order and merge of the batches gives the same sums, on any number
-    of replicas. Only losses and weights that are not whole are rounded by
-    batch, to 2^-32 of the largest, and vector code may round a confidence
-    across the edge of a bin. A subclass names a summary, what is summed.
+    Use a subclass, such as `ECE` or `CalibrationMetrics`.
 
-    Labels may be class ids `(batch, ...)` or `(batch, ..., 1)`, or one-hot
-    or soft labels `(batch, ..., num_classes)`, read as their largest class.
+    The state is one int32 array of fixed size that merges by addition. Any
+    split, order and merge of the batches gives the same sums, on any number of
+    replicas. Only rounding differs: of losses and fractional weights by batch,
+    to 2^-32 of the largest, and of a confidence at the edge of a bin.
+
+    Labels are class ids `(batch, ...)` or `(batch, ..., 1)`, or one-hot or soft
+    labels `(batch, ..., num_classes)`. The largest class of a soft label is the
+    true class, except in `NLL` and `BrierScore`, which use all of it.
     Predictions are `(batch, ..., num_classes)`, or `(batch, ..., 1)` for the
-    second of two classes. The value is 0 before any sample, NaN if none counts.
+    second of two classes. The value is 0 before any sample.
 
-    Invalid samples raise an error in eager use: a prediction that is NaN,
-    infinite or no probability, a row that does not sum to 1, an impossible
-    label, a negative weight. Compiled code cannot raise. There they are left
-    out and counted in `num_invalid`, and `result()` warns of them outside. It
-    also warns, once, if what is read as logits looks like probabilities.
+    Invalid samples raise an error in eager mode. In compiled code, which cannot
+    raise, they are skipped and counted in `num_invalid`, and `result()` warns
+    of them. A sample is invalid if its prediction is NaN, infinite or not a
+    probability, its row does not sum to 1, its label is impossible or its
+    weight negative. The value is NaN if all samples were invalid. `result()`
+    also warns if logits look like probabilities.
 
     Args:
-        summary: Has `shape`, `needs_rows`, and `update(records)` to int32
-            limbs of that shape.
+        summary: Object with the attributes `shape` and `needs_rows`, and a
+            method `update(records)` that returns int32 limbs of that shape.
         from_logits: Whether predictions are logits. Confidences that round
             to 1 in float32 differ only as logits. Defaults to `False`.
-        axis: The axis of the classes. Defaults to `-1`.
-        ignore_class: Class id of labels that do not count.
+        axis: Axis of the classes. Defaults to `-1`.
+        ignore_class: Class id of the labels to leave out.
         objectness: Whether labels are pairs `(batch, ..., 2)` of class id
-            and objectness, as `AdaptiveLabelSmoothing` takes; the metric
-            reads the ids. Defaults to `False`.
-        pixels_per_image: How many pixels of each image of dense predictions
-            to read, drawn among those that count; the same for every model,
-            whatever the order of the images. None, the default, for all.
+            and objectness, as for `AdaptiveLabelSmoothing`. The metric uses
+            the class ids. Defaults to `False`.
+        pixels_per_image: Number of pixels to draw among those not ignored in
+            each image of dense predictions. Every model and any order of the
+            images gives the same draw. None, the default, takes all.
         seed: Seed of that draw.
         name: Name of the metric.
         dtype: Dtype of the result.
 
     Raises:
-        ValueError: On update, if shapes do not fit, and in eager use if
-            values are out of range.
+        ValueError: On update, if shapes, or in eager mode values, are invalid.
 
     Reference:
         Metrics as states that merge: https://github.com/google/CommonLoopUtils
     """
 
-    # Its name in `QUANTITIES`, and by default its own.
+    # Key in `QUANTITIES`, and the default name.
     _quantity = ""
-    # The largest value that there can be, or None.
+    # Upper limit of the value, or None.
     _largest: float | None = 1.0
 
     def __init__(
@@ -122,7 +124,7 @@ class StreamingMetric(keras.metrics.Metric):
             from_logits, axis, ignore_class, objectness, pixels_per_image, seed
         )
         self.sums = self._add_sums("sums", summary.shape)
-        # Places: `_INVALID` and those beside it.
+        # Indexed by `_INVALID` and the constants beside it.
         self.flags = self._add_sums("flags", (4,))
         self._has_warned = False
         self._arguments = ()
@@ -133,16 +135,16 @@ class StreamingMetric(keras.metrics.Metric):
         return mode_of(self._quantity)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        """Adds one batch.
+        """Add one batch.
 
         Args:
-            y_true: Labels, see the class.
-            y_pred: Predictions, see the class.
-            sample_weight: `(batch,)` or of the shape of the class ids, >= 0.
-                Whole numbers count as repeats. The largest of a batch must
-                lie between 1e-3 and 1e4 (checked in eager use). Only ratios
-                matter: divide by the mean. A sum of their squares beyond
-                3.5e13 stays there, and `result()` warns of it.
+            y_true: Labels `(batch, ...)` or `(batch, ..., num_classes)`.
+            y_pred: Predictions `(batch, ..., num_classes)`.
+            sample_weight: Weights `(batch,)` or of the shape of the class
+                ids, >= 0. Whole numbers are frequency weights. The largest of
+                a batch must lie between 1e-3 and 1e4. Only ratios matter, so
+                divide by the mean. Sums of squared weights stop at 3.5e13,
+                and `result()` warns of it.
         """
         batch, num_invalid = read_batch(
             y_true, y_pred, sample_weight, self.options
@@ -154,12 +156,12 @@ class StreamingMetric(keras.metrics.Metric):
         self._add(parts, batch.weight, num_invalid, batch)
 
     def update_scores(self, confidence, correct, sample_weight=None):
-        """Adds top-1 records, where a log keeps nothing more.
+        """Add top-1 records, from logs that lack the outputs of all classes.
 
         Args:
-            confidence: Probability of the predicted class in [0, 1], any
-                shape; for a metric with another `score`, that score.
-            correct: Whether the prediction is right, 0 or 1, the same shape.
+            confidence: Probability of the predicted class in [0, 1], or the
+                `score` of the metric, of any shape.
+            correct: Whether the prediction is correct, 0 or 1, the same shape.
             sample_weight: Weights of that shape, as in `update_state`.
 
         Raises:
@@ -183,7 +185,7 @@ class StreamingMetric(keras.metrics.Metric):
         self._add(parts, records.weight, num_invalid)
 
     def result(self):
-        """The value so far, a scalar tensor (or a dict of them)."""
+        """Return the value so far, a scalar tensor or a dict of them."""
         flags = value_if_eager(self.flags)
         if flags is not None:
             sums = ops.convert_to_numpy(self.sums)
@@ -204,23 +206,23 @@ class StreamingMetric(keras.metrics.Metric):
 
     @property
     def num_invalid(self) -> int:
-        """How many predictions could not count so far."""
+        """Number of invalid samples that were skipped so far."""
         return int(ops.convert_to_numpy(self.flags)[_INVALID])
 
     def interval(self, level: float = 0.95) -> Any:
-        """Confidence interval of the value, from the state alone.
+        """Return a confidence interval of the value, from the state alone.
 
-        Predictions are taken as independent. With weights that differ it
-        rests on the effective number of samples, and is approximate.
+        It assumes independent predictions. With unequal weights it uses the
+        effective number of samples and is approximate.
 
         Args:
-            level: Probability to cover the population's value, in (0, 1).
+            level: Probability to cover the value of the population, in (0, 1).
 
         Returns:
-            `(low, high)`.
+            `(low, high)`, in the unit of the value.
 
         Raises:
-            NotImplementedError: If there is none for this metric.
+            NotImplementedError: If this metric has no interval.
         """
         found = None
         if self._quantity in QUANTITIES:
@@ -233,15 +235,17 @@ class StreamingMetric(keras.metrics.Metric):
         return tuple(map(float, found))
 
     def merge_state(self, metrics: Iterable[Any]) -> None:
-        """Adds what other metrics of the same configuration have seen.
+        """Add the states of other metrics of the same configuration.
+
+        Use it to combine the results of several workers.
 
         Args:
-            metrics: Metrics of this class with equal `get_config()`, save
-                for the name, or their `state_dict()`; or one of them.
+            metrics: One or several metrics of this class with an equal
+                `get_config()`, but for the name, or their `state_dict()`.
 
         Raises:
-            TypeError: If one is of another class; nothing is added then.
-            ValueError: If a configuration differs; nothing is added then.
+            TypeError: If one is of another class. Nothing is added then.
+            ValueError: If a configuration differs. Nothing is added then.
         """
         if isinstance(metrics, dict) or not isinstance(metrics, Iterable):
             metrics = [metrics]
@@ -254,11 +258,11 @@ class StreamingMetric(keras.metrics.Metric):
             self._assign(own)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that was summed, to store, send, add and merge.
+        """Return the state as a dict, to store, send, add and merge.
 
         Returns:
-            A dict: the int64 arrays `"sums"` and `"flags"` add, `"config"` must
-            be equal for that, `"schema"` is the version of this layout.
+            A dict with the int64 arrays `"sums"` and `"flags"`, which add for
+            equal `"config"`, and `"schema"`, the version of the layout.
         """
         return {
             "schema": SCHEMA,
@@ -268,7 +272,7 @@ class StreamingMetric(keras.metrics.Metric):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replaces what was summed by a `state_dict()`, or a sum of some."""
+        """Replace the state by a `state_dict()`, or by a sum of several."""
         state = self._checked(state)
         with _LOCK:
             self._assign(state)
@@ -278,16 +282,13 @@ class StreamingMetric(keras.metrics.Metric):
         return config | {name: getattr(self, name) for name in self._arguments}
 
     def _keep(self, **arguments: Any) -> None:
-        """Arguments as attributes, and in the configuration."""
+        """Keep arguments as attributes, and in the configuration."""
         for name, value in arguments.items():
             setattr(self, name, value)
         self._arguments = (*self._arguments, *arguments)
 
     def _value(self, sums: Any, frequency_weights: Any) -> Any:
-        """The value of int32 sums (array-agnostic).
-
-        `frequency_weights`: whether weights are counts, a bool of that kind.
-        """
+        """The value of sums, and whether weights are whole (array-agnostic)."""
         readings = self._readings(sums, frequency_weights)
         return QUANTITIES[self._quantity].value(readings, self)
 
@@ -302,11 +303,11 @@ class StreamingMetric(keras.metrics.Metric):
         )
 
     def _read(self) -> Readings:
-        """What was summed so far, on the host."""
+        """The readings of the state so far, on the host."""
         return self._readings(*self._exact_sums())
 
     def _known(self, sums: Any, frequency_weights: Any) -> Any:
-        """The value, or NaN if predictions came of which none counts."""
+        """The value, or NaN if samples came and all were invalid."""
         value = self._value(sums, frequency_weights)
         return nan_if_lost(value, self._seen_flags()[_INVALID], sums)
 
@@ -322,7 +323,7 @@ class StreamingMetric(keras.metrics.Metric):
         num_invalid: Any,
         batch: Batch | None = None,
     ) -> None:
-        """Adds parts of a batch, or of records without rows."""
+        """Add parts of a batch, or of top-1 records."""
         fractional = looks_wrong = ops.zeros_like(num_invalid)
         if batch is not None and batch.from_logits:
             # Probabilities that are read as logits.
@@ -346,7 +347,7 @@ class StreamingMetric(keras.metrics.Metric):
             sums = self.sums.value
             for limbs in added:
                 sums = exact_sums.add(sums, limbs)
-            # All is known before anything is stored.
+            # Both are computed before either is stored.
             assign_sum(self.flags, self.flags + flags)
             assign_sum(self.sums, sums)
 

@@ -24,7 +24,7 @@ __all__ = [
 
 
 class BinnedMetric(StreamingMetric):
-    """What is computed from the sums of equal-width bins."""
+    """A metric of the sums of equal-width bins of the confidence."""
 
     def __init__(
         self,
@@ -38,15 +38,17 @@ class BinnedMetric(StreamingMetric):
         self._keep(num_bins=num_bins, closed=closed)
 
     def bins(self) -> BinSums:
-        """What the bins hold so far: float64 NumPy arrays `(num_bins,)`."""
+        """Return the sums of the bins so far, float64 arrays `(num_bins,)`."""
         return self._read().bins
 
     def decomposition(self) -> Decomposition:
-        """Calibration and refinement of the squared error of the bins.
+        """Split the squared error of the bins into calibration and refinement.
+
+        Use it to see how much of the error a calibrator can remove.
 
         Returns:
-            Two floats that add up to the mean of (confidence_b - correct)^2:
-            `calibration` sum_b w_b gap_b^2 and `refinement`
+            Two floats that add up to the mean of (confidence_b - correct)^2.
+            `calibration` is sum_b w_b gap_b^2 and `refinement` is
             sum_b w_b accuracy_b (1 - accuracy_b).
         """
         return decompose(self.bins(), "brier")
@@ -54,17 +56,25 @@ class BinnedMetric(StreamingMetric):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class ECE(BinnedMetric):
-    """Expected calibration error, streaming and exact.
+    """Expected calibration error (ECE), streaming and exact.
 
-    ECE = sum_b (n_b / N) |mean confidence_b - accuracy_b|, in [0, 1], over
-    equal-width bins of the confidence of the predicted class. It equals the
-    function `ece` to about 1e-7, at any number of predictions.
+    Use it to see how far confidences are from accuracies on average. A model
+    that always states the base rate has an ECE of 0, so report the accuracy
+    beside it.
+
+    ECE = sum_b (n_b / N) |mean confidence_b - accuracy_b|, in [0, 1]
+
+    The bins b have equal width in the confidence of the predicted class. The
+    value equals that of the function `ece` to about 1e-7, at any number of
+    predictions.
 
     Args:
         num_bins: Number of bins, at least 1. Defaults to `15`.
-        norm: `"l1"` as above; `"l2"` as `RMSCE`; `"max"` as `MCE`.
-        closed: `"right"` for bins (lo, hi], the first with its lower edge;
-            `"left"` for [lo, hi), the last with its upper edge.
+        norm: `"l1"` is the formula above, `"l2"` that of `RMSCE`, `"max"`
+            that of `MCE`.
+        closed: `"right"` for bins (lo, hi], where the first also includes its
+            lower edge. `"left"` for [lo, hi), where the last also includes
+            its upper edge.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
@@ -100,14 +110,17 @@ class ECE(BinnedMetric):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class MCE(BinnedMetric):
-    """Maximum calibration error, streaming and exact.
+    """Maximum calibration error (MCE), streaming and exact.
 
-    MCE = max_b |mean confidence_b - accuracy_b|, in [0, 1], over the bins
-    that are not empty. A bin with a single sample can make it large: look at
-    `interval()`.
+    Use it when the worst bin matters. A bin with a single sample can make it
+    large, so look at `interval()`.
+
+    MCE = max_b |mean confidence_b - accuracy_b|, in [0, 1]
+
+    The maximum is over the bins that are not empty.
 
     Args:
-        num_bins, closed, name, **kwargs: As in `ECE`.
+        num_bins, closed, name, **kwargs: The arguments of `ECE`.
 
     Example:
 
@@ -126,13 +139,14 @@ class MCE(BinnedMetric):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class RMSCE(BinnedMetric):
-    """Root mean squared calibration error, streaming and exact.
+    """Root mean squared calibration error (RMSCE), streaming and exact.
 
-    RMSCE = sqrt(sum_b (n_b / N) (mean confidence_b - accuracy_b)^2), in
-    [0, 1].
+    Use it in place of `ECE` when large gaps should weigh more than small ones.
+
+    RMSCE = sqrt(sum_b (n_b / N) (mean confidence_b - accuracy_b)^2), in [0, 1]
 
     Args:
-        num_bins, closed, name, **kwargs: As in `ECE`.
+        num_bins, closed, name, **kwargs: The arguments of `ECE`.
 
     Example:
 
@@ -146,7 +160,7 @@ class RMSCE(BinnedMetric):
         2019, https://arxiv.org/abs/1812.04606
 
     Differs:
-        The reference bins by equal mass; these bins are of equal width.
+        The reference uses bins of equal mass, this metric bins of equal width.
     """
 
     _quantity = "rmsce"
@@ -156,12 +170,16 @@ class RMSCE(BinnedMetric):
 class DebiasedCalibrationError(BinnedMetric):
     """L2 calibration error without the bias of noise, streaming and exact.
 
-    sqrt(max(0, sum_b (n_b / N) (gap_b^2 - acc_b (1 - acc_b) / (n_b - 1)))),
-    in [0, 1]: `RMSCE` without what the randomness of labels adds to squared
-    gaps. For a calibrated network it is 0 about as often as not.
+    Use it with few samples per bin, where random labels alone raise `RMSCE`.
+    For a calibrated network it is 0 about half of the time.
+
+    sqrt(max(0, sum_b (n_b / N) (gap_b^2 - acc_b (1 - acc_b) / (n_b - 1))))
+
+    The value lies in [0, 1]. The second term is what the randomness of the
+    labels adds to the squared gap on average.
 
     Args:
-        num_bins, closed, name, **kwargs: As in `ECE`.
+        num_bins, closed, name, **kwargs: The arguments of `ECE`.
 
     Example:
 
@@ -180,15 +198,19 @@ class DebiasedCalibrationError(BinnedMetric):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class AverageCalibrationError(BinnedMetric):
-    """Mean |gap| of the bins, each counting alike, streaming and exact.
+    """Mean |gap| of the bins, all with equal weight, streaming and exact.
 
-    (1 / B) sum_b |mean confidence_b - accuracy_b|, in [0, 1], over the B bins
-    that are not empty. Two other errors are called "ACE" too: that over bins
-    of equal mass of the predicted class, here `AECE`, and that of every
-    class, here `ClasswiseECE(edges="mass")`.
+    Use it when rare confidences matter as much as common ones. Bins of few
+    samples make it noisy, so look at `interval()`.
+
+    (1 / B) sum_b |mean confidence_b - accuracy_b|, in [0, 1]
+
+    The sum is over the B bins that are not empty. Two other errors are called
+    "ACE" too. The one over bins of equal mass of the predicted class is `AECE`
+    here, that of all classes `ClasswiseECE(edges="mass")`.
 
     Args:
-        num_bins, closed, name, **kwargs: As in `ECE`.
+        num_bins, closed, name, **kwargs: The arguments of `ECE`.
 
     Example:
 
@@ -208,13 +230,16 @@ class AverageCalibrationError(BinnedMetric):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class OverconfidenceError(BinnedMetric):
-    """Overconfidence error, streaming and exact.
+    """Overconfidence error (OE), streaming and exact.
 
-    OE = sum_b (n_b / N) confidence_b max(confidence_b - accuracy_b, 0), in
-    [0, 1].
+    Use it when only overconfidence does harm: underconfident bins add nothing.
+
+    OE = sum_b (n_b / N) confidence_b max(confidence_b - accuracy_b, 0)
+
+    The value lies in [0, 1]. It has no interval.
 
     Args:
-        num_bins, closed, name, **kwargs: As in `ECE`.
+        num_bins, closed, name, **kwargs: The arguments of `ECE`.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""The calibration error of the probabilities of all classes."""
+"""Calibration error of the probabilities of all classes."""
 
 from typing import Any
 
@@ -20,18 +20,23 @@ __all__ = ["ClasswiseECE"]
 class ClasswiseECE(StreamingMetric):
     """Mean over the classes of the calibration error of p_k, streaming.
 
-    (1 / K) sum_k sum_b (n_kb / N) |mean p_k in bin b - share of class k|,
-    over bins of p_k, at most 2 / K. It equals the function `classwise_ece`.
+    Use it when decisions depend on the probabilities of all classes, not only
+    on that of the predicted class.
+
+    (1 / K) sum_k sum_b (n_kb / N) |mean p_k in bin b - share of class k|
+
+    The bins b are those of p_k. The value is at most 2 / K, and equals that of
+    the function `classwise_ece`.
 
     Args:
         num_classes: Number of classes K, at least 2.
         num_bins: Number of bins of each class. Defaults to `15`.
-        edges: `"width"`: bins of equal width, exact. `"mass"`: bins of equal
-            mass, from a histogram of each class.
-        threshold: Probabilities below it do not count. Defaults to `0`.
-        closed: `"right"` for bins (lo, hi], where p_k = 0 is in none;
-            `"left"` for [lo, hi). Only for `edges="width"`.
-        resolution: Number of bins of each histogram of `edges="mass"`.
+        edges: `"width"` for bins of equal width, exact. `"mass"` for bins of
+            equal mass, from a histogram of each class.
+        threshold: Probabilities below it are left out. Defaults to `0`.
+        closed: `"right"` for bins (lo, hi], which leave out p_k = 0. `"left"`
+            for [lo, hi). Only for `edges="width"`.
+        resolution: Number of bins of each histogram for `edges="mass"`.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.

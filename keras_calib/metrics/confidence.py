@@ -1,4 +1,4 @@
-"""How sure a network is: where it is right, where it is wrong, and at all."""
+"""Accuracy and confidence: of all, of correct and of wrong predictions."""
 
 from typing import Any
 
@@ -31,18 +31,20 @@ class MeanMetric(StreamingMetric):
 
     @staticmethod
     def _value_of(records: Top1) -> tuple[Any, Any]:
-        """The values of records, and which of these have one or None."""
+        """Values of records, and a mask of those that have one, or None."""
         raise NotImplementedError
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class Accuracy(MeanMetric):
-    """Share of right predictions, streaming and exact.
+    """Accuracy: the share of correct predictions, streaming and exact.
 
-    As Keras' accuracy, for all that the other metrics here read: integer,
-    one-hot and soft labels, masks, and pairs of class id and objectness,
-    which Keras' own misreads silently. `interval()` is that of Clopper and
-    Pearson, of the effective number of samples where weights differ.
+    Use it in place of Keras' accuracy beside the other metrics of this library.
+    It accepts the same labels: class ids, one-hot and soft labels, and pairs of
+    class id and objectness, which the accuracy of Keras silently misreads.
+
+    `interval()` is that of Clopper and Pearson. With unequal weights it uses
+    the effective number of samples.
 
     Args:
         name: Name of the metric.
@@ -72,8 +74,11 @@ class Accuracy(MeanMetric):
 class MeanConfidence(MeanMetric):
     """Mean probability of the predicted class, streaming and exact.
 
+    Use it beside `Accuracy`: a mean confidence above the accuracy means that
+    the model is overconfident.
+
     Args:
-        name, **kwargs: As in `Accuracy`.
+        name, **kwargs: The arguments of `Accuracy`.
 
     Example:
 
@@ -96,13 +101,15 @@ class MeanConfidence(MeanMetric):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class Overconfidence(MeanMetric):
-    """Mean confidence where the prediction is wrong, streaming and exact.
+    """Mean confidence of wrong predictions, streaming and exact.
 
-    0 before any wrong prediction, and NaN if there is none but some that
-    cannot count.
+    Use it to see how confident a model is when it is wrong; lower is better.
+
+    The value is 0 before any wrong prediction. It is NaN if there is none, but
+    invalid samples were skipped.
 
     Args:
-        name, **kwargs: As in `Accuracy`.
+        name, **kwargs: The arguments of `Accuracy`.
 
     Example:
 
@@ -125,13 +132,16 @@ class Overconfidence(MeanMetric):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class Underconfidence(MeanMetric):
-    """Mean 1 - confidence where the prediction is right, streaming and exact.
+    """Mean 1 - confidence of correct predictions, streaming and exact.
 
-    0 before any right prediction, and NaN if there is none but some that
-    cannot count.
+    Use it to see how much a model doubts its correct predictions; lower is
+    better.
+
+    The value is 0 before any correct prediction. It is NaN if there is none,
+    but invalid samples were skipped.
 
     Args:
-        name, **kwargs: As in `Accuracy`.
+        name, **kwargs: The arguments of `Accuracy`.
 
     Example:
 
@@ -156,13 +166,13 @@ class Underconfidence(MeanMetric):
 class ObjectnessDeviation(MeanMetric):
     """Mean |confidence - objectness|, streaming and exact.
 
-    How far the confidence is from the share of the image that the object
-    covers. Labels are pairs of class id and objectness, as
-    `AdaptiveLabelSmoothing` takes them.
+    Use it with `AdaptiveLabelSmoothing`, to see how far the confidence is from
+    the share of the image that the object covers. Labels are the same pairs
+    `(batch, ..., 2)` of class id and objectness.
 
     Args:
         name: Name of the metric.
-        **kwargs: As in `Accuracy`; `objectness` must be `True`.
+        **kwargs: The arguments of `Accuracy`; `objectness` must be `True`.
 
     Example:
 

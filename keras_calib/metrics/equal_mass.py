@@ -1,4 +1,4 @@
-"""The calibration error of the predicted class, over bins of equal mass."""
+"""Calibration error of the predicted class, over bins of equal mass."""
 
 from typing import Any
 
@@ -16,22 +16,26 @@ __all__ = ["AECE"]
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class AECE(StreamingMetric):
-    """Adaptive ECE, over bins of equal mass, streaming.
+    """Adaptive ECE over bins of equal mass, streaming.
 
-    As `ECE`, in [0, 1], with the predictions cut by confidence into bins of
-    equal weight. Predictions that share a cell of a fine histogram of the
-    confidence count as their mean. `bounds()` says what other orders inside
-    the cells could change.
+    Use it in place of `ECE` when most confidences are close to 1: its bins lie
+    where the predictions are.
+
+    AECE = sum_b (n_b / N) |mean confidence_b - accuracy_b|, in [0, 1]
+
+    The bins b hold equal weights, in order of the confidence. A fine histogram
+    stands for the confidences: each prediction gets the mean of its cell.
+    `bounds()` limits the error that this can make.
 
     Args:
         num_bins: Number of equal-mass bins, at least 1. Defaults to `15`.
-        edges: `"mass"`: every sample counts. `"interp"`: the edges of the
-            papers' code, for parity with published tables: the smallest
-            confidence is left out. Where confidences tie at an edge that
-            code takes the tied samples into one bin, which a histogram
-            cannot see; `bounds()` allows for it.
-        resolution: Number of bins of the fine histogram. Defaults to `8192`
-            (394 kB of state).
+        edges: `"mass"` uses every sample. `"interp"` uses the edges of the
+            papers' code, for parity with published tables, and leaves out the
+            smallest confidence. That code also moves samples that tie at an
+            edge into one bin. A histogram cannot do so, but `bounds()` allows
+            for it.
+        resolution: Number of bins of the fine histogram. Defaults to `8192`,
+            which takes 394 kB.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
@@ -49,7 +53,7 @@ class AECE(StreamingMetric):
 
     Differs:
         The code behind the published tables leaves out the smallest
-        confidence and reports 0 where all confidences tie; the function
+        confidence, and reports 0 if all confidences tie. The function
         `adaptive_ece(edges="interp")` reproduces it.
     """
 
@@ -70,13 +74,13 @@ class AECE(StreamingMetric):
         self._keep(num_bins=num_bins, edges=edges, resolution=resolution)
 
     def bins(self) -> BinSums:
-        """Sums of the equal-mass bins so far: NumPy arrays `(num_bins,)`."""
+        """Return the sums of the bins so far, float64 arrays `(num_bins,)`."""
         return QUANTITIES["aece"].bins(self._read(), self)
 
     def bounds(self) -> tuple[float, float]:
-        """Lower and upper bound over all orders inside the cells.
+        """Return certified lower and upper bounds of the exact value.
 
-        They hold for the exact function on the same predictions, with ties
-        averaged or in any order.
+        The function `adaptive_ece` of the same predictions lies between them,
+        with ties averaged or in any order.
         """
         return QUANTITIES["aece"].bounds(self._read(), self)

@@ -1,4 +1,4 @@
-"""Mean confidence less accuracy, and whether it can be 0."""
+"""Mean confidence minus accuracy, and a test of whether it is 0."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,19 +15,19 @@ from keras_calib.formulas.intervals import tail_of
 
 __all__ = ["MeanGap", "mean_gap"]
 
-# Groups of alike confidence that the test works with.
+# Groups of similar confidence that the test works with.
 _NUM_GROUPS = 128
 
 
 class MeanGap(NamedTuple):
-    """Mean confidence less accuracy; see `mean_gap`.
+    """Mean confidence minus accuracy, with an interval.
 
     Attributes:
-        value: > 0 is overconfident.
+        value: The gap, in [-1, 1]. Above 0 the model is overconfident.
         low: Lower end of the interval.
-        high: Upper end.
-        too_few: What there is too little of to find a gap of either sign:
-            `"errors"`, `"right predictions"`, or None if there is enough.
+        high: Upper end of the interval.
+        too_few: What is too rare to detect a gap of either sign, `"errors"`
+            or `"right predictions"`. None if there are enough of both.
     """
 
     value: float
@@ -44,22 +44,33 @@ def mean_gap(
     weight_ratio: float = 1.0,
     level: float = 0.95,
 ) -> MeanGap:
-    """Mean confidence less accuracy, with the interval of an exact test.
+    """Compute mean confidence minus accuracy, with an exact test's interval.
 
-    If the predictions are calibrated, the number of wrong ones is a sum of
-    independent Bernoulli variables of probability 1 - confidence. 0 lies
-    outside of the interval only if this distribution has less than
-    (1 - level) / 2 beyond the observed number, however few errors there are.
-    The ends are where the same test rejects networks whose log-odds are all
-    shifted by one number, moved apart by the variance of gaps that differ.
-    Weights that differ get the interval of Clopper and Pearson of the
-    effective number of wrong predictions, which is wider.
+    Use it to decide whether a model is over- or underconfident, or whether the
+    data are too few to say.
+
+    If predictions are calibrated, the number of wrong ones is a sum of
+    independent Bernoulli variables of probability 1 - confidence. The interval
+    excludes 0 only if this distribution has less than (1 - level) / 2 beyond
+    the observed number, however few errors there are. To find the ends, the
+    same test is applied to networks whose log-odds are all shifted by one
+    number. The variance of unequal gaps then widens the interval.
+
+    Unequal weights get the interval of Clopper and Pearson for the effective
+    number of wrong predictions, which is wider.
 
     Derivation: docs/derivations.md, 'Intervals and guarantees'.
 
-    Groups of alike confidence, ascending, have their weight, that of the
-    wrong ones, and the mean of 1 - confidence. `weight_ratio` is the sum of
-    squared weights over that of weights.
+    Args:
+        mass: Weight of each group of similar confidence, in ascending order
+            of confidence, `(num_groups,)`.
+        wrong: Weight of the wrong predictions of each group `(num_groups,)`.
+        doubt: Mean of 1 - confidence of each group `(num_groups,)`.
+        weight_ratio: Sum of squared weights divided by the sum of weights.
+        level: Probability to cover, in (0, 1).
+
+    Returns:
+        The gap, its interval, and what is too rare to detect one.
 
     Reference:
         Hoeffding, On the Distribution of the Number of Successes in
@@ -72,7 +83,7 @@ def mean_gap(
     total, errors = float(count.sum()), float(wrong.sum())
     if total == 0.0:
         return MeanGap(0.0, -1.0, 1.0, "errors")
-    # A confidence that rounds to 1 leaves a little room for errors.
+    # Confidences that round to 1 must leave some probability of errors.
     doubt = np.clip(doubt[filled], 1e-12, 1.0 - 1e-12)
     expected = float(np.sum(count * doubt)) / total
     too_few = None
@@ -97,7 +108,7 @@ def _tilted_shares(
     squares = wrong * (1.0 - doubt) ** 2 + (count - wrong) * doubt**2
     gap = errors / total - float(np.sum(count * doubt)) / total
     variance = float(squares.sum()) / total - gap**2
-    # Alike confidences together: their binomial is as good and faster.
+    # A binomial of similar confidences is as accurate, and faster.
     edges = np.linspace(0.0, len(count), _NUM_GROUPS + 1).astype(int)[:-1]
     starts = np.unique(np.minimum(edges, len(count) - 1))
     groups = np.add.reduceat(count, starts)

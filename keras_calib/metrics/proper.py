@@ -1,4 +1,4 @@
-"""Proper scores: they reward the true probabilities."""
+"""Proper scores, which are best for the true probabilities."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ __all__ = ["BrierScore", "NLL", "brier_of_records", "nll_of_records"]
 
 
 def nll_of_records(clip: float | None):
-    """The log losses of records, a value of `MomentSummary`."""
+    """Return the function of records to log losses, for `MomentSummary`."""
 
     def value(records):
         rows = records.rows
@@ -33,7 +33,7 @@ def nll_of_records(clip: float | None):
 
 
 def brier_of_records(records):
-    """The Brier losses of records, a value of `MomentSummary`."""
+    """Brier losses of records, for `MomentSummary`."""
     rows = records.rows
     losses = brier_losses(
         rows.labels, rows.outputs, from_logits=rows.from_logits
@@ -42,7 +42,7 @@ def brier_of_records(records):
 
 
 class _ProperScore(StreamingMetric):
-    """A mean of losses, and the bins that say what it is made of."""
+    """A mean of losses, with bins to decompose it."""
 
     def __init__(
         self, value: Any, num_bins: int, *, name: str | None, **kwargs: Any
@@ -56,34 +56,41 @@ class _ProperScore(StreamingMetric):
         self._keep(num_bins=num_bins)
 
     def decomposition(self) -> Decomposition:
-        """Calibration and refinement of the score of the binned confidence.
+        """Split the score of the binned confidence into two parts.
 
-        The event is that the prediction is right, forecast by the mean
-        confidence of its bin. It is no split of `result()`, which looks at
-        all classes.
+        The event is that the prediction is correct, and its forecast is the
+        mean confidence of the bin. The parts do not add up to `result()`,
+        which is the score of all classes.
 
         Returns:
-            Two floats, for NLL in nats, see `calibration_decomposition`.
+            Two floats, in nats for NLL. `calibration` is the cost of the gaps
+            between confidence and accuracy. `refinement` is what remains of a
+            calibrated model.
         """
         return decompose(self._read().bins, self._quantity)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class NLL(_ProperScore):
-    """Negative log-likelihood, streaming and exact.
+    """Negative log-likelihood (NLL), streaming and exact.
 
-    NLL = mean_n -log p_y, in nats; for soft labels the cross entropy.
+    Use it to choose between models by one number, which measures calibration
+    and accuracy together.
 
-    `interval()` rests on the losses of wrong predictions. With fewer than
-    five of these its upper end is that with one more loss of 85.2 nats, or
-    of -log `clip`. Sums beyond 3.5e13 stay there: `result()` is then a lower
-    bound, and warns. Where only the squares or cubes of the losses are
-    beyond, the value is right and the interval (0, inf).
+    NLL = mean_n -log p_y, in nats
+
+    For soft labels it is the cross entropy. `interval()` depends on the losses
+    of wrong predictions. With fewer than five of them, its upper end assumes
+    one more loss of 85.2 nats, or of -log `clip`.
+
+    Sums stop at 3.5e13. If the sum of the losses reaches it, the value is a
+    lower bound, and `result()` warns. If only the sums of their squares or
+    cubes do, the value is exact and the interval is (0, inf).
 
     Args:
-        clip: Lower bound on probabilities, in (0, 1]; published tables clip
-            at 1e-15 or 1e-12. None, the default, clips only probabilities
-            that are given, at 1e-37; a logit of -inf counts as that too.
+        clip: Lower bound on probabilities, in (0, 1]. Published tables clip
+            at 1e-15 or 1e-12. None, the default, clips at 1e-37, and only if
+            predictions are probabilities or a logit is -inf.
         num_bins: Number of bins of `decomposition()`.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
@@ -121,12 +128,15 @@ class NLL(_ProperScore):
 class BrierScore(_ProperScore):
     """Brier score, streaming and exact.
 
-    mean_n sum_k (p_k - y_k)^2, in [0, 2], summed over all classes.
+    Use it like `NLL` to choose between models, when a few very wrong
+    predictions should not dominate: a sample adds at most 2.
+
+    mean_n sum_k (p_k - y_k)^2, in [0, 2], summed over all classes
 
     Args:
         num_bins: Number of bins of `decomposition()`.
         name: Name of the metric.
-        **kwargs: As in `NLL`.
+        **kwargs: The other arguments of `NLL`, without `clip`.
 
     Example:
 
@@ -141,8 +151,8 @@ class BrierScore(_ProperScore):
         https://doi.org/10.1175/1520-0493(1950)078<0001:VOFEIT>2.0.CO;2
 
     Differs:
-        For two classes it is twice the squared error of the probability of
-        the second, which some libraries call the Brier score.
+        Some libraries call half of it the Brier score of two classes: the
+        squared error of the probability of the second class.
     """
 
     _quantity = "brier"

@@ -1,4 +1,4 @@
-"""How a streaming metric reads a batch, and what in it cannot count."""
+"""How a streaming metric reads a batch and finds its invalid samples."""
 
 import math
 from collections.abc import Callable
@@ -37,10 +37,10 @@ __all__ = ["is_empty", "read_batch", "read_scores"]
 def read_batch(
     y_true: Any, y_pred: Any, sample_weight: Any, options: ReadOptions
 ) -> tuple[Batch, Any]:
-    """One batch as flat tensors, and how many predictions cannot count.
+    """Read one batch as flat tensors, and count its invalid samples.
 
-    The float32 Batch has a mask, never None. In eager use a prediction that
-    cannot count raises.
+    The float32 Batch has a mask, never None. In eager mode an invalid sample
+    raises an error.
     """
     rules: list[Rule] = []
     batch = standardize(
@@ -66,7 +66,7 @@ def read_batch(
 def read_scores(
     confidence: Any, correct: Any, sample_weight: Any, *, is_confidence: bool
 ) -> tuple[Top1, Any]:
-    """Top-1 records as flat tensors, and how many cannot count."""
+    """Read top-1 records as flat tensors, and count the invalid ones."""
     score = ops.cast(as_numbers(confidence, "confidence"), "float32")
     correct = ops.cast(as_numbers(correct, "correct"), "float32")
     if shape_of(score) != shape_of(correct):
@@ -107,7 +107,7 @@ def read_scores(
 
 
 def is_empty(batch: Batch) -> bool:
-    """Whether there is known to be no row."""
+    """Whether the batch is known to have no rows."""
     return batch.outputs.shape[0] == 0
 
 
@@ -119,15 +119,15 @@ def _resolve_mask(
     rules: list[Rule],
     judge: Callable[[np.ndarray], None],
 ) -> tuple[Any, Any, Any]:
-    """What counts, weights with 0 elsewhere, and how many cannot count.
+    """The mask of valid samples, weights that are 0 elsewhere, and a count.
 
-    `finite_mask` is where outputs are predictions, `label_mask` where labels
-    are; these were checked where they can be seen, but for made-up batches
-    of Keras. `judge` raises of what cannot count, or lets it pass.
+    `finite_mask` marks valid outputs and `label_mask` valid labels. Labels with
+    known values were checked before, except in the made-up batches of Keras.
+    `judge` raises an error for invalid samples, or lets them pass.
     """
     counted_by_user = user_mask
     if weight is not None:
-        # What is wrong with a weight is told where it can be seen.
+        # Weights with known values are checked below.
         good = ops.logical_and(ops.isfinite(weight), weight >= 0)
         finite_mask = ops.logical_and(finite_mask, good)
         has_weight = ops.logical_or(weight > 0, ops.logical_not(good))
@@ -148,7 +148,7 @@ def _resolve_mask(
             shown = ops.where(both(counted_by_user, good), weight, 0.0)
             check_weight_scale(shown, rules=rules)
         enforce(rules)
-        # What passed the judge counts.
+        # What passed the judge is valid.
         finite_mask = ops.logical_or(finite_mask, invalid_mask)
         num_invalid = ops.zeros_like(num_invalid)
         if label_mask is not None:
@@ -160,7 +160,7 @@ def _resolve_mask(
 
 
 def _judge(invalid_mask: np.ndarray, batch: Batch) -> None:
-    """Raises, and says so if all that is bad of rows is their sums."""
+    """Raise an error, of row sums if nothing else is wrong with the rows."""
     if not batch.from_logits:
         if is_made_up(batch.outputs):
             return
@@ -179,7 +179,7 @@ def _raise_invalid(invalid_mask: np.ndarray, what: str) -> None:
 
 
 def _flat(batch: Batch) -> Batch:
-    """Rows of samples; what measures is float32."""
+    """Flatten to rows of samples; all but class ids and masks in float32."""
     lead = len(batch.outputs.shape) - 1
 
     def rows(x):
@@ -199,7 +199,7 @@ def _each_tensor(batch: Batch, function: Callable[[Any], Any]) -> Batch:
 
 
 def _some_pixels(batch: Batch, options: ReadOptions) -> Batch:
-    """A few pixels of each image, `(batch, count)`."""
+    """Draw a few pixels of each image, `(batch, count)`."""
     lead = shape_of(batch.outputs)[:-1]
     if len(lead) < 2 or None in lead[1:]:
         raise value_error(

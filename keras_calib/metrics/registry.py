@@ -1,6 +1,6 @@
-"""The quantities that metrics show, by name: value, bounds and interval.
+"""The values that metrics report, by name, with bounds and intervals.
 
-The metric class of a quantity and `CalibrationMetrics` both take it from here.
+The class of a metric and `CalibrationMetrics` both take its formula from here.
 """
 
 from collections.abc import Callable
@@ -34,17 +34,19 @@ from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["QUANTITIES", "Quantity", "Rank", "lost_order", "mode_of"]
 
-# What float32 leaves undecided, relative to the value.
+# Rounding errors of float32, relative to the value.
 _ROUNDING = 1e-6
-# The share of scores beyond a histogram of which nothing is said.
+# Share of scores beyond a histogram above which there is a warning.
 _CLIPPED = 0.01
-# With fewer wrong predictions their losses are anyone's guess.
+# With fewer wrong predictions, the variance of their losses is unknown.
 _ENOUGH_ERRORS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """What is computed from `Readings`; `metric` has its numbers, as `risk`.
+    """A value computed from the `Readings` of a state.
+
+    `metric` holds the arguments of the formula, such as `risk`.
 
     Attributes:
         mode: `"min"` where lower is better, `"max"` where higher is, or None.
@@ -53,11 +55,11 @@ class Quantity:
     mode: str | None = "min"
 
     def value(self, readings: Readings, metric: Any) -> Any:
-        """A scalar (array-agnostic)."""
+        """Compute the scalar (array-agnostic)."""
         raise NotImplementedError
 
     def bounds(self, readings: Readings, metric: Any) -> Any:
-        """What other orders inside cells could give; None if nothing else."""
+        """Bounds over all orders inside cells; None if order has no effect."""
 
     def interval(self, readings: Readings, metric: Any, level: float) -> Any:
         """Confidence interval; None if there is none."""
@@ -69,7 +71,7 @@ class Rank(Quantity):
 
     of_groups: Callable[..., Any]
     point: Callable[[Any], tuple[float, ...]] = lambda metric: ()
-    # Whether it compares right predictions with wrong ones.
+    # Whether it compares correct predictions with wrong ones.
     needs_both: bool = False
 
     def value(self, readings, metric):
@@ -82,7 +84,7 @@ class Rank(Quantity):
             for order in ("best", "worst")
         )
         if self.of_groups is areas.failure_auroc_of_groups:
-            # A difference from 1, rounded as that.
+            # It is computed as a difference from 1, and rounded as such.
             return max(0.0, low - _ROUNDING), min(1.0, high + _ROUNDING)
         return low - _ROUNDING * abs(low), high + _ROUNDING * abs(high)
 
@@ -103,9 +105,9 @@ class Rank(Quantity):
 
 @dataclass(frozen=True)
 class _Binned(Quantity):
-    """A formula of bin sums, and whether weights are counts.
+    """A formula of bin sums and of whether weights are frequency weights.
 
-    Its norm is that of the population's gaps; None has no interval.
+    `norm` is that of the gaps; None has no interval.
     """
 
     formula: Callable[[BinSums, Any], Any]
@@ -121,7 +123,7 @@ class _Binned(Quantity):
 
 
 class _EqualMass(Quantity):
-    """The error over bins of equal mass, from cells."""
+    """The error over bins of equal mass, from the cells of a histogram."""
 
     def value(self, readings, metric):
         cells = readings.cells
@@ -146,7 +148,7 @@ class _EqualMass(Quantity):
         return max(0.0, low - room), min(1.0, high + room)
 
     def bins(self, readings: Readings, metric: Any) -> BinSums:
-        """Sums of the bins, NumPy."""
+        """Sums of the bins, NumPy arrays `(num_bins,)`."""
         return equal_mass_bins(
             readings.cells,
             metric.num_bins,
@@ -159,7 +161,7 @@ class _EqualMass(Quantity):
 
 
 class _Smooth(Quantity):
-    """The error without bins, from cells."""
+    """The smooth error, from the cells of a histogram."""
 
     def value(self, readings, metric):
         cells = readings.cells
@@ -174,7 +176,7 @@ class _Smooth(Quantity):
 class _Share(Quantity):
     """The mean of a value in [0, 1], from its moments or from cells."""
 
-    # Weight of the cells, and sums of the values in them.
+    # Weights of the cells, and sums of the values in them.
     by_cell: Callable[[Cells], tuple[Any, Any]] | None = None
     # Whether the values are 0 and 1.
     is_count: bool = False
@@ -197,7 +199,7 @@ class _Share(Quantity):
         return clopper_pearson(share * count, count, level=level)
 
     def _moments(self, readings: Readings) -> Moments:
-        """Moments of the values, which are alike inside a cell."""
+        """Moments of the values; those of one cell are taken as equal."""
         if readings.histogram is None:
             return readings.moments()
         mass, total = self.by_cell(readings.cells)
@@ -220,7 +222,7 @@ class _Share(Quantity):
 
 @dataclass(frozen=True)
 class _Loss(Quantity):
-    """The mean of a proper loss, `index` of those summed."""
+    """The mean of a proper loss, at `index` among those of the state."""
 
     index: int
     largest: float | None = None
@@ -293,7 +295,7 @@ QUANTITIES = {
     "average_calibration_error": _Binned(
         lambda sums, _: binned_errors.average_error(sums), "average"
     ),
-    # Of positive gaps only, which no interval here is for.
+    # It sums positive gaps alone; `error_interval` is for absolute gaps.
     "overconfidence_error": _Binned(
         lambda sums, _: binned_errors.overconfidence_error(sums)
     ),
@@ -324,14 +326,14 @@ QUANTITIES = {
 
 
 def mode_of(name: str) -> str | None:
-    """The `mode` of callbacks that monitor a quantity; None if it has none."""
+    """The `mode` of callbacks that monitor a value; None if it has none."""
     return QUANTITIES[name].mode if name in QUANTITIES else None
 
 
 def lost_order(
     metric: Any, quantities: Sequence[str], readings: Readings
 ) -> Iterator[str]:
-    """Warns the users of a ranking of scores beyond its histogram."""
+    """Yield a warning if a ranking has scores beyond its histogram."""
     histogram = readings.histogram
     if not any(isinstance(QUANTITIES.get(q), Rank) for q in quantities):
         return

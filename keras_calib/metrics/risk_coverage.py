@@ -1,4 +1,4 @@
-"""Metrics of the ranking by a score: areas, failure detection, points."""
+"""Metrics of selective classification and failure detection."""
 
 from collections.abc import Callable
 from typing import Any
@@ -52,7 +52,7 @@ def _score_summary(
             logits = (
                 rows.outputs if rows.from_logits else to_logits(rows.outputs)
             )
-            # A NaN that does not count could leave its row by way of a sort.
+            # Sorting could move the NaN of an ignored row to another row.
             counted = ops.expand_dims(rows.mask, -1)
             logits = ops.where(counted, logits, ops.zeros_like(logits))
             values = ops.cast(function(logits), "float32")
@@ -63,7 +63,7 @@ def _score_summary(
 
 
 class HistogramMetric(StreamingMetric):
-    """A metric of the ranking by a score."""
+    """A metric of how a score ranks predictions, from a fine histogram."""
 
     def __init__(
         self,
@@ -79,18 +79,15 @@ class HistogramMetric(StreamingMetric):
         self._keep(score=score, score_range=score_range, resolution=resolution)
 
     def bounds(self) -> tuple[float, float]:
-        """The value with the best and the worst order inside every cell.
-
-        The exact value of the same predictions lies between them.
-        """
+        """Return certified lower and upper bounds of the exact value."""
         return QUANTITIES[self._quantity].bounds(self._read(), self)
 
     def aurc(self) -> float:
-        """The AURC of the same ranking, in float64."""
+        """Return the AURC of the same ranking, in float64."""
         return float(aurc_of_groups(self._read().groups))
 
     def curve(self) -> RiskCoverageCurve:
-        """The risk-coverage curve at the edges of the cells."""
+        """Return the risk-coverage curve at the edges of the cells."""
         return self._read().curve
 
     def get_config(self):
@@ -110,26 +107,28 @@ class HistogramMetric(StreamingMetric):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class AURC(HistogramMetric):
-    """Area under the risk-coverage curve, streaming.
+    """Area under the risk-coverage curve (AURC), streaming.
 
-    AURC = (1/N) sum_k (errors among the k surest) / k, ranked by the score;
-    papers print it times 1000. Lower is better; a random ranking gives the
-    error rate. Predictions that share a cell of a fine histogram of the score
-    count as tied, corrected for how right and wrong ones tend to lie in it:
-    for most data within 1e-6 of the exact value, relative. `bounds()` is what
-    other orders inside the cells could give.
+    Use it to compare models that reject some of their predictions. It depends
+    on the accuracy and on the ranking; `EAURC` looks at the ranking.
+
+    AURC = (1/N) sum_k (errors among the k highest scores) / k
+
+    Lower is better, and a random ranking gives the error rate. Papers print the
+    value times 1000. It is computed from a fine histogram of the score. For
+    most data it is within 1e-6 of the exact value, relative; `bounds()` gives
+    certified bounds.
 
     Args:
         score: One of the eight scores (`"msp"`, `"max_logit"`,
             `"logit_margin"`, `"prob_margin"`, `"neg_entropy"`,
-            `"neg_energy"`, `"gini"`, `"p_norm"`) or a function of logits
+            `"neg_energy"`, `"gini"`, `"p_norm"`), or a function of logits
             `(n, num_classes)` to `(n,)`, higher = surer. Defaults to
             `"msp"`, the probability of the predicted class.
-        score_range: For a function: `"unit"` if its scores lie in [0, 1] and
-            crowd at its ends, else `"real"`, the default.
-        resolution: Number of bins of the fine histogram of the score.
-            `8192`, the default, takes 394 kB; `2048` costs less at each step
-            of training.
+        score_range: Range of a function's scores: `"unit"` if they lie in
+            [0, 1] and crowd at its ends, else `"real"`, the default.
+        resolution: Number of bins of the fine histogram. `8192`, the default,
+            takes 394 kB. `2048` costs less at each step of training.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
@@ -146,8 +145,8 @@ class AURC(HistogramMetric):
         Classifiers, ICLR 2019, https://arxiv.org/abs/1805.08206
 
     Differs:
-        The released code sorts tied samples as they come; here ties count
-        as the mean over their orders.
+        The released code leaves tied samples in the order of the data. Here
+        the value is the mean over all orders of ties.
     """
 
     _quantity = "aurc"
@@ -155,13 +154,14 @@ class AURC(HistogramMetric):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class EAURC(HistogramMetric):
-    """Excess AURC, streaming: AURC less that of a perfect ranking.
+    """Excess AURC: AURC minus that of a perfect ranking, streaming.
 
-    The perfect ranking puts every error last; it is that of the finite
-    sample.
+    Use it to look at the ranking of predictions apart from their accuracy.
+
+    EAURC = AURC - AURC*, with AURC* of the same sample with all errors last
 
     Args:
-        score, score_range, resolution, name, **kwargs: As in `AURC`.
+        score, score_range, resolution, name, **kwargs: Those of `AURC`.
 
     Example:
 
@@ -175,7 +175,8 @@ class EAURC(HistogramMetric):
         Classifiers, ICLR 2019, https://arxiv.org/abs/1805.08206
 
     Differs:
-        The paper subtracts the limit r + (1 - r) log(1 - r) of the optimum.
+        The paper subtracts r + (1 - r) log(1 - r), with r the error rate,
+        which is the limit of AURC* for large samples.
     """
 
     _quantity = "eaurc"
@@ -183,14 +184,17 @@ class EAURC(HistogramMetric):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class NormalizedAURC(HistogramMetric):
-    """AURC from 0, a perfect ranking, to 1, a random one; streaming.
+    """AURC scaled to 0 for a perfect and 1 for a random ranking, streaming.
 
-    (AURC - AURC*) / (error rate - AURC*), with AURC* of the perfect ranking.
-    Above 1 if the ranking is worse than random; 0 without any error or any
-    right prediction.
+    Use it to compare rankings across models and data sets.
+
+    (AURC - AURC*) / (error rate - AURC*), with AURC* of a perfect ranking
+
+    The value is above 1 if the ranking is worse than random. It is 0 if all
+    predictions are correct, or all wrong.
 
     Args:
-        score, score_range, resolution, name, **kwargs: As in `AURC`.
+        score, score_range, resolution, name, **kwargs: Those of `AURC`.
 
     Example:
 
@@ -211,13 +215,16 @@ class NormalizedAURC(HistogramMetric):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class AUGRC(HistogramMetric):
-    """Area under the generalised risk-coverage curve, streaming.
+    """Area under the generalised risk-coverage curve (AUGRC), streaming.
 
-    The average over thresholds of the share of all samples that is accepted
-    and wrong, in [0, 0.5]; a random ranking gives half the error rate.
+    Use it in place of `AURC` when the few highest scores should not dominate.
+
+    The value is the average over thresholds of the share of all samples that
+    is accepted and wrong, in [0, 0.5]. Lower is better, and a random ranking
+    gives half of the error rate.
 
     Args:
-        score, score_range, resolution, name, **kwargs: As in `AURC`.
+        score, score_range, resolution, name, **kwargs: Those of `AURC`.
 
     Example:
 
@@ -236,13 +243,16 @@ class AUGRC(HistogramMetric):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class FailureAUROC(HistogramMetric):
-    """AUROC of telling right from wrong predictions by the score, streaming.
+    """AUROC of detecting errors by the score, streaming.
 
-    The probability that a right prediction scores higher than a wrong one,
-    ties counting half. 0.5 without any error or any right prediction.
+    Use it to see how well the score separates correct from wrong predictions.
+
+    The value is the probability that a correct prediction scores higher than a
+    wrong one, where ties add one half. It is 0.5 by chance, and if all
+    predictions are correct or all wrong.
 
     Args:
-        score, score_range, resolution, name, **kwargs: As in `AURC`.
+        score, score_range, resolution, name, **kwargs: Those of `AURC`.
 
     Example:
 
@@ -262,14 +272,15 @@ class FailureAUROC(HistogramMetric):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class FailureFPR95(HistogramMetric):
-    """Share of the errors accepted with 95 % of the right; streaming.
+    """Share of errors accepted with 95 % of correct predictions, streaming.
 
-    At the highest edge of a cell that accepts at least 95 % of the right
-    predictions: a threshold that can be set, so that the value is an upper
-    end of the exact one. 0 without any error or any right prediction.
+    Use it to see how many errors pass when nearly all correct predictions must
+    be accepted. The threshold is the highest edge of a cell that accepts 95 %
+    of them. You can set it, so the value is an upper bound of the exact one.
+    It is 0 if all predictions are correct, or all wrong.
 
     Args:
-        score, score_range, resolution, name, **kwargs: As in `AURC`.
+        score, score_range, resolution, name, **kwargs: Those of `AURC`.
 
     Example:
 
@@ -289,16 +300,16 @@ class FailureFPR95(HistogramMetric):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class CoverageAtRisk(HistogramMetric):
-    """The largest coverage at which the risk is at most `risk`; streaming.
+    """Largest coverage at which the risk is at most `risk`, streaming.
 
-    0 if no threshold is good enough. Only edges of cells count as thresholds:
-    they can be set, so that the value can be had. `bounds()` says how much
-    more finer ones could give.
+    Use it to see how much can be accepted at an allowed share of errors. It
+    guarantees nothing on new data; `SelectiveClassifier` can. The value is 0
+    if no threshold is good enough. Thresholds are the edges of cells, which
+    you can set; `bounds()` shows how much finer ones could add.
 
     Args:
-        risk: Allowed share of errors among the accepted, in [0, 1].
-        **kwargs: `score`, `score_range`, `resolution`, `name` and others, as
-            in `AURC`.
+        risk: Allowed share of errors among accepted predictions, in [0, 1].
+        **kwargs: The arguments of `AURC`, such as `score` and `name`.
 
     Example:
 
@@ -322,15 +333,16 @@ class CoverageAtRisk(HistogramMetric):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class CoverageAtAccuracy(HistogramMetric):
-    """The largest coverage with an accuracy of at least `accuracy`.
+    """Largest coverage with an accuracy of at least `accuracy`, streaming.
 
-    Coverage at risk 1 - `accuracy`, streaming; also called selective accuracy
-    constraint. 0 if no threshold is good enough.
+    Use it in place of `CoverageAtRisk` if you think in accuracies: it is the
+    coverage at risk 1 - `accuracy`, also called selective accuracy constraint.
+    It is 0 if no threshold is good enough.
 
     Args:
-        accuracy: Wanted share of right ones among the accepted, in [0, 1].
-        **kwargs: `score`, `score_range`, `resolution`, `name` and others, as
-            in `AURC`.
+        accuracy: Share of correct predictions wanted among the accepted ones,
+            in [0, 1].
+        **kwargs: The arguments of `AURC`, such as `score` and `name`.
 
     Example:
 
@@ -355,14 +367,14 @@ class CoverageAtAccuracy(HistogramMetric):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class RiskAtCoverage(HistogramMetric):
-    """Share of errors among the surest `coverage` of all; streaming.
+    """Share of errors when the share `coverage` is accepted, streaming.
 
-    The cell that the coverage cuts counts in proportion.
+    Use it when the share to accept is fixed. If the coverage ends inside a cell
+    of the histogram, the errors of the cell are shared in proportion.
 
     Args:
         coverage: Share of the samples to accept, in (0, 1].
-        **kwargs: `score`, `score_range`, `resolution`, `name` and others, as
-            in `AURC`.
+        **kwargs: The arguments of `AURC`, such as `score` and `name`.
 
     Example:
 

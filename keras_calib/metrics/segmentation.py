@@ -1,4 +1,4 @@
-"""Metrics of dense predictions, image by image."""
+"""Metrics of dense predictions, averaged over images."""
 
 import math
 from typing import Any
@@ -32,28 +32,32 @@ def _value_of(records):
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class PerImage(StreamingMetric):
-    """Mean of a metric over images, by their number of valid pixels.
+    """Mean of a metric over images, weighted by their valid pixels.
 
-    sum_i n_i metric(image i) / sum_i n_i. Published tables of segmentation
-    use it, often without the background. The metric of all pixels together
-    is another number, and never larger for errors that are means of absolute
-    gaps of fixed bins.
+    Use it to compare with published tables of segmentation, which average over
+    images, often without the background.
+
+    sum_i n_i metric(image i) / sum_i n_i, with n_i valid pixels in image i
+
+    The metric of all pixels together is another number. It is never larger for
+    errors that are means of absolute gaps over fixed bins.
 
     Args:
-        metric: A metric of this package with a scalar value, whose
-            `from_logits`, `axis`, `ignore_class` and so on say how images
-            are read. Its own state stays empty.
-        background: Class id whose pixels do not count either, or None.
-        name: Name of the metric; `"image_"` and that of `metric` by default.
+        metric: A metric of this package with a scalar value. Its
+            `from_logits`, `axis`, `ignore_class` and other options apply to
+            the images. Its own state stays empty.
+        background: Class id whose pixels are left out too, or None.
+        name: Name of the metric. Defaults to `"image_"` plus the name of
+            `metric`.
         dtype: Dtype of the result.
 
     Returns:
-        From `result()`: a scalar in the unit of `metric`; 0 before any image
-        with a valid pixel.
+        `result()` returns a scalar in the unit of `metric`, or 0 before any
+        image with a valid pixel.
 
     Raises:
-        TypeError: If `metric` is no metric of this package, or weights are
-            given.
+        TypeError: If `metric` is not a metric of this package. On update, if
+            there are sample weights.
         ValueError: On update, if predictions are not
             `(batch, ..., num_classes)` with a known number of pixels.
 
@@ -102,10 +106,10 @@ class PerImage(StreamingMetric):
         self._largest = metric._largest
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        """Adds one batch of images.
+        """Add one batch of images.
 
         Args:
-            y_true: Labels, see `StreamingMetric`.
+            y_true: Labels `(batch, ...)` or `(batch, ..., num_classes)`.
             y_pred: Predictions `(batch, ..., num_classes)`.
             sample_weight: Must be None.
         """
@@ -182,7 +186,10 @@ class PerImage(StreamingMetric):
         return self.summary.moments(sums).mean
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """Confidence interval of the mean over images."""
+        """Return a confidence interval `(low, high)` of the mean over images.
+
+        Images are taken as independent, pixels of one image are not.
+        """
         low, high = mean_interval(
             self._read().moments(), level=level, unseen=(0.0, self._largest)
         )

@@ -1,4 +1,4 @@
-"""The calibration error of the predicted class, smoothed by a kernel."""
+"""Calibration error of the predicted class, smoothed by a kernel."""
 
 from typing import Any
 
@@ -12,14 +12,15 @@ __all__ = ["SmoothECE"]
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class SmoothECE(StreamingMetric):
-    """Smooth calibration error, streaming.
+    """Smooth calibration error, without bins, streaming.
 
-    A reflected Gaussian kernel of width s smooths the gaps of the
-    confidences, and E(s) is the integral of what remains. The value, in
-    [0, 1], is the s with E(s) = s: no bins and nothing to choose. Predictions
-    that share a cell of a fine histogram count at their mean, so values below
-    about 0.001 are not told apart. `result()` takes some milliseconds: use it
-    in `evaluate` rather than at each step.
+    Use it when the result must not depend on a choice of bins. `result()` takes
+    some milliseconds, so use it in `evaluate` rather than at each step.
+
+    A reflected Gaussian kernel of width s smooths the gaps of the confidences,
+    and E(s) is the integral of their absolute values. The value, in [0, 1], is
+    the s with E(s) = s. Predictions in one cell of a fine histogram get its
+    mean confidence, so values below about 0.001 cannot be distinguished.
 
     Args:
         resolution: Number of bins of the fine histogram, at least 64.

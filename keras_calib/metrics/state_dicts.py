@@ -1,4 +1,4 @@
-"""What a metric's `state_dict()` must be to be loaded or merged."""
+"""Checks of a metric's `state_dict()` before it is loaded or merged."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,9 +13,9 @@ from keras_calib.numerics.arrays import array_namespace
 
 __all__ = ["SCHEMA", "check_state", "nan_if_lost", "state_of", "what_is_wrong"]
 
-# 2: the histogram keeps right and wrong apart.
+# 2: the histogram keeps correct and wrong predictions apart.
 SCHEMA = 2
-# No entry of a state, or of a sum of a million of them, is larger.
+# Upper limit of an entry, even in the sum of a million states.
 _LARGEST_ENTRY = 2**52
 
 
@@ -24,7 +24,7 @@ def check_state(
     config: dict[str, Any],
     shapes: dict[str, tuple[int, ...]],
 ) -> None:
-    """Raises unless a state belongs to a metric of this configuration."""
+    """Raise unless a state belongs to a metric of this configuration."""
     if state["schema"] != SCHEMA:
         raise value_error(
             f"the state must be of schema {SCHEMA}", schema=state["schema"]
@@ -55,7 +55,7 @@ def check_state(
 
 
 def state_of(metric: Any, cls: type) -> dict[str, Any]:
-    """The state of a metric, which must be of one class; or such a state."""
+    """Return the state of a metric of class `cls`; states are returned too."""
     if isinstance(metric, dict):
         return metric
     if type(metric) is not cls:
@@ -67,10 +67,10 @@ def state_of(metric: Any, cls: type) -> dict[str, Any]:
 
 
 def nan_if_lost(value: Any, num_invalid: Any, counted: Any) -> Any:
-    """A value (or a dict of them), NaN where predictions came but none counts.
+    """Replace a value, or a dict of them, by NaN if all samples were invalid.
 
-    A callback would take 0, the value of nothing, for the best of all.
-    `counted`: sums that the value is made of, all 0 without any.
+    A callback would take the 0 of an empty state for the best value. `counted`
+    are the sums behind the value, all 0 without valid samples.
     """
     xp = array_namespace(counted)
     lost = xp.logical_and(num_invalid > 0, xp.logical_not(xp.any(counted)))
@@ -82,7 +82,7 @@ def nan_if_lost(value: Any, num_invalid: Any, counted: Any) -> Any:
 def what_is_wrong(
     name: str, num_invalid: int, sums: np.ndarray
 ) -> Iterator[str]:
-    """Warns the users of a metric of what its state (limbs) leaves out."""
+    """Yield warnings of samples and sums that a state (limbs) leaves out."""
     if exact_sums.is_saturated(sums).any():
         yield (
             f"`{name}` has seen values so large that a sum left its range: "

@@ -1,4 +1,4 @@
-"""All metrics of the predicted class from one state, in one pass."""
+"""A table of all metrics of the predicted class, from one state."""
 
 import warnings
 from collections.abc import Sequence
@@ -36,42 +36,54 @@ _NAMES = tuple(name for name in QUANTITIES if name != "objectness_deviation")
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class CalibrationMetrics(StreamingMetric):
-    """All metrics of the predicted class from one state, as a dict.
+    """All metrics of the predicted class as a dict, from one pass.
 
-    One pass serves them all, and `fit` shows each by its name (`val_ece`,
-    `val_aurc`, ...) for callbacks to monitor. The names are `accuracy`,
-    `mean_confidence`, `overconfidence`, `underconfidence`, `nll`, `brier`,
-    `ece`, `mce`, `rmsce`, `debiased_calibration_error`,
-    `average_calibration_error`, `overconfidence_error`, `aece`, `aurc`,
-    `eaurc`, `naurc`, `augrc`, `failure_auroc`, `failure_fpr95`,
-    `coverage_at_risk`, `coverage_at_accuracy`, `risk_at_coverage` and, if
-    asked for, `smooth_ece`. Each is as its metric class gives it.
+    Use it in place of single metrics: one state serves them all. `fit` reports
+    each by its name (`val_ece`, `val_aurc`, ...), so callbacks can monitor it.
+
+    The names are:
+
+    - Accuracy and confidence: `accuracy`, `mean_confidence`, `overconfidence`,
+      `underconfidence`.
+    - Proper scores: `nll`, `brier`.
+    - Calibration errors: `ece`, `mce`, `rmsce`, `debiased_calibration_error`,
+      `average_calibration_error`, `overconfidence_error`, `aece` and, on
+      request, `smooth_ece`.
+    - Ranking: `aurc`, `eaurc`, `naurc`, `augrc`, `failure_auroc`,
+      `failure_fpr95`.
+    - Selection: `coverage_at_risk`, `coverage_at_accuracy`,
+      `risk_at_coverage`.
+
+    Each value equals that of a class of its own, such as `ECE` for `ece` and
+    `NormalizedAURC` for `naurc`.
 
     Args:
         include: Names of the metrics, or None for all but `smooth_ece`,
             which takes milliseconds at each step.
         num_bins: Number of bins of the calibration errors. Defaults to `15`.
-        closed: `"right"` for bins (lo, hi], the first with its lower edge;
-            `"left"` for [lo, hi), the last with its upper edge.
-        clip: Lower bound on probabilities of `nll`, or None.
-        risk: Of `coverage_at_risk`. Defaults to `0.05`.
-        accuracy: Of `coverage_at_accuracy`. Defaults to `0.99`.
-        coverage: Of `risk_at_coverage`. Defaults to `0.8`.
+        closed: `"right"` for bins (lo, hi], where the first also includes its
+            lower edge. `"left"` for [lo, hi), where the last also includes
+            its upper edge.
+        clip: Lower bound on probabilities for `nll`, or None.
+        risk: Allowed risk for `coverage_at_risk`. Defaults to `0.05`.
+        accuracy: Wanted accuracy for `coverage_at_accuracy`. Defaults to
+            `0.99`.
+        coverage: Share to accept for `risk_at_coverage`. Defaults to `0.8`.
         resolution: Number of bins of the fine histogram. `8192`, the
             default, takes 394 kB; `2048` is enough for training.
         refresh_every: Recompute the displayed values every this many steps
             of compiled training, which costs more than the update. Between
             steps the progress bar shows the previous values. Results read
             outside compiled code, or after an epoch, are always exact.
-        prefix: Put before each name. Needed where another metric reports under
-            the same name, as a second table does for another output.
+        prefix: Text before each name. Give one if another metric reports
+            under the same name, such as a second table for another output.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
 
     Returns:
-        From `result()`: a dict of scalars. `nll` and `brier` are NaN once
-        records without probabilities came in by `update_scores`.
+        `result()` returns a dict of scalars. `nll` and `brier` are NaN once
+        `update_scores` added records without probabilities.
 
     Example:
 
@@ -81,7 +93,10 @@ class CalibrationMetrics(StreamingMetric):
     {'ece': 0.4, 'aurc': 0.25}
 
     Reference:
-        Of each metric: see the class of that name.
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        https://arxiv.org/abs/1706.04599; Geifman et al., Bias-Reduced
+        Uncertainty Estimation for Deep Neural Classifiers, ICLR 2019,
+        https://arxiv.org/abs/1805.08206. The classes give all sources.
     """
 
     def __init__(
@@ -134,9 +149,16 @@ class CalibrationMetrics(StreamingMetric):
             )
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        """Adds one batch; see `StreamingMetric.update_state`."""
+        """Add one batch of labels, predictions and weights.
+
+        Args:
+            y_true: Labels `(batch, ...)` or `(batch, ..., num_classes)`.
+            y_pred: Predictions `(batch, ..., num_classes)`.
+            sample_weight: Weights `(batch,)` or of the shape of the class
+                ids, as in `StreamingMetric.update_state`.
+        """
         if not self._looked_beside:
-            # Until it is a metric of a compiled model.
+            # Again at each update, until it belongs to a compiled model.
             self._looked_beside = _warn_of_shared_names(
                 self, self.reported_names, y_pred
             )
@@ -153,7 +175,7 @@ class CalibrationMetrics(StreamingMetric):
         self.num_updates.assign(self.num_updates + 1)
 
     def result(self):
-        """The values so far, a dict of scalar tensors."""
+        """Return the values so far, a dict of scalar tensors."""
         if self.refresh_every == 1 or not self._is_traced():
             return super().result()
         return {
@@ -163,34 +185,37 @@ class CalibrationMetrics(StreamingMetric):
 
     @property
     def reported_names(self) -> list[str]:
-        """The keys of `result()`, under which Keras reports the values."""
+        """Keys of `result()`, under which Keras reports the values."""
         return [self.prefix + name for name in self.include]
 
     @property
     def modes(self) -> dict[str, str]:
-        """The `mode` of callbacks that monitor a value, by its key.
+        """Modes of callbacks that monitor the values, by key.
 
-        Keras cannot look it up for the values of a dict:
-        `EarlyStopping("val_ece", mode=metric.modes["ece"])`. Mean confidence
-        has none.
+        Pass it to the callback, because Keras does not find the mode of values
+        in a dict: `EarlyStopping("val_ece", mode=metric.modes["ece"])`. Mean
+        confidence has no mode.
         """
         modes = {self.prefix + name: mode_of(name) for name in self.include}
         return {name: mode for name, mode in modes.items() if mode}
 
     def bins(self) -> BinSums:
-        """What the equal-width bins hold: NumPy arrays `(num_bins,)`."""
+        """Return the sums of the equal-width bins, arrays `(num_bins,)`."""
         return self._read().bins
 
     def mean_gap(self, level: float = 0.95) -> MeanGap:
-        """Mean confidence less accuracy, with an interval.
+        """Return mean confidence minus accuracy, with an interval.
+
+        Use it to decide whether the model is over- or underconfident.
 
         Args:
             level: Probability to cover, in (0, 1).
 
         Returns:
-            `value`, `low`, `high` and `too_few`. 0 lies outside of the
-            interval if an exact test of the number of errors says so, and
-            `too_few` names what there is too little of to say.
+            `value`, `low`, `high` and `too_few`. A `value` above 0 means
+            overconfidence. The interval excludes 0 if an exact test of the
+            number of errors rejects calibration. `too_few` names what is too
+            rare to decide, `"errors"` or `"right predictions"`, or is None.
         """
         readings = self._read()
         cells = readings.cells
@@ -203,15 +228,15 @@ class CalibrationMetrics(StreamingMetric):
         )
 
     def aurc(self) -> float:
-        """The AURC so far, in float64."""
+        """Return the AURC so far, in float64."""
         return float(aurc_of_groups(self._read().groups))
 
     def curve(self) -> RiskCoverageCurve:
-        """The risk-coverage curve at the edges of the cells; log-odds."""
+        """Return the risk-coverage curve, with thresholds in log-odds."""
         return self._read().curve
 
     def bounds(self) -> dict[str, tuple[float, float]]:
-        """Certified bounds of the rank metrics and `aece`, by name."""
+        """Return certified bounds of the ranking metrics and `aece` by name."""
         readings = self._read()
         bounds = {
             self.prefix + name: QUANTITIES[name].bounds(readings, self)
@@ -220,25 +245,29 @@ class CalibrationMetrics(StreamingMetric):
         return {name: ends for name, ends in bounds.items() if ends}
 
     def decomposition(self, score: str = "brier") -> Decomposition:
-        """Calibration and refinement of a score of the binned confidence.
+        """Split a score of the binned confidence into two parts.
+
+        Use it to see how much of the score a calibrator can remove.
 
         Args:
             score: `"brier"`, the squared error, or `"nll"`, the log score.
 
         Returns:
-            Two floats, see `calibration_decomposition`.
+            Two floats. `calibration` is the cost of the gaps between
+            confidence and accuracy. `refinement` is what remains of a
+            calibrated model.
         """
         return decompose(self.bins(), score)
 
     def interval(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
-        """Confidence intervals by name, of those that have one.
+        """Return confidence intervals of the values, by name.
 
         Args:
             level: Probability to cover, in (0, 1).
 
         Returns:
-            `(low, high)` by name; without `overconfidence_error` and
-            `smooth_ece`.
+            `(low, high)` by name. `overconfidence_error` and `smooth_ece` have
+            no interval.
         """
         readings = self._read()
         intervals = {
@@ -256,7 +285,7 @@ class CalibrationMetrics(StreamingMetric):
 
     def _comparable_config(self):
         config = super()._comparable_config()
-        # What is shown meanwhile has no part in the sums.
+        # The displayed values do not change the sums.
         del config["refresh_every"]
         # States stored before there was a choice are those of the default.
         if self.closed == "right":
@@ -274,11 +303,11 @@ class CalibrationMetrics(StreamingMetric):
 def _warn_of_shared_names(
     table: CalibrationMetrics, names: Sequence[str], y_pred: Any
 ) -> bool:
-    """Warns where other metrics of a compiled model report under these names.
+    """Warn if other metrics of a compiled model report under these names.
 
-    Keras reports the values of a dict under its keys alone, whatever the
-    output, and one of two values of a key overwrites the other. Returns
-    whether a compiled model makes this update, with the output `y_pred`.
+    Keras reports the values of a dict under their keys, whatever the output. If
+    two metrics share a key, one value overwrites the other. Returns whether a
+    compiled model makes this update, with the output `y_pred`.
     """
     beside = metrics_beside(table)
     weighted = any(w for metric, _, w in beside if metric is table)
@@ -289,7 +318,7 @@ def _warn_of_shared_names(
         if type(metric) is type(table):
             others = metric.reported_names
         elif _is_same_accuracy(metric, table, y_pred):
-            # The same value: nothing is lost.
+            # Both have the same value, so nothing is lost.
             others = () if sees_weights == weighted else (metric.name,)
         else:
             others = (f"{output}_{metric.name}" if output else metric.name,)
@@ -307,14 +336,14 @@ def _warn_of_shared_names(
 
 
 def _is_same_accuracy(metric: Any, table: Any, y_pred: Any) -> bool:
-    """Whether a metric of Keras gives the accuracy of a table."""
+    """Whether a metric of Keras has the value of the table's accuracy."""
     reading = table.options
     if reading.ignore_class is not None or (
         reading.objectness or reading.pixels_per_image
     ):
         return False
     if type(metric) is keras.metrics.BinaryAccuracy:
-        # Of one unit, the probability of the second class.
+        # One output is the probability of the second class.
         one = tuple(getattr(y_pred, "shape", ()))[-1:] == (1,)
         return one and not reading.from_logits and metric.threshold == 0.5
     return type(metric) in (

@@ -1,7 +1,7 @@
-"""Small numeric pieces that losses, scores, metrics and calibrators share.
+"""Small numeric functions that losses, scores, metrics and calibrators share.
 
-Functions marked "array-agnostic" run on NumPy arrays in float64 and on backend
-tensors in float32: one formula, two precisions (see `array_namespace`).
+Functions marked "array-agnostic" run on NumPy arrays in float64, and on tensors
+of the backend in float32. `array_namespace` makes this possible.
 """
 
 import itertools
@@ -40,26 +40,26 @@ _BLOCK = 512
 
 
 def array_namespace(x: Any) -> Any:
-    """The module to compute `x` with: NumPy for arrays, else keras.ops."""
+    """Module to compute with: NumPy for its arrays, else keras.ops."""
     return np if isinstance(x, np.ndarray | np.generic) else ops
 
 
 def to_numpy(x: Any, dtype: Any = None) -> np.ndarray:
-    """A NumPy array from anything array-like, on any backend."""
+    """Convert anything array-like, on any backend, to a NumPy array."""
     if not isinstance(x, np.ndarray):
         x = ops.convert_to_numpy(x) if hasattr(x, "shape") else np.asarray(x)
     return x if dtype is None else x.astype(dtype, copy=False)
 
 
 def as_numbers(x: Any, name: str) -> Any:
-    """A NumPy array or tensor of real numbers, of anything array-like."""
+    """Convert anything array-like to an array or tensor of real numbers."""
     if backend.is_keras_tensor(x):
         return x
     if ops.is_tensor(x) or isinstance(x, keras.Variable):
         check_numbers(name, x)
         x = x.value if isinstance(x, keras.Variable) else x
         x = ops.convert_to_tensor(x, sparse=False)
-        # Keras leaves a variable of TensorFlow as it is.
+        # Keras does not convert variables of TensorFlow.
         return x.read_value() if hasattr(x, "read_value") else x
     first = x[0] if isinstance(x, list | tuple) and x else x
     check_numbers(name, first, of_part=True)
@@ -71,22 +71,22 @@ def as_numbers(x: Any, name: str) -> Any:
         # Rows of several lengths.
         array = np.empty((), object)
     except (NotImplementedError, RuntimeError, TypeError):
-        # A list of tensors that have no values yet, or need a gradient.
+        # The list holds tensors without values, or with gradients.
         return ops.convert_to_tensor(x)
     check_numbers(name, array)
-    # In the byte order of the machine, which JAX and torch need.
+    # JAX and torch need the byte order of the machine.
     if array.dtype.isnative:
         return array
     return array.astype(array.dtype.newbyteorder("="))
 
 
 def as_array(x: Any, name: str, dtype: Any = None) -> np.ndarray:
-    """`as_numbers`, as a NumPy array."""
+    """Convert anything array-like to a NumPy array of real numbers."""
     return to_numpy(as_numbers(x, name), dtype)
 
 
 def value_if_eager(x: Any) -> np.ndarray | None:
-    """The value of `x`, or None while a graph is traced."""
+    """Value of `x`, or None while a graph is traced."""
     try:
         return np.asarray(ops.convert_to_numpy(x))
     except (NotImplementedError, TypeError, ValueError):
@@ -94,7 +94,7 @@ def value_if_eager(x: Any) -> np.ndarray | None:
 
 
 def at_least_float32(x: Any, name: str = "logits") -> Any:
-    """A tensor of float32 or 64; lists become what Keras makes of them."""
+    """Convert to a float32 or float64 tensor; lists get Keras' floatx."""
     listed = isinstance(x, list | tuple)
     x = as_numbers(x, name)
     if listed and array_namespace(x) is np:
@@ -105,7 +105,7 @@ def at_least_float32(x: Any, name: str = "logits") -> Any:
 
 
 def labels_like(labels: Any, logits: Any) -> Any:
-    """Soft labels of the shape and in the dtype of a tensor of logits."""
+    """Check that labels have the shape of logits, and cast to their dtype."""
     labels = as_numbers(labels, "labels")
     if not fits(shape_of(labels), shape_of(logits)):
         raise value_error(
@@ -123,13 +123,13 @@ def at_least(x: Any, bound: float) -> Any:
     if array_namespace(x) is np:
         return np.maximum(x, x.dtype.type(bound))
     if backend.backend() == "torch":
-        # Its ops.maximum rounds float64 to float32.
+        # ops.maximum rounds float64 to float32 on torch.
         return ops.where(x < bound, ops.full_like(x, bound), x)
     return ops.maximum(x, bound)
 
 
 def running_sum(x: Any) -> Any:
-    """Sums over the first axis so far `(n, columns)`, by blocks (either)."""
+    """Cumulative sums over the first axis, by blocks (array-agnostic)."""
     xp = array_namespace(x)
     count = xp.shape(x)[0]
     rest = xp.zeros((-count % _BLOCK, x.shape[1]), dtype=x.dtype)
@@ -137,18 +137,18 @@ def running_sum(x: Any) -> Any:
     blocks = xp.reshape(blocks, (-1, _BLOCK, x.shape[1]))
     inside = cumsum(blocks, axis=1)
     totals = inside[:, -1:]
-    # Shifted, not less its own total: that can be much the larger.
+    # Subtracting a block's own total could lose digits, so they are shifted.
     before = xp.concatenate([xp.zeros_like(totals[:1]), totals[:-1]], axis=0)
     before = cumsum(before, axis=0)
     return xp.reshape(inside + before, (-1, x.shape[1]))[:count]
 
 
 def cumsum(x: Any, axis: int) -> Any:
-    """Sums along an axis so far, in the dtype of `x` (array-agnostic)."""
+    """Cumulative sums in the dtype of `x` (array-agnostic)."""
     if array_namespace(x) is np:
         return np.cumsum(x, axis=axis)
     if backend.backend() == "torch":
-        # Its ops.cumsum rounds float64 to float32.
+        # ops.cumsum rounds float64 to float32 on torch.
         return x.cumsum(axis)
     return ops.cumsum(x, axis=axis)
 
@@ -158,14 +158,14 @@ def sum_products(x: Any, y: Any) -> Any:
     xp = array_namespace(x)
     if len(y.shape) > 1 or xp is np or backend.backend() == "jax":
         return xp.sum(x * y, axis=-1)
-    # A product with a matrix: compilers would compute y anew for each row of
-    # x. In float64, which no device rounds to 10 bits; JAX has none.
+    # Compilers would compute y anew for each row of x, so this is a product
+    # of matrices. Devices may round float32 to 10 bits, so it is in float64.
     product = ops.matmul(ops.cast(x, "float64"), ops.cast(y, "float64"))
     return ops.cast(product, x.dtype)
 
 
 def sum_slices(x: Any, ends: np.ndarray) -> Any:
-    """Sums of x `(n,)` over slices side by side, by ascending ends (either)."""
+    """Sums of x `(n,)` over adjacent slices with these ends, ascending."""
     xp = array_namespace(x)
     if xp is ops and backend.backend() != "jax":
         places = np.arange(x.shape[-1])
@@ -189,7 +189,7 @@ _REAL = re.compile(r"bool_?|u?int\d+|b?float\d+\w*|half|double")
 
 
 def shape_of(x: Any) -> tuple:
-    """Static shape as a tuple; unknown sizes are None."""
+    """Static shape as a tuple, where unknown sizes are None."""
     return tuple(x.shape)
 
 
@@ -202,7 +202,7 @@ def fits(shape: tuple, expected: tuple) -> bool:
 
 
 def check_numbers(name: str, x: Any, of_part: bool = False) -> None:
-    """Raises TypeError unless an array holds real numbers."""
+    """Raise TypeError unless an array holds real numbers."""
     kind = type(x).__name__
     if isinstance(x, np.ma.MaskedArray):
         raise type_error(

@@ -1,8 +1,8 @@
 """Sums that stay exact at any size, in int32 on every backend.
 
-Counts and sums are kept in three int32 limbs of radix 2^24, in units of 2^-30:
-exact, independent of order and batching, merged by addition. Sums up to 2^45
-fit; a larger one stays there, and `is_saturated` tells. Inside a batch values
+Sums are kept in three int32 limbs of radix 2^24, in units of 2^-30. They are
+exact, do not depend on order or batches, and merge by addition. Sums up to 2^45
+fit; larger ones stop there, and `is_saturated` finds them. In a batch values
 are cut into base-256 digits, whose integer sums are exact up to 2^23 values.
 """
 
@@ -38,23 +38,23 @@ MAX_BATCH = 2**22
 _LIMB_BITS = 24
 _UNIT_BITS = 30
 _POWERS = 2.0 ** np.arange(-60, 61)
-# The highest limb of a sum that left its range. Those of 15 replicas add up
-# to less than int32 holds, and to less than 0, which tells too, up to 31.
+# The highest limb of a sum that left its range. The sum over 15 replicas fits
+# in int32. Up to 31 replicas it is negative, which `is_saturated` finds too.
 _SATURATED = 2**27
 
 
 def add(state: Any, addition: Any) -> Any:
-    """Sum of two int32 limb arrays `(3, ...)`, with the carries brought up.
+    """Add two int32 limb arrays `(3, ...)`, and move up the carries.
 
     Derivation: docs/derivations.md, 'Exact sums'.
 
-    Of the addition each limb must be below 2^30, the highest below 1.6e9.
+    Each limb of `addition` must be below 2^30, the highest below 1.6e9.
     """
     return normalize_limbs(state + addition)
 
 
 def normalize_limbs(limbs: Any) -> Any:
-    """int32 limbs whose lower two lie in `[0, 2^24)` (array-agnostic)."""
+    """Move up carries, so that lower limbs are < 2^24 (array-agnostic)."""
     xp, mask = array_namespace(limbs), 2**_LIMB_BITS - 1
     low, middle, high = (limbs[i] for i in range(NUM_LIMBS))
     middle = middle + xp.right_shift(low, _LIMB_BITS)
@@ -66,12 +66,12 @@ def normalize_limbs(limbs: Any) -> Any:
 
 
 def is_saturated(limbs: np.ndarray) -> np.ndarray:
-    """Which sums have left their range, of NumPy limbs `(3, ...)`."""
+    """Mask of the sums that left their range, of NumPy limbs `(3, ...)`."""
     return (limbs[-1] >= _SATURATED) | (limbs[-1] < 0)
 
 
 def count_by_key(keys: Any, num_keys: int) -> Any:
-    """How often each of int32 keys `(n,)` occurs; key `num_keys` is dropped."""
+    """Count int32 keys `(n,)` by key; key `num_keys` is dropped."""
     return _integer_sum(ops.ones_like(keys), keys, num_keys)
 
 
@@ -85,7 +85,7 @@ def power_of_two_above(values: Any) -> Any:
     powers = ops.convert_to_tensor(_POWERS.astype("float32"))
     largest = ops.max(values, axis=-1, keepdims=True)
     below = ops.sum(ops.cast(powers < largest, "int32"), axis=-1)
-    # From a table: exp2 and pow are not exact on every backend.
+    # exp2 and pow are not exact on every backend, hence the table.
     return ops.take(powers, ops.minimum(below, len(_POWERS) - 1))
 
 
@@ -101,9 +101,9 @@ def sum_by_key(
 
     Derivation: docs/derivations.md, 'Exact sums'.
 
-    Values are in `[0, scale]`, a power of two, and each is rounded once, to
-    `num_digits` base-256 digits. None stands for scale 1 and the three digits
-    of float32. Key `num_keys` is dropped; n is at most 2 `MAX_BATCH`.
+    Values lie in `[0, scale]`, with `scale` a power of two. Each is rounded
+    once, to `num_digits` base-256 digits. The default is scale 1 with the three
+    digits of float32. Key `num_keys` is dropped. n is at most 2 `MAX_BATCH`.
     """
     num_digits = num_digits or (3 if scale is None else 4)
     digits = _digits(values if scale is None else values / scale, num_digits)
@@ -118,8 +118,8 @@ def sum_by_key(
 
 
 def sum_rows(values: Any) -> Any:
-    """Limbs `(3, m)` of the sums of rows `(m, n)`, >= 0, as `sum_by_key`."""
-    # The sum saturates with one such value.
+    """Limbs `(3, m)` of the sums of rows `(m, n)` of values >= 0."""
+    # One value of this size saturates the sum.
     values = ops.minimum(values, float(_POWERS[-1]))
     scale = power_of_two_above(values)
     digits = ops.stack(_digits(values / ops.expand_dims(scale, -1), 4))
@@ -138,18 +138,18 @@ def column_digits(values: Any) -> Any:
 
 
 def digits_by_key(values: Any, keys: Any, num_keys: int) -> Any:
-    """The same sums of values `(n,)` over each key, `(2, num_keys)`."""
+    """Integer sums `(2, num_keys)` of base-4096 digits over each key."""
     digits = _digits(values, 2, bits=12)
     return ops.stack([_integer_sum(digit, keys, num_keys) for digit in digits])
 
 
 def limbs_of_digits(sums: Any, scale: Any) -> Any:
-    """Limbs `(3, m)` of `scale` times what sums `(2, m)` stand for."""
+    """Limbs `(3, m)` of base-4096 digit sums `(2, m)` times `scale`."""
     return _to_limbs(sums, ops.expand_dims(scale * _units(2, bits=12), -1))
 
 
 def to_float(limbs: Any, dtype: str = "float32") -> Any:
-    """The numbers that limbs stand for: float64 of NumPy limbs (either)."""
+    """Numbers of limbs, in float64 for NumPy limbs (array-agnostic)."""
     if array_namespace(limbs) is np:
         limbs = limbs.astype("float64")
     else:
@@ -164,13 +164,14 @@ def sum_before(limbs: Any) -> Any:
 
     Derivation: docs/derivations.md, 'Exact sums'.
 
-    In float64 or, where there is none, in integers of 12 bits; n below 2^19.
+    It is computed in float64. JAX, which has none, uses integers of 12 bits,
+    for n below 2^19.
     """
     xp = array_namespace(limbs)
     if xp is ops and backend.backend() == "jax":
         return _sum_before_in_integers(limbs)
     values = to_float(limbs, "float64")
-    # Shifted, not less its own value: that can be much the larger.
+    # Subtracting a cell's own value could lose digits, so they are shifted.
     before = xp.concatenate(
         [xp.zeros_like(values[..., :1]), values[..., :-1]], axis=-1
     )
@@ -187,7 +188,7 @@ def _sum_before_in_integers(limbs: Any) -> Any:
     )
     running = ops.cast(ops.cumsum(parts, axis=-1) - parts, "float32")
     total = 0.0
-    # Smallest first.
+    # The smallest parts are added first.
     for position in range(NUM_LIMBS):
         for part, shift in ((position, 0), (position + NUM_LIMBS, half)):
             exponent = _LIMB_BITS * position + shift - _UNIT_BITS
@@ -196,7 +197,7 @@ def _sum_before_in_integers(limbs: Any) -> Any:
 
 
 def _digits(values: Any, num_digits: int, bits: int = 8) -> list[Any]:
-    """Digits of so many bits of values in [0, 1], the last one rounded."""
+    """Digits of `bits` bits of values in [0, 1], the last one rounded."""
     digits = []
     for position in range(1, num_digits + 1):
         values = values * 2.0**bits
@@ -213,24 +214,24 @@ def _units(num_digits: int, bits: int = 8) -> Any:
 
 
 def _integer_sum(values: Any, keys: Any, num_keys: int) -> Any:
-    """Sums of int32 values over each key; int64 where n is not known."""
+    """Sums of int32 values over each key, in int64 if n is unknown."""
     if backend.backend() == "torch":
-        # Its segment_sum adds in float32, whatever the dtype.
+        # segment_sum adds in float32 on torch, whatever the dtype.
         sums = ops.bincount(keys, weights=values, minlength=num_keys + 1)
         return ops.cast(sums[:num_keys], "int32")
     if values.shape[0] is None:
-        # On TensorFlow alone: callers cannot cut it into blocks of MAX_BATCH.
+        # TensorFlow only: callers cannot cut it into blocks of MAX_BATCH.
         values = ops.cast(values, "int64")
     return ops.segment_sum(values, keys, num_segments=num_keys + 1)[:num_keys]
 
 
 def _to_limbs_shifted(sums: Any, shift: int) -> Any:
-    """Limbs of sums times 2^shift, 0 <= shift < 48: the faster in integers."""
+    """Limbs of sums times 2^shift, 0 <= shift < 48, in integers for speed."""
     if shift < _LIMB_BITS:
         keep = _LIMB_BITS - shift
         low = ops.bitwise_and(sums, 2**keep - 1) * 2**shift
         rest = ops.right_shift(sums, keep)
-        # Below 2^24 from int32 sums of base-256 digits; more from int64.
+        # The rest is below 2^24 for int32 sums, and larger for int64.
         middle = ops.bitwise_and(rest, 2**_LIMB_BITS - 1)
         high = ops.right_shift(rest, _LIMB_BITS)
     else:
@@ -243,7 +244,7 @@ def _to_limbs_shifted(sums: Any, shift: int) -> Any:
 
 
 def _to_limbs(sums: Any, units: Any) -> Any:
-    """Limbs of sums times units, powers of two, over the first axis; exact."""
+    """Exact limbs of sums times units, powers of two, over the first axis."""
     is_wide = backend.standardize_dtype(sums.dtype) == "int64"
     num_parts = 3 if is_wide else 2
     parts = [
@@ -258,6 +259,6 @@ def _to_limbs(sums: Any, units: Any) -> Any:
     rest = rest - high * 2.0 ** (2 * _LIMB_BITS)
     middle = ops.floor(rest * 2.0**-_LIMB_BITS)
     low = ops.round(rest - middle * 2.0**_LIMB_BITS)
-    # At most 12 of these, so that int32 holds their sum; `add` cuts it.
+    # At most 12 of these are added, so int32 holds the sum. `add` cuts it.
     high = ops.minimum(high, float(_SATURATED))
     return ops.sum(ops.cast(ops.stack([low, middle, high]), "int32"), axis=1)

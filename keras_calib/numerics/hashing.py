@@ -1,4 +1,4 @@
-"""The same random pixels of an image for every model that is compared."""
+"""A hash that draws the same random pixels of an image for every model."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ __all__ = ["mixed", "sample_pixels", "wrapped"]
 
 
 def sample_pixels(labels: Any, valid: Any, count: int, seed: int) -> Any:
-    """Places `(batch, count)` of pixels `(batch, num_pixels)` to look at.
+    """Draw the indices `(batch, count)` of pixels `(batch, num_pixels)`.
 
-    Pixels are ranked by a hash of the seed, their place and the labels of
-    their image: the same whatever the batch, the order and the replica.
-    Those that do not count come last.
+    Pixels are ranked by a hash of the seed, their position and the labels of
+    their image. So the draw does not depend on the batch, the order or the
+    replica. Invalid pixels come last.
     """
     num_pixels = labels.shape[-1]
     place = ops.arange(num_pixels, dtype="int32")
@@ -29,15 +29,15 @@ def sample_pixels(labels: Any, valid: Any, count: int, seed: int) -> Any:
 
 
 def mixed(x: Any) -> Any:
-    """A hash of int32 values: bits of each go everywhere (array-agnostic)."""
+    """Hash int32 values, so that each bit changes all (array-agnostic)."""
     xp = array_namespace(x)
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
-        # Shifted with zeros, as if unsigned.
+        # The mask makes it a shift of unsigned numbers.
         high = xp.bitwise_and(xp.right_shift(x, shift), 2 ** (32 - shift) - 1)
         x = xp.bitwise_xor(x, high) * wrapped(factor)
     return x
 
 
 def wrapped(value: int) -> int:
-    """The int32 of the low 32 bits."""
+    """The low 32 bits as an int32."""
     return (value + 2**31) % 2**32 - 2**31

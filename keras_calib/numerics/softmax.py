@@ -24,20 +24,20 @@ __all__ = [
 
 # log and 1/p stay finite in float32.
 PROBABILITY_FLOOR = 1e-37
-# Of a logit of -inf, less the largest: the square of its half is finite.
+# Stands for a logit of -inf minus the largest; half its square is finite.
 _LOWEST = -1e18
 
 
 class Top1(NamedTuple):
-    """The predicted class of each sample: all that most metrics need."""
+    """Top-1 records: what most metrics need of each prediction."""
 
     confidence: Any  # `(n,)`, in [0, 1]; None if only another score is known
-    # What ranks: the log-odds, which from logits do not saturate where the
-    # confidence rounds to 1; in exact functions of probabilities that itself.
+    # Ranks the predictions: log-odds, which differ even where the confidence
+    # rounds to 1. Exact functions of probabilities rank by the confidence.
     score: Any
     correct: Any = None  # 1 or 0
-    weight: Any = None  # 0 where masked; None where all weigh 1
-    mask: Any = None  # where samples count; None for everywhere
+    weight: Any = None  # 0 where masked; None for weights of 1
+    mask: Any = None  # False for samples to leave out; None for none
     rows: Any = None  # the Batch of labels and outputs of all classes
 
 
@@ -45,7 +45,7 @@ class SoftmaxParts(NamedTuple):
     """The softmax p of logits z, `(..., num_classes)`."""
 
     largest: Any  # the largest z, `(..., 1)`
-    shifted: Any  # z less that, finite where z is -inf
+    shifted: Any  # z minus the largest, finite where z is -inf
     log_probs: Any  # log p, finite where p rounds to 0
     probs: Any
 
@@ -55,12 +55,12 @@ class SoftmaxParts(NamedTuple):
 
 
 def logsumexp(x: Any, axis: int = -1, keepdims: bool = False) -> Any:
-    """log(sum(exp(x))), finite for any finite `x`; -inf if all are (either)."""
+    """log(sum(exp(x))) without overflow (array-agnostic)."""
     xp = array_namespace(x)
     top = xp.max(x, axis=axis, keepdims=True)
     top = xp.where(xp.isfinite(top), top, xp.zeros_like(top))
     total = xp.sum(xp.exp(x - top), axis=axis, keepdims=True)
-    # An empty sum: log(0) without NumPy's warning.
+    # The log of an empty sum is -inf, without a warning of NumPy.
     empty = total == 0
     value = xp.log(xp.where(empty, xp.ones_like(total), total)) + top
     value = xp.where(empty, xp.full_like(value, -np.inf), value)
@@ -68,10 +68,10 @@ def logsumexp(x: Any, axis: int = -1, keepdims: bool = False) -> Any:
 
 
 def softmax_parts(logits: Any) -> SoftmaxParts:
-    """What losses need of the softmax, in few passes over the logits."""
+    """Compute what losses need of the softmax, in few passes."""
     largest = ops.max(logits, axis=-1, keepdims=True)
     shifted = logits - largest
-    # A class that is ruled out: 0 times infinity would be NaN.
+    # 0 times infinity would be NaN for a class that is ruled out.
     lowest = ops.full_like(shifted, _LOWEST)
     shifted = ops.where(shifted < _LOWEST, lowest, shifted)
     log_probs = ops.log_softmax(shifted, axis=-1)
@@ -80,31 +80,31 @@ def softmax_parts(logits: Any) -> SoftmaxParts:
 
 
 def sigmoid(log_odds: Any) -> Any:
-    """1 / (1 + exp(-log_odds)), without overflow (either)."""
+    """1 / (1 + exp(-log_odds)), without overflow (array-agnostic)."""
     xp = array_namespace(log_odds)
     e = xp.exp(-xp.abs(log_odds))
     return xp.where(log_odds >= 0, 1.0 / (1.0 + e), e / (1.0 + e))
 
 
 def to_logits(probs: Any) -> Any:
-    """Logits log p, so that softmax gives p; floored at 1e-37 (either)."""
+    """Logits log p, whose softmax is p, p >= 1e-37 (array-agnostic)."""
     xp = array_namespace(probs)
     return xp.log(at_least(probs, PROBABILITY_FLOOR))
 
 
 def top1(outputs: Any, *, from_logits: bool) -> Top1:
-    """Confidence and log-odds of the predicted class of rows (either).
+    """Confidence and log-odds of the predicted class (array-agnostic).
 
     Derivation: docs/derivations.md, 'Log-odds map'.
     """
     xp = array_namespace(outputs)
     largest = xp.max(outputs, axis=-1)
     if not from_logits:
-        # Of the largest probability alone, so that samples tie as given.
+        # They come from the largest probability alone, so that ties stay.
         confidence = xp.clip(largest, 0.0, 1.0)
         return Top1(confidence, log_odds_of(confidence))
-    # The largest less the logsumexp of all others, of which some may equal
-    # it. Shifted by the second largest, which resolves the largest gaps.
+    # The largest minus the logsumexp of all others, some of which may equal
+    # it. A shift by the second largest keeps the digits of large gaps.
     at_top = outputs == xp.expand_dims(largest, -1)
     zeros, nothing = xp.zeros_like(outputs), xp.full_like(outputs, -np.inf)
     ties = xp.sum(xp.where(at_top, xp.ones_like(outputs), zeros), axis=-1)
@@ -114,7 +114,7 @@ def top1(outputs: Any, *, from_logits: bool) -> Top1:
     second = xp.where(xp.isfinite(second), second, xp.zeros_like(second))
     total = xp.sum(xp.exp(others - xp.expand_dims(second, -1)), axis=-1)
     total = total + ties
-    # No other class is left: infinite, without NumPy's warning.
+    # Without another class the log-odds are infinite.
     alone = total == 0
     log_odds = xp.log(xp.where(alone, xp.ones_like(total), total))
     log_odds = largest - second - log_odds
@@ -123,10 +123,13 @@ def top1(outputs: Any, *, from_logits: bool) -> Top1:
 
 
 def is_wrong(outputs: Any, labels: Any) -> Any:
-    """Where the first of the largest outputs is not the label (either)."""
+    """Whether the first of the largest outputs is not the label.
+
+    It is array-agnostic.
+    """
     if array_namespace(outputs) is np:
         return np.argmax(outputs, axis=-1) != labels
-    # Without ops.argmax, which costs several times a maximum.
+    # ops.argmax would cost several times as much as a maximum.
     label = ops.expand_dims(ops.clip(labels, 0, outputs.shape[-1] - 1), -1)
     largest = ops.max(outputs, axis=-1, keepdims=True)
     of_label = ops.take_along_axis(outputs, label, axis=-1)
@@ -138,7 +141,7 @@ def is_wrong(outputs: Any, labels: Any) -> Any:
 
 
 def log_odds_of(confidence: Any) -> Any:
-    """log(c / (1 - c)) of c in [0, 1], infinite at 1 (either)."""
+    """log(c / (1 - c)) of c in [0, 1], infinite at 1 (array-agnostic)."""
     xp = array_namespace(confidence)
     one = confidence == 1.0
     inside = xp.where(one, xp.full_like(confidence, 0.5), confidence)

@@ -61,8 +61,8 @@ def build_model(method, setup, num_samples, inputs, outputs):
         method: A `Method`.
         setup: A `Setup`; with `sam_rho` the class takes SAM's steps too.
         num_samples: Size of the training data, for those that remember it.
-        inputs: Of the network.
-        outputs: Its logits.
+        inputs: Inputs of the network.
+        outputs: Logits of the network.
     """
     kind, arguments = keras_calib.EpochModel, dict(method.model_option)
     if method.train_model is not None:

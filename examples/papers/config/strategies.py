@@ -20,7 +20,7 @@ def check_batch_size(batch_size, strategy, logical_devices=None):
     Scripts call it first: TensorFlow splits the CPU only before it is used.
 
     Args:
-        batch_size: Of a step, on all devices together.
+        batch_size: Samples of a step, on all devices together.
         strategy: `"none"` or `"mirrored"`.
         logical_devices: How many devices the CPU is split into, or None.
 

@@ -13,9 +13,9 @@ _SIDE = 32
 def boxed_digits(seed=0):
     """The digits of scikit-learn at random places of striped images.
 
-    A digit is enlarged two or three times. In four of five images the
-    direction of the stripes behind it is that of its class, so that a model
-    can tell the class of an image without a digit in it.
+    A digit is enlarged two or three times. In four of five images the direction
+    of the stripes belongs to the class of the digit. So a model can recognise
+    the class without seeing the digit.
 
     Returns:
         `(train, validation)`: data sets of examples with `image` `(32, 32, 3)`

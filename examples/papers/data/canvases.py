@@ -20,7 +20,7 @@ def make_canvases(examples, side, *, seed):
         examples: Dicts of an `image`, uint8 `(height, width, 3)`, its `boxes`
             `(n, 4)`, the shares ymin, xmin, ymax, xmax, and `labels` `(n,)`.
         side: Height and width of a canvas in pixels.
-        seed: Of the order of the images, scales, places and backgrounds.
+        seed: Seed of the order of the images, scales, places and backgrounds.
 
     Returns:
         A list of such dicts.

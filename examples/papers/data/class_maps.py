@@ -18,9 +18,9 @@ def read_class_map(path, class_names):
     Args:
         path: A JSON file. Either OpenImages' `bbox_labels_600_hierarchy.json`,
             of which the classes without others below them are kept. Or an
-            object with some of `merge`, from a class to the one it joins;
-            `drop`, a list of classes; `hierarchy`, the path of such a
-            hierarchy, from the folder of this file on.
+            object with some of `merge`, `drop` and `hierarchy`. `merge` maps
+            a class to the one it joins, and `drop` is a list of classes.
+            `hierarchy` is the path of such a hierarchy, relative to this file.
         class_names: Names of the classes of the data set. Those of OpenImages
             are identifiers as in its hierarchy: `/m/011k07`.
 

@@ -18,7 +18,7 @@ def load_digits(seed=0, sizes=(898, 300)):
     """The 1,797 handwritten digits of scikit-learn, split at random.
 
     Args:
-        seed: Of the split.
+        seed: Seed of the split.
         sizes: How many are for training and for tuning; the others are for
             testing.
 

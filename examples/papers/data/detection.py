@@ -18,18 +18,21 @@ _CANVASES = "canvases/"
 
 
 class Detections(NamedTuple):
-    """Data sets of dicts of an image and what is known of its objects.
+    """Data sets of dicts of an image and its objects.
 
-    These are `image`, encoded or uint8 `(height, width, 3)`; `boxes`
-    `(n, 4)`, the shares ymin, xmin, ymax, xmax; `labels` `(n,)`; `crowd`
-    `(n,)`, whether a box has many objects; and `area` `(n,)` in pixels, 0
-    where it is that of the box.
+    A dict has:
+
+    - `image`, encoded or uint8 `(height, width, 3)`
+    - `boxes` `(n, 4)`, the shares ymin, xmin, ymax, xmax
+    - `labels` `(n,)`
+    - `crowd` `(n,)`, whether a box has many objects
+    - `area` `(n,)` in pixels, 0 for that of the box
 
     Attributes:
-        train: To train on; each image has a box of a single object.
-        test: To test on, also images without boxes.
-        names: Of the classes.
-        count: Images of `train`.
+        train: Images to train on. Each has a box of a single object.
+        test: Images to test on, also without boxes.
+        names: Names of the classes.
+        count: Number of images of `train`.
     """
 
     train: Any
@@ -42,8 +45,8 @@ def load_boxes(setup, options):
     """The images and boxes of a set-up.
 
     `--data` is a TFDS data set with a feature `objects`, of `bbox` and
-    `label`, such as `coco/2017`; or `canvases/NAME`, canvases made of such a
-    data set, the same for each seed.
+    `label`, such as `coco/2017`. With `canvases/NAME` it is canvases made of
+    such a data set, which are the same for each seed.
 
     Raises:
         app.UsageError: If the data set has no such feature, or no boxes.
@@ -82,9 +85,9 @@ def training_batches(data, setup, *, seed, first_epoch=0, steps=None):
     Args:
         data: `Detections`.
         setup: A `Setup`.
-        seed: Of order and flips.
-        first_epoch: Epochs that are done.
-        steps: Of an epoch; by default as many as there are batches.
+        seed: Seed of order and flips.
+        first_epoch: Number of epochs that are done.
+        steps: Steps of an epoch. By default as many as there are batches.
 
     Returns:
         A `tf.data.Dataset` of pairs of images and dicts: `boxes` are pixels
@@ -128,14 +131,14 @@ def evaluation_batches(data, side, batch_size):
 
     Args:
         data: Examples, as in `Detections`.
-        side: Of the square that images are fitted into.
+        side: Side of the square that images are fitted into.
         batch_size: Images of a batch.
 
     Returns:
-        A `tf.data.Dataset` of pairs: images `(batch, side, side, 3)`, and a
-        dict of ragged tensors, the fields of the examples and `factors`
-        `(4,)`, which take boxes in the square to those in the image. There
-        and in `boxes` unit is the pixel.
+        A `tf.data.Dataset` of pairs of images `(batch, side, side, 3)` and
+        a dict of ragged tensors. It has the fields of the examples, with
+        `boxes` in pixels, and `factors` `(4,)`, which map boxes in the square
+        to those in the image.
     """
 
     def prepare(example):

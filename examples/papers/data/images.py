@@ -67,13 +67,13 @@ def load_images(setup, options):
 
 
 def split(sets, share, *, stratified=False, seed=0):
-    """Holds a part of the training data out as validation data.
+    """Hold a part of the training data out as validation data.
 
     Args:
-        sets: `ImageSets`; texts and their like as well.
-        share: Of the training data, if below 1, or how many.
+        sets: `ImageSets`, or such sets of texts.
+        share: Share of the training data if below 1, else their number.
         stratified: Whether to take as many of each class.
-        seed: Of the choice.
+        seed: Seed of the choice.
     """
     if not share:
         return sets
@@ -95,12 +95,12 @@ def split(sets, share, *, stratified=False, seed=0):
 
 
 def resampled(sets, seed, share=None):
-    """Training and test data merged and drawn anew.
+    """Merge training and test data, and draw them anew.
 
     Args:
-        sets: `ImageSets`; texts and their like as well.
-        seed: Of the choice.
-        share: Of all, for tests; None for as many as there were.
+        sets: `ImageSets`, or such sets of texts.
+        seed: Seed of the choice.
+        share: Share of all data to test on. None for as many as before.
     """
     x, y = (
         np.concatenate(parts)
@@ -135,11 +135,11 @@ def training_batches(
     Args:
         part: Images and class ids.
         batch_size: Number of images.
-        augment: As the flag says.
-        seed: Of order and crops.
+        augment: Value of the flag `--augment`.
+        seed: Seed of order and crops.
         mix: A function of float32 images, class ids and a key of two
-            integers, that returns images and soft labels; None for class ids.
-        first_epoch: Where training begins.
+            integers, that returns images and soft labels. None for class ids.
+        first_epoch: Epoch at which training begins.
 
     Returns:
         With an index: on TensorFlow a `tf.data.Dataset` without end, which

@@ -36,11 +36,11 @@ class _Sets(NamedTuple):
     """The examples of a set-up.
 
     Attributes:
-        train: As they are trained on.
+        train: Examples to train on.
         whole: Training images before their objects are separated.
-        tests: Of validation, which may be None, and test, all images.
-        marked: Test images whose objects are known; None without `--objects`.
-        names: Of the classes.
+        tests: All images of `validation`, which may be None, and of `test`.
+        marked: Test images whose objects are known. None without `--objects`.
+        names: Names of the classes.
     """
 
     train: Any
@@ -207,7 +207,7 @@ def split_names(setup, builder):
 
     Args:
         setup: A `Setup`.
-        builder: Of the data set.
+        builder: Builder of the data set.
 
     Returns:
         Names for `train`, `validation`, which may be None, and `test`. With
@@ -250,7 +250,7 @@ def evaluation_batches(data, setup, num_classes, **options):
         data: Examples.
         setup: A `Setup`.
         num_classes: Number of classes.
-        **options: Of `validation_pipeline`.
+        **options: Arguments of `validation_pipeline`.
     """
     size = setup.image_size or [224]
     return keras_calib.validation_pipeline(

@@ -38,12 +38,12 @@ class Scenes(NamedTuple):
     """Data sets of dicts of `image` and `mask`, `(height, width, channels)`.
 
     Attributes:
-        train: To train on.
-        validation: Held out, or None.
-        test: To test on.
-        names: Of the classes.
+        train: Images to train on.
+        validation: Images held out, or None.
+        test: Images to test on.
+        names: Names of the classes.
         void: Class id of pixels without a class.
-        count: Images of `train`.
+        count: Number of images of `train`.
     """
 
     train: Any
@@ -103,9 +103,9 @@ def training_batches(scenes, setup, *, seed, first_epoch=0, steps=None):
     `steps` are those of an epoch, by default as many as there are batches.
 
     `--augment=resized_crop` takes windows of the share `--scale` to 1 of the
-    image and resizes them; `crop` and `crop_flip` cut, without resizing,
-    where need be beyond the border; with none, the images must be of the
-    size.
+    image and resizes them. `crop` and `crop_flip` cut windows without resizing,
+    beyond the border if the image is too small. Without augmentation, images
+    must have the size of the set-up.
     """
     size = (setup.image_size * 2)[:2]
     flip = setup.augment in ("crop_flip", "shift_flip", "resized_crop")

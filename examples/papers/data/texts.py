@@ -58,11 +58,12 @@ def load_texts(folder, *, length, num_words=20_000, tokens="words"):
         length: Words of a text; those beyond are cut off.
         num_words: Size of the vocabulary, the most frequent of the training
             texts.
-        tokens: `"words"`, numbers and punctuation, with one number for all
-            that are not in the vocabulary; the first of a text are kept. Or
-            `"keras"`, as Keras' `Tokenizer` and `pad_sequences` read all texts
-            without their heads: no punctuation, a vocabulary of one word
-            less, other words left out, the last of a text kept.
+        tokens: `"words"` for words, numbers and punctuation, with one number
+            for all that are not in the vocabulary. The first of a text are
+            kept. `"keras"` for Keras' `Tokenizer` and `pad_sequences`, without
+            the heads of texts. These leave out punctuation and words that are
+            not in the vocabulary, which has one word less, and keep the last
+            words of a text.
 
     Raises:
         app.UsageError: If the file is not there.
@@ -107,8 +108,8 @@ def read_vectors(path, words, *, seed=0):
         path: GloVe's text file, or an .npz file with `words` and `vectors`;
             None for random vectors of 50 numbers.
         words: The vocabulary.
-        seed: Of the vectors of words that the file does not have: normal,
-            with the standard deviation of the others. None for zeros.
+        seed: Seed of the vectors of words that are not in the file. They are
+            normal, with the standard deviation of the others. None for zeros.
 
     Returns:
         Shape `(num_words + 2, size)`, float32; padding is 0.

@@ -98,15 +98,15 @@ def build(
 
     Args:
         name: In `NETS` or `SEGMENTERS`.
-        input_shape: Of one input.
+        input_shape: Shape of one input.
         num_classes: Number of logits.
         model_class: `keras.Model`, or a subclass that takes inputs, outputs
             and `model_arguments`.
         model_arguments: Keyword arguments of that class.
         synchronized: Whether batch normalizations take the statistics of all
-            replicas together, see `nets.convolutions.synchronize`.
-        **options: Of the network; `stem` of ResNets and `patch_size` of the
-            transformer are chosen by the size of the image if not here.
+            replicas together, as `nets.convolutions.synchronize` does.
+        **options: Arguments of the network. Without `stem` of ResNets and
+            `patch_size` of the transformer, the image size chooses them.
 
     Returns:
         A `model_class`, whose outputs are float32 logits.

@@ -18,9 +18,9 @@ def convolution(
         size: Height and width of the kernel, odd.
         stride: Step of the kernel.
         dilation: Distance between what the kernel reads; 1 if `stride` is not.
-        bias: Whether a bias is added. Defaults to `False`: a normalization
-            that follows subtracts it again.
-        name: Of the layer.
+        bias: Whether a bias is added. Defaults to `False`, because a
+            normalization that follows would subtract it again.
+        name: Name of the layer.
 
     Returns:
         Images `(batch, ceil(height / stride), ceil(width / stride), width)`.
@@ -54,10 +54,10 @@ def normalization(x, *, active=True, name=None):
     Args:
         x: Images or features, channels last.
         active: Whether the ReLU follows.
-        name: Of the normalization.
+        name: Name of the normalization.
 
     Returns:
-        As `x`.
+        Images or features of the shape of `x`.
 
     Reference:
         Ioffe, Szegedy, Batch Normalization, ICML 2015,

@@ -164,8 +164,8 @@ def before_interpolation(model):
     """A model of images to the logits that the last layer interpolates.
 
     Args:
-        model: Of layers in a row, the last of them a network of this module.
-            The layers are shared.
+        model: Model of layers in a row, the last of them a network of this
+            module. The layers are shared.
     """
     *first, net = model.layers[1:]
     logits, _ = net.get_layer(_LAST).input

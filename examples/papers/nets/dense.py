@@ -9,11 +9,11 @@ def dense(input_shape, num_classes, *, width=1024, depth=2, dropout=0.0):
     """Dense layers with ReLUs on flattened inputs.
 
     Args:
-        input_shape: Of one input.
+        input_shape: Shape of one input.
         num_classes: Number of logits.
         width: Units of each hidden layer.
-        depth: Hidden layers.
-        dropout: Share of their units that is dropped, behind each.
+        depth: Number of hidden layers.
+        dropout: Share of the units to drop behind each hidden layer.
 
     Reference:
         Lienen, Hüllermeier, From Label Smoothing to Label Relaxation, AAAI

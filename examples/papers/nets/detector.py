@@ -51,10 +51,10 @@ class Detector(keras_hub.models.RetinaNetObjectDetector):
     """KerasHub's RetinaNet with the loss and beginning of its paper.
 
     Heads begin with small weights, and all anchors as background with the
-    probability 0.99. The loss is the focal loss with gamma 2, of which
-    objects have the share 0.25, plus the absolute errors of boxes, summed
-    and divided by the number of anchors with an object: those of the whole
-    batch, on all devices together.
+    probability 0.99. The loss is the focal loss with gamma 2, in which objects
+    have the share 0.25, plus the absolute errors of boxes. The sum is divided
+    by the number of anchors with an object in the whole batch, on all devices
+    together.
 
     Args:
         *args: As in `keras_hub.models.RetinaNetObjectDetector`.
@@ -65,11 +65,11 @@ class Detector(keras_hub.models.RetinaNetObjectDetector):
         3 and 4.1, https://arxiv.org/abs/1708.02002
 
     Differs:
-        KerasHub gives the prior probability to boxes, not to classes;
-        averages over classes, so that more of them weigh less; has Huber's
-        loss of boxes, where this is torchvision's; and divides by the anchors
-        of each device, so that two take steps twice as long as one. Boxes are
-        suppressed within a class, there among all.
+        KerasHub gives the prior probability to boxes, not to classes. It
+        averages over classes, so each weighs less if there are more. Its loss
+        of boxes is Huber's, this one torchvision's. It divides by the anchors
+        of each device, so two devices take steps twice as long as one. It
+        suppresses boxes among all classes, this model within a class.
     """
 
     def __init__(self, *args, **kwargs):

@@ -158,11 +158,13 @@ def _set_weights(layer, values):
 
 
 def convert(source, model, name):
-    """Copies weights of Keras' ResNet50 or ResNet101.
+    """Copy weights of Keras' ResNet50 or ResNet101.
 
-    Its convolutions have biases, which here the moving means subtract; its
-    normalizations add more to the variance; its images are BGR in [0, 255]
-    less their means, here RGB in [0, 1] less them, by standard deviations.
+    Three differences are converted. Its convolutions have biases, which the
+    moving means subtract here. Its normalizations add more to the variance. Its
+    images are BGR in [0, 255] minus their means. Here they are RGB in [0, 1]
+    minus the means, divided by the standard deviations.
+
     The means of the two differ by less than half of one of 255 levels.
 
     Args:

@@ -156,11 +156,11 @@ def features(
     weights=None,
     name="backbone",
 ):
-    """What four stages of bottlenecks see, early and at last.
+    """Early and last features of four stages of bottlenecks.
 
-    With an `output_stride` below that of the stem's network, late stages step
-    no more and their convolutions 3 x 3 are dilated instead: at the places
-    that are left otherwise the features are the same.
+    With an `output_stride` below that of the stem's network, late stages have
+    stride 1, and their convolutions 3 x 3 are dilated instead. The features at
+    the positions of the original strides are the same.
 
     Args:
         inputs: Images, `(batch, height, width, channels)`.

@@ -46,9 +46,8 @@ _PAIRED = (("accuracy", 1), ("nll", 1), ("ece", 1), ("aece", 1), ("aurc", 1000))
 def grouped(folders):
     """Rows of runs, `{set-up: {method: {seed: row}}}`, without grids.
 
-    Of folders of runs, and of files that `write_rows` wrote.
-
-    Names of methods that ran with several options have these in brackets.
+    `folders` are folders of runs, or files that `write_rows` wrote. Names of
+    methods that ran with several options have these in brackets.
 
     Raises:
         app.UsageError: If runs cannot stand in one table: two of one name and
@@ -114,11 +113,11 @@ def differences(methods, measures, baseline):
         baseline: Name of a method.
 
     Returns:
-        Markdown. Each cell has the mean difference, p of a t-test of pairs,
-        two-sided, a star where p < 0.05, and "holds" where it is after Holm's
-        correction for all differences of the table; of one seed, the
-        difference. The line below says so. Seeds with which either diverged
-        are left out.
+        Markdown. Each cell has the mean difference and the p-value of a
+        two-sided paired t-test, or the difference alone for one seed. A star
+        marks values below 0.05, and "holds" those that stay below it after
+        Holm's correction for the table. The line below says so. Seeds with
+        which either method diverged are left out.
     """
     lines = [
         "| method | pairs | " + " | ".join(measures) + " |",
@@ -224,13 +223,13 @@ def ranks(setups, measures, *, ties="average", digits=4):
 
 
 def blocks(setups):
-    """What is ranked together: what was tuned by one measure, or not at all.
+    """Group the runs that are ranked together: those tuned by one measure.
 
-    Of runs that held data out, what a temperature by ECE makes of them stands
-    among what was tuned by ECE, in the place of the same method without.
+    Runs that held data out also have a temperature by ECE. With it they are
+    among those tuned by ECE, in place of the same method without it.
 
     Args:
-        setups: As of `grouped`.
+        setups: Rows from `grouped`.
 
     Returns:
         `{measure: setups}`; the measure is "" if nothing was tuned.
@@ -274,11 +273,11 @@ def _scaled(rows):
 
 
 def read_published(path, setup, on=""):
-    """`{(method, measure): text}` of the published numbers of a set-up.
+    """Published numbers of a set-up, `{(method, measure): text}`.
 
-    Those on the data that are named, else on the set-up's own test data; of
-    ACLS, beside both of its forms; of detectors, by the names of their runs. Of
-    several set-ups, `a+b`, what was printed of all together: ranks.
+    They are those on the data `on`, or else on the set-up's own test data. Both
+    forms of ACLS get the numbers of ACLS, and detectors have the names of their
+    runs. For several set-ups, `a+b`, they are the ranks over all of them.
     """
     found, names = {}, sorted(setup.split("+"))
     with open(path, newline="", encoding="utf-8") as file:

@@ -19,17 +19,17 @@ def average_precision(truth, found, num_classes):
 
     Args:
         truth: For each image a dict of `boxes` `(n, 4)`, the pixels ymin,
-            xmin, ymax, xmax; `labels` `(n,)`; `crowd` `(n,)`, whether a box
-            has many objects, which are neither found nor missed; `area`
-            `(n,)` in pixels, 0 where it is that of the box.
+            xmin, ymax, xmax, and `labels` `(n,)`. `crowd` `(n,)` says whether
+            a box has many objects, which are neither found nor missed. `area`
+            `(n,)` is in pixels, 0 for that of the box.
         found: For each image a dict of `boxes`, `labels` and `scores` `(n,)`.
         num_classes: Number of classes.
 
     Returns:
         `ap` and `ar` at the overlaps 0.5 to 0.95, of at most 100 boxes of an
-        image; `ap50` and `ap75` at one; `ar1` and `ar10` of so many boxes;
-        and those of objects up to 32 pixels squared (`_small`), up to 96
-        (`_medium`) and above (`_large`). What no object is for is left out.
+        image. `ap50` and `ap75` are at one overlap, `ar1` and `ar10` of that
+        many boxes. `_small` is for objects up to 32 pixels squared, `_medium`
+        up to 96, `_large` above. Measures without objects are left out.
 
     Reference:
         Lin et al., Microsoft COCO, ECCV 2014, https://arxiv.org/abs/1405.0312;

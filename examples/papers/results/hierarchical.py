@@ -8,19 +8,19 @@ of set-up s in units of their root mean square:
     mean ~ Normal(0, 2), spread ~ Exponential(1)
     log sigma[s] ~ Normal(log sigma, 1), sigma ~ Exponential(1)
 
-so that set-ups learn from each other, the more the less they differ. The unit
-makes the priors weak: neither mean nor deviations are much above 1 in it. Of
-one set-up there is no spread: the mean is its effect, and sigma its sigma.
+The set-ups learn from each other, the more the less they differ. The unit makes
+the priors weak: neither mean nor deviations are much above 1 in it. A single
+set-up has no spread: the mean is its effect, and sigma its sigma.
 
-Mean and effects have normal posteriors given the deviations. Those alone are
+Mean and effects have normal posteriors given the deviations. Only these are
 sampled, by NUTS, for all methods and measures at once.
 
 The model is that of Corani, Benavoli, Demsar, Mangili and Zaffalon,
 "Statistical comparison of classifiers through Bayesian hierarchical modelling",
-Machine Learning 106, 2017, with normal effects in the place of Student's, which
-few set-ups cannot tell apart, and seeds in the place of folds, which are
-independent. The region of practical equivalence: Benavoli, Corani, Demsar and
-Zaffalon, "Time for a change", JMLR 18, 2017.
+Machine Learning 106, 2017. There are two differences. Effects are normal in
+place of Student's, which few set-ups cannot distinguish, and seeds replace
+folds, because they are independent. The region of practical equivalence is that
+of Benavoli, Corani, Demsar and Zaffalon, "Time for a change", JMLR 18, 2017.
 """
 
 import itertools
@@ -97,7 +97,7 @@ def posterior(gaps, *, units=None, chains=4, draws=1500, warm_up=500, seed=0):
         chains: Independent chains.
         draws: Draws of each chain that are kept.
         warm_up: Draws of each chain before them, which find the step size.
-        seed: Of the draws.
+        seed: Seed of the draws.
     """
     if units is None:
         units = [

@@ -22,16 +22,16 @@ def mixed(folder, other, coverage=0.1):
     """What a run's scores accept of its test data and others together.
 
     Args:
-        folder: Of a run.
+        folder: Folder of a run.
         other: Name of predictions on the other data, which evaluate.py made.
         coverage: Share of both that is accepted.
 
     Returns:
-        A row and curves. The row has by each of `selections.scores_of` the
-        AURC of both together, and the shares of the accepted that are errors
-        on the test data and on the other data, all of which are if
-        evaluate.py was told --foreign; and whether it was. The curves are
-        `{score: risks (500,)}`, at coverages 0.002, 0.004 ... 1.
+        A row, and curves `{score: risks (500,)}` at coverages 0.002, 0.004 to
+        1. For each of `selections.scores_of` the row has the AURC of both
+        together. It also has the shares of the accepted that are errors on
+        the test data and on the other data. With --foreign of evaluate.py,
+        which the row states, all other data are errors.
     """
     parts = [read_predictions(folder, part) for part in ("test", other)]
     labels, logits = (np.concatenate(both) for both in zip(*parts, strict=True))
@@ -65,8 +65,8 @@ def draw_mixtures(found, path, coverage=0.1):
 
     Args:
         found: `{name: results of mixed, one per seed}`; means are drawn.
-        path: Of the PNG file.
-        coverage: As it was given to `mixed`.
+        path: Path of the PNG file.
+        coverage: The coverage that was given to `mixed`.
 
     Reference:
         Xia et al., Understanding Why Label Smoothing Degrades Selective

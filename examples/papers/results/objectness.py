@@ -44,7 +44,7 @@ def save_measures(model, views, row, folder):
         model: With logits as its output.
         views: `test` and `context`: batches with pairs as labels.
         row: What the row of `results.csv` begins with.
-        folder: Of the run.
+        folder: Folder of the run.
 
     Returns:
         The row.
@@ -141,7 +141,7 @@ def draw_crops(examples, path, *, size, scale, names, fill):
         examples: A few examples with `boxes`.
         path: The picture to write.
         size: Height and width of the crops.
-        scale: Of the crops, as in `random_resized_crop`.
+        scale: Scale of the crops, as in `random_resized_crop`.
         names: Names of the classes.
         fill: The pixel mean.
     """

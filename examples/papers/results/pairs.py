@@ -42,15 +42,15 @@ class Row(NamedTuple):
 
     Attributes:
         values: Accuracy, NLL, ECE, AECE and 1000 AURC, `(seeds, 5)`.
-        leads: Accuracies less those of the first one on the same seeds.
-        gap: Mean difference of ECE, its own less that of the first one.
-        error: Standard error of `gap`; 0 of one seed.
-        ece: "lower", "equal" or "higher", by a t-test of pairs at 5 %, after
-            Holm's correction for both tests of all methods of the task; "-"
-            of the first method, and of one seed.
-        accuracy: The same of accuracies.
-        verdict: "beats", "trades", "fails" or "equals", as the legend of
-            the picture says; "-".
+        leads: Accuracies minus those of the first method on the same seeds.
+        gap: Mean ECE minus that of the first method on the same seeds.
+        error: Standard error of `gap`, 0 for one seed.
+        ece: "lower", "equal" or "higher", by a paired t-test at 5 % after
+            Holm's correction for both tests of all methods of the task. "-"
+            for the first method, and for one seed.
+        accuracy: The same comparison of accuracies.
+        verdict: "beats", "trades", "fails" or "equals", as in the legend of
+            the picture, or "-".
     """
 
     task: str
@@ -162,7 +162,7 @@ def _draw_seeds(ax, place, values, verdict):
 
 
 def p_of_pairs(gaps):
-    """Of a two-sided t-test of two and more paired differences."""
+    """p-value of a two-sided t-test of two or more paired differences."""
     if not np.ptp(gaps):
         return 0.0 if np.any(gaps) else 1.0
     return float(ttest_1samp(gaps, 0.0).pvalue)

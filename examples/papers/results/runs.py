@@ -44,12 +44,12 @@ _ROW, _FLAGS, _PREDICTIONS = (
 # What Python writes, and JSON does not read.
 _WORDS = {"True": True, "False": False}
 _WORDS |= {text: float(text) for text in ("nan", "inf", "-inf")}
-# Of which more is better.
+# Measures of which more is better.
 _RISING = ("accuracy", "ap", "ar", "coverage_at_", "miou")
 
 
 def run_folder(workdir, setup, method, seed):
-    """Where the files of a run lie."""
+    """Folder of the files of a run."""
     return Path(workdir) / setup.setup / method.method / f"seed{seed}"
 
 
@@ -64,15 +64,15 @@ def predict(
     """Labels and float32 logits of a data set.
 
     Args:
-        model: With logits as its output.
+        model: Model with logits as its output.
         data: Batches of inputs and labels, in their order. Each example is
             predicted once, also by a model of several replicas.
-        pixels_per_image: Of dense outputs, how many labelled pixels are
-            kept of each image, drawn at random, the same in each run.
+        pixels_per_image: Number of labelled pixels to keep of each image of
+            dense outputs, drawn at random, the same in each run.
         ignore_class: Class id of pixels that are not labelled.
-        meter: A `results.pixels.PixelMeter` that is shown all, or None. Of
-            logits of fewer places than there are labels, as they are before
-            the last interpolation, it is shown those after it.
+        meter: A `results.pixels.PixelMeter` that gets all pixels, or None. If
+            there are fewer logits than labels, as before the last
+            interpolation, it gets the interpolated logits.
 
     Returns:
         Class ids `(n,)`, or pairs with objectness `(n, 2)`, and logits
@@ -152,11 +152,11 @@ def measures(labels, logits, score="msp"):
 
 
 def repaired(validation, test, temperatures=()):
-    """Measures on test data of what validation data repaired.
+    """Measures on test data after a repair on validation data.
 
-    Temperature by likelihood (`_ts`) and by ECE on a grid (`_ts_ece`), and
-    logit normalisation, which changes the ranking alone, of centred logits
-    (`_norm`) and of logits as they are (`_norm_raw`), as equation 17 of Xia et
+    The repairs are a temperature by likelihood (`_ts`) or by ECE on a grid
+    (`_ts_ece`), and logit normalisation, which changes only the ranking. Its
+    logits are centred (`_norm`), or not (`_norm_raw`), as equation 17 of Xia et
     al. (2024) is printed.
 
     Args:
@@ -270,7 +270,7 @@ def check_flags(folder, setup, method, options, **extra):
     """Writes the flags of a run into its folder, or compares them.
 
     Args:
-        folder: Of the run.
+        folder: Folder of the run.
         setup: A `Setup`.
         method: A `Method`.
         options: `Options`.

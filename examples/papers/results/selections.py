@@ -1,4 +1,4 @@
-"""What rejecting does for trained networks: tables, curves, guarantees."""
+"""Tables, curves and guarantees of rejecting predictions."""
 
 import keras
 import numpy as np
@@ -57,15 +57,17 @@ def scores_of(folder):
 
 
 def guarantee(folder, risk, delta, part="test"):
-    """What a threshold with a guarantee accepts, and at what risk.
+    """Coverage and risk of a threshold with a guarantee.
+
+    The guarantee does not hold for pixels, because those of one image are not
+    independent. It does not hold either if training used the validation data
+    to choose the epoch. Then `delta` is None, and only the validation
+    predictions keep the risk.
 
     Returns:
         `delta`, coverage and risk on `part` of a selector that was fitted on
-        the run's validation predictions. `delta` is None where nothing can be
-        guaranteed, and the risk is that of the validation predictions alone:
-        for pixels, since those of one image are not independent, and where
-        training looked at the validation data, to choose the epoch. Where no
-        threshold reaches the risk, nothing is accepted: coverage 0, risk None.
+        the run's validation predictions. If no threshold reaches the risk,
+        nothing is accepted: coverage 0, risk None.
     """
     flags = read_flags(folder)
     looked = flags.get("keep") == "best" or follows(flags.get("train_model"))
@@ -93,11 +95,11 @@ def imbalance(folder, votes, alpha, num_bins=10, part="test"):
     predicted class.
 
     Args:
-        folder: Of a run on CIFAR-10.
+        folder: Folder of a run on CIFAR-10.
         votes: Shares of votes `(n, num_classes)`, in the order of the
             predictions.
-        alpha: Of label smoothing.
-        num_bins: Of the softmax probability, of equal mass.
+        alpha: Strength of label smoothing.
+        num_bins: Number of equal-mass bins of the softmax probability.
         part: Predictions to take.
 
     Returns:
@@ -170,6 +172,6 @@ def names_of(keys):
 
 
 def log_odds(logits):
-    """Of the predicted class; exact where its probability is nearly 1."""
+    """Log-odds of the predicted class, exact even if p is nearly 1."""
     scores = keras_calib.SelectiveClassifier(threshold=0.0).score_of(logits)
     return keras.ops.convert_to_numpy(scores)

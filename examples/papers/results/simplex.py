@@ -32,7 +32,7 @@ def targets_of(loss, probs, label=_OBSERVED):
     label smoothing, and the nearest of those that label relaxation allows.
 
     Args:
-        loss: Of `keras_calib`, on logits.
+        loss: A loss of `keras_calib`, on logits.
         probs: Predictions `(n, 3)`, above 0.
         label: The observed class.
 
@@ -48,8 +48,8 @@ def draw_targets(alpha, path, num_points=200):
     """Both targets, and how their losses grow, as two triangles.
 
     Args:
-        alpha: Of both.
-        path: The picture to write.
+        alpha: Argument of both losses.
+        path: Path of the picture.
         num_points: Predictions along a side, for the lines of equal loss.
     """
     import matplotlib.pyplot as plt

@@ -41,32 +41,36 @@ python examples/papers/train_classifier.py --data_dir=DIR \\
 
 `--task` in a set-up says which script it is for: `train_classifier.py`,
 `train_segmentation.py`, `train_text.py` or `train_detection.py`, which takes
-no loss, but a run of `train_classifier.py` to begin with. Adaptive label
-smoothing needs a set-up with `--objects`, AdaFocal one with validation data,
-`cape` two classes; methods that mix images or remember samples (CRL,
-`acls_ranking`, CaPE, pruning) are not for pixels. A third file of `sweeps/` is
-a grid of hyperparameters for `sweep.py`; one of `evaluations/` says how a paper
-evaluates where its set-ups leave it open.
+no loss, but a run of `train_classifier.py` to begin with.
 
-Comments in the files say from where each number is: paper and section, the
-released code, or this project, where neither says it. Three things hold for
-all of them. `--coupled_decay` is the papers' weight decay as it is printed,
-added to the gradient as torch does it, not half of it. Batch normalization
-has torch's momentum (0.9 in Keras' terms) and epsilon (1e-5). Margins belong
-to the set-up: 6 for CIFAR-10, 10 elsewhere.
+Some losses need certain set-ups. Adaptive label smoothing needs one with
+`--objects`, AdaFocal one with validation data, and `cape` one with two classes.
+Methods that mix images or remember samples (CRL, `acls_ranking`, CaPE, pruning)
+are not for pixels. A third file of `sweeps/` is a grid of hyperparameters for
+`sweep.py`. One of `evaluations/` says how a paper evaluates if its set-ups
+leave it open.
+
+Comments in the files say where each number is from: paper and section, the
+released code, or this project if neither has it. Three things hold for all of
+them. `--coupled_decay` is the papers' weight decay as it is printed, added to
+the gradient as torch does it, not half of it. Batch normalization has torch's
+momentum (0.9 in Keras' terms) and epsilon (1e-5). Margins belong to the set-up:
+6 for CIFAR-10, 10 elsewhere.
 
 The files: {setups} set-ups, {losses} losses, {sweeps} sweeps.
 
 Set-ups of this project, which train on a CPU, have no published numbers:
 `digits_dense`, `fashion_mnist_dense_short`, `cifar10_resnet20_cpu`,
 `cifar10_small_resnet`, `camvid_deeplabv3plus_small`, `newsgroups20`,
-`tiny_imagenet_boxes_small`, `canvases_retinanet_small`, and `cifar10_vit_s16`
-and `tiny_imagenet_vit_s16`, which need no weights to fetch as the ViT-B/16 do.
-The paper on label smoothing and selective classification (Xia et al., 2024)
-prints curves alone, so that its five set-ups (`*_lssc` and
-`cityscapes_deeplabv3plus_resnet101`) and every AURC are missing below, and the
-main text of MbLS, with the results on VOC of `voc_deeplabv3_mbls`, was not at
-hand.
+`tiny_imagenet_boxes_small` and `canvases_retinanet_small`. So do
+`cifar10_vit_s16` and `tiny_imagenet_vit_s16`, which download no weights, while
+the ViT-B/16 do.
+
+Two sources are missing below. The paper on label smoothing and selective
+classification (Xia et al., 2024) prints only curves. So its five set-ups
+(`*_lssc` and `cityscapes_deeplabv3plus_resnet101`) and every AURC are missing.
+The main text of MbLS, with the results on VOC of `voc_deeplabv3_mbls`, was not
+at hand.
 
 ## What the papers print
 
@@ -85,52 +89,59 @@ In the table below,
   `+mc_dropout` the mean of several passes with dropout.
 - `acls` is the paper's ACLS. Its numbers are most probably those of the
   released code, `acls_released`.
-- *On* is what was measured: the test data of the set-up; `validation`, held
-  out of the training data; for ImageNet `V1`, its validation set, `V2`,
-  ImageNetV2, and `context`, V1 with its objects painted over; for OpenImages
-  `val` and `test`; for COCO the set-up that trained the backbone, with the
-  loss of the row.
+- *On* names the data that were measured. These are the test data of the set-up,
+  or `validation`, held out of the training data. For ImageNet `V1` is its
+  validation set, `V2` ImageNetV2, and `context` V1 with its objects painted
+  over. OpenImages has `val` and `test`. For COCO it is the set-up that trained
+  the backbone, with the loss of the row.
 - *Temperature* is the one that `+temperature` found.
 - *Chosen by* is the measure on held-out data that chose the hyperparameter.
 - Where papers print different numbers, there are two.
 
-ECE has 15 bins, but means different things. That of Adaptive Label Smoothing
-is from pycalib, which takes fixed numbers for the mean confidences of bins over
-[1 / K, 1]: columns `ece_pycalib` and `ece100_pycalib` of a run. In nine rows it
-is less than the difference of mean confidence and accuracy, which an ECE never
-is. Its Table 1 does not say what the networks were trained on: the `mask`
-images are assumed, whose mean confidences the text quotes. That of Label
-Relaxation is of test data drawn anew for each seed. On VOC the code of MbLS,
-which ACLS follows, leaves the background out and averages over batches:
-columns `ece_foreground_per_batch` and `aece_foreground_per_batch` of a run.
-With temperature, MbLS and ACLS print different numbers for the same networks.
-In Table A of ACLS training failed with lambda1 = 0 and lambda2 = 0.015. Two
-set-ups are not the paper's, as their files say: 20 Newsgroups has 18,846 texts,
-not 19,997, and the detector on COCO is RetinaNet, where the numbers are of
-Faster R-CNN.
+ECE has 15 bins, but means different things:
+
+- The ECE of Adaptive Label Smoothing is from pycalib, which takes fixed numbers
+  for the mean confidences of bins over [1 / K, 1]. They are the columns
+  `ece_pycalib` and `ece100_pycalib` of a run. In nine rows it is less than the
+  difference of mean confidence and accuracy, which an ECE never is.
+- The ECE of Label Relaxation is measured on test data drawn anew for each seed.
+- On VOC the code of MbLS, which ACLS follows, leaves the background out and
+  averages over batches. These are the columns `ece_foreground_per_batch` and
+  `aece_foreground_per_batch` of a run.
+
+Some numbers are doubtful, or of something else:
+
+- Table 1 of Adaptive Label Smoothing does not say which images the networks
+  were trained on. The `mask` images are assumed, because the text quotes their
+  mean confidences.
+- With temperature, MbLS and ACLS print different numbers for the same networks.
+- In Table A of ACLS training failed with lambda1 = 0 and lambda2 = 0.015.
+- 20 Newsgroups has 18,846 texts here, not 19,997 as in the paper.
+- The detector on COCO is RetinaNet here; the numbers are of Faster R-CNN.
 
 {table}
 
-Two rows are this project's reading: CaPE for many classes, `cape_top_label`,
-and Monte Carlo dropout, of which the paper says neither place nor rate; train
-it by `tiny_imagenet_resnet50_dropout`, then `ensemble.py --passes=20`.
+Two rows are this project's interpretation: CaPE for many classes,
+`cape_top_label`, and Monte Carlo dropout. The paper gives neither its place nor
+its rate. Train it by `tiny_imagenet_resnet50_dropout`, then call
+`ensemble.py --passes=20`.
 
 ### Mean ranks
 
-Label Relaxation averages ranks over set-ups; *chosen by* as above, `both` over
-accuracy and ECE. `compare.py --ties=lowest` prints these beside the ranks of
-runs of the same set-ups.
+Label Relaxation averages ranks over set-ups. *Chosen by* is as above, where
+`both` averages over accuracy and ECE. `compare.py --ties=lowest` prints these
+beside the ranks of runs of the same set-ups.
 
 {ranks}
 
 ### In the texts
 
-Shares of the training samples of the last epoch that the regularizer leaves
-alone (`inactive_share`) or whose prediction a step changes
-(`prediction_flips`), and that have gamma 3 (`gamma_3_share`); mean objectness
-of the images and its mean difference to the confidence; hours of training on
-four V100. The text does not name the network of the objectness and the hours:
-the `mask` images are assumed.
+The texts have shares of the training samples of the last epoch. They are those
+that the regularizer leaves alone (`inactive_share`), whose prediction a step
+changes (`prediction_flips`), and that have gamma 3 (`gamma_3_share`). They also
+have the mean objectness of the images, its mean difference to the confidence,
+and the hours of training on four V100. The text does not name the network of
+the objectness and the hours: the `mask` images are assumed.
 
 {texts}
 """
@@ -153,9 +164,9 @@ class Loss(NamedTuple):
     """A published loss.
 
     Attributes:
-        stem: Of its file.
-        options: What differs, name to value.
-        after: What was done besides, or "".
+        stem: Stem of the name of its file.
+        options: Options that differ, name to value.
+        after: A further step, such as a temperature, or "".
     """
 
     stem: str

@@ -156,7 +156,7 @@ def draw(option, setups, path):
     Args:
         option: Name of what varies.
         setups: `{set-up: summaries}`.
-        path: Of the PNG file.
+        path: Path of the PNG file.
     """
     import matplotlib.pyplot as plt
 

@@ -99,7 +99,7 @@ def load(data, data_dir, annotations):
 
 
 def folder_of(workdir, settings, name, seed):
-    """Where the files of a run lie."""
+    """Folder of the files of a run."""
     words = name.replace(",", "").replace("+ ", "").replace(" ", "_")
     return run_folder(workdir, settings, _Kind(words), seed)
 
@@ -110,7 +110,7 @@ def run(settings, name, seed, data, *, workdir, devices, resume):
     Args:
         settings: `Settings`.
         name: One of `METHODS`.
-        seed: Of weights, order and crops.
+        seed: Seed of weights, order and crops.
         data: `Data`.
         workdir: Folder for results.
         devices: As `scope` takes them.

@@ -20,7 +20,7 @@ def training_inactive_share(model, batches, seed):
     Args:
         model: A trained model with `ACLS` or `MbLS` as its loss.
         batches: The training data in the order of their index.
-        seed: Of the order.
+        seed: Seed of the order.
     """
     labels, logits = predict(model, batches)
     if getattr(model.loss, "needs_penalty_mask", False):

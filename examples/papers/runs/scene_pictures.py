@@ -1,4 +1,4 @@
-"""Where a segmenter is sure, and where it is wrong."""
+"""Pictures of the confidence and the errors of a segmenter."""
 
 import numpy as np
 
@@ -14,10 +14,10 @@ def draw_confidence(scenes, names, void, model, path):
 
     Args:
         scenes: A few dicts of `image` and `mask`, all of one size.
-        names: Of the classes.
+        names: Names of the classes.
         void: Class id of pixels without a class.
-        model: With logits as its output.
-        path: Of the file to write.
+        model: Model with logits as its output.
+        path: Path of the picture.
     """
     import matplotlib.pyplot as plt
 

@@ -118,12 +118,14 @@ def train(sets, setup, method, options, folder, protocol, tuned=""):
 
 
 def copy_runs(source, folder, measure):
-    """Runs that are the best by another measure too, whole or not at all.
+    """Copy runs that are also the best by another measure.
+
+    A run is copied completely, or not at all.
 
     Args:
         source: Folder of the runs.
-        folder: Of the copies; runs of the same flags in it are replaced.
-        measure: By which they are the best too, for the rows of the copies.
+        folder: Folder of the copies. Runs of the same flags are replaced.
+        measure: The other measure, for the rows of the copies.
 
     Raises:
         app.UsageError: If `folder` holds a run of other flags.

@@ -90,7 +90,7 @@ def run(task, setup, method, options, folder=None, **extra):
         setup: A `Setup`.
         method: A `Method`.
         options: `Options`.
-        folder: Where to write; by default a folder of `options.workdir`.
+        folder: Folder to write to. By default one in `options.workdir`.
         **extra: More columns of the row; but for `tuned` they make it
             another run.
 
@@ -127,7 +127,7 @@ def own_folder(folder, setup, method, options, **flags):
     It holds the flags of the run, and with `--resume` what was there.
 
     Args:
-        folder: Where it is.
+        folder: Folder of the run.
         setup: A `Setup`.
         method: A `Method`.
         options: `Options`.
@@ -217,7 +217,7 @@ def fit(model, task, setup, options, folder):
         task: A `Task`.
         setup: A `Setup`.
         options: `Options`.
-        folder: Of the run, where the backup may be from before a kill.
+        folder: Folder of the run. It may hold the backup of a killed run.
 
     Returns:
         `(epochs, seconds)`: how many epochs were done, and how long they

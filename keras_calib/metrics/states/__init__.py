@@ -1,7 +1,7 @@
-"""Sums that stream and merge: what a metric remembers of its batches.
+"""States of the metrics: sums that stream and merge.
 
-Lives here: the layout of each state, its update and its readings. Not here:
-Keras metrics (`metrics`) and formulas (`formulas`).
+Lives here: the layout of each state, its update, and what is computed from it.
+Not here: Keras metrics (`metrics`) and formulas (`formulas`).
 """
 
 __all__ = []

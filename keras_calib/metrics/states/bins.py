@@ -31,11 +31,14 @@ class BinSummary:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Limb by quantity and key."""
+        """Limbs, by sums and keys."""
         return (exact_sums.NUM_LIMBS, 3 * 2 * self.num_bins)
 
     def update(self, records: Top1) -> Any:
-        """Limbs of weight, confidence and squared weight, by bin and wrong."""
+        """Limbs of weight, confidence and squared weight by key.
+
+        A key stands for a bin, and for correct or wrong predictions.
+        """
         num_keys = 2 * self.num_bins
         confidence, weight = records.confidence, records.weight
         keys = 2 * bin_index(confidence, self.num_bins, self.closed)

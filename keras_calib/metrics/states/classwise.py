@@ -1,9 +1,9 @@
 """Calibration of every class as a state that streams and merges.
 
-Almost every probability of many classes lies in the first of the bins of
-equal width: at most `num_bins` of a row lie beyond it. So only the largest of
-each row are sorted into bins. The first bin gets what is left of the sum over
-the column, exactly, for sums of integers can be subtracted.
+With many classes, almost every probability lies in the first bin of equal
+width: at most `num_bins` of a row lie beyond it. So only the largest of each
+row are sorted into bins. The first bin gets the rest of the sum over the
+column, which is exact because the sums are integers.
 """
 
 from typing import Any
@@ -43,7 +43,7 @@ class ClassBinSummary:
         self.shape = (exact_sums.NUM_LIMBS, 2 * self._num_keys + 1)
 
     def update(self, records: Top1) -> Any:
-        """Limbs of sums of p and of labels by class and bin; of weights."""
+        """Limbs of p and of labels by class and bin, and of all weights."""
         probs = _class_probabilities(records, self.num_classes)
         if self.threshold > 0:
             low = probs < self.threshold
@@ -53,7 +53,7 @@ class ClassBinSummary:
         if weight is not None:
             scale = exact_sums.power_of_two_above(weight)
         if self.num_classes <= 2 * self.num_bins:
-            # Few classes: all of them into their bins.
+            # With few classes all probabilities are sorted into bins.
             classes = ops.arange(self.num_classes, dtype="int32")
             classes = ops.broadcast_to(classes, ops.shape(probs))
             digits = self._digits(probs, classes, weight, scale)
@@ -74,7 +74,7 @@ class ClassBinSummary:
     def error(self, limbs: Any) -> Any:
         """Mean over the classes of their calibration errors."""
         xp, size = array_namespace(limbs), self._num_keys
-        # Subtracted before rounding.
+        # Integers are subtracted, so that rounding comes last.
         difference = limbs[:, :size] - limbs[:, size : 2 * size]
         residual = exact_sums.to_float(difference)
         weight = exact_sums.to_float(limbs[:, -1])
@@ -99,7 +99,7 @@ class ClassBinSummary:
         keys = ids * self.num_bins
         keys = keys + bin_index(p, self.num_bins, self.closed)
         kept = records.mask
-        # Below the threshold, or 0 and so in no bin (lo, hi].
+        # 0 stands for p below the threshold, and is in no bin (lo, hi].
         if self.threshold > 0 or self.closed == "right":
             kept = ops.logical_and(kept, p > 0)
         keys = ops.where(kept, keys, ops.full_like(keys, self._num_keys))
@@ -119,7 +119,7 @@ class ClassHistogramSummary:
         self.shape = (exact_sums.NUM_LIMBS, 3 * self._num_keys + 1)
 
     def update(self, records: Top1) -> Any:
-        """Limbs of mass, of sums of p and of labels; of all weights."""
+        """Limbs of mass, of p and of labels by cell, and of all weights."""
         probs = _class_probabilities(records, self.num_classes)
         place = LOG_ODDS.position(log_odds_of(probs), self.resolution)
         cell = ops.cast(ops.floor(place), "int32")
@@ -167,7 +167,7 @@ class ClassHistogramSummary:
 
 
 def _class_probabilities(records: Top1, num_classes: int) -> Any:
-    """Probabilities of all classes in [0, 1], 0 in rows that do not count."""
+    """Probabilities of all classes in [0, 1], 0 in masked rows."""
     rows = records.rows
     if rows.outputs.shape[-1] != num_classes:
         raise value_error(
@@ -184,7 +184,7 @@ def _class_probabilities(records: Top1, num_classes: int) -> Any:
 
 
 def _weights_by_key(records: Top1, keys: Any, num_keys: int) -> tuple[Any, Any]:
-    """Limbs of the weights of rows by their key, and of all that count."""
+    """Limbs of the weights by the key of their row, and of all weights."""
     if records.weight is None:
         counts = exact_sums.count_by_key(keys, num_keys)
         total = ops.sum(ops.cast(records.mask, "int32"))

@@ -1,4 +1,4 @@
-"""Several summaries as one state, and what is read of any."""
+"""Several summaries as one state, and what is computed from a state."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -22,7 +22,7 @@ __all__ = ["CompositeSummary", "Readings"]
 
 
 class CompositeSummary:
-    """Summaries side by side on the last axis of their limbs.
+    """Several summaries, side by side on the last axis of their limbs.
 
     Args:
         **parts: Summaries by name.
@@ -49,15 +49,15 @@ class CompositeSummary:
 
 
 class Readings:
-    """Each reading is made once, when it is first asked for.
+    """What is computed from a state, each part once, on first use.
 
     Args:
-        summary: Of the metric, or several as one.
-        sums: Its limbs (array-agnostic).
-        frequency_weights: Whether weights are counts so far.
-        num_invalid: Tells how many predictions could not count so far.
-        has_all_rows: Tells whether all records came with the outputs of all
-            classes.
+        summary: Summary of the metric, or several as one.
+        sums: Limbs of the summary (array-agnostic).
+        frequency_weights: Whether all weights so far were whole numbers.
+        num_invalid: Function that returns the number of invalid samples.
+        has_all_rows: Function that returns whether all records came with the
+            outputs of all classes.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Readings:
 
     @property
     def curve(self) -> RiskCoverageCurve:
-        """The curve through the ends of the groups that are not empty."""
+        """Curve through the ends of the groups that are not empty."""
         filled = self.groups.mass > 0
         mass, wrong, before, wrong_before = (x[filled] for x in self.groups[:4])
         through = before + mass
@@ -126,12 +126,12 @@ class Readings:
         )
 
     def moments(self, index: int = 0) -> Moments:
-        """Of one of the values summed; the last, where they are fewer."""
+        """Moments of the value at `index`, or of the last if it is beyond."""
         summary, limbs = self._parts[MomentSummary]
         return summary.moments(limbs, min(index, len(summary.values) - 1))
 
     def is_saturated(self, index: int) -> bool:
-        """Whether a sum of that value left its range."""
+        """Whether a sum of the value at `index` left its range."""
         summary, limbs = self._parts[MomentSummary]
         found = exact_sums.is_saturated(limbs)
         found = found.reshape(len(summary.values), -1).any(axis=-1)

@@ -1,4 +1,4 @@
-"""Equal-mass bins from the cells of a histogram, and what cut cells hide."""
+"""Equal-mass bins from the cells of a histogram, and bounds of their error."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ __all__ = ["aece_bounds", "equal_mass_bins"]
 def equal_mass_bins(
     cells: Cells, num_bins: int, frequency_weights: bool, weight_ratio: float
 ) -> BinSums:
-    """Sums of equal-mass bins, cells shared by mass; NumPy, float64."""
+    """Sums of equal-mass bins; cut cells are shared by mass (NumPy)."""
     through = np.r_[0.0, cells.before + cells.mass]
     ends = equal_mass_edges(through[-1], num_bins, frequency_weights)
 
@@ -36,7 +36,7 @@ def aece_bounds(
     frequency_weights: bool,
     edges: str = "mass",
 ) -> tuple[float, float]:
-    """The least and the largest error, whatever the order inside cells.
+    """Smallest and largest error over all orders inside cells.
 
     `lowest` is the smallest confidence that each cell can hold. The edges of
     `"interp"` can move up to the end of the samples that tie with them.
@@ -57,7 +57,7 @@ def aece_bounds(
     mean = (confidence / mass)[cut]
     lowest = np.minimum(lowest[cut], mean)
     residual = residual[cut]
-    # How much of the cell lies below: x, or by "interp" up to all of it.
+    # x of the cell lies below the edge; for "interp" it may be all of it.
     most = mass[cut] if edges == "interp" else x
     at_low, at_high = (np.clip(v[cut], x, most) for v in (mass - wrong, wrong))
     low = at_low * lowest - np.minimum(at_low, correct)
@@ -86,7 +86,7 @@ def _least_variation(low: np.ndarray, high: np.ndarray) -> float:
 
 
 def _most_variation(low: np.ndarray, high: np.ndarray) -> float:
-    """The largest; it is reached at the ends of the ranges."""
+    """The largest sum, which is reached at the ends of the ranges."""
     at_low = at_high = 0.0
     for k in range(1, len(low)):
         at_low, at_high = (

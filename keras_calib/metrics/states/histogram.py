@@ -2,11 +2,12 @@
 
 The score of a confidence is its log-odds, which resolve confidences near 1.
 The edges of the equal-width calibration bins are inserted as boundaries, so
-that a cell lies in one calibration bin. Per cell, separately for right and
-wrong predictions, the state keeps the mass and the sum of the offsets inside
-the bin, in exact integers; the mean confidence of a cell follows from its
-mean offset. A score of any size goes by asinh(2^20 t), which is about as
-fine near 0 as far from it.
+that each cell lies in one calibration bin.
+
+A cell keeps the mass and the sum of the offsets inside the bin, in exact
+integers, separately for correct and wrong predictions. The mean confidence of a
+cell follows from its mean offset. Unbounded scores are mapped by asinh(2^20 t),
+which is about as fine near 0 as far from it.
 """
 
 from typing import Any
@@ -43,10 +44,10 @@ class ScoreMap(NamedTuple):
     Derivation: docs/derivations.md, 'Log-odds map'.
 
     Attributes:
-        slope: For one bin in all.
-        zero: Bin of t = 0, for one bin in all.
+        slope: Slope divided by the number of bins.
+        zero: Bin of t = 0, divided by the number of bins.
         scale: Scores below it are spread evenly.
-        limit: Scores beyond it are in the last bins by far.
+        limit: Scores are clipped to it. It lies far inside of the last bins.
     """
 
     slope: float
@@ -55,7 +56,7 @@ class ScoreMap(NamedTuple):
     limit: float
 
     def position(self, score: Any, resolution: int) -> Any:
-        """Places v of scores, of so many bins in all (array-agnostic)."""
+        """Positions v of scores among `resolution` bins (array-agnostic)."""
         xp = array_namespace(score)
         score = xp.clip(score, -self.limit, self.limit)
         return self.slope * resolution * xp.arcsinh(score / self.scale)
@@ -67,16 +68,16 @@ UNBOUNDED = ScoreMap(178.9 / 8192, 0.5, 2.0**-20, 1e30)
 
 
 class Cells(NamedTuple):
-    """The histogram, read, in ascending score; shapes `(num_cells,)`.
+    """Cells of the histogram in ascending score, arrays `(num_cells,)`.
 
     Attributes:
         mass: Weight of the predictions in the cell.
-        wrong: Weight of the wrong ones.
+        wrong: Weight of the wrong predictions.
         before: Weight of all cells below.
         confidence: Sum of weight times confidence.
         confidence_minus_correct: Sum of weight times (confidence - correct).
         correct_one_minus_confidence: Sum of weight times (1 - confidence) of
-            the right ones.
+            the correct predictions.
     """
 
     mass: Any
@@ -94,10 +95,11 @@ class HistogramSummary:
         resolution: Number of bins of the score, at least 64. 8192 gives AURC
             to 3e-7 in most cases, 2048 to 5e-6.
         num_bins: Number of equal-width calibration bins whose edges are
-            inserted; None for another score than the confidence.
-        closed: Which end belongs to a calibration bin.
-        score_map: How scores go to bins.
-        score: Function of records to scores `(n,)`; None for their own.
+            inserted. None for another score than the confidence.
+        closed: End that belongs to a calibration bin, `"right"` or `"left"`.
+        score_map: Map from scores to bins.
+        score: Function of records to scores `(n,)`. None for the score in the
+            records.
     """
 
     def __init__(
@@ -138,11 +140,11 @@ class HistogramSummary:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Limb by key of mass and offsets, then of squared weights by bin."""
+        """Limbs of mass and offsets by key, and of squared weights by bin."""
         return (exact_sums.NUM_LIMBS, 4 * self.num_cells + self.num_bins)
 
     def update(self, records: Top1) -> Any:
-        """Limbs of mass and offset sum by cell and wrong, of one batch."""
+        """Limbs of one batch, by cell, for correct and wrong predictions."""
         score = records.score if self.score is None else self.score(records)
         score = ops.where(records.mask, score, ops.zeros_like(score))
         position = self._map.position(score, self.resolution)
@@ -150,7 +152,7 @@ class HistogramSummary:
         # Cut to 16 bits; reading adds back half a quantum.
         offset = ops.floor((position - floor) / _QUANTUM) * _QUANTUM
         cell = ops.cast(floor, "int32") + self._zero
-        # Beyond the last bins the offset says nothing: at their outer edges.
+        # Scores beyond the last bins are placed at their outer edges.
         above, below = cell >= self.resolution, cell < 0
         offset = ops.where(above, ops.full_like(offset, 1 - _QUANTUM), offset)
         offset = ops.where(below, ops.zeros_like(offset), offset)
@@ -162,7 +164,7 @@ class HistogramSummary:
             )
             cell = cell + calibration_bin
             if self.closed == "left":
-                # A confidence on an edge, whose log-odds round below it.
+                # The log-odds of a confidence on an edge may round below it.
                 first = ops.take(self._first, calibration_bin)
                 cell = ops.maximum(cell, first)
         outside = ops.full_like(cell, self.num_bins)
@@ -177,7 +179,7 @@ class HistogramSummary:
         return ops.concatenate([mass, offsets, squares], axis=-1)
 
     def cells(self, limbs: Any) -> Cells:
-        """Cells in ascending score; 0 for confidences of other scores.
+        """Cells in ascending score; confidences are 0 for other scores.
 
         Derivation: docs/derivations.md, 'Log-odds map'.
         """
@@ -214,7 +216,7 @@ class HistogramSummary:
         )
 
     def ranked(self, limbs: Any, frequency_weights: Any) -> RankedGroups:
-        """Cells as groups of tied scores, surest first (array-agnostic).
+        """Cells as groups of tied scores, highest first (array-agnostic).
 
         Derivation: docs/derivations.md, 'AURC from a histogram'.
         """
@@ -247,7 +249,7 @@ class HistogramSummary:
         return safe_divide(xp.sum(self._squares(limbs)), xp.sum(both))
 
     def clipped_share(self, limbs: np.ndarray) -> float:
-        """Share of the weight beyond the bins, as if right and wrong tied."""
+        """Share of the weight in outer cells that mix correct and wrong."""
         right, wrong = map(exact_sums.to_float, self._split(limbs)[:2])
         ends = np.array([0, -1])
         mixed = (right[ends] > 0) & (wrong[ends] > 0)
@@ -256,10 +258,11 @@ class HistogramSummary:
 
     @property
     def confidence_room(self) -> float:
-        """How far the mean confidence of a cell may be from what is read.
+        """Largest error of the mean confidence computed for a cell.
 
-        It bends by at most 0.44 / slope^2 over a bin: 1/8 of that if a cell
-        is filled at its ends, less the 1/24 added as if filled evenly.
+        The confidence bends by at most 0.44 / slope^2 over a bin. The error
+        is 1/8 of that if a cell is filled at its ends, minus the 1/24 that was
+        added for a cell that is filled evenly.
         """
         return 0.44 / 6.0 / self._slope**2
 
@@ -276,8 +279,8 @@ class HistogramSummary:
         return np.maximum(lowest, self.calibration_bin / self.num_bins)
 
     def _split(self, limbs: Any) -> list[Any]:
-        """Limbs `(3, num_cells)` of mass and of offsets, each right, wrong."""
-        # Arrays of their own: compilers make fast code of these.
+        """Limbs by cell: mass correct, wrong, and offsets correct, wrong."""
+        # Separate slices, because compilers make faster code of them.
         size = self.num_cells
         return [limbs[:, i * size : i * size + size] for i in range(4)]
 
@@ -300,7 +303,7 @@ class HistogramSummary:
             return xp.zeros_like(angle), xp.zeros_like(angle)
         log_odds = 2.0 * xp.sinh(angle)
         p, q = sigmoid(log_odds), sigmoid(-log_odds)
-        # pq decays faster than the derivatives grow, which overflow alone.
+        # pq decays faster than the derivatives grow, but they would overflow.
         angle = xp.clip(angle, -5.0, 5.0)
         first = 2.0 * xp.cosh(angle) / self._slope
         second = 2.0 * xp.sinh(angle) / self._slope**2
@@ -309,5 +312,5 @@ class HistogramSummary:
 
 
 def _mean_offset(limbs: Any, mass: Any) -> Any:
-    """Mean offset of limbs of their sum; half a quantum was cut off."""
+    """Mean offset of a sum, plus the half quantum that was cut off."""
     return safe_divide(exact_sums.to_float(limbs), mass) + 0.5 * _QUANTUM

@@ -17,12 +17,12 @@ _LARGEST = 2.0**60
 
 
 class MomentSummary:
-    """The sums of `Moments`, of one or more values x.
+    """The sums of `Moments`, for one or more values x.
 
     Args:
-        values: Functions of records to `(x, where)`: finite values >= 0 of
-            shape `(n,)`, and which of them count, bool `(n,)`, or None for
-            all records that count.
+        *values: Functions of records to `(x, where)`. x are finite values
+            >= 0 of shape `(n,)`, and `where` is a mask of them, bool `(n,)`,
+            or None for all.
         needs_rows: Whether the values need the outputs of all classes.
     """
 
@@ -36,7 +36,7 @@ class MomentSummary:
         self.shape = (exact_sums.NUM_LIMBS, _NUM_SUMS * len(values))
 
     def update(self, records: Top1) -> Any:
-        """Limbs of the sums, `Moments` by value."""
+        """Limbs of the sums of one batch, in the order of `Moments`."""
         if self.needs_rows and records.rows is None:
             return ops.zeros(self.shape, dtype="int32")
         rows = []
@@ -46,7 +46,7 @@ class MomentSummary:
             if where is not None:
                 counted = ops.logical_and(counted, where)
             zero = ops.zeros_like(x)
-            # Squares of larger ones are infinite, and 0 times that is NaN.
+            # Larger squares are infinite, and 0 times infinity is NaN.
             x = ops.where(counted, ops.minimum(x, _LARGEST), zero)
             if records.weight is None:
                 w = ops.cast(counted, x.dtype)

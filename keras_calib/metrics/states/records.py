@@ -1,4 +1,4 @@
-"""Top-1 records: all that most metrics need of a prediction."""
+"""Top-1 records, which are all that most metrics need of a prediction."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -16,10 +16,7 @@ __all__ = ["split_rows", "squares_by_key", "sums_by_key", "top1_of_batch"]
 
 
 def top1_of_batch(batch: Batch) -> Top1:
-    """The predicted classes of a batch, whose `mask` says what counts.
-
-    Where a prediction does not count, its values are 0.
-    """
+    """Top-1 records of a batch; the values of masked samples are 0."""
     top = top1(batch.outputs, from_logits=batch.from_logits)
     labels = ops.cast(hard_labels(batch.labels), "int32")
     wrong = is_wrong(batch.outputs, labels)
@@ -36,7 +33,7 @@ def top1_of_batch(batch: Batch) -> Top1:
 
 
 def split_rows(batch: Any, size: int) -> Iterable[Any]:
-    """Parts of at most `size` rows of a Batch or Top1."""
+    """Split a Batch or Top1 into parts of at most `size` rows."""
     fields = batch._asdict()
     rows = [x for x in fields.values() if hasattr(x, "shape")]
     count = rows[0].shape[0]

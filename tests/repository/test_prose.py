@@ -1,0 +1,209 @@
+"""What people read keeps to short, whole sentences."""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+# Files that nobody has edited for their prose yet: the list only shrinks.
+NOT_EDITED = {
+    "README.md",
+    "docs/abstaining.md",
+    "docs/after_training.md",
+    "docs/choosing_a_loss.md",
+    "docs/choosing_a_metric.md",
+    "docs/data.md",
+    "docs/derivations.md",
+    "docs/exactness.md",
+    "docs/index.md",
+    "docs/losses.md",
+    "docs/metrics.md",
+    "docs/recipes.md",
+    "docs/results.md",
+    "docs/seeing.md",
+    "docs/training.md",
+    "docs/versions.md",
+    "docs/why.md",
+    "examples/ensembles.py",
+    "examples/metrics_from_logs.py",
+    "examples/objectness.py",
+    "examples/rejecting.py",
+    "examples/segmentation.py",
+    "examples/serving/demo.py",
+    "examples/serving/limits.py",
+    "keras_calib/analysis/activation_maps.py",
+    "keras_calib/analysis/regularizers.py",
+    "keras_calib/calibrators/affine_solver.py",
+    "keras_calib/calibrators/base.py",
+    "keras_calib/calibrators/binning.py",
+    "keras_calib/calibrators/ensemble.py",
+    "keras_calib/data/batches/mixing.py",
+    "keras_calib/data/sources/tfds.py",
+    "keras_calib/data/sources/tfrecords.py",
+    "keras_calib/data/transforms/classes.py",
+    "keras_calib/data/transforms/crops.py",
+    "keras_calib/data/transforms/decoding.py",
+    "keras_calib/exporting/formats.py",
+    "keras_calib/exporting/served_model.py",
+    "keras_calib/monitoring/evaluation.py",
+    "keras_calib/monitoring/logger.py",
+    "keras_calib/plots/loss_curves.py",
+    "keras_calib/plots/reliability.py",
+    "keras_calib/plots/risk_coverage.py",
+    "keras_calib/predictions/outputs.py",
+    "keras_calib/reporting/html.py",
+    "keras_calib/reporting/prediction_files.py",
+    "keras_calib/selection/classifier.py",
+    "keras_calib/training/adafocal.py",
+    "keras_calib/training/cape.py",
+    "keras_calib/training/crl.py",
+    "keras_calib/training/pruning.py",
+}
+
+MAX_WORDS = 30
+MAX_SENTENCES = 5
+TEXTS = (".md", ".py")
+
+# Openings that wait for their verb; pointers and words that say little.
+TELEGRAM = re.compile(r"(Of|So that) |Where [^,]*$")
+RIDDLE = re.compile(
+    r"\b(of (that|the same) name|told apart|tells? (\S+ )*apart"
+    r"|makes? a difference of|settles?)\b"
+)
+
+CODE = re.compile(r"(```|~~~).*?\1|<!--.*?-->|\$\$.*?\$\$", re.DOTALL)
+MARKUP = [
+    (re.compile(r"``.+?``|`[^`]*`|\$[^$\n]+\$|\\\(.*?\\\)", re.DOTALL), "X"),
+    (re.compile(r"!\[[^\]]*\]\([^)]*\)|</?\w[^>]*>"), ""),
+    (re.compile(r"\[([^\]]*)\](\([^)]*\)|\[[^\]]*\])"), r"\1"),
+    (re.compile(r"https?://\S+"), "X"),
+]
+# Table, heading, list item, admonition and tab: each begins something new.
+NOT_PROSE = re.compile(r"\s*(\||#|---|!!!|\?\?\?|===)")
+ITEM = re.compile(r"\s*([-*+]|\d+\.|>) ")
+EXPLAINED = re.compile(r" {4}(\*{0,2}\w+(, \*{0,2}\w+)*|`[^`]+`)( \(.*?\))?:")
+END = re.compile(
+    r"(?<!\be\.g)(?<!\bi\.e)(?<!\bal)(?<!\bvs)(?<!\bEq)(?<!\bSec)(?<!\bFig)"
+    r"[.!?][\"')*_]*\s+(?=[\"'(*_]*[A-Z`\d])"
+)
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """Paragraphs and list items of Markdown, without what is not prose."""
+    text = CODE.sub("\n\n", text)
+    for pattern, instead in MARKUP:
+        text = pattern.sub(instead, text)
+    lines: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        begins = ITEM.match(line)
+        if begins or not line.strip() or NOT_PROSE.match(line):
+            if lines:
+                yield " ".join(lines)
+            lines = []
+        if line.strip() and not NOT_PROSE.match(line):
+            lines.append(line[begins.end() if begins else 0 :].strip())
+
+
+def prose(docstring: str) -> str:
+    """A docstring without formulas, examples and references."""
+    kept, title = [], ""
+    for line in inspect.cleandoc(docstring).splitlines():
+        head = re.fullmatch(r"([A-Z][a-z]+):", line)
+        title = head[1] if head else title
+        left_out = title in ("Example", "Examples", "Reference")
+        if head or left_out or not title and line.startswith("    "):
+            line = ""
+        elif title and EXPLAINED.match(line):
+            line = "\n" + EXPLAINED.sub("", line)
+        kept.append(line)
+    return "\n".join(kept)
+
+
+def docstrings(tree: ast.AST) -> Iterator[str]:
+    """Of a module and of what is public in it."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            if not node.name.startswith("_"):
+                yield ast.get_docstring(node) or ""
+            if isinstance(node, ast.ClassDef) and node.name[0] != "_":
+                yield from docstrings(node)
+
+
+def texts(path: Path) -> Iterator[str]:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        yield text
+        return
+    tree = ast.parse(text)
+    for docstring in (ast.get_docstring(tree) or "", *docstrings(tree)):
+        yield prose(docstring)
+
+
+def stumbles(text: str) -> Iterator[str]:
+    """What a reader stumbles over."""
+    for paragraph in paragraphs(text):
+        sentences = END.split(paragraph)
+        if len(sentences) > MAX_SENTENCES:
+            yield f"{len(sentences)} sentences in: {paragraph[:70]}"
+        for sentence in sentences:
+            words = sum(any(map(str.isalnum, w)) for w in sentence.split())
+            if words > MAX_WORDS:
+                yield f"{words} words in: {sentence[:70]}"
+            if TELEGRAM.match(sentence) or RIDDLE.search(sentence):
+                yield f"say it whole: {sentence[:70]}"
+
+
+@cache
+def faults() -> dict[str, list[str]]:
+    """By file, for those that have any."""
+    read = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    for folder in ("keras_calib", "examples"):
+        read += [p for p in (ROOT / folder).rglob("*") if p.suffix in TEXTS]
+    found = {
+        path.relative_to(ROOT).as_posix(): [
+            fault for text in texts(path) for fault in stumbles(text)
+        ]
+        for path in sorted(read)
+    }
+    return {name: rows for name, rows in found.items() if rows}
+
+
+def test_sentences_and_paragraphs_are_short_and_whole():
+    found = {
+        name: rows for name, rows in faults().items() if name not in NOT_EDITED
+    }
+    assert not found
+
+
+def test_files_that_read_well_are_taken_off_the_list():
+    assert not NOT_EDITED - {*faults()}, "take it off the list"
+
+
+WORDS = "word " * 30
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"{WORDS}\n\n{WORDS}", 0),
+        (WORDS + "more", 1),
+        (WORDS + "`some code` [page](index.md).", 1),
+        ("One. Two, e.g. `x`. Three, of Guo et al. (2017). 4. Five!", 0),
+        ("One. Two. Three. `x` is four. Five. Six.", 1),
+        ("Of logits finite.", 1),
+        ("Where labels are soft, the first class counts.", 0),
+        ("- Where labels are soft.\n- So that it is finite.", 2),
+        ("As in the class of that name.", 1),
+        ("What a model tells apart. It is told apart by shape.", 2),
+        (f"| {WORDS} more |\n<!-- Of tables. -->", 0),
+        (prose(f"A sum.\n\n    x {WORDS}\n\nArgs:\n    x: Of it."), 1),
+        (prose(f"A sum.\n\nReference:\n    Of {WORDS}"), 0),
+    ],
+)
+def test_faults_are_found(text, found):
+    assert len([*stumbles(text)]) == found
