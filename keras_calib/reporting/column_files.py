@@ -33,8 +33,8 @@ class ColumnFile:
     be read.
 
     Attributes:
-        path: Of the file.
-        names: Of its columns, in order.
+        path: Path of the file.
+        names: Names of its columns, in order.
         num_rows: Number of rows, None if only reading tells.
         is_table: Whether columns have one value, or one list, for each row;
             else they are arrays of any shape.

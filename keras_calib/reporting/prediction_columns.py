@@ -28,7 +28,7 @@ class Columns(NamedTuple):
         correct: Name of the column that says whether it was right.
         predicted: Name of the predicted class, if there is no such column.
         weights: Name of the weights.
-        ids: Name of what tells samples apart.
+        ids: Name of the identifiers of samples.
         class_names: Names of the classes in the order of their ids.
         ignore_class: Class id of rows that do not count.
         separator: Between the columns of a `.csv` file; None looks for it.
@@ -54,7 +54,7 @@ class Roles(NamedTuple):
 
     Attributes:
         labels: Labels; of top-1 records without `predicted`, correctness.
-        outputs: Of each class, or of all; or confidences.
+        outputs: Column of each class, one column of all, or confidences.
         from_logits: Whether outputs are logits.
         top1: Whether outputs are confidences.
         predicted: Predicted classes, or None.

@@ -37,7 +37,7 @@ class PredictionFile:
     An `.npz` file has the arrays `labels` and `logits` or `probs`, and may
     have `sample_weight` and `class_names`. A table has a column `label` and
     columns `logit_0`, `logit_1`, ... or `prob_0`, `prob_1`, ..., in any
-    order, or with names of classes in place of numbers; parquet may have
+    order. Names of classes may take the place of numbers. Parquet may have
     lists in one column `logits` or `probs`. `Columns` gives other names.
 
     Top-1 records become probabilities of as many classes as the confidences
@@ -49,7 +49,7 @@ class PredictionFile:
 
     Attributes:
         from_logits: Whether outputs are logits.
-        num_classes: Of the predictions.
+        num_classes: Number of classes.
         num_rows: Number of samples, None if only reading tells.
         pixels: Whether a sample has several predictions.
         class_names: Names of the classes, or None.

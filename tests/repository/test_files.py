@@ -92,5 +92,5 @@ def test_binary_files_are_the_reference_values_and_small_pictures():
     *pictures, values = binary
     assert values == "tests/data/goldens.npz"
     for name in pictures:
-        assert re.fullmatch(r"docs/pictures/\w+\.png", name)
+        assert re.fullmatch(r"docs/pictures/[\w/]+\.png", name)
         assert (ROOT / name).stat().st_size < 150_000, name
