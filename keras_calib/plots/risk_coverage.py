@@ -213,10 +213,10 @@ def _by_name(given: Any) -> dict:
 
 
 def _mark(ax: Any, name: str, point: ChosenThreshold, marker: str) -> None:
-    label = f"{plain(name)}: coverage {point.coverage:.3f}"
+    label = f"{plain(name)}: coverage {point.coverage:.3f},\n"
     if point.confidence is not None:
-        label += f" from confidence {point.confidence:.4g}"
-    label += f", risk {point.risk:.4f}"
+        label += f"confidence from {point.confidence:.4g}, "
+    label += f"risk {point.risk:.4f}"
     style = {"color": "black", "linewidth": 1}
     if (limit := point.certified_risk) is not None:
         label += f", certified {limit:.4g}"
