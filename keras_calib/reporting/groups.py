@@ -8,7 +8,7 @@ import numpy as np
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.numerics.arrays import safe_divide
 
-__all__ = ["SURE", "GroupRow", "GroupSums", "StageGroups"]
+__all__ = ["GroupRow", "GroupSums", "SURE", "StageGroups"]
 
 # The least confidence of predictions that the page calls sure, ascending.
 SURE = (0.8, 0.9, 0.95, 0.99)
