@@ -21,7 +21,7 @@ from scipy.special import logit
 from scipy.special import ndtri
 
 from keras_calib.metrics.mean_gap import mean_gap
-from keras_calib.reporting.evaluation import direction
+from keras_calib.reporting.verdict import direction
 
 _NUM_DRAWS = flags.DEFINE_integer("num_draws", 2000, "Per row.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the data.")

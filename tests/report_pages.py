@@ -7,7 +7,14 @@ import numpy as np
 
 from keras_calib.reporting import entry_points
 
-__all__ = ["Page", "results_alone", "slider", "write_file"]
+__all__ = [
+    "Page",
+    "mistakes",
+    "results_alone",
+    "slider",
+    "slider_start",
+    "write_file",
+]
 
 
 class Page(HTMLParser):
@@ -39,8 +46,27 @@ def results_alone(monkeypatch):
 
 
 def slider(page):
+    """The rows of every slider of a page."""
     boxes = [a for a in page.all("div") if a.get("class") == "slider"]
-    return [json.loads(box["data-steps"]) for box in boxes]
+    columns = [json.loads(box["data-steps"]) for box in boxes]
+    return [
+        [
+            dict(zip(x, row, strict=True))
+            for row in zip(*x.values(), strict=True)
+        ]
+        for x in columns
+    ]
+
+
+def slider_start(page):
+    """The row where the only slider of a page starts."""
+    ((rows,), (bar,)) = slider(page), page.all("input")
+    return rows[int(bar["value"])]
+
+
+def mistakes(page):
+    """Numbers of the samples that are shown as mistakes."""
+    return [int(a["data-sample"]) for _, a in page.tags if "data-sample" in a]
 
 
 def write_file(path, labels, **arrays):

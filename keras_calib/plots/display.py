@@ -94,14 +94,19 @@ class Display:
         check_integer("dpi", dpi, 1)
         return self._file("png", dpi=dpi)
 
-    def to_svg(self) -> str:
+    def to_svg(self, size: tuple[float, float] | None = None) -> str:
         """The picture as an SVG file, with text in the reader's font.
 
         Equal displays give equal files.
+
+        Args:
+            size: Width and height in inches; None for those of the display.
         """
         style = {"svg.fonttype": "none", "svg.hashsalt": "calib"}
+        sized = copy.copy(self)
+        sized._size = self._size if size is None else size
         with matplotlib_module().rc_context(style):
-            file = self._file("svg", metadata={"Date": None, "Creator": None})
+            file = sized._file("svg", metadata={"Date": None, "Creator": None})
         return file.decode("utf-8")
 
     def _file(self, kind: str, **options: Any) -> bytes:
@@ -188,7 +193,8 @@ def line_style(i: int) -> dict[str, Any]:
 
 def legend(ax: Any, **options: Any) -> None:
     """A small, translucent legend."""
-    ax.legend(framealpha=0.9, fontsize="small", **options)
+    # Else a long name would leave no room for the axes.
+    ax.legend(framealpha=0.9, fontsize="small", **options).set_in_layout(False)
 
 
 def draw_band(

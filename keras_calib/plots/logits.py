@@ -122,7 +122,7 @@ class MaxLogitDisplay(_LogitDisplay):
         self.wrong.draw(ax, "wrong", 1)
         ax.set(
             xlim=(0, 1),
-            xlabel="confidence (probability of the predicted class)",
+            xlabel="confidence of the predicted class",
             ylabel="largest logit",
             title=titled(self.name, "Largest logit, mean ± deviation"),
         )

@@ -188,7 +188,7 @@ class ReliabilityDisplay(BinnedDisplay):
         if self.zoom:
             self._inset(ax)
         bottom = ax if counts_ax is None else counts_ax
-        bottom.set_xlabel("confidence (probability of the predicted class)")
+        bottom.set_xlabel("confidence of the predicted class")
         if counts_ax is not None:
             num_bins = len(self.sums.weight)
             centers = (np.arange(num_bins) + 0.5) / num_bins
@@ -322,7 +322,7 @@ class ConfidenceDisplay(BinnedDisplay):
             )
         ax.set(
             xlim=(0, 1),
-            xlabel="confidence (probability of the predicted class)",
+            xlabel="confidence of the predicted class",
             ylabel="samples",
             title=titled(self.name, "Confidence of correct and wrong"),
         )

@@ -27,6 +27,8 @@ from keras_calib.selection import ChosenThreshold
 __all__ = ["RiskCoverageDisplay"]
 
 _MARKERS = ("o", "s", "^", "D", "v")
+# Letters of a line of the legend.
+_LINE = 48
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -190,6 +192,8 @@ class RiskCoverageDisplay(ModelDisplay):
         for i, (name, curve) in enumerate(self.curves.items()):
             value = f"AURC {1000 * self.values[name]:.2f}e-3"
             label, style = f"{plain(name)} ({value})", line_style(i)
+            if len(label) > _LINE:
+                label = f"{plain(name)}\n({value})"
             ax.plot(curve.coverage, curve.risk, label=label, **style)
             # The risk of the first few samples swings between 0 and 1.
             settled = curve.coverage >= min(0.05, curve.coverage[-1])
@@ -218,10 +222,10 @@ def _by_name(given: Any) -> dict:
 
 
 def _mark(ax: Any, name: str, point: ChosenThreshold, marker: str) -> None:
-    label = f"{plain(name)}: coverage {point.coverage:.3f}"
+    label = f"{plain(name)}: coverage {point.coverage:.3f},\n"
     if point.confidence is not None:
-        label += f" from confidence {point.confidence:.4g}"
-    label += f", risk {point.risk:.4f}"
+        label += f"confidence from {point.confidence:.4g}, "
+    label += f"risk {point.risk:.4f}"
     style = {"color": "black", "linewidth": 1}
     if (limit := point.certified_risk) is not None:
         label += f", certified {limit:.4g}"

@@ -54,6 +54,7 @@ def report(
     batch_size: int = 32,
     steps: int | None = None,
     title: str = "Calibration report",
+    notes: dict[str, str] | None = None,
     verbose: int = 1,
 ) -> Report:
     """A page that says how far the confidence of models can be trusted.
@@ -80,6 +81,8 @@ def report(
         batch_size: Size of the batches of arrays.
         steps: How many batches, at most; None for all.
         title: Title of the page.
+        notes: What readers must know of the data, by name, such as
+            `{"Data set": "CIFAR-10 test"}`; shown as it is.
         verbose: 1 for a progress bar, 0 for none.
 
     Returns:
@@ -141,6 +144,7 @@ def report(
         num_bins=num_bins,
         num_mistakes=num_mistakes,
         title=title,
+        notes=notes,
     )
 
 
@@ -170,7 +174,7 @@ def report_of_predictions(
             the surest mistakes with, or None.
         verbose: 1 for a progress bar, 0 for none.
         **kwargs: `calibrator`, `selector`, `class_names`, `num_bins`,
-            `num_mistakes` and `title`, as in `report`.
+            `num_mistakes`, `title` and `notes`, as in `report`.
 
     Returns:
         `Report`; `save(path)` writes it.
@@ -234,6 +238,7 @@ def report_of_batches(
     num_mistakes: int = 12,
     title: str = "Calibration report",
     metrics: Sequence[str] = tuple(EXPLAINED),
+    notes: dict[str, str] | None = None,
 ) -> Report:
     """The report of batches as they come; arguments as in `report`.
 
@@ -248,6 +253,8 @@ def report_of_batches(
         raise type_error(
             "`class_names` must be a sequence of names", class_names=class_names
         )
+    if not isinstance(notes, dict | None):
+        raise type_error("`notes` must be a dict of texts by name", notes=notes)
     selectors = _by_model("selector", selector, names)
     calibrators = {
         name: getattr(part, "calibrator", None)
@@ -286,6 +293,7 @@ def report_of_batches(
         title=title,
         class_names=class_names,
         num_bins=num_bins,
+        notes=notes or {},
     )
     return Report(html, results)
 

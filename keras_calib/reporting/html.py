@@ -1,8 +1,7 @@
 """The page: what was gathered, in pictures, tables and words."""
 
-import base64
 import datetime
-import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +10,32 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
-from keras_calib.formulas.intervals import binomial_upper_bound
-from keras_calib.metrics import CalibrationMetrics
-from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import to_numpy
-from keras_calib.numerics.softmax import sigmoid
+from keras_calib.formulas.risk_coverage import RiskCoverageCurve
 from keras_calib.plots import ConfidenceDisplay
 from keras_calib.plots import ReliabilityDisplay
 from keras_calib.plots import RiskCoverageDisplay
-from keras_calib.plots.display import Display
-from keras_calib.plots.display import as_picture
 from keras_calib.plots.display import matplotlib_module
 from keras_calib.plots.display import printable
-from keras_calib.reporting.evaluation import EXPLAINED
 from keras_calib.reporting.evaluation import ModelEvaluation
+from keras_calib.reporting.groups import SURE
+from keras_calib.reporting.groups import GroupRow
+from keras_calib.reporting.groups import StageGroups
+from keras_calib.reporting.measures import measures
+from keras_calib.reporting.pictures import diagram
+from keras_calib.reporting.pictures import shown
+from keras_calib.reporting.slider import operating_points
+from keras_calib.reporting.slider import slider_rows
 from keras_calib.version import __version__
 
 __all__ = ["Report", "check_html", "page_of", "template"]
 
-# Pixels of a side of a thumbnail, at most.
-_THUMBNAIL = 96
-# Positions of the slider.
-_NUM_STEPS = 200
+# Classes in the table, and names in a sentence, at most.
+_NUM_CLASSES = 10
+_NUM_NAMES = 6
+# Pairs of classes that sure errors confuse, at most.
+_NUM_PAIRS = 6
+# Inches of diagrams: about their size on a phone, so that text can be read.
+_TALL, _WIDE = (3.5, 4.2), (4.4, 3.4)
 
 
 class Report:
@@ -42,12 +45,16 @@ class Report:
 
     Args:
         html: The page: one file that needs nothing else.
-        results: `{model: {...}}` of what the page says: `verdict`,
-            `overconfidence` (mean confidence less accuracy), `metrics` and
-            `calibrated_metrics` by name, and `selection`, of which
-            `threshold` is a score and `confidence` the same cut as a
-            confidence, or None for another score. Each estimate is
-            `{"value", "low", "high"}` with its 95 % interval.
+        results: `{model: {...}}` of what the page says. `verdict` has the
+            `answer`, the `advice` and the `headline`; `overconfidence` is
+            mean confidence less accuracy; `metrics` has estimates by name.
+            With a calibrator there are `calibrated_verdict`,
+            `calibrated_overconfidence` and `calibrated_metrics`, too.
+            `selection` has the selector's `threshold`, which is a score, and
+            `confidence`, the same cut as a confidence or None for another
+            score. `classes` and `sure` are rows of predicted classes and of
+            least confidences. Each estimate is `{"value", "low", "high"}`
+            with its 95 % interval.
 
     Example:
 
@@ -108,6 +115,7 @@ def page_of(
     title: str,
     class_names: list[str] | None,
     num_bins: int,
+    notes: dict[str, str],
 ) -> str:
     """The HTML page of some models and their results."""
     overview = None
@@ -115,15 +123,15 @@ def page_of(
         display = RiskCoverageDisplay.from_metric(
             {x.name: x.final for x in evaluations}
         )
-        overview = _picture(display, "Risk against coverage of all models.")
+        text = "Risk against coverage of all models."
+        overview = diagram(display, text, _WIDE)
     return template().render(
         title=title,
-        models=[_model(x, results[x.name]) for x in evaluations],
+        models=[_model(x, results[x.name], class_names) for x in evaluations],
         overview=overview,
-        explained={x: EXPLAINED[x] for x in evaluations[0].metrics},
-        class_names=class_names,
         evaluations=evaluations,
         num_bins=num_bins,
+        notes=notes,
         made=datetime.datetime.now().isoformat(" ", "minutes"),
         versions=f"keras_calib {__version__}, Keras {keras.__version__} on "
         f"{keras.backend.backend()}",
@@ -157,124 +165,179 @@ def _printed(value: Any) -> Any:
     return type(value)(printable(value)) if isinstance(value, str) else value
 
 
-def _risk_steps(metrics: CalibrationMetrics) -> list[dict[str, float | None]]:
-    """Rows for risks from 0 to that of all samples: what to accept.
+def _model(
+    evaluation: ModelEvaluation, results: dict, class_names: list[str] | None
+) -> dict[str, Any]:
+    """What the template shows of a model."""
 
-    Each has the `risk` asked for, and if a threshold meets it: the
-    `threshold` on the confidence with the largest `coverage`, the same as a
-    `score` in log-odds, the `observed` risk there and its `bound`, exact
-    binomial at 95 %.
-    """
-    curve, sums = metrics.curve(), metrics.bins()
-    weight, squares = sums.weight.sum(), sums.squared_weight.sum()
-    accepted = curve.coverage * safe_divide(weight**2, squares)
-    bounds = binomial_upper_bound(
-        np.minimum(curve.risk * accepted, accepted), accepted
-    )
-    rows = []
-    for risk in np.linspace(0.0, float(curve.risk[-1]), _NUM_STEPS + 1):
-        met = np.flatnonzero(curve.risk <= risk + 1e-12)
-        row = {"risk": float(risk)}
-        if len(met):
-            i = met[-1]
-            score = float(curve.threshold[i])
-            row |= {
-                "threshold": float(sigmoid(curve.threshold[i])),
-                # Not in JSON if it is infinite: everything is accepted.
-                "score": score if np.isfinite(score) else None,
-                "coverage": float(curve.coverage[i]),
-                "observed": float(curve.risk[i]),
-                "bound": float(bounds[i]),
-            }
-        rows.append(row)
-    return rows
+    def name_of(k: int) -> str:
+        return f"class {k}" if class_names is None else class_names[k]
 
-
-def _model(evaluation: ModelEvaluation, results: dict) -> dict[str, Any]:
-    stages = {"model": (evaluation.before, results["metrics"])}
+    verdicts = {"": results["verdict"]}
+    metrics = {"": evaluation.before}
     if evaluation.after is not None:
-        after = evaluation.after, results["calibrated_metrics"]
-        stages = {
-            "Before calibration": stages["model"],
-            "After calibration": after,
+        metrics = {
+            "before calibration": evaluation.before,
+            "after calibration": evaluation.after,
         }
-    pictures = []
-    for title, (metrics, _) in stages.items():
-        when = "" if len(stages) == 1 else f" {title.lower()}"
-        pictures += [
-            _picture(
-                ReliabilityDisplay.from_metric(metrics),
-                f"Accuracy against confidence{when}. Bars reach to the "
-                "confidence; lines are exact 95 % intervals.",
-            ),
-            _picture(
-                ConfidenceDisplay.from_metric(metrics),
-                f"Confidence of correct and wrong predictions{when}.",
-            ),
-        ]
-    curves = {title: metrics for title, (metrics, _) in stages.items()}
-    chosen = getattr(evaluation.selector, "chosen", None)
-    points = {"chosen threshold": chosen} if chosen else {}
-    pictures.append(
-        _picture(
-            RiskCoverageDisplay.from_metric(curves, points=points),
-            "Error rate of the accepted as more predictions are accepted, "
-            "the surest first"
-            + (", and the point chosen on held-out data." if points else "."),
-        )
-    )
+        both = results["verdict"], results["calibrated_verdict"]
+        verdicts = dict(zip(metrics, both, strict=True))
+    # Before a full stop and the like, with its space.
+    final = f" {list(metrics)[-1]}".rstrip()
+    chosen, on_slider = _chosen(evaluation, results["selection"])
+    steps, start = slider_rows(evaluation.final, chosen if on_slider else None)
+    rows = evaluation.groups[-1].classes()
+    first = {x.group: x for x in evaluation.groups[0].classes()}
     return {
         "name": evaluation.name,
-        "verdict": results["verdict"],
-        "stages": {title: found for title, (_, found) in stages.items()},
-        "pictures": pictures,
-        "steps": _risk_steps(evaluation.final),
-        "mistakes": [
-            {**x._asdict(), **_shown(x.sample)} for x in evaluation.mistakes
+        "results": results,
+        "stages": list(metrics),
+        "verdicts": verdicts,
+        "measures": measures(results),
+        "reliability": [
+            diagram(
+                ReliabilityDisplay.from_metric(
+                    x, name=when.capitalize() or None
+                ),
+                f"Accuracy against confidence {when}".rstrip()
+                + ", with exact 95 % "
+                "intervals; below, the number of predictions in each bin.",
+                _TALL,
+            )
+            for when, x in metrics.items()
         ],
-        "num_samples": evaluation.num_samples,
-        "num_classes": evaluation.num_classes,
+        "sure": {
+            when: _sure(groups)
+            for when, groups in zip(metrics, evaluation.groups, strict=True)
+        },
+        "histogram": diagram(
+            ConfidenceDisplay.from_metric(evaluation.final),
+            f"Confidence of correct and wrong predictions{final}; counts on "
+            "a logarithmic scale.",
+            _WIDE,
+        ),
+        "confused": [
+            (name_of(label), name_of(predicted), count)
+            for (label, predicted), count in evaluation.confused.most_common(
+                _NUM_PAIRS
+            )
+        ],
+        "mistakes": [
+            {
+                **x._asdict(),
+                **shown(x.sample),
+                "label": name_of(x.label),
+                "predicted": name_of(x.predicted),
+            }
+            for x in evaluation.mistakes
+        ],
+        "points": operating_points(evaluation.final, chosen),
+        # By columns, which take less room.
+        "steps": {name: [row[name] for row in steps] for name in steps[0]},
+        "start": start,
+        "on_slider": on_slider,
+        "total": float(evaluation.final.bins().weight.sum()),
+        "risk": _risk_picture(evaluation, results["selection"], final),
+        "classes": [
+            (name_of(x.group), x, first.get(x.group))
+            for x in rows[:_NUM_CLASSES]
+        ],
+        "about_classes": _about_classes(
+            rows, evaluation.groups[-1].totals(), name_of
+        ),
+        "num_predicted": len(rows),
     }
 
 
-def _picture(display: Display, text: str) -> dict[str, str]:
-    svg = display.to_svg().encode("utf-8")
-    return {"uri": _data_uri(svg, "image/svg+xml"), "text": text}
+def _sure(
+    groups: StageGroups,
+) -> list[tuple[float, GroupRow | None]]:
+    """Levels of confidence, the highest first, with their predictions."""
+    found = {x.group: x for x in groups.sure()}
+    return [(SURE[i], found.get(i)) for i in reversed(range(len(SURE)))]
 
 
-def _data_uri(data: bytes, kind: str) -> str:
-    return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
+def _chosen(
+    evaluation: ModelEvaluation, found: dict | None
+) -> tuple[dict[str, Any] | None, bool]:
+    """The selector as a row of the slider, and whether that can show it.
+
+    It can if the score is the confidence after the same calibration.
+    """
+    if found is None or found["threshold"] is None:
+        return None, False
+    row = {
+        "threshold": found["confidence"],
+        "score": found["threshold"],
+        "coverage": found["coverage"],
+        "accepted": found["coverage"] * found["total"],
+        "risk": found["risk"]["value"],
+        "low": found["risk"]["low"],
+        "high": found["risk"]["high"],
+    }
+    if not found["coverage"]:
+        row["risk"] = None
+    own = getattr(evaluation.selector, "calibrator", None)
+    on_slider = found["confidence"] is not None and own is evaluation.calibrator
+    return row, on_slider
 
 
-def _shown(sample: Any) -> dict[str, str | None]:
-    """A sample as a picture or as text, if it is either."""
-    shown = {"thumbnail": None, "text": None}
-    if sample is None:
-        return shown
-    if sample.dtype.kind in "OSU":
-        value = sample.reshape(-1)[0] if sample.size == 1 else sample.tolist()
-        if isinstance(value, bytes):
-            value = value.decode("utf-8", "replace")
-        return {**shown, "text": str(value)[:300]}
-    if sample.ndim == 2:
-        sample = sample[..., None]
-    if sample.ndim != 3 or sample.shape[-1] not in (1, 3, 4):
-        return shown
-    return {**shown, "thumbnail": _data_uri(_png(sample), "image/png")}
-
-
-def _png(image: np.ndarray) -> bytes:
-    """An image `(height, width, channels)` as a small PNG file."""
-    pixels = as_picture("inputs", np.nan_to_num(image)[..., :3])
-    pixels = pixels.reshape(*image.shape[:2], -1).astype("float32")
-    scale = _THUMBNAIL / max(pixels.shape[:2])
-    if scale < 1.0:
-        size = [max(1, round(scale * side)) for side in pixels.shape[:2]]
-        pixels = keras.ops.image.resize(
-            pixels, size, antialias=True, data_format="channels_last"
+def _risk_picture(
+    evaluation: ModelEvaluation, found: dict | None, when: str
+) -> dict[str, str]:
+    sums, points = evaluation.final.bins(), {}
+    chosen = getattr(evaluation.selector, "chosen", None)
+    if chosen is not None:
+        here = chosen._replace(
+            coverage=found["coverage"], risk=found["risk"]["value"]
         )
-    pixels = np.clip(to_numpy(pixels), 0.0, 1.0)
-    file = io.BytesIO()
-    rgb = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
-    matplotlib_module("image").imsave(file, rgb, format="png")
-    return file.getvalue()
+        points = {
+            "selector on its own data": chosen._replace(certified_risk=None),
+            "selector on these data": here,
+        }
+    display = RiskCoverageDisplay.from_metric(
+        {evaluation.name: evaluation.final},
+        # Of equal weights alone.
+        band=bool(sums.weight.sum() == sums.squared_weight.sum()),
+        points=points,
+    )
+    # Fewer points than cells of the histogram, which no reader could see.
+    display.curves = {k: _thinned(x) for k, x in display.curves.items()}
+    text = (
+        f"Error rate of the accepted{when} as more predictions are "
+        "accepted, the surest first"
+    )
+    text += ", and the selector." if points else "."
+    return diagram(display, text, _WIDE)
+
+
+def _thinned(curve: RiskCoverageCurve) -> RiskCoverageCurve:
+    """A curve at coverages that lie about 1 / 400 apart, and both ends."""
+    steps = np.linspace(0.0, 1.0, 401) - 1e-12
+    places = np.unique(np.searchsorted(curve.coverage, steps))
+    return RiskCoverageCurve(*(x[places] for x in curve))
+
+
+def _about_classes(
+    rows: list[GroupRow], total: GroupRow, name_of: Callable[[int], str]
+) -> list[str]:
+    """Sentences on the classes that differ beyond their intervals."""
+    kinds = {
+        "More errors than the average": [
+            x for x in rows if x.low > total.error
+        ],
+        "Overconfident": [x for x in rows if x.side == "over"],
+        "Underconfident": [x for x in rows if x.side == "under"],
+    }
+    texts = []
+    for text, found in kinds.items():
+        if not found:
+            continue
+        names = ", ".join(name_of(x.group) for x in found[:_NUM_NAMES])
+        if len(found) > _NUM_NAMES:
+            names += f" and {len(found) - _NUM_NAMES:,} more"
+        texts.append(f"{text}: {names}.")
+    return texts or [
+        "These data show no class with more errors than the average, or with "
+        "a confidence that differs from its accuracy."
+    ]

@@ -16,7 +16,7 @@ from keras_calib.formulas.risk_coverage import augrc_of_groups
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.metrics.mean_gap import mean_gap
 from keras_calib.metrics.registry import QUANTITIES
-from keras_calib.reporting.evaluation import direction
+from keras_calib.reporting.verdict import direction
 
 
 def enough(hits, draws, level=0.95):

@@ -9,6 +9,8 @@ from html import unescape
 
 import numpy as np
 import pytest
+from report_pages import Page
+from report_pages import slider
 
 import keras_calib as kc
 
@@ -20,13 +22,18 @@ pytestmark = [
         reason="Chromium is not installed",
     ),
 ]
-# Around the page, for widths that no window has; keeps what the probe tells.
+# Around the page, for widths that no window has; keeps what the probes tell.
 HOST = """
-<body style="margin:0"><iframe src="page.html"
-  style="width:{width}px;height:900px;border:0"></iframe><script>
-window.addEventListener("message", (e) => document.title = "PROBE" + e.data);
+<body style="margin:0">{frames}<script>
+const told = [];
+window.addEventListener("message", (e) => {{
+  told.push(e.data);
+  if (told.length === {count}) document.title = "PROBE" + JSON.stringify(told);
+}});
 </script></body>
 """
+FRAME = """<iframe src="page.html"
+  style="width:{width}px;height:900px;border:0"></iframe>"""
 # Runs in the page, moves the slider and tells what it sees.
 PROBE = """
 <script>
@@ -34,10 +41,28 @@ const errors = [];
 window.addEventListener("error", (e) => errors.push(String(e.message)));
 document.addEventListener(
   "securitypolicyviolation", (e) => errors.push(e.violatedDirective));
-window.addEventListener("load", () => {
+const numbers = (color) => color.match(/[0-9.]+/g).map(Number);
+const light = (color) => {
+  const [r, g, b] = numbers(color).map((x) => x / 255).map(
+    (x) => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const behind = (x) => {
+  const color = getComputedStyle(x).backgroundColor;
+  const seen = numbers(color)[3] !== 0;
+  return seen || !x.parentElement ? color : behind(x.parentElement);
+};
+const contrast = (x) => {
+  const [a, b] = [getComputedStyle(x).color, behind(x)].map(light);
+  return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+};
+const tell = () => {
   const input = document.querySelector(".slider input");
+  const reached = [...document.querySelectorAll("*")].filter(
+    (x) => x.tabIndex >= 0 && !x.disabled && x.checkVisibility());
+  input.focus();
   const shown = {};
-  for (const value of [0, 60, Number(input.max)]) {
+  for (const value of [input.value, 0, 60, input.max]) {
     input.value = value;
     input.dispatchEvent(new Event("input"));
     shown[value] = Object.fromEntries(
@@ -45,19 +70,31 @@ window.addEventListener("load", () => {
         (x) => [x.dataset.shows, x.textContent]));
   }
   const pictures = [...document.images];
-  window.parent.postMessage(JSON.stringify({
+  const all = [...document.querySelectorAll("body *")];
+  const texts = all.filter((x) => x.tagName !== "SCRIPT" &&
+    [...x.childNodes].some((y) => y.nodeType === 3 && y.data.trim()) &&
+    x.checkVisibility());
+  window.parent.postMessage({
     shown, errors,
+    reached: reached.map((x) => x.type),
+    focused: document.activeElement === input,
+    spoken: input.getAttribute("aria-valuetext"),
+    contrast: Math.min(...texts.map(contrast)),
+    texts: texts.length,
+    paper: light(behind(document.body)),
     broken: pictures.filter((x) => !x.complete || !x.naturalWidth).length,
     pictures: pictures.length,
     width: window.innerWidth,
-    wide: [...document.querySelectorAll("body *")].filter(
-      (x) => !x.closest(".scroll") &&
-        x.getBoundingClientRect().right > window.innerWidth + 1).length,
+    wide: all.filter((x) =>
+      x.getBoundingClientRect().right > window.innerWidth + 1).length,
+    hidden: all.filter((x) => x.scrollWidth > x.clientWidth + 1 &&
+      getComputedStyle(x).overflowX !== "visible").length,
     scroll: document.documentElement.scrollWidth,
     asked: performance.getEntriesByType("resource")
       .map((x) => x.name).filter((x) => !x.startsWith("data:")),
-  }), "*");
-});
+  }, "*");
+};
+window.addEventListener("load", tell);
 </script>
 """
 
@@ -82,13 +119,14 @@ def report():
     )
 
 
-def seen(report, folder, width):
-    """What the probe reports from a window of this width."""
+def seen(report, folder, widths, *options):
+    """What the probe reports from frames of these widths."""
     # Before the page's own script, so that its errors are seen.
     page = report.html.replace("</style>", "</style>" + PROBE, 1)
     (folder / "page.html").write_text(page, encoding="utf-8")
     host = folder / "host.html"
-    host.write_text(HOST.format(width=width), encoding="utf-8")
+    frames = "".join(FRAME.format(width=width) for width in widths)
+    host.write_text(HOST.format(frames=frames, count=len(widths)))
     run = subprocess.run(
         [
             BROWSER,
@@ -98,6 +136,7 @@ def seen(report, folder, width):
             "--virtual-time-budget=5000",
             f"--user-data-dir={folder / 'profile'}",
             "--window-size=1500,900",
+            *options,
             "--dump-dom",
             host.as_uri(),
         ],
@@ -108,26 +147,70 @@ def seen(report, folder, width):
     )
     title = re.search(r"<title>PROBE(.*?)</title>", run.stdout, re.DOTALL)
     assert title, run.stderr[-2000:]
-    return json.loads(unescape(title[1]))
+    found = {x["width"]: x for x in json.loads(unescape(title[1]))}
+    assert sorted(found) == widths
+    return found
 
 
-@pytest.mark.parametrize("width", [400, 1400])
 def test_page_works_at_any_width_and_shows_the_row_of_its_slider(
-    report, tmp_path, width
+    report, tmp_path
 ):
-    found = seen(report, tmp_path, width)
-    assert found["width"] == width
-    assert found["errors"] == []
-    assert found["asked"] == []
-    assert found["pictures"] == 17 and found["broken"] == 0
-    assert found["scroll"] <= width and found["wide"] == 0
-    attribute = re.search(r'data-steps="(.*?)"', report.html)[1]
-    rows = json.loads(unescape(attribute))
-    assert set(found["shown"]) == {"0", "60", str(len(rows) - 1)}
-    for place, texts in found["shown"].items():
-        for name, value in rows[int(place)].items():
-            shown = f"{100 * value:.2f} %"
-            if name == "score":
-                # In log-odds.
-                shown = f"{value:.4f}"
-            assert texts[name] == shown, (place, name)
+    page = Page(report.html)
+    (rows,), (bar,) = slider(page), page.all("input")
+    start = int(bar["value"])
+    assert (
+        rows[start]["score"]
+        == (report.results["model"]["selection"]["threshold"])
+    )
+    for width, found in seen(report, tmp_path, [400, 800, 1400]).items():
+        assert found["errors"] == []
+        assert found["asked"] == []
+        assert found["pictures"] == 16 and found["broken"] == 0
+        assert found["scroll"] <= width
+        assert found["wide"] == found["hidden"] == 0
+        assert found["contrast"] >= 4.5 and found["texts"] > 100
+        assert found["paper"] > 0.9
+        # The slider is what the keyboard comes to, and says where it is.
+        assert found["reached"] == ["range"] and found["focused"]
+        places = {start, 0, 60, len(rows) - 1}
+        assert {*map(int, found["shown"])} == places
+        for place, texts in found["shown"].items():
+            row = dict(rows[int(place)])
+            assert float(texts.pop("score")) == round(row.pop("score"), 4)
+            assert texts.pop("accepted") == f"{row.pop('accepted'):.0f} of 250"
+            for name, value in row.items():
+                digits = 4 if 0.9999 < value < 1.0 else 2
+                shown = f"{100 * value:.{digits}f} %"
+                if 0.999999 < value < 1.0:
+                    shown = "> 99.9999 %"
+                assert texts[name] == shown, (place, name)
+        assert texts["coverage"] in found["spoken"]
+
+
+def test_page_can_be_read_in_the_dark(report, tmp_path):
+    dark = "--blink-settings=preferredColorScheme=0"
+    (found,) = seen(report, tmp_path, [400], dark).values()
+    assert found["paper"] < 0.1
+    assert found["contrast"] >= 4.5 and found["texts"] > 100
+
+
+def test_page_prints_on_two_sheets(report, tmp_path):
+    (tmp_path / "page.html").write_text(report.html, encoding="utf-8")
+    subprocess.run(
+        [
+            BROWSER,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--virtual-time-budget=5000",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "--no-pdf-header-footer",
+            f"--print-to-pdf={tmp_path / 'page.pdf'}",
+            (tmp_path / "page.html").as_uri(),
+        ],
+        capture_output=True,
+        check=True,
+        timeout=120,
+    )
+    pages = re.findall(rb"/Type /Page\b", (tmp_path / "page.pdf").read_bytes())
+    assert 1 <= len(pages) <= 2

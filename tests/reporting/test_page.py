@@ -9,10 +9,12 @@ import pytest
 from noisy_predictions import noisy_predictions
 from noisy_predictions import softmax
 from report_pages import Page
+from report_pages import mistakes
 from report_pages import slider
+from report_pages import slider_start
 
 import keras_calib as kc
-from keras_calib.formulas.intervals import binomial_upper_bound
+from keras_calib.reporting.slider import operating_points
 
 
 @pytest.fixture(scope="module")
@@ -48,30 +50,73 @@ def test_slider_rows_are_points_of_the_curve(made):
     metric = kc.CalibrationMetrics(["aurc"], from_logits=True)
     metric.update_state(labels, logits)
     curve = metric.curve()
-    exact = kc.risk_coverage_curve(labels, logits, from_logits=True)
+    points = dict(zip(curve.coverage, curve.risk, strict=True))
     confidence = softmax(logits.astype("float64")).max(-1)
     wrong = logits.argmax(-1) != labels
-    assert rows[0]["risk"] == 0.0
-    assert abs(rows[-1]["risk"] - wrong.mean()) < 1e-9
+    assert rows[0]["coverage"] == 1.0
+    assert abs(rows[0]["risk"] - wrong.mean()) < 1e-9
+    thresholds = [row["threshold"] for row in rows]
+    assert thresholds == sorted(set(thresholds)) and len(rows) > 150
     for row in rows:
-        risk, coverage = row["risk"] + 1e-12, row.get("coverage", 0.0)
-        best = max([0.0, *curve.coverage[curve.risk <= risk]])
-        assert abs(coverage - best) < 1e-12
-        # Samples that share a cell are accepted together.
-        assert coverage <= max([0.0, *exact.coverage[exact.risk <= risk]])
-        if "threshold" not in row:
-            continue
+        assert points[row["coverage"]] == row["risk"]
         accepted = confidence >= row["threshold"] - 1e-6
         assert abs(accepted.mean() - row["coverage"]) < 0.004
-        assert row["observed"] <= row["risk"] + 1e-12
-        if row["score"] is not None:
-            odds = row["threshold"] / (1.0 - row["threshold"])
-            assert abs(row["score"] - np.log(odds)) < 1e-6
-        bound = binomial_upper_bound(
-            row["observed"] * row["coverage"] * len(labels),
-            row["coverage"] * len(labels),
+        assert abs(row["accepted"] - row["coverage"] * len(labels)) < 1e-6
+        odds = row["threshold"] / (1.0 - row["threshold"])
+        assert abs(row["score"] - np.log(odds)) < 1e-6
+        low, high = kc.clopper_pearson(
+            row["risk"] * row["accepted"], row["accepted"]
         )
-        assert abs(row["bound"] - bound) < 1e-9
+        assert abs(row["low"] - low) < 1e-9 and abs(row["high"] - high) < 1e-9
+    # Where no selector is, the largest coverage at a round risk.
+    start = slider_start(Page(made.html))
+    risk = next(x for x in (0.2, 0.1, 0.05) if x <= wrong.mean() / 2)
+    assert start["coverage"] == max(curve.coverage[curve.risk <= risk])
+    asked = {row["rule"]: row for row in operating_points(metric, None)}
+    for risk in (0.2, 0.1):
+        row = asked.pop(f"Risk of at most {100 * risk:g} %")
+        assert row["coverage"] == max(curve.coverage[curve.risk <= risk])
+    assert asked.pop("Accept everything")["coverage"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "on_slider"),
+    [
+        ({}, True),
+        # Of another calibration, or another score.
+        ({"calibrator": kc.TemperatureScaling(temperature=2.0)}, False),
+        ({"score": "logit_margin"}, False),
+    ],
+)
+def test_the_slider_starts_at_the_choice_of_the_selector(changes, on_slider):
+    labels, logits = noisy_predictions(400)
+    changes = dict(changes)
+    own = kc.TemperatureScaling(temperature=3.0)
+    selector = kc.SelectiveClassifier(
+        calibrator=own, score=changes.pop("score", "msp")
+    ).fit(*noisy_predictions(400, seed=1), coverage=0.6)
+    made = kc.report_of_predictions(
+        labels,
+        logits,
+        from_logits=True,
+        selector=selector,
+        verbose=0,
+        **changes,
+    )
+    page, found = Page(made.html), made.results["model"]["selection"]
+    start = slider_start(page)
+    chosen = {
+        "score": found["threshold"],
+        "threshold": found["confidence"],
+        "coverage": found["coverage"],
+    }
+    assert on_slider == (chosen == {name: start[name] for name in chosen})
+    assert on_slider == ("starts at the selector's choice" in page.text)
+    # What it does on these data is said in any case.
+    assert "The selector accepts" in page.text
+    (rows,) = slider(page)
+    thresholds = [row["threshold"] for row in rows]
+    assert thresholds == sorted(thresholds)
 
 
 def test_report_is_one_file_that_asks_for_nothing(made):
@@ -149,8 +194,7 @@ def test_surest_mistakes_are_the_surest(made):
     confidence = softmax(logits.astype("float64")).max(-1)
     wrong = np.flatnonzero(logits.argmax(-1) != labels)
     surest = wrong[np.argsort(-confidence[wrong])][:5]
-    shown = re.findall(r"sample (\d+)<", report.html)
-    assert [int(i) for i in shown] == surest.tolist()
+    assert mistakes(Page(report.html)) == surest.tolist()
     pictures = [a for a in Page(report.html).all("img") if "png" in a["src"]]
     assert len(pictures) == 5
     png = base64.b64decode(pictures[0]["src"].split(",")[1])
@@ -161,14 +205,43 @@ def test_surest_mistakes_are_the_surest(made):
     assert "surest mistakes" not in Page(none.html).text
 
 
-def test_risk_steps_say_where_no_threshold_is_strict_enough():
+def test_risks_that_no_threshold_has_are_said_to_be_out_of_reach():
     # The surest prediction is wrong.
     labels, logits = [1, 0, 0], [[9.0, 0.0], [1.0, 0.0], [0.5, 0.0]]
     made = kc.report_of_predictions(labels, logits, from_logits=True, verbose=0)
-    (rows,) = slider(Page(made.html))
-    assert "threshold" not in rows[0]
-    assert rows[-1]["coverage"] == 1.0
-    assert len(rows) == 201
+    page = Page(made.html)
+    assert page.text.count("no threshold reaches it") == 4
+    assert slider_start(page)["coverage"] == 1.0
+
+
+def test_each_part_says_its_stage_and_notes_are_shown():
+    labels, logits = noisy_predictions(300)
+    notes = {"Data <set>": "the <test> set"}
+    texts = [
+        Page(
+            kc.report_of_predictions(
+                labels,
+                logits,
+                from_logits=True,
+                notes=notes,
+                calibrator=calibrator,
+                verbose=0,
+            ).html
+        ).text
+        for calibrator in (None, kc.TemperatureScaling(temperature=3.0))
+    ]
+    for text, stage, no_stage in zip(
+        texts,
+        ("no calibrator", "after calibration"),
+        ("after calibration", "no calibrator"),
+        strict=True,
+    ):
+        parts = re.split(r"\n([1-6])\. ", text)[1:]
+        assert parts[::2] == [*"123456"]
+        assert all(stage in part for part in parts[1:-2:2])
+        assert no_stage not in text
+        assert "Data <set>" in text and "the <test> set" in text
+        assert "not named" not in text
 
 
 def test_save_leaves_a_whole_file_or_the_old_one(made, tmp_path):

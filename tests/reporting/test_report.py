@@ -8,6 +8,7 @@ import pytest
 from noisy_predictions import noisy_predictions
 from noisy_predictions import softmax
 from report_pages import Page
+from report_pages import mistakes
 from report_pages import results_alone
 from report_pages import slider
 
@@ -132,6 +133,38 @@ def test_selector_is_judged_on_the_data():
     assert "speak against" in Page(made.html).text
 
 
+def test_classes_and_sure_predictions_are_counted(monkeypatch):
+    results_alone(monkeypatch)
+    labels, logits = noisy_predictions()
+    weight = np.tile([1.0, 2.0, 0.0], len(labels))[: len(labels)]
+    made = kc.report_of_predictions(
+        labels, logits, from_logits=True, sample_weight=weight, verbose=0
+    )
+    found = made.results["model"]
+    assert found["num_counted"] == np.count_nonzero(weight)
+    confidence = softmax(logits.astype("float64")).max(-1)
+    predicted = logits.argmax(-1)
+    wrong = predicted != labels
+    groups = [(x, predicted == x["group"], 4) for x in found["classes"]]
+    for row in found["sure"]:
+        level = (0.8, 0.9, 0.95, 0.99)[row["group"]]
+        groups.append((row, confidence >= level, 1))
+    assert len(groups) == 8
+    for row, inside, together in groups:
+        w = weight * inside
+        error = (w * wrong).sum() / w.sum()
+        count = w.sum() ** 2 / (w**2).sum()
+        low, high = kc.clopper_pearson(
+            error * count, count, level=1.0 - 0.05 / together
+        )
+        expected = [
+            *(w.sum(), (w * wrong).sum(), (w * confidence).sum() / w.sum()),
+            *(error, low, high),
+        ]
+        values = [*row.values()][1:]
+        np.testing.assert_allclose(values, expected, rtol=1e-5)
+
+
 def small_model():
     keras.utils.set_random_seed(0)
     inputs = keras.Input((6, 6, 1))
@@ -167,8 +200,7 @@ def test_report_of_models_reads_the_data_once():
     # Mistakes have the numbers of their samples in the whole data set.
     wrong = np.flatnonzero(logits.argmax(-1) != y)
     surest = wrong[np.argsort(-softmax(logits).max(-1)[wrong])][:12]
-    shown = re.findall(r"sample (\d+)<", made.html)[:12]
-    assert [int(i) for i in shown] == surest.tolist()
+    assert mistakes(Page(made.html))[:12] == surest.tolist()
     assert "All models" in Page(made.html).text
     assert len(slider(Page(made.html))) == 2
     whole = kc.report(model, (x, y), from_logits=True, verbose=0)

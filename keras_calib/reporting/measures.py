@@ -1,0 +1,93 @@
+"""The measures of a report: what each is, and what calibration changed."""
+
+from typing import Any
+from typing import NamedTuple
+
+from keras_calib.metrics.registry import mode_of
+
+__all__ = ["EXPLAINED", "Measure", "measures"]
+
+# The metrics of a report: title, and what it is.
+EXPLAINED = {
+    "accuracy": ("Accuracy", "share of correct predictions"),
+    "mean_confidence": ("Mean confidence", "of the predicted class"),
+    "ece": ("ECE", "mean gap over equal-width bins"),
+    "aece": ("AECE", "mean gap over equal-mass bins"),
+    "mce": ("MCE", "gap in the worst bin"),
+    "nll": ("NLL", "log loss of the labels, in nats"),
+    "brier": ("Brier score", "squared error of probabilities"),
+    "aurc": ("AURC", "mean risk over all coverages"),
+    "failure_auroc": ("Failure AUROC", "finds errors: 1 all, 0.5 chance"),
+    "coverage_at_risk": ("Coverage at 5 % risk", "most that can be accepted"),
+}
+_GAP = "overconfidence"
+_SIGNED = ("Confidence less accuracy", "above 0 is overconfident")
+
+
+class Measure(NamedTuple):
+    """A row of the table: texts, and the change as arrow, word and kind.
+
+    `cells` has `(value, interval)` of each stage; `change` is None of one
+    stage, and its kind `"better"`, `"worse"` or `"unclear"`.
+    """
+
+    title: str
+    words: str
+    cells: list[tuple[str, str]]
+    change: tuple[str, str, str] | None
+
+
+def measures(results: dict[str, Any]) -> list[Measure]:
+    """The rows of the table of a model's results."""
+    stages = [{_GAP: results["overconfidence"], **results["metrics"]}]
+    if "calibrated_metrics" in results:
+        gap = results["calibrated_overconfidence"]
+        stages.append({_GAP: gap, **results["calibrated_metrics"]})
+    found = []
+    for name, explained in {_GAP: _SIGNED, **EXPLAINED}.items():
+        if name not in stages[0]:
+            continue
+        estimates = [stage[name] for stage in stages]
+        change = _change(name, *estimates) if len(estimates) > 1 else None
+        cells = [_cell(name, x) for x in estimates]
+        found.append(Measure(*explained, cells, change))
+    return found
+
+
+def _cell(name: str, x: dict[str, float]) -> tuple[str, str]:
+    # Of an AURC near 0 four decimals would show nothing.
+    usual = "{:.2g}" if name == "aurc" and x["value"] < 1e-3 else "{:.4f}"
+    form = {"nll": "{:.3f}", _GAP: "{:+.4f}"}.get(name, usual)
+    value, low, high = (form.format(x[k]) for k in ("value", "low", "high"))
+    # Of too few data, without an end.
+    return value, f"{low} to {high}" if x["high"] - x["low"] < 1e9 else ""
+
+
+def _change(
+    name: str, before: dict[str, float], after: dict[str, float]
+) -> tuple[str, str, str]:
+    """Arrow, word and kind of a change; clear if the intervals are apart."""
+    if abs(after["value"] - before["value"]) < 1e-9:
+        return "=", "same", "unclear"
+    arrow = "↓" if after["value"] < before["value"] else "↑"
+    mode = mode_of(name)
+    if name == _GAP:
+        before, after, mode = _size(before), _size(after), "min"
+    if mode is None:
+        return arrow, "", "unclear"
+    apart = after["high"] < before["low"] or after["low"] > before["high"]
+    if not apart:
+        return arrow, "not clear", "unclear"
+    falls = after["value"] < before["value"]
+    kind = "better" if falls == (mode == "min") else "worse"
+    return arrow, kind, kind
+
+
+def _size(x: dict[str, float]) -> dict[str, float]:
+    """The distance from 0, with its interval."""
+    value, low, high = x["value"], x["low"], x["high"]
+    return {
+        "value": abs(value),
+        "low": max(0.0, low, -high),
+        "high": max(abs(low), abs(high)),
+    }

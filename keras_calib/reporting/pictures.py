@@ -1,0 +1,64 @@
+"""Pictures in a page: diagrams, and small ones of samples."""
+
+import base64
+import io
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.plots.display import Display
+from keras_calib.plots.display import as_picture
+from keras_calib.plots.display import matplotlib_module
+
+__all__ = ["diagram", "shown"]
+
+# Pixels of a side of a thumbnail, at most.
+_THUMBNAIL = 96
+
+
+def diagram(
+    display: Display, text: str, size: tuple[float, float]
+) -> dict[str, str]:
+    """A display of some inches as a data URI with its text."""
+    svg = display.to_svg(size).encode("utf-8")
+    return {"uri": _data_uri(svg, "image/svg+xml"), "text": text}
+
+
+def _data_uri(data: bytes, kind: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
+
+
+def shown(sample: Any) -> dict[str, str | None]:
+    """A sample as a picture or as text, if it is either."""
+    found = {"thumbnail": None, "text": None}
+    if sample is None:
+        return found
+    if sample.dtype.kind in "OSU":
+        value = sample.reshape(-1)[0] if sample.size == 1 else sample.tolist()
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "replace")
+        return {**found, "text": str(value)[:300]}
+    if sample.ndim == 2:
+        sample = sample[..., None]
+    if sample.ndim != 3 or sample.shape[-1] not in (1, 3, 4):
+        return found
+    return {**found, "thumbnail": _data_uri(_png(sample), "image/png")}
+
+
+def _png(image: np.ndarray) -> bytes:
+    """An image `(height, width, channels)` as a small PNG file."""
+    pixels = as_picture("inputs", np.nan_to_num(image)[..., :3])
+    pixels = pixels.reshape(*image.shape[:2], -1).astype("float32")
+    scale = _THUMBNAIL / max(pixels.shape[:2])
+    if scale < 1.0:
+        size = [max(1, round(scale * side)) for side in pixels.shape[:2]]
+        pixels = keras.ops.image.resize(
+            pixels, size, antialias=True, data_format="channels_last"
+        )
+    pixels = np.clip(to_numpy(pixels), 0.0, 1.0)
+    file = io.BytesIO()
+    rgb = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
+    matplotlib_module("image").imsave(file, rgb, format="png")
+    return file.getvalue()

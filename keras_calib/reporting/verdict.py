@@ -1,0 +1,174 @@
+"""The verdict of a report: can the confidence be trusted, and what to do."""
+
+from typing import Any
+
+from keras_calib.metrics.mean_gap import MeanGap
+from keras_calib.selection import ChosenThreshold
+
+__all__ = ["about_selection", "change_of", "direction", "judged", "verdict"]
+
+# Distance of confidence and accuracy that is called small.
+_SMALL = 0.02
+_FIT = (
+    "Fit a calibrator, such as TemperatureScaling, on held-out data that "
+    "trained nothing, and give it to the report."
+)
+_BEND = (
+    "Fit a calibrator that can bend, such as IsotonicCalibration or "
+    "BetaCalibration, on held-out data that trained nothing."
+)
+_AGAIN = (
+    "Check that the calibrator was fitted on data like these, which trained "
+    "nothing. If they were, fit it on more data, or one with more parameters."
+)
+
+
+def direction(gap: MeanGap) -> tuple[str, str]:
+    """`"over"`, `"under"`, `"few"` or `"even"`, and a headline."""
+    if gap.low > 0.0:
+        return "over", "Overconfident"
+    if gap.high < 0.0:
+        return "under", "Underconfident"
+    if gap.too_few is not None:
+        return "few", f"Too few {gap.too_few} to say"
+    return "even", "Neither over- nor underconfident on average"
+
+
+def judged(gap: MeanGap, ece: dict[str, float]) -> dict[str, Any]:
+    """A word for the colour, a headline, and sentences, of one stage."""
+    kind, headline = direction(gap)
+    spread = (
+        "Among predictions of equal confidence, confidence and accuracy are "
+        f"on average {_points(ece['value'])} points apart (ECE "
+        f"{ece['value']:.4f}, {ece['low']:.4f} to {ece['high']:.4f})."
+    )
+    if kind == "even" and ece["low"] > 0.01:
+        spread += " Gaps of both signs cancel in the mean."
+    return {
+        "kind": kind,
+        "headline": headline,
+        "sentences": [_by_how_much(kind, gap), spread],
+    }
+
+
+def verdict(
+    before: tuple[MeanGap, dict], after: tuple[MeanGap, dict] | None
+) -> dict[str, Any]:
+    """The verdict on the model, with an `answer` and an `advice`.
+
+    `before` and `after` calibration are a mean gap and an ECE; the answer is
+    of what users get: after calibration, if there is one.
+    """
+    gap, ece = before if after is None else after
+    kind, _ = direction(gap)
+    worst = max(abs(gap.low), abs(gap.high))
+    repaired = after is not None
+    when = ", after calibration" if repaired else ""
+    side = "sure" if kind == "over" else "unsure"
+    if kind == "few":
+        answer = f"These data cannot say: they hold too few {gap.too_few}."
+        advice = "Measure on more data before you rely on the confidence."
+    elif kind == "even" and ece["value"] <= _SMALL:
+        answer = f"Yes{when}: confidence and accuracy agree on these data."
+        advice = (
+            "Use the confidence as a probability on data like these, and "
+            "measure again when the data change."
+        )
+    elif kind == "even":
+        answer = f"Only on average{when}: gaps of both signs cancel."
+        advice = _AGAIN if repaired else _BEND
+    elif worst <= _SMALL and ece["value"] <= _SMALL:
+        answer = (
+            f"Nearly{when}: it is too {side} by "
+            f"{_points(abs(gap.value))} percentage points."
+        )
+        advice = (
+            "Use the confidence where 2 percentage points do not matter. "
+            + (_AGAIN if repaired else _FIT)
+        )
+    else:
+        no = "No, not even after calibration" if repaired else "No"
+        answer = (
+            f"{no}: it is too {side} by {_points(abs(gap.value))} percentage "
+            "points on average."
+        )
+        advice = _AGAIN if repaired else _FIT
+    return {**judged(*before), "answer": answer, "advice": advice}
+
+
+def change_of(before: tuple[MeanGap, dict], after: tuple[MeanGap, dict]) -> str:
+    """What calibration changed, in one sentence."""
+    (gap, ece), (new_gap, new_ece) = before, after
+    change = "falls" if new_ece["value"] < ece["value"] else "does not fall"
+    return (
+        f"With the calibrator the ECE {change}, from {ece['value']:.4f} to "
+        f"{new_ece['value']:.4f}, and the mean difference of confidence and "
+        f"accuracy goes from {_points(gap.value)} to "
+        f"{_points(new_gap.value)} percentage points."
+    )
+
+
+def about_selection(
+    found: dict, chosen: ChosenThreshold | None
+) -> tuple[list[str], bool]:
+    """What the selector does, and whether its guarantee is contradicted."""
+    if found["coverage"] == 0.0:
+        return ["The selector accepts none of these predictions."], False
+    risk = found["risk"]
+    value, low, high = (_percent(x, 2) for x in risk.values())
+    texts = [
+        f"The selector accepts {_percent(found['coverage'])} of these "
+        f"predictions; {value} of those are wrong (with 95 % certainty {low} "
+        f"to {high})."
+    ]
+    if chosen is None or chosen.certified_risk is None:
+        return texts, False
+    limit = _percent(chosen.certified_risk, 2)
+    texts.append(
+        f"It was certified for a risk of at most {limit}, with probability "
+        f"{_percent(1.0 - chosen.delta)}."
+    )
+    broken = risk["low"] > chosen.certified_risk
+    if broken:
+        texts.append(
+            f"These data speak against it: the risk on them is above {limit}. "
+            "They differ from the data that the threshold was chosen on, or "
+            "those had a part in training. Choose the threshold again on data "
+            "like these."
+        )
+    return texts, broken
+
+
+def _percent(share: float, digits: int = 1) -> str:
+    """A share as text."""
+    return f"{100.0 * share:.{digits}f} %"
+
+
+def _points(share: float) -> str:
+    # Without the sign of a zero.
+    return f"{round(100.0 * share, 1) + 0.0:.1f}"
+
+
+def _by_how_much(kind: str, gap: MeanGap) -> str:
+    between = (
+        f"difference is {_points(gap.value)} percentage points, with 95 % "
+        f"certainty between {_points(gap.low)} and {_points(gap.high)}."
+    )
+    if kind == "few":
+        return (
+            f"Even a calibrated model would make too few {gap.too_few} on "
+            "this many predictions to show over- or underconfidence. The "
+            f"measured {between} Use more data."
+        )
+    if kind == "even":
+        return (
+            "Mean confidence and accuracy agree as far as these data show: "
+            f"their {between}"
+        )
+    low, high = sorted((abs(gap.low), abs(gap.high)))
+    side = "above" if kind == "over" else "below"
+    return (
+        f"Its confidence is on average {_points(abs(gap.value))} percentage "
+        f"points {side} its accuracy (with 95 % certainty {_points(low)} to "
+        f"{_points(high)})."
+    )

@@ -1,0 +1,50 @@
+"""What the table of measures says of a change."""
+
+import pytest
+
+from keras_calib.reporting.measures import EXPLAINED
+from keras_calib.reporting.measures import measures
+
+
+def results(changed):
+    """Results of a table whose values all stay, but for some."""
+    same = {"value": 0.5, "low": 0.4, "high": 0.6}
+    before = dict.fromkeys([*EXPLAINED, "overconfidence"], same)
+    after = before | changed
+    return {
+        "overconfidence": before.pop("overconfidence"),
+        "metrics": before,
+        "calibrated_overconfidence": after.pop("overconfidence"),
+        "calibrated_metrics": after,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "ends", "change"),
+    [
+        ("ece", (0.5, 0.4, 0.6), ("=", "same", "unclear")),
+        ("ece", (0.1, 0.0, 0.2), ("↓", "better", "better")),
+        ("ece", (0.9, 0.8, 1.0), ("↑", "worse", "worse")),
+        ("ece", (0.4, 0.3, 0.5), ("↓", "not clear", "unclear")),
+        ("failure_auroc", (0.9, 0.8, 1.0), ("↑", "better", "better")),
+        ("failure_auroc", (0.1, 0.0, 0.2), ("↓", "worse", "worse")),
+        # Neither is better; of which side a gap is does not matter.
+        ("mean_confidence", (0.1, 0.0, 0.2), ("↓", "", "unclear")),
+        ("overconfidence", (-0.1, -0.2, 0.0), ("↓", "better", "better")),
+        ("overconfidence", (-0.9, -1.0, -0.8), ("↓", "worse", "worse")),
+    ],
+)
+def test_a_change_is_clear_where_the_intervals_lie_apart(name, ends, change):
+    keys = ("value", "low", "high")
+    found = results({name: dict(zip(keys, ends, strict=True))})
+    rows = measures(found)
+    place = ["overconfidence", *EXPLAINED].index(name)
+    assert rows[place].change == change
+    others = [x.change[1] for i, x in enumerate(rows) if i != place]
+    assert {*others} == {"same"}
+
+
+def test_without_calibration_there_is_no_change():
+    found = results({})
+    del found["calibrated_metrics"], found["calibrated_overconfidence"]
+    assert {(len(x.cells), x.change) for x in measures(found)} == {(1, None)}

@@ -1,0 +1,35 @@
+"""The verdict answers whether the confidence can be trusted."""
+
+import pytest
+
+from keras_calib.metrics.mean_gap import MeanGap
+from keras_calib.reporting.verdict import verdict
+
+
+def stage(value, error, ece, too_few=None):
+    gap = MeanGap(value, value - error, value + error, too_few)
+    return gap, {"value": ece, "low": 0.9 * ece, "high": 1.1 * ece}
+
+
+OVER = stage(0.1, 0.01, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "answer", "advice"),
+    [
+        (OVER, None, "No: it is too sure by 10.0", "Fit a calibrator, such"),
+        (stage(-0.1, 0.01, 0.1), None, "No: it is too unsure", "Fit a cal"),
+        (stage(0.01, 0.001, 0.01), None, "Nearly: it is too sure", "2 perc"),
+        (stage(0.0, 0.01, 0.01), None, "Yes: ", "Use the confidence as"),
+        (stage(0.0, 0.01, 0.05), None, "Only on average: ", "can bend"),
+        (stage(0.0, 0.1, 0.05, "errors"), None, "few errors", "more data"),
+        # Of what users get.
+        (OVER, OVER, "No, not even after calibration", "was fitted on data"),
+        (OVER, stage(0.0, 0.01, 0.01), "Yes, after calibration", "Use the"),
+        (stage(0.0, 0.01, 0.01), OVER, "No, not even after", "was fitted on"),
+    ],
+)
+def test_answer_and_advice(before, after, answer, advice):
+    found = verdict(before, after)
+    assert answer in found["answer"]
+    assert advice in found["advice"]
