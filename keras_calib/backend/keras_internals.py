@@ -203,7 +203,7 @@ def make_functional(model: keras.Model) -> None:
     Seen in Keras 3.15: `type(keras.Model(inputs, outputs))` as one of bases.
     """
     # Past Keras' hooks on attributes, which are not there yet.
-    object.__setattr__(model, "__class__", _functional_class(type(model)))
+    object.__setattr__(model, "__class__", _functional_class(model.__class__))
 
 
 @functools.cache

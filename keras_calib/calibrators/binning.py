@@ -28,7 +28,7 @@ class _Table(OneVsRest):
     """Abstract: q_k is looked up by p_k."""
 
     values = fitted_array("values", "q of each bin, or where q bends.")
-    options = ("min_prob",)
+    options: tuple[str, ...] = ("min_prob",)
 
     def __init__(self, *, min_prob: float, name: str, **kwargs: Any):
         check_at_least("min_prob", min_prob, 0.0)

@@ -318,7 +318,7 @@ class ACLS(PerSampleLoss):
         )
 
     @property
-    def needs_penalty_mask(self) -> bool:
+    def needs_penalty_mask(self) -> bool:  # type: ignore[override]  # read only
         """Whether labels bring a factor per sample."""
         return self.hyperparameters["condition"] == "ranking"
 

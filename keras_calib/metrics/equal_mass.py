@@ -71,7 +71,8 @@ class AECE(StreamingMetric):
 
     def bins(self) -> BinSums:
         """Sums of the equal-mass bins so far: NumPy arrays `(num_bins,)`."""
-        return QUANTITIES["aece"].bins(self._read(), self)
+        aece: Any = QUANTITIES["aece"]
+        return aece.bins(self._read(), self)
 
     def bounds(self) -> tuple[float, float]:
         """Lower and upper bound over all orders inside the cells.

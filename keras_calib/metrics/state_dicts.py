@@ -54,7 +54,7 @@ def check_state(
             )
 
 
-def state_of(metric: Any, cls: type) -> dict[str, Any]:
+def state_of(metric: Any, cls: type[Any]) -> dict[str, Any]:
     """The state of a metric, which must be of one class; or such a state."""
     if isinstance(metric, dict):
         return metric

@@ -172,7 +172,9 @@ class CalibrationLogger(keras.callbacks.Callback):
         self.picture_dir = picture_dir
         self.logged: list[LoggedEpoch] = []
         # What is not known before the model: made as training begins.
-        self._evaluator = self._before = self._files = None
+        self._evaluator: Any = None
+        self._files: Any = None
+        self._before: Any = None
         # Unknown names and numbers out of range are told of here.
         self._evaluator_of(ReadOptions())
 

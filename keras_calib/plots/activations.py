@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
+from typing import Self
 
 import keras
 import numpy as np
@@ -106,7 +107,7 @@ class ClassActivationDisplay(Display):
         classes: Any = None,
         name: str | None = None,
         **options: Any,
-    ) -> "ClassActivationDisplay":
+    ) -> Self:
         """From a few images that a model classifies.
 
         Args:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
+from typing import Self
 
 import keras
 import numpy as np
@@ -62,9 +63,7 @@ class LossCurveDisplay(Display):
     losses: dict[str, np.ndarray]
 
     @classmethod
-    def from_losses(
-        cls, losses: Any, *, num_classes: int = 2
-    ) -> "LossCurveDisplay":
+    def from_losses(cls, losses: Any, *, num_classes: int = 2) -> Self:
         """From losses alone.
 
         Args:
@@ -127,12 +126,13 @@ class RegularizerDisplay(Display):
         *,
         num_bins: int = 50,
         limits: tuple[float, float] = (0.0, 0.1),
-    ) -> "RegularizerDisplay":
+    ) -> Self:
         """From a whole data set; arguments as in `regularizer_histogram`."""
-        options = {"num_bins": num_bins, "limits": limits}
         return cls(
             {
-                name: regularizer_histogram(loss, labels, logits, **options)
+                name: regularizer_histogram(
+                    loss, labels, logits, num_bins=num_bins, limits=limits
+                )
                 for name, loss in _by_name(losses).items()
             }
         )
@@ -209,7 +209,7 @@ class EffectiveLabelsDisplay(Display):
     @classmethod
     def from_losses(
         cls, losses: Any, label: int, logits: Any, **options: Any
-    ) -> "EffectiveLabelsDisplay":
+    ) -> Self:
         """From one prediction.
 
         Args:
@@ -298,7 +298,7 @@ class SmoothingProfileDisplay(Display):
     @classmethod
     def from_losses(
         cls, losses: Any, *, num_classes: int = 10, highest: float = 15.0
-    ) -> "SmoothingProfileDisplay":
+    ) -> Self:
         """From losses alone.
 
         Args:

@@ -1,5 +1,6 @@
 """Examples that cannot be what they say: found, left out, counted."""
 
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -179,7 +180,9 @@ def _image_size(example: dict) -> Any:
     return tf.ensure_shape(tf.numpy_function(read, [image], tf.int32), [2])
 
 
-def _problems(size: Any, example: dict, num_classes: int | None):
+def _problems(
+    size: Any, example: dict, num_classes: int | None
+) -> Iterator[tuple[str, Any]]:
     """Reasons not to take an example, and whether each holds."""
     yield "unreadable image", tf.reduce_any(size == 0)
     if "boxes" in example:
