@@ -17,6 +17,7 @@ import keras_calib
 # Extras that nothing in the package imports: benchmarks compare with them.
 UNUSED = {"tensorflow-probability", "tf-keras"}
 EXTRAS = (
+    "all",
     "detection",
     "dev",
     "examples",
