@@ -8,6 +8,10 @@ SITE_BUILDER = mkdocs
 # Processes that test at a time; one that has no tests left takes another's.
 WORKERS ?= 2
 PYTEST = -m pytest --numprocesses=$(WORKERS) --dist=worksteal
+# Old packages do what newer ones beside them deprecate; converters are for
+# the TensorFlow of their day.
+OTHER_VERSIONS = -m "not slow" -W ignore::DeprecationWarning \
+  --ignore=tests/papers --ignore=tests/exporting
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 SETUP = setup.cfg pyproject.toml
 export TF_CPP_MIN_LOG_LEVEL ?= 3
@@ -18,12 +22,12 @@ unexport PYTHONDONTWRITEBYTECODE
 # These flags save code generation, not XLA's rewriting of programs.
 # `make test-jax XLA_FLAGS=` tests code as users' programs get it, and helps
 # where a newer XLA no longer knows a flag.
-test test-all test-jax: export XLA_FLAGS ?= --xla_backend_optimization_level=0 \
+test test-all test-minimum test-nightly test-jax: export XLA_FLAGS ?= --xla_backend_optimization_level=0 \
   --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false
 test-jax: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 
-.PHONY: demo test test-all test-backends test-jax test-torch mutants lint format docs \
-  bench bench-peers clean help
+.PHONY: demo test test-all test-backends test-jax test-torch test-minimum \
+  test-nightly mutants lint types format docs dist bench bench-peers clean help
 
 help:
 	@echo "make demo           train, measure, repair, draw and serve (about a minute"
@@ -31,9 +35,14 @@ help:
 	@echo "make test           every claim once, on the TensorFlow backend"
 	@echo "make test-all       also slow tests, and those of examples/papers"
 	@echo "make test-backends  reference values and laws on JAX and on torch"
+	@echo "make test-minimum   make test with the oldest versions that setup.cfg allows;"
+	@echo "                    Python 3.11 or 3.12"
+	@echo "make test-nightly   make test with the newest keras-nightly and tf-nightly"
 	@echo "make mutants        small faults in a copy, which tests must see"
-	@echo "make lint           ruff"
+	@echo "make lint           ruff and mypy"
+	@echo "make types          mypy"
 	@echo "make docs           the documentation, into build/site"
+	@echo "make dist           sdist and wheel, checked, into dist"
 	@echo "make bench          the benchmarks; tables in benchmarks/results"
 	@echo "make bench-peers    metrics and calibrators beside other libraries, more"
 	@echo "                    than half an hour"
@@ -63,12 +72,31 @@ test-jax: .venv-jax/dev
 test-torch: .venv-torch/dev
 	KERAS_BACKEND=torch .venv-torch/bin/python $(PYTEST) -m portable
 
+test-minimum: .venv-minimum/dev
+	KERAS_BACKEND=tensorflow .venv-minimum/bin/python $(PYTEST) \
+	  $(OTHER_VERSIONS) $(TESTS)
+
+# Nightly packages are those of the day, and stand in for `keras`.
+test-nightly: .venv-nightly/bin/python
+	.venv-nightly/bin/python $(PIP_INSTALL) -e ".[test]" \
+	  tensorflow-datasets importlib_resources
+	.venv-nightly/bin/python -m pip uninstall --quiet --yes keras
+	.venv-nightly/bin/python $(PIP_INSTALL) --upgrade --force-reinstall --no-deps \
+	  keras-nightly
+	.venv-nightly/bin/python $(PIP_INSTALL) --upgrade tf-nightly
+	KERAS_BACKEND=tensorflow .venv-nightly/bin/python $(PYTEST) \
+	  $(OTHER_VERSIONS) $(TESTS)
+
 mutants: .venv/dev
 	KERAS_BACKEND=tensorflow .venv/bin/python tests/mutants
 
 lint: .venv/dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+types: .venv/dev
+	.venv/bin/mypy
 
 format: .venv/dev
 	.venv/bin/ruff check --fix .
@@ -77,6 +105,11 @@ format: .venv/dev
 docs: .venv/dev
 	KERAS_BACKEND=tensorflow .venv/bin/python docs/generator build/docs
 	.venv/bin/python -m $(SITE_BUILDER) build --strict
+
+dist: .venv/dev
+	rm -rf dist
+	.venv/bin/python -m build --outdir dist .
+	.venv/bin/python -m twine check --strict dist/*
 
 bench: .venv/dev
 	.venv/bin/python benchmarks/losses.py --out=benchmarks/results/losses.md
@@ -107,7 +140,7 @@ bench-peers: .venv-bench/dev
 	  --out=benchmarks/results/calibrators.md
 
 .venv/bin/python .venv-jax/bin/python .venv-torch/bin/python \
-.venv-bench/bin/python:
+.venv-bench/bin/python .venv-minimum/bin/python .venv-nightly/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
 	  { echo "keras_calib needs Python 3.11 to 3.13: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv $(@D:/bin=)
@@ -125,6 +158,14 @@ bench-peers: .venv-bench/dev
 	.venv-jax/bin/python $(PIP_INSTALL) -e ".[test]" "jax[cpu]>=0.5"
 	touch $@
 
+.venv-minimum/dev: .venv-minimum/bin/python $(SETUP)
+	@# Each lower bound as the version to install.
+	sed -nE 's/^    ([A-Za-z0-9_-]+)>=([0-9.]+).*/\1==\2/p' setup.cfg | sort -u \
+	  > .venv-minimum/constraints.txt
+	.venv-minimum/bin/python $(PIP_INSTALL) -c .venv-minimum/constraints.txt \
+	  -e ".[tfds,test]"
+	touch $@
+
 # torch is pinned because its newest wheels bring gigabytes for GPUs.
 .venv-torch/dev: .venv-torch/bin/python $(SETUP)
 	.venv-torch/bin/python $(PIP_INSTALL) "torch==2.13.0"
@@ -137,4 +178,4 @@ bench-peers: .venv-bench/dev
 	touch $@
 
 clean:
-	rm -rf .venv .venv-jax .venv-torch .venv-bench build dist work *.egg-info
+	rm -rf .venv .venv-jax .venv-torch .venv-bench .venv-minimum .venv-nightly build dist work *.egg-info

@@ -257,7 +257,7 @@ class CalibrationMetrics(beam.CombineFn):
         """Reduces the waiting elements to a few numbers per row."""
         if not accumulator.waiting:
             return
-        by_width = {}
+        by_width: dict[int, list] = {}
         for row in accumulator.waiting:
             by_width.setdefault(row[1].shape[1], []).append(row)
         accumulator.waiting, accumulator.waiting_bytes = [], 0

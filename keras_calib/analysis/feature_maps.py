@@ -157,7 +157,7 @@ def _last_activation(
                 "`from_logits` must be False or None for a model that "
                 "ends in softmax or sigmoid",
                 from_logits=from_logits,
-                layer=last.name,
+                layer=getattr(last, "name", None),
             )
         return last
     linear = activation is keras.activations.linear
@@ -197,7 +197,7 @@ def _calls(
     model: keras.Model, images: np.ndarray, layers: list
 ) -> tuple[list[tuple[keras.layers.Layer, Any]], Any]:
     """Calls of these layers with their outputs, in order; model outputs."""
-    calls = []
+    calls: list = []
     with contextlib.ExitStack() as stack:
         for layer in layers:
             recorded = _recorded(layer, calls)

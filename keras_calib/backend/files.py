@@ -38,9 +38,9 @@ def replacing(path: Any, *, text: bool = False) -> Iterator[IO]:
             if time.time() - left.stat().st_mtime > _ABANDONED:
                 left.unlink()
     beside = path.with_name(f"{head}{uuid.uuid4().hex}.tmp")
-    options = {"encoding": "utf-8", "newline": ""} if text else {}
+    how: Any = {"encoding": "utf-8", "newline": ""} if text else {}
     try:
-        with open(beside, "w" if text else "wb", **options) as file:
+        with open(beside, "w" if text else "wb", **how) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

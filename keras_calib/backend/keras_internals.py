@@ -201,14 +201,15 @@ def make_functional(model: keras.Model) -> None:
     Seen in Keras 3.15: `type(keras.Model(inputs, outputs))` as one of bases.
     """
     # Keras' hooks on attributes do not exist yet.
-    object.__setattr__(model, "__class__", _functional_class(type(model)))
+    object.__setattr__(model, "__class__", _functional_class(model.__class__))
 
 
 @functools.cache
 def _functional_class(cls: type) -> type:
     """Return the class with the functional model of Keras as a base."""
     point = keras.Input((1,))
-    functional = type(keras.Model(point, point))
+    # Keras 3.12 makes no model that returns its inputs.
+    functional = type(keras.Model(point, keras.layers.Identity()(point)))
     if issubclass(cls, functional):
         return cls
     kept = {name: getattr(cls, name) for name in ("__module__", "__doc__")}

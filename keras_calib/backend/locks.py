@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
@@ -29,6 +30,8 @@ class PathLock:
 
     Errors name the argument `name`.
     """
+
+    _thread: threading.Thread
 
     def __init__(self, name: str, path: Any):
         self._name = name
@@ -123,7 +126,7 @@ def check_not_locked(name: str, path: Any) -> None:
 
 def _lock(file: int) -> None:
     """Lock a file; BlockingIOError or PermissionError if it is locked."""
-    if os.name == "nt":
+    if sys.platform == "win32":
         import msvcrt
 
         # The lock lies behind the text, which others may read.

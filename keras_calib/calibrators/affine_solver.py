@@ -132,7 +132,7 @@ def _least(
     theta = start
     for steps, accepted in _ROUNDS:
         weight, *sums = samples.sums(moments, size=_BLOCK // 2)
-        root, back = _coordinates(*(x / weight for x in sums), penalty)
+        root, back = _coordinates(penalty, *(x / weight for x in sums))
 
         def scaled(point, root=root, back=back, origin=theta):
             loss, slope = value(origin + root(point))
@@ -164,12 +164,12 @@ def _least(
 
 
 def _coordinates(
+    penalty: np.ndarray,
     spread: np.ndarray,
     first: np.ndarray,
     second: np.ndarray,
     product: np.ndarray,
     mean: np.ndarray,
-    penalty: np.ndarray,
 ) -> tuple[Callable, Callable]:
     """Coordinates in which the curvature is about 1: a linear map, its adjoint.
 

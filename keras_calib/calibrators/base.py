@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from typing import Any
+from typing import Self
 
 import keras
 import numpy as np
@@ -76,7 +77,7 @@ class Calibrator(FittedLayer):
         *,
         ignore_class: int | None = None,
         force: bool = False,
-    ) -> "Calibrator":
+    ) -> Self:
         """Fits on held-out logits and returns self.
 
         Args:
@@ -130,7 +131,7 @@ class Calibrator(FittedLayer):
         steps: int | None = None,
         force: bool = False,
         verbose: str | int = "auto",
-    ) -> "Calibrator":
+    ) -> Self:
         """Runs a model over held-out data, fits on its logits, returns self.
 
         Use it when you have a model and data rather than logits. It keeps the

@@ -27,7 +27,7 @@ class _Table(OneVsRest):
     """Abstract: looks up the calibrated q_k of each p_k."""
 
     values = fitted_array("values", "The calibrated q at each edge or bend.")
-    options = ("min_prob",)
+    options: tuple[str, ...] = ("min_prob",)
 
     def __init__(self, *, min_prob: float, name: str, **kwargs: Any):
         check_at_least("min_prob", min_prob, 0.0)

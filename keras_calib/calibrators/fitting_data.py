@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
+from typing import Literal
 from typing import NamedTuple
 
 import numpy as np
@@ -54,7 +55,7 @@ class FittingData(NamedTuple):
 
     def rows(self, keep: np.ndarray) -> "FittingData":
         """A copy of some samples, by index or where `keep` is True."""
-        return FittingData(*(x if x is None else x[keep] for x in self))
+        return FittingData._make(x if x is None else x[keep] for x in self)
 
     def subsampled(self, size: int) -> "FittingData":
         """Valid samples at even distances, with about `size` logits."""
@@ -123,7 +124,7 @@ class FittingData(NamedTuple):
             yield rows
 
     def _block(self, rows: Any) -> "FittingData":
-        order = "F" if self.num_classes < _MANY else "C"
+        order: Literal["F", "C"] = "F" if self.num_classes < _MANY else "C"
         return FittingData(
             self.labels[rows],
             np.array(self.logits[rows], "float64", order=order),

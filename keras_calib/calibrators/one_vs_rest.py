@@ -25,7 +25,9 @@ class OneVsRest(Calibrator):
     Two classes are one binary problem, that of the second class.
     """
 
-    def columns(self, samples: FittingData) -> Iterator[tuple]:
+    def columns(
+        self, samples: FittingData
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, Any]]:
         """The values, labels and weights of each binary problem, `(n,)`."""
         count = samples.num_classes
         rows, weight = len(samples.logits), samples.weight

@@ -258,7 +258,9 @@ def _slopes(samples: FittingData, beta: float) -> tuple[float, float]:
 
 
 def _scores(
-    samples: FittingData, temperatures: Sequence[float], objective: str
+    samples: FittingData,
+    temperatures: Sequence[float] | np.ndarray,
+    objective: str,
 ) -> np.ndarray:
     """NLL, MSE over samples and classes, or ECE, at each temperature."""
     losses = log_losses if objective == "nll" else brier_losses

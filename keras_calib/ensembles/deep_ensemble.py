@@ -157,7 +157,7 @@ def _read_models(models: Any) -> list[keras.Model]:
         raise value_error("`models` must not be empty", models=models)
     for i, model in enumerate(models):
         check_classifier(model, f"models[{i}]")
-    seen = {}
+    seen: dict[int, int] = {}
     for i, model in enumerate(models):
         _check_same(models[0], model, i)
         for variable in model.variables:

@@ -243,8 +243,8 @@ def _write_whole(
     # Written to a folder beside it and renamed, so that a crash leaves nothing
     # incomplete.
     path.parent.mkdir(parents=True, exist_ok=True)
-    names = {"prefix": f".{path.name[:50]}.", "suffix": ".tmp"}
-    with tempfile.TemporaryDirectory(**names, dir=path.parent) as scratch:
+    head = f".{path.name[:50]}."
+    with tempfile.TemporaryDirectory(".tmp", head, path.parent) as scratch:
         written = Path(scratch) / "model"
         step = "written"
         try:

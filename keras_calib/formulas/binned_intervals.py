@@ -45,7 +45,7 @@ class _Bins(NamedTuple):
     gap: np.ndarray
     confidence: np.ndarray
     accuracy: np.ndarray
-    count: np.ndarray
+    count: np.ndarray  # type: ignore[assignment]  # hides tuple.count
     num_samples: float
 
     def leverage(self) -> np.ndarray:

@@ -66,9 +66,12 @@ def optimum_by_convention(
     wrong = float(np.sum(groups.wrong))
     good = float(max(np.sum(groups.mass) - wrong, 0.0))
     best = RankedGroups(
-        *np.array([[good, wrong], [0.0, wrong], [0.0, good], [0.0, 0.0]]),
-        np.zeros(2),
-        groups.frequency_weights,
+        mass=np.array([good, wrong]),
+        wrong=np.array([0.0, wrong]),
+        before=np.array([0.0, good]),
+        wrong_before=np.zeros(2),
+        slope=np.zeros(2),
+        frequency_weights=groups.frequency_weights,
     )
     if convention != "merged":
         return aurc_by_convention(best, convention)
@@ -117,7 +120,7 @@ def _filled(groups: RankedGroups) -> RankedGroups:
     """Drop groups without mass."""
     filled = groups.mass > 0
     *arrays, frequency_weights = groups
-    return RankedGroups(*(v[filled] for v in arrays), frequency_weights)
+    return RankedGroups._make([*(v[filled] for v in arrays), frequency_weights])
 
 
 def _merged(groups: RankedGroups) -> float:

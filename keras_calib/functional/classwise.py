@@ -162,7 +162,7 @@ def classwise_bins(
         sums = [binned(x) for x in (kept, p * kept, residual)]
         blocks.append((*sums[:2], sums[1] - sums[2], sums[2]))
     sums = [np.concatenate(x) for x in zip(*blocks, strict=True)]
-    return ClasswiseBins(*sums, float(weight.sum()))
+    return ClasswiseBins._make([*sums, float(weight.sum())])
 
 
 def _by_class(

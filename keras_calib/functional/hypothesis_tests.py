@@ -239,7 +239,7 @@ def compare(
     if error > 0.0:
         p_value = float(2.0 * norm.sf(abs(observed) / error))
     ends = (observed - reach, observed + reach)
-    return Comparison(*map(float, values), observed, *ends, p_value)
+    return Comparison._make([*map(float, values), observed, *ends, p_value])
 
 
 def _resampled_ece(
@@ -305,7 +305,8 @@ def _chi_square(
 
 def _merged_starts(variance: np.ndarray) -> list[int]:
     """First bins of runs of bins that hold enough variance each."""
-    starts, held = [], _ENOUGH_VARIANCE
+    starts: list[int] = []
+    held = _ENOUGH_VARIANCE
     for i, more in enumerate(variance):
         if held >= _ENOUGH_VARIANCE and variance[i:].sum() > 0:
             rest = float(variance[i:].sum())

@@ -319,8 +319,9 @@ def coverage_at_accuracy(
         2023, https://arxiv.org/abs/2302.11874
     """
     check_share("accuracy", accuracy)
-    options = {"score": score, "ties": ties, **options}
-    return coverage_at_risk(labels, probs, 1.0 - accuracy, **options)
+    return coverage_at_risk(
+        labels, probs, 1.0 - accuracy, score=score, ties=ties, **options
+    )
 
 
 @reads_arrays

@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
+from typing import ParamSpec
 from typing import TypedDict
 from typing import TypeVar
 
@@ -14,7 +15,8 @@ from keras_calib.inputs.checks import check_integer
 
 __all__ = ["ArrayOptions", "ReadOptions", "check_reading", "reads_arrays"]
 
-_Function = TypeVar("_Function", bound=Callable)
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class ArrayOptions(TypedDict, total=False):
@@ -35,13 +37,13 @@ class ArrayOptions(TypedDict, total=False):
     ignore_class: int | None
 
 
-def reads_arrays(function: _Function) -> _Function:
+def reads_arrays(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Make a function raise TypeError for options that it does not have."""
     known = {*inspect.signature(function).parameters}
     known |= {*ArrayOptions.__annotations__}
 
     @functools.wraps(function)
-    def checked(*args: Any, **kwargs: Any) -> Any:
+    def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         for name in kwargs.keys() - known:
             raise type_error(
                 f"`{name}` must be an argument of `{function.__name__}`",

@@ -20,7 +20,7 @@ from keras_calib.inputs.values import in_unit_interval
 from keras_calib.inputs.values import is_made_up
 from keras_calib.inputs.values import located
 from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import value_if_eager
+from keras_calib.numerics.arrays import to_numpy
 
 __all__ = [
     "as_logits_message",
@@ -73,8 +73,8 @@ def check_row_sums(probs: Any, name: str, mask: Any = None) -> Rule:
     def fail():
         if is_made_up(probs):
             return
-        bad = value_if_eager(far).reshape(-1)
-        rows = value_if_eager(probs).reshape(-1, probs.shape[-1])[bad]
+        bad = to_numpy(far).reshape(-1)
+        rows = to_numpy(probs).reshape(-1, probs.shape[-1])[bad]
         check_probabilities(rows, name)
         raise value_error(
             f"`{name}` must sum to 1 over the classes; sigmoid outputs of "
@@ -155,7 +155,7 @@ def check_logits(logits: Any, name: str, seen: Callable[[], None]) -> Rule:
     telling = xp.logical_and(xp.any(rows != xp.floor(rows)), rows.shape[0] != 1)
 
     def fail():
-        warn_of_probabilities(value_if_eager(rows), name)
+        warn_of_probabilities(to_numpy(rows), name)
         seen()
 
     return Rule(xp.logical_not(telling), fail)

@@ -17,6 +17,7 @@ from keras_calib.backend.traced import is_traced
 from keras_calib.inputs import config
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.arrays import value_if_eager
 
 __all__ = [
@@ -133,7 +134,7 @@ def check_one_hot(distance: Any) -> Rule:
         raise value_error(
             "`y_true` must be class ids or one-hot; this loss has no "
             "meaning for soft labels",
-            **{"largest difference": value_if_eager(distance).max().item()},
+            **{"largest difference": to_numpy(distance).max().item()},
         )
 
     return Rule(ops.all(distance <= SUM_TOLERANCE), fail)
@@ -194,9 +195,9 @@ def _told_by_extremes(rule: str, right: Any, x: Any, mask: Any = None) -> Rule:
     xp = array_namespace(right)
 
     def fail():
-        values = value_if_eager(x)
+        values = to_numpy(x)
         if mask is not None:
-            values = values[value_if_eager(mask)]
+            values = values[to_numpy(mask)]
         low, high = values.min().item(), values.max().item()
         raise value_error(rule, minimum=low, maximum=high)
 
@@ -220,7 +221,7 @@ def in_unit_interval(x: Any) -> Any:
 
 def is_made_up(x: Any) -> bool:
     """Whether this is a batch of ones, with which Keras builds on torch."""
-    return backend.backend() == "torch" and bool((value_if_eager(x) == 1).all())
+    return backend.backend() == "torch" and bool((to_numpy(x) == 1).all())
 
 
 def located(bad: np.ndarray) -> dict[str, Any]:

@@ -334,7 +334,7 @@ class ACLS(PerSampleLoss):
         )
 
     @property
-    def needs_penalty_mask(self) -> bool:
+    def needs_penalty_mask(self) -> bool:  # type: ignore[override]  # read only
         """Whether labels end in a factor of the penalty per sample."""
         return self.hyperparameters["condition"] == "ranking"
 

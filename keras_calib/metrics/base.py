@@ -127,7 +127,7 @@ class StreamingMetric(keras.metrics.Metric):
         # Indexed by `_INVALID` and the constants beside it.
         self.flags = self._add_sums("flags", (4,))
         self._has_warned = False
-        self._arguments = ()
+        self._arguments: tuple[str, ...] = ()
 
     @property
     def mode(self) -> str | None:

@@ -75,7 +75,8 @@ class AECE(StreamingMetric):
 
     def bins(self) -> BinSums:
         """Return the sums of the bins so far, float64 arrays `(num_bins,)`."""
-        return QUANTITIES["aece"].bins(self._read(), self)
+        aece: Any = QUANTITIES["aece"]
+        return aece.bins(self._read(), self)
 
     def bounds(self) -> tuple[float, float]:
         """Return certified lower and upper bounds of the exact value.

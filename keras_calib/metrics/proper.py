@@ -1,5 +1,6 @@
 """Proper scores, which are best for the true probabilities."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -19,7 +20,7 @@ from keras_calib.metrics.states.moments import MomentSummary
 __all__ = ["BrierScore", "NLL", "brier_of_records", "nll_of_records"]
 
 
-def nll_of_records(clip: float | None):
+def nll_of_records(clip: float | None) -> Callable:
     """Return the function of records to log losses, for `MomentSummary`."""
 
     def value(records):

@@ -26,7 +26,7 @@ from keras_calib.inputs.values import located
 from keras_calib.inputs.weights import standardize_weights
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.arrays import value_if_eager
+from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.hashing import sample_pixels
 from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import log_odds_of
@@ -47,7 +47,7 @@ def read_batch(
         y_true, y_pred, sample_weight, options, rules, skip_weightless=True
     )
     if options.pixels_per_image is not None:
-        batch = _some_pixels(batch, options)
+        batch = _some_pixels(batch, options.pixels_per_image, options.seed)
     batch = _flat(batch)
     outputs = batch.outputs
     if is_empty(batch):
@@ -77,7 +77,8 @@ def read_scores(
                 "confidence.shape": shape_of(score),
             },
         )
-    weight, rules = sample_weight, []
+    weight: Any = sample_weight
+    rules: list[Rule] = []
     if weight is not None:
         weight = standardize_weights(weight, shape_of(score), rules)
         weight = ops.broadcast_to(weight, ops.shape(score))
@@ -141,7 +142,7 @@ def _resolve_mask(
         rules.append(
             Rule(
                 ops.equal(num_invalid, 0),
-                lambda: judge(value_if_eager(invalid_mask)),
+                lambda: judge(to_numpy(invalid_mask)),
             )
         )
         if weight is not None:
@@ -164,7 +165,7 @@ def _judge(invalid_mask: np.ndarray, batch: Batch) -> None:
     if not batch.from_logits:
         if is_made_up(batch.outputs):
             return
-        rows = value_if_eager(batch.outputs)
+        rows = to_numpy(batch.outputs)
         if in_unit_interval(rows[invalid_mask]).all():
             check_row_sums(rows, "y_pred", invalid_mask)
     _raise_invalid(invalid_mask, "`y_pred`")
@@ -198,7 +199,7 @@ def _each_tensor(batch: Batch, function: Callable[[Any], Any]) -> Batch:
     )
 
 
-def _some_pixels(batch: Batch, options: ReadOptions) -> Batch:
+def _some_pixels(batch: Batch, count: int, seed: int) -> Batch:
     """Draw a few pixels of each image, `(batch, count)`."""
     lead = shape_of(batch.outputs)[:-1]
     if len(lead) < 2 or None in lead[1:]:
@@ -215,9 +216,7 @@ def _some_pixels(batch: Batch, options: ReadOptions) -> Batch:
     labels = by_image(batch.labels)
     ids = labels if len(labels.shape) == 2 else ops.argmax(labels, axis=-1)
     mask = None if batch.mask is None else by_image(batch.mask)
-    places = sample_pixels(
-        ops.cast(ids, "int32"), mask, options.pixels_per_image, options.seed
-    )
+    places = sample_pixels(ops.cast(ids, "int32"), mask, count, seed)
 
     def chosen(x):
         x = by_image(x)

@@ -200,7 +200,7 @@ class _Share(Quantity):
 
     def _moments(self, readings: Readings) -> Moments:
         """Moments of the values; those of one cell are taken as equal."""
-        if readings.histogram is None:
+        if readings.histogram is None or self.by_cell is None:
             return readings.moments()
         mass, total = self.by_cell(readings.cells)
         squares = cubes = total

@@ -13,6 +13,7 @@ from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_share
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.registry import QUANTITIES
+from keras_calib.metrics.states.histogram import LOG_ODDS
 from keras_calib.metrics.states.histogram import UNBOUNDED
 from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.numerics.softmax import log_odds_of
@@ -58,8 +59,10 @@ def _score_summary(
             values = ops.cast(function(logits), "float32")
         return log_odds_of(ops.clip(values, 0.0, 1.0)) if is_unit else values
 
-    options = {} if is_unit else {"score_map": UNBOUNDED}
-    return HistogramSummary(resolution, None, score=of_records, **options)
+    score_map = LOG_ODDS if is_unit else UNBOUNDED
+    return HistogramSummary(
+        resolution, None, score=of_records, score_map=score_map
+    )
 
 
 class HistogramMetric(StreamingMetric):

@@ -77,7 +77,7 @@ class PerImage(StreamingMetric):
     """
 
     # Set to that of `metric`.
-    mode = None
+    mode: str | None = None
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class PerImage(StreamingMetric):
         metric = keras.saving.deserialize_keras_object(config["metric"])
         return cls(**{**config, "metric": metric})
 
-    def _num_pixels(self, y_pred) -> int:
+    def _num_pixels(self, y_pred: Any) -> int:
         sizes = list(shape_of(y_pred))
         del sizes[self.options.axis % len(sizes)]
         if None in sizes[1:]:
@@ -193,5 +193,5 @@ class PerImage(StreamingMetric):
         low, high = mean_interval(
             self._read().moments(), level=level, unseen=(0.0, self._largest)
         )
-        ends = np.clip((low, high), 0.0, self._largest)
-        return tuple(map(float, ends))
+        low, high = np.clip((low, high), 0.0, self._largest)
+        return float(low), float(high)

@@ -54,7 +54,7 @@ def check_state(
             )
 
 
-def state_of(metric: Any, cls: type) -> dict[str, Any]:
+def state_of(metric: Any, cls: type[Any]) -> dict[str, Any]:
     """Return the state of a metric of class `cls`; states are returned too."""
     if isinstance(metric, dict):
         return metric

@@ -275,7 +275,7 @@ class CalibrationMetrics(StreamingMetric):
             for name in self.include
         }
         return {
-            name: tuple(map(float, ends))
+            name: (float(ends[0]), float(ends[1]))
             for name, ends in intervals.items()
             if ends is not None
         }

@@ -103,7 +103,9 @@ class DatasetEvaluator:
         if self.diagram is not None and self.diagram not in shown:
             shown.append(self.diagram)
         self._states = [(x, x.stateless_reset_state()) for x in shown]
-        self._regularizer, self._classes, self._index = None, [], []
+        self._regularizer: RegularizerHistogram | None = None
+        self._classes: list[np.ndarray] = []
+        self._index: list[np.ndarray] = []
         self._digest = hashlib.blake2b()
         # Other losses may depend on the whole batch, so batches stay as given.
         self._by_block = isinstance(self.loss, PerSampleLoss)
@@ -171,7 +173,7 @@ class DatasetEvaluator:
         return None
 
     def _values(self) -> dict[str, float]:
-        values = {}
+        values: dict[str, float] = {}
         for metric, state in self._states[: len(self.metrics)]:
             result = metric.stateless_result(state)
             if not isinstance(result, dict):
@@ -278,7 +280,8 @@ def flips(before: Predicted, after: Predicted) -> float:
 
 def _joined(batches: Iterable[Batch]) -> Iterator[Batch]:
     """Joins batches until they are large enough for an update."""
-    waiting, count, shapes = [], 0, None
+    waiting: list[Batch] = []
+    count, shapes = 0, None
     for batch in batches:
         found = [None if x is None else x.shape[1:] for x in batch]
         if waiting and (found != shapes or count >= _BLOCK):

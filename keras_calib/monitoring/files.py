@@ -7,6 +7,7 @@ import socket
 import struct
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ class EpochFiles:
 
 
 @contextlib.contextmanager
-def _told(entry: LoggedEpoch):
+def _told(entry: LoggedEpoch) -> Iterator[None]:
     """Turns an error into a warning."""
     try:
         yield

@@ -173,7 +173,9 @@ class CalibrationLogger(keras.callbacks.Callback):
         self.picture_dir = picture_dir
         self.logged: list[LoggedEpoch] = []
         # Made as training begins, as they depend on the model.
-        self._evaluator = self._before = self._files = None
+        self._evaluator: Any = None
+        self._files: Any = None
+        self._before: Any = None
         # Raises now for unknown names and numbers out of range.
         self._evaluator_of(ReadOptions())
 

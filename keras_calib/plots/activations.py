@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
+from typing import Self
 
 import keras
 import numpy as np
@@ -107,7 +108,7 @@ class ClassActivationDisplay(Display):
         classes: Any = None,
         name: str | None = None,
         **options: Any,
-    ) -> "ClassActivationDisplay":
+    ) -> Self:
         """Makes the display from a model and a few images.
 
         Args:

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
+from typing import Self
 
 import numpy as np
 
@@ -93,7 +94,13 @@ class ClasswiseReliabilityDisplay(BinsDisplay):
         self._size = (max(2.2 * columns + 0.4, 3.6), 2.2 * self._grid[0] + 0.8)
 
     @classmethod
-    def _of_model(cls, model, source, reading, **options):
+    def _of_model(
+        cls,
+        model: Any,
+        source: tuple[Any, int, Any],
+        reading: tuple,
+        **options: Any,
+    ) -> Self:
         read = read_as(model, *reading)
         found = predicted(model, *source, read.output)
         return cls.from_predictions(
@@ -111,7 +118,7 @@ class ClasswiseReliabilityDisplay(BinsDisplay):
         )
         for ax in axes[:, 0]:
             ax.set_ylabel("share of the class")
-        drawn, empty = np.split(axes.reshape(-1), [len(self.classes)])
+        drawn, empty = np.split(axes.reshape(-1), self._panels)
         for ax in empty:
             ax.remove()
         for ax in drawn[-self._grid[1] :]:
@@ -125,7 +132,7 @@ class ClasswiseReliabilityDisplay(BinsDisplay):
 
     def _draw(self, *axes: Any) -> None:
         width = 0.8 / self.bins.weight.shape[-1]
-        for ax, k in zip(axes, self.classes, strict=True):
+        for ax, k in zip(axes, self.classes or (), strict=True):
             weight = self.bins.weight[k]
             filled = weight > 0
             p = safe_divide(self.bins.probability[k], weight)[filled]

@@ -4,8 +4,10 @@ import copy
 import importlib
 import io
 import re
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
+from typing import Self
 
 import numpy as np
 
@@ -60,7 +62,7 @@ class Display:
     _size: tuple[float, float] = (5.6, 4.2)
     _panels: tuple[int, ...] = (1,)
 
-    def plot(self, ax: Any = None) -> "Display":
+    def plot(self, ax: Any = None) -> Self:
         """Draws on axes and returns self.
 
         It keeps the axes as `axes_`, the first of them as `ax_`, and their
@@ -119,7 +121,7 @@ class Display:
     def _figure(self, make: Any) -> Any:
         return make(figsize=self._size, layout="constrained")
 
-    def _on(self, axes: Sequence) -> "Display":
+    def _on(self, axes: Sequence) -> Self:
         self.axes_ = list(axes)
         self.ax_, self.figure_ = self.axes_[0], self.axes_[0].figure
         self._draw(*self.axes_)
@@ -136,6 +138,8 @@ class Display:
 class ModelDisplay(Display):
     """A display that can be made from a model and a data set."""
 
+    _of_model: Callable[..., Any]
+
     @classmethod
     def from_model(
         cls,
@@ -148,7 +152,7 @@ class ModelDisplay(Display):
         batch_size: int = 32,
         steps: int | None = None,
         **options: Any,
-    ) -> "ModelDisplay":
+    ) -> Self:
         """Makes the display from a model's predictions on a data set.
 
         Displays of classes and of logits keep all predictions in memory; the
@@ -215,7 +219,7 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(lambda x: ascii(x[0])[1:-1], text)
 
 
-def plain(text: str) -> str:
+def plain(text: Any) -> str:
     """A text for matplotlib to draw literally, on one line."""
     text = printable(str(text)).replace("\t", " ").replace("\n", " ")
     if len(text) > _LONGEST:
@@ -252,9 +256,7 @@ def as_picture(name: str, image: Any) -> np.ndarray:
     return (image - low) / max(high - low, 1e-9)
 
 
-def show(
-    ax: Any, values: np.ndarray, cmap: Any = "gray", **options: Any
-) -> Any:
+def show(ax: Any, values: Any, cmap: Any = "gray", **options: Any) -> Any:
     """Draws pixels in [0, 1] as given, without ticks; returns the image."""
     options = {"vmin": 0.0, "vmax": 1.0, **options}
     drawn = ax.imshow(values, interpolation="nearest", cmap=cmap, **options)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
+from typing import Self
 
 import numpy as np
 
@@ -67,7 +68,13 @@ class _LogitDisplay(ModelDisplay):
         return cls(labels, logits, **options)
 
     @classmethod
-    def _of_model(cls, model, source, reading, **options):
+    def _of_model(
+        cls,
+        model: Any,
+        source: tuple[Any, int, Any],
+        reading: tuple,
+        **options: Any,
+    ) -> Self:
         _, ignore_class, output = reading
         found = predicted(model, *source, output)
         options["ignore_class"] = ignore_class
@@ -295,7 +302,7 @@ class Windows(NamedTuple):
     center: np.ndarray
     mean: np.ndarray
     deviation: np.ndarray
-    count: np.ndarray
+    count: np.ndarray  # type: ignore[assignment]  # hides tuple.count
 
     def draw(self, ax: Any, label: str, i: int) -> None:
         """Draws the i-th line of means, in a band of deviations."""

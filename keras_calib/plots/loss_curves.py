@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
+from typing import Self
 
 import keras
 import numpy as np
@@ -63,9 +64,7 @@ class LossCurveDisplay(Display):
     losses: dict[str, np.ndarray]
 
     @classmethod
-    def from_losses(
-        cls, losses: Any, *, num_classes: int = 2
-    ) -> "LossCurveDisplay":
+    def from_losses(cls, losses: Any, *, num_classes: int = 2) -> Self:
         """Makes the display from losses, without data.
 
         Args:
@@ -131,7 +130,7 @@ class RegularizerDisplay(Display):
         *,
         num_bins: int = 50,
         limits: tuple[float, float] = (0.0, 0.1),
-    ) -> "RegularizerDisplay":
+    ) -> Self:
         """Makes the display from a whole data set.
 
         Args:
@@ -142,10 +141,11 @@ class RegularizerDisplay(Display):
             limits: The lowest and the highest edge, in nats, to which values
                 are clipped.
         """
-        options = {"num_bins": num_bins, "limits": limits}
         return cls(
             {
-                name: regularizer_histogram(loss, labels, logits, **options)
+                name: regularizer_histogram(
+                    loss, labels, logits, num_bins=num_bins, limits=limits
+                )
                 for name, loss in _by_name(losses).items()
             }
         )
@@ -224,7 +224,7 @@ class EffectiveLabelsDisplay(Display):
     @classmethod
     def from_losses(
         cls, losses: Any, label: int, logits: Any, **options: Any
-    ) -> "EffectiveLabelsDisplay":
+    ) -> Self:
         """Makes the display from losses and one prediction.
 
         Args:
@@ -315,7 +315,7 @@ class SmoothingProfileDisplay(Display):
     @classmethod
     def from_losses(
         cls, losses: Any, *, num_classes: int = 10, highest: float = 15.0
-    ) -> "SmoothingProfileDisplay":
+    ) -> Self:
         """Makes the display from losses, without data.
 
         Args:

@@ -5,6 +5,7 @@ import functools
 import math
 from collections.abc import Callable
 from typing import Any
+from typing import Self
 
 import numpy as np
 
@@ -56,7 +57,7 @@ class BinsDisplay(ModelDisplay):
         sample_weight: Any = None,
         ignore_class: int | None = None,
         **options: Any,
-    ) -> "BinsDisplay":
+    ) -> Self:
         """Makes the display from a whole data set.
 
         Args:
@@ -77,7 +78,7 @@ class BinsDisplay(ModelDisplay):
             sample_weight=sample_weight,
             ignore_class=ignore_class,
         )
-        return cls(bins, **options)
+        return cls(bins, **options)  # type: ignore[call-arg]  # dataclasses
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -97,7 +98,7 @@ class BinnedDisplay(BinsDisplay):
         return float(safe_divide(self.sums.correct.sum(), total))
 
     @classmethod
-    def from_metric(cls, metric: Any, **options: Any) -> "BinnedDisplay":
+    def from_metric(cls, metric: Any, **options: Any) -> Self:
         """Makes the display from an updated metric with equal-width bins.
 
         Args:
@@ -186,7 +187,7 @@ class ReliabilityDisplay(BinnedDisplay):
         in_its_way = self.zoom is not None and not self._is_overconfident
         legend(ax, loc="upper left" if in_its_way else "lower right")
         if self.zoom:
-            self._inset(ax)
+            self._inset(ax, self.zoom)
         bottom = ax if counts_ax is None else counts_ax
         bottom.set_xlabel("confidence of the predicted class")
         if counts_ax is not None:
@@ -237,16 +238,16 @@ class ReliabilityDisplay(BinnedDisplay):
                 label="accuracy, 95 % interval" if alpha == 1.0 else None,
             )
 
-    def _inset(self, ax: Any) -> None:
+    def _inset(self, ax: Any, zoom: float) -> None:
         place = (0.1, 0.56) if self._is_overconfident else (0.56, 0.09)
         self.zoom_ax_ = ax.inset_axes((*place, 0.4, 0.4))
         self._bars(self.zoom_ax_)
         inside = self.sums.weight > 0
-        inside &= self.sums.mean_confidence >= self.zoom
-        low = min([self.zoom, *self.sums.accuracy[inside]])
-        edge = 0.03 * (1.0 - self.zoom)
+        inside &= self.sums.mean_confidence >= zoom
+        low = min([zoom, *self.sums.accuracy[inside]])
+        edge = 0.03 * (1.0 - zoom)
         self.zoom_ax_.set(
-            xlim=(self.zoom - edge, 1.0 + edge),
+            xlim=(zoom - edge, 1.0 + edge),
             ylim=(low - edge, 1.0 + edge),
         )
         self.zoom_ax_.tick_params(labelsize="x-small")
@@ -332,7 +333,9 @@ class ConfidenceDisplay(BinnedDisplay):
         legend(ax, loc="upper left")
 
 
-def streamed(make: Callable, model: Any, source: tuple, reading: tuple) -> Any:
+def streamed(
+    make: Callable, model: Any, source: tuple[Any, int, Any], reading: tuple
+) -> Any:
     """The metric, updated with a model's predictions in fixed memory."""
     options = read_as(model, *reading)
     metric = make(

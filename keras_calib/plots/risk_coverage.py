@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from typing import Any
+from typing import Self
 
 import numpy as np
 
@@ -73,7 +74,7 @@ class RiskCoverageDisplay(ModelDisplay):
     def bands(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Lower and upper ends of the risk, by the names in `counts`."""
         bands = {}
-        for name, count in self.counts.items():
+        for name, count in (self.counts or {}).items():
             curve = self.curves[name]
             accepted = curve.coverage * count
             wrong = np.minimum(curve.risk * accepted, accepted)
@@ -89,7 +90,7 @@ class RiskCoverageDisplay(ModelDisplay):
         band: bool = False,
         points: dict[str, ChosenThreshold] | None = None,
         **options: Any,
-    ) -> "RiskCoverageDisplay":
+    ) -> Self:
         """Makes the display from a whole data set.
 
         Args:
@@ -125,9 +126,9 @@ class RiskCoverageDisplay(ModelDisplay):
         return cls(curves, values, counts=counts, points=points)
 
     @classmethod
-    def from_model(
+    def from_model(  # type: ignore[override]  # several models
         cls, models: Any, data: Any, **options: Any
-    ) -> "RiskCoverageDisplay":
+    ) -> Self:
         """Makes the display from models and a data set, in fixed memory.
 
         Args:
@@ -158,7 +159,7 @@ class RiskCoverageDisplay(ModelDisplay):
         *,
         band: bool = False,
         points: dict[str, ChosenThreshold] | None = None,
-    ) -> "RiskCoverageDisplay":
+    ) -> Self:
         """Makes the display from updated selection metrics.
 
         Args:
@@ -204,7 +205,7 @@ class RiskCoverageDisplay(ModelDisplay):
                 color = style["color"]
                 draw_band(ax, curve.coverage, low, high, color, label)
                 highest = max(highest, float(high[-1]))
-        for i, (name, point) in enumerate(self.points.items()):
+        for i, (name, point) in enumerate((self.points or {}).items()):
             _mark(ax, name, point, _MARKERS[i % len(_MARKERS)])
             highest = max(highest, point.risk, point.certified_risk or 0.0)
         ax.set(

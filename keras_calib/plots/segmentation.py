@@ -4,6 +4,7 @@ import copy
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
+from typing import Self
 
 import keras
 import numpy as np
@@ -105,7 +106,7 @@ class SegmentationDisplay(Display):
         from_logits: bool = False,
         ignore_class: int | None = None,
         name: str | None = None,
-    ) -> "SegmentationDisplay":
+    ) -> Self:
         """Makes the display from the predictions of one image.
 
         Args:
@@ -129,7 +130,10 @@ class SegmentationDisplay(Display):
                 "one image",
                 **{"probs.shape": probs.shape},
             )
-        reading = {"from_logits": from_logits, "ignore_class": ignore_class}
+        reading: dict[str, Any] = {
+            "from_logits": from_logits,
+            "ignore_class": ignore_class,
+        }
         read = standardize_arrays(labels, probs, drop=False, **reading)
         top = top1(read.outputs, from_logits=from_logits)
         score = top.score if from_logits else top.confidence
@@ -140,9 +144,12 @@ class SegmentationDisplay(Display):
         rank = np.full(score.shape, np.nan)
         rank[counted] = 1.0 - (rankdata(score[counted]) - 0.5) / counted.sum()
         rank[~wrong] = np.nan
-        maps = (top.confidence, wrong, ~counted, rank)
+        shape = probs.shape[:2]
         return cls(
-            *(x.reshape(probs.shape[:2]) for x in maps),
+            top.confidence.reshape(shape),
+            wrong.reshape(shape),
+            ~counted.reshape(shape),
+            rank.reshape(shape),
             ReliabilityDisplay.from_predictions(
                 labels, probs, num_bins=num_bins, **reading
             ),
@@ -160,7 +167,7 @@ class SegmentationDisplay(Display):
         from_logits: bool | None = None,
         ignore_class: int | None = None,
         **options: Any,
-    ) -> "SegmentationDisplay":
+    ) -> Self:
         """Makes the display from a model and one image.
 
         Args:

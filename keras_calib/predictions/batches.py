@@ -196,11 +196,11 @@ def count_batches(
         )
     elif isinstance(data, keras.utils.PyDataset):
         count = _size_of(data)
-    elif callable(getattr(data, "cardinality", None)):
-        count = int(data.cardinality())
+    elif callable(cardinality := getattr(data, "cardinality", None)):
+        count = int(cardinality())
     else:
         try:
-            count = len(data)
+            count = len(data)  # type: ignore[arg-type]  # caught below
         except TypeError:
             # A torch loader of data without length raises too.
             count = _UNKNOWN
@@ -293,8 +293,9 @@ def _is_plain(x: Any) -> bool:
     """Whether these are numbers, strings, or lists of them."""
     if isinstance(x, list | tuple):
         return all(map(_is_plain, x[:1]))
+    shape: Any = getattr(x, "shape", ())
     return isinstance(x, str | bytes) or not (
-        x is None or isinstance(x, dict) or getattr(x, "shape", ())
+        x is None or isinstance(x, dict) or shape
     )
 
 

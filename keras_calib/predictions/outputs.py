@@ -47,8 +47,9 @@ class ChosenOutput(NamedTuple):
         if not isinstance(structure, dict | list | tuple):
             return structure
         by_name = isinstance(structure, dict)
+        key: Any = self.name if by_name else self.position
         try:
-            return structure[self.name if by_name else self.position]
+            return structure[key]
         except (IndexError, KeyError, TypeError):
             raise value_error(
                 f"`{what}` must have a part for the output",
@@ -106,9 +107,9 @@ def choose_output(
             )
         return None
     if not names:
-        is_name = isinstance(output, str)
-        return ChosenOutput(str(output), None if is_name else output)
-    found = names.index(output) if output in names else output
+        position = None if isinstance(output, str) else output
+        return ChosenOutput(str(output), position)
+    found = names.index(str(output)) if output in names else output
     if isinstance(found, str) or not 0 <= found < len(names):
         raise value_error(
             "`output` must be a name or a position of the model's outputs",

@@ -24,13 +24,13 @@ def slider_rows(
 ) -> tuple[list[dict[str, Any]], int]:
     """Rows by ascending threshold, and which of them the slider starts at.
 
-    A row has the least `threshold` to accept as a confidence, the same as a
-    `score` in log-odds, `coverage`, the weight `accepted`, and the `risk` on
-    these data with its exact 95 % interval from `low` to `high`.
+    A row has the least `threshold` to accept as a confidence, and the same as
+    a `score` in log-odds. It has the `coverage`, the weight `accepted`, and the
+    `risk` on these data with its exact 95 % interval from `low` to `high`.
 
-    `chosen` is the row of the selector, where its threshold is one of this
-    confidence: the slider starts there. Else it starts at the largest round
-    risk that is at most half of that of accepting everything.
+    `chosen` is the row of the selector, if its threshold is one of this
+    confidence, and the slider starts there. Else it starts at the largest
+    round risk that is at most half of that of accepting everything.
     """
     curve, round_risks = metrics.curve(), _round_risks(metrics)
     steps = np.linspace(0.0, 1.0, _NUM_STEPS + 1)[1:] - 1e-12

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
+from typing import Self
+from typing import cast
 
 import keras
 from keras import ops
@@ -88,7 +90,7 @@ class SelectiveClassifier(FittedLayer):
         super().__init__(name=name, **kwargs)
         self.calibrator = calibrator
         several = isinstance(score, list | tuple)
-        self._scores = tuple(score) if several else (score,)
+        self._scores = tuple(cast(Sequence, score)) if several else (score,)
         self._functions = tuple(
             s if s == "msp" else scores.get(s) for s in self._scores
         )
@@ -100,13 +102,13 @@ class SelectiveClassifier(FittedLayer):
                 threshold=threshold,
             )
         # The place of the score in use; None until `fit` has chosen.
-        self._place = None if several else 0
+        self._place: Any = None if several else 0
         self._threshold = self.add_weight(
             shape=(), initializer="zeros", trainable=False, name="threshold"
         )
         self._fitted = threshold is not None
         self._chosen = chosen
-        self._table = None
+        self._table: tuple[Candidates, Any, float | None] | None = None
         if threshold is not None:
             if threshold not in (float("inf"), -float("inf")):
                 check_number("threshold", threshold)
@@ -150,7 +152,7 @@ class SelectiveClassifier(FittedLayer):
         seed: int = 0,
         sample_weight: Any = None,
         ignore_class: int | None = None,
-    ) -> "SelectiveClassifier":
+    ) -> Self:
         """Chooses the threshold on held-out data and returns self.
 
         With `delta`, P(a threshold is returned and its true risk exceeds
@@ -215,7 +217,7 @@ class SelectiveClassifier(FittedLayer):
         steps: int | None = None,
         verbose: str | int = "auto",
         **target: Any,
-    ) -> "SelectiveClassifier":
+    ) -> Self:
         """Runs a model over held-out data, fits on its logits, returns self.
 
         Use it when you have a model and data rather than logits. `model`,
@@ -245,7 +247,7 @@ class SelectiveClassifier(FittedLayer):
         delta: float | None = None,
         method: str = "ltt",
         sample_weight: Any = None,
-    ) -> "SelectiveClassifier":
+    ) -> Self:
         """Chooses the threshold for scores that you computed batch by batch.
 
         Use it when the logits of all samples do not fit in memory.

@@ -1,6 +1,7 @@
 """The p-norm score as a layer that finds its p."""
 
 from typing import Any
+from typing import Self
 
 import keras
 import numpy as np
@@ -81,7 +82,7 @@ class LogitNormalization(FittedLayer):
         kwargs["dtype"] = "float32"
         super().__init__(name=name, **kwargs)
         self.center = bool(center)
-        self._p = p
+        self._p: Any = p
         self._fitted = p is not None
 
     @property
@@ -101,7 +102,7 @@ class LogitNormalization(FittedLayer):
         sample_weight: Any = None,
         *,
         ignore_class: int | None = None,
-    ) -> "LogitNormalization":
+    ) -> Self:
         """Chooses p on held-out data and returns self.
 
         Args:

@@ -4,6 +4,7 @@ import bisect
 import math
 from typing import Any
 from typing import NamedTuple
+from typing import cast
 
 import numpy as np
 from scipy.special import rel_entr
@@ -128,10 +129,12 @@ class Target(NamedTuple):
                 )
         return self
 
-    def certified(self, found: Candidates, risk: float) -> np.ndarray:
+    def certified(
+        self, found: Candidates, risk: float, delta: float
+    ) -> np.ndarray:
         """Which thresholds are certified to have a risk of at most `risk`."""
         certify = METHODS[self.method]
-        return certify(found.accepted, found.wrong, risk, self.delta)
+        return certify(found.accepted, found.wrong, risk, delta)
 
 
 def choose_threshold(
@@ -194,26 +197,27 @@ def choose(
     ValueError if no threshold reaches the target.
     """
     certified = np.zeros(len(found.threshold), bool)
-    if target.delta is not None:
-        reached = certified = target.certified(found, target.risk)
-    elif target.risk is not None:
-        reached = within_risk(found.wrong, found.accepted, target.risk)
+    risk, delta = target.risk, target.delta
+    if risk is not None and delta is not None:
+        reached = certified = target.certified(found, risk, delta)
+    elif risk is not None:
+        reached = within_risk(found.wrong, found.accepted, risk)
     else:
         # A coverage such as 1 - 0.9 is rounded.
-        reached = found.coverage >= target.coverage - 1e-12
+        reached = found.coverage >= cast(float, target.coverage) - 1e-12
     if not reached.any():
         raise _not_reached(found, target)
-    index = np.flatnonzero(reached)[0 if target.risk is None else -1]
+    index = np.flatnonzero(reached)[0 if risk is None else -1]
     chosen = ChosenThreshold(
         float(found.threshold[index]),
         float(found.coverage[index]),
         float(found.risk[index]),
         found.num_samples,
     )
-    if target.delta is not None:
+    if risk is not None and delta is not None:
         chosen = chosen._replace(
-            certified_risk=float(target.risk),
-            delta=float(target.delta),
+            certified_risk=float(risk),
+            delta=float(delta),
             method=target.method,
         )
     if log_odds:
@@ -237,38 +241,41 @@ def table_of(
 
 def _not_reached(found: Candidates, target: Target) -> ValueError:
     """The error for a risk out of reach, which names one within reach."""
-    if target.delta is None:
+    limit, delta = target.risk, target.delta
+    if limit is None or delta is None:
         best = int(np.argmin(found.risk))
         return value_error(
             "`risk` is below that of every threshold on this data",
-            risk=target.risk,
+            risk=limit,
             **{
                 "lowest risk": float(found.risk[best]),
                 "at coverage": float(found.coverage[best]),
             },
         )
     rule = "No threshold is certified to have this `risk`"
-    needed = first_rank(target.risk, target.delta)
+    needed = first_rank(limit, delta)
     if needed > found.num_samples:
         rule += f", which takes {needed} samples even if all are correct"
     data = "take more data"
-    more = _enough_samples(found, target)
+    more = _enough_samples(found, limit, delta)
     if more is not None:
         data += f", about {more} samples like these"
     advice = "a larger `risk` or `delta`"
     # The advice names a risk of two digits.
-    first = math.floor(math.log10(target.risk)) - 1
+    first = math.floor(math.log10(limit)) - 1
     risks = [
         risk
         for exponent in range(first, -1)
         for digits in range(10, 100)
-        if (risk := round(digits * 10.0**exponent, 12)) > target.risk
+        if (risk := round(digits * 10.0**exponent, 12)) > limit
     ]
-    place = bisect.bisect_left(
-        risks, True, key=lambda risk: target.certified(found, risk).any()
-    )
+
+    def certified(risk: float) -> np.ndarray:
+        return np.flatnonzero(target.certified(found, risk, delta))
+
+    place = bisect.bisect_left(risks, 1, key=lambda x: certified(x).size)
     if place < len(risks):
-        last = np.flatnonzero(target.certified(found, risks[place]))[-1]
+        last = certified(risks[place])[-1]
         advice = (
             f"ask for `risk={risks[place]:g}`, with which coverage would be "
             f"{found.coverage[last]:.3f} here (a risk that these data chose "
@@ -276,14 +283,14 @@ def _not_reached(found: Candidates, target: Target) -> ValueError:
         )
     return value_error(
         f"{rule}: {data}; or {advice}",
-        risk=target.risk,
-        delta=target.delta,
+        risk=limit,
+        delta=delta,
         method=target.method,
         samples=found.num_samples,
     )
 
 
-def _enough_samples(found: Candidates, target: Target) -> int | None:
+def _enough_samples(found: Candidates, risk: float, delta: float) -> int | None:
     """About how many samples would certify the risk; None if too many.
 
     The estimate assumes the share of errors at each coverage found here. It
@@ -292,11 +299,11 @@ def _enough_samples(found: Candidates, target: Target) -> int | None:
     """
     # A few samples without an error do not prove a rate of 0.
     rate = (found.wrong + 0.5) / (found.accepted + 1.0)
-    rate = np.minimum(rate, target.risk)
-    exponent = rel_entr(rate, target.risk)
-    exponent += rel_entr(1.0 - rate, 1.0 - target.risk)
+    rate = np.minimum(rate, risk)
+    exponent = rel_entr(rate, risk)
+    exponent += rel_entr(1.0 - rate, 1.0 - risk)
     per_sample = float((exponent * found.coverage).max())
-    needed = math.log(2.0 / target.delta)
+    needed = math.log(2.0 / delta)
     if needed > per_sample * _FURTHER * found.num_samples:
         return None
     fewest = max(needed / per_sample, found.num_samples + 1.0)

@@ -161,7 +161,7 @@ def load_training_state(
         raise value_error("`model` must be built before training", built=False)
     state = _read(path, with_arrays=True)
     variables = _variables(model)
-    own = [_optimizer_names(model)]
+    own: list[Any] = [_optimizer_names(model)]
     own += [_signature(_lasting_name(v), v) for v in variables]
     saved = [state["optimizer"]]
     saved += map(_signature, state["variables"], state["values"])

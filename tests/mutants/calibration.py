@@ -132,8 +132,8 @@ MUTANTS = {
     ),
     "coverage_without_rounding": Mutant(
         "selection/thresholds.py",
-        "found.coverage >= target.coverage - 1e-12",
-        "found.coverage > target.coverage",
+        "found.coverage >= cast(float, target.coverage) - 1e-12",
+        "found.coverage > cast(float, target.coverage)",
         "selection/test_classifier.py::test_a_target_coverage_is_reached_and_not_exceeded",
     ),
     "norm_of_what_is_not_centred": Mutant(

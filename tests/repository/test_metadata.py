@@ -19,6 +19,7 @@ from keras_calib.reporting import command_line
 # Extras that nothing in the package imports: benchmarks compare with them.
 UNUSED = {"tensorflow-probability", "tf-keras"}
 EXTRAS = (
+    "all",
     "detection",
     "dev",
     "examples",

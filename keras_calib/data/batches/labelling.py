@@ -90,7 +90,7 @@ def labels_of(batch: dict, labelling: Labelling) -> Any:
         batch["name"],
         label=labels,
     )
-    shares = batch.get("objectness")
+    shares: Any = batch.get("objectness")
     if "boxes" in batch:
         shares = _shares(batch, labelling)
     if "boxed" in batch and shares is not None:

@@ -100,7 +100,10 @@ def from_folder(
         # If folders name the classes, objects may have other names.
         required=labels is None,
     )
-    rows = {p: read.rows.get(file, NO_FILE) for p, file in files.items()}
+    rows = {
+        path: NO_FILE if file is None else read.rows[file]
+        for path, file in files.items()
+    }
     rows = {path: row for path, row in rows.items() if row >= 0}
     require(
         len(rows) > 0,

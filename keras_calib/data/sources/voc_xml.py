@@ -55,7 +55,8 @@ def read_annotations(
             "`class_names` must be several names, not one text",
             class_names=class_names,
         )
-    rows, read = {}, [([], np.zeros((0, 4)), (0, 0))]
+    rows: dict[Path, int] = {}
+    read: list[Any] = [([], np.zeros((0, 4)), (0, 0))]
     for path in paths:
         try:
             read.append(_read_file(path, first_pixel))

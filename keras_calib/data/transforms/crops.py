@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 from typing import NamedTuple
+from typing import Self
 
 import numpy as np
 
@@ -191,14 +192,14 @@ class Cropping(NamedTuple):
     antialias: bool = False
 
     @classmethod
-    def random(cls, size: Any, scale: Any, ratio: Any, **options: Any):
+    def random(cls, size: Any, scale: Any, ratio: Any, **options: Any) -> Self:
         """Checks the arguments of `random_resized_crop`."""
         scale, ratio = _range("scale", scale), _range("ratio", ratio)
         check_at_most("scale[1]", scale[1], 1.0)
         return cls(_size(size), scale, ratio, **options)
 
     @classmethod
-    def center(cls, size: Any, fraction: float, **options: Any):
+    def center(cls, size: Any, fraction: float, **options: Any) -> Self:
         """Checks the arguments of `center_crop`."""
         check_above("fraction", fraction, 0.0)
         check_at_most("fraction", fraction, 1.0)
@@ -243,7 +244,7 @@ class Cropping(NamedTuple):
         choose, flipped = self._center, tf.constant(False)
         if self.scale is not None:
             draws = random_bits([3], seed)
-            choose = partial(self._random, draws[:2])
+            choose = partial(self._random, self.scale, draws[:2])
             flipped = draws[2] < 0 if self.flip else flipped
         name = name_of(example)
         part, window, size = read_window(example["image"], name, choose)
@@ -293,9 +294,9 @@ class Cropping(NamedTuple):
         extent = tf.clip_by_value(tf.cast(extent, "int32"), 1, size)
         return tf.concat([(size - extent) // 2, extent], axis=0)
 
-    def _random(self, seed: Any, size: Any) -> Any:
+    def _random(self, scale: tuple, seed: Any, size: Any) -> Any:
         """The first of ten windows that fits, uniform in area and log ratio."""
-        (least, most), ratio = self.scale, np.array(self.ratio)
+        (least, most), ratio = scale, np.array(self.ratio)
         narrow, wide = 0.5 * np.log(ratio)
         low = np.array([least, narrow, 0.0, 0.0], "float32")
         span = np.array([most - least, wide - narrow, 1.0, 1.0], "float32")

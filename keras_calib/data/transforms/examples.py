@@ -51,7 +51,7 @@ def required(x: Any, condition: Any, rule: str, **received: Any) -> Any:
 
 def read_spec(dataset: Any) -> dict:
     """The `element_spec` of a data set of dicts, whose label is one id."""
-    spec = getattr(dataset, "element_spec", type(dataset).__name__)
+    spec: Any = getattr(dataset, "element_spec", type(dataset).__name__)
     require(
         isinstance(spec, dict),
         "Examples must be dicts, in a tf.data.Dataset",

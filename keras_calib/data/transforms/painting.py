@@ -213,7 +213,8 @@ def pixel_mean(dataset: Any, *, max_examples: int | None = None) -> tuple:
 
     if max_examples is not None:
         dataset = dataset.take(max_examples)
-    total, pixels = 0.0, 0.0
+    total: Any = 0.0
+    pixels = 0.0
     for values, count in dataset.map(sums, tf.data.AUTOTUNE):
         total, pixels = total + values.numpy(), pixels + count.numpy()
     require(pixels > 0, "`dataset` must have images", pixels=pixels)

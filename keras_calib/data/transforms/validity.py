@@ -1,5 +1,6 @@
 """Invalid examples: how they are found, left out and counted."""
 
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -182,7 +183,9 @@ def _image_size(example: dict) -> Any:
     return tf.ensure_shape(tf.numpy_function(read, [image], tf.int32), [2])
 
 
-def _problems(size: Any, example: dict, num_classes: int | None):
+def _problems(
+    size: Any, example: dict, num_classes: int | None
+) -> Iterator[tuple[str, Any]]:
     """Reasons to leave out an example, and whether each holds."""
     yield "unreadable image", tf.reduce_any(size == 0)
     if "boxes" in example:

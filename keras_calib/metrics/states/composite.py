@@ -134,5 +134,5 @@ class Readings:
         """Whether a sum of the value at `index` left its range."""
         summary, limbs = self._parts[MomentSummary]
         found = exact_sums.is_saturated(limbs)
-        found = found.reshape(len(summary.values), -1).any(axis=-1)
+        found = np.any(found.reshape(len(summary.values), -1), axis=-1)
         return bool(found[min(index, len(found) - 1)])
