@@ -45,16 +45,19 @@ class Report:
 
     Args:
         html: The page: one file that needs nothing else.
-        results: `{model: {...}}` of what the page says. `verdict` has the
-            `answer`, the `advice` and the `headline`; `overconfidence` is
-            mean confidence less accuracy; `metrics` has estimates by name.
-            With a calibrator there are `calibrated_verdict`,
-            `calibrated_overconfidence` and `calibrated_metrics`, too.
-            `selection` has the selector's `threshold`, which is a score, and
-            `confidence`, the same cut as a confidence or None for another
-            score. `classes` and `sure` are rows of predicted classes and of
-            least confidences. Each estimate is `{"value", "low", "high"}`
-            with its 95 % interval.
+        results: The numbers of the page, `{model: {...}}`. Each estimate is
+            `{"value", "low", "high"}` with its 95 % interval.
+
+            - `verdict`: its `answer`, `advice` and `headline`.
+            - `overconfidence`: mean confidence less accuracy.
+            - `metrics`: estimates by name.
+            - `calibrated_verdict`, `calibrated_overconfidence` and
+              `calibrated_metrics`, with a calibrator.
+            - `selection`: the selector's `threshold`, which is a score, and
+              `confidence`, the same cut as a confidence or None for another
+              score.
+            - `classes` and `sure`: rows of predicted classes and of least
+              confidences.
 
     Example:
 
