@@ -196,7 +196,7 @@ class ReliabilityDisplay(BinnedDisplay):
             counts_ax.bar(
                 centers, self.sums.weight, width=0.9 / num_bins, color=BLUE
             )
-            counts_ax.set_ylabel("samples")
+            counts_ax.set_ylabel("samples (log)")
             counts_ax.set_yscale("symlog", linthresh=1)
             counts_ax.set_ylim(bottom=0)
             most = max(float(np.max(self.sums.weight)), 1.0)

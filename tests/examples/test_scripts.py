@@ -20,8 +20,9 @@ SCRIPTS = [
     if "app.run(main" in path.read_text(encoding="utf-8")
 ]
 # Beside the library: what the extra `examples`, or that of a script, brings.
-INSTALLED = {"absl", "apache_beam", "keras", "keras_calib", "numpy", "pyarrow"}
-INSTALLED |= {"scipy", "sklearn", "tensorflow", "tensorflow_datasets"}
+INSTALLED = {"absl", "apache_beam", "keras", "keras_calib", "matplotlib"}
+INSTALLED |= {"numpy", "pyarrow", "scipy", "sklearn", "tensorflow"}
+INSTALLED |= {"tensorflow_datasets"}
 
 HELP = """
 import contextlib, io, json, runpy, sys
