@@ -2,7 +2,7 @@
 
     KERAS_CALIB_DATA=DIR python docs/pictures/make_displays.py
 
-A picture `pictures/displays/NAME.svg` of a page of `docs` is the display `NAME`
+A picture `pictures/displays/NAME.png` of a page of `docs` is the display `NAME`
 of the block of code before it. The script runs these blocks on real data and
 writes the files, in about two minutes on two cores.
 
