@@ -200,8 +200,9 @@ class ReliabilityDisplay(BinnedDisplay):
             counts_ax.set_yscale("symlog", linthresh=1)
             counts_ax.set_ylim(bottom=0)
             most = max(float(np.max(self.sums.weight)), 1.0)
-            decade = 10 ** math.floor(math.log10(most))
-            counts_ax.set_yticks([0, decade], ["0", f"{decade:,}"])
+            decades = math.floor(math.log10(most))
+            ticks = sorted({0, 10 ** (decades // 2), 10**decades})
+            counts_ax.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
             counts_ax.minorticks_off()
 
     def _bars(self, ax: Any) -> None:
