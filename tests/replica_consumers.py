@@ -11,7 +11,6 @@ import warnings
 import keras
 import numpy as np
 import tensorflow as tf
-from docs_preludes import PRELUDES
 from paths import ROOT
 
 import keras_calib as kc
@@ -32,11 +31,12 @@ def readme(scope, end=None):
     code = code.partition(end)[0] if end else code
     made, trained, rest = code.partition("model.fit(")
     space = {"__name__": "page"}
+    keras.utils.set_random_seed(0)
     with scope:
-        exec(PRELUDES["README.md"], space)
         exec(made, space)
     # Keras draws the order of batches anew to build a model of replicas.
-    rest = rest.replace("data=val)", "data=val, shuffle=False, verbose=0)", 1)
+    fixed = "data=calibration, shuffle=False, verbose=0)"
+    rest = rest.replace("data=calibration)", fixed, 1)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         exec(trained + rest, space)
         written = sorted(os.listdir())
