@@ -34,10 +34,13 @@ _SURE_PAIR = SURE[1]
 
 
 class Mistake(NamedTuple):
-    """A sample that a model is wrong about; its number, ids, and itself."""
+    """A sample that a model is wrong about.
+
+    `number` counts samples from 0; `label` and `predicted` are class ids.
+    """
 
     confidence: float
-    index: int
+    number: int
     label: int
     predicted: int
     sample: Any
@@ -70,7 +73,8 @@ class ModelEvaluation:
         self.num_samples = self.num_counted = 0
         # Whether a sample has several predictions, as an image has pixels.
         self.is_dense = False
-        self.num_classes = None
+        # Of the first batch that counts.
+        self.num_classes = 0
         # By class and by confidence; of the last stage the one users get.
         self.groups: list[StageGroups] = []
         # Sure errors by (label, predicted class).
@@ -226,7 +230,7 @@ class ModelEvaluation:
             )
             for i in surest
         ]
-        self.mistakes.sort(key=lambda x: (-x.confidence, x.index))
+        self.mistakes.sort(key=lambda x: (-x.confidence, x.number))
         del self.mistakes[kept:]
 
 
@@ -243,7 +247,9 @@ def _estimates(metrics: CalibrationMetrics) -> dict[str, dict[str, float]]:
     }
 
 
-def _nothing_counts(labels, sample_weight, ignore_class) -> bool:
+def _nothing_counts(
+    labels: Any, sample_weight: Any, ignore_class: int | None
+) -> bool:
     if sample_weight is not None and not to_numpy(sample_weight).any():
         return True
     return ignore_class is not None and bool(

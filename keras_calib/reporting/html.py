@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def page_of(
     results: dict[str, dict],
     *,
     title: str,
-    class_names: list[str] | None,
+    class_names: Sequence[str] | None,
     num_bins: int,
     notes: dict[str, str],
 ) -> str:
@@ -169,7 +170,9 @@ def _printed(value: Any) -> Any:
 
 
 def _model(
-    evaluation: ModelEvaluation, results: dict, class_names: list[str] | None
+    evaluation: ModelEvaluation,
+    results: dict,
+    class_names: Sequence[str] | None,
 ) -> dict[str, Any]:
     """What the template shows of a model."""
 
@@ -290,7 +293,7 @@ def _risk_picture(
 ) -> dict[str, str]:
     sums, points = evaluation.final.bins(), {}
     chosen = getattr(evaluation.selector, "chosen", None)
-    if chosen is not None:
+    if chosen is not None and found is not None:
         here = chosen._replace(
             coverage=found["coverage"], risk=found["risk"]["value"]
         )

@@ -32,7 +32,7 @@ def _data_uri(data: bytes, kind: str) -> str:
 
 def shown(sample: Any) -> dict[str, str | None]:
     """A sample as a picture or as text, if it is either."""
-    found = {"thumbnail": None, "text": None}
+    found: dict[str, str | None] = {"thumbnail": None, "text": None}
     if sample is None:
         return found
     if sample.dtype.kind in "OSU":

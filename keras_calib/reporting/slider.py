@@ -98,7 +98,7 @@ def _rows_at(
         "low": low,
         "high": high,
     }
-    rows = [
+    rows: list[dict[str, Any]] = [
         dict(zip(columns, map(float, values), strict=True))
         for values in zip(*columns.values(), strict=True)
     ]

@@ -121,7 +121,7 @@ def about_selection(
         f"predictions; {value} of those are wrong (with 95 % certainty {low} "
         f"to {high})."
     ]
-    if chosen is None or chosen.certified_risk is None:
+    if chosen is None or chosen.certified_risk is None or chosen.delta is None:
         return texts, False
     limit = _percent(chosen.certified_risk, 2)
     texts.append(

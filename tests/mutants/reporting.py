@@ -76,17 +76,17 @@ MUTANTS = {
         "reporting/test_report.py::test_verdict_names_the_side",
     ),
     "pickles_are_read": Mutant(
-        "reporting/column_files.py",
+        "reporting/prediction_files/columns.py",
         "allow_pickle=False",
         "allow_pickle=True",
-        "reporting/test_prediction_files.py::"
+        "reporting/prediction_files/test_reader.py::"
         "test_bad_arrays_in_files_are_refused",
     ),
     "copies_are_let_through": Mutant(
-        "reporting/repeated_samples.py",
+        "reporting/prediction_files/repeated_samples.py",
         "share = max(map(_shared_share, first.T, second.T))",
         "share = 0.0",
-        "reporting/test_command_line.py::test_command_refuses_and_says_why",
+        "reporting/commands/test_report.py::test_command_refuses_and_says_why",
     ),
     "nan_where_nothing_counts": Mutant(
         "monitoring/evaluation.py",

@@ -3,11 +3,13 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from keras_calib.backend.errors import value_error
-from keras_calib.reporting.progress import Progress
+from keras_calib.reporting.commands.terminal import Progress
+from keras_calib.reporting.commands.terminal import load_keras
 
-__all__ = ["DESCRIPTION", "EXAMPLES", "add_arguments", "check", "run"]
+__all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
 
 DESCRIPTION = """\
 Makes one HTML file that says how far the confidence of a classifier can be
@@ -40,7 +42,21 @@ examples:
   keras-calib report --predictions=test.npz --calibration=cal.npz \\
       --selection=sel.npz --risk=0.05 --delta=0.05 --out=report.html
 """
-_FILE_FLAGS = {
+# How errors call the library's arguments here.
+FLAGS = {
+    "risk": "--risk",
+    "delta": "--delta",
+    "ignore_class": "--ignore-class",
+    "num_bins": "--bins",
+    "class_names": "--classes",
+    "path": "--out",
+    "y_true": "labels",
+    "y_pred": "predictions",
+    "from_logits=True": "the array `logits` or columns `logit_0`, ...",
+    "from_logits=False": "the array `probs` or columns `prob_0`, ...",
+}
+_Arguments = dict[str, dict[str, Any]]
+_FILES: _Arguments = {
     "--predictions": {
         "required": True,
         "action": "append",
@@ -56,7 +72,7 @@ _FILE_FLAGS = {
     "--calibration": {"metavar": "FILE", "help": "predictions to fit on"},
     "--selection": {"metavar": "FILE", "help": "predictions to choose with"},
 }
-_COLUMNS = {
+_COLUMNS: _Arguments = {
     "--labels": {"metavar": "NAME", "help": "class ids or names of classes"},
     "--logits": {
         "metavar": "NAMES",
@@ -108,7 +124,7 @@ _COLUMNS = {
         "help": "decimal point of a .csv file (%(default)s)",
     },
 }
-_CONTENT = {
+_CONTENT: _Arguments = {
     "--risk": {
         "type": float,
         "metavar": "SHARE",
@@ -127,8 +143,15 @@ _CONTENT = {
         "help": "of the ECE, at most 1000 (%(default)s)",
     },
     "--title": {"default": "Calibration report", "help": "of the page"},
+    "--notes": {
+        "action": "append",
+        "metavar": "NAME=TEXT",
+        "help": "what readers must know of the data, such as 'Data set=CIFAR-10"
+        " test'; again for each further note; by default the names and dates of"
+        " the files",
+    },
 }
-_GROUPS = {"files": _FILE_FLAGS, "columns": _COLUMNS, "content": _CONTENT}
+_GROUPS = {"files": _FILES, "columns": _COLUMNS, "content": _CONTENT}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -175,6 +198,31 @@ def check(given: argparse.Namespace) -> None:
             f"data. Received: {', '.join(map(str, places))}"
         )
     _check_columns(given)
+    given.notes = _notes(given.notes)
+
+
+def run(given: argparse.Namespace, progress: Progress) -> None:
+    """Writes the report and prints its path."""
+    load_keras(progress)
+    from keras_calib.plots.display import printable
+    from keras_calib.reporting.commands.file_reports import report_of_files
+
+    report = report_of_files(given, _files(given), progress)
+    progress.clear()
+    if given.out == "-":
+        sys.stdout.buffer.write(report.html.encode("utf-8"))
+        sys.stdout.buffer.flush()
+    else:
+        print(printable(str(report.save(given.out))))
+
+
+def _files(given: argparse.Namespace) -> list[tuple[str, str]]:
+    """Flags and paths of the files to read, predictions first."""
+    paths = [("--predictions", text) for text in given.predictions]
+    for name in ("calibration", "selection"):
+        if getattr(given, name) is not None:
+            paths.append((f"--{name}", getattr(given, name)))
+    return paths
 
 
 def _check_columns(given: argparse.Namespace) -> None:
@@ -224,24 +272,15 @@ def _class_names(text: str | None) -> list[str] | None:
     return names
 
 
-def _files(given: argparse.Namespace) -> list[tuple[str, str]]:
-    """Flags and paths of the files to read, predictions first."""
-    paths = [("--predictions", text) for text in given.predictions]
-    for name in ("calibration", "selection"):
-        if getattr(given, name) is not None:
-            paths.append((f"--{name}", getattr(given, name)))
-    return paths
-
-
-def run(given: argparse.Namespace, progress: Progress) -> None:
-    """Writes the report; prints its path."""
-    from keras_calib.plots.display import printable
-    from keras_calib.reporting.file_reports import report_of_files
-
-    report = report_of_files(given, _files(given), progress)
-    progress.clear()
-    if given.out == "-":
-        sys.stdout.buffer.write(report.html.encode("utf-8"))
-        sys.stdout.buffer.flush()
-    else:
-        print(printable(str(report.save(given.out))))
+def _notes(texts: list[str] | None) -> dict[str, str] | None:
+    """Notes by their names."""
+    if texts is None:
+        return None
+    pairs = [text.partition("=") for text in texts]
+    notes = {name.strip(): note.strip() for name, _, note in pairs}
+    if len(notes) < len(texts) or "" in {*notes, *notes.values()}:
+        raise value_error(
+            "--notes must be NAME=TEXT, each name once",
+            **{"--notes": texts[:20]},
+        )
+    return notes

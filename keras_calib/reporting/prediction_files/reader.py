@@ -10,9 +10,9 @@ from keras_calib.backend.errors import value_error
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.inputs.rows import usable_outputs
 from keras_calib.inputs.values import in_unit_interval
-from keras_calib.reporting.column_files import ColumnFile
-from keras_calib.reporting.prediction_columns import Columns
-from keras_calib.reporting.prediction_columns import find_roles
+from keras_calib.reporting.prediction_files.columns import ColumnFile
+from keras_calib.reporting.prediction_files.roles import Columns
+from keras_calib.reporting.prediction_files.roles import find_roles
 
 __all__ = ["PredictionFile", "Rows", "join_rows"]
 
@@ -100,7 +100,8 @@ class PredictionFile:
 
         Raises ValueError if there are none, or one cannot be read.
         """
-        waiting, count = [], 0
+        waiting: list[Rows] = []
+        count = 0
         for part in self._read():
             count += len(part.labels)
             waiting = [join_rows([*waiting, part])]
@@ -118,10 +119,13 @@ class PredictionFile:
         """All samples."""
         return join_rows([*self.batches(_ROWS)])
 
+    def _class_columns(self) -> list[str]:
+        """The columns of labels and of predicted classes."""
+        return [x for x in (self._roles.labels, self._roles.predicted) if x]
+
     def _columns(self) -> Iterator[dict[str, np.ndarray]]:
         """All columns that are read, piece by piece."""
-        roles = self._roles
-        classes = [x for x in (roles.labels, roles.predicted) if x]
+        roles, classes = self._roles, self._class_columns()
         texts = [roles.ids] if roles.ids else []
         numbers = [*roles.outputs, *([roles.weights] if roles.weights else [])]
         named = self.class_names and not self._has_numbers_for_names
@@ -195,7 +199,8 @@ class PredictionFile:
         self, values: np.ndarray, name: str, start: int
     ) -> np.ndarray:
         """Places of names of classes; other numbers are ids themselves."""
-        places = {x: k for k, x in enumerate(self.class_names)}
+        names = list(self.class_names or ())
+        places = {x: k for k, x in enumerate(names)}
         if self._ignored is not None:
             places.setdefault(str(self._ignored), self._ignored)
         ids = []
@@ -210,7 +215,7 @@ class PredictionFile:
                     "must be the name of a class in every row",
                     start + row * len(values) // values.size,
                     value=text,
-                    class_names=list(self.class_names)[:20],
+                    class_names=names[:20],
                 )
             ids.append(place)
         return np.asarray(ids, int).reshape(values.shape)
@@ -234,9 +239,11 @@ class PredictionFile:
                 )
             start += len(confidence)
             least = min(least, float(confidence.min(initial=1.0)))
-            for name in (self._roles.labels, self._roles.predicted):
-                values = part.get(name)
-                if values is None or self._of_correctness or not len(values):
+            if self._of_correctness:
+                continue
+            for name in self._class_columns():
+                values = part[name]
+                if not len(values):
                     continue
                 if values.dtype.kind in "OU" and self.class_names is None:
                     seen |= {*map(str, values)}
@@ -316,7 +323,7 @@ class PredictionFile:
             (wrong, *_) = np.nonzero(~((weight >= 0) & np.isfinite(weight)))
             if len(wrong):
                 raise self._file.bad_value(
-                    self._roles.weights,
+                    str(self._roles.weights),
                     "must be finite and >= 0 in every row",
                     start + int(wrong[0]),
                     value=weight[wrong[0]].tolist(),
@@ -358,16 +365,16 @@ class PredictionFile:
 
 
 def _cut(rows: Rows, part: slice) -> Rows:
-    return Rows(*(None if x is None else x[part] for x in rows))
+    arrays: list[Any] = [None if x is None else x[part] for x in rows]
+    return Rows(*arrays)
 
 
 def join_rows(parts: list[Rows]) -> Rows:
     """Parts of a file in one."""
     if len(parts) == 1:
         return parts[0]
-    return Rows(
-        *(
-            None if column[0] is None else np.concatenate(column)
-            for column in zip(*parts, strict=True)
-        )
-    )
+    arrays: list[Any] = [
+        None if column[0] is None else np.concatenate(column)
+        for column in zip(*parts, strict=True)
+    ]
+    return Rows(*arrays)

@@ -243,7 +243,7 @@ class ColumnFile:
                     length=len(value),
                     length_before=self._length[name],
                 )
-        return np.stack(values)
+        return np.stack([*values])
 
     def _type(self, name: str) -> str:
         """What a column holds, in the words of its format."""
