@@ -21,6 +21,7 @@ from keras_calib.reporting.evaluation import ModelEvaluation
 from keras_calib.reporting.groups import SURE
 from keras_calib.reporting.groups import GroupRow
 from keras_calib.reporting.groups import StageGroups
+from keras_calib.reporting.measures import directions
 from keras_calib.reporting.measures import measures
 from keras_calib.reporting.pictures import diagram
 from keras_calib.reporting.pictures import shown
@@ -200,6 +201,7 @@ def _model(
         "stages": list(metrics),
         "verdicts": verdicts,
         "measures": measures(results),
+        "directions": directions(results),
         "reliability": [
             diagram(
                 ReliabilityDisplay.from_metric(
@@ -343,7 +345,14 @@ def _about_classes(
         if len(found) > _NUM_NAMES:
             names += f" and {len(found) - _NUM_NAMES:,} more"
         texts.append(f"{text}: {names}.")
-    return texts or [
-        "These data show no class with more errors than the average, or with "
-        "a confidence that differs from its accuracy."
-    ]
+    if not texts:
+        return [
+            "These data show no class with more errors than the average, or "
+            "with a confidence that differs from its accuracy."
+        ]
+    if all(x.side == "even" for x in rows):
+        texts.append(
+            "These data show no class whose confidence differs from its "
+            "accuracy."
+        )
+    return texts

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from keras_calib.metrics.registry import mode_of
 
-__all__ = ["EXPLAINED", "Measure", "measures"]
+__all__ = ["EXPLAINED", "Measure", "directions", "measures"]
 
 # The metrics of a report: title, and what it is.
 EXPLAINED = {
@@ -52,6 +52,29 @@ def measures(results: dict[str, Any]) -> list[Measure]:
         cells = [_cell(name, x) for x in estimates]
         found.append(Measure(*explained, cells, change))
     return found
+
+
+def directions(results: dict[str, Any]) -> str:
+    """Which measures of a model's results should be small, and which large."""
+    titles = {
+        mode: _listed(
+            [
+                EXPLAINED[name][0]
+                for name in results["metrics"]
+                if name in EXPLAINED and mode_of(name) == mode
+            ]
+        )
+        for mode in ("min", "max")
+    }
+    return (
+        f"Lower is better for {titles['min']}; higher is better for "
+        f"{titles['max']}. Confidence less accuracy is best at 0."
+    )
+
+
+def _listed(titles: list[str]) -> str:
+    *first, last = titles
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _cell(name: str, x: dict[str, float]) -> tuple[str, str]:

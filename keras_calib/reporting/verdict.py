@@ -118,8 +118,8 @@ def about_selection(
     value, low, high = (_percent(x, 2) for x in risk.values())
     texts = [
         f"The selector accepts {_percent(found['coverage'])} of these "
-        f"predictions; {value} of those are wrong (with 95 % certainty {low} "
-        f"to {high})."
+        f"predictions, those above its threshold; {value} of them are wrong "
+        f"(with 95 % certainty {low} to {high})."
     ]
     if chosen is None or chosen.certified_risk is None or chosen.delta is None:
         return texts, False
@@ -129,13 +129,14 @@ def about_selection(
         f"{_percent(1.0 - chosen.delta)}."
     )
     broken = risk["low"] > chosen.certified_risk
-    if broken:
-        texts.append(
-            f"These data speak against it: the risk on them is above {limit}. "
-            "They differ from the data that the threshold was chosen on, or "
-            "those had a part in training. Choose the threshold again on data "
-            "like these."
-        )
+    texts.append(
+        f"These data speak against it: the risk on them is above {limit}. "
+        "They differ from the data that the threshold was chosen on, or "
+        "those had a part in training. Choose the threshold again on data "
+        "like these."
+        if broken
+        else "These data do not contradict it."
+    )
     return texts, broken
 
 

@@ -64,7 +64,6 @@ def report_of_files(
     check_apart(keys)
     calibrator, selector = _fitted(held_out, given, progress)
     first, names = next(iter(models.values())), _names(given.predictions)
-    notes = given.notes
     with _blamed(" and ".join(models)):
         return report_of_batches(
             names,
@@ -76,7 +75,7 @@ def report_of_files(
             num_bins=given.bins,
             title=given.title,
             metrics=_TOP1_METRICS if first.top1 else tuple(EXPLAINED),
-            notes=_file_notes(paths, names) if notes is None else notes,
+            notes=given.notes or _file_notes(paths, names, held_out),
         )
 
 
@@ -244,17 +243,22 @@ def _check_same_samples(
 
 
 def _file_notes(
-    paths: list[tuple[str, str]], names: list[str]
+    paths: list[tuple[str, str]], names: list[str], held_out: dict[str, Rows]
 ) -> dict[str, str]:
-    """What the page says of the files: names without folders, and dates."""
+    """What the page says of the files: names without folders, and dates.
+
+    Of `held_out` data the page has no other place to say how many they are.
+    """
     notes, models = {}, iter(names)
     for flag, text in paths:
-        what = _FILE_NOTES[flag]
+        what, said = _FILE_NOTES[flag], [Path(text).name]
         if flag == "--predictions" and len(names) > 1:
             what += f" of {next(models)}"
+        if (rows := held_out.get(f"{flag}={text}")) is not None:
+            said.append(f"{len(rows.labels):,} samples")
         changed = datetime.datetime.fromtimestamp(Path(text).stat().st_mtime)
-        when = changed.isoformat(" ", "minutes")
-        notes[what] = f"{Path(text).name}, last changed {when}"
+        said.append(f"last changed {changed.isoformat(' ', 'minutes')}")
+        notes[what] = ", ".join(said)
     return notes
 
 

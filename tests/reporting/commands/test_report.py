@@ -20,7 +20,7 @@ def test_command_writes_what_the_function_makes(tmp_path, capsys):
         name: noisy_predictions(2000, seed=i) for i, name in enumerate("tcs")
     }
     files = {
-        name: write_file(tmp_path / f"{name}.npz", labels, logits=logits)
+        name: write_file(tmp_path / f"{name}<b>&.npz", labels, logits=logits)
         for name, (labels, logits) in parts.items()
     }
     out = tmp_path / "report.html"
@@ -42,6 +42,10 @@ def test_command_writes_what_the_function_makes(tmp_path, capsys):
     assert f"ECE {ece:.4f}" in text
     assert "certified for a risk of at most 20.00 %" in text
     assert "After calibration" in text
+    # What was measured on what.
+    assert "Data filet<b>&.npz, last changed 20" in text
+    assert "Calibration filec<b>&.npz, 2,000 samples, last" in text
+    assert "Selection files<b>&.npz" in text and "not named" not in text
 
 
 def test_command_compares_files_of_the_same_labels(tmp_path, capsys):
@@ -186,6 +190,8 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             (["--logits=a", "--confidence=b"], "--probs and --confidence excl"),
             (["--correct=a", "--predicted=b"], "exclude each other"),
             (["--probs=a*b*"], "--probs must have one"),
+            (["--notes=CIFAR"], "--notes must be NAME=TEXT"),
+            (["--notes=a=b", "--notes=a=c"], "each name once"),
             (["--separator=,,"], "--separator must be one sign"),
             (["--separator=,", "--decimal=,"], "not that of --decimal"),
             (["--classes=a"], "--classes must be names, at least two"),
@@ -253,11 +259,13 @@ def test_a_report_of_top1_records_leaves_out_what_they_do_not_tell(
     top = {"confidence": probs.max(-1), "predicted": probs.argmax(-1)}
     np.savez("top1.npz", label=labels, **top)
     given = ["--predictions=top1.npz", "--out=o.html", "--quiet"]
-    assert main(["report", *given]) == 0
+    assert main(["report", *given, "--notes=Data set=a <1> = b"]) == 0
     text = Page(Path("o.html").read_text(encoding="utf-8")).text
     ece = kc.ece(labels, logits, from_logits=True)
     assert f"ECE {ece:.4f}" in text
     assert "NLL" not in text and "Brier" not in text
+    # Notes stand in the place of names of files.
+    assert "a <1> = b" in text and "top1.npz" not in text
     assert "300 predictions, of which only the predicted class is known" in text
     capsys.readouterr()
     code, line = refused(capsys, *given, "--calibration=top1.npz")
