@@ -88,6 +88,20 @@ MUTANTS = {
         "share = 0.0",
         "reporting/commands/test_report.py::test_command_refuses_and_says_why",
     ),
+    "files_named_beside_notes": Mutant(
+        "reporting/commands/file_reports.py",
+        "notes=given.notes or _file_notes(paths, names, held_out),",
+        "notes={**_file_notes(paths, names, held_out), **(given.notes or {})},",
+        "reporting/commands/test_report.py::"
+        "test_a_report_of_top1_records_leaves_out_what_they_do_not_tell",
+    ),
+    "small_and_large_exchanged": Mutant(
+        "reporting/measures.py",
+        "mode_of(name) == mode",
+        "mode_of(name) not in (mode, None)",
+        "reporting/test_measures.py::"
+        "test_the_page_says_which_values_should_be_small",
+    ),
     "nan_where_nothing_counts": Mutant(
         "monitoring/evaluation.py",
         ".all(axis=axis)[valid].all():",

@@ -1,4 +1,4 @@
-"""Reports of files of predictions, as the command line asks for them."""
+"""What `keras-calib report` does: from files of predictions to a report."""
 
 import contextlib
 import datetime
@@ -34,9 +34,9 @@ from keras_calib.selection import SelectiveClassifier
 
 __all__ = ["report_of_files"]
 
-# Those that need no probability but that of the predicted class.
+# What top-1 records tell: metrics of the predicted class alone.
 _TOP1_METRICS = tuple(x for x in EXPLAINED if x not in ("nll", "brier"))
-# Rows that are read at a time from data to fit on.
+# Rows that are read at a time of data to fit on.
 _ROWS = 4096
 # What the page calls the file of a flag.
 _FILE_NOTES = {
@@ -60,7 +60,7 @@ def report_of_files(
     _check_alike("num_classes", files)
     _check_alike("from_logits", models)
     keys, ids, held_out = _read_held_out(others, given.ignore_class, progress)
-    # Before anything is fitted, and again with the predictions.
+    # Early, before anything is fitted; `_batches` checks the predictions.
     check_apart(keys)
     calibrator, selector = _fitted(held_out, given, progress)
     first, names = next(iter(models.values())), _names(given.predictions)
@@ -202,7 +202,7 @@ def _batches(
     ids: dict[str, np.ndarray],
     progress: Progress,
 ) -> Iterator[tuple]:
-    """Batches of all predictions, which must be apart from other data."""
+    """Batches of all models; at the end, checks that no other file has them."""
     first = next(iter(models.values()))
     row = next(first.batches(1))
     size = max(1, BLOCK // max(1, row.outputs.size))
@@ -220,7 +220,7 @@ def _batches(
         # The page shows what it is given as samples: here, their names.
         yield rows[0].labels, outputs, rows[0].sample_weight, rows[0].ids
     if keys:
-        # Before the page, which takes longest.
+        # Here rather than at the end, as drawing the page takes longest.
         check_apart({**keys, "--predictions": np.concatenate(seen)})
         if seen_ids:
             own = {"--predictions": np.concatenate(seen_ids)}

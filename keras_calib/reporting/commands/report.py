@@ -190,7 +190,7 @@ def check(given: argparse.Namespace) -> None:
             "--calibration and --selection need one file of --predictions, "
             f"not {len(given.predictions)}"
         )
-    # Links and other spellings of a path too.
+    # Resolved, as links and spellings give one file several paths.
     places = [Path(text).resolve() for _, text in _files(given)]
     if len({*places}) < len(places):
         raise ValueError(
