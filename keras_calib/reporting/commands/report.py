@@ -24,14 +24,14 @@ A file of predictions is one of
   .parquet    the same columns, or lists in one column `logits` or `probs`
 Labels are class ids from 0, or names of classes. A log of the predicted class
 alone has `confidence`, and `correct` or `predicted` and `label`; its report
-leaves out NLL and Brier score. Columns of other names are given by the options
-below. Errors count rows from 1, without the line of names.
+leaves out NLL and Brier score. The options below give columns of other names.
+Errors count rows from 1, without the line of names.
 
-With --calibration, predictions on other data, a temperature is fitted on these
-and the report has every number before and after. With --selection, again on
-other data, a threshold is chosen for --risk, so that with probability
-1 - --delta the true risk is not above it, and the report says what it does on
---predictions. The three files must hold different samples: a file that
+With --calibration, a temperature is fitted on the predictions of this file, and
+the report has every number before and after. With --selection and --risk, a
+threshold is chosen on the predictions of that file: with probability
+1 - --delta its true risk is at most --risk. The report says what the threshold
+does on --predictions. The three files must hold different samples: a file that
 repeats a fifth or more of another one, rounded or not, is refused.
 """
 EXAMPLES = """\
@@ -61,62 +61,94 @@ _FILES: _Arguments = {
         "required": True,
         "action": "append",
         "metavar": "FILE",
-        "help": "labels with logits or probabilities; again for each further "
-        "model, named by its file",
+        "help": (
+            "labels with logits or probabilities; repeat it for each "
+            "further model, which is named by its file"
+        ),
     },
     "--out": {
         "required": True,
         "metavar": "FILE",
         "help": "the .html file to write; - for standard output",
     },
-    "--calibration": {"metavar": "FILE", "help": "predictions to fit on"},
-    "--selection": {"metavar": "FILE", "help": "predictions to choose with"},
+    "--calibration": {
+        "metavar": "FILE",
+        "help": "predictions on other data, to fit a temperature on",
+    },
+    "--selection": {
+        "metavar": "FILE",
+        "help": "predictions on other data, to choose a threshold on",
+    },
 }
 _COLUMNS: _Arguments = {
-    "--labels": {"metavar": "NAME", "help": "class ids or names of classes"},
+    "--labels": {
+        "metavar": "NAME",
+        "help": "column of class ids or names of classes",
+    },
     "--logits": {
         "metavar": "NAMES",
-        "help": "a column of lists or an array; or the start of the names of "
-        "the columns, a pattern with one *, or names with commas between them "
-        "in the order of the class ids",
+        "help": (
+            "columns of logits: one column of lists or an array; the "
+            "start of the columns' names; a pattern with one *; or "
+            "names with commas between them, in the order of the class "
+            "ids"
+        ),
     },
     "--probs": {
         "metavar": "NAMES",
-        "help": "the same of probabilities; one column of numbers is the "
-        "second of two classes",
+        "help": (
+            "the same for probabilities; a single column of numbers is "
+            "that of the second of two classes"
+        ),
     },
     "--confidence": {
         "metavar": "NAME",
-        "help": "probability of the predicted class, if that is all there is",
+        "help": (
+            "column of the probability of the predicted class, for logs "
+            "that hold no other"
+        ),
     },
-    "--correct": {"metavar": "NAME", "help": "whether that was right"},
+    "--correct": {
+        "metavar": "NAME",
+        "help": "column that says whether the prediction was right",
+    },
     "--predicted": {
         "metavar": "NAME",
-        "help": "the predicted class, to compare with the label",
+        "help": "column of the predicted class, to compare with the label",
     },
     "--weights": {
         "metavar": "NAME",
-        "help": "weights of the samples (sample_weight, if there is one)",
+        "help": (
+            "column of weights; by default sample_weight, if there is one"
+        ),
     },
     "--ids": {
         "metavar": "NAME",
-        "help": "names of the samples: shown with the surest mistakes, equal "
-        "in all --predictions, and in no two other files",
+        "help": (
+            "column of identifiers, shown with the surest mistakes; the "
+            "same in all --predictions, and others in the other files"
+        ),
     },
     "--classes": {
         "metavar": "NAMES",
-        "help": "names of the classes in the order of their ids, with commas "
-        "between them; or a .txt file with one in each line",
+        "help": (
+            "names of the classes in the order of their ids, with "
+            "commas between them; or a .txt file with one name in each "
+            "line"
+        ),
     },
     "--ignore-class": {
         "type": int,
         "metavar": "ID",
-        "help": "class id that does not count",
+        "help": "class id of samples that do not count",
     },
     "--separator": {
         "metavar": "SIGN",
-        "help": "between columns of a .csv file; by default the one of , ; | "
-        "and tab that its first line has most of",
+        "help": (
+            "sign between the columns of a .csv file; by default the "
+            "one of , ; | and tab that is most frequent in its first "
+            "line"
+        ),
     },
     "--decimal": {
         "default": ".",
@@ -128,27 +160,32 @@ _CONTENT: _Arguments = {
     "--risk": {
         "type": float,
         "metavar": "SHARE",
-        "help": "share of wrong among the accepted, between 0 and 1",
+        "help": (
+            "largest share of wrong predictions among the accepted, "
+            "between 0 and 1"
+        ),
     },
     "--delta": {
         "type": float,
         "default": 0.05,
         "metavar": "SHARE",
-        "help": "chance that the guarantee fails (%(default)s)",
+        "help": "probability that the guarantee fails (%(default)s)",
     },
     "--bins": {
         "type": int,
         "default": 15,
         "metavar": "N",
-        "help": "of the ECE, at most 1000 (%(default)s)",
+        "help": "number of bins of the ECE, at most 1000 (%(default)s)",
     },
-    "--title": {"default": "Calibration report", "help": "of the page"},
+    "--title": {"default": "Calibration report", "help": "title of the page"},
     "--notes": {
         "action": "append",
         "metavar": "NAME=TEXT",
-        "help": "what readers must know of the data, such as 'Data set=CIFAR-10"
-        " test'; again for each further note; by default the names and dates of"
-        " the files",
+        "help": (
+            "note for readers, such as 'Data set=CIFAR-10 test'; repeat "
+            "it for further notes; by default the names and dates of "
+            "the files"
+        ),
     },
 }
 _GROUPS = {"files": _FILES, "columns": _COLUMNS, "content": _CONTENT}
