@@ -2,7 +2,7 @@
 
 Lives here: the callback and the files that it writes. Not here: the pass over
 the data (`predictions`).
-Floor: the highest, beside `reporting`.
+Floor: above `plots`, below `reporting`.
 """
 
 from keras_calib.monitoring.evaluation import LoggedEpoch

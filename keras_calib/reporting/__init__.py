@@ -1,8 +1,18 @@
 """One page that says how far a model's confidence can be trusted.
 
 Lives here: the report, its page, the command line and the prediction files
-that it reads. Not here: pictures (`plots`).
-Floor: the highest, beside `monitoring`.
+that it reads. Not here: diagrams (`plots`).
+Floor: the highest, above `monitoring`: a command may use every package.
+
+Read in this order:
+
+- `entry_points`: `report` and `report_of_predictions`, from data to page.
+- Figures: `evaluation` gathers them batch by batch, with `groups` (classes,
+  levels of confidence). `measures`, `verdict` and `slider` say what the page
+  tells of them.
+- Page: `html` fills the templates `page.*.jinja`, with `pictures`.
+- Command line: `command_line`, and `commands` with a module for each command.
+- `prediction_files`: labels and predictions from files.
 """
 
 import importlib

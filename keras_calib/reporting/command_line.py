@@ -1,59 +1,46 @@
 """What `keras-calib` does, which is also `python -m keras_calib`.
 
-A command is a module with `DESCRIPTION`, `EXAMPLES`, `add_arguments(parser)`,
-`check(given)` and `run(given, progress)`. Only that of the command at hand is
-imported. It imports what needs Keras in `run`, so that help and errors of
-usage come at once.
+A command is one line in `COMMANDS` and one module in `reporting.commands`, of
+its name. The module has
+
+- `DESCRIPTION` and `EXAMPLES`: texts of its help;
+- `FLAGS`: how errors call the library's arguments on the command line;
+- `add_arguments(parser)`;
+- `check(given)`: raises ValueError for arguments that are wrong;
+- `run(given, progress)`: does the work.
+
+Only the module of the command at hand is imported. It imports what needs Keras
+inside `run`, so that help and errors of usage come at once.
 """
 
 import argparse
-import contextlib
 import importlib
-import os
 import re
 import sys
-import tempfile
 import warnings
-from collections.abc import Iterator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_calib.reporting.progress import Progress
+from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.version import __version__
 
-__all__ = ["COMMANDS", "main", "runs_as_command"]
+__all__ = ["COMMANDS", "command_module", "main", "runs_as_command"]
 
-# What a command does, and its module.
+# Commands, and what the help says of each.
 COMMANDS = {
-    "report": (
-        "an HTML report from files of predictions",
-        "keras_calib.reporting.report_command",
-    ),
+    "report": "an HTML report from files of predictions",
 }
 _EXIT_CODES = """\
 exit codes: 0 done; 1 a file or its values are at fault; 2 the arguments are;
 130 interrupted. Errors are one line on standard error.
 """
-# What arguments of Python are called here.
-_FLAGS = {
-    "risk": "--risk",
-    "delta": "--delta",
-    "ignore_class": "--ignore-class",
-    "num_bins": "--bins",
-    "class_names": "--classes",
-    "path": "--out",
-    "y_true": "labels",
-    "y_pred": "predictions",
-    "from_logits=True": "the array `logits` or columns `logit_0`, ...",
-    "from_logits=False": "the array `probs` or columns `prob_0`, ...",
-}
-# What a terminal obeys or cannot show.
+# Characters that a terminal obeys or cannot show.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns its exit code.
+    """Runs a command and returns its exit code.
 
     Args:
         arguments: Those of the command line, or None for the process' own.
@@ -70,26 +57,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(
         required=True, metavar="command", dest="command"
     )
-    imported = {}
-    for name, (text, place) in COMMANDS.items():
-        command = commands.add_parser(
+    parsers = {
+        name: commands.add_parser(
             name, help=text, formatter_class=parser.formatter_class
         )
-        if name in arguments:
-            module = importlib.import_module(place)
-            imported[name] = command, module
-            command.description = module.DESCRIPTION
-            command.epilog = f"{module.EXAMPLES}\n{_EXIT_CODES}"
-            module.add_arguments(command)
-            command.add_argument(
-                "--quiet", action="store_true", help="no line of progress"
-            )
+        for name, text in COMMANDS.items()
+    }
+    # A text may be the name of a command too: more is imported, no harm done.
+    for name in {*COMMANDS} & {*arguments}:
+        _fill(parsers[name], command_module(name))
     given = parser.parse_args(arguments)
-    command, module = imported[given.command]
+    module = command_module(given.command)
     try:
         module.check(given)
     except ValueError as error:
-        command.error(_flagged(error))
+        parsers[given.command].error(_in_flags(error, module.FLAGS))
     return _run(module, given)
 
 
@@ -104,75 +86,58 @@ def runs_as_command() -> bool:
     return Path(program[0]).name in ("keras-calib", "keras-calib.exe")
 
 
+def command_module(name: str) -> Any:
+    """The module of a command."""
+    return importlib.import_module(f"keras_calib.reporting.commands.{name}")
+
+
+def _fill(parser: argparse.ArgumentParser, module: Any) -> None:
+    parser.description = module.DESCRIPTION
+    parser.epilog = f"{module.EXAMPLES}\n{_EXIT_CODES}"
+    module.add_arguments(parser)
+    parser.add_argument(
+        "--quiet", action="store_true", help="show no line of progress"
+    )
+
+
 def _run(module: Any, given: argparse.Namespace) -> int:
     progress = Progress(given.quiet)
 
-    def tell(kind: str, message: Any) -> int:
+    def tell(kind: str, message: Any) -> None:
         progress.clear()
-        print(f"{kind}: {_flagged(message)}", file=sys.stderr)
-        return 1
+        text = _in_flags(message, module.FLAGS)
+        print(f"{kind}: {text}", file=sys.stderr)
+
+    def warn(message: Any, *_: Any, **__: Any) -> None:
+        # Users of a command cannot use the line of code that warned.
+        tell("warning", message)
 
     try:
         with warnings.catch_warnings():
-            # Without the code that they are from.
-            warnings.showwarning = lambda x, *_, **__: tell("warning", x)
-            _import_keras(progress)
+            warnings.showwarning = warn
             module.run(given, progress)
     except KeyboardInterrupt:
         progress.clear()
         return 130
     except MemoryError:
-        return tell("error", "there is not enough memory")
+        tell("error", "there is not enough memory")
+        return 1
     except (ValueError, TypeError, OSError, ImportError) as error:
-        return tell("error", error)
+        tell("error", error)
+        return 1
     return 0
 
 
-def _import_keras(progress: Progress) -> None:
-    """Keras and its backend, without what this writes as it loads."""
-    if "keras" in sys.modules:
-        return
-    progress.say("Loading Keras ...")
-    with _without_log_lines():
-        try:
-            importlib.import_module("keras")
-        except ImportError as error:
-            raise ImportError(
-                "Keras needs its backend: pip install "
-                "'keras-calib[tensorflow]', or set KERAS_BACKEND to jax or "
-                f"torch where that is installed. Received: {error}"
-            ) from error
-
-
-@contextlib.contextmanager
-def _without_log_lines() -> Iterator[None]:
-    """Drops log lines of compiled code, which Python cannot switch off.
-
-    Not if TF_CPP_MIN_LOG_LEVEL is set: somebody wants them.
-    """
-    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
-        yield
-        return
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with tempfile.TemporaryFile() as file:
-            os.dup2(file.fileno(), 2)
-            yield
-            sys.stderr.flush()
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-
-
-def _flagged(message: Any) -> str:
-    """Words of the library, in one line, with what is a flag here."""
-    names = "|".join(_FLAGS)
+def _in_flags(message: Any, flags: dict[str, str]) -> str:
+    """A message of the library in one line, with flags for arguments."""
+    names = "|".join(flags)
 
     def flag(found: re.Match) -> str:
-        return _FLAGS[found[1] or found[3]] + (found[2] or "")
+        return flags[found[1] or found[3]] + (found[2] or "")
 
     pattern = rf"`({names})(=[^`]*)?`|\b({names})(?==)"
-    text = " ".join(re.sub(pattern, flag, str(message)).splitlines())
+    text = str(message)
+    if flags:
+        text = re.sub(pattern, flag, text)
+    text = " ".join(text.splitlines())
     return _UNPRINTABLE.sub(lambda x: ascii(x[0])[1:-1], text)

@@ -1,4 +1,4 @@
-"""Reports of models and of predictions."""
+"""Make a report of models or of predictions: from data to the page."""
 
 from collections.abc import Iterable
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ __all__ = [
     "report_of_predictions",
 ]
 
-# Numbers of predictions of a model that are worked on at a time.
+# So many outputs of a model are worked on at a time, to bound the memory.
 BLOCK = 2**20
 
 
@@ -59,7 +59,9 @@ def report(
 ) -> Report:
     """A page that says how far the confidence of models can be trusted.
 
-    All models read the data once, in memory that does not grow with them.
+    Use it to show others whether confidence holds, what a calibrator repairs,
+    and how much can be automated. The data are read once for all models, in
+    memory that does not grow with the data.
 
     Args:
         models: A Keras model, or a dict of them by name.
@@ -82,7 +84,7 @@ def report(
         steps: How many batches, at most; None for all.
         title: Title of the page.
         notes: What readers must know of the data, by name, such as
-            `{"Data set": "CIFAR-10 test"}`; shown as it is.
+            `{"Data set": "CIFAR-10 test"}`; shown as plain text.
         verbose: 1 for a progress bar, 0 for none.
 
     Returns:
@@ -119,7 +121,8 @@ def report(
         if len(set(told.values())) > 1:
             raise value_error(f"`models` must agree on `{field}`", **told)
     first = next(iter(options.values()))
-    count_batches(data, batch_size, steps)
+    # Before a model is asked, as it checks the data too.
+    num_batches = count_batches(data, batch_size, steps)
     for model in models.values():
         warn_of_differences(model)
     batches = (
@@ -136,7 +139,7 @@ def report(
     )
     return report_of_batches(
         list(models),
-        with_progress(batches, count_batches(data, batch_size, steps), verbose),
+        with_progress(batches, num_batches, verbose),
         first,
         calibrator=calibrator,
         selector=selector,
@@ -159,7 +162,9 @@ def report_of_predictions(
     verbose: int = 1,
     **kwargs: Any,
 ) -> Report:
-    """The same page of predictions that any framework has made.
+    """A page that says how far the confidence of predictions can be trusted.
+
+    Use it for predictions of any framework; `report` takes Keras models.
 
     Args:
         labels: Class ids `(n, ...)` or one-hot or soft labels
@@ -245,7 +250,7 @@ def report_of_batches(
     A batch is `(labels, outputs of each model, weights or None, samples to
     show mistakes with or None)`. Only the named `metrics` are computed.
     """
-    # Before hours of predictions, not after.
+    # Check what can be checked before hours of predictions.
     template()
     check_num_bins(num_bins)
     check_integer("num_mistakes", num_mistakes, 0)
@@ -305,7 +310,7 @@ def check_num_bins(num_bins: Any) -> None:
 
 
 def _by_name(what: str, given: Any) -> dict[str, Any]:
-    """One for each model; a single one is of a model of no name."""
+    """What was given, by the name of its model; a single one is `"model"`."""
     if not isinstance(given, dict):
         return {"model": given}
     if not given:

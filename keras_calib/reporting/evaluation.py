@@ -1,4 +1,4 @@
-"""What a report needs of a model, batch by batch; in numbers and words."""
+"""All that a report says of a model, gathered batch by batch."""
 
 import collections
 import dataclasses
@@ -29,15 +29,18 @@ from keras_calib.reporting.verdict import verdict
 
 __all__ = ["Mistake", "ModelEvaluation"]
 
-# Errors of at least this confidence are counted by label and prediction.
+# Least confidence of errors that are counted by label and predicted class.
 _SURE_PAIR = SURE[1]
 
 
 class Mistake(NamedTuple):
-    """A sample that a model is wrong about; its number, ids, and itself."""
+    """A sample that a model is wrong about.
+
+    `number` counts samples from 0; `label` and `predicted` are class ids.
+    """
 
     confidence: float
-    index: int
+    number: int
     label: int
     predicted: int
     sample: Any
@@ -45,7 +48,10 @@ class Mistake(NamedTuple):
 
 @dataclasses.dataclass
 class ModelEvaluation:
-    """All that is gathered of one model, and of its calibrator and selector."""
+    """Gathers what a model, its calibrator and its selector do on the data.
+
+    Call `add` for each batch, then `results`.
+    """
 
     name: str
     calibrator: Any
@@ -66,24 +72,25 @@ class ModelEvaluation:
 
         self.before = metrics(self.options.from_logits)
         self.after = None if self.calibrator is None else metrics(True)
-        # Predictions that were read, and those of them that count.
+        # Read predictions, and those with weight and a class to count.
         self.num_samples = self.num_counted = 0
         # Whether a sample has several predictions, as an image has pixels.
         self.is_dense = False
-        self.num_classes = None
-        # By class and by confidence; of the last stage the one users get.
+        # Known from the first batch that counts.
+        self.num_classes = 0
+        # One for each stage, before and after calibration.
         self.groups: list[StageGroups] = []
         # Sure errors by (label, predicted class).
         self.confused: collections.Counter = collections.Counter()
         self.mistakes: list[Mistake] = []
-        # Weight and squared weight, of all, of the accepted, of the wrong
-        # ones among these.
+        # Rows: all, the accepted, the wrong among these. Columns: sums of
+        # weights and of their squares.
         self._selected = np.zeros((3, 2))
 
     def add(
         self, labels: Any, outputs: Any, sample_weight: Any, inputs: Any
     ) -> None:
-        """Adds a batch; of its inputs, the surest mistakes are kept."""
+        """Adds a batch, of whose inputs the surest mistakes are kept."""
         options, lead = self.options, np.shape(outputs)[:-1]
         if _nothing_counts(labels, sample_weight, options.ignore_class):
             self.num_samples += int(np.prod(lead))
@@ -125,7 +132,7 @@ class ModelEvaluation:
 
     @property
     def final(self) -> CalibrationMetrics:
-        """What users get: after calibration, if there is one."""
+        """Metrics of what users get: after calibration, if there is any."""
         return self.before if self.after is None else self.after
 
     def results(self) -> dict[str, Any]:
@@ -152,36 +159,16 @@ class ModelEvaluation:
             }
         return {"verdict": verdict(before, after), **results}
 
-    def _selection(self) -> dict[str, Any]:
-        (total, _), (weight, square), (wrong, _) = self._selected
-        # Effective number of the accepted.
-        count = float(safe_divide(weight**2, square))
-        risk = float(safe_divide(wrong, weight))
-        low, high = clopper_pearson(min(risk * count, count), count)
-        chosen = getattr(self.selector, "chosen", None)
-        threshold = getattr(self.selector, "threshold", None)
-        confidence = getattr(chosen, "confidence", None)
-        if confidence is None and self.selector.score == "msp":
-            confidence = float(sigmoid(np.float64(threshold)))
-        found = {
-            "threshold": threshold,
-            "confidence": confidence,
-            "total": float(total),
-            "coverage": float(safe_divide(weight, total)),
-            "risk": {"value": risk, "low": float(low), "high": float(high)},
-        }
-        texts, broken = about_selection(found, chosen)
-        return {**found, "sentences": texts, "contradicted": broken}
-
     def _add_groups(
         self,
         stages: list[tuple[np.ndarray, bool]],
         truth: np.ndarray,
         weight: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Adds outputs by groups; rows, confidence, predictions of errors.
+        """Adds outputs to the groups of each stage.
 
-        Those are of the last stage.
+        Returns rows, confidence and predicted classes of the errors of the
+        last stage.
         """
         counts = np.flatnonzero(weight)
         if not self.groups:
@@ -204,7 +191,7 @@ class ModelEvaluation:
         truth: np.ndarray,
         inputs: Any,
     ) -> None:
-        """Counts the sure ones of the errors, and keeps the surest."""
+        """Counts pairs of classes of sure errors, and keeps the surest."""
         rows, confidence, predicted = found
         sure = confidence >= _SURE_PAIR
         pairs = np.stack([truth[rows], predicted], axis=-1)[sure].astype(int)
@@ -213,7 +200,7 @@ class ModelEvaluation:
         ):
             self.confused[tuple(pair.tolist())] += int(count)
         kept = self.num_mistakes
-        # Stable, so that the first of equal ones is shown.
+        # Stable: of equally sure ones the first are shown.
         surest = np.argsort(-confidence, kind="stable")[:kept]
         of_samples = inputs is not None and len(inputs) == len(truth)
         self.mistakes += [
@@ -226,8 +213,39 @@ class ModelEvaluation:
             )
             for i in surest
         ]
-        self.mistakes.sort(key=lambda x: (-x.confidence, x.index))
+        self.mistakes.sort(key=lambda x: (-x.confidence, x.number))
         del self.mistakes[kept:]
+
+    def _selection(self) -> dict[str, Any]:
+        (total, _), (weight, square), (wrong, _) = self._selected
+        # Unequal weights are worth fewer samples than there are.
+        count = float(safe_divide(weight**2, square))
+        risk = float(safe_divide(wrong, weight))
+        low, high = clopper_pearson(min(risk * count, count), count)
+        chosen = getattr(self.selector, "chosen", None)
+        threshold = getattr(self.selector, "threshold", None)
+        confidence = getattr(chosen, "confidence", None)
+        if confidence is None and self.selector.score == "msp":
+            confidence = float(sigmoid(np.float64(threshold)))
+        found = {
+            "threshold": threshold,
+            "confidence": confidence,
+            "total": float(total),
+            "coverage": float(safe_divide(weight, total)),
+            "risk": {"value": risk, "low": float(low), "high": float(high)},
+        }
+        texts, broken = about_selection(found, chosen)
+        return {**found, "sentences": texts, "contradicted": broken}
+
+
+def _nothing_counts(
+    labels: Any, sample_weight: Any, ignore_class: int | None
+) -> bool:
+    if sample_weight is not None and not to_numpy(sample_weight).any():
+        return True
+    return ignore_class is not None and bool(
+        (to_numpy(labels) == ignore_class).all()
+    )
 
 
 def _estimates(metrics: CalibrationMetrics) -> dict[str, dict[str, float]]:
@@ -241,11 +259,3 @@ def _estimates(metrics: CalibrationMetrics) -> dict[str, dict[str, float]]:
         }
         for name, value in metrics.result().items()
     }
-
-
-def _nothing_counts(labels, sample_weight, ignore_class) -> bool:
-    if sample_weight is not None and not to_numpy(sample_weight).any():
-        return True
-    return ignore_class is not None and bool(
-        (to_numpy(labels) == ignore_class).all()
-    )

@@ -10,12 +10,20 @@ from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["GroupRow", "GroupSums", "SURE", "StageGroups"]
 
-# The least confidence of predictions that the page calls sure, ascending.
+# Least confidences from which the page calls predictions sure, ascending.
 SURE = (0.8, 0.9, 0.95, 0.99)
 
 
 class GroupRow(NamedTuple):
-    """One group: its number, size, mean confidence and error rate."""
+    """One group of predictions.
+
+    Attributes:
+        group: Number of the group.
+        weight: Sum of the weights.
+        wrong: Sum of the weights of wrong predictions.
+        confidence: Mean confidence.
+        error: Error rate, with an interval from `low` to `high`.
+    """
 
     group: int
     weight: float
@@ -32,7 +40,7 @@ class GroupRow(NamedTuple):
 
     @property
     def gap_low(self) -> float:
-        """Lower end of the gap, of fixed confidences."""
+        """Lower end of the gap, whose confidences are taken as fixed."""
         return self.confidence - 1.0 + self.low
 
     @property
@@ -42,17 +50,17 @@ class GroupRow(NamedTuple):
 
     @property
     def side(self) -> str:
-        """`"over"` or `"under"` where the interval of the gap says so."""
+        """`"over"` or `"under"` if the interval of the gap excludes 0."""
         if self.gap_low > 0.0:
             return "over"
         return "under" if self.gap_high < 0.0 else "even"
 
 
 class GroupSums:
-    """Sums over the predictions of each group, in memory that stays.
+    """Sums over the predictions of each group, in fixed memory.
 
-    A group may be the predicted class, a range of confidence or, of people,
-    a column that comes with the data.
+    A group may be the predicted class, a range of confidence, or a column that
+    comes with the data, such as groups of people.
     """
 
     def __init__(self, num_groups: int):
@@ -76,13 +84,13 @@ class GroupSums:
             sums += np.bincount(group, values, num_groups)
 
     def at_least(self) -> "GroupSums":
-        """Each group together with those of larger numbers."""
+        """Sums of each group together with all groups of larger numbers."""
         sums = GroupSums(self._sums.shape[1])
         sums._sums = self._sums[:, ::-1].cumsum(axis=1)[:, ::-1]
         return sums
 
     def rows(self, *, together: bool = False) -> list[GroupRow]:
-        """Groups with weight, with exact 95 % intervals of the error rate.
+        """Groups that have weight, with exact 95 % intervals of the error.
 
         Args:
             together: Whether all intervals hold at once, with 95 %
@@ -132,5 +140,6 @@ class StageGroups:
 
     def totals(self) -> Any:
         """All predictions as one group, or None without any."""
+        # The lowest level with all above it.
         rows = self._levels.at_least().rows()
         return rows[0] if rows else None

@@ -1,7 +1,8 @@
-"""The page: what was gathered, in pictures, tables and words."""
+"""The page: it shows what was gathered in pictures, tables and words."""
 
 import datetime
 from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from keras_calib.reporting.evaluation import ModelEvaluation
 from keras_calib.reporting.groups import SURE
 from keras_calib.reporting.groups import GroupRow
 from keras_calib.reporting.groups import StageGroups
+from keras_calib.reporting.measures import directions
 from keras_calib.reporting.measures import measures
 from keras_calib.reporting.pictures import diagram
 from keras_calib.reporting.pictures import shown
@@ -29,12 +31,12 @@ from keras_calib.version import __version__
 
 __all__ = ["Report", "check_html", "page_of", "template"]
 
-# Classes in the table, and names in a sentence, at most.
+# At most so many classes in the table, and names in a sentence.
 _NUM_CLASSES = 10
 _NUM_NAMES = 6
-# Pairs of classes that sure errors confuse, at most.
+# At most so many pairs of classes that sure errors confuse.
 _NUM_PAIRS = 6
-# Inches of diagrams: about their size on a phone, so that text can be read.
+# Inches of diagrams, about as wide as a phone, where text must be readable.
 _TALL, _WIDE = (3.5, 4.2), (4.4, 3.4)
 
 
@@ -95,6 +97,7 @@ class Report:
 
     def _repr_html_(self) -> str:
         uri = self.html.replace("&", "&amp;").replace('"', "&quot;")
+        # Sandboxed, so that the page cannot reach the notebook.
         return (
             f'<iframe srcdoc="{uri}" sandbox="allow-scripts" '
             'style="width:100%;height:800px;border:0"></iframe>'
@@ -116,7 +119,7 @@ def page_of(
     results: dict[str, dict],
     *,
     title: str,
-    class_names: list[str] | None,
+    class_names: Sequence[str] | None,
     num_bins: int,
     notes: dict[str, str],
 ) -> str:
@@ -163,13 +166,15 @@ def template() -> Any:
 
 
 def _printed(value: Any) -> Any:
-    """What a page shows, without what no file of a page may hold."""
-    # Of the kind that it was: escaped text is not escaped again.
+    """A text without the characters that a page must not hold."""
+    # The type tells what is escaped already and must not be escaped again.
     return type(value)(printable(value)) if isinstance(value, str) else value
 
 
 def _model(
-    evaluation: ModelEvaluation, results: dict, class_names: list[str] | None
+    evaluation: ModelEvaluation,
+    results: dict,
+    class_names: Sequence[str] | None,
 ) -> dict[str, Any]:
     """What the template shows of a model."""
 
@@ -185,7 +190,7 @@ def _model(
         }
         both = results["verdict"], results["calibrated_verdict"]
         verdicts = dict(zip(metrics, both, strict=True))
-    # Before a full stop and the like, with its space.
+    # With its space: it stands before a full stop.
     final = f" {list(metrics)[-1]}".rstrip()
     chosen, on_slider = _chosen(evaluation, results["selection"])
     steps, start = slider_rows(evaluation.final, chosen if on_slider else None)
@@ -197,6 +202,7 @@ def _model(
         "stages": list(metrics),
         "verdicts": verdicts,
         "measures": measures(results),
+        "directions": directions(results),
         "reliability": [
             diagram(
                 ReliabilityDisplay.from_metric(
@@ -235,7 +241,7 @@ def _model(
             for x in evaluation.mistakes
         ],
         "points": operating_points(evaluation.final, chosen),
-        # By columns, which take less room.
+        # By columns, whose names take less room than those of each row.
         "steps": {name: [row[name] for row in steps] for name in steps[0]},
         "start": start,
         "on_slider": on_slider,
@@ -250,14 +256,6 @@ def _model(
         ),
         "num_predicted": len(rows),
     }
-
-
-def _sure(
-    groups: StageGroups,
-) -> list[tuple[float, GroupRow | None]]:
-    """Levels of confidence, the highest first, with their predictions."""
-    found = {x.group: x for x in groups.sure()}
-    return [(SURE[i], found.get(i)) for i in reversed(range(len(SURE)))]
 
 
 def _chosen(
@@ -285,12 +283,20 @@ def _chosen(
     return row, on_slider
 
 
+def _sure(
+    groups: StageGroups,
+) -> list[tuple[float, GroupRow | None]]:
+    """Levels of confidence, the highest first, with their predictions."""
+    found = {x.group: x for x in groups.sure()}
+    return [(SURE[i], found.get(i)) for i in reversed(range(len(SURE)))]
+
+
 def _risk_picture(
     evaluation: ModelEvaluation, found: dict | None, when: str
 ) -> dict[str, str]:
     sums, points = evaluation.final.bins(), {}
     chosen = getattr(evaluation.selector, "chosen", None)
-    if chosen is not None:
+    if chosen is not None and found is not None:
         here = chosen._replace(
             coverage=found["coverage"], risk=found["risk"]["value"]
         )
@@ -300,11 +306,11 @@ def _risk_picture(
         }
     display = RiskCoverageDisplay.from_metric(
         {evaluation.name: evaluation.final},
-        # Of equal weights alone.
+        # The band is that of a binomial, which needs equal weights.
         band=bool(sums.weight.sum() == sums.squared_weight.sum()),
         points=points,
     )
-    # Fewer points than cells of the histogram, which no reader could see.
+    # The histogram has more cells than a picture could show.
     display.curves = {k: _thinned(x) for k, x in display.curves.items()}
     text = (
         f"Error rate of the accepted{when} as more predictions are "
@@ -340,7 +346,14 @@ def _about_classes(
         if len(found) > _NUM_NAMES:
             names += f" and {len(found) - _NUM_NAMES:,} more"
         texts.append(f"{text}: {names}.")
-    return texts or [
-        "These data show no class with more errors than the average, or with "
-        "a confidence that differs from its accuracy."
-    ]
+    if not texts:
+        return [
+            "These data show no class with more errors than the average, or "
+            "with a confidence that differs from its accuracy."
+        ]
+    if all(x.side == "even" for x in rows):
+        texts.append(
+            "These data show no class whose confidence differs from its "
+            "accuracy."
+        )
+    return texts

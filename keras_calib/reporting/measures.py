@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from keras_calib.metrics.registry import mode_of
 
-__all__ = ["EXPLAINED", "Measure", "measures"]
+__all__ = ["EXPLAINED", "Measure", "directions", "measures"]
 
-# The metrics of a report: title, and what it is.
+# The metrics of a report: its title in the table, and a few words on it.
 EXPLAINED = {
     "accuracy": ("Accuracy", "share of correct predictions"),
     "mean_confidence": ("Mean confidence", "of the predicted class"),
@@ -25,10 +25,14 @@ _SIGNED = ("Confidence less accuracy", "above 0 is overconfident")
 
 
 class Measure(NamedTuple):
-    """A row of the table: texts, and the change as arrow, word and kind.
+    """A row of the table.
 
-    `cells` has `(value, interval)` of each stage; `change` is None of one
-    stage, and its kind `"better"`, `"worse"` or `"unclear"`.
+    Attributes:
+        title: Name of the measure.
+        words: What it is.
+        cells: Value and interval of each stage, as texts.
+        change: Arrow, word and kind of the change, whose kind is `"better"`,
+            `"worse"` or `"unclear"`. None without calibration.
     """
 
     title: str
@@ -54,23 +58,47 @@ def measures(results: dict[str, Any]) -> list[Measure]:
     return found
 
 
+def directions(results: dict[str, Any]) -> str:
+    """Which measures of a model's results should be small, and which large."""
+    titles = {
+        mode: _listed(
+            [
+                EXPLAINED[name][0]
+                for name in results["metrics"]
+                if name in EXPLAINED and mode_of(name) == mode
+            ]
+        )
+        for mode in ("min", "max")
+    }
+    return (
+        f"Lower is better for {titles['min']}; higher is better for "
+        f"{titles['max']}. Confidence less accuracy is best at 0."
+    )
+
+
+def _listed(titles: list[str]) -> str:
+    *first, last = titles
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def _cell(name: str, x: dict[str, float]) -> tuple[str, str]:
-    # Of an AURC near 0 four decimals would show nothing.
+    # Four decimals would show an AURC near 0 as 0.
     usual = "{:.2g}" if name == "aurc" and x["value"] < 1e-3 else "{:.4f}"
     form = {"nll": "{:.3f}", _GAP: "{:+.4f}"}.get(name, usual)
     value, low, high = (form.format(x[k]) for k in ("value", "low", "high"))
-    # Of too few data, without an end.
+    # Too few data give intervals without an end, which say nothing.
     return value, f"{low} to {high}" if x["high"] - x["low"] < 1e9 else ""
 
 
 def _change(
     name: str, before: dict[str, float], after: dict[str, float]
 ) -> tuple[str, str, str]:
-    """Arrow, word and kind of a change; clear if the intervals are apart."""
+    """Arrow, word and kind of a change: clear if the intervals lie apart."""
     if abs(after["value"] - before["value"]) < 1e-9:
         return "=", "same", "unclear"
     arrow = "↓" if after["value"] < before["value"] else "↑"
     mode = mode_of(name)
+    # A gap is better if it is nearer to 0, whatever its side.
     if name == _GAP:
         before, after, mode = _size(before), _size(after), "min"
     if mode is None:

@@ -1,4 +1,4 @@
-"""Pictures in a page: diagrams, and small ones of samples."""
+"""Pictures inside the page: diagrams, and thumbnails of samples."""
 
 import base64
 import io
@@ -14,25 +14,24 @@ from keras_calib.plots.display import matplotlib_module
 
 __all__ = ["diagram", "shown"]
 
-# Pixels of a side of a thumbnail, at most.
+# Pixels of the longer side of a thumbnail, at most.
 _THUMBNAIL = 96
 
 
 def diagram(
     display: Display, text: str, size: tuple[float, float]
 ) -> dict[str, str]:
-    """A display of some inches as a data URI with its text."""
+    """A display as a data URI, with a text for those who cannot see it.
+
+    `size` is its width and height in inches.
+    """
     svg = display.to_svg(size).encode("utf-8")
     return {"uri": _data_uri(svg, "image/svg+xml"), "text": text}
 
 
-def _data_uri(data: bytes, kind: str) -> str:
-    return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
-
-
 def shown(sample: Any) -> dict[str, str | None]:
-    """A sample as a picture or as text, if it is either."""
-    found = {"thumbnail": None, "text": None}
+    """A sample as a thumbnail or as a text; both are None of other samples."""
+    found: dict[str, str | None] = {"thumbnail": None, "text": None}
     if sample is None:
         return found
     if sample.dtype.kind in "OSU":
@@ -62,3 +61,7 @@ def _png(image: np.ndarray) -> bytes:
     rgb = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
     matplotlib_module("image").imsave(file, rgb, format="png")
     return file.getvalue()
+
+
+def _data_uri(data: bytes, kind: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"

@@ -11,10 +11,10 @@ from keras_calib.numerics.softmax import sigmoid
 
 __all__ = ["operating_points", "slider_rows"]
 
-# Positions of the slider that are spread over the coverage.
+# The slider has about so many positions, evenly spread over the coverage.
 _NUM_STEPS = 200
 _RISKS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
-# Of these, below the risk of accepting everything, the page shows so many.
+# The page shows so many of them, the first below the risk of accepting all.
 _NUM_RISKS = 4
 _RULE = "Risk of at most {:g} %"
 
@@ -37,7 +37,7 @@ def slider_rows(
     places = np.searchsorted(curve.coverage, steps)
     points = [place for _, place in round_risks if place is not None]
     places = np.union1d(np.minimum(places, len(curve.coverage) - 1), points)
-    # By ascending threshold.
+    # The curve ascends by coverage, the slider by threshold.
     places = places.astype(int)[::-1]
     rows = _rows_at(metrics, places)
     if chosen is not None:
@@ -98,11 +98,11 @@ def _rows_at(
         "low": low,
         "high": high,
     }
-    rows = [
+    rows: list[dict[str, Any]] = [
         dict(zip(columns, map(float, values), strict=True))
         for values in zip(*columns.values(), strict=True)
     ]
     for row in rows:
-        # Not in JSON if it is infinite: everything is accepted.
+        # JSON has no infinity, which is the threshold that accepts all.
         row["score"] = row["score"] if np.isfinite(row["score"]) else None
     return rows

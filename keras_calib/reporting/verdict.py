@@ -7,7 +7,7 @@ from keras_calib.selection import ChosenThreshold
 
 __all__ = ["about_selection", "change_of", "direction", "judged", "verdict"]
 
-# Distance of confidence and accuracy that is called small.
+# A distance of confidence and accuracy up to this is called small.
 _SMALL = 0.02
 _FIT = (
     "Fit a calibrator, such as TemperatureScaling, on held-out data that "
@@ -35,7 +35,10 @@ def direction(gap: MeanGap) -> tuple[str, str]:
 
 
 def judged(gap: MeanGap, ece: dict[str, float]) -> dict[str, Any]:
-    """A word for the colour, a headline, and sentences, of one stage."""
+    """What a mean gap and an ECE say: a kind, a headline and sentences.
+
+    The kind is that of `direction`, and chooses the colour.
+    """
     kind, headline = direction(gap)
     spread = (
         "Among predictions of equal confidence, confidence and accuracy are "
@@ -77,6 +80,7 @@ def verdict(
     elif kind == "even":
         answer = f"Only on average{when}: gaps of both signs cancel."
         advice = _AGAIN if repaired else _BEND
+    # Certainly there, and certainly too small to matter to most.
     elif worst <= _SMALL and ece["value"] <= _SMALL:
         answer = (
             f"Nearly{when}: it is too {side} by "
@@ -111,17 +115,17 @@ def change_of(before: tuple[MeanGap, dict], after: tuple[MeanGap, dict]) -> str:
 def about_selection(
     found: dict, chosen: ChosenThreshold | None
 ) -> tuple[list[str], bool]:
-    """What the selector does, and whether its guarantee is contradicted."""
+    """Sentences on the selector, and whether data contradict its guarantee."""
     if found["coverage"] == 0.0:
         return ["The selector accepts none of these predictions."], False
     risk = found["risk"]
     value, low, high = (_percent(x, 2) for x in risk.values())
     texts = [
         f"The selector accepts {_percent(found['coverage'])} of these "
-        f"predictions; {value} of those are wrong (with 95 % certainty {low} "
-        f"to {high})."
+        f"predictions, those above its threshold; {value} of them are wrong "
+        f"(with 95 % certainty {low} to {high})."
     ]
-    if chosen is None or chosen.certified_risk is None:
+    if chosen is None or chosen.certified_risk is None or chosen.delta is None:
         return texts, False
     limit = _percent(chosen.certified_risk, 2)
     texts.append(
@@ -129,24 +133,15 @@ def about_selection(
         f"{_percent(1.0 - chosen.delta)}."
     )
     broken = risk["low"] > chosen.certified_risk
-    if broken:
-        texts.append(
-            f"These data speak against it: the risk on them is above {limit}. "
-            "They differ from the data that the threshold was chosen on, or "
-            "those had a part in training. Choose the threshold again on data "
-            "like these."
-        )
+    texts.append(
+        f"These data speak against it: the risk on them is above {limit}. "
+        "They differ from the data that the threshold was chosen on, or "
+        "those had a part in training. Choose the threshold again on data "
+        "like these."
+        if broken
+        else "These data do not contradict it."
+    )
     return texts, broken
-
-
-def _percent(share: float, digits: int = 1) -> str:
-    """A share as text."""
-    return f"{100.0 * share:.{digits}f} %"
-
-
-def _points(share: float) -> str:
-    # Without the sign of a zero.
-    return f"{round(100.0 * share, 1) + 0.0:.1f}"
 
 
 def _by_how_much(kind: str, gap: MeanGap) -> str:
@@ -172,3 +167,13 @@ def _by_how_much(kind: str, gap: MeanGap) -> str:
         f"points {side} its accuracy (with 95 % certainty {_points(low)} to "
         f"{_points(high)})."
     )
+
+
+def _points(share: float) -> str:
+    # Adding 0 turns -0.0 into 0.0.
+    return f"{round(100.0 * share, 1) + 0.0:.1f}"
+
+
+def _percent(share: float, digits: int = 1) -> str:
+    """A share as text."""
+    return f"{100.0 * share:.{digits}f} %"

@@ -76,17 +76,31 @@ MUTANTS = {
         "reporting/test_report.py::test_verdict_names_the_side",
     ),
     "pickles_are_read": Mutant(
-        "reporting/column_files.py",
+        "reporting/prediction_files/columns.py",
         "allow_pickle=False",
         "allow_pickle=True",
-        "reporting/test_prediction_files.py::"
+        "reporting/prediction_files/test_reader.py::"
         "test_bad_arrays_in_files_are_refused",
     ),
     "copies_are_let_through": Mutant(
-        "reporting/repeated_samples.py",
+        "reporting/prediction_files/repeated_samples.py",
         "share = max(map(_shared_share, first.T, second.T))",
         "share = 0.0",
-        "reporting/test_command_line.py::test_command_refuses_and_says_why",
+        "reporting/commands/test_report.py::test_command_refuses_and_says_why",
+    ),
+    "files_named_beside_notes": Mutant(
+        "reporting/commands/file_reports.py",
+        "notes=given.notes or _file_notes(paths, names, held_out),",
+        "notes={**_file_notes(paths, names, held_out), **(given.notes or {})},",
+        "reporting/commands/test_report.py::"
+        "test_a_report_of_top1_records_leaves_out_what_they_do_not_tell",
+    ),
+    "small_and_large_exchanged": Mutant(
+        "reporting/measures.py",
+        "mode_of(name) == mode",
+        "mode_of(name) not in (mode, None)",
+        "reporting/test_measures.py::"
+        "test_the_page_says_which_values_should_be_small",
     ),
     "nan_where_nothing_counts": Mutant(
         "monitoring/evaluation.py",

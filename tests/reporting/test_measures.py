@@ -3,6 +3,7 @@
 import pytest
 
 from keras_calib.reporting.measures import EXPLAINED
+from keras_calib.reporting.measures import directions
 from keras_calib.reporting.measures import measures
 
 
@@ -42,6 +43,17 @@ def test_a_change_is_clear_where_the_intervals_lie_apart(name, ends, change):
     assert rows[place].change == change
     others = [x.change[1] for i, x in enumerate(rows) if i != place]
     assert {*others} == {"same"}
+
+
+def test_the_page_says_which_values_should_be_small():
+    found = results({})
+    for name in ("nll", "brier", "mean_confidence"):
+        del found["metrics"][name]
+    assert directions(found) == (
+        "Lower is better for ECE, AECE, MCE and AURC; higher is better for "
+        "Accuracy, Failure AUROC and Coverage at 5 % risk. "
+        "Confidence less accuracy is best at 0."
+    )
 
 
 def test_without_calibration_there_is_no_change():

@@ -214,22 +214,43 @@ def test_risks_that_no_threshold_has_are_said_to_be_out_of_reach():
     assert slider_start(page)["coverage"] == 1.0
 
 
-def test_each_part_says_its_stage_and_notes_are_shown():
+@pytest.fixture(scope="module")
+def stages():
+    """Pages without a calibrator, and with one that repairs too much."""
     labels, logits = noisy_predictions(300)
-    notes = {"Data <set>": "the <test> set"}
-    texts = [
-        Page(
-            kc.report_of_predictions(
-                labels,
-                logits,
-                from_logits=True,
-                notes=notes,
-                calibrator=calibrator,
-                verbose=0,
-            ).html
-        ).text
-        for calibrator in (None, kc.TemperatureScaling(temperature=3.0))
+    return [
+        kc.report_of_predictions(
+            labels,
+            logits,
+            from_logits=True,
+            notes={"Data <set>": "the <test> set"},
+            calibrator=calibrator,
+            verbose=0,
+        ).html
+        for calibrator in (None, kc.TemperatureScaling(temperature=20.0))
     ]
+
+
+def test_colour_is_never_the_only_sign(stages):
+    for html, sides in zip(stages, ({"over"}, {"over", "under"}), strict=True):
+        cells = re.findall(r'<td class="number (over|under)".*?</td>', html)
+        marks = re.findall(
+            r'<td class="number (over|under)"[^>]*>(?:<span>)?'
+            r'<span role="img" aria-label="(\w+)">(.)</span>',
+            html,
+        )
+        assert [side for side, _, _ in marks] == cells and {*cells} == sides
+        signs = {
+            "over": ("overconfident", "▲"),
+            "under": ("underconfident", "▼"),
+        }
+        assert all(signs[side] == (word, sign) for side, word, sign in marks)
+        text = Page(html).text
+        assert text.count("▲") + text.count("▼") == len(marks) + 4
+
+
+def test_each_part_says_its_stage_and_notes_are_shown(stages):
+    texts = [Page(html).text for html in stages]
     for text, stage, no_stage in zip(
         texts,
         ("no calibrator", "after calibration"),

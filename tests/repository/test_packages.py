@@ -46,8 +46,8 @@ FLOORS = {
     "exporting": 6,
     "plots": 6,
     "monitoring": 7,
-    "reporting": 7,
-    "__main__": 8,
+    "reporting": 8,
+    "__main__": 9,
 }
 # What users import from.
 NAMESPACES = (

@@ -17,8 +17,8 @@ __all__ = ["ColumnFile"]
 
 _ENDINGS = (".npz", ".csv", ".tsv", ".parquet")
 _SEPARATORS = ",;\t|"
-# Rows of a table that are read at a time, and bytes of a parquet file: by
-# default all rows that were written at once are in memory.
+# A table is read by so many rows, and parquet through a buffer of so many
+# bytes: by default pyarrow holds all rows that were written together.
 _ROWS = 4096
 _BYTES = {"buffer_size": 2**20, "pre_buffer": False}
 
@@ -50,7 +50,7 @@ class ColumnFile:
         self._separator = separator
         self._decimal = decimal
         self._arrays: dict[str, np.ndarray] = {}
-        # Of the lists in a column.
+        # Length of the lists in each column of lists.
         self._length: dict[str, int] = {}
         if self._kind not in _ENDINGS:
             raise value_error(
@@ -110,7 +110,7 @@ class ColumnFile:
 
     @contextlib.contextmanager
     def _readable(self, numbers: Sequence[str] = ()) -> Iterator[None]:
-        """Says what is wrong with a file, of a table with which cell."""
+        """Says what is wrong with a file, and in a table with which cell."""
         form = f"a readable {self._kind} file"
         form += " of plain arrays" * (not self.is_table)
         try:
@@ -135,11 +135,11 @@ class ColumnFile:
                 with open(self.path, encoding="utf-8-sig") as file:
                     head = file.readline()
                 head = re.sub('"[^"]*"', "", head)
-                # The first of those that are equally frequent.
+                # If several are equally frequent, `max` takes the first.
                 self._separator = max(_SEPARATORS, key=head.count)
             with self._open_csv({}, []) as reader:
                 return reader.schema.names
-        # NumPy leaves a file open that is cut off.
+        # Opened here, as NumPy leaves a file open that is cut off.
         with (
             open(self.path, "rb") as opened,
             np.load(opened, allow_pickle=False) as file,
@@ -164,7 +164,7 @@ class ColumnFile:
     ) -> Iterator[Any]:
         if not self.is_table:
             arrays = {name: self._arrays[name] for name in names}
-            # An array without rows is for others to refuse.
+            # At least one part, so that the reader can refuse an empty file.
             size = max(len(np.atleast_1d(x)) for x in arrays.values())
             for i in range(0, max(1, size), _ROWS):
                 part = slice(i, i + _ROWS)
@@ -174,7 +174,7 @@ class ColumnFile:
             with self._readable(), file:
                 yield from file.iter_batches(_ROWS, columns=names)
         else:
-            # The first rows do not tell the type of a column.
+            # pyarrow would take the types from the first rows alone.
             types = dict.fromkeys(numbers, "float64")
             types |= dict.fromkeys(texts, "string")
             with (
@@ -215,7 +215,7 @@ class ColumnFile:
         return None
 
     def _values(self, column: Any, name: str, start: int) -> np.ndarray:
-        """A column as an array, without gaps."""
+        """A column as an array; ValueError if a value is missing."""
         if isinstance(column, np.ndarray):
             return column
         if column.null_count:
@@ -243,7 +243,7 @@ class ColumnFile:
                     length=len(value),
                     length_before=self._length[name],
                 )
-        return np.stack(values)
+        return np.stack([*values])
 
     def _type(self, name: str) -> str:
         """What a column holds, in the words of its format."""

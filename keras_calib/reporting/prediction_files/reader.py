@@ -1,4 +1,4 @@
-"""Labels and predictions from files: the one door for them."""
+"""Labels and predictions of a file, read and checked piece by piece."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,15 +10,15 @@ from keras_calib.backend.errors import value_error
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.inputs.rows import usable_outputs
 from keras_calib.inputs.values import in_unit_interval
-from keras_calib.reporting.column_files import ColumnFile
-from keras_calib.reporting.prediction_columns import Columns
-from keras_calib.reporting.prediction_columns import find_roles
+from keras_calib.reporting.prediction_files.columns import ColumnFile
+from keras_calib.reporting.prediction_files.roles import Columns
+from keras_calib.reporting.prediction_files.roles import find_roles
 
 __all__ = ["PredictionFile", "Rows", "join_rows"]
 
-# Rows that are looked at before anything is computed, and read at a time.
+# Rows that are checked when a file is opened, and that are read at a time.
 _FIRST, _ROWS = 100, 4096
-# A confidence below has more classes than a page can be made of.
+# A smaller confidence would need more classes than a page can be made of.
 _LEAST_CONFIDENCE = 1e-5
 
 
@@ -75,7 +75,7 @@ class PredictionFile:
         self._roles = roles = find_roles(name, names, columns)
         self.from_logits, self.top1 = roles.from_logits, roles.top1
         self.class_names = roles.class_names
-        # Labels of top-1 records may be the correctness itself.
+        # Top-1 records may say what was right in place of labels.
         self._of_correctness = roles.top1 and roles.predicted is None
         if self._of_correctness:
             if self._ignored is not None:
@@ -91,7 +91,7 @@ class PredictionFile:
             self.num_rows = len(labels)
         if self.from_logits:
             check_no_probabilities(outputs, "logits")
-        # One column is the second of two classes.
+        # A single column is the probability of the second of two classes.
         self.num_classes = max(2, outputs.shape[-1])
         self.pixels = outputs.ndim > 2
 
@@ -100,7 +100,8 @@ class PredictionFile:
 
         Raises ValueError if there are none, or one cannot be read.
         """
-        waiting, count = [], 0
+        waiting: list[Rows] = []
+        count = 0
         for part in self._read():
             count += len(part.labels)
             waiting = [join_rows([*waiting, part])]
@@ -118,15 +119,18 @@ class PredictionFile:
         """All samples."""
         return join_rows([*self.batches(_ROWS)])
 
+    def _class_columns(self) -> list[str]:
+        """The columns of labels and of predicted classes."""
+        return [x for x in (self._roles.labels, self._roles.predicted) if x]
+
     def _columns(self) -> Iterator[dict[str, np.ndarray]]:
         """All columns that are read, piece by piece."""
-        roles = self._roles
-        classes = [x for x in (roles.labels, roles.predicted) if x]
+        roles, classes = self._roles, self._class_columns()
         texts = [roles.ids] if roles.ids else []
         numbers = [*roles.outputs, *([roles.weights] if roles.weights else [])]
         named = self.class_names and not self._has_numbers_for_names
         if named and not self._file.is_typed and not self._of_correctness:
-            # "true" and "false" are names too.
+            # As texts: pyarrow would read names like "true" as booleans.
             yield from self._file.parts([*texts, *classes], numbers, [])
         else:
             yield from self._file.parts(texts, numbers, classes)
@@ -152,10 +156,10 @@ class PredictionFile:
         else:
             outputs = part[roles.outputs[0]]
             if self._file.is_table and outputs.ndim == 1:
-                # One number in a row: of the second of two classes.
+                # One number in a row is that of the second of two classes.
                 outputs = outputs[:, None]
         if self._of_correctness:
-            # Of the classes "right", which is predicted, and "wrong".
+            # Classes are "right", which is always predicted, and "wrong".
             labels = 1 - labels
         weight = part[roles.weights] if roles.weights else None
         ids = part[roles.ids] if roles.ids else None
@@ -194,8 +198,9 @@ class PredictionFile:
     def _ids_of_names(
         self, values: np.ndarray, name: str, start: int
     ) -> np.ndarray:
-        """Places of names of classes; other numbers are ids themselves."""
-        places = {x: k for k, x in enumerate(self.class_names)}
+        """Class ids of names; what is a number and no name is an id."""
+        names = list(self.class_names or ())
+        places = {x: k for k, x in enumerate(names)}
         if self._ignored is not None:
             places.setdefault(str(self._ignored), self._ignored)
         ids = []
@@ -210,7 +215,7 @@ class PredictionFile:
                     "must be the name of a class in every row",
                     start + row * len(values) // values.size,
                     value=text,
-                    class_names=list(self.class_names)[:20],
+                    class_names=names[:20],
                 )
             ids.append(place)
         return np.asarray(ids, int).reshape(values.shape)
@@ -234,9 +239,11 @@ class PredictionFile:
                 )
             start += len(confidence)
             least = min(least, float(confidence.min(initial=1.0)))
-            for name in (self._roles.labels, self._roles.predicted):
-                values = part.get(name)
-                if values is None or self._of_correctness or not len(values):
+            if self._of_correctness:
+                continue
+            for name in self._class_columns():
+                values = part[name]
+                if not len(values):
                     continue
                 if values.dtype.kind in "OU" and self.class_names is None:
                     seen |= {*map(str, values)}
@@ -245,7 +252,7 @@ class PredictionFile:
                     most = max(most, int(ids.max()))
         if seen:
             self.class_names = sorted(seen)
-        # So many that each of the others is less probable.
+        # So many that no other class is as probable as the predicted one.
         named = len(self.class_names or ())
         self.widen(max(most + 1, named, int(1.0 / least) + 2))
 
@@ -312,11 +319,12 @@ class PredictionFile:
             counts = self._check_ids(
                 rows.labels, num_classes, self._roles.labels, start
             )
-        if (weight := rows.sample_weight) is not None:
+        name, weight = self._roles.weights, rows.sample_weight
+        if name is not None and weight is not None:
             (wrong, *_) = np.nonzero(~((weight >= 0) & np.isfinite(weight)))
             if len(wrong):
                 raise self._file.bad_value(
-                    self._roles.weights,
+                    name,
                     "must be finite and >= 0 in every row",
                     start + int(wrong[0]),
                     value=weight[wrong[0]].tolist(),
@@ -332,7 +340,7 @@ class PredictionFile:
             raise self._unusable(outputs[index], start + int(index[0]))
 
     def _unusable(self, values: np.ndarray, row: int) -> ValueError:
-        """The error of predictions that are none."""
+        """The error of outputs that are no logits or no probabilities."""
         bad, name = self._file.bad_value, self._roles.outputs[0]
         harmful = np.isnan(values) | (values == np.inf)
         if harmful.any():
@@ -358,16 +366,16 @@ class PredictionFile:
 
 
 def _cut(rows: Rows, part: slice) -> Rows:
-    return Rows(*(None if x is None else x[part] for x in rows))
+    arrays: list[Any] = [None if x is None else x[part] for x in rows]
+    return Rows(*arrays)
 
 
 def join_rows(parts: list[Rows]) -> Rows:
-    """Parts of a file in one."""
+    """Joins parts of a file."""
     if len(parts) == 1:
         return parts[0]
-    return Rows(
-        *(
-            None if column[0] is None else np.concatenate(column)
-            for column in zip(*parts, strict=True)
-        )
-    )
+    arrays: list[Any] = [
+        None if column[0] is None else np.concatenate(column)
+        for column in zip(*parts, strict=True)
+    ]
+    return Rows(*arrays)

@@ -1,4 +1,4 @@
-"""Which columns of a file hold what, found by their names."""
+"""Which columns of a file hold what: found by names or by the options."""
 
 from collections.abc import Sequence
 from os.path import commonprefix
@@ -8,7 +8,7 @@ from keras_calib.backend.errors import value_error
 
 __all__ = ["Columns", "Roles", "find_roles"]
 
-# Names by default; of outputs, and whether they are logits.
+# Names by default. Outputs also say whether they are logits.
 _LABELS = ("labels", "label")
 _OUTPUTS = {"logits": True, "logit": True, "probs": False, "prob": False}
 _WEIGHTS = "sample_weight"
@@ -96,6 +96,7 @@ def find_roles(file: str, names: list[str], columns: Columns) -> Roles:
             columns=names[:20],
             **{f"--{kind}": text},
         )
+    # With logits and probabilities in one file, neither is taken by chance.
     if len(found) == 1 and labels:
         ((kind, (outputs, classes)),) = found.items()
         logits = _OUTPUTS[kind]
@@ -165,7 +166,7 @@ def _class_columns(
         numbered = {int(k): x for k, x in found.items() if k.isdecimal()}
         if numbered:
             return _in_order(file, numbered, f"{start}{{}}{end}", classes)
-        # A bare start of a word stands for numbers alone.
+        # "logit" must not take "logits_note": names of classes need a "_".
         if found and (star or start.endswith("_")):
             classes = classes or list(found)
             if {*classes} != {*found}:

@@ -8,20 +8,20 @@ from keras_calib.backend.errors import value_error
 
 __all__ = ["check_apart", "check_ids_apart", "row_keys"]
 
-# The share of the smaller of two files that the other one may repeat.
+# The other of two files may repeat this share of the smaller one.
 _SAME = 0.2
-# Of the multipliers of the classes: keys of two files must be comparable.
+# Fixed, as keys of different files are compared.
 _SEED = 20
-# Of the grids that see through rounding: how many directions they have, and
-# how wide their cells are, where all predictions lie on a sphere of radius 1.
+# Rounded predictions stay in the same cell of a grid. It has so many random
+# directions, and cells so wide, on a sphere of radius 1.
 _DIRECTIONS = 4
 _WIDTHS = (3e-2, 3e-3, 3e-4, 3e-5)
-# Four standard deviations of the square root of a count.
+# Four standard deviations of the square root of a Poisson count.
 _BEYOND_CHANCE = 2.0
 
 
 def check_apart(keys: dict[str, np.ndarray]) -> None:
-    """Refuses data that were given twice: nothing holds for them.
+    """Refuses data that were given twice, for which no guarantee holds.
 
     Takes `row_keys` by the flag of their file.
     """
@@ -39,7 +39,7 @@ def check_apart(keys: dict[str, np.ndarray]) -> None:
 
 
 def check_ids_apart(ids: dict[str, np.ndarray]) -> None:
-    """Refuses samples whose names are in two files."""
+    """Refuses samples whose identifiers are in two files."""
     for (one, first), (two, second) in itertools.combinations(ids.items(), 2):
         if len(both := np.intersect1d(first, second)):
             raise value_error(
@@ -68,17 +68,29 @@ def row_keys(outputs: np.ndarray, from_logits: bool) -> np.ndarray:
     return np.stack([_hashed(x) for x in (bits.astype("uint64"), *cells)], 1)
 
 
-def _hashed(rows: np.ndarray) -> np.ndarray:
-    random = np.random.default_rng(_SEED)
-    factors = random.integers(0, 2**63, rows.shape[1], "uint64") * 2 + 1
-    # Modulo 2**64, as unsigned integers of NumPy are.
-    return rows @ factors
+def _shared_share(keys: np.ndarray, others: np.ndarray) -> float:
+    """At least this share of the smaller data set is in both, beyond chance.
+
+    It counts keys that occur twice in all: in one data set, or once in each.
+    Predictions of few digits give both by chance. By Cauchy and Schwarz, any
+    two distributions give at most twice the geometric mean of the pairs within
+    each as pairs of both, in expectation.
+    """
+    _, places = np.unique(np.concatenate([keys, others]), return_inverse=True)
+    total = np.bincount(places)
+    of_first = np.bincount(places[: len(keys)], minlength=len(total))
+    in_second, in_both, in_first = np.bincount(
+        of_first[total == 2], minlength=3
+    )
+    by_chance = 2.0 * np.prod(np.sqrt([in_first, in_second]) + _BEYOND_CHANCE)
+    return (in_both - by_chance) / max(1, min(len(keys), len(others)))
 
 
 def _places(outputs: np.ndarray, from_logits: bool) -> np.ndarray:
     """A few numbers for each sample, near where probabilities are near.
 
-    Of their square roots: rounding moves small and large ones alike.
+    They are of square roots of probabilities, as rounding moves small and
+    large ones alike.
     """
     if outputs.shape[-1] == 1:
         other = np.zeros_like(outputs) if from_logits else 1 - outputs
@@ -92,23 +104,12 @@ def _places(outputs: np.ndarray, from_logits: bool) -> np.ndarray:
     directions = random.normal(size=(rows.shape[-1], _DIRECTIONS))
     places = roots @ directions.astype("float32")
     places /= np.linalg.norm(roots, axis=-1, keepdims=True)
-    # Of an image, the mean over its pixels.
+    # An image has one key: the mean over its pixels.
     return places.reshape(len(outputs), -1, _DIRECTIONS).mean(axis=1)
 
 
-def _shared_share(keys: np.ndarray, others: np.ndarray) -> float:
-    """At least this share of the smaller data set is in both, beyond chance.
-
-    Keys that occur twice in all tell: in one data set or once in each. Few
-    digits give both by chance. Of two distributions, whatever they are, no
-    more pairs are expected in both than twice the geometric mean of those
-    within each, by Cauchy and Schwarz.
-    """
-    _, places = np.unique(np.concatenate([keys, others]), return_inverse=True)
-    total = np.bincount(places)
-    of_first = np.bincount(places[: len(keys)], minlength=len(total))
-    in_second, in_both, in_first = np.bincount(
-        of_first[total == 2], minlength=3
-    )
-    by_chance = 2.0 * np.prod(np.sqrt([in_first, in_second]) + _BEYOND_CHANCE)
-    return (in_both - by_chance) / max(1, min(len(keys), len(others)))
+def _hashed(rows: np.ndarray) -> np.ndarray:
+    random = np.random.default_rng(_SEED)
+    factors = random.integers(0, 2**63, rows.shape[1], "uint64") * 2 + 1
+    # Overflow is wanted: unsigned integers of NumPy count modulo 2**64.
+    return rows @ factors

@@ -7,9 +7,9 @@ from noisy_predictions import softmax
 from report_pages import write_file
 
 import keras_calib as kc
-from keras_calib.reporting.prediction_columns import Columns
-from keras_calib.reporting.prediction_files import PredictionFile
-from keras_calib.reporting.prediction_files import Rows
+from keras_calib.reporting.prediction_files.reader import PredictionFile
+from keras_calib.reporting.prediction_files.reader import Rows
+from keras_calib.reporting.prediction_files.roles import Columns
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from keras_calib.backend.errors import value_error
-from keras_calib.reporting.progress import Progress
+from keras_calib.reporting.commands.terminal import Progress
+from keras_calib.reporting.commands.terminal import load_keras
 
-__all__ = ["DESCRIPTION", "EXAMPLES", "add_arguments", "check", "run"]
+__all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
 
 DESCRIPTION = """\
 Makes one HTML file that says how far the confidence of a classifier can be
@@ -22,14 +24,14 @@ A file of predictions is one of
   .parquet    the same columns, or lists in one column `logits` or `probs`
 Labels are class ids from 0, or names of classes. A log of the predicted class
 alone has `confidence`, and `correct` or `predicted` and `label`; its report
-leaves out NLL and Brier score. Columns of other names are given by the options
-below. Errors count rows from 1, without the line of names.
+leaves out NLL and Brier score. The options below give columns of other names.
+Errors count rows from 1, without the line of names.
 
-With --calibration, predictions on other data, a temperature is fitted on these
-and the report has every number before and after. With --selection, again on
-other data, a threshold is chosen for --risk, so that with probability
-1 - --delta the true risk is not above it, and the report says what it does on
---predictions. The three files must hold different samples: a file that
+With --calibration, a temperature is fitted on the predictions of this file, and
+the report has every number before and after. With --selection and --risk, a
+threshold is chosen on the predictions of that file: with probability
+1 - --delta its true risk is at most --risk. The report says what the threshold
+does on --predictions. The three files must hold different samples: a file that
 repeats a fifth or more of another one, rounded or not, is refused.
 """
 EXAMPLES = """\
@@ -40,67 +42,113 @@ examples:
   keras-calib report --predictions=test.npz --calibration=cal.npz \\
       --selection=sel.npz --risk=0.05 --delta=0.05 --out=report.html
 """
-_FILE_FLAGS = {
+# How errors call the library's arguments here.
+FLAGS = {
+    "risk": "--risk",
+    "delta": "--delta",
+    "ignore_class": "--ignore-class",
+    "num_bins": "--bins",
+    "class_names": "--classes",
+    "path": "--out",
+    "y_true": "labels",
+    "y_pred": "predictions",
+    "from_logits=True": "the array `logits` or columns `logit_0`, ...",
+    "from_logits=False": "the array `probs` or columns `prob_0`, ...",
+}
+_Arguments = dict[str, dict[str, Any]]
+_FILES: _Arguments = {
     "--predictions": {
         "required": True,
         "action": "append",
         "metavar": "FILE",
-        "help": "labels with logits or probabilities; again for each further "
-        "model, named by its file",
+        "help": (
+            "labels with logits or probabilities; repeat it for each "
+            "further model, which is named by its file"
+        ),
     },
     "--out": {
         "required": True,
         "metavar": "FILE",
         "help": "the .html file to write; - for standard output",
     },
-    "--calibration": {"metavar": "FILE", "help": "predictions to fit on"},
-    "--selection": {"metavar": "FILE", "help": "predictions to choose with"},
+    "--calibration": {
+        "metavar": "FILE",
+        "help": "predictions on other data, to fit a temperature on",
+    },
+    "--selection": {
+        "metavar": "FILE",
+        "help": "predictions on other data, to choose a threshold on",
+    },
 }
-_COLUMNS = {
-    "--labels": {"metavar": "NAME", "help": "class ids or names of classes"},
+_COLUMNS: _Arguments = {
+    "--labels": {
+        "metavar": "NAME",
+        "help": "column of class ids or names of classes",
+    },
     "--logits": {
         "metavar": "NAMES",
-        "help": "a column of lists or an array; or the start of the names of "
-        "the columns, a pattern with one *, or names with commas between them "
-        "in the order of the class ids",
+        "help": (
+            "columns of logits: one column of lists or an array; the "
+            "start of the columns' names; a pattern with one *; or "
+            "names with commas between them, in the order of the class "
+            "ids"
+        ),
     },
     "--probs": {
         "metavar": "NAMES",
-        "help": "the same of probabilities; one column of numbers is the "
-        "second of two classes",
+        "help": (
+            "the same for probabilities; a single column of numbers is "
+            "that of the second of two classes"
+        ),
     },
     "--confidence": {
         "metavar": "NAME",
-        "help": "probability of the predicted class, if that is all there is",
+        "help": (
+            "column of the probability of the predicted class, for logs "
+            "that hold no other"
+        ),
     },
-    "--correct": {"metavar": "NAME", "help": "whether that was right"},
+    "--correct": {
+        "metavar": "NAME",
+        "help": "column that says whether the prediction was right",
+    },
     "--predicted": {
         "metavar": "NAME",
-        "help": "the predicted class, to compare with the label",
+        "help": "column of the predicted class, to compare with the label",
     },
     "--weights": {
         "metavar": "NAME",
-        "help": "weights of the samples (sample_weight, if there is one)",
+        "help": (
+            "column of weights; by default sample_weight, if there is one"
+        ),
     },
     "--ids": {
         "metavar": "NAME",
-        "help": "names of the samples: shown with the surest mistakes, equal "
-        "in all --predictions, and in no two other files",
+        "help": (
+            "column of identifiers, shown with the surest mistakes; the "
+            "same in all --predictions, and others in the other files"
+        ),
     },
     "--classes": {
         "metavar": "NAMES",
-        "help": "names of the classes in the order of their ids, with commas "
-        "between them; or a .txt file with one in each line",
+        "help": (
+            "names of the classes in the order of their ids, with "
+            "commas between them; or a .txt file with one name in each "
+            "line"
+        ),
     },
     "--ignore-class": {
         "type": int,
         "metavar": "ID",
-        "help": "class id that does not count",
+        "help": "class id of samples that do not count",
     },
     "--separator": {
         "metavar": "SIGN",
-        "help": "between columns of a .csv file; by default the one of , ; | "
-        "and tab that its first line has most of",
+        "help": (
+            "sign between the columns of a .csv file; by default the "
+            "one of , ; | and tab that is most frequent in its first "
+            "line"
+        ),
     },
     "--decimal": {
         "default": ".",
@@ -108,27 +156,39 @@ _COLUMNS = {
         "help": "decimal point of a .csv file (%(default)s)",
     },
 }
-_CONTENT = {
+_CONTENT: _Arguments = {
     "--risk": {
         "type": float,
         "metavar": "SHARE",
-        "help": "share of wrong among the accepted, between 0 and 1",
+        "help": (
+            "largest share of wrong predictions among the accepted, "
+            "between 0 and 1"
+        ),
     },
     "--delta": {
         "type": float,
         "default": 0.05,
         "metavar": "SHARE",
-        "help": "chance that the guarantee fails (%(default)s)",
+        "help": "probability that the guarantee fails (%(default)s)",
     },
     "--bins": {
         "type": int,
         "default": 15,
         "metavar": "N",
-        "help": "of the ECE, at most 1000 (%(default)s)",
+        "help": "number of bins of the ECE, at most 1000 (%(default)s)",
     },
-    "--title": {"default": "Calibration report", "help": "of the page"},
+    "--title": {"default": "Calibration report", "help": "title of the page"},
+    "--notes": {
+        "action": "append",
+        "metavar": "NAME=TEXT",
+        "help": (
+            "note for readers, such as 'Data set=CIFAR-10 test'; repeat "
+            "it for further notes; by default the names and dates of "
+            "the files"
+        ),
+    },
 }
-_GROUPS = {"files": _FILE_FLAGS, "columns": _COLUMNS, "content": _CONTENT}
+_GROUPS = {"files": _FILES, "columns": _COLUMNS, "content": _CONTENT}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -167,7 +227,7 @@ def check(given: argparse.Namespace) -> None:
             "--calibration and --selection need one file of --predictions, "
             f"not {len(given.predictions)}"
         )
-    # Links and other spellings of a path too.
+    # Resolved, as links and spellings give one file several paths.
     places = [Path(text).resolve() for _, text in _files(given)]
     if len({*places}) < len(places):
         raise ValueError(
@@ -175,6 +235,31 @@ def check(given: argparse.Namespace) -> None:
             f"data. Received: {', '.join(map(str, places))}"
         )
     _check_columns(given)
+    given.notes = _notes(given.notes)
+
+
+def run(given: argparse.Namespace, progress: Progress) -> None:
+    """Writes the report and prints its path."""
+    load_keras(progress)
+    from keras_calib.plots.display import printable
+    from keras_calib.reporting.commands.file_reports import report_of_files
+
+    report = report_of_files(given, _files(given), progress)
+    progress.clear()
+    if given.out == "-":
+        sys.stdout.buffer.write(report.html.encode("utf-8"))
+        sys.stdout.buffer.flush()
+    else:
+        print(printable(str(report.save(given.out))))
+
+
+def _files(given: argparse.Namespace) -> list[tuple[str, str]]:
+    """Flags and paths of the files to read, predictions first."""
+    paths = [("--predictions", text) for text in given.predictions]
+    for name in ("calibration", "selection"):
+        if getattr(given, name) is not None:
+            paths.append((f"--{name}", getattr(given, name)))
+    return paths
 
 
 def _check_columns(given: argparse.Namespace) -> None:
@@ -224,24 +309,15 @@ def _class_names(text: str | None) -> list[str] | None:
     return names
 
 
-def _files(given: argparse.Namespace) -> list[tuple[str, str]]:
-    """Flags and paths of the files to read, predictions first."""
-    paths = [("--predictions", text) for text in given.predictions]
-    for name in ("calibration", "selection"):
-        if getattr(given, name) is not None:
-            paths.append((f"--{name}", getattr(given, name)))
-    return paths
-
-
-def run(given: argparse.Namespace, progress: Progress) -> None:
-    """Writes the report; prints its path."""
-    from keras_calib.plots.display import printable
-    from keras_calib.reporting.file_reports import report_of_files
-
-    report = report_of_files(given, _files(given), progress)
-    progress.clear()
-    if given.out == "-":
-        sys.stdout.buffer.write(report.html.encode("utf-8"))
-        sys.stdout.buffer.flush()
-    else:
-        print(printable(str(report.save(given.out))))
+def _notes(texts: list[str] | None) -> dict[str, str] | None:
+    """Notes by their names."""
+    if texts is None:
+        return None
+    pairs = [text.partition("=") for text in texts]
+    notes = {name.strip(): note.strip() for name, _, note in pairs}
+    if len(notes) < len(texts) or "" in {*notes, *notes.values()}:
+        raise value_error(
+            "--notes must be NAME=TEXT, each name once",
+            **{"--notes": texts[:20]},
+        )
+    return notes

@@ -1,13 +1,20 @@
-"""One line on the terminal that says what a command is doing."""
+"""What a command shows on the terminal: a line of progress, and no log lines.
 
+Log lines are those of compiled code, which come as Keras is imported.
+"""
+
+import contextlib
+import importlib
+import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "load_keras"]
 
 # Seconds between two changes of the line.
 _PAUSE = 0.1
@@ -16,7 +23,7 @@ _PAUSE = 0.1
 class Progress:
     """A line on standard error that is rewritten, and gone at the end.
 
-    Nothing is written if that is no terminal, or if `quiet`.
+    Nothing is written if standard error is no terminal, or if `quiet`.
     """
 
     def __init__(self, quiet: bool = False):
@@ -53,3 +60,42 @@ class Progress:
                 left = (now - begun) * (total / done - 1)
                 text += f", {100 * done // total} %, {left:.0f} s left"
             self.say(text)
+
+
+def load_keras(progress: Progress) -> None:
+    """Imports Keras and its backend, without what they log as they load."""
+    if "keras" in sys.modules:
+        return
+    progress.say("Loading Keras ...")
+    with _without_log_lines():
+        try:
+            importlib.import_module("keras")
+        except ImportError as error:
+            raise ImportError(
+                "Keras needs its backend: pip install "
+                "'keras-calib[tensorflow]', or set KERAS_BACKEND to jax or "
+                f"torch where that is installed. Received: {error}"
+            ) from error
+
+
+@contextlib.contextmanager
+def _without_log_lines() -> Iterator[None]:
+    """Drops what compiled code writes to standard error.
+
+    Not if TF_CPP_MIN_LOG_LEVEL is set: then somebody wants the lines.
+    """
+    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+        yield
+        return
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    sys.stderr.flush()
+    # Python's own `sys.stderr` is not what compiled code writes to.
+    kept = os.dup(2)
+    try:
+        with tempfile.TemporaryFile() as file:
+            os.dup2(file.fileno(), 2)
+            yield
+            sys.stderr.flush()
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

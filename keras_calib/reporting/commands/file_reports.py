@@ -1,0 +1,271 @@
+"""What `keras-calib report` does: from files of predictions to a report."""
+
+import contextlib
+import datetime
+import itertools
+from argparse import Namespace
+from collections.abc import Iterator
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_calib.calibrators import TemperatureScaling
+from keras_calib.inputs.batch import standardize_arrays
+from keras_calib.inputs.options import ReadOptions
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.softmax import to_logits
+from keras_calib.reporting.commands.terminal import Progress
+from keras_calib.reporting.entry_points import BLOCK
+from keras_calib.reporting.entry_points import report_of_batches
+from keras_calib.reporting.evaluation import EXPLAINED
+from keras_calib.reporting.html import Report
+from keras_calib.reporting.prediction_files.reader import PredictionFile
+from keras_calib.reporting.prediction_files.reader import Rows
+from keras_calib.reporting.prediction_files.reader import join_rows
+from keras_calib.reporting.prediction_files.repeated_samples import check_apart
+from keras_calib.reporting.prediction_files.repeated_samples import (
+    check_ids_apart,
+)
+from keras_calib.reporting.prediction_files.repeated_samples import row_keys
+from keras_calib.reporting.prediction_files.roles import Columns
+from keras_calib.selection import SelectiveClassifier
+
+__all__ = ["report_of_files"]
+
+# What top-1 records tell: metrics of the predicted class alone.
+_TOP1_METRICS = tuple(x for x in EXPLAINED if x not in ("nll", "brier"))
+# Rows that are read at a time of data to fit on.
+_ROWS = 4096
+# What the page calls the file of a flag.
+_FILE_NOTES = {
+    "--predictions": "Data file",
+    "--calibration": "Calibration file",
+    "--selection": "Selection file",
+}
+
+
+def report_of_files(
+    given: Namespace, paths: list[tuple[str, str]], progress: Progress
+) -> Report:
+    """The report that the arguments of the command ask for.
+
+    `paths` has the flag and the path of each file, predictions first.
+    """
+    files = _opened(given, paths)
+    models = dict(itertools.islice(files.items(), len(given.predictions)))
+    others = {k: file for k, file in files.items() if k not in models}
+    _check_alike("top1", files)
+    _check_alike("num_classes", files)
+    _check_alike("from_logits", models)
+    keys, ids, held_out = _read_held_out(others, given.ignore_class, progress)
+    # Early, before anything is fitted; `_batches` checks the predictions.
+    check_apart(keys)
+    calibrator, selector = _fitted(held_out, given, progress)
+    first, names = next(iter(models.values())), _names(given.predictions)
+    with _blamed(" and ".join(models)):
+        return report_of_batches(
+            names,
+            _batches(models, keys, ids, progress),
+            ReadOptions(first.from_logits, ignore_class=given.ignore_class),
+            calibrator=calibrator,
+            selector=selector,
+            class_names=first.class_names,
+            num_bins=given.bins,
+            title=given.title,
+            metrics=_TOP1_METRICS if first.top1 else tuple(EXPLAINED),
+            notes=given.notes or _file_notes(paths, names, held_out),
+        )
+
+
+def _opened(
+    given: Namespace, paths: list[tuple[str, str]]
+) -> dict[str, PredictionFile]:
+    """Files by their flags; the first names the classes of all."""
+    same = {*Columns._fields} - {"class_names"}
+    columns = Columns(
+        class_names=given.classes,
+        **{name: getattr(given, name) for name in same},
+    )
+    files = {}
+    for flag, text in paths:
+        with _blamed(flag := f"{flag}={text}"):
+            files[flag] = file = PredictionFile(text, columns)
+        if not file.top1:
+            columns = columns._replace(class_names=file.class_names)
+    if all(file.top1 for file in files.values()):
+        if len(given.predictions) > 1:
+            raise ValueError(
+                "Records of the predicted class alone need one file of "
+                f"--predictions. Received: {len(given.predictions)}"
+            )
+        size = max(file.num_classes for file in files.values())
+        for file in files.values():
+            file.widen(size)
+    return files
+
+
+def _check_alike(fact: str, files: dict[str, PredictionFile]) -> None:
+    found = {flag: getattr(file, fact) for flag, file in files.items()}
+    if len(set(found.values())) > 1:
+        raise ValueError(
+            "All files must have predictions of the same classes, or all of "
+            "the predicted class alone, and all --predictions logits, or all "
+            "probabilities. Received: "
+            + ", ".join(f"{fact}={x} in {flag}" for flag, x in found.items())
+        )
+
+
+def _read_held_out(
+    files: dict[str, PredictionFile],
+    ignore_class: int | None,
+    progress: Progress,
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, Rows]]:
+    """Keys, names and rows of the data to fit on, outputs as logits."""
+    keys, ids, held_out = {}, {}, {}
+    for flag, file in files.items():
+        with _blamed(flag):
+            _check_held_out(flag, file)
+            what = f"Reading {flag}"
+            parts = progress.rows(file.batches(_ROWS), what, file.num_rows)
+            rows = join_rows([*parts])
+            keys[flag] = row_keys(rows.outputs, file.from_logits)
+            if rows.ids is not None:
+                ids[flag] = rows.ids
+            logits = _logits_of(rows, file.from_logits, ignore_class)
+            held_out[flag] = rows._replace(outputs=logits)
+    return keys, ids, held_out
+
+
+def _check_held_out(flag: str, file: PredictionFile) -> None:
+    if flag.startswith("--selection") and file.pixels:
+        raise ValueError(
+            "a threshold with a guarantee needs one prediction for "
+            "each sample: pixels of an image are not independent"
+        )
+    if flag.startswith("--calibration") and file.top1:
+        raise ValueError(
+            "a temperature cannot be fitted on the confidence of the predicted "
+            "class alone: give a file with the logits or probabilities of all "
+            "classes"
+        )
+
+
+def _logits_of(
+    rows: Rows, from_logits: bool, ignore_class: int | None
+) -> np.ndarray:
+    """Predictions to fit on, as logits of every class."""
+    read = standardize_arrays(
+        rows.labels,
+        rows.outputs,
+        from_logits=from_logits,
+        sample_weight=rows.sample_weight,
+        ignore_class=ignore_class,
+        drop=False,
+    ).outputs
+    logits = read if from_logits else to_numpy(to_logits(read))
+    return logits.reshape(*rows.outputs.shape[:-1], -1)
+
+
+def _fitted(
+    held_out: dict[str, Rows], given: Namespace, progress: Progress
+) -> tuple[TemperatureScaling | None, SelectiveClassifier | None]:
+    """A calibrator and a selector, of the data that there are."""
+    calibrator = selector = None
+    for flag, (labels, logits, weight, _) in held_out.items():
+        data = {"sample_weight": weight, "ignore_class": given.ignore_class}
+        with _blamed(flag):
+            if flag.startswith("--calibration"):
+                progress.say("Fitting the temperature ...")
+                calibrator = TemperatureScaling().fit(labels, logits, **data)
+                continue
+            progress.say("Choosing the threshold ...")
+            selector = SelectiveClassifier(calibrator=calibrator).fit(
+                labels, logits, risk=given.risk, delta=given.delta, **data
+            )
+    return calibrator, selector
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    """Names of the models: those of the files, or paths where these repeat."""
+    stems = [Path(text).stem for text in paths]
+    return [
+        text if stems.count(stem) > 1 else stem
+        for text, stem in zip(paths, stems, strict=True)
+    ]
+
+
+def _batches(
+    models: dict[str, PredictionFile],
+    keys: dict[str, np.ndarray],
+    ids: dict[str, np.ndarray],
+    progress: Progress,
+) -> Iterator[tuple]:
+    """Batches of all models; at the end, checks that no other file has them."""
+    first = next(iter(models.values()))
+    row = next(first.batches(1))
+    size = max(1, BLOCK // max(1, row.outputs.size))
+    what = f"Reading {next(iter(models))}" + " ..." * (len(models) > 1)
+    batches = [file.batches(size) for file in models.values()]
+    batches[0] = progress.rows(batches[0], what, first.num_rows)
+    seen, seen_ids = [], []
+    for rows in itertools.zip_longest(*batches):
+        for flag, other in zip(models, rows, strict=True):
+            _check_same_samples(rows[0], other, flag)
+        if keys:
+            seen.append(row_keys(rows[0].outputs, first.from_logits))
+            seen_ids += [] if rows[0].ids is None else [rows[0].ids]
+        outputs = [other.outputs for other in rows]
+        # The page shows what it is given as samples: here, their names.
+        yield rows[0].labels, outputs, rows[0].sample_weight, rows[0].ids
+    if keys:
+        # Here rather than at the end, as drawing the page takes longest.
+        check_apart({**keys, "--predictions": np.concatenate(seen)})
+        if seen_ids:
+            own = {"--predictions": np.concatenate(seen_ids)}
+            check_ids_apart({**ids, **own})
+    progress.say("Computing intervals and drawing the page ...")
+
+
+def _check_same_samples(
+    first: Rows | None, other: Rows | None, flag: str
+) -> None:
+    for what in ("labels", "ids"):
+        arrays: list[Any] = [getattr(x, what, None) for x in (first, other)]
+        one, two = arrays
+        absent = what == "labels" and (one is None or two is None)
+        if absent or not np.array_equal(one, two):
+            raise ValueError(
+                f"all --predictions must have the same {what} in the "
+                f"same order. Received: other ones in {flag}"
+            )
+
+
+def _file_notes(
+    paths: list[tuple[str, str]], names: list[str], held_out: dict[str, Rows]
+) -> dict[str, str]:
+    """What the page says of the files: names without folders, and dates.
+
+    Of `held_out` data the page has no other place to say how many they are.
+    """
+    notes, models = {}, iter(names)
+    for flag, text in paths:
+        what, said = _FILE_NOTES[flag], [Path(text).name]
+        if flag == "--predictions" and len(names) > 1:
+            what += f" of {next(models)}"
+        if (rows := held_out.get(f"{flag}={text}")) is not None:
+            said.append(f"{len(rows.labels):,} samples")
+        changed = datetime.datetime.fromtimestamp(Path(text).stat().st_mtime)
+        said.append(f"last changed {changed.isoformat(' ', 'minutes')}")
+        notes[what] = ", ".join(said)
+    return notes
+
+
+@contextlib.contextmanager
+def _blamed(flag: str) -> Iterator[None]:
+    """Says which file is at fault."""
+    try:
+        yield
+    except (ValueError, TypeError, OSError) as error:
+        raise ValueError(f"{flag}: {error}") from error

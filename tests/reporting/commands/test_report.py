@@ -1,0 +1,290 @@
+"""`keras-calib report`: what it writes, and what it refuses and why."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from noisy_predictions import noisy_predictions
+from noisy_predictions import softmax
+from report_pages import Page
+from report_pages import results_alone
+from report_pages import write_file
+
+import keras_calib as kc
+from keras_calib.reporting.command_line import main
+
+
+def test_command_writes_what_the_function_makes(tmp_path, capsys):
+    parts = {
+        name: noisy_predictions(2000, seed=i) for i, name in enumerate("tcs")
+    }
+    files = {
+        name: write_file(tmp_path / f"{name}<b>&.npz", labels, logits=logits)
+        for name, (labels, logits) in parts.items()
+    }
+    out = tmp_path / "report.html"
+    code = main(
+        [
+            "report",
+            f"--predictions={files['t']}",
+            f"--calibration={files['c']}",
+            f"--selection={files['s']}",
+            "--risk=0.2",
+            f"--out={out}",
+            "--quiet",
+        ]
+    )
+    assert code == 0
+    assert capsys.readouterr().out.strip() == str(out)
+    text = Page(out.read_text(encoding="utf-8")).text
+    ece = kc.ece(*parts["t"], from_logits=True)
+    assert f"ECE {ece:.4f}" in text
+    assert "certified for a risk of at most 20.00 %" in text
+    assert "After calibration" in text
+    # What was measured on what.
+    assert "Data filet<b>&.npz, last changed 20" in text
+    assert "Calibration filec<b>&.npz, 2,000 samples, last" in text
+    assert "Selection files<b>&.npz" in text and "not named" not in text
+
+
+def test_command_compares_files_of_the_same_labels(tmp_path, capsys):
+    labels, logits = noisy_predictions(50)
+    one = write_file(tmp_path / "one.parquet", labels, logits=logits)
+    two = write_file(tmp_path / "two.csv", labels, logits=logits / 2)
+    again = write_file(tmp_path / "one.csv", labels, logits=logits)
+    out = tmp_path / "report.html"
+    given = ["report", f"--out={out}", "--quiet", f"--predictions={one}"]
+    more = [f"--predictions={two}", f"--predictions={again}"]
+    assert main([*given, *more]) == 0
+    html = out.read_text(encoding="utf-8")
+    # Models have the names of their files, or their paths if these are alike.
+    for name in ("two", one, again):
+        assert f">{name}</h2>" in html
+    text = Page(html).text
+    for scale in (1, 2):
+        ece = kc.ece(labels, logits / scale, from_logits=True)
+        assert f"ECE {ece:.4f}" in text
+    capsys.readouterr()
+    for count in (49, 50):
+        others = np.roll(labels, 1)[:count]
+        other = write_file(tmp_path / "o.npz", others, logits=logits[:count])
+        assert main([*given, f"--predictions={other}"]) == 1
+        assert "same labels" in capsys.readouterr().err
+
+
+def refused(capsys, *arguments):
+    """The code and the last line of a command that must not succeed."""
+    try:
+        code = main(["report", "--quiet", *arguments])
+    except SystemExit as stop:
+        code = stop.code
+    captured = capsys.readouterr()
+    assert not captured.out
+    return code, captured.err.strip().splitlines()[-1]
+
+
+@pytest.fixture
+def command_files(tmp_path, monkeypatch):
+    """Files of one set of data in many forms, and of others."""
+    monkeypatch.chdir(tmp_path)
+    labels, logits = noisy_predictions(300)
+    others = noisy_predictions(300, seed=1)
+    twenty = np.random.default_rng(0).normal(size=(300, 20))
+    order = np.random.default_rng(0).permutation(300)
+    for name, own, arrays in (
+        ("t", labels, {"logits": logits}),
+        ("s", others[0], {"logits": others[1]}),
+        ("twenty", labels, {"logits": twenty}),
+        ("turned", labels[order], {"logits": logits[order]}),
+        ("part", labels[order][:100], {"logits": logits[order][:100]}),
+        ("half", labels, {"logits": logits.astype("float16")}),
+        ("shifted", labels, {"logits": logits + 3}),
+        ("changed", labels, {"probs": softmax(logits)}),
+        ("named", labels, {"probs": logits}),
+        ("odd", labels, {"logits": softmax(logits)}),
+        ("sigmoid", others[0], {"probs": 1 / (1 + np.exp(-others[1]))}),
+        ("nan", labels, {"logits": np.where(logits > 5, np.nan, logits)}),
+        ("ids", labels + 4, {"logits": logits}),
+        ("flat", labels, {"logits": logits[:, 0]}),
+        ("letters", labels.astype("U1"), {"logits": logits}),
+        ("dense", labels.reshape(3, -1), {"logits": logits.reshape(3, -1, 4)}),
+    ):
+        np.savez(f"{name}.npz", labels=own, **arrays)
+    write_file(tmp_path / "t.csv", labels, logits=logits)
+    write_file(tmp_path / "short.csv", labels, logits=logits.round(3))
+    whole = (tmp_path / "t.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[:-60])
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 255
+    (tmp_path / "flipped.npz").write_bytes(flipped)
+    np.save("array.npy", logits)
+    (tmp_path / "array.npy").rename("array.npz")
+    (tmp_path / "folder.html").mkdir()
+    (tmp_path / "link.npz").symlink_to("t.npz")
+    (tmp_path / "latin.csv").write_bytes(b"label,prob_0,prob_1,\xe9\n0,1,0,1\n")
+    (tmp_path / "twice.csv").write_text("label,prob_0,prob_0\n0,1,0\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_command_refuses_and_says_why(command_files, capsys, code):
+    select = ["--selection=s.npz", "--risk=0.1"]
+    choose = ["--risk=0.1", "--selection"]
+    cases = {
+        1: [
+            # The same data, in other files, orders and formats, or a part.
+            (["--calibration=turned.npz"], "different data"),
+            (["--calibration=t.csv"], "different data"),
+            (["--calibration=part.npz"], "% of the smaller one"),
+            # The same with other digits, or in another form.
+            (["--calibration=half.npz"], "% of the smaller one"),
+            (["--calibration=shifted.npz"], "% of the smaller one"),
+            (["--calibration=changed.npz"], "% of the smaller one"),
+            (["--calibration=short.csv"], "% of the smaller one"),
+            (["--calibration=twenty.npz"], "num_classes=4 .*=20 in --calib"),
+            (["--calibration=twenty.npz", *select], "=20 in --calib"),
+            (["--predictions=twenty.npz"], "twenty.npz"),
+            # What the file holds is not what it says.
+            (["--calibration=odd.npz"], "odd.npz: .* must be logits, not prob"),
+            (["--calibration=named.npz"], "named.npz: .* must be prob"),
+            (
+                ["--calibration=sigmoid.npz"],
+                "sigmoid.npz: .* must sum to 1 .*the array `logit",
+            ),
+            ([f"{choose[1]}=sigmoid.npz", choose[0]], "npz: .* must sum to 1"),
+            (["--calibration=nan.npz"], "nan.npz: .* must not contain NaN"),
+            (["--calibration=ids.npz"], r"class ids in \[0, 4\)"),
+            (["--calibration=flat.npz"], r"of shape \(n, 1\)"),
+            (["--calibration=letters.npz"], "`labels` must hold numbers"),
+            (["--calibration=latin.csv"], "must be a readable .csv file"),
+            (["--calibration=twice.csv"], r"once. Received: twice=\['prob_0'"),
+            (["--calibration=cut.npz"], "cut.npz must be a readable"),
+            (["--calibration=flipped.npz"], "flipped.npz must be a readable"),
+            (["--calibration=array.npz"], "array.npz must be a readable"),
+            (["--calibration=t.pkl"], "must end in .npz, .csv, .tsv or"),
+            (["--calibration=absent.npz"], "No such file"),
+            ([f"{choose[1]}=dense.npz", choose[0]], "one prediction for each"),
+            # Words of the library name what is a flag here.
+            (
+                ["--selection=s.npz", "--risk=0.001"],
+                "s.npz: No threshold .* this --risk, .* ask for --risk=0.*"
+                "Received: --risk=0.001, --delta=0.05, ",
+            ),
+        ],
+        2: [
+            (["--risk=0.1"], "--selection.* and --risk"),
+            (["--selection=s.npz"], "--selection.* and --risk"),
+            ([*select, "--predictions=named.npz"], "one file of --predictions"),
+            ([*select, "--calibration=s.npz"], "must be different data"),
+            (["--calibration=link.npz"], "must be different data"),
+            (["--calibration=./t.npz"], "must be different data"),
+            (["--bins=100000"], "--bins must be <= 1000.*: --bins=100000"),
+            (["--bins=0"], "--bins must be >= 1"),
+            (["--bins=many"], "--bins: invalid int value"),
+            ([*select, "--delta=0"], "--delta must be a number between"),
+            (["--risk=nan", "--selection=s.npz"], "--risk must be a number"),
+            (["--out=o.pdf"], "--out must be a file"),
+            (["--out=o"], "--out must be a file"),
+            (["--out=folder.html"], "--out must be a file"),
+            (["--logits=a", "--confidence=b"], "--probs and --confidence excl"),
+            (["--correct=a", "--predicted=b"], "exclude each other"),
+            (["--probs=a*b*"], "--probs must have one"),
+            (["--notes=CIFAR"], "--notes must be NAME=TEXT"),
+            (["--notes=a=b", "--notes=a=c"], "each name once"),
+            (["--separator=,,"], "--separator must be one sign"),
+            (["--separator=,", "--decimal=,"], "not that of --decimal"),
+            (["--classes=a"], "--classes must be names, at least two"),
+            (["--classes=absent.txt"], "--classes=absent.txt: .*No such file"),
+        ],
+    }
+    for arguments, words in cases[code]:
+        given = ["--predictions=t.npz", "--out=o.html", *arguments]
+        found, line = refused(capsys, *given)
+        assert found == code, (arguments, line)
+        assert re.search(words, line), (arguments, line)
+    assert not (command_files / "o.html").exists()
+    assert not list(command_files.glob("*.pdf"))
+
+
+def test_command_writes_to_standard_output(command_files, capfdbinary):
+    code = main(
+        ["report", "--predictions=t.npz", "--calibration=s.npz", "--out=-"]
+    )
+    assert code == 0
+    page = capfdbinary.readouterr().out.decode("utf-8")
+    assert page.startswith("<!DOCTYPE html>") and page.endswith("</html>")
+    assert "After calibration" in page
+    assert not (command_files / "-").exists()
+
+
+@pytest.mark.slow
+def test_command_lets_few_digits_be_alike_by_chance(
+    tmp_path, monkeypatch, capsys
+):
+    results_alone(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    given = ["--predictions=t.npz", "--calibration=c.npz", "--out=o.html"]
+
+    def save(name, second):
+        labels = (random.random(len(second)) < second).astype(int)
+        np.savez(name, labels=labels, probs=second[:, None])
+
+    def four(x):
+        return x.round(4)
+
+    for coarse, of_test, of_calibration, shape in (
+        (four, 10_000, 1000, (0.5, 0.5)),
+        (four, 1000, 1000, (2.0, 1.0)),
+        (np.float16, 2000, 200, (0.5, 0.5)),
+    ):
+        save("t.npz", coarse(random.beta(0.5, 0.5, of_test)))
+        save("c.npz", coarse(random.beta(*shape, of_calibration)))
+        assert main(["report", "--quiet", *given]) == 0, (of_test, shape)
+    # What was copied is seen all the same.
+    test = random.beta(0.5, 0.5, 1000).round(4)
+    save("t.npz", test)
+    save("c.npz", random.permutation(test)[:100])
+    capsys.readouterr()
+    code, line = refused(capsys, *given)
+    assert code == 1 and "must be different data" in line
+
+
+def test_a_report_of_top1_records_leaves_out_what_they_do_not_tell(
+    command_files, capsys
+):
+    labels, logits = noisy_predictions(300)
+    probs = softmax(logits)
+    top = {"confidence": probs.max(-1), "predicted": probs.argmax(-1)}
+    np.savez("top1.npz", label=labels, **top)
+    given = ["--predictions=top1.npz", "--out=o.html", "--quiet"]
+    assert main(["report", *given, "--notes=Data set=a <1> = b"]) == 0
+    text = Page(Path("o.html").read_text(encoding="utf-8")).text
+    ece = kc.ece(labels, logits, from_logits=True)
+    assert f"ECE {ece:.4f}" in text
+    assert "NLL" not in text and "Brier" not in text
+    # Notes stand in the place of names of files.
+    assert "a <1> = b" in text and "top1.npz" not in text
+    assert "300 predictions, of which only the predicted class is known" in text
+    capsys.readouterr()
+    code, line = refused(capsys, *given, "--calibration=top1.npz")
+    assert (code, "must be different data" in line) == (2, True)
+    np.savez(
+        "more.npz", label=labels[::-1], **{k: v[::-1] for k, v in top.items()}
+    )
+    code, line = refused(capsys, *given, "--calibration=more.npz")
+    assert (code, "a temperature cannot be fitted" in line) == (1, True)
+
+
+def test_ids_name_mistakes_and_are_in_one_file_only(command_files, capsys):
+    for name, seed in (("a", 0), ("b", 1)):
+        labels, logits = noisy_predictions(300, seed=seed)
+        ids = [f"scan-{seed}-{k}" for k in range(299)] + ["scan-twice"]
+        np.savez(f"{name}.npz", labels=labels, logits=logits, key=ids)
+    given = ["--predictions=a.npz", "--ids=key", "--out=o.html"]
+    assert main(["report", "--quiet", *given]) == 0
+    assert "scan-0-" in Page(Path("o.html").read_text(encoding="utf-8")).text
+    capsys.readouterr()
+    code, line = refused(capsys, *given, "--calibration=b.npz")
+    assert code == 1 and "in_both=1, first='scan-twice'" in line
