@@ -32,9 +32,7 @@ _REPEATS = flags.DEFINE_integer("repeats", 3, "Runs of each; medians.")
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
 
 _SIZES = ((10_000, 10), (50_000, 100), (50_000, 1000))
-_READ = (
-    "from keras_calib.reporting.prediction_files.reader import PredictionFile as r; "
-)
+_READ = "from keras_calib.reporting.prediction_files.reader import PredictionFile as r; "
 _SKLEARN = """
 from sklearn.metrics import classification_report, log_loss
 import numpy as np

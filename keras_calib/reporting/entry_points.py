@@ -22,6 +22,7 @@ from keras_calib.predictions.batches import with_progress
 from keras_calib.predictions.collect import labels_of
 from keras_calib.predictions.outputs import read_as
 from keras_calib.reporting.evaluation import EXPLAINED
+from keras_calib.reporting.blocks import merged
 from keras_calib.reporting.evaluation import ModelEvaluation
 from keras_calib.reporting.html import Report
 from keras_calib.reporting.html import page_of
@@ -136,7 +137,11 @@ def report(
     )
     return report_of_batches(
         list(models),
-        with_progress(batches, count_batches(data, batch_size, steps), verbose),
+        merged(
+            with_progress(
+                batches, count_batches(data, batch_size, steps), verbose
+            )
+        ),
         first,
         calibrator=calibrator,
         selector=selector,
