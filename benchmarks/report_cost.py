@@ -33,7 +33,8 @@ _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
 
 _SIZES = ((10_000, 10), (50_000, 100), (50_000, 1000))
 _READ = (
-    "from keras_calib.reporting.prediction_files.reader import PredictionFile as r; "
+    "from keras_calib.reporting.prediction_files import reader; "
+    "r = reader.PredictionFile; "
 )
 _SKLEARN = """
 from sklearn.metrics import classification_report, log_loss

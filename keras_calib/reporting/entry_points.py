@@ -21,6 +21,7 @@ from keras_calib.predictions.batches import predict_batch
 from keras_calib.predictions.batches import with_progress
 from keras_calib.predictions.collect import labels_of
 from keras_calib.predictions.outputs import read_as
+from keras_calib.reporting.blocks import merged
 from keras_calib.reporting.evaluation import EXPLAINED
 from keras_calib.reporting.evaluation import ModelEvaluation
 from keras_calib.reporting.html import Report
@@ -139,7 +140,7 @@ def report(
     )
     return report_of_batches(
         list(models),
-        with_progress(batches, num_batches, verbose),
+        merged(with_progress(batches, num_batches, verbose)),
         first,
         calibrator=calibrator,
         selector=selector,

@@ -77,9 +77,18 @@ def verdict(
             "Use the confidence as a probability on data like these, and "
             "measure again when the data change."
         )
-    elif kind == "even":
+    elif kind == "even" and ece["low"] > 0.0:
         answer = f"Only on average{when}: gaps of both signs cancel."
         advice = _AGAIN if repaired else _BEND
+    elif kind == "even":
+        answer = (
+            f"Yes{when}, as far as these data show: they cannot tell the "
+            "confidence from a calibrated one."
+        )
+        advice = (
+            f"An ECE of up to {ece['high']:.4f} cannot be ruled out. Measure "
+            "on more data before you rely on less."
+        )
     # Certainly there, and certainly too small to matter to most.
     elif worst <= _SMALL and ece["value"] <= _SMALL:
         answer = (

@@ -6,9 +6,9 @@ from keras_calib.metrics.mean_gap import MeanGap
 from keras_calib.reporting.verdict import verdict
 
 
-def stage(value, error, ece, too_few=None):
+def stage(value, error, ece, too_few=None, low=0.9):
     gap = MeanGap(value, value - error, value + error, too_few)
-    return gap, {"value": ece, "low": 0.9 * ece, "high": 1.1 * ece}
+    return gap, {"value": ece, "low": low * ece, "high": 1.1 * ece}
 
 
 OVER = stage(0.1, 0.01, 0.1)
@@ -22,6 +22,8 @@ OVER = stage(0.1, 0.01, 0.1)
         (stage(0.01, 0.001, 0.01), None, "Nearly: it is too sure", "2 perc"),
         (stage(0.0, 0.01, 0.01), None, "Yes: ", "Use the confidence as"),
         (stage(0.0, 0.01, 0.05), None, "Only on average: ", "can bend"),
+        # Noise opens gaps, so that the ECE alone proves nothing.
+        (stage(0.0, 0.01, 0.05, low=0.0), None, "far as these", "up to 0.0550"),
         (stage(0.0, 0.1, 0.05, "errors"), None, "few errors", "more data"),
         # Of what users get.
         (OVER, OVER, "No, not even after calibration", "was fitted on data"),
