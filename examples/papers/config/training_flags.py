@@ -100,7 +100,7 @@ def define_optimizer(values):
     flags.DEFINE_list(
         "decay_epochs",
         [],
-        "Epochs after which the learning rate drops, for --schedule=steps.",
+        "Epochs at which the learning rate drops, for --schedule=steps.",
         **put,
     )
     flags.DEFINE_float(
@@ -116,8 +116,8 @@ def define_optimizer(values):
     flags.DEFINE_float(
         "time_decay",
         0.0,
-        "Number d by which the rate is divided as 1 + d step, the `decay` of "
-        "Keras 2.",
+        "Number d: the rate is divided by 1 + d step, as by `decay` of Keras "
+        "2.",
         **put,
     )
     flags.DEFINE_float(
