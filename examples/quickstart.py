@@ -22,9 +22,15 @@ from sklearn.datasets import load_digits
 
 import keras_calib as kc
 
-_LOSSES = flags.DEFINE_enum("losses", "seven", ["seven", "all"], "Which.")
-_EPOCHS = flags.DEFINE_integer("epochs", 25, "How long.")
-_WORKDIR = flags.DEFINE_string("workdir", "work/quickstart", "For results.")
+_LOSSES = flags.DEFINE_enum(
+    "losses", "seven", ["seven", "all"], "Losses to compare."
+)
+_EPOCHS = flags.DEFINE_integer(
+    "epochs", 25, "Number of passes over the training data."
+)
+_WORKDIR = flags.DEFINE_string(
+    "workdir", "work/quickstart", "Folder for results."
+)
 
 LOGITS = {"from_logits": True}
 SEVEN = {

@@ -21,7 +21,9 @@ import keras_calib
 
 _EPOCHS = flags.DEFINE_integer("epochs", 120, "Passes over the training data.")
 _NOISE = flags.DEFINE_float("noise", 1.0, "Standard deviation of the noise.")
-_WORKDIR = flags.DEFINE_string("workdir", "work/segmentation", "Output folder.")
+_WORKDIR = flags.DEFINE_string(
+    "workdir", "work/segmentation", "Folder for results."
+)
 
 VOID = 255
 READ = {"from_logits": True, "ignore_class": VOID}

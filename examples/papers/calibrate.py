@@ -21,7 +21,7 @@ from pathlib import Path
 import keras
 from absl import app
 from absl import flags
-from config.definitions import define_temperatures
+from config.data_flags import define_temperatures
 from config.recipe_flags import read_temperatures
 from results.runs import load_network
 from results.runs import measures
@@ -41,11 +41,11 @@ _NAMES = (
     "BetaCalibration",
 )
 _CALIBRATORS = flags.DEFINE_multi_enum(
-    "calibrator", _NAMES[:2] + _NAMES[4:], _NAMES, "Which."
+    "calibrator", _NAMES[:2] + _NAMES[4:], _NAMES, "Calibrators to fit."
 )
 define_temperatures(flags.FLAGS)
 _PART = flags.DEFINE_string("part", "test", "Predictions to measure on.")
-_SAVE = flags.DEFINE_enum("save", None, _NAMES, "Which to export.")
+_SAVE = flags.DEFINE_enum("save", None, _NAMES, "Calibrator to export.")
 _SHOWN = ("accuracy", "nll", "brier", "ece", "aece", "aurc")
 
 

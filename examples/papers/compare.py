@@ -49,36 +49,45 @@ from results.pairs import draw
 from results.pairs import summarize
 
 _MEASURES = flags.DEFINE_list(
-    "measures", ["accuracy", "nll", "ece", "aece", "aurc"], "Columns."
+    "measures",
+    ["accuracy", "nll", "ece", "aece", "aurc"],
+    "Columns of the tables.",
 )
 _BASELINE = flags.DEFINE_string(
-    "baseline", "cross_entropy", "Method the others are compared with."
+    "baseline", "cross_entropy", "Method that the others are compared with."
 )
 _TIES = flags.DEFINE_enum(
     "ties",
     "average",
     ["average", "lowest"],
-    "Ranks of equal methods: their mean; or the best of them, of means rounded "
-    "to three digits, as in Label Relaxation.",
+    "Rank of equal methods: the mean of their ranks; or the best one, after "
+    "rounding to three digits, as in Label Relaxation.",
 )
 _ON = flags.DEFINE_list(
-    "on", [], "Data that tables are of; by default the runs' own test data."
+    "on",
+    [],
+    "Names of the data to compare on. Defaults to the runs' own test data.",
 )
 _OUT = flags.DEFINE_string("out", "work/comparison", "Folder for results.")
 _MODEL = flags.DEFINE_enum(
     "model",
     "pairs",
     ["pairs", "hierarchical"],
-    "Tests of pairs alone, or a Bayesian hierarchical model too.",
+    "Model of the comparison: tests of pairs, or a Bayesian hierarchical "
+    "model too.",
 )
 _ROPE = flags.DEFINE_list(
     "rope",
     ["0.005"],
-    "Differences up to this are practically none to --model=hierarchical: one "
-    "number for all measures and, as in nll=0.02, others for single ones.",
+    "Largest difference that --model=hierarchical takes for practically "
+    "equal: one number for all measures, and others for single ones, as in "
+    "nll=0.02.",
 )
 _DRAWS = flags.DEFINE_integer(
-    "draws", 1500, "Of each chain of --model=hierarchical.", lower_bound=100
+    "draws",
+    1500,
+    "Number of draws of each chain of --model=hierarchical.",
+    lower_bound=100,
 )
 _PUBLISHED = flags.DEFINE_string(
     "published",
@@ -104,9 +113,8 @@ def main(argv):
     setups = grouped(argv[1:] or ["work/runs"])
     if not setups:
         raise app.UsageError(
-            "The folders must hold finished runs, with results.csv, or be "
-            "such files of rows as this script writes. "
-            f"Received: {argv[1:]}"
+            "Arguments must be folders of finished runs, with results.csv, "
+            f"or files runs.csv that this script wrote. Received: {argv[1:]}"
         )
     out = Path(_OUT.value)
     out.mkdir(parents=True, exist_ok=True)

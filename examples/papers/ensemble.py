@@ -38,7 +38,10 @@ import keras_calib
 
 recipe_flags.define()
 _PASSES = flags.DEFINE_integer(
-    "passes", None, "Of Monte Carlo dropout; else ensembles.", lower_bound=1
+    "passes",
+    None,
+    "Number of passes of Monte Carlo dropout; without it ensembles are made.",
+    lower_bound=1,
 )
 
 
@@ -68,8 +71,9 @@ def ensembles(folders, options):
     for members in methods:
         if any(read_row(folder).get("resampled") for folder in members):
             raise app.UsageError(
-                "Members must be tested on the same images. Received: "
-                f"resampled=True of {members[0].parent}"
+                "Members must be tested on the same images: train them "
+                "without --resample. Received: resampled=True of "
+                f"{members[0].parent}"
             )
         predictor = keras_calib.DeepEnsemble(
             [load_network(folder) for folder in members], from_logits=True

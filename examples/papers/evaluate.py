@@ -46,9 +46,17 @@ from results.runs import write_row
 import keras_calib
 
 recipe_flags.define()
-_ON = flags.DEFINE_multi_string("on", [], "Data to predict, or NAME=DATA.")
-_CONTEXT = flags.DEFINE_bool("context", False, "Images without their objects.")
-_FOREIGN = flags.DEFINE_bool("foreign", False, "None of the classes are known.")
+_ON = flags.DEFINE_multi_string(
+    "on", [], "Data set to predict: DATA, or NAME=DATA."
+)
+_CONTEXT = flags.DEFINE_bool(
+    "context", False, "Predict test images with their objects painted out."
+)
+_FOREIGN = flags.DEFINE_bool(
+    "foreign",
+    False,
+    "Count every answer as wrong: the images are of other classes.",
+)
 # Of a run, which has predicted them; and of the images without objects.
 _OWN, _BARE = "validation", "context"
 
@@ -90,10 +98,10 @@ def parts_of(names, context=False):
     taken = {"test", "validation", *([_BARE] if context else [])}
     if taken & set(found) or len(found) < len(names) or not (names or context):
         raise app.UsageError(
-            "`--on` must have other names than the run's own data, and "
-            "different ones, at least one without --context. "
-            f"Received: --on={names}, of which the results are called "
-            f"{list(found)}"
+            "`--on` must name at least one data set, unless --context is "
+            "given. Names must differ from each other and from the run's own "
+            f"data: give them as --on=NAME=DATA. Received: --on={names}, of "
+            f"which the results are called {list(found)}"
         )
     return found | ({_BARE: None} if context else {})
 

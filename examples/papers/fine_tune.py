@@ -30,7 +30,9 @@ recipe_flags.define()
 _BEGIN = flags.DEFINE_string(
     "begin_with", None, "Folder of a run, with model.keras.", required=True
 )
-_HEAD_EPOCHS = flags.DEFINE_integer("head_epochs", 1, "Of the last layer.")
+_HEAD_EPOCHS = flags.DEFINE_integer(
+    "head_epochs", 1, "Number of epochs that train the last layer alone."
+)
 
 
 def fine_tune(model, task, setup, method, options, head_epochs, **extra):
@@ -87,10 +89,10 @@ def main(_):
     if begun["seed"] != options.seed or begun.get("resampled"):
         # Its training data would be among those it is tested on.
         raise app.UsageError(
-            "`--seed` must be that of the run in `--begin_with`, on data that "
-            "were not drawn anew. "
-            f"Received: --seed={options.seed}, a run with "
-            f"seed={begun['seed']}, resampled={begun.get('resampled', False)}"
+            "`--seed` must be that of the run in `--begin_with`, which must "
+            "not be trained with --resample. Received: "
+            f"--seed={options.seed}, a run with seed={begun['seed']}, "
+            f"resampled={begun.get('resampled', False)}"
         )
     before = read_flags(_BEGIN.value)
     other = {
@@ -100,8 +102,8 @@ def main(_):
     }
     if other:
         raise app.UsageError(
-            "The set-up must hold out what the run in `--begin_with` held "
-            f"out. Received: (there, here)={other}"
+            "The set-up must hold out the same data as the run in "
+            f"`--begin_with`: give its flags. Received: (there, here)={other}"
         )
     task = image_task(setup, method, options)
     for row in fine_tune(

@@ -18,10 +18,10 @@ from absl import flags
 from results.simplex import draw_targets
 
 _ALPHA = flags.DEFINE_float(
-    "alpha", 0.25, "Of both.", lower_bound=0.0, upper_bound=1.0
+    "alpha", 0.25, "Strength of both methods.", lower_bound=0.0, upper_bound=1.0
 )
 _OUT = flags.DEFINE_string(
-    "out", "work/label_relaxation.png", "The picture to write."
+    "out", "work/label_relaxation.png", "Path of the picture."
 )
 
 

@@ -33,12 +33,26 @@ from data.datasets import load_tfds
 
 import keras_calib
 
-_DATA = flags.DEFINE_string("data", "digits", "'digits', or a TFDS name.")
-_DATA_DIR = flags.DEFINE_string("data_dir", None, "TFDS folder to read.")
-_DOWNLOAD = flags.DEFINE_bool("download", False, "Download into --data_dir.")
-_ALPHA = flags.DEFINE_multi_float("alpha", [0.0, 0.2], "Smoothing.")
-_EPOCHS = flags.DEFINE_integer("epochs", None, "50 for digits, else 10.")
-_WIDTH = flags.DEFINE_integer("width", None, "128 for digits, else 1024.")
+_DATA = flags.DEFINE_string(
+    "data", "digits", "'digits', or the name of a TFDS data set."
+)
+_DATA_DIR = flags.DEFINE_string(
+    "data_dir", None, "Folder of the prepared TFDS data."
+)
+_DOWNLOAD = flags.DEFINE_bool(
+    "download", False, "Download missing data into --data_dir."
+)
+_ALPHA = flags.DEFINE_multi_float(
+    "alpha", [0.0, 0.2], "Strength of label smoothing."
+)
+_EPOCHS = flags.DEFINE_integer(
+    "epochs", None, "Number of epochs. Defaults to 50 for digits, otherwise 10."
+)
+_WIDTH = flags.DEFINE_integer(
+    "width",
+    None,
+    "Units of a layer. Defaults to 128 for digits, otherwise 1024.",
+)
 _SEEDS = flags.DEFINE_integer("seeds", 3, "Number of networks of each kind.")
 
 COLUMNS = ("accuracy", "AURC*1e3", "normalised", "coverage", "normalised")

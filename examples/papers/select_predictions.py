@@ -47,11 +47,17 @@ from results.selections import selection_row
 
 import keras_calib
 
-_RISK = flags.DEFINE_float("risk", 0.05, "Largest risk of the guarantee.")
-_DELTA = flags.DEFINE_float("delta", 0.05, "How often it may fail.")
-_MIXED = flags.DEFINE_string("mixed_with", None, "Other predictions.")
-_VOTES = flags.DEFINE_string("votes", None, "CIFAR-10H's file.")
-_ALPHA = flags.DEFINE_float("alpha", 0.1, "Of label smoothing, with --votes.")
+_RISK = flags.DEFINE_float("risk", 0.05, "Largest risk that is guaranteed.")
+_DELTA = flags.DEFINE_float(
+    "delta", 0.05, "Probability that the guarantee may fail."
+)
+_MIXED = flags.DEFINE_string(
+    "mixed_with", None, "Names of predictions of evaluate.py to mix in."
+)
+_VOTES = flags.DEFINE_string("votes", None, "File of CIFAR-10H's votes.")
+_ALPHA = flags.DEFINE_float(
+    "alpha", 0.1, "Strength of label smoothing, for --votes."
+)
 _OUT = flags.DEFINE_string("out", "work/selection", "Folder for results.")
 
 

@@ -50,23 +50,33 @@ from runs.sweeps import tune
 
 recipe_flags.define()
 _GRID = flags.DEFINE_multi_string(
-    "grid", [], "An axis: margin=6,8 or loss_option.alpha=0.1,0.2."
+    "grid", [], "Axis of the grid: margin=6,8 or loss_option.alpha=0.1,0.2."
 )
-_TUNE_FOR = flags.DEFINE_list("tune_for", ["accuracy", "ece"], "By what.")
-_TUNE_EPOCHS = flags.DEFINE_float("tune_epochs", 1.0, "Share of the epochs.")
-_TUNE_SEEDS = flags.DEFINE_integer("tune_seeds", 1, "Of each grid value.")
-_SEEDS = flags.DEFINE_integer("seeds", 3, "Of the chosen values.")
-_RESAMPLE = flags.DEFINE_bool("resample", False, "New splits for each seed.")
+_TUNE_FOR = flags.DEFINE_list(
+    "tune_for", ["accuracy", "ece"], "Measures that choose the hyperparameters."
+)
+_TUNE_EPOCHS = flags.DEFINE_float(
+    "tune_epochs", 1.0, "Share of the epochs that the grid is trained for."
+)
+_TUNE_SEEDS = flags.DEFINE_integer(
+    "tune_seeds", 1, "Number of seeds for each value of the grid."
+)
+_SEEDS = flags.DEFINE_integer(
+    "seeds", 3, "Number of seeds for the chosen values."
+)
+_RESAMPLE = flags.DEFINE_bool(
+    "resample", False, "Draw training and test data anew for each seed."
+)
 _HOLD_OUT = flags.DEFINE_float(
     "hold_out",
     None,
-    "Validation data of the training at the end; by default none after a grid "
-    "(but where they choose the epoch), else those of the set-up.",
+    "Validation data to hold out in the final training. Defaults to those of "
+    "the set-up; after a grid to none, unless they choose the epoch.",
 )
 _EVERY_VALUE = flags.DEFINE_bool(
     "every_value",
     False,
-    "Choose none: train each value of the grid for each seed, and test it.",
+    "Choose no value: train and test each value of the grid for each seed.",
 )
 
 

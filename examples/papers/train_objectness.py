@@ -53,34 +53,64 @@ from runs.objectness import run
 
 import keras_calib
 
-_DATA = flags.DEFINE_string("data", "digits", "'digits', or a TFDS name.")
-_DATA_DIR = flags.DEFINE_string("data_dir", None, "TFDS folder to read.")
-_ANNOTATIONS = flags.DEFINE_string("annotations", None, "Folder of VOC files.")
-_METHODS = flags.DEFINE_multi_enum("method", list(METHODS), METHODS, "Which.")
+_DATA = flags.DEFINE_string(
+    "data", "digits", "'digits', or the name of a TFDS data set."
+)
+_DATA_DIR = flags.DEFINE_string(
+    "data_dir", None, "Folder of the prepared TFDS data."
+)
+_ANNOTATIONS = flags.DEFINE_string(
+    "annotations", None, "Folder of Pascal VOC files with boxes."
+)
+_METHODS = flags.DEFINE_multi_enum(
+    "method", list(METHODS), METHODS, "Kinds of labels to train with."
+)
 _ALONE = flags.DEFINE_bool("alone", False, "Train on each object by itself.")
-_NET = flags.DEFINE_enum("net", "small", ["small", "resnet50"], "Network.")
-_WIDTH = flags.DEFINE_integer("width", 24, "Channels of the small one.")
-_SIZE = flags.DEFINE_integer("size", None, "Of crops; 48, digits 32.")
-_SCALE = flags.DEFINE_float("scale", 0.1, "Smallest crop, share of the image.")
+_NET = flags.DEFINE_enum(
+    "net", "small", ["small", "resnet50"], "Name of the network."
+)
+_WIDTH = flags.DEFINE_integer(
+    "width", 24, "Channels of the first layer of the small network."
+)
+_SIZE = flags.DEFINE_integer(
+    "size", None, "Side of the crops. Defaults to 48, for digits to 32."
+)
+_SCALE = flags.DEFINE_float(
+    "scale", 0.1, "Smallest share of the image that a crop takes."
+)
 _JITTER = flags.DEFINE_float("jitter", 0.0, "Strength of colour jitter.")
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 64, "Images per step.")
-_EPOCHS = flags.DEFINE_integer("epochs", None, "30 for digits, else 25.")
-_RATE = flags.DEFINE_float("learning_rate", 0.1, "At the start; SGD.")
-_SEED = flags.DEFINE_integer("seed", 0, "Of weights, order and crops.")
-_SEEDS = flags.DEFINE_integer(
-    "seeds", 1, "How many, from --seed on.", lower_bound=1
+_EPOCHS = flags.DEFINE_integer(
+    "epochs", None, "Number of epochs. Defaults to 30 for digits, otherwise 25."
 )
-_RESUME = flags.DEFINE_bool("resume", False, "Go on from --workdir.")
+_RATE = flags.DEFINE_float(
+    "learning_rate", 0.1, "Learning rate of SGD at the start."
+)
+_SEED = flags.DEFINE_integer("seed", 0, "Seed of weights, order and crops.")
+_SEEDS = flags.DEFINE_integer(
+    "seeds", 1, "Number of seeds, from --seed on.", lower_bound=1
+)
+_RESUME = flags.DEFINE_bool(
+    "resume", False, "Continue the runs in --workdir after a kill."
+)
 _STRATEGY = flags.DEFINE_enum(
-    "strategy", "none", ["none", "mirrored"], "mirrored: on all GPUs."
+    "strategy",
+    "none",
+    ["none", "mirrored"],
+    "Devices to train on. mirrored: all GPUs of the machine.",
 )
 _LOGICAL_DEVICES = flags.DEFINE_integer(
-    "logical_devices", None, "Split the CPU, to try mirrored without GPUs."
+    "logical_devices",
+    None,
+    "Number of devices into which the CPU is split, to try mirrored "
+    "without GPUs.",
 )
 _SYNCHRONIZED = flags.DEFINE_bool(
-    "synchronized", False, "Batch normalization by all devices together."
+    "synchronized", False, "Normalise by the statistics of the whole batch."
 )
-_WORKDIR = flags.DEFINE_string("workdir", "work/objectness", "For results.")
+_WORKDIR = flags.DEFINE_string(
+    "workdir", "work/objectness", "Folder for results."
+)
 
 
 def main(_):

@@ -33,7 +33,8 @@ _OF = flags.DEFINE_string("of", "alpha", "Argument of the loss that varies.")
 _METHOD = flags.DEFINE_string(
     "method",
     "label_smoothing",
-    "Method of the runs; names that begin with it and an underscore count too.",
+    "Method of the runs. Names that begin with it and an underscore belong "
+    "to it too.",
 )
 _AT_ZERO = flags.DEFINE_string(
     "at_zero", "cross_entropy", "Method whose runs have the value 0, or ''."
@@ -45,7 +46,7 @@ _MEASURES = flags.DEFINE_list(
         for measure in ("aurc", "coverage_at_1", "coverage_at_5")
         for suffix in ("", "_norm", "_norm_raw")
     ],
-    "Columns; those that no run has are left out.",
+    "Columns to show; those that no run has are left out.",
 )
 _OUT = flags.DEFINE_string("out", "work/trends", "Folder for results.")
 
@@ -66,8 +67,8 @@ def main(argv):
     }
     if not all(found.values()):
         raise app.UsageError(
-            "`--measures` must be columns of the runs. "
-            f"Received: --measures={','.join(_MEASURES.value)}"
+            "`--measures` must name columns of the runs. Received: "
+            f"--measures={','.join(_MEASURES.value)}"
         )
     parts = [
         f"## {setup}\n\n{markdown(_OF.value, setups[setup], own)}\n"

@@ -45,13 +45,15 @@ class _Service(prediction_service_pb2_grpc.PredictionServiceServicer):
     def _answer(self, request):
         name = request.model_spec.name
         if not name:
-            raise ValueError("the request names no model")
+            raise ValueError(
+                "the request must name a model: set `model_spec.name`"
+            )
         if name != _NAME:
-            raise LookupError(f"no model {name!r}, only {_NAME!r}")
+            raise LookupError(f"there is no model {name!r}, only {_NAME!r}")
         specs = self._model.specs(request.model_spec.signature_name)
         if set(request.inputs) != set(specs):
             names = sorted(request.inputs)
-            raise ValueError(f"inputs {names}, not {sorted(specs)}")
+            raise ValueError(f"inputs must be {sorted(specs)}, not {names}")
         outputs = self._model.predict(
             {k: _array(k, t, self._limits) for k, t in request.inputs.items()},
             request.model_spec.signature_name,

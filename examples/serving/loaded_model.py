@@ -51,10 +51,12 @@ class LoadedModel:
         specs = self.specs(signature_name)
         signature = self._loaded.signatures[self._known(signature_name)]
         if set(inputs) != set(specs):
-            raise ValueError(f"inputs {sorted(inputs)}, not {sorted(specs)}")
+            raise ValueError(
+                f"inputs must be {sorted(specs)}, not {sorted(inputs)}"
+            )
         missing = set(only) - set(signature.structured_outputs)
         if missing:
-            raise LookupError(f"no output {sorted(missing)}")
+            raise LookupError(f"the signature has no output {sorted(missing)}")
         try:
             given = {
                 name: _tensor(name, inputs[name], spec, self._limits)
@@ -69,7 +71,8 @@ class LoadedModel:
         name = name or "serving_default"
         if name not in self._loaded.signatures:
             raise LookupError(
-                f"no signature {name!r} in {sorted(self._loaded.signatures)}"
+                f"there is no signature {name!r}, only "
+                f"{sorted(self._loaded.signatures)}"
             )
         return name
 
@@ -78,11 +81,15 @@ def _tensor(name, value, spec, limits):
     array = np.asarray(value)
     limits.check(name, array.shape)
     if not spec.shape.is_compatible_with(array.shape):
-        raise ValueError(f"`{name}` has shape {array.shape}, not {spec.shape}")
+        raise ValueError(
+            f"`{name}` must have shape {spec.shape}, not {array.shape}"
+        )
     # Floats may lose digits, nothing else may change.
     casting = "same_kind" if spec.dtype.is_floating else "safe"
     if not np.can_cast(array.dtype, spec.dtype.as_numpy_dtype, casting):
-        raise ValueError(f"`{name}` is {array.dtype}, not {spec.dtype.name}")
+        raise ValueError(
+            f"`{name}` must be {spec.dtype.name}, not {array.dtype}"
+        )
     if spec.dtype == "string":
         for file in array.flat:
             if isinstance(file, bytes) and _pixels(file) > limits.pixels:

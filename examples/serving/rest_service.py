@@ -44,7 +44,7 @@ def _answer(model, body):
     if not isinstance(body, dict):
         raise ValueError("the body must be a JSON object")
     if len({"instances", "inputs"} & set(body)) != 1:
-        raise ValueError("the body must have `instances` or `inputs`, not both")
+        raise ValueError("the body must have either `instances` or `inputs`")
     name = body.get("signature_name", "")
     if not isinstance(name, str):
         raise ValueError("`signature_name` must be a string")
@@ -81,7 +81,7 @@ def _in_json(value):
 
 
 def _no_number(text):
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON: send finite numbers")
 
 
 def _read_on(connection):
@@ -103,10 +103,10 @@ def _named(value, specs):
     """Values by name; a signature of one input needs no name."""
     if not isinstance(value, dict) or _is_file(value):
         if len(specs) != 1:
-            raise ValueError(f"values without the names {sorted(specs)}")
+            raise ValueError(f"values must have the names {sorted(specs)}")
         return dict.fromkeys(specs, value)
     if set(value) != set(specs):
-        raise ValueError(f"inputs {sorted(value)}, not {sorted(specs)}")
+        raise ValueError(f"inputs must be {sorted(specs)}, not {sorted(value)}")
     return value
 
 
@@ -144,7 +144,7 @@ def _array(value, dtype):
         if str in types and _is_file(value):
             return base64.b64decode(value["b64"])
         if not fit([value]):
-            raise ValueError(f"{reprlib.repr(value)} is no {dtype.name}")
+            raise ValueError(f"{reprlib.repr(value)} is not {dtype.name}")
         return value
 
     return np.array(read(value), dtype.as_numpy_dtype)

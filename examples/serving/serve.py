@@ -30,10 +30,16 @@ from limits import Limits
 from loaded_model import LoadedModel
 from rest_service import start_rest
 
-_MODEL = flags.DEFINE_string("model", None, "SavedModel to serve.")
-_HOST = flags.DEFINE_string("host", "127.0.0.1", "Address to listen at.")
-_GRPC_PORT = flags.DEFINE_integer("grpc_port", 8500, "0: a free port.")
-_REST_PORT = flags.DEFINE_integer("rest_port", 8501, "0: a free port.")
+_MODEL = flags.DEFINE_string(
+    "model", None, "Folder of the SavedModel to serve."
+)
+_HOST = flags.DEFINE_string("host", "127.0.0.1", "Address to listen on.")
+_GRPC_PORT = flags.DEFINE_integer(
+    "grpc_port", 8500, "Port for gRPC; 0 for a free one."
+)
+_REST_PORT = flags.DEFINE_integer(
+    "rest_port", 8501, "Port for REST; 0 for a free one."
+)
 _LIMITS = Limits()
 
 
@@ -43,17 +49,22 @@ def _at_least_one(name, text):
 
 
 _MAX = [
-    _at_least_one("bytes", "Size of a request."),
-    _at_least_one("elements", "Elements of one input."),
-    _at_least_one("rows", "Rows of one input."),
-    _at_least_one("pixels", "Pixels of an image file."),
-    _at_least_one("calls", "Simultaneous calls, for each protocol."),
-    _at_least_one("connections", "Connections, for each protocol."),
+    _at_least_one("bytes", "Largest size of a request, in bytes."),
+    _at_least_one("elements", "Largest number of elements of one input."),
+    _at_least_one("rows", "Largest number of rows of one input."),
+    _at_least_one("pixels", "Largest number of pixels of an encoded image."),
+    _at_least_one(
+        "calls", "Largest number of calls that run at once, for each protocol."
+    ),
+    _at_least_one(
+        "connections", "Largest number of connections, for each protocol."
+    ),
 ]
 _SECONDS = flags.DEFINE_float(
     "seconds",
     _LIMITS.seconds,
-    "Time to send a request, to wait, and to finish at the end.",
+    "Seconds for sending a request, for waiting for a turn, and for "
+    "finishing at the end.",
     lower_bound=0.1,
 )
 

@@ -106,8 +106,8 @@ def _last_map(calls: list) -> int:
         if _is_map(output) and not moved and sorted(output.shape[1:])[1] > 1:
             return place
     raise value_error(
-        "`layer` must be given for a model without a layer that returns "
-        "maps of more than one place",
+        "`layer` must be given: no layer of the model returns maps larger "
+        "than 1 x 1",
         layer=None,
     )
 
@@ -117,7 +117,8 @@ def _last_of(layer: keras.layers.Layer, calls: list) -> int:
     places = [i for i, (called, _) in enumerate(calls) if called is layer]
     if not places:
         raise value_error(
-            "`layer` must be one that the model calls", layer=layer
+            "`layer` must be a layer of the model that its call uses",
+            layer=layer,
         )
     features = calls[places[-1]][1]
     if not _is_map(features):

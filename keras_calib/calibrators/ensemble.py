@@ -147,12 +147,14 @@ def _least_nll(samples: FittingData, temperature: float) -> np.ndarray:
         def of_block(block):
             p, weight = _members(block, temperature), block.weights()
             if block.labels.ndim == 1:
+                # The loss of a hard label needs its own column alone.
                 rows = np.arange(len(weight))
                 p = [a[rows, block.labels][:, None] for a in p]
                 labels = np.ones((len(weight), 1))
             else:
                 labels = block.soft_labels()
             mixed = sum(m * a for m, a in zip(mixture, p, strict=True))
+            # Without its uniform part a mixture can rule out the label.
             mixed = np.maximum(mixed, 1e-300)
             loss = -weight @ _dot(labels, np.log(mixed))
             slope = [-weight @ _dot(labels / mixed, a) for a in p]
@@ -180,6 +182,7 @@ def _least_on_simplex(value: Any) -> np.ndarray:
         options={"ftol": 1e-14, "maxiter": 200},
     )
     mixture = np.clip(found.x, 0.0, 1.0)
+    # SLSQP may stop near a corner that is better than where it stopped.
     candidates = [mixture / mixture.sum(), *np.eye(3)]
     return min(candidates, key=lambda m: value(m)[0])
 

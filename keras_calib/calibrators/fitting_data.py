@@ -197,7 +197,11 @@ def read_batches(
             column[count:end] = value
         count = end
     if not columns:
-        raise value_error("there must be a sample that counts", n=0)
+        raise value_error(
+            "`labels` must have a sample that is neither ignored nor of "
+            "weight 0",
+            n=0,
+        )
     return FittingData(*(column[:count] for column in columns))
 
 

@@ -32,9 +32,9 @@ def check_classifier(model: Any, name: str) -> None:
     if not getattr(model, "inputs", None):
         raise value_error(
             f"`{name}` must have fixed inputs: a functional model, or a "
-            "sequential one that is built. Of a subclass of `keras.Model` "
-            "make one: `inputs = keras.Input(shape)`, then "
-            "`keras.Model(inputs, model(inputs))`",
+            "sequential one that is built. Wrap a subclass of `keras.Model`: "
+            "`inputs = keras.Input(shape)`, then `keras.Model(inputs, "
+            "model(inputs))`",
             **{name: type(model).__name__},
         )
     if len(model.outputs) != 1:
@@ -152,8 +152,8 @@ class Predictor(keras.Model):
         """
         raise RuntimeError(
             invalid(
-                "a predictor must not be trained: train what it was made of, "
-                "whose weights it shares",
+                "a predictor must not be trained: train its networks, whose "
+                "weights it shares",
                 predictor=type(self).__name__,
             )
         )

@@ -183,7 +183,8 @@ def _check_same(first: keras.Model, other: keras.Model, index: int) -> None:
         )
     if not fits(given, given_too):
         raise value_error(
-            "`models` must answer for the same places and classes",
+            "`models` must return outputs of the same shape; one output is "
+            "two classes",
             **{"models[0]": given, f"models[{index}]": given_too},
         )
 

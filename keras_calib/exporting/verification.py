@@ -135,7 +135,8 @@ def _wrong_answers(
 def _wrong(signature: str, **facts: Any) -> RuntimeError:
     return RuntimeError(
         invalid(
-            "The written file must answer as the model does; nothing is kept",
+            "The written file must answer as the model does, and nothing was "
+            "kept: choose another `format`",
             signature=signature,
             **facts,
         )
@@ -196,8 +197,8 @@ def _read_samples(served: ServedModel, samples: Any) -> dict[str, np.ndarray]:
         wanted = list(given)
     if set(given) != set(wanted):
         raise value_error(
-            "`sample_inputs` must have the structure of the model's "
-            "inputs, of arrays",
+            "`sample_inputs` must have the structure of the model's inputs, "
+            "and hold arrays",
             sample_inputs=type(samples).__name__,
             inputs=names,
         )
@@ -213,8 +214,8 @@ def _read_samples(served: ServedModel, samples: Any) -> dict[str, np.ndarray]:
     ranks = [len(shapes[x]) == len(expected[x]) for x in names]
     if len(counts) > 1 or (0,) in counts or not all(ranks):
         raise value_error(
-            "`sample_inputs` must have the axes of the model's inputs, "
-            "and as many samples of each, at least one",
+            "`sample_inputs` must have the axes of the model's inputs, with "
+            "the same number of samples for each input, at least one",
             shapes=shapes,
             expected=expected,
         )

@@ -256,8 +256,9 @@ def _write_whole(
                 raise
             raise RuntimeError(
                 invalid(
-                    f"`model` can not be {step} as {made.name}; nothing is "
-                    "kept",
+                    f"`model` cannot be {step} as {made.name}, and nothing "
+                    "was kept: choose another `format`, or change what the "
+                    "error names",
                     error=f"{type(error).__name__}: {str(error)[:400]}",
                 )
             ) from error

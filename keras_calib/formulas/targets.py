@@ -254,8 +254,8 @@ def cape_targets(
         predicted = np.ones(len(p), int)
     else:
         raise value_error(
-            '`probs` must be of two classes for `event="second"`; of more, '
-            'give `event="predicted"`',
+            '`probs` must have two classes for `event="second"`; for more, '
+            'pass `event="predicted"`',
             **{"probs.shape": tuple(to_numpy(probs).shape)},
         )
     truth = batch.labels

@@ -122,6 +122,8 @@ def ece(
         check_integer("num_bins", num_bins, 1)
         check_in("closed", closed, CLOSED)
         read = standardize_arrays(labels, probs, **options)
+        # pycalib compares accuracies with fixed numbers, one for each bin of
+        # [1 / K, 1], and not with mean confidences.
         top, least = top_of_arrays(read), 1.0 / read.outputs.shape[-1]
         stated, index = shifted_midpoints(top.confidence, num_bins, least)
         sums = bin_sums(stated, top.correct, index, num_bins, top.weight)

@@ -75,7 +75,8 @@ def per_image(
         )
     if "sample_weight" in options:
         raise type_error(
-            "`options` must not have weights: pixels count alike",
+            "`options` must not have `sample_weight`: all pixels have equal "
+            "weight",
             options=sorted(options),
         )
     valid = np.ones(labels.shape, "bool")
@@ -86,7 +87,10 @@ def per_image(
             valid &= labels != index
     counts = valid.reshape(len(labels), -1).sum(axis=1)
     if not counts.any():
-        raise value_error("`labels` must hold a class that counts", **dropped)
+        raise value_error(
+            "`labels` must hold a class that is neither ignored nor background",
+            **dropped,
+        )
     values = [
         function(labels[i][valid[i]], probs[i][valid[i]], **options)
         for i in np.flatnonzero(counts)

@@ -131,6 +131,8 @@ def crl_margin(
     active = ops.cast(ops.any(far, axis=-1), logits.dtype)
     confident = logits
     if condition == "each":
+        # Eq. 11 asks the margin of each class: a class that is nearer keeps
+        # its share of the value, but gets no gradient.
         kept = ops.logical_or(far, first_of_max(logits) > 0.0)
         confident = ops.where(kept, logits, ops.stop_gradient(logits))
     return value + strength * active * top_probability(confident)

@@ -61,6 +61,7 @@ def mbls(
         def gradient():
             pull = rate * ops.sign(over)
             slope = parts.probs - labels - pull
+            # The gradient runs through the maximum too, so pulls sum to 0.
             top = ops.equal(parts.shifted, 0.0)
             return slope + _at_first(top, ops.sum(pull, axis=-1))
 
@@ -131,12 +132,15 @@ def acls(
             positive = -margin - ops.squeeze(lowest, axis=-1)
             strength = lambda1
         else:
+            # The released code sums over all classes that tie at the maximum.
             positive = ops.squeeze(parts.largest, axis=-1) - margin
             tied = ops.sum(ops.cast(top, labels.dtype), axis=-1)
             strength = lambda1 * tied
         if condition == "margin":
             over, positive = ops.relu(over), ops.relu(positive)
         else:
+            # Without the relu, the maximum would be penalised by its own
+            # distance of -margin.
             counted = ops.cast(ops.less(parts.shifted, 0.0), labels.dtype)
         negative = ops.sum(_times(penalty(over), counted), axis=-1)
         added = strength * penalty(positive) + share * negative
@@ -152,6 +156,7 @@ def acls(
             if through_min:
                 bottom = ops.equal(parts.shifted, lowest)
                 slope = slope - _at_first(bottom, to_max)
+                # Unlike in the released code, r_k pulls at the maximum too.
                 to_max = to_max + ops.sum(pull, axis=-1)
             return slope + _at_first(top, to_max)
 

@@ -157,7 +157,9 @@ class CPC(PerSampleLoss):
         No code of the authors is public. Normalisation and coefficients
         follow the code of CALS (Liu et al., CVPR 2023). That code also pairs
         each class with itself, which adds lambda2 log 2 / (2 (K - 2)) and
-        leaves the gradient as it is.
+        leaves the gradient as it is. The supplement of ACLS sums over pairs and
+        takes both logarithms of each: `lambda1` times K - 1, and `lambda2`
+        times 4 (K - 1) (K - 2).
     """
 
     needs_hard_labels = True

@@ -170,7 +170,7 @@ def cape_loss(targets: Any, logits: Any, *, classes: Any = None) -> Any:
     if classes is None:
         if logits.shape[-1] != 2:
             raise value_error(
-                "`logits` must be of two classes where `classes` are not given",
+                "`logits` must have two classes unless `classes` are given",
                 **{"logits.shape": shape_of(logits)},
             )
         return cross_entropy(ops.stack([1.0 - targets, targets], -1), logits)
@@ -180,6 +180,8 @@ def cape_loss(targets: Any, logits: Any, *, classes: Any = None) -> Any:
     share = ops.expand_dims(targets, -1)
 
     def closed_form(rows, parts):
+        # log(1 - p_c) is a sum over the other classes: 1 - p_c would round to
+        # 0 for a sure prediction.
         rest = ops.where(rows > 0.0, -math.inf, parts.log_probs)
         right = targets * parts.cross_entropy(rows)
         value = right - (1.0 - targets) * logsumexp(rest)

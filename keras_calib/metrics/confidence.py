@@ -198,7 +198,9 @@ class ObjectnessDeviation(MeanMetric):
     ):
         if not objectness:
             raise value_error(
-                "`objectness` must be True here", objectness=objectness
+                "`objectness` must be True: labels are pairs of class id and "
+                "objectness",
+                objectness=objectness,
             )
         super().__init__(name=name, objectness=True, **kwargs)
 

@@ -173,8 +173,8 @@ def _judge(invalid_mask: np.ndarray, batch: Batch) -> None:
 
 def _raise_invalid(invalid_mask: np.ndarray, what: str) -> None:
     raise value_error(
-        f"{what} must not contain NaN or infinity or values out of "
-        "range where it counts",
+        f"{what} must not contain NaN or infinity or values out of range, "
+        "except in samples that are ignored or of weight 0",
         **located(invalid_mask),
     )
 

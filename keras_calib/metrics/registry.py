@@ -343,8 +343,8 @@ def lost_order(
     share = float(readings.clipped_share)
     if share > _CLIPPED:
         yield (
-            f"`{metric.name}` has seen scores (log-odds, of a confidence) "
-            f"beyond the +-4,000 that it tells apart, and takes {share:.1%} of "
-            "all for tied: the exact value is within `bounds()`. Use the exact "
-            "function, such as `aurc`, or divide the logits"
+            f"`{metric.name}` treats {share:.1%} of the scores as tied, "
+            "because their log-odds or values lie beyond +-4,000. The exact "
+            "value is within `bounds()`. Use the exact function, such as "
+            "`aurc`, or divide the logits"
         )

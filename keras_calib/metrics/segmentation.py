@@ -115,7 +115,7 @@ class PerImage(StreamingMetric):
         """
         if sample_weight is not None:
             raise type_error(
-                "`sample_weight` must be None: pixels count alike",
+                "`sample_weight` must be None: all pixels have equal weight",
                 sample_weight=type(sample_weight).__name__,
             )
         y_pred = ops.convert_to_tensor(as_numbers(y_pred, "y_pred"))
@@ -138,13 +138,17 @@ class PerImage(StreamingMetric):
             confidence=None,
             score=values,
             mask=counts > 0,
+            # As shares, because exact sums take weights of at most 1e4.
             weight=counts / num_pixels,
             rows=None,
         )
         self._add([records], None, num_invalid, batch)
 
     def update_scores(self, confidence, correct, sample_weight=None):
-        raise type_error("`PerImage` needs images", method="update_scores")
+        raise type_error(
+            "`PerImage` needs predictions of whole images: use `update_state`",
+            method="update_scores",
+        )
 
     def get_config(self):
         return {

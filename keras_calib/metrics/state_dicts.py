@@ -27,11 +27,14 @@ def check_state(
     """Raise unless a state belongs to a metric of this configuration."""
     if state["schema"] != SCHEMA:
         raise value_error(
-            f"the state must be of schema {SCHEMA}", schema=state["schema"]
+            f"the state must be of schema {SCHEMA}: make it anew with this "
+            "version",
+            schema=state["schema"],
         )
     if state["config"] != config:
         raise value_error(
-            "`metrics` must be of one configuration",
+            "`metrics` must be of one configuration: make all with the same "
+            "arguments",
             own=config,
             other=state["config"],
         )
@@ -85,12 +88,13 @@ def what_is_wrong(
     """Yield warnings of samples and sums that a state (limbs) leaves out."""
     if exact_sums.is_saturated(sums).any():
         yield (
-            f"`{name}` has seen values so large that a sum left its range: "
-            "what is made of it is a lower bound. Look for predictions that "
-            "diverge, or divide large weights"
+            f"A sum of `{name}` left its range, so its values are lower "
+            "bounds. Look for predictions that diverge, or divide large "
+            "weights"
         )
     if num_invalid:
         yield (
-            f"`{name}` leaves out {num_invalid} predictions that are NaN or "
-            "infinite, no probabilities, or have an impossible label or weight"
+            f"`{name}` leaves out {num_invalid} predictions: each is NaN, "
+            "infinite or no probability, or has an impossible label or "
+            "weight. Update it in eager mode to see which"
         )

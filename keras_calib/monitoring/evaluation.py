@@ -119,15 +119,16 @@ class DatasetEvaluator:
                 self._add(block)
         except _NotFiniteError:
             warnings.warn(
-                "The model predicts NaN or infinity: so are its metrics on "
-                "this data set",
+                "The model predicts NaN or infinity, so the logged values "
+                "are NaN. Check the loss of this epoch, and lower the "
+                "learning rate",
                 RuntimeWarning,
                 stacklevel=3,
             )
             values = dict.fromkeys(self._values(), float("nan"))
             return LoggedEpoch(epoch, values, None, None), None
         if block is None:
-            raise value_error("data must not be empty", batches=0)
+            raise value_error("`data` must not be empty", batches=0)
         found = self._values(), self._bins(), self._regularizer
         predicted = self._predicted() if self.count_flips else None
         return LoggedEpoch(epoch, *found), predicted
@@ -180,7 +181,8 @@ class DatasetEvaluator:
                 result = {metric.name: result}
             if both := sorted({*values} & {*result}):
                 raise value_error(
-                    "`metrics` must have names of their own", names=both
+                    "`metrics` must have different names: pass `name=`",
+                    names=both,
                 )
             values |= {name: float(value) for name, value in result.items()}
         return values

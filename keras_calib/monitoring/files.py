@@ -88,8 +88,8 @@ def _told(entry: LoggedEpoch) -> Iterator[None]:
         yield
     except Exception as error:
         warnings.warn(
-            "`CalibrationLogger` could not draw or write what it found "
-            f"in epoch {entry.epoch}: {error!r}",
+            "`CalibrationLogger` could not draw or write the values of epoch "
+            f"{entry.epoch}; training goes on: {error!r}",
             RuntimeWarning,
             stacklevel=5,
         )

@@ -229,8 +229,8 @@ class CalibrationLogger(keras.callbacks.Callback):
         taken = sorted(set(values) & set(logs))
         if taken:
             raise value_error(
-                "`prefix` must keep the names of the logger apart from "
-                "those of training and of other callbacks",
+                "`prefix` must make names that training and other callbacks "
+                "do not use: choose another",
                 prefix=self.prefix,
                 names=taken,
             )

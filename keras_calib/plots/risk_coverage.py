@@ -108,8 +108,8 @@ class RiskCoverageDisplay(ModelDisplay):
         """
         if band and options.get("sample_weight") is not None:
             raise value_error(
-                "`band` must be False with `sample_weight`: the interval "
-                "is of a number of samples",
+                "`band` must be False with `sample_weight`: its interval "
+                "counts samples",
                 band=band,
             )
         if not (models := _by_name(probs)):
@@ -248,6 +248,7 @@ def _count(metric: Any) -> int:
         if count == sums.squared_weight.sum():
             return int(count)
     raise value_error(
-        "`band` needs `CalibrationMetrics` that saw samples of weight 1",
+        "`band` must be False unless the metric is a `CalibrationMetrics` "
+        "whose samples all have weight 1",
         metric=type(metric).__name__,
     )

@@ -59,9 +59,9 @@ def split_index(y: Any) -> tuple[Any, Any]:
         return y, None
     if set(y) != {"label", "index"}:
         raise value_error(
-            '`y` must be labels, or a dict {"label": labels, '
-            '"index": numbers of the examples}; of a model of several '
-            "outputs, `output` names the one to read",
+            "`y` must be labels, or a dict "
+            '{"label": labels, "index": numbers of the examples}; for a '
+            "model with several outputs, name one by `output`",
             keys=sorted(map(str, y)),
         )
     return y["label"], y["index"]
@@ -123,8 +123,8 @@ def batches_of(
         y, _ = split_index(y)
         if getattr(y, "ndim", None) == 0 or isinstance(y, int | float | str):
             raise value_error(
-                "`data` must give batches, not single examples: "
-                "`batch` of a `tf.data.Dataset` makes them",
+                "`data` must give batches, not single examples: call `batch` "
+                "of a `tf.data.Dataset`",
                 **{"y.shape": ()},
             )
         if _length(x):
@@ -191,7 +191,7 @@ def count_batches(
         count = -(-_length(arrays) // batch_size)
     elif not isinstance(data, Iterable) or hasattr(data, "shape"):
         raise type_error(
-            "data must be a tuple of arrays (x, y), or a data set of batches",
+            "`data` must be a tuple of arrays (x, y), or a data set of batches",
             data=type(data).__name__,
         )
     elif isinstance(data, keras.utils.PyDataset):
@@ -260,7 +260,7 @@ def _as_arrays(data: Any) -> tuple | None:
         return None
     if len(data) not in (1, 2, 3):
         raise type_error(
-            "data must be a tuple of arrays (x, y) or (x, y, "
+            "`data` must be a tuple of arrays (x, y) or (x, y, "
             "sample_weight), or a data set of batches",
             **{"parts of the tuple": len(data)},
         )

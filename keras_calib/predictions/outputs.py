@@ -52,7 +52,7 @@ class ChosenOutput(NamedTuple):
             return structure[key]
         except (IndexError, KeyError, TypeError):
             raise value_error(
-                f"`{what}` must have a part for the output",
+                f"`{what}` must have an entry for the chosen output",
                 output=self.name,
                 parts=list(structure) if by_name else len(structure),
             ) from None
@@ -139,8 +139,8 @@ def reads_logits(
             )
         if isinstance(says, bool) and says is not from_logits:
             raise value_error(
-                f"`from_logits` must be {says} or None for a model that "
-                "says so",
+                f"`from_logits` must be None or {says}, the `returns_logits` "
+                "of the model",
                 from_logits=from_logits,
                 model=type(model).__name__,
             )

@@ -96,8 +96,8 @@ class SelectiveClassifier(FittedLayer):
         )
         if not self._scores or (several and threshold is not None):
             raise value_error(
-                "`score` must be one score if `threshold` is known, else "
-                "at least one",
+                "`score` must be one score if `threshold` is given, "
+                "otherwise one or several",
                 score=score,
                 threshold=threshold,
             )
@@ -271,7 +271,8 @@ class SelectiveClassifier(FittedLayer):
         if self._place is None:
             raise RuntimeError(
                 invalid(
-                    "`score` must be one score, or chosen by `fit`",
+                    "`score` must be one score: call `fit`, which chooses "
+                    "among several",
                     score=self._scores,
                 )
             )

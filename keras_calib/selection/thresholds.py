@@ -245,7 +245,8 @@ def _not_reached(found: Candidates, target: Target) -> ValueError:
     if limit is None or delta is None:
         best = int(np.argmin(found.risk))
         return value_error(
-            "`risk` is below that of every threshold on this data",
+            "`risk` is below that of every threshold on these data: ask for "
+            "a higher one",
             risk=limit,
             **{
                 "lowest risk": float(found.risk[best]),

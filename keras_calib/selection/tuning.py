@@ -163,8 +163,7 @@ def apply_score(function: Any, logits: Any) -> Any:
     """Scores `(...)` of logits; for `"msp"` log-odds, which never saturate."""
     if shape_of(logits)[-1] == 1:
         raise value_error(
-            "`logits` must be of every class: make one output z into "
-            "[0, z] before it is calibrated",
+            "`logits` must have all classes: pass [0, z] for one output z",
             **{"logits.shape": shape_of(logits)},
         )
     if function == "msp":

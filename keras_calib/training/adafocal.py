@@ -39,6 +39,8 @@ def next_gammas(
     """
     positive = gammas > 0
     moved = gammas * np.exp(np.where(positive, rate, -rate) * gaps)
+    # A gamma shrinks towards 0 and never passes it by itself: near it, the
+    # focal loss turns into the inverse one, or back.
     near = np.abs(moved) < switch
     moved = np.where(near, np.where(moved > 0, -switch, switch), moved)
     return np.clip(moved, *limits)
@@ -169,7 +171,7 @@ class AdaptiveFocalModel(FocalBinsModel):
             correct.append(top.correct)
         if not confidence:
             raise value_error(
-                "`validation_data` must have a sample that counts", n=0
+                "`validation_data` must have a sample that is not ignored", n=0
             )
         edges, sums = interpolated_bins(
             np.concatenate(confidence), np.concatenate(correct), self.num_bins

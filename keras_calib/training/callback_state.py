@@ -62,9 +62,9 @@ def state_names(callback: keras.callbacks.Callback) -> list[str]:
         names |= {*own, *_OF_CLASS.get(cls, ())}
     if not declared:
         raise type_error(
-            "`callbacks` must say what a backup keeps of them: give the "
-            "class a tuple of names, `state_attributes`, empty for "
-            "nothing",
+            "`callbacks` must have `state_attributes`, the names of the "
+            "attributes that a backup saves: give the class such a tuple, "
+            "empty for nothing",
             callback=type(callback).__name__,
         )
     return sorted(names)
@@ -106,9 +106,9 @@ def check_state(
     other = sorted(set(values) - set(state_names(callback)))
     if other:
         raise value_error(
-            "the backup must hold nothing of a callback but its "
-            "`state_attributes`: it is of another version of the class, "
-            "or not to be trusted",
+            "the backup must hold only the `state_attributes` of a callback. "
+            "It is of another version of the class, or not to be trusted: "
+            "train anew",
             callback=type(callback).__name__,
             attributes=other,
         )

@@ -45,7 +45,8 @@ class CaPEModel(RecordingModel):
 
     The event of the paper is the second of two classes. For more classes use
     `event="predicted"`: the event is then that the label is the class
-    predicted when the targets were made.
+    predicted when the targets were made. This lowers the ECE of the
+    predicted class; the other classes share the rest as before.
 
     Give `fit` `calibration_data`, the same samples with their index, if the
     training data are augmented or can be read only once. An endless data set
@@ -162,7 +163,7 @@ class CaPEModel(RecordingModel):
             outputs.append(batch.outputs)
             index.append(batch.index)
         if not labels:
-            raise value_error("data must have a sample", n=0)
+            raise value_error("`data` must have a sample", n=0)
         index, outputs = np.concatenate(index), np.concatenate(outputs)
         targets = to_numpy(self.targets).copy()
         targets[index] = cape_targets(
@@ -213,8 +214,8 @@ class CaPEModel(RecordingModel):
             data = tuple(data)
         if data is None and arguments.get("validation_split"):
             raise value_error(
-                "`calibration_data` must be given beside "
-                "`validation_split`: the samples split off train nothing",
+                "`calibration_data` must be given with `validation_split`: "
+                "targets are not for the samples that are split off",
                 validation_split=arguments["validation_split"],
             )
         if data is None:
@@ -225,8 +226,7 @@ class CaPEModel(RecordingModel):
                 steps = arguments.get("steps_per_epoch")
         if callable(data):
             raise value_error(
-                "`calibration_data` must be given beside data that a "
-                "function makes",
+                "`calibration_data` must be given if `data` is a function",
                 calibration_data=None,
             )
         check_reread("calibration_data", data)
@@ -254,8 +254,8 @@ class CaPEModel(RecordingModel):
             )
         if self.classes is None and y_pred.shape[-1] > 2:
             raise value_error(
-                "outputs must be of two classes, (batch, 2) or (batch, 1); "
-                'of more, give the model `event="predicted"`',
+                "outputs must have two classes, (batch, 2) or (batch, 1); "
+                'for more, give the model `event="predicted"`',
                 **{"y_pred.shape": shape_of(y_pred)},
             )
         plain = self.plain_loss(x, labels, y_pred, sample_weight)

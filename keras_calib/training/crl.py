@@ -232,8 +232,8 @@ def classified(model: keras.Model, y_pred: Any) -> Any:
     """Logits `(batch, num_classes)` from the outputs of a compiled model."""
     if len(y_pred.shape) != 2:
         raise value_error(
-            "outputs must have shape (batch, num_classes): samples are "
-            "remembered, not pixels",
+            "outputs must have shape (batch, num_classes): the record is of "
+            "samples, not of pixels",
             **{"y_pred.shape": shape_of(y_pred)},
         )
     return to_model_logits(y_pred, reads_logits(model))

@@ -107,8 +107,8 @@ class EpochModel(keras.Model):
             for name in ("steps_per_epoch", "shuffle"):
                 if arguments.get(name) not in (None, False):
                     raise value_error(
-                        f"`{name}` must be left out for data whose order "
-                        "is that of the epoch",
+                        f"`{name}` must be left out for data that have an "
+                        "order and an epoch of their own",
                         **{name: arguments[name]},
                     )
         if follows or hasattr(data, "element_spec"):

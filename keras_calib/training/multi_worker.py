@@ -96,7 +96,7 @@ def fit_workers(
         )
     if calibration_data is not None and not isinstance(model, CaPEModel):
         raise value_error(
-            "`calibration_data` must be None but for `CaPEModel`",
+            "`calibration_data` must be None unless the model is a `CaPEModel`",
             model=type(model).__name__,
         )
     refuse_accumulation(model)

@@ -64,8 +64,8 @@ class RecordingModel(EpochModel):
         strategy = getattr(self, "distribute_strategy", None)
         if strategy is not None and strategy.num_replicas_in_sync > 1:
             raise value_error(
-                "`train_on_batch` gives each replica the whole batch, "
-                "which would be recorded by each: use `fit`",
+                "`train_on_batch` must not be used under several replicas, "
+                "each of which would record the whole batch: use `fit`",
                 num_replicas=strategy.num_replicas_in_sync,
             )
         return super().train_on_batch(*args, **kwargs)
@@ -125,8 +125,8 @@ def _check_one_method(cls: type) -> None:
     for later in own:
         if not issubclass(own[0], later):
             raise type_error(
-                "a model can be of one class that remembers samples, as "
-                "each has a loss of its own",
+                "a model must have only one base class that records samples: "
+                "each brings a loss of its own",
                 classes=[c.__name__ for c in (own[0], later)],
             )
 

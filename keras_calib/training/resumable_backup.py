@@ -40,6 +40,7 @@ class ResumableBackup(keras.callbacks.Callback):
     A lock file beside the backup keeps other processes out during training.
     Put the backup last in the list of callbacks. If a callback stops training
     within an epoch, as `TerminateOnNaN` does, that epoch is trained again.
+    If it stops at the end of one, as `EarlyStopping` does, the run has ended.
 
     Args:
         path: The file, which may exist from an interrupted run. Its folder is

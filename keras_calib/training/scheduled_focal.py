@@ -142,6 +142,7 @@ class ScheduledFocalModel(FocalBinsModel):
         rows = _read_schedule(schedule)
         super().__init__(
             *args,
+            # One bin: all samples have the gamma of the epoch.
             edges=np.array([0.0, 1.0]),
             gammas=np.array([rows[0][1]]),
             from_logits=from_logits,

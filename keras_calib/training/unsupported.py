@@ -25,8 +25,8 @@ def refuse_class_weight(arguments: dict) -> None:
     """Refuses class weights, as Keras finds no classes in indexed labels."""
     if arguments.get("class_weight") is not None:
         raise value_error(
-            "`class_weight` must be None where labels come with an index: "
-            "give each sample the weight of its class, as `sample_weight`",
+            "`class_weight` must be None if labels come with an index: give "
+            "each sample the weight of its class, as `sample_weight`",
             class_weight=arguments["class_weight"],
         )
 
@@ -35,6 +35,7 @@ def refuse_training(model: keras.Model, arguments: dict) -> None:
     """Refuses arguments of `fit` that Keras cannot handle with these models."""
     size = arguments.get("batch_size")
     valid = arguments.get("validation_data")
+    # A split takes rows away, so the sizes of `x` are not those of training.
     if not arguments.get("validation_split"):
         refuse_uneven_batches(arguments.get("x"), size)
     refuse_uneven_batches(valid, arguments.get("validation_batch_size") or size)
@@ -125,7 +126,7 @@ def refuse_several_outputs(y_pred: Any) -> None:
     """Refuses predictions that are not one tensor."""
     if not hasattr(y_pred, "shape"):
         raise value_error(
-            "the model must have one output: its loss is of one",
+            "the model must have one output, because it trains on one loss",
             y_pred=keras.tree.map_structure(shape_of, y_pred),
         )
 
@@ -155,7 +156,7 @@ def refuse_scalar_loss(model: keras.Model, labels: Any, y_pred: Any) -> None:
         if reduction in (None, "none") or call(y, outputs).shape != ():
             continue
         raise value_error(
-            "`loss` must give one value per sample under several replicas, "
-            "each of which would count that of a whole batch",
+            "`loss` must give one value per sample under several replicas: a "
+            "value per batch would enter once per replica",
             loss=getattr(loss, "name", loss),
         )

@@ -243,7 +243,7 @@ BAD = {
     "not called": (
         {"layer": layers.Conv2D(1, 1)},
         ValueError,
-        "one that the model calls",
+        "a layer of the model that its call uses",
     ),
 }
 

@@ -284,7 +284,7 @@ def test_bad_images_and_models_are_refused():
     flat = keras.Sequential(
         [keras.Input((SIDE, SIDE, 3)), layers.Flatten(), layers.Dense(2)]
     )
-    with pytest.raises(ValueError, match="without a layer that returns maps"):
+    with pytest.raises(ValueError, match="no layer of the model returns maps"):
         kc.class_activation_maps(flat, images)
     dense = keras.Sequential([keras.Input((SIDE, SIDE, 3)), convolution()])
     with pytest.raises(ValueError, match="must have one output of shape"):

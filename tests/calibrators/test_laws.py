@@ -283,7 +283,7 @@ def test_a_failed_fit_leaves_what_was_fitted():
         (
             ([(np.full(3, 255), logits[:3])],),
             {"ignore_class": 255},
-            r"there must be a sample|not ignored",
+            r"must have a sample that is neither ignored|not ignored",
         ),
     )
     for case in CLASSES:

@@ -83,7 +83,9 @@ def test_batches_that_do_not_fit_each_other_are_refused():
         scaling.fit([logits])
     with pytest.raises(TypeError, match="`logits` must be given"):
         scaling.fit(labels)
-    with pytest.raises(ValueError, match="there must be a sample"):
+    with pytest.raises(
+        ValueError, match="must have a sample that is neither ignored"
+    ):
         scaling.fit([])
 
 

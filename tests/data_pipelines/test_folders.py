@@ -167,16 +167,20 @@ def test_boxes_of_an_image_on_its_side_are_named_or_skipped(folder):
 
 def test_folders_and_names_that_are_none_are_refused(folder, tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="`images` must hold images"):
+    with pytest.raises(
+        ValueError, match="`images` must be a folder with images"
+    ):
         kc.from_folder(tmp_path / "empty", folder.annotations)
     with pytest.raises(ValueError, match="`annotations` must hold"):
         kc.from_folder(folder.images, tmp_path / "empty")
-    with pytest.raises(ValueError, match="`class_names` must differ"):
+    with pytest.raises(ValueError, match="`class_names` must not repeat"):
         read(folder, class_names=["dog", "dog"])
     with pytest.raises(TypeError, match="`class_names` must be several"):
         read(folder, class_names="cat")
     for path in folder.annotations.rglob("*.xml"):
         path.write_text("no xml")
     (folder.images / "dogs" / "bare.png").unlink()
-    with pytest.raises(ValueError, match="must have a file without an error"):
+    with pytest.raises(
+        ValueError, match="must hold at least one valid .xml file"
+    ):
         read(folder, on_error="skip")

@@ -129,7 +129,7 @@ def test_objects_that_are_not_there_cannot_be_painted(image):
         kc.context_examples(plain)
     labels = {"box_labels": np.array([4, 2])}
     rows = tf.data.Dataset.from_tensors(example(image, "boxes", **labels))
-    with pytest.raises(ValueError, match="numbered after"):
+    with pytest.raises(ValueError, match="must not have an index yet"):
         kc.object_examples(kc.with_index(rows))
 
 

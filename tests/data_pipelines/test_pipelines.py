@@ -285,7 +285,7 @@ def test_bad_arguments_are_refused():
         ({"first_epoch": -1}, "`first_epoch` must be >= 0"),
         ({"shuffle_buffer": 0}, "`buffer_size` must be >= 1"),
         ({"num_parallel_calls": 0}, "`num_parallel_calls` must be >= 1"),
-        ({"targets": "ids", "context_share": 0.1}, "must not be class ids"),
+        ({"targets": "ids", "context_share": 0.1}, "must not be 'ids'"),
         ({"targets": "ids", "mix": kc.cutmix}, "to be mixed"),
         ({"objects": "mask"}, "must have 'mask': `objects`"),
         ({"batch_size": 50}, "examples for a batch"),

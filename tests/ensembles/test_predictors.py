@@ -170,7 +170,7 @@ def test_predictors_are_not_trained():
     with pytest.raises(RuntimeError, match="predictor='MonteCarloDropout'"):
         made.fit(X, Y)
     both = kc.DeepEnsemble([model], from_logits=True)
-    with pytest.raises(RuntimeError, match="train what it was made of"):
+    with pytest.raises(RuntimeError, match="train its networks"):
         both.train_on_batch(X, Y)
 
 

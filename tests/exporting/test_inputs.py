@@ -87,7 +87,7 @@ def test_samples_of_one_input_may_stand_alone():
         ([FIRST, SECOND[:, 0]], r"must have the axes.*'b': \(2,\)"),
         (
             [FIRST, SECOND[:1]],
-            r"must have .* as many samples of each.*'b': \(1, 3\)",
+            r"must have .* same number of samples.*'b': \(1, 3\)",
         ),
         ([FIRST[:0], SECOND[:0]], "must have .* at least one"),
     ],

@@ -146,7 +146,7 @@ def test_wrong_arguments_are_told():
         objectness_deviation(labels, probs, np.full(20, 1.5))
     with pytest.raises(ValueError, match="`labels` must be class ids"):
         per_image(ece, labels[:-1].reshape(1, -1), probs[None])
-    with pytest.raises(ValueError, match="a class that counts"):
+    with pytest.raises(ValueError, match="a class that is neither ignored"):
         per_image(ece, np.zeros((1, 20), int), probs[None], background=0)
-    with pytest.raises(TypeError, match="pixels count alike"):
+    with pytest.raises(TypeError, match="pixels have equal weight"):
         per_image(ece, labels[None], probs[None], sample_weight=weight[None])

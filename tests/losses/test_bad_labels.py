@@ -180,7 +180,7 @@ def test_targets_of_cape_that_do_not_fit_are_refused():
         ((3, 2), (3, 2), shape),
         ((2,), (3, 1), shape),
         ((), (3, 1), shape),
-        ((3,), (3, 3), "`logits` must be of two classes"),
+        ((3,), (3, 3), "`logits` must have two classes"),
     ):
         with pytest.raises(ValueError, match=rule):
             kc.cape_loss(np.full(targets, 0.5), np.zeros(outputs, "float32"))

@@ -93,7 +93,9 @@ def test_a_callback_that_monitors_must_come_after():
 
 
 def test_names_of_training_are_not_overwritten():
-    with pytest.raises(ValueError, match="`prefix` must keep the names"):
+    with pytest.raises(
+        ValueError, match="`prefix` must make names that training"
+    ):
         fit(network(), logger(prefix=""), logger(prefix=""))
 
 

@@ -166,7 +166,7 @@ def test_runs_of_one_name_are_told_apart_or_refused(tmp_path):
     }
     row = run_results.read_row(folders[0])
     run_results.write_row(folders[0], row | {"resampled": True})
-    with pytest.raises(app.UsageError, match="all or none"):
+    with pytest.raises(app.UsageError, match="resampled data, or none"):
         grouped([tmp_path / "a"])
     # Cells of grids and runs that diverged are no networks to use.
     run_results.write_row(folders[0], row | {"tuned": "grid"})

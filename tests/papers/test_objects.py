@@ -91,7 +91,7 @@ def test_losses_of_mixed_smoothed_labels_are_cross_entropy(recipe):
     assert isinstance(loss, keras.losses.CategoricalCrossentropy)
     # Those of small images in memory have no objects.
     sets = types.SimpleNamespace(train=(np.zeros((9, 4, 4, 1)), np.zeros(9)))
-    with pytest.raises(app.UsageError, match="`--objects` must say"):
+    with pytest.raises(app.UsageError, match="`--objects` must be boxes"):
         image_tasks.array_task(sets, setup, method, None)
 
 
@@ -192,7 +192,7 @@ def test_classes_are_merged_dropped_and_capped_as_files_say(recipe, tmp_path):
         ('{"leaves": []}', r"with \['leaves'\]"),
         ('{"hierarchy": "absent.json"}', "absent.json"),
         ('{"drop": ["dodo"]}', "must name classes.*dodo"),
-        ('{"drop": ["a", "b"]}', "A class must be left"),
+        ('{"drop": ["a", "b"]}', "must leave at least one class"),
     ],
 )
 def test_a_class_map_that_is_none_is_refused(content, rule, tmp_path):
@@ -223,7 +223,7 @@ def test_other_data_are_called_as_they_are_named():
         (["V2=a", "V2=b"], False),
         (["test=a"], False),
     ):
-        with pytest.raises(app.UsageError, match="`--on` must have other"):
+        with pytest.raises(app.UsageError, match="`--on` must name at least"):
             evaluate.parts_of(names, context)
 
 

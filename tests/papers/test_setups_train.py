@@ -152,7 +152,7 @@ def test_other_images_of_files_may_have_labels_in_a_column(parse, tmp_path):
     ],
 )
 def test_sets_of_one_name_are_not_evaluated_over_each_other(names):
-    with pytest.raises(app.UsageError, match="different ones"):
+    with pytest.raises(app.UsageError, match="must differ from each"):
         evaluate.parts_of(names)
     names = ["imagenet_v2/top", "imagenet_v2/threshold", "DIR/top.npz"]
     assert len(evaluate.parts_of(names)) == 3

@@ -29,7 +29,7 @@ def test_the_best_cell_has_the_best_mean():
     ]
     assert chosen(rows, ["alpha"], "accuracy") == {"alpha": 0.1}
     assert chosen(rows, ["alpha"], "ece") == {"alpha": 0.2}
-    with pytest.raises(RuntimeError, match="diverged in all cells"):
+    with pytest.raises(RuntimeError, match="diverged for all values"):
         chosen(rows[-1:], ["alpha"], "ece")
     rows = [
         {"alpha": alpha, "coverage_at_1": alpha, "diverged": False}
@@ -154,7 +154,7 @@ def test_after_a_grid_the_best_epoch_is_still_chosen(sweep, tmp_path):
     assert [task.validation is None for task, *_ in made] == [0, 0, 1]
     assert all(extra["resampled"] for *_, extra in made)
     none = protocol._replace(hold_out=0.0)
-    with pytest.raises(app.UsageError, match="`--hold_out` must leave"):
+    with pytest.raises(app.UsageError, match="`--hold_out` must be above 0"):
         sweeps.tune(*arguments, tmp_path, none)
 
 

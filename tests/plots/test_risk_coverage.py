@@ -68,7 +68,7 @@ def test_band_is_the_exact_interval_of_the_accepted(goldens):
         )
     metric.update_state(labels, probs, sample_weight=weights)
     for one in (metric, kc.AURC()):
-        with pytest.raises(ValueError, match="`band` needs"):
+        with pytest.raises(ValueError, match="`band` must be False unless"):
             kc.RiskCoverageDisplay.from_metric(one, band=True)
 
 

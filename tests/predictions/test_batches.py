@@ -117,7 +117,7 @@ BAD = {
     "lengths": ((X, Y[:-1]), ValueError, "must have the same length"),
     "ragged": (([[1.0], [1.0, 2.0]], [0, 1]), ValueError, "of one length"),
     "no rows": ((np.float32(1.0), 0), TypeError, "one row for each example"),
-    "a dict of labels": ((X, {"a": Y}), ValueError, "`output` names the one"),
+    "a dict of labels": ((X, {"a": Y}), ValueError, "name one by `output`"),
     "examples": ([(X[0], Y[0])], ValueError, "give batches, not single"),
     "no labels": ([X], ValueError, "must give labels"),
     "no labels in arrays": ((X,), ValueError, "must give labels"),

@@ -11,6 +11,7 @@ from paths import ROOT
 
 MAX_WORDS = 30
 MAX_SENTENCES = 5
+MAX_NUMBERS = 3
 TEXTS = (".md", ".py")
 
 # Openings that wait for their verb; pointers and words that say little.
@@ -34,6 +35,16 @@ EXPLAINED = re.compile(r" {4}(\*{0,2}\w+(, \*{0,2}\w+)*|`[^`]+`)( \(.*?\))?:")
 END = re.compile(
     r"(?<!\be\.g)(?<!\bi\.e)(?<!\bal)(?<!\bvs)(?<!\bEq)(?<!\bSec)(?<!\bFig)"
     r"[.!?][\"')*_]*\s+(?=[\"'(*_]*[A-Z`\d])"
+)
+
+# Pages that record: what was run, printed, tested or proved.
+RECORDS = {"results.md", "papers.md", "versions.md", "derivations.md"}
+NUMBER = re.compile(r"(?<![\w.^-])\d[\d,]*(\.\d+)?(e-?\d+)?(?![\w-])")
+# Not quantities: years, parts of a paper, versions and names.
+NAMED = re.compile(
+    r"\b(1[89]|20)\d\d\b|\b20 Newsgroups"
+    r"|\b([Ss]ections?|[Tt]ables?|[Ee]qs?\.|[Ee]quations?|[Ff]igures?|Keras"
+    r"|Python) \d[\d.]*( (and|to) \d[\d.]*)?"
 )
 
 
@@ -102,6 +113,14 @@ def stumbles(text: str) -> Iterator[str]:
                 yield f"say it whole: {sentence[:70]}"
 
 
+def crowds(text: str) -> Iterator[str]:
+    """Paragraphs with numbers that want a table."""
+    for paragraph in paragraphs(text):
+        found = [m[0] for m in NUMBER.finditer(NAMED.sub("", paragraph))]
+        if len(found) > MAX_NUMBERS:
+            yield f"{len(found)} numbers in: {paragraph[:70]}"
+
+
 def faults() -> dict[str, list[str]]:
     """By file, for those that have any."""
     read = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
@@ -118,6 +137,30 @@ def faults() -> dict[str, list[str]]:
 
 def test_sentences_and_paragraphs_are_short_and_whole():
     assert not faults()
+
+
+def test_numbers_of_guides_have_their_home_in_tables():
+    found = {
+        page.name: [*crowds(page.read_text(encoding="utf-8"))]
+        for page in (ROOT / "docs").glob("*.md")
+        if page.name not in RECORDS
+    }
+    assert not {name: rows for name, rows in found.items() if rows}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("1 of 20 with 95 %.", 0),
+        ("1 of 20 with 95 %, in 0.5 s.", 1),
+        ("Of 1e-6, 1,024 x 10, in 3 s.", 1),
+        ("1 or 2 or 3, `4`, ResNet-50, float32, Keras 3, in 2020.", 0),
+        ("1 or 2\n\n- 3 or 4\n- 5 or 6\n\n| 7 | 8 | 9 | 10 |", 0),
+        ("Tables 4 and 7, eq. 13, of 1, 2 and 3.", 0),
+    ],
+)
+def test_crowds_of_numbers_are_found(text, found):
+    assert len([*crowds(text)]) == found
 
 
 WORDS = "word " * 30

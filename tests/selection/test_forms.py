@@ -96,7 +96,7 @@ def test_scores_of_one_output_need_both_logits():
     labels, x, network = one_output()
     logits = network.predict(x, verbose=0)
     selector = kc.SelectiveClassifier(score="max_logit")
-    with pytest.raises(ValueError, match="`logits` must be of every class"):
+    with pytest.raises(ValueError, match="`logits` must have all classes"):
         selector.score_of(logits)
     pairs = np.append(np.zeros_like(logits), logits, axis=-1)
     correct = (logits[:, 0] > 0) == labels

@@ -153,7 +153,7 @@ def test_a_backup_sets_what_callbacks_say_and_nothing_else(tmp_path):
         state_attributes = "path"
 
     for wrong, match in (
-        (keras.callbacks.Callback(), "`state_attributes`, empty for nothing"),
+        (keras.callbacks.Callback(), "such a tuple, empty for nothing"),
         (Silent(), "callback='Silent'"),
         (Mistaken(), "`Mistaken.state_attributes` must be a tuple"),
     ):
@@ -205,9 +205,9 @@ def with_array(place, name):
 NOT_ONE = "must be a file of `ResumableBackup`"
 FORGED = [
     (of_callback(2, filepath="theirs.keras"), NOT_ONE),
-    (of_callback(2, filepath=1), "nothing of a callback but its"),
-    (of_callback(0, path=1), "nothing of a callback but its"),
-    (with_array(2, "filepath"), "but its `state_attri"),
+    (of_callback(2, filepath=1), "hold only the `state_attributes`"),
+    (of_callback(0, path=1), "hold only the `state_attributes`"),
+    (with_array(2, "filepath"), "only the `state_attri"),
     (told(callback_classes=["EarlyStopping"] * 3), "of its classes"),
     (told(callbacks=[]), NOT_ONE),
     (told(callbacks=[], callback_classes=[]), "as many as in the backup"),

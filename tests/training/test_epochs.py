@@ -201,7 +201,7 @@ def test_cape_of_ten_classes_trains_on_the_class_that_was_predicted():
 
 def test_cape_takes_no_targets_from_what_is_split_off():
     x, y, _, _ = data_of("cape", COUNT)
-    with pytest.raises(ValueError, match="beside `validation_split`"):
+    with pytest.raises(ValueError, match="with `validation_split`"):
         eager("cape").fit(x, y, validation_split=0.5, verbose=0)
 
 

@@ -72,7 +72,9 @@ def test_workers_give_cape_its_data():
         assert np.sum(array(model.targets) >= 0) == count
     with pytest.raises(ValueError, match="`calibration_data` must be given"):
         kc.fit_workers(network("cape"), lambda context: data, **options)
-    with pytest.raises(ValueError, match="None but for `CaPEModel`"):
+    with pytest.raises(
+        ValueError, match="None unless the model is a `CaPEModel`"
+    ):
         kc.fit_workers(network("crl"), data, calibration_data=(x, y), **options)
 
 

@@ -80,7 +80,7 @@ def test_pixels_have_no_record():
     model = kc.CorrectnessRankingModel(inputs, outputs, num_samples=8)
     model.compile("sgd", loss=CROSS_ENTROPY, **EAGER)
     y = {"label": np.zeros((8, 2, 2), int), "index": np.arange(8)}
-    with pytest.raises(ValueError, match="not pixels"):
+    with pytest.raises(ValueError, match="not of pixels"):
         model.fit(np.zeros((8, 2, 2, 3)), y, verbose=0)
 
 
@@ -157,7 +157,7 @@ def test_models_that_remember_do_not_combine():
     class Two(kc.ConfidencePruningModel, kc.CorrectnessRankingModel):
         pass
 
-    with pytest.raises(TypeError, match="one class that remembers samples"):
+    with pytest.raises(TypeError, match="one base class that records samples"):
         dense(Two, num_samples=COUNT)
 
     class Own(kc.CorrectnessRankingModel):

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from absl import flags
 
-from config import definitions
+from config import data_flags
+from config import training_flags
 from config.flag_order import check_flag_order
 
 __all__ = [
@@ -152,11 +153,11 @@ def define(values=flags.FLAGS):
     """Defines all flags of a recipe, once for all scripts of a process."""
     if "setup" in values:
         return
-    definitions.define_data(values)
-    definitions.define_network(values)
-    definitions.define_optimizer(values)
-    definitions.define_method(values)
-    definitions.define_options(values)
+    data_flags.define_data(values)
+    training_flags.define_network(values)
+    training_flags.define_optimizer(values)
+    training_flags.define_method(values)
+    training_flags.define_options(values)
 
 
 def read(values=flags.FLAGS):

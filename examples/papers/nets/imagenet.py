@@ -45,7 +45,7 @@ def load_imagenet(model, blocks, weights, name):
         raise OSError(
             f"The weights of {build.__name__} must be downloaded once, or lie "
             "in the folder `models` of KERAS_HOME (by default ~/.keras), as "
-            f"the file of its name that ends in _notop.h5. Received: {error}"
+            f"their file that ends in _notop.h5. Received: {error}"
         ) from error
     convert(source, model, name)
 

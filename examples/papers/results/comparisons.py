@@ -62,9 +62,10 @@ def grouped(folders):
         other = folder_of.setdefault((*key, row["seed"]), folder)
         if other != folder or first[0] != bool(row.get("resampled")):
             raise app.UsageError(
-                "Runs of one table must differ in method, options or seed, and "
-                "all or none of a set-up be on resampled data. "
-                f"Received: {other if other != folder else first[1]}, {folder}"
+                "Runs of one table must differ in method, options or seed, "
+                "and those of a set-up must all be on resampled data, or "
+                "none: name fewer folders. Received: "
+                f"{other if other != folder else first[1]}, {folder}"
             )
         found.setdefault(setup, {}).setdefault(key, {})[row["seed"]] = row
     return {

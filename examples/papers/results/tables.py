@@ -203,7 +203,9 @@ def readme():
         for name, who in _SOURCES.items()
     ]
     if counts:
-        raise ValueError(f"`source` must be a known one. Received: {counts}")
+        raise ValueError(
+            f"`source` must be a key of the known sources. Received: {counts}"
+        )
     return _TEXT.format(
         **{
             name: len(list((RECIPES / name).glob("*.flags")))

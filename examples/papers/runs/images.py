@@ -60,9 +60,9 @@ def array_task(sets, setup, method, options):
         )
     if kind in ("pairs", "smoothed") or method.context_share:
         raise app.UsageError(
-            "`--objects` must say what objects are marked by for a method "
-            "that looks at them. "
-            f"Received: --setup={setup.setup}, --method={method.method}"
+            "`--objects` must be boxes or mask for a method that measures "
+            f"objects. Received: --setup={setup.setup}, "
+            f"--method={method.method}"
         )
     images, labels = sets.train
     if setup.validation_of == "test":

@@ -144,8 +144,8 @@ def run(settings, name, seed, data, *, workdir, devices, resume):
 
 
 def _trained(settings, name, seed, data, folder, devices):
-    keras.utils.set_random_seed(seed)
     """The model, and the seconds of its epochs."""
+    keras.utils.set_random_seed(seed)
     backup = folder / "backup.npz"
     clock = Clock()
     with scope(*devices):

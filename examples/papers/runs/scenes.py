@@ -35,8 +35,9 @@ def scene_task(scenes, setup, method, options):
     """
     if label_kind(method) != "ids" or remembers(method):
         raise app.UsageError(
-            "`--method` must not mix images, remember samples or look at "
-            f"objects, to be trained on pixels. Received: {method.method}"
+            "`--method` must not mix images, record samples or measure "
+            "objects, because it is trained on pixels. Received: "
+            f"{method.method}"
         )
     if setup.net not in SEGMENTERS:
         raise app.UsageError(

@@ -65,13 +65,13 @@ def tune(sets, setup, method, options, folder, protocol):
     """Trains each cell of the grid; rows of measures on validation data."""
     if protocol.hold_out == 0 and needs_validation(setup, method):
         raise app.UsageError(
-            "`--hold_out` must leave validation data to keep the best epoch, "
-            "and for AdaFocal. Received: --hold_out=0"
+            "`--hold_out` must be above 0 for --keep=best and AdaFocal, "
+            "which need validation data. Received: --hold_out=0"
         )
     if not setup.validation:
         raise app.UsageError(
-            "`--validation` must hold data out to choose by. "
-            f"Received: --validation={setup.validation}"
+            "`--validation` must be above 0: the held-out data choose among "
+            f"the values. Received: --validation={setup.validation}"
         )
     rows = []
     for cell in cells(protocol.axes):
@@ -80,6 +80,7 @@ def tune(sets, setup, method, options, folder, protocol):
         for seed in range(protocol.tune_seeds):
             own = options._replace(seed=seed, export=False)
             task = _task(sets, *recipe, own, protocol.resample)
+            # The grid never sees the test data.
             task = task._replace(test=task.validation)
             if not needs_validation(*recipe):
                 task = task._replace(validation=None)
@@ -102,6 +103,7 @@ def train(sets, setup, method, options, folder, protocol, tuned=""):
     if protocol.hold_out is not None:
         setup = setup._replace(validation=protocol.hold_out)
     elif protocol.axes and not needs_validation(setup, method):
+        # The held-out data have chosen: now they can train.
         setup = setup._replace(validation=0.0)
     for seed in range(protocol.seeds):
         own = options._replace(seed=seed)
@@ -136,6 +138,7 @@ def copy_runs(source, folder, measure):
                 "Runs must have the flags of those that they replace; choose "
                 f"another --workdir, or delete the folder. Received: {old}"
             )
+    # Copied beside it and renamed, so that a kill leaves no half of a run.
     part = folder.with_name(f"{folder.name}_part")
     shutil.rmtree(part, ignore_errors=True)
     shutil.copytree(source, part)
@@ -217,7 +220,10 @@ def chosen(rows, names, measure):
     means = {cell: sign * np.mean(values) for cell, values in cells.items()}
     finite = {cell: mean for cell, mean in means.items() if np.isfinite(mean)}
     if not finite:
-        raise RuntimeError(f"Training diverged in all cells: {list(cells)}")
+        raise RuntimeError(
+            "Training diverged for all values of the grid, so lower "
+            f"--learning_rate. Received: {list(cells)}"
+        )
     return dict(zip(names, max(finite, key=finite.get), strict=True))
 
 

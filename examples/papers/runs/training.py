@@ -111,8 +111,8 @@ def run(task, setup, method, options, folder=None, **extra):
     folder = folder or run_folder(options.workdir, setup, method, options.seed)
     if needs_validation(setup, method) and task.validation is None:
         raise ValueError(
-            "There must be validation data to keep the best epoch, and for "
-            f"AdaFocal. Received: --keep={setup.keep}, "
+            "`--validation` must be above 0 for --keep=best and AdaFocal, "
+            f"which need validation data. Received: --keep={setup.keep}, "
             f"--method={method.method}, --validation={setup.validation}"
         )
     flags = {name: x for name, x in extra.items() if name != "tuned"}

@@ -221,7 +221,7 @@ def array_pipeline(
     count = len(arrays.index)
     require(
         len(arrays) > 0,
-        "arrays must have samples for a batch",
+        "arrays must have enough samples for a batch: lower `batch_size`",
         samples=count,
         batch_size=batch_size,
     )

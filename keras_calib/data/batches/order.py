@@ -52,7 +52,7 @@ def with_index(dataset: Any, *, input_context: Any = None) -> Any:
     )
     require(
         not isinstance(spec, dict) or "index" not in spec,
-        "Examples must not have an index",
+        "Examples must not have an index already: leave out `with_index`",
         parts=spec,
     )
 
@@ -174,7 +174,7 @@ def _without_empty_epochs(numbers: Any, make: Callable[[Any], Any]) -> Any:
         there = required(
             there,
             there | (count > 0),
-            "`dataset` must have examples, enough for a batch",
+            "`dataset` must have enough examples for a batch",
             batches=count,
         )
         return tf.where(there, count + 1, 0), batch

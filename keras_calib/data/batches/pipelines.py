@@ -159,8 +159,8 @@ def training_pipeline(
         check_parts(spec, "boxes", hint=_OBJECTS)
     require(
         targets != "ids" or not (context_share > 0 or "context" in spec),
-        "`targets` must not be class ids where context examples have uniform "
-        "targets",
+        "`targets` must not be 'ids' with context examples, whose target is "
+        "uniform: use 'soft'",
         targets=targets,
     )
     require(
@@ -179,7 +179,7 @@ def training_pipeline(
     count = int(dataset.cardinality())
     require(
         count < 0 or count >= (batch_size if drop_remainder else 1),
-        "`dataset` must have examples for a batch",
+        "`dataset` must have enough examples for a batch: lower `batch_size`",
         examples=count,
         batch_size=batch_size,
     )
@@ -351,6 +351,7 @@ def _some_context(
     chosen &= has_objects(example, classes)
     context = without_objects(example, fill, classes)
     plain = {"context": tf.constant(False), **example}
+    # Both branches of a condition need the same parts.
     for part in context.keys() - plain.keys():
         nothing = tf.zeros_like(context[part])
         plain[part] = nothing[:0] if part == "painted" else nothing

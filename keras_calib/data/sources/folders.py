@@ -76,7 +76,11 @@ def from_folder(
         for path in images.rglob("*")
         if path.suffix.lower() in _SUFFIXES and path.is_file()
     )
-    require(len(paths) > 0, "`images` must hold images", images=str(images))
+    require(
+        len(paths) > 0,
+        "`images` must be a folder with images",
+        images=str(images),
+    )
     if labels == "folder" and class_names is None:
         class_names = sorted({path.parent.name for path in paths})
     found = {
@@ -107,7 +111,7 @@ def from_folder(
     rows = {path: row for path, row in rows.items() if row >= 0}
     require(
         len(rows) > 0,
-        "`annotations` must have a file without an error",
+        "`annotations` must hold at least one valid .xml file",
         annotations=str(annotations),
     )
     columns = {"name": [*map(str, rows)], "row": [*rows.values()]}

@@ -106,7 +106,7 @@ def from_tfds(
     asked = dict(features or {})
     require(
         set(asked) <= set(_PARTS),
-        f"`features` must be for parts of {_PARTS}",
+        f"`features` must have keys among {_PARTS}",
         features=asked,
     )
     if not isinstance(split, str):

@@ -89,7 +89,7 @@ def from_tfrecords(
         count = input_context.num_input_pipelines
         require(
             len(paths) >= count,
-            "There must be a file for each worker",
+            "`files` must be at least as many as workers",
             files=len(paths),
             workers=count,
         )
@@ -159,9 +159,9 @@ def _paths(files: str | Path | Sequence[str | Path]) -> list[str]:
         exists = tf.io.gfile.exists(pattern)
         paths = [pattern] if exists else tf.io.gfile.glob(pattern)
         some = len(paths) > 0 and not any(map(tf.io.gfile.isdir, paths))
-        require(some, "`files` must be files", files=pattern)
+        require(some, "`files` must name files that exist", files=pattern)
         found += paths
-    require(len(found) > 0, "`files` must be files", files=files)
+    require(len(found) > 0, "`files` must name files that exist", files=files)
     return sorted(found)
 
 

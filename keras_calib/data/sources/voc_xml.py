@@ -71,11 +71,13 @@ def read_annotations(
     names = sorted(marked) if class_names is None else list(class_names)
     ids = {name: place for place, name in enumerate(names)}
     require(
-        len(ids) == len(names), "`class_names` must differ", class_names=names
+        len(ids) == len(names),
+        "`class_names` must not repeat",
+        class_names=names,
     )
     require(
         not (marked and required) or not marked.isdisjoint(ids),
-        "Objects must have names of classes",
+        "Some object must have a name among `class_names`",
         names=sorted(marked)[:9],
         class_names=names[:9],
     )

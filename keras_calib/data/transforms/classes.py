@@ -96,8 +96,7 @@ def class_map(
     parents = _parents(hierarchy or {})
     require(
         not hierarchy or bool(parents & known),
-        "`hierarchy` must have classes above others, by the names in "
-        "`class_names`",
+        "`hierarchy` must have a parent class that is named in `class_names`",
         parents=sorted(parents)[:9],
     )
     drop |= parents & known
@@ -110,7 +109,9 @@ def class_map(
     )
     merged = [None if n in drop else merge.get(n, n) for n in class_names]
     names = [name for name in dict.fromkeys(merged) if name is not None]
-    require(bool(names), "A class must be left", drop=sorted(drop))
+    require(
+        bool(names), "`drop` must leave at least one class", drop=sorted(drop)
+    )
     new = {None: -1} | {name: place for place, name in enumerate(names)}
     return ClassMap(np.array([new[name] for name in merged], "int64"), names)
 
@@ -152,6 +153,8 @@ def map_classes(
     )
     check_in("without_boxes", without_boxes, ("drop", "keep"))
     ids, count = tf.constant(classes.ids), len(classes.ids)
+    # -1 leaves a class out. An id that no class has must not be left out in
+    # silence: it stays impossible, and later checks name its example.
     none = tf.constant(2**31 - 1, "int64")
 
     def new(old: Any) -> Any:

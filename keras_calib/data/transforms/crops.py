@@ -251,7 +251,8 @@ class Cropping(NamedTuple):
         if "image_size" in example:
             require(
                 same_shape(size, example["image_size"]),
-                "Boxes must be of an image of the shape of this one",
+                "Boxes must be of this image: its size must be that of the "
+                "annotation",
                 example=name,
                 size=size,
                 size_in_annotation=example["image_size"],
@@ -311,6 +312,7 @@ class Cropping(NamedTuple):
 
         def drawn():
             place = tf.stack([y[first], x[first]])
+            # A small share of a small image can round to no pixel.
             return tf.maximum(extents[first], 1.0), place
 
         def middle():

@@ -66,7 +66,8 @@ def object_examples(
         check_parts(spec, "label")
     require(
         "index" not in spec,
-        "Examples must be numbered after their objects are separated",
+        "Examples must not have an index yet: call `with_index` after "
+        "`object_examples`",
         parts=sorted(spec),
     )
 
