@@ -89,9 +89,9 @@ _COLUMNS: _Arguments = {
         "metavar": "NAMES",
         "help": (
             "columns of logits: one column of lists or an array; the "
-            "start of the columns' names; a pattern with one *; or "
-            "names with commas between them, in the order of the class "
-            "ids"
+            "start of names that go on with _ and the class; a pattern with "
+            "* in place of the class, such as 'P(*)'; or names with commas "
+            "between them, in the order of the class ids"
         ),
     },
     "--probs": {

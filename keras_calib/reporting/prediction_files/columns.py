@@ -119,6 +119,11 @@ class ColumnFile:
             raise
         except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
             raise ValueError(f"{error.strerror}: {self.path}") from error
+        except UnicodeDecodeError as error:
+            raise value_error(
+                f"{self.path.name} must be UTF-8 text: save it so",
+                error=str(error),
+            ) from error
         except Exception as error:
             raise self._bad_cell(numbers) or value_error(
                 f"{self.path.name} must be {form}", error=str(error)

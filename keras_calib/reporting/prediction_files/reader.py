@@ -212,7 +212,8 @@ class PredictionFile:
             if place is None:
                 raise self._file.bad_value(
                     name,
-                    "must be the name of a class in every row",
+                    "must be the name of a class in every row; --classes "
+                    "gives the names, in the order of the class ids",
                     start + row * len(values) // values.size,
                     value=text,
                     class_names=names[:20],

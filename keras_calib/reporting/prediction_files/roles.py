@@ -92,7 +92,10 @@ def find_roles(file: str, names: list[str], columns: Columns) -> Roles:
     if given and not found:
         ((kind, text),) = given.items()
         raise value_error(
-            f"{file} must have the columns of --{kind}",
+            f"{file} must have the columns of --{kind}: one, or those whose "
+            "names are this start, `_` and the class. For other names, give a "
+            "pattern with one * in place of the class, or all names with "
+            "commas between them",
             columns=names[:20],
             **{f"--{kind}": text},
         )

@@ -157,7 +157,7 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             (["--calibration=ids.npz"], r"class ids in \[0, 4\)"),
             (["--calibration=flat.npz"], r"of shape \(n, 1\)"),
             (["--calibration=letters.npz"], "`labels` must hold numbers"),
-            (["--calibration=latin.csv"], "must be a readable .csv file"),
+            (["--calibration=latin.csv"], "must be UTF-8 text"),
             (["--calibration=twice.csv"], r"once. Received: twice=\['prob_0'"),
             (["--calibration=cut.npz"], "cut.npz must be a readable"),
             (["--calibration=flipped.npz"], "flipped.npz must be a readable"),
