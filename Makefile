@@ -132,6 +132,8 @@ bench: .venv/dev
 	.venv/bin/python benchmarks/training.py --out=benchmarks/results/training.md
 	.venv/bin/python benchmarks/glibc_memory.py \
 	  --out=benchmarks/results/glibc_memory.md
+	.venv/bin/python benchmarks/digits_calibrators.py \
+	  --csv=benchmarks/results/runs/digits_calibrators.csv
 
 bench-peers: .venv-bench/dev
 	.venv-bench/bin/python benchmarks/metrics.py \

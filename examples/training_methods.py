@@ -1,17 +1,22 @@
-r"""Training methods that need more than a loss, compared with cross entropy.
+r"""Training methods beyond cross entropy, compared with it on noisy digits.
 
     python examples/training_methods.py
+    python examples/training_methods.py --csv=work/noisy_digits.csv
 
 The models record past predictions (CRL, CaPE, pruning), take two gradient steps
 (SAM), or change their loss from epoch to epoch (AdaFocal, focal schedule). They
 train on 300 noisy digits of scikit-learn, on which cross entropy makes a small
-network far too confident: accuracy 0.793, ECE 0.120. The script prints means
-over three seeds, and p-values of paired t-tests. Five methods have a lower ECE
-at the same accuracy, down to 0.047. It takes four minutes on 2 cores.
+network far too confident: accuracy 0.791, ECE 0.122. The script prints means
+over five seeds, and p-values of paired t-tests. Ten methods have a lower ECE,
+down to 0.037, and no lower accuracy that the tests show. It takes six minutes
+of processor time.
 
-Arguments in the table of methods are those of the papers and their releases,
-except the strength of DCA and the epoch where CaPE begins.
+Arguments are those of the papers and their releases. This script chooses the
+gamma of inverse focal loss, the strengths of the uniformity penalty and of DCA
+beside pruning, and the epoch where CaPE begins.
 """
+
+import csv
 
 import keras
 import numpy as np
@@ -24,9 +29,13 @@ from sklearn.datasets import load_digits
 import keras_calib as kc
 
 _EPOCHS = flags.DEFINE_integer("epochs", 40, "Passes over the training data.")
-_SEEDS = flags.DEFINE_integer("seeds", 3, "Repetitions, each on a new split.")
+_SEEDS = flags.DEFINE_integer("seeds", 5, "Repetitions, each on a new split.")
+_CSV = flags.DEFINE_string("csv", None, "File for the measures of each run.")
 
 LOGITS = {"from_logits": True}
+MEASURES = (kc.ece, kc.nll, kc.aurc)
+COLUMNS = ["setup", "method", "options", "seed", "epochs"]
+COLUMNS += ["accuracy", "ece", "nll", "aurc"]
 
 
 class SharpCorrectnessRanking(
@@ -35,49 +44,48 @@ class SharpCorrectnessRanking(
     """Models combine: SAM, in whose steps CRL ranks confidences."""
 
 
-def cross_entropy():
-    return keras.losses.SparseCategoricalCrossentropy(**LOGITS)
-
-
-def methods(count, epochs):
+def methods(num_classes, count, epochs):
     """Name to class of models, its arguments, and a loss."""
+    plain, both = kc.EpochModel, SharpCorrectnessRanking
+    crl, sam = kc.CorrectnessRankingModel, kc.SharpnessAwareModel
+    cross_entropy = keras.losses.SparseCategoricalCrossentropy(**LOGITS)
     record = {"num_samples": count}
+    if num_classes == 2:
+        late = {**record, "first_epoch": epochs // 4}
+        return {
+            "cross entropy": (plain, {}, cross_entropy),
+            "CaPE": (kc.CaPEModel, late, cross_entropy),
+        }
     ranking = {**record, "condition": "ranking"}
     by_record = {**ranking, "role": "condition"}
-    focal = kc.FocalLoss(gamma=1.0, **LOGITS)
-    dca = kc.DCA(10.0, huber_delta=0.005, fidelity=focal, **LOGITS)
-    acls = kc.ACLS(6.0, condition="ranking", **LOGITS)
     # FLSc-531 is for 350 epochs.
     gammas = {0: 5.0, epochs * 2 // 7: 3.0, epochs * 5 // 7: 1.0}
-    crl, sam = kc.CorrectnessRankingModel, kc.SharpnessAwareModel
-    plain, both = kc.EpochModel, SharpCorrectnessRanking
+    schedule = {"schedule": tuple(gammas.items()), **LOGITS}
+    acls = kc.ACLS(6.0, condition="ranking", **LOGITS)
+    focal = kc.FocalLoss(gamma=1.0, **LOGITS)
+    dca = kc.DCA(10.0, huber_delta=0.005, fidelity=focal, **LOGITS)
     return {
-        "cross entropy": (plain, {}, cross_entropy()),
-        "CRL": (crl, record, cross_entropy()),
-        "CRL, ranking condition": (crl, ranking, cross_entropy()),
+        "cross entropy": (plain, {}, cross_entropy),
+        "CRL": (crl, record, cross_entropy),
+        "CRL, ranking condition": (crl, ranking, cross_entropy),
         "ACLS, ranking condition": (crl, by_record, acls),
         "AdaFocal": (kc.AdaptiveFocalModel, LOGITS, None),
-        "focal schedule 5-3-1": (
-            kc.ScheduledFocalModel,
-            {"schedule": tuple(gammas.items()), **LOGITS},
-            None,
-        ),
-        "SAM": (sam, {"rho": 0.05}, cross_entropy()),
-        "ASAM": (sam, {"rho": 2.0, "adaptive": True}, cross_entropy()),
-        "SAM + CRL": (both, {"rho": 0.05, **record}, cross_entropy()),
+        "focal schedule 5-3-1": (kc.ScheduledFocalModel, schedule, None),
+        "SAM": (sam, {"rho": 0.05}, cross_entropy),
+        "ASAM": (sam, {"rho": 2.0, "adaptive": True}, cross_entropy),
+        "SAM + CRL": (both, {"rho": 0.05, **record}, cross_entropy),
         "pruning, DCA + focal": (kc.ConfidencePruningModel, record, dca),
         "ACLS": (plain, {}, kc.ACLS(6.0, **LOGITS)),
         "focal": (plain, {}, focal),
         "MDCA + focal": (plain, {}, kc.MDCA(1.0, fidelity=focal, **LOGITS)),
         "MMCE": (plain, {}, kc.MMCE(4.0, **LOGITS)),
-    }
-
-
-def methods_for_two_classes(count, epochs):
-    late = {"num_samples": count, "first_epoch": epochs // 4}
-    return {
-        "cross entropy": (kc.EpochModel, {}, cross_entropy()),
-        "CaPE": (kc.CaPEModel, late, cross_entropy()),
+        "DCA": (plain, {}, kc.DCA(1.0, **LOGITS)),
+        "CPC": (plain, {}, kc.CPC(0.1, 1.0, **LOGITS)),
+        "FLSD": (plain, {}, kc.FLSD(**LOGITS)),
+        "inverse focal": (plain, {}, kc.InverseFocalLoss(2.0, **LOGITS)),
+        "Brier": (plain, {}, kc.BrierLoss(**LOGITS)),
+        "CRL under a margin": (plain, {}, kc.CRLMargin(6.0, **LOGITS)),
+        "uniformity penalty": (plain, {}, kc.UniformityPenalty(0.3, **LOGITS)),
     }
 
 
@@ -110,20 +118,28 @@ def trained(method, train_set, val_set, num_classes, epochs, seed):
     return model
 
 
-def run(num_classes, methods_of, *, seeds, epochs):
-    """Accuracy, ECE and NLL of each method on each seed, and tests of pairs."""
-    head = f"{num_classes} classes"
-    print(f"\n{head:24}accuracy     ECE     NLL  p, acc  p, ECE")
-    found = {}
+def options_of(_, arguments, loss):
+    """Coefficients of a model and of its loss."""
+    known = arguments | (loss.get_config() if loss else {})
+    return " ".join(f"{k}={v}" for k, v in known.items() if type(v) is float)
+
+
+def run(num_classes, *, seeds, epochs):
+    """Measures of each method on each seed; prints means and tests of pairs."""
+    rows, found = [], {}
     for seed in range(seeds):
         sets = [(x, y * num_classes // 10) for x, y in load(seed)]
-        for name, method in methods_of(len(sets[0][1]), epochs).items():
+        x, y = sets[2]
+        for name, method in methods(num_classes, 300, epochs).items():
             model = trained(method, *sets[:2], num_classes, epochs, seed)
-            x, y = sets[2]
             logits = model.predict(x, batch_size=len(x), verbose=0)
             values = [np.mean(logits.argmax(-1) == y)]
-            values += [f(y, logits, **LOGITS) for f in (kc.ece, kc.nll)]
+            values += [f(y, logits, **LOGITS) for f in MEASURES]
             found.setdefault(name, []).append(values)
+            row = [f"noisy_digits_{num_classes}", name, options_of(*method)]
+            rows.append([*row, seed, epochs, *values])
+    head = f"{num_classes} classes"
+    print(f"\n{head:24}accuracy     ECE     NLL    AURC  p, acc  p, ECE")
     first = np.array(found["cross entropy"])
     for name, values in found.items():
         mean = "".join(f"{v:8.3f}" for v in np.mean(values, axis=0))
@@ -131,13 +147,16 @@ def run(num_classes, methods_of, *, seeds, epochs):
             p = ttest_1samp(values - first, 0).pvalue
             mean += f"{p[0]:8.3f}{p[1]:8.3f}"
         print(f"{name:24}{mean}")
+    return rows
 
 
 def main(_):
     logging.set_verbosity(logging.ERROR)
     options = {"seeds": _SEEDS.value, "epochs": _EPOCHS.value}
-    run(10, methods, **options)
-    run(2, methods_for_two_classes, **options)
+    rows = run(10, **options) + run(2, **options)
+    if _CSV.value:
+        with open(_CSV.value, "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([COLUMNS, *rows])
 
 
 if __name__ == "__main__":

@@ -21,37 +21,49 @@ _RUNS = (
     "cifar10_small_resnet",
     "cifar10",
     "detection",
+    "objectness",
+    "noisy_digits",
+    "digits_ensembles",
+    "digits_calibrators",
 )
+_NOISY_DIGITS = "[Noisy digits](../training.md#measured-on-noisy-digits)"
 _SETUPS = {
     "camvid_deeplabv3plus_small": "CamVid",
     "cifar10_resnet20_cpu": "CIFAR-10, ResNet-20",
     "cifar10_small_resnet": "CIFAR-10, small network",
+    "digits_dropout": "[Digits](../training.md"
+    "#monte-carlo-dropout-and-deep-ensembles), dropout 0.5",
     "fashion_mnist_dense": "Fashion-MNIST",
     "fashion_mnist_dense_short": "Fashion-MNIST, 12 epochs",
     "mnist_dense": "MNIST",
     "newsgroups20": "20 Newsgroups",
-    "tiny_imagenet_boxes_small": "Tiny-ImageNet, 16 classes",
+    "noisy_digits_10": _NOISY_DIGITS,
+    "noisy_digits_2": f"{_NOISY_DIGITS} in two classes",
+    "objectness_tiny_imagenet_boxes": "Tiny-ImageNet, 16 classes",
+    "tiny_imagenet_boxes_small": "Tiny-ImageNet, before detection",
 }
 _TUNED = {"accuracy": "by accuracy", "ece": "by ECE"}
-_BASE = "cross_entropy"
+# What each set-up calls a network that was trained on cross entropy alone.
+_BASES = ("cross_entropy", "cross entropy", "hard labels", "network")
 _MEASURES = ("ece", "accuracy", "aurc")
 # Hyperparameters that are chosen, not what a method is.
-_CHOSEN = ("alpha", "beta", "gamma", "margin", "strength")
+_CHOSEN = ("alpha", "beta", "gamma", "held_out", "margin", "rho", "strength")
 _RUNS_LINK = "[runs](../repository/benchmarks/results/runs/index.md)"
 _ABOUT_INTERVALS = (
     "Each change is a mean over pairs of runs with the same seed, with its "
     "95 % interval by a t-test of pairs. It is bold if the interval leaves "
-    "out 0. Rows of one seed have no interval. Many rows are tested, so read "
-    "[the results](../results.md), which correct for that, before you rely on "
-    "one of them."
+    "out 0; of many rows, some are bold by chance. Rows of one seed have no "
+    "interval. [The results](../results.md) correct the claims of papers for "
+    "the number of tests."
 )
 
 
-def effects_of_loss(methods):
+def effects_of_loss(methods, beside="cross entropy"):
     """Differences to cross entropy on the same seeds.
 
     Args:
         methods: Names in the runs to what the table calls them.
+        beside: What the differences are to.
     """
     rows = []
     for file in _RUNS:
@@ -60,7 +72,7 @@ def effects_of_loss(methods):
             base = {
                 run["seed"]: run
                 for run in runs
-                if (run["setup"], _name(run)) == (setup, _BASE)
+                if run["setup"] == setup and _name(run) in _BASES
             }
             pairs = [(base[r["seed"]], r) for r in group if r["seed"] in base]
             first = group[0]
@@ -77,8 +89,7 @@ def effects_of_loss(methods):
     head = ["data, setting", "change of ECE", "of accuracy", "of AURC"]
     head += ["ECE", "seeds"]
     return [
-        "Beside cross entropy, on test data, with ECE of 15 bins "
-        f"({_RUNS_LINK}):",
+        f"Beside {beside}, on test data, with ECE of 15 bins ({_RUNS_LINK}):",
         "",
         *_table(head, rows),
         "",
@@ -115,7 +126,7 @@ def _before_and_after(before, after):
     """Changes of measures in the same run."""
     measures = ["aurc"] if after == "_norm" else ["ece", "nll", "aurc"]
     titles = {"ece": "ECE", "nll": "NLL", "aurc": "AURC"}
-    trained = {_BASE: "cross entropy"}
+    trained = {"cross_entropy": "cross entropy", "network": "cross entropy"}
     if after == "_norm":
         trained["label_smoothing"] = "label smoothing"
     rows = []
@@ -225,7 +236,7 @@ def _options(run):
     """Hyperparameters of a run, and by what they were chosen."""
     pairs = [word.partition("=") for word in run["options"].split()]
     words = [
-        f"{name} {value.removesuffix('.0')}"
+        f"{name.replace('_', ' ')} {value.removesuffix('.0')}"
         for name, _, value in pairs
         if name in _CHOSEN
     ]

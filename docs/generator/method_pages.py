@@ -59,9 +59,8 @@ def _page(method, kind):
         columns, rows = method.get("columns"), method.get("rows")
         lines += effects_of_calibrator(columns, rows)
     else:
-        effects = effects_of_loss(method.get("runs", {}))
-        own = [method["effect"], ""] if "effect" in method else []
-        lines += effects + own or [_NO_EFFECT, ""]
+        beside = method.get("beside", "cross entropy")
+        lines += effects_of_loss(method["runs"], beside)
     cost = costs(method.get("cost", []), method.get("fits"))
     price = method.get("price", "Not measured.")
     lines += ["## Cost", "", *(cost or [price, ""])]
@@ -124,7 +123,6 @@ def _about_picture(method, kind):
     ]
 
 
-_NO_EFFECT = "No run of this repository compares it with cross entropy yet."
 _ABOUT_PULL = (
     "Above 0 a training step raises the logit of the true class, below 0 it "
     "lowers it. There are 10 classes, and the other logits are equal."

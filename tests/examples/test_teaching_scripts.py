@@ -1,5 +1,6 @@
 """The scripts that teach show what they say."""
 
+import csv
 import functools
 import importlib.util
 import os
@@ -53,6 +54,11 @@ def script(monkeypatch):
     return loaded
 
 
+def read_rows(path):
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def numbers(lines, name):
     """Those behind `name` in the first line that begins with it."""
     line = next(line for line in lines if line.startswith(name))
@@ -73,7 +79,7 @@ def test_losses_of_the_quickstart_are_all_that_need_labels_and_logits(script):
 @pytest.mark.slow
 def test_ways_to_train_are_compared_with_cross_entropy(script, capsys):
     methods = script("training_methods")
-    methods.run(2, methods.methods_for_two_classes, seeds=2, epochs=8)
+    methods.run(2, seeds=2, epochs=8)
     lines = capsys.readouterr().out.splitlines()
     for name in ("cross entropy", "CaPE"):
         accuracy, error, nll = numbers(lines, name)[:3]
@@ -81,7 +87,7 @@ def test_ways_to_train_are_compared_with_cross_entropy(script, capsys):
         assert 0 < error < 0.5
         assert 0 < nll < 2
     # With that of accuracy, that of ECE.
-    assert len(numbers(lines, "CaPE")) == 5
+    assert len(numbers(lines, "CaPE")) == 6
 
 
 def test_predictors_are_compared_and_exported(script, tmp_path, capsys):
@@ -96,6 +102,11 @@ def test_predictors_are_compared_and_exported(script, tmp_path, capsys):
         assert 0 < error < 0.7
         assert 0 < nll < 2
     assert (tmp_path / "serving" / "1" / "saved_model.pb").exists()
+    runs = read_rows(tmp_path / "runs.csv")
+    assert [float(run["accuracy"]) for run in runs] == pytest.approx(
+        [float(row[20:].split()[0]) for row in rows], abs=1e-4
+    )
+    assert all(0 < float(run["aurc_ts"]) < 1 for run in runs)
 
 
 @pytest.mark.slow
@@ -216,9 +227,17 @@ def test_labels_by_objectness_lower_the_confidence_in_context():
 
 
 @pytest.mark.slow
-def test_every_way_to_train_is_compared():
-    lines = printed("training_methods", "--epochs=1", "--seeds=1")
+def test_every_way_to_train_is_compared(tmp_path):
+    path = tmp_path / "runs.csv"
+    options = ("--epochs=1", "--seeds=1", f"--csv={path}")
+    lines = printed("training_methods", *options)
     names = {"CRL ", "AdaFocal", "SAM ", "ASAM", "pruning", "MMCE", "CaPE"}
     for name in names:
-        assert np.all(np.isfinite(numbers(lines, name)[-3:])), name
-    assert len(lines) == 3 + 14 + 1 + 2
+        assert np.all(np.isfinite(numbers(lines, name)[-4:])), name
+    runs = read_rows(path)
+    assert len(lines) == 2 + 2 + len(runs)
+    for run in runs:
+        measures = numbers(lines, f"{run['method']:24}")[-4:]
+        own = [float(run[m]) for m in ("accuracy", "ece", "nll", "aurc")]
+        if run["method"] != "cross entropy":
+            assert own == pytest.approx(measures, abs=6e-4), run["method"]

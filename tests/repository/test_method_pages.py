@@ -72,22 +72,47 @@ def test_changes_have_the_interval_of_a_t_test():
     assert measurements._change(pairs[:1], "ece", "ece") == "+0.0100"
 
 
-def test_tables_pair_runs_of_the_same_seed():
+@pytest.mark.parametrize(
+    "file, method, base, row",
+    [
+        ("newsgroups20", "mbls", "cross_entropy", "| 20 Newsgroups<br>str"),
+        ("noisy_digits", "AdaFocal", "cross entropy", "| [Noisy digits]"),
+        ("digits_ensembles", "deep ensemble", "network", "| [Digits]"),
+    ],
+)
+def test_tables_pair_runs_of_the_same_seed(file, method, base, row):
     import measurements
 
-    path = ROOT / "benchmarks" / "results" / "runs" / "newsgroups20.csv"
+    path = ROOT / "benchmarks" / "results" / "runs" / f"{file}.csv"
     with open(path, newline="", encoding="utf-8") as opened:
         runs = list(csv.DictReader(opened))
-    ece = {(run["method"], run["seed"]): float(run["ece"]) for run in runs}
+    setup = next(run["setup"] for run in runs if run["method"] == method)
+    ece = {
+        (run["method"], run["seed"]): float(run["ece"])
+        for run in runs
+        if run["setup"] == setup
+    }
     seeds = {seed for _, seed in ece}
-    gap = np.mean([ece["mbls", s] - ece["cross_entropy", s] for s in seeds])
-    row = next(
+    gap = np.mean([ece[method, s] - ece[base, s] for s in seeds])
+    shown = next(
         line
-        for line in measurements.effects_of_loss({"mbls": ""})
-        if line.startswith("| 20 Newsgroups<br>strength 0.1")
+        for line in measurements.effects_of_loss({method: ""})
+        if line.startswith(row)
     )
-    assert f"{gap:+.4f}".replace("-", "−") in row.split(" | ")[1]
-    assert row.endswith(f"| {len(seeds)} |")
+    assert f"{gap:+.4f}".replace("-", "−") in shown.split(" | ")[1]
+    assert shown.endswith(f"| {len(seeds)} |")
+
+
+def test_every_method_has_an_effect_with_an_interval():
+    import measurements
+
+    for kind, method in all_methods():
+        if kind == "calibrators":
+            columns = method["columns"]
+            lines = measurements.effects_of_calibrator(columns, [])
+        else:
+            lines = measurements.effects_of_loss(method["runs"])
+        assert any(" ± " in line for line in lines), method["page"]
 
 
 def test_names_of_pages_are_names_of_results():

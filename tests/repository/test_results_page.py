@@ -1,4 +1,4 @@
-"""Every number of docs/results.md is what the runs of the repository say."""
+"""Numbers of runs that pages name are what the runs of the repository say."""
 
 import importlib
 import random
@@ -27,6 +27,14 @@ def test_numbers_of_the_page_are_those_of_the_runs(checker, text):
     assert page.problems == []
     assert page.matched["cells"] >= 790
     assert page.matched["text"] >= 55
+
+
+def test_numbers_of_training_methods_are_those_of_the_runs(checker):
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    own = [x for x in re.split(r"^(?=##)", text, flags=re.M) if "<!--" in x]
+    page = checker.Page("".join(own))
+    assert page.problems == []
+    assert page.matched["cells"] >= 3 * 21 + 4 * 3
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -1,5 +1,7 @@
 """The documentation is whole: built without a warning, every name explained."""
 
+import html
+import json
 import os
 import re
 import shutil
@@ -15,6 +17,15 @@ from paths import ROOT
 import keras_calib
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+in_browser = pytest.mark.skipif(
+    BROWSER is None and not os.environ.get("CI"),
+    reason="Chromium is not installed",
+)
+# Pages of each kind.
+READ = (
+    *("index", "choosing_a_loss", "results", "papers"),
+    *("guides/rejecting", "methods/mbls", "reference/selection"),
+)
 
 
 class Html(HTMLParser):
@@ -77,24 +88,60 @@ def test_formulas_and_curves_are_in_the_pages_of_methods(site):
     assert "cross entropy" in (folder / "methods" / "mbls.svg").read_text()
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
-    BROWSER is None and not os.environ.get("CI"),
-    reason="Chromium is not installed",
-)
-def test_search_works_in_files(site):
-    folder, _ = site
-    seen = subprocess.run(
+def opened(address):
+    """HTML of a page after its scripts have run."""
+    done = subprocess.run(
         [
             *(BROWSER, "--headless", "--no-sandbox", "--dump-dom"),
-            "--virtual-time-budget=15000",
-            f"{(folder / 'index.html').as_uri()}?q=temperature",
+            *("--virtual-time-budget=15000", address),
         ],
         capture_output=True,
         text=True,
         timeout=120,
-    ).stdout
+    )
+    return done.stdout
+
+
+@pytest.mark.slow
+@in_browser
+def test_search_works_in_files(site):
+    folder, _ = site
+    seen = opened(f"{(folder / 'index.html').as_uri()}?q=temperature")
     assert re.search(r"\d+ matching documents", seen)
+
+
+@pytest.mark.slow
+@in_browser
+def test_text_has_contrast_and_fits_on_a_phone(site):
+    """In light and dark colours, at 1,400 and 400 pixels."""
+    folder, _ = site
+    script = (ROOT / "tests" / "repository" / "readable.js").read_text()
+    frames = ""
+    for name in READ:
+        page = folder / f"{name}.html"
+        copy = page.with_name(f"measured_{page.name}")
+        text = page.read_text(encoding="utf-8")
+        script_at_end = f"<script>{script}</script></body>"
+        copy.write_text(
+            text.replace("</body>", script_at_end), encoding="utf-8"
+        )
+        for width in (1400, 400):
+            frames += (
+                f"<iframe src='{copy.as_uri()}' width={width} height=900 "
+                "style='border: 0'></iframe>"
+            )
+    outer = folder / "measured.html"
+    outer.write_text(
+        "<pre></pre><script>onmessage = (e) => "
+        "document.querySelector('pre').append(e.data, '\\n')</script>" + frames
+    )
+    lines = re.search("<pre>(.*?)</pre>", opened(outer.as_uri()), re.DOTALL)[1]
+    found = [json.loads(x) for x in html.unescape(lines).splitlines() if x]
+    assert len(found) == 2 * len(READ)
+    for measured in found:
+        assert measured["texts"] > 20
+        assert not measured["faint"], measured["page"]
+        assert measured["scrollWidth"] <= measured["clientWidth"], measured
 
 
 @pytest.mark.slow
