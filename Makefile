@@ -21,9 +21,13 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests mostly compile: thousands of small programs, each run a few times.
 # These flags save code generation, not XLA's rewriting of programs.
 # `make test-jax XLA_FLAGS=` tests code as users' programs get it, and helps
-# where a newer XLA no longer knows a flag.
-test test-all test-minimum test-nightly test-jax: export XLA_FLAGS ?= --xla_backend_optimization_level=0 \
-  --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false
+# where a newer XLA no longer knows a flag. The XLA of TensorFlow 2.18 does not
+# know the last one, and stops the process.
+FAST_XLA = --xla_backend_optimization_level=0 \
+  --xla_llvm_disable_expensive_passes=true
+test test-all test-nightly test-jax: export XLA_FLAGS ?= $(FAST_XLA) \
+  --xla_cpu_use_fusion_emitters=false
+test-minimum: export XLA_FLAGS ?= $(FAST_XLA)
 test-jax: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 
 .PHONY: demo test test-all test-backends test-jax test-torch test-minimum \
