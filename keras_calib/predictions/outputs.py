@@ -232,16 +232,15 @@ def loss_of(model: keras.Model, output: ChosenOutput | None) -> Any:
     return loss
 
 
-def setting_of(loss: Any, name: str) -> Any:
-    """A setting of a loss, such as its `ignore_class`; None if it has none.
+def setting_of(loss: Any, name: str, default: Any = None) -> Any:
+    """A setting of a loss, such as its `ignore_class`.
 
     Some losses of Keras tell it in their configuration alone: since Keras 3.16
     this holds for `SparseCategoricalCrossentropy`.
     """
-    found = getattr(loss, name, None)
-    if found is None and isinstance(loss, keras.losses.Loss):
-        found = loss.get_config().get(name)
-    return found
+    if hasattr(loss, name) or not isinstance(loss, keras.losses.Loss):
+        return getattr(loss, name, default)
+    return loss.get_config().get(name, default)
 
 
 def _is_binary(loss: Any) -> bool:
