@@ -140,7 +140,7 @@ def repository_files() -> list[Path]:
         for folder, folders, names in os.walk(ROOT):
             folders[:] = [f for f in folders if not f.startswith(".")]
             files += [Path(folder, name) for name in names]
-        return files
+        return sorted(files)
 
 
 def text_files() -> list[Path]:

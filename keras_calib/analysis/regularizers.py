@@ -29,6 +29,7 @@ from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.arrays import value_if_eager
 from keras_calib.numerics.softmax import to_logits
+from keras_calib.predictions.outputs import setting_of
 
 __all__ = [
     "EffectiveLabels",
@@ -322,7 +323,7 @@ def _regularizer(loss, labels, logits):
     """Loss less cross entropy, and whether it is 0, `(n,)`, of valid labels."""
     per_sample, logits, axis, hard, valid = _read(loss, labels, logits)
     losses = per_sample(logits)
-    if not getattr(loss, "from_logits", True):
+    if not setting_of(loss, "from_logits", True):
         # The loss sees no more than the probabilities tell.
         logits = to_logits(ops.softmax(logits, axis=axis))
     fidelity = cross_entropy(hard, ops.moveaxis(logits, axis, -1))
@@ -336,7 +337,7 @@ def _read(loss, labels, logits):
     """Function of logits to losses; logits, class axis, label rows, mask."""
     check_loss(loss)
     logits = at_least_float32(logits)
-    axis = getattr(loss, "axis", -1)
+    axis = setting_of(loss, "axis", -1)
     if axis is None:
         raise value_error("`loss` must have a class axis", loss=loss)
     axis = class_axis(logits, axis, "logits")
@@ -349,7 +350,7 @@ def _read(loss, labels, logits):
         ids,
         logits,
         axis=axis,
-        ignore_class=getattr(loss, "ignore_class", None),
+        ignore_class=setting_of(loss, "ignore_class"),
         names=("labels", "logits"),
     )
     if (values := value_if_eager(ops.moveaxis(logits, axis, -1))) is not None:
@@ -373,7 +374,7 @@ def _per_sample(loss, labels, hard, axis):
             labels = ops.moveaxis(hard, -1, axis)
         # Keras casts labels too when a loss is called.
         labels = ops.cast(labels, hard.dtype)
-    if getattr(loss, "from_logits", True):
+    if setting_of(loss, "from_logits", True):
         return lambda logits: loss.call(labels, logits)
     return lambda logits: loss.call(labels, ops.softmax(logits, axis=axis))
 

@@ -25,6 +25,7 @@ from keras_calib.predictions.batches import check_reread
 from keras_calib.predictions.batches import count_batches
 from keras_calib.predictions.outputs import loss_of
 from keras_calib.predictions.outputs import read_as
+from keras_calib.predictions.outputs import setting_of
 from keras_calib.training.multi_worker import is_chief
 
 __all__ = ["CalibrationLogger"]
@@ -253,10 +254,10 @@ class CalibrationLogger(keras.callbacks.Callback):
             # Such a loss needs a record of training samples, not of `data`.
             loss = None if compiled.needs_penalty_mask else compiled
         told = compiled if isinstance(compiled, keras.losses.Loss) else loss
-        axis = getattr(told, "axis", None)
+        axis = setting_of(told, "axis")
         ignore_class = options.ignore_class
         if ignore_class is None:
-            ignore_class = getattr(told, "ignore_class", None)
+            ignore_class = setting_of(told, "ignore_class")
         options = options._replace(
             axis=-1 if axis is None else axis,
             ignore_class=ignore_class,

@@ -60,8 +60,8 @@ class SegmentationDisplay(Display):
 
     >>> probs = [[[0.9, 0.1], [0.8, 0.2]], [[0.7, 0.3], [0.6, 0.4]]]
     >>> display = SegmentationDisplay.from_predictions([[0, 0], [1, 0]], probs)
-    >>> display.wrong.sum(), display.rank[1, 0]
-    (np.int64(1), np.float64(0.625))
+    >>> int(display.wrong.sum()), float(display.rank[1, 0])
+    (1, 0.625)
 
     Reference:
         Liu et al., The Devil is in the Margin: Margin-based Label Smoothing
@@ -265,7 +265,8 @@ class SegmentationDisplay(Display):
 
 
 def _shades(*colors: Any) -> Any:
-    return matplotlib_module("colors").ListedColormap(colors)
+    # matplotlib 3.8 takes a tuple of two as a colour and its opacity.
+    return matplotlib_module("colors").ListedColormap(list(colors))
 
 
 def _bar(ax: Any, shown: Any, label: str) -> None:

@@ -220,8 +220,9 @@ def with_progress(
     batches: Iterable, total: int | None, verbose: str | int = "auto"
 ) -> Iterator:
     """The same batches with a progress bar of Keras, as `verbose` says."""
+    # Keras 3.12 takes the logarithm of the total.
     bar = keras.utils.Progbar(
-        total, verbose=1 if verbose == "auto" else verbose
+        total or None, verbose=1 if verbose == "auto" else verbose
     )
     done = 0
     for done, batch in enumerate(batches, start=1):

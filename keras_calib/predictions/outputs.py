@@ -22,6 +22,7 @@ __all__ = [
     "loss_of",
     "read_as",
     "reads_logits",
+    "setting_of",
     "to_model_logits",
 ]
 
@@ -67,7 +68,7 @@ def read_as(
     """Options for reading a model: those given, or of its compiled loss."""
     chosen = choose_output(model, output)
     if ignore_class is None:
-        ignore_class = getattr(loss_of(model, chosen), "ignore_class", None)
+        ignore_class = setting_of(loss_of(model, chosen), "ignore_class")
     check_reading(-1, ignore_class)
     return ReadOptions(
         reads_logits(model, from_logits, chosen),
@@ -229,6 +230,17 @@ def loss_of(model: keras.Model, output: ChosenOutput | None) -> Any:
     if isinstance(loss, list | tuple | dict) and len(loss) == 1:
         (loss,) = keras.tree.flatten(loss)
     return loss
+
+
+def setting_of(loss: Any, name: str, default: Any = None) -> Any:
+    """A setting of a loss, such as its `ignore_class`.
+
+    Some losses of Keras tell it in their configuration alone: since Keras 3.16
+    this holds for `SparseCategoricalCrossentropy`.
+    """
+    if hasattr(loss, name) or not isinstance(loss, keras.losses.Loss):
+        return getattr(loss, name, default)
+    return loss.get_config().get(name, default)
 
 
 def _is_binary(loss: Any) -> bool:

@@ -322,11 +322,27 @@ def _state(archive: zipfile.ZipFile, with_arrays: bool) -> dict:
             _are(np.ndarray, state["values"])
             and len(state["values"]) == len(state["variables"])
             and all(map(is_state, values))
+            and _is_numpy_random(state["numpy_random"])
         )
-        _set_random(state, trial=True)
+        if right:
+            _set_random(state, trial=True)
     if not right:
         raise ValueError("no backup")
     return state
+
+
+def _is_numpy_random(found: Any) -> bool:
+    """Whether NumPy can take a state, which it reads without such a look."""
+    if not isinstance(found, list) or len(found) != 5:
+        return False
+    name, key, position, *_ = found
+    size = 624
+    return (
+        name == "MT19937"
+        and np.shape(key) == (size,)
+        and type(position) is int
+        and 0 <= position <= size
+    )
 
 
 def _are(kind: type, values: Any) -> bool:

@@ -11,6 +11,7 @@ from keras_calib.backend.keras_internals import make_functional
 from keras_calib.backend.keras_internals import unpickler
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.backend.replicas import sum_over_replicas
+from keras_calib.predictions.outputs import setting_of
 from keras_calib.training.unsupported import refuse_class_weight
 from keras_calib.training.unsupported import refuse_scalar_loss
 from keras_calib.training.unsupported import refuse_training
@@ -243,7 +244,7 @@ def mean_of_the_whole(
     spans = [getattr(x, "spans_replicas", False) for x in losses]
     if all(spans):
         return value
-    ignored = {getattr(x, "ignore_class", None) for x in losses} - {None}
+    ignored = {setting_of(x, "ignore_class") for x in losses} - {None}
     if ignored and not any(spans):
         raise value_error(
             "`ignore_class` of a loss of Keras gives a wrong mean under "

@@ -12,10 +12,22 @@ from repository_files import MODULES
 from repository_files import PACKAGE
 from repository_files import imports
 from repository_files import parse
+from repository_files import repository_files
 
 import keras_calib
 from keras_calib.reporting import command_line
 
+# What an sdist has without being named in MANIFEST.in.
+ADDED = {
+    "LICENSE",
+    "MANIFEST.in",
+    "PKG-INFO",
+    "README.md",
+    "keras_calib",
+    "keras_calib.egg-info",
+    "pyproject.toml",
+    "setup.cfg",
+}
 # Extras that nothing in the package imports: benchmarks compare with them.
 UNUSED = {"tensorflow-probability", "tf-keras"}
 EXTRAS = (
@@ -76,6 +88,18 @@ def test_wheel_ships_the_type_marker(metadata):
     shipped = metadata["options.package_data"]["keras_calib"].split()
     assert "py.typed" in shipped
     assert (PACKAGE / "py.typed").is_file()
+
+
+def test_the_sdist_holds_all_but_hidden_files():
+    rules = (ROOT / "MANIFEST.in").read_text(encoding="utf-8").splitlines()
+    named = {
+        name
+        for rule in rules
+        if rule.startswith(("graft ", "include "))
+        for name in rule.split()[1:]
+    }
+    tops = {path.relative_to(ROOT).parts[0] for path in repository_files()}
+    assert {x for x in tops - ADDED if not x.startswith(".")} == named
 
 
 def test_every_exported_class_has_a_case_for_the_laws():

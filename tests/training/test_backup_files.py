@@ -221,6 +221,7 @@ FORGED = [
     (told(python_random=[3, [1, 2], None]), NOT_ONE),
     (told(numpy_random=["MT19937"]), NOT_ONE),
     (told(numpy_random=["MT19937", [1, 2], 0, 0, 0.0]), NOT_ONE),
+    (told(numpy_random=["MT19937", [1] * 624, 625, 0, 0.0]), NOT_ONE),
     (told(values=[]), NOT_ONE),
     # An array counts once.
     (lambda meta, _: meta["values"].__setitem__(1, {"npy:": 0}), NOT_ONE),
