@@ -31,7 +31,7 @@ test-minimum test-nightly: export XLA_FLAGS ?= $(FAST_XLA)
 test-jax: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 
 .PHONY: demo test test-all test-backends test-jax test-torch test-minimum \
-  test-nightly mutants lint types format docs dist bench bench-peers clean help
+  test-nightly mutants lint types format docs notebooks dist bench bench-peers clean help
 
 help:
 	@echo "make demo           train, measure, repair, draw and serve (about a minute"
@@ -46,6 +46,7 @@ help:
 	@echo "make lint           ruff and mypy"
 	@echo "make types          mypy"
 	@echo "make docs           the documentation, into build/site"
+	@echo "make notebooks      the same with outputs in its notebooks, a few minutes"
 	@echo "make dist           sdist and wheel, checked, into dist"
 	@echo "make bench          the benchmarks; tables in benchmarks/results"
 	@echo "make bench-peers    metrics and calibrators beside other libraries, more"
@@ -108,6 +109,11 @@ format: .venv/dev
 
 docs: .venv/dev
 	KERAS_BACKEND=tensorflow .venv/bin/python docs/generator build/docs
+	.venv/bin/python -m $(SITE_BUILDER) build --strict
+
+# What is published.
+notebooks: .venv/dev
+	KERAS_BACKEND=tensorflow .venv/bin/python docs/generator build/docs --execute
 	.venv/bin/python -m $(SITE_BUILDER) build --strict
 
 dist: .venv/dev

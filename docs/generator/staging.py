@@ -2,12 +2,11 @@
 
 import shutil
 
-from guide_pages import guide_pages
 from links import copies
-from links import linked_inside
-from locations import DOCS
 from method_pages import method_pages
+from notebooks import add_notebooks
 from reference_pages import reference_pages
+from written_pages import written_pages
 
 __all__ = ["stage"]
 
@@ -22,19 +21,10 @@ _ALWAYS = (
 
 def stage(folder):
     """Writes the folder anew."""
-    pages, linked = {}, {*_ALWAYS}
-    for file in sorted(DOCS.rglob("*")):
-        address = file.relative_to(DOCS)
-        if file.is_dir() or address.parts[0] == "generator":
-            continue
-        content = file.read_bytes()
-        if file.suffix == ".md":
-            text = content.decode("utf-8")
-            content, found = linked_inside(text, address)
-            linked |= found
-        pages[address.as_posix()] = content
-    pages |= guide_pages() | method_pages() | reference_pages()
-    for path in sorted(linked):
+    pages, linked = written_pages()
+    add_notebooks(pages)
+    pages |= method_pages() | reference_pages()
+    for path in sorted(linked | {*_ALWAYS}):
         pages |= copies(path)
     shutil.rmtree(folder, ignore_errors=True)
     for address, content in pages.items():

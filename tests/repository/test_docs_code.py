@@ -6,7 +6,7 @@ import shlex
 import keras
 import matplotlib as mpl
 import pytest
-from docs_preludes import PRELUDES
+from given import GIVEN
 from paths import ROOT
 
 from keras_calib.reporting.command_line import COMMANDS
@@ -29,9 +29,9 @@ def name(page):
     return str(page.relative_to(ROOT))
 
 
-def test_every_prelude_has_its_page():
-    with_code = {name(page) for page in PAGES if blocks(page, "python")}
-    assert set(PRELUDES) <= with_code
+def test_what_is_given_is_given_to_a_page():
+    with_code = {page.name for page in PAGES if blocks(page, "python")}
+    assert set(GIVEN) <= with_code
 
 
 # What a newcomer runs first, here as it stands.
@@ -53,7 +53,7 @@ def test_python_code_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     mpl.use("Agg")
     space = {"__name__": "page"}
-    exec(compile(PRELUDES.get(name(page), ""), "prelude", "exec"), space)
+    exec(compile(GIVEN.get(page.name, ""), "given", "exec"), space)
     for number, code in enumerate(blocks(page, "python"), 1):
         # Elsewhere what is shown is how, not how long.
         if name(page) not in FIRST:

@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 
 import keras
+import measurements
+import method_files
 import numpy as np
 import pytest
 from paths import ROOT
@@ -13,14 +15,7 @@ from scipy.stats import ttest_1samp
 import keras_calib
 
 
-@pytest.fixture(autouse=True)
-def generator(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "docs" / "generator")
-
-
 def all_methods():
-    import method_files
-
     return [
         (kind, method)
         for kind, found in method_files.methods().items()
@@ -29,15 +24,11 @@ def all_methods():
 
 
 def test_every_loss_model_and_calibrator_has_a_page():
-    import method_files
-
     named = {name for _, method in all_methods() for name in method["names"]}
     assert method_files.exported_methods() <= named <= {*keras_calib.__all__}
 
 
 def test_code_of_pages_runs():
-    import method_files
-
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(60, 3))
     inputs = keras.Input((4,))
@@ -59,8 +50,6 @@ def test_code_of_pages_runs():
 
 
 def test_changes_have_the_interval_of_a_t_test():
-    import measurements
-
     gaps = np.array([0.01, 0.02, 0.06])
     pairs = [({"ece": "0.1"}, {"ece": str(0.1 + gap)}) for gap in gaps]
     found = measurements._change(pairs, "ece", "ece")
@@ -81,8 +70,6 @@ def test_changes_have_the_interval_of_a_t_test():
     ],
 )
 def test_tables_pair_runs_of_the_same_seed(file, method, base, row):
-    import measurements
-
     path = ROOT / "benchmarks" / "results" / "runs" / f"{file}.csv"
     with open(path, newline="", encoding="utf-8") as opened:
         runs = list(csv.DictReader(opened))
@@ -104,8 +91,6 @@ def test_tables_pair_runs_of_the_same_seed(file, method, base, row):
 
 
 def test_every_method_has_an_effect_with_an_interval():
-    import measurements
-
     for kind, method in all_methods():
         if kind == "calibrators":
             columns = method["columns"]
@@ -116,8 +101,6 @@ def test_every_method_has_an_effect_with_an_interval():
 
 
 def test_names_of_pages_are_names_of_results():
-    import measurements
-
     for kind, method in all_methods():
         for name in method.get("cost", []):
             told = measurements.costs([name], None)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 from urllib.parse import unquote
 from urllib.parse import urlsplit
 
@@ -156,29 +157,47 @@ def test_pages_fetch_nothing_from_elsewhere(site):
                 assert not urlsplit(address).netloc, f"{path}: {address}"
 
 
+def links(folder, pages):
+    """Path of a page or notebook, and what it links to."""
+    for path, page in pages.items():
+        if path.name != "404.html":
+            yield from ((path, address) for _, _, address in page.addresses)
+    for path in sorted(folder.glob("notebooks/*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            for address in re.findall(r"\]\(([^)\s]+)\)", cell["source"]):
+                yield path.relative_to(folder), address
+
+
 @pytest.mark.slow
 def test_links_lead_to_places_that_are_there(site):
     folder, pages = site
-    for path, page in pages.items():
-        if path.name == "404.html":
+    for path, address in links(folder, pages):
+        parts = urlsplit(address)
+        if parts.netloc or parts.scheme or not (parts.path or parts.fragment):
             continue
-        for _, _, address in page.addresses:
-            parts = urlsplit(address)
-            if (
-                parts.netloc
-                or parts.scheme
-                or not (parts.path or parts.fragment)
-            ):
-                continue
-            target = (folder / path).parent / unquote(parts.path)
-            target = (folder / path if not parts.path else target).resolve()
-            if target.is_dir():
-                target = target / "index.html"
-            assert target.is_file(), f"{path}: {address}"
-            inside = pages.get(target.relative_to(folder.resolve()))
-            if parts.fragment and inside is not None:
-                place = unquote(parts.fragment)
-                assert place in inside.places, f"{path}: {address}"
+        target = (folder / path).parent / unquote(parts.path)
+        target = (folder / path if not parts.path else target).resolve()
+        if target.is_dir():
+            target = target / "index.html"
+        assert target.is_file(), f"{path}: {address}"
+        inside = pages.get(target.relative_to(folder.resolve()))
+        if parts.fragment and inside is not None:
+            place = unquote(parts.fragment)
+            assert place in inside.places, f"{path}: {address}"
+
+
+@pytest.mark.slow
+def test_every_notebook_is_offered_by_its_page(site):
+    folder, pages = site
+    offered = {
+        Path(os.path.normpath(path.parent / address)).name: path.stem
+        for path, page in pages.items()
+        for _, _, address in page.addresses
+        if address.endswith(".ipynb")
+    }
+    made = {path.name: path.stem for path in folder.rglob("*.ipynb")}
+    assert made
+    assert offered == made
 
 
 def test_docs_and_readme_link_to_files_that_exist():

@@ -1,19 +1,40 @@
-"""What the code on a page of the documentation takes as given."""
+"""What the code of a guide takes as given, made up so that it runs.
 
-__all__ = ["PRELUDES"]
+Notebooks begin with it, and tests run it before the code of the page.
+"""
+
+__all__ = ["GIVEN"]
+
+
+def _code(*parts):
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
 
 _DATA = """
 import keras
 import numpy as np
+
 import keras_calib
 
 keras.utils.set_random_seed(0)
 rng = np.random.default_rng(0)
 x = rng.normal(size=(1500, 4)).astype("float32")
 labels = np.argmax(x[:, :3] + rng.gumbel(size=(1500, 3)), axis=-1)
-logits = 3.0 * x[:, :3]
+logits = 3.0 * x[:, :3]  # overconfident: a temperature of 3 is right
+"""
 
+_NETWORK = """
+def network_of(features=4, classes=3):
+    model = keras.Sequential(
+        [keras.Input((features,)), keras.layers.Dense(classes)]
+    )
+    model.compile(
+        "sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    )
+    return model
+"""
 
+_BATCHES = """
 class batches_of(keras.utils.PyDataset):
     def __init__(self, x, y):
         super().__init__()
@@ -25,20 +46,10 @@ class batches_of(keras.utils.PyDataset):
     def __getitem__(self, i):
         rows = slice(100 * i, 100 * i + 100)
         return self.x[rows], self.y[rows]
-
-
-def network_of(features=4, classes=3):
-    model = keras.Sequential(
-        [keras.Input((features,)), keras.layers.Dense(classes)]
-    )
-    model.compile(
-        "sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    )
-    return model
 """
 
-# Predictions of a sure network in three parts: where it is sure it is right.
 _PARTS = """
+# A network that is right where it is sure, and three parts of its predictions.
 logits = np.round(9.0 * x[:, :3], 3)
 unsure = np.sort(logits)[:, -1] - np.sort(logits)[:, -2] < 1.0
 labels = np.where(unsure, labels, logits.argmax(-1))
@@ -46,35 +57,50 @@ cal_labels, sel_labels, test_labels = np.split(labels, [300, 1200])
 cal_logits, sel_logits, test_logits = np.split(logits, [300, 1200])
 """
 
-PRELUDES = {
-    "docs/choosing_a_loss.md": _DATA
-    + """
+# By the address of the page.
+GIVEN = {
+    "choosing_a_loss.md": _code(
+        _DATA,
+        _NETWORK,
+        """
 model, new_model = network_of(), network_of
 x_train, y_train, x_cal, y_cal = x[:500], labels[:500], x[500:], labels[500:]
 x_val, y_val, x_test, y_test = x_cal, y_cal, x_cal, y_cal
 """,
-    "docs/choosing_a_metric.md": _DATA
-    + """
+    ),
+    "choosing_a_metric.md": _code(
+        _DATA,
+        """
 y_test, logits_of_other = labels, 2.0 * logits
 """,
-    "docs/devices.md": _DATA,
-    "docs/losses.md": _DATA
-    + """
+    ),
+    "devices.md": _code(_DATA),
+    "losses.md": _code(
+        _DATA,
+        _NETWORK,
+        """
 model = network_of()
 x, labels, logits = x[:20], labels[:20], logits[:20]
 record = rng.random(20).astype("float32")
 labels = np.eye(3, dtype="float32")[labels]
 loss = keras_calib.ACLS(margin=1.0, from_logits=True)
 """,
-    "docs/metrics.md": _DATA
-    + """
+    ),
+    "metrics.md": _code(
+        _DATA,
+        _NETWORK,
+        _BATCHES,
+        """
 model = network_of()
 loss = keras_calib.LabelSmoothing(from_logits=True)
 train = val = batches_of(x, labels)
 test = [(labels, logits)]
 """,
-    "docs/after_training.md": _DATA
-    + """
+    ),
+    "after_training.md": _code(
+        _DATA,
+        _NETWORK,
+        """
 network = network_of()
 val = (x, labels)
 val_labels, val_logits = labels[:1000], logits[:1000]
@@ -91,33 +117,64 @@ segmenter.set_weights([3.0 * np.eye(3)[None, None], np.zeros(3)])
 noise = rng.gumbel(size=pixels.shape)
 scenes = (pixels, np.argmax(pixels + noise, axis=-1))
 """,
-    "docs/abstaining.md": _DATA + _PARTS,
-    "docs/seeing.md": _DATA
-    + _PARTS
-    + """
+    ),
+    "abstaining.md": _code(_DATA, _PARTS),
+    "seeing.md": _code(
+        _DATA,
+        _PARTS,
+        """
 class_names = ["cat", "dog", "owl"]
 smoothed_labels, smoothed_logits = labels, logits
+cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+# A square and a disc under noise, and a network that finds them.
+mask = np.zeros((32, 32), "int32")
+mask[4:18, 4:16] = 1
+rows, columns = np.ogrid[:32, :32]
+mask[(rows - 21) ** 2 + (columns - 21) ** 2 < 50] = 2
+image = (mask / 2 + 0.3 * rng.normal(size=mask.shape))[..., None]
 segmenter = keras.Sequential(
-    [keras.Input((8, 8, 1)), keras.layers.Conv2D(3, 1)]
+    [
+        keras.Input((32, 32, 1)),
+        keras.layers.Conv2D(8, 5, padding="same", activation="relu"),
+        keras.layers.Conv2D(3, 1),
+    ]
 )
+segmenter.compile(keras.optimizers.Adam(0.02), cross_entropy)
+segmenter.fit(image[None], mask[None], epochs=40, verbose=0)
+
+
+# A pattern somewhere on noise, and a network that recognises it.
+def patches(count):
+    pictures = 0.3 * rng.normal(size=(count, 24, 24, 1))
+    kinds = rng.integers(3, size=count)
+    corners = rng.integers(16, size=(count, 2))
+    stripes = np.indices((8, 8)) % 2
+    patterns = [*stripes, stripes.sum(axis=0) % 2]
+    for i, (top, left) in enumerate(corners):
+        pictures[i, top : top + 8, left : left + 8, 0] += patterns[kinds[i]]
+    return pictures, kinds, np.concatenate([corners, corners + 8], 1) / 24
+
+
+images, image_labels, boxes = patches(300)
+garments = ["rows", "columns", "checks"]  # the page has clothes here
 classifier = keras.Sequential(
     [
-        keras.Input((8, 8, 1)),
-        keras.layers.Conv2D(4, 3),
+        keras.Input((24, 24, 1)),
+        keras.layers.Conv2D(8, 3, activation="relu"),
+        keras.layers.Conv2D(16, 3, activation="relu"),
         keras.layers.GlobalAveragePooling2D(),
         keras.layers.Dense(3),
     ]
 )
-for model in (segmenter, classifier):
-    model.compile(
-        "sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    )
-image, mask = rng.random((8, 8, 1)), rng.integers(3, size=(8, 8))
-images, boxes = rng.random((2, 8, 8, 1)), np.ones((2, 1, 4)) * [0, 0, 0.5, 0.5]
-image_labels, garments = np.array([0, 2]), ["shirt", "bag", "boot"]
+classifier.compile(keras.optimizers.Adam(0.01), cross_entropy)
+classifier.fit(images, image_labels, epochs=10, verbose=0)
+images, image_labels, boxes = images[:4], image_labels[:4], boxes[:4, None]
 """,
-    "docs/serving.md": _DATA
-    + """
+    ),
+    "serving.md": _code(
+        _DATA,
+        """
 import tensorflow as tf
 
 network = keras.Sequential(
@@ -134,8 +191,11 @@ selector = keras_calib.SelectiveClassifier(
     calibrator=keras_calib.TemperatureScaling().fit(labels, logits)
 ).fit(labels, logits, coverage=0.8)
 """,
-    "docs/training.md": _DATA
-    + """
+    ),
+    "training.md": _code(
+        _DATA,
+        _NETWORK,
+        """
 import numpy
 
 x = rng.normal(size=(50_000, 1)).astype("float32")
@@ -152,4 +212,5 @@ for member in (model_1, model_2, model_3):
 cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 early_stopping = keras.callbacks.EarlyStopping(patience=0, min_delta=1.0)
 """,
+    ),
 }
