@@ -230,8 +230,7 @@ class StreamingMetric(keras.metrics.Metric):
             found = quantity.interval(self._read(), self, level)
         if found is None:
             raise NotImplementedError(
-                f"`{type(self).__name__}` has no interval: its state does not "
-                "determine one"
+                f"`{type(self).__name__}` has no interval from its state"
             )
         return tuple(map(float, found))
 
