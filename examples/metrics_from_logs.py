@@ -34,21 +34,11 @@ _LOGS = flags.DEFINE_string("logs", None, "Pattern of the log files.")
 _FORMAT = flags.DEFINE_enum(
     "format", "parquet", ["parquet", "tfrecord"], "Format of the files."
 )
-_MODEL = flags.DEFINE_string(
-    "model_column", "model", "Column that names the model, or '' for one model."
-)
-_LABEL = flags.DEFINE_string(
-    "label_column", "label", "Column of the class ids."
-)
-_OUTPUTS = flags.DEFINE_string(
-    "outputs_column", "outputs", "Column of the model's outputs."
-)
-_WEIGHT = flags.DEFINE_string(
-    "weight_column", "", "Column of the weights, or '' for none."
-)
-_FROM_LOGITS = flags.DEFINE_bool(
-    "from_logits", False, "Whether the outputs are logits."
-)
+_MODEL = flags.DEFINE_string("model_column", "model", "Model; '' for one.")
+_LABEL = flags.DEFINE_string("label_column", "label", "Class ids.")
+_OUTPUTS = flags.DEFINE_string("outputs_column", "outputs", "Model outputs.")
+_WEIGHT = flags.DEFINE_string("weight_column", "", "Weights; '' for none.")
+_FROM_LOGITS = flags.DEFINE_bool("from_logits", False, "Outputs are logits.")
 _WORKDIR = flags.DEFINE_string("workdir", "work/logs", "Output folder.")
 
 SHOWN = ("accuracy", "nll", "ece", "aece", "aurc", "failure_auroc")

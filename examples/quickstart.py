@@ -22,15 +22,9 @@ from sklearn.datasets import load_digits
 
 import keras_calib as kc
 
-_LOSSES = flags.DEFINE_enum(
-    "losses", "seven", ["seven", "all"], "Losses to compare."
-)
-_EPOCHS = flags.DEFINE_integer(
-    "epochs", 25, "Number of passes over the training data."
-)
-_WORKDIR = flags.DEFINE_string(
-    "workdir", "work/quickstart", "Folder for results."
-)
+_LOSSES = flags.DEFINE_enum("losses", "seven", ["seven", "all"], "Losses.")
+_EPOCHS = flags.DEFINE_integer("epochs", 25, "Passes over the data.")
+_WORKDIR = flags.DEFINE_string("workdir", "work/quickstart", "Output folder.")
 
 LOGITS = {"from_logits": True}
 SEVEN = {
