@@ -274,7 +274,7 @@ def test_examples_that_do_not_fit_are_refused_by_name(image):
         (
             {"boxes": BOXES, "image_size": np.array([80, 60])},
             {},
-            r"image of the shape.*b\.jpg",
+            r"size must be that of the annotation.*b\.jpg",
         ),
         ({"image": image[:0]}, {}, r"must have pixels.*b\.jpg"),
         ({"image": image[0]}, {}, "`image` must have shape"),

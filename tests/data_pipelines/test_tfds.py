@@ -76,7 +76,7 @@ def test_a_feature_of_another_name_or_type_is_refused(picture):
         ({"features": {"boxes": "image"}}, "`features` must name"),
         ({"features": {"boxes": "objects/box"}}, "`features` must name"),
         ({"objects": "mask"}, "`features` must name"),
-        ({"features": {"lable": "x"}}, "must be for parts of.*lable"),
+        ({"features": {"lable": "x"}}, "must have keys among.*lable"),
         ({"objects": "dots"}, "`objects` must be one of"),
         ({"without_boxes": "maybe"}, "`without_boxes` must be one of"),
     ):
@@ -186,7 +186,7 @@ def test_files_that_name_no_image_or_class_are_refused(
     names, picture, tmp_path
 ):
     write_voc(tmp_path / "imagenet2012_0.xml", [("tench", BOX)])
-    with pytest.raises(ValueError, match="names of classes.*tench"):
+    with pytest.raises(ValueError, match="among `class_names`.*tench"):
         imagenet(picture, tmp_path)
     for part in ("a", "b"):
         write_voc(tmp_path / part / "imagenet2012_0.xml", [(names[0], BOX)])

@@ -194,7 +194,7 @@ def test_scores_beyond_the_last_cell_are_tied():
         metric = kc.AURC(from_logits=True, **options)
         metric.update_state(labels, large)
         # Nothing is known of their order: that of real ties.
-        with pytest.warns(RuntimeWarning, match="takes 100.0% of all for tied"):
+        with pytest.warns(RuntimeWarning, match="treats 100.0% of the scores"):
             value = float(metric.result())
         np.testing.assert_allclose(value, rate, rtol=1e-4)
         low, high = metric.bounds()

@@ -212,5 +212,5 @@ def test_a_model_of_several_outputs_needs_the_name_of_one():
                 fits(model, (X, Y), output=name)
         with pytest.raises(TypeError, match="must be a name or a position"):
             fits(model, (X, Y), output=1.0)
-        with pytest.raises(ValueError, match="`y` must have a part for the"):
+        with pytest.raises(ValueError, match="`y` must have an entry for the"):
             fits(model, (X, {"kin": Y}), output="kind")

@@ -125,5 +125,5 @@ def test_a_model_may_say_what_it_returns(logits):
     # A loss of the same model says less than the model.
     model.compile(loss=kc.ACLS(from_logits=True))
     assert reads_logits(model) is logits
-    with pytest.raises(ValueError, match=f"must be {logits} or None"):
+    with pytest.raises(ValueError, match=f"must be None or {logits}"):
         reads_logits(model, not logits)
