@@ -76,6 +76,7 @@ test = [(labels, logits)]
     "docs/after_training.md": _DATA
     + """
 network = network_of()
+softmax_network = keras.Sequential([network, keras.layers.Softmax()])
 val = (x, labels)
 val_labels, val_logits = labels[:1000], logits[:1000]
 test_labels, test_logits = labels[1000:], logits[1000:]
