@@ -102,6 +102,7 @@ test = [(labels, logits)]
         _NETWORK,
         """
 network = network_of()
+softmax_network = keras.Sequential([network, keras.layers.Softmax()])
 val = (x, labels)
 val_labels, val_logits = labels[:1000], logits[:1000]
 test_labels, test_logits = labels[1000:], logits[1000:]

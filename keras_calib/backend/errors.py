@@ -2,13 +2,13 @@
 
 import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
 __all__ = ["invalid", "type_error", "value_error", "warn"]
 
 
-_PACKAGE = str(Path(__file__).parents[1])
+# Their frames are passed over in search of the user's line.
+_PACKAGES = "keras_calib", "keras"
 
 
 def invalid(rule: str, **received: Any) -> str:
@@ -28,11 +28,15 @@ def value_error(rule: str, **received: Any) -> ValueError:
 
 
 def warn(message: str) -> None:
-    """Issue a RuntimeWarning at the line that called this library.
+    """Issue a RuntimeWarning at the line that called this library or Keras.
 
     Python shows it once for each such line.
     """
     frame, depth = sys._getframe(1), 2
-    while frame.f_back and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back and _package_of(frame) in _PACKAGES:
         frame, depth = frame.f_back, depth + 1
     warnings.warn(message, RuntimeWarning, stacklevel=depth)
+
+
+def _package_of(frame: Any) -> str:
+    return frame.f_globals.get("__name__", "").partition(".")[0]

@@ -16,6 +16,7 @@ from keras import ops
 from keras_calib.backend.errors import invalid
 
 __all__ = [
+    "activation_behind",
     "backing_value",
     "begin_at_epoch",
     "build_from_batch",
@@ -171,6 +172,25 @@ def nested_layers(model: keras.Model) -> list[keras.layers.Layer]:
     `_flatten_layers`.
     """
     return list(_part(model, "_flatten_layers")())
+
+
+def activation_behind(tensor: Any) -> str | None:
+    """Return the name of the activation that made a symbolic tensor, if any.
+
+    A softmax must be that of the last axis. A tensor does not say publicly
+    which layer made it. Seen in Keras 3.15: `_keras_history`.
+    """
+    while (history := getattr(tensor, "_keras_history", None)) is not None:
+        layer = history.operation
+        outputs = getattr(layer, "outputs", None)
+        if not isinstance(layer, keras.Model) or not outputs:
+            if isinstance(layer, keras.layers.Softmax):
+                last = layer.axis in (-1, len(tensor.shape) - 1)
+                return "softmax" if last else None
+            activation = getattr(layer, "activation", None)
+            return getattr(activation, "__name__", None)
+        tensor = outputs[history.tensor_index]
+    return None
 
 
 def unlock_variables(layer: keras.layers.Layer) -> None:

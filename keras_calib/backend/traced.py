@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 from keras import backend
 
+from keras_calib.backend.keras_internals import activation_behind
+
 __all__ = ["is_traced", "made_by"]
 
 # Operations that keep logits logits, and probabilities probabilities.
@@ -47,13 +49,17 @@ def is_traced(x: Any) -> bool:
 
 
 def made_by(tensor: Any) -> str | None:
-    """Return the kind of operation that made a traced tensor.
+    """Return the kind of operation that made a traced or symbolic tensor.
 
     - `"layer"`: A dense layer or a convolution, whose rows cannot all sum to 1.
+      A symbolic tensor does not say so.
     - `"softmax"`: A softmax, or the sigmoid of one channel.
     - None: Any other operation, or no graph. Probabilities may be mixed,
       multiplied by a matrix of transitions, or divided by a sum.
     """
+    if backend.is_keras_tensor(tensor):
+        wanted = "sigmoid" if tensor.shape[-1] == 1 else "softmax"
+        return "softmax" if activation_behind(tensor) == wanted else None
     # A tensor with values has no operation.
     if backend.backend() != "tensorflow" or not hasattr(tensor, "op"):
         return None

@@ -15,11 +15,12 @@ from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.fitting_data import read_batches
 from keras_calib.calibrators.fitting_data import read_samples
-from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.predictions.collect import predicted_batches
+from keras_calib.predictions.collect import takes_data_set
 from keras_calib.predictions.outputs import read_as
+from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = ["Calibrator", "fitted_array"]
 
@@ -100,6 +101,7 @@ class Calibrator(FittedLayer):
         Warns:
             RuntimeWarning: If the fit did not converge.
         """
+        self.check_labels(labels)
         if logits is not None:
             samples = read_samples(labels, logits, sample_weight, ignore_class)
         elif sample_weight is None:
@@ -118,6 +120,7 @@ class Calibrator(FittedLayer):
             self.fit_samples(samples)
         return self
 
+    @takes_data_set
     def fit_on(
         self,
         model: keras.Model,
@@ -137,8 +140,8 @@ class Calibrator(FittedLayer):
         Use it when you have a model and data rather than logits. It keeps the
         labels and logits of valid samples only. If the model returns
         probabilities, it takes their logs; a single output becomes log-odds.
-        In use such a model needs the same step before the calibrator, which
-        `export` adds.
+        In use such a model needs the same step before the calibrator: call it
+        with `from_logits=False`. `export` adds the step by itself.
 
         Args:
             model: A Keras model that returns `(batch, ..., num_classes)` or
@@ -197,13 +200,27 @@ class Calibrator(FittedLayer):
     def build(self, input_shape):
         self.check_fitted()
 
-    def call(self, logits):
-        """Calibrated logits of the same shape, float32."""
+    def call(self, logits, *, from_logits=True):
+        """Calibrates logits, or the logits of probabilities.
+
+        Args:
+            logits: The model's outputs `(..., num_classes)`, or `(..., 1)` for
+                the second of two classes.
+            from_logits: Whether they are logits. If False they are
+                probabilities, of which it takes the log, or the log-odds of
+                one output.
+
+        Returns:
+            Calibrated logits of the same shape, float32.
+        """
         self.check_fitted()
-        self._check_classes(shape_of(logits))
-        if shape_of(logits)[-1] != 1:
+        shape = shape_of(logits)
+        self._check_classes(shape)
+        if shape[-1] == 1 or not from_logits:
+            logits = to_model_logits(logits, from_logits)
+        if shape[-1] != 1:
             return self.calibrate(logits)
-        pair = self.calibrate(standardize_predictions(logits, from_logits=True))
+        pair = self.calibrate(logits)
         return pair[..., 1:] - pair[..., :1]
 
     def compute_output_shape(self, input_shape):

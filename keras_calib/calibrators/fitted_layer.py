@@ -5,6 +5,8 @@ from typing import Any
 import keras
 
 from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.inputs.rows import check_call
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import value_if_eager
@@ -19,10 +21,15 @@ class FittedLayer(keras.layers.Layer):
     """Abstract: a layer that needs `fit` before use; its repr shows the fit."""
 
     _fitted = False
+    # Set once the operation of a traced graph caused a warning.
+    _has_told = False
 
     def __call__(self, logits, *args, **kwargs):
         # Keras would drop the mask of a masked array.
-        return super().__call__(as_numbers(logits, "logits"), *args, **kwargs)
+        logits = as_numbers(logits, "logits")
+        if self._fitted and kwargs.get("from_logits", True):
+            self._has_told = check_call(logits, "logits", self._has_told)
+        return super().__call__(logits, *args, **kwargs)
 
     @property
     def fitted(self) -> bool:
@@ -38,6 +45,15 @@ class FittedLayer(keras.layers.Layer):
                     "`fit(labels, logits)` with held-out data",
                     fitted=False,
                 )
+            )
+
+    def check_labels(self, labels: Any) -> None:
+        """Raises TypeError if `fit` got a model, which `fit_on` takes."""
+        if isinstance(labels, keras.Model):
+            raise type_error(
+                "`labels` must be class ids or one-hot or soft labels; for a "
+                "model and a data set use `fit_on(model, data)`",
+                labels=type(labels).__name__,
             )
 
     def fitted_summary(self) -> dict[str, Any]:

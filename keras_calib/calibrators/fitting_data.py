@@ -19,6 +19,7 @@ import numpy as np
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.batch import standardize_arrays
+from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.numerics.arrays import to_numpy
 
 __all__ = [
@@ -202,7 +203,11 @@ def read_batches(
             "weight 0",
             n=0,
         )
-    return FittingData(*(column[:count] for column in columns))
+    data = FittingData(*(column[:count] for column in columns))
+    if data.num_classes == 2 and not data.logits[:, 0].any():
+        # One output, of which a batch may be too few to look at.
+        check_no_probabilities(data.logits[:, 1:], "logits")
+    return data
 
 
 def _of_batch(

@@ -26,6 +26,7 @@ from keras_calib.exporting.served_model import ServedModel
 from keras_calib.exporting.verification import Probe
 from keras_calib.exporting.verification import check_answers
 from keras_calib.exporting.verification import probes
+from keras_calib.inputs.checks import check_flag
 from keras_calib.predictions.outputs import reads_logits
 from keras_calib.selection import SelectiveClassifier
 
@@ -43,6 +44,7 @@ def export(
     image_preprocessing: Callable[[Any], Any] | None = None,
     image_size: tuple[int, int] | None = None,
     sample_inputs: Any = None,
+    overwrite: bool = False,
 ) -> Path:
     """Writes a model for serving, with calibrated answers and abstention.
 
@@ -74,8 +76,9 @@ def export(
         model: A functional or sequential model with one output
             `(batch, ..., num_classes)`, or `(batch, ..., 1)` for the second
             of two classes, which is served as two.
-        path: Local folder (SavedModel) or file to create; it must not exist.
-            A file ends in `.onnx` or `.tflite`, a folder in neither.
+        path: Local folder (SavedModel) or file to create. It must not exist
+            unless `overwrite` is True. A file ends in `.onnx` or `.tflite`, a
+            folder in neither.
         calibrator: A fitted calibrator, or None for that of `selector`.
         selector: A fitted selective classifier, or None to accept all.
         format: "savedmodel", "onnx" or "litert"; None takes it from the
@@ -91,16 +94,19 @@ def export(
         sample_inputs: Inputs as the model takes them, or by name, for the
             comparison of answers. None takes random numbers; integers are
             then 0 or 1, and uint8 of any value.
+        overwrite: Whether to replace an earlier export at `path`, once the
+            new one is written and verified. Anything else there is refused.
 
     Returns:
         The path.
 
     Raises:
-        ValueError: If the path exists or has the ending of another format. If
-            the model has no fixed inputs, several outputs or probabilities
-            that do not sum to 1, or `from_logits` is unknown. If the
-            calibrator is not that of `selector` or is in the model already,
-            or the model does not take the images or samples.
+        ValueError: If the path exists, with `overwrite` if it is no such
+            export, or has the ending of another format. If the model has no
+            fixed inputs, several outputs or probabilities that do not sum to
+            1, or `from_logits` is unknown. If the calibrator is not that of
+            `selector` or is in the model already, or the model does not take
+            the images or samples.
         TypeError: If an argument is of the wrong kind.
         ImportError: If the packages of the format are not installed.
         RuntimeError: If the calibrator or selector is not fitted, or the
@@ -128,8 +134,11 @@ def export(
                 strategy=type(tf.distribute.get_strategy()).__name__,
             )
         )
+    check_flag("overwrite", overwrite)
     path = _read_path(path)
     made = file_format(format_of(path, format))
+    if os.path.lexists(path):
+        _check_replaced(path, made, overwrite)
     selector = _read_selector(calibrator, selector)
     _check_calibrated_once(model, selector.calibrator)
     check_classifier(model, "model")
@@ -156,7 +165,7 @@ def export(
         )
         # The first probe comes before the write, so that errors cost little.
         found = itertools.chain([next(found)], found)
-        _write_whole(served, path, made, images, found)
+        _write_whole(served, path, made, images, found, overwrite)
     return path
 
 
@@ -167,9 +176,26 @@ def _read_path(path: Any) -> Path:
             "`path` must be of a local file system", path=str(path)
         )
     path = Path(path).expanduser()
-    if path.exists() or path.is_symlink():
-        raise value_error("`path` must not exist", path=str(path))
     return path
+
+
+def _check_replaced(path: Path, made: FileFormat, overwrite: bool) -> None:
+    """Raises unless what is at the path is an export, to be overwritten."""
+    if not overwrite:
+        raise value_error(
+            "`path` must not exist: give a new one, such as the version "
+            "'serving/2', or `overwrite=True`",
+            path=str(path),
+        )
+    of_folder = made.name == "savedmodel"
+    file = path / "saved_model.pb" if of_folder else path
+    if path.is_symlink() or not file.is_file():
+        raise value_error(
+            "`path` must be an earlier export of this format, or not exist, "
+            "with `overwrite=True`",
+            path=str(path),
+            format=made.name,
+        )
 
 
 @contextlib.contextmanager
@@ -239,6 +265,7 @@ def _write_whole(
     made: FileFormat,
     images: ImageReader | None,
     probes: Iterable[Probe],
+    overwrite: bool,
 ) -> None:
     # Written to a folder beside it and renamed, so that a crash leaves nothing
     # incomplete.
@@ -263,7 +290,28 @@ def _write_whole(
                 )
             ) from error
         check_answers(signatures, probes, served.selector.threshold)
-        _move(written, path)
+        if overwrite and os.path.lexists(path):
+            _check_replaced(path, made, overwrite)
+            _replace(written, path)
+        else:
+            _move(written, path)
+
+
+def _replace(written: Path, path: Path) -> None:
+    """Renames in place of an earlier export, which stays if that fails."""
+    if written.is_file():
+        os.replace(written, path)
+        return
+    # No folder is renamed over a full one. The earlier one is deleted with the
+    # folder of the new one.
+    earlier = written.with_name("earlier")
+    try:
+        os.rename(path, earlier)
+        os.rename(written, path)
+    except BaseException:
+        if not os.path.lexists(path):
+            os.rename(earlier, path)
+        raise
 
 
 def _move(written: Path, path: Path) -> None:

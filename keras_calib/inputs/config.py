@@ -14,7 +14,8 @@ def validate(enabled: bool = True) -> None:
     Shapes are always checked.
 
     Args:
-        enabled: Whether losses and metrics check values in eager mode.
+        enabled: Whether losses, metrics, calibrators and selectors check
+            values in eager mode.
 
     Example:
 

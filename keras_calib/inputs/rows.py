@@ -12,10 +12,12 @@ from keras import ops
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.errors import warn
 from keras_calib.backend.traced import made_by
+from keras_calib.inputs import config
 from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import as_check
 from keras_calib.inputs.values import check_probabilities
+from keras_calib.inputs.values import has_values
 from keras_calib.inputs.values import in_unit_interval
 from keras_calib.inputs.values import is_made_up
 from keras_calib.inputs.values import located
@@ -24,6 +26,7 @@ from keras_calib.numerics.arrays import to_numpy
 
 __all__ = [
     "as_logits_message",
+    "check_call",
     "check_logits",
     "check_no_nan",
     "check_no_probabilities",
@@ -39,6 +42,10 @@ __all__ = [
 # Largest distance from 1 of the sum of a row. A softmax in half precision is
 # off by up to 0.011 (bfloat16) for 2 to 20,000 classes.
 _ROW_TOLERANCE = 3e-2
+
+# Logits of one output that all lie in [0, 1] give every sample to the second
+# class. So many that spread so far are hardly ever logits.
+_ONE_OUTPUT = 100, 0.5
 
 _AS_LOGITS = "is read as logits: pass `from_logits=False`, or the logits"
 
@@ -114,8 +121,10 @@ def usable_outputs(outputs: Any, from_logits: bool) -> Any:
 def resembles_probabilities(logits: Any) -> Any:
     """Whether logits `(n, num_classes)` are probabilities (array-agnostic)."""
     xp = array_namespace(logits)
+    if logits.shape[-1] == 1:
+        return _resembles_one_output(logits)
     rows = _few(logits)
-    if rows.shape[-1] == 1 or rows.shape[0] in (0, 1):
+    if rows.shape[0] in (0, 1):
         return xp.zeros((), dtype="bool")
     inside = xp.all(xp.logical_and(rows >= 0.0, rows <= 1.0))
     near = xp.all(_distance_from_1(rows) <= SUM_TOLERANCE)
@@ -128,22 +137,62 @@ def resembles_probabilities(logits: Any) -> Any:
     )
 
 
+def _resembles_one_output(logits: Any) -> Any:
+    """Whether logits `(n, 1)` are probabilities (array-agnostic)."""
+    xp = array_namespace(logits)
+    count, spread = _ONE_OUTPUT
+    if logits.shape[0] is not None and logits.shape[0] < count:
+        return xp.zeros((), dtype="bool")
+    low, high = xp.min(logits), xp.max(logits)
+    inside = xp.logical_and(low >= 0.0, high <= 1.0)
+    # Whole numbers may be logits, as above.
+    broken = xp.any(xp.logical_and(logits > 0.0, logits < 1.0))
+    return xp.logical_and(xp.logical_and(inside, high >= low + spread), broken)
+
+
 def check_no_probabilities(logits: np.ndarray, name: str) -> None:
-    """Raise if logits look like probabilities, which a fit would not show."""
+    """Raise if logits look like probabilities, which a fit would not show.
+
+    For one output, whose logits may look so too, it warns.
+    """
     rows = logits.reshape(-1, logits.shape[-1])
-    if resembles_probabilities(rows):
-        raise value_error(
-            f"`{name}` must be logits, not probabilities: pass their logs; "
-            "`fit_on` and `export` take these of a model that returns "
-            "probabilities",
-            **{f"{name}[0]": np.round(rows[0], 4).tolist()[:10]},
-        )
+    if not resembles_probabilities(rows):
+        return
+    one_output = rows.shape[-1] == 1
+    logs = "log(p / (1 - p))" if one_output else "their logs"
+    advice = (
+        f"pass {logs}; `fit_on` and `export` take these of a model that "
+        "returns probabilities"
+    )
+    if one_output:
+        warn(f"{_looks_like(name, 1)} and is read as logits: {advice}")
+        return
+    raise value_error(
+        f"`{name}` must be logits, not probabilities: {advice}",
+        **{f"{name}[0]": np.round(rows[0], 4).tolist()[:10]},
+    )
 
 
 def warn_of_probabilities(logits: np.ndarray, name: str) -> None:
     """Warn if logits look like probabilities."""
-    if resembles_probabilities(logits.reshape(-1, logits.shape[-1])):
-        warn(as_logits_message(name))
+    rows = logits.reshape(-1, logits.shape[-1])
+    if resembles_probabilities(rows):
+        warn(as_logits_message(name, rows.shape[-1]))
+
+
+def check_call(logits: Any, name: str, has_told: bool) -> bool:
+    """Warn if a layer of logits is called on probabilities.
+
+    While a graph is traced it does so once; returns whether it has.
+    """
+    if not config.validates() or len(logits.shape) < 2:
+        return has_told
+    if not has_values(logits):
+        return has_told or warn_by_operation(logits, name, from_logits=True)
+    rows = array_namespace(logits).reshape(logits, (-1, logits.shape[-1]))
+    one_output = rows.shape[-1] == 1
+    warn_of_probabilities(to_numpy(rows if one_output else _few(rows)), name)
+    return has_told
 
 
 @as_check
@@ -161,12 +210,15 @@ def check_logits(logits: Any, name: str, seen: Callable[[], None]) -> Rule:
     return Rule(xp.logical_not(telling), fail)
 
 
-def as_logits_message(name: str) -> str:
+def as_logits_message(name: str, num_columns: int | None = None) -> str:
     """The warning of probabilities that are given as logits."""
-    return (
-        f"`{name}` looks like probabilities (rows in [0, 1] that sum to 1) and "
-        + _AS_LOGITS
-    )
+    return f"{_looks_like(name, num_columns)} and {_AS_LOGITS}"
+
+
+def _looks_like(name: str, num_columns: int | None) -> str:
+    what = "rows in [0, 1] that sum to 1"
+    what = "one output in [0, 1]" if num_columns == 1 else what
+    return f"`{name}` looks like probabilities ({what})"
 
 
 def warn_by_operation(outputs: Any, name: str, from_logits: bool) -> bool:

@@ -266,18 +266,18 @@ class CalibrationMetrics(StreamingMetric):
             level: Probability to cover, in (0, 1).
 
         Returns:
-            `(low, high)` by name. `overconfidence_error` and `smooth_ece` have
-            no interval.
+            `(low, high)` for each name of `result()`. The ends are NaN for
+            `overconfidence_error` and `smooth_ece`, which have no interval.
         """
         readings = self._read()
         intervals = {
             self.prefix + name: QUANTITIES[name].interval(readings, self, level)
             for name in self.include
         }
+        none = float("nan"), float("nan")
         return {
-            name: (float(ends[0]), float(ends[1]))
+            name: none if ends is None else (float(ends[0]), float(ends[1]))
             for name, ends in intervals.items()
-            if ends is not None
         }
 
     def get_config(self):

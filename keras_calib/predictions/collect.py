@@ -1,14 +1,18 @@
 """Predictions of a model on a data set, for fits and for displays."""
 
+import functools
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
+from typing import TypeVar
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.options import ReadOptions
@@ -29,7 +33,10 @@ __all__ = [
     "predicted_arrays",
     "predicted_batches",
     "seen",
+    "takes_data_set",
 ]
+
+_R = TypeVar("_R")
 
 
 class Predicted(NamedTuple):
@@ -38,6 +45,22 @@ class Predicted(NamedTuple):
     labels: np.ndarray
     outputs: np.ndarray
     sample_weight: np.ndarray | None
+
+
+def takes_data_set(fit_on: Callable[..., _R]) -> Callable[..., _R]:
+    """Make a method of `model, dataset` say what to do with `model, x, y`."""
+
+    @functools.wraps(fit_on)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> _R:
+        if len(args) > 2:
+            raise type_error(
+                "`dataset` must hold inputs and labels together: pass the "
+                "tuple `(x, y)`",
+                arguments=[type(x).__name__ for x in args],
+            )
+        return fit_on(self, *args, **kwargs)
+
+    return checked
 
 
 def predicted_batches(

@@ -17,11 +17,12 @@ from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.formulas import scores
 from keras_calib.inputs.checks import check_number
 from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.predictions.collect import predicted_arrays
+from keras_calib.predictions.collect import takes_data_set
 from keras_calib.predictions.outputs import read_as
+from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.candidates import check_units
@@ -190,6 +191,7 @@ class SelectiveClassifier(FittedLayer):
             RuntimeError: If calibrator or score is not fitted and
                 `tune_fraction` is None.
         """
+        self.check_labels(labels)
         target = Target(risk, coverage, delta, method).check()
         labels, logits = as_array(labels, "labels"), as_array(logits, "logits")
         class_axis(logits, -1, "logits")
@@ -206,6 +208,7 @@ class SelectiveClassifier(FittedLayer):
             self._take(found, target, place)
         return self
 
+    @takes_data_set
     def fit_on(
         self,
         model: keras.Model,
@@ -304,12 +307,13 @@ class SelectiveClassifier(FittedLayer):
         logits = at_least_float32(logits)
         return apply_score(self._functions[self._place], logits)
 
-    def call(self, logits):
+    def call(self, logits, *, from_logits=True):
         """Answers as the served model does.
 
         Args:
-            logits: The model's logits `(..., num_classes)`, or `(..., 1)`
+            logits: The model's outputs `(..., num_classes)`, or `(..., 1)`
                 for the second of two classes.
+            from_logits: Whether they are logits, not probabilities.
 
         Returns:
             A dict: `logits` (calibrated) and `probabilities`
@@ -317,7 +321,7 @@ class SelectiveClassifier(FittedLayer):
             `accept`, bool, and `label`, int32, `(...)`.
         """
         self.check_fitted()
-        logits = self._calibrated(logits)
+        logits = self._calibrated(logits, from_logits)
         probabilities = ops.softmax(logits, axis=-1)
         score = self.score_of(logits)
         # Among ties the first class wins, as in `fit`; ops.top_k may take
@@ -358,9 +362,9 @@ class SelectiveClassifier(FittedLayer):
             config["chosen"] = ChosenThreshold(**config["chosen"])
         return cls(**config)
 
-    def _calibrated(self, logits: Any) -> Any:
+    def _calibrated(self, logits: Any, from_logits: bool) -> Any:
         # One output becomes two classes before calibration, as when served.
-        logits = standardize_predictions(logits, from_logits=True)
+        logits = to_model_logits(logits, from_logits)
         if self.calibrator is not None:
             logits = at_least_float32(self.calibrator(logits))
         return logits

@@ -11,9 +11,9 @@ from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.formulas.scores import p_norm
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.inputs.top_label import top_label
 from keras_calib.numerics.softmax import top1
+from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection.tuning import area
 
 __all__ = ["LogitNormalization"]
@@ -146,10 +146,10 @@ class LogitNormalization(FittedLayer):
         self._fitted = True
         return self
 
-    def call(self, logits):
-        """Scores `(...)` of logits `(..., num_classes)`."""
+    def call(self, logits, *, from_logits=True):
+        """Scores `(...)` of logits or probabilities `(..., num_classes)`."""
         self.check_fitted()
-        logits = standardize_predictions(logits, from_logits=True)
+        logits = to_model_logits(logits, from_logits)
         if self._p == "msp":
             return top1(logits, from_logits=True).score
         return p_norm(logits, p=self._p, center=self.center)

@@ -54,10 +54,61 @@ def test_what_exists_is_left_alone(tmp_path):
     (tmp_path / "kept.txt").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for path in (tmp_path, tmp_path / "kept.txt", tmp_path / "link"):
-        with pytest.raises(ValueError, match="`path` must not exist. Received"):
+        with pytest.raises(
+            ValueError, match="must not exist: give .*overwrite=T"
+        ):
             kc.export(model, path)
+        with pytest.raises(ValueError, match="must be an earlier export of"):
+            kc.export(model, path, overwrite=True)
     assert (tmp_path / "kept.txt").read_text() == "mine"
     assert sorted(os.listdir(tmp_path)) == ["kept.txt", "link"]
+
+
+@pytest.mark.parametrize("made", ["savedmodel", "onnx"])
+def test_an_earlier_export_is_replaced_by_a_good_one_or_kept(
+    tmp_path, monkeypatch, made
+):
+    model, _ = trained(3)
+    path = tmp_path / ("m.onnx" if made == "onnx" else "m")
+    file = path if made == "onnx" else path / "saved_model.pb"
+
+    def export(text, *, is_good=True):
+        def write(served, written, images):
+            (written if made == "onnx" else made_folder(written)).write_text(
+                text
+            )
+
+        def check(*_):
+            assert not file.exists() or file.read_text() == "one"
+            if not is_good:
+                raise RuntimeError("answers otherwise")
+
+        replace(monkeypatch, made, write=write, load=lambda _: {})
+        monkeypatch.setattr(writer, "check_answers", check)
+        kc.export(model, path, overwrite=True)
+
+    def made_folder(written):
+        written.mkdir()
+        return written / "saved_model.pb"
+
+    def full(source, target):
+        if Path(source).name == "model":
+            raise OSError("no space left on device")
+        return rename(source, target)
+
+    rename = os.rename
+    export("one")
+    with pytest.raises(RuntimeError, match="answers otherwise"):
+        export("two", is_good=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", full)
+        patch.setattr(os, "replace", full)
+        with pytest.raises(OSError, match="no space left"):
+            export("two")
+    assert file.read_text() == "one"
+    export("two")
+    assert file.read_text() == "two"
+    assert os.listdir(tmp_path) == [path.name]
 
 
 def test_what_stands_in_the_way_is_not_removed(tmp_path):

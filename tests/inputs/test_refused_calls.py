@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import keras
 import numpy as np
 import pytest
 from refusals import FIT
@@ -22,6 +23,7 @@ from keras_calib import AURC
 from keras_calib import ECE
 from keras_calib import NLL
 from keras_calib import RiskCoverageDisplay
+from keras_calib import SelectiveClassifier
 from keras_calib import TemperatureScaling
 
 pytestmark = pytest.mark.portable
@@ -40,10 +42,32 @@ NOT_FITTED = [
         "`TemperatureScaling` must be fitted before use",
     ),
 ]
+MODEL = keras.Sequential([keras.Input((3,))])
+MISTAKEN = [
+    Case(kind, call, TypeError, rule)
+    for made in (TemperatureScaling(), SelectiveClassifier())
+    for kind, call, rule in (
+        (
+            "a model in place of labels",
+            partial(made.fit, MODEL, (PROBS, IDS)),
+            r"use `fit_on\(model, data\)`",
+        ),
+        (
+            "labels beside inputs",
+            partial(made.fit_on, MODEL, PROBS, IDS),
+            r"pass the tuple `\(x, y\)`",
+        ),
+    )
+]
 
 
 def test_a_calibrator_that_is_not_fitted_is_refused():
     for case in NOT_FITTED:
+        refused(case)
+
+
+def test_a_fit_on_a_model_or_on_labels_names_the_other():
+    for case in MISTAKEN:
         refused(case)
 
 

@@ -170,7 +170,14 @@ def test_probabilities_read_as_logits_are_told_once():
     # One row, whole numbers and other sums tell nothing.
     for logits in (PROBS[:1], np.eye(3)[:2], PROBS * 1.1, PROBS - 0.1):
         ece(IDS[: len(logits)], logits, from_logits=True)
-    # Nor does one channel, nor the upper edge of a picture.
+    # Nor do few values of one channel, those that hardly vary and whole
+    # numbers, nor the upper edge of a picture.
+    probs = np.linspace(0.02, 0.98, 100, dtype="float32")[:, None]
+    ids = np.arange(100) % 2
+    for z in (probs - 0.1, probs + 0.1, probs[::2], 0.4 * probs, probs > 0.5):
+        ece(ids[: len(z)], z.astype("float32"), from_logits=True)
+    with pytest.warns(RuntimeWarning, match=rf"`probs` {rule} \(one output"):
+        ece(ids, probs, from_logits=True)
     one = np.full((200, 1), 0.995, "float32")
     told = ECE(from_logits=True)
     told.update_state(np.zeros(200, int), one)

@@ -51,11 +51,15 @@ def test_every_bound_is_that_of_its_own_class(table):
 def test_every_interval_is_that_of_its_own_class(table):
     _, _, metric, singles = table
     intervals = metric.interval(0.9)
-    assert set(TABLE) - set(intervals) == {"overconfidence_error", "smooth_ece"}
-    for name in set(TABLE) - set(intervals):
+    assert list(intervals) == list(metric.result())
+    without = {name for name, ends in intervals.items() if np.isnan(ends).all()}
+    assert without == {"overconfidence_error", "smooth_ece"}
+    for name in without:
         with pytest.raises(NotImplementedError, match="has no interval"):
             singles[name].interval()
     for name, (low, high) in intervals.items():
+        if name in without:
+            continue
         own = singles[name].interval(0.9)
         # The table takes the values of a cell for alike.
         assert (low, high) == pytest.approx(own, abs=2e-4), name

@@ -238,6 +238,62 @@ def test_fits_refuse_probabilities(dtype):
         kc.TemperatureScaling().fit(labels, right)
 
 
+def layers_of_logits():
+    scaling = kc.TemperatureScaling(temperature=2.0)
+    score = kc.LogitNormalization(p=2)
+    selector = kc.SelectiveClassifier(calibrator=scaling, threshold=0.5)
+    return scaling, score, selector
+
+
+def shown(layer, answer):
+    """What does not depend on a constant added to the logits."""
+    if isinstance(answer, dict):
+        return array(answer["probabilities"])
+    several = isinstance(layer, kc.TemperatureScaling) and answer.shape[-1] > 1
+    return softmax(array(answer)) if several else array(answer)
+
+
+@pytest.mark.portable
+@pytest.mark.parametrize("num_classes", [1, 3])
+def test_layers_take_probabilities_and_warn_of_them_as_logits(
+    num_classes, tmp_path
+):
+    labels, logits = noisy(n=300, num_classes=max(2, num_classes))
+    if num_classes == 1:
+        # Where p rounds less.
+        logits = (logits[:, 1:] - logits[:, :1]) / 2
+    kind = "sigmoid" if num_classes == 1 else "softmax"
+    probs = array(getattr(keras.ops, kind)(logits))
+    inputs = keras.Input((num_classes,))
+    network = keras.Sequential([inputs, keras.layers.Activation(kind)])
+    for layer in layers_of_logits():
+        expected = layer(logits)
+        model = keras.Model(inputs, layer(network(inputs), from_logits=False))
+        model.save(tmp_path / "m.keras")
+        loaded = keras.models.load_model(tmp_path / "m.keras")
+        for given in (layer(probs, from_logits=False), loaded(logits)):
+            np.testing.assert_allclose(
+                shown(layer, given), shown(layer, expected), atol=1e-3
+            )
+        with pytest.raises(ValueError, match="must be probabilities in"):
+            layer(logits, from_logits=False)
+        with pytest.warns(RuntimeWarning, match="looks like prob") as told:
+            layer(probs)
+        assert {w.filename for w in told} == {__file__}
+        with pytest.warns(RuntimeWarning, match="output of a softmax or sig"):
+            keras.Sequential([network, layer])
+        kc.config.validate(False)
+        try:
+            layer(probs)
+        finally:
+            kc.config.validate(True)
+    if num_classes == 1:
+        parts = [(labels[i : i + 50], probs[i : i + 50]) for i in (0, 50, 100)]
+        for data in ((labels, probs), (parts,)):
+            with pytest.warns(RuntimeWarning, match=r"pass log\(p / \(1 - p"):
+                kc.TemperatureScaling().fit(*data)
+
+
 def test_whole_logits_that_sum_to_one_are_logits():
     labels = np.array([0, 1, 0, 1] * 50)
     logits = one_hot(np.array([0, 1, 1, 1] * 50), 2).astype("float32")
