@@ -8,7 +8,7 @@ __all__ = ["invalid", "type_error", "value_error", "warn"]
 
 
 # Their frames are passed over in search of the user's line.
-_PACKAGES = "keras_calib", "keras"
+_PACKAGES = "keras_calib", "keras", "torch"
 
 
 def invalid(rule: str, **received: Any) -> str:
