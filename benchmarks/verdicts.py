@@ -10,7 +10,7 @@ beside it, also of a network whose gaps of both signs cancel in the mean.
 
     python benchmarks/verdicts.py --out=benchmarks/results/verdicts.md
 
-Takes about five minutes on one CPU core.
+Takes about eight minutes on one CPU core.
 """
 
 import numpy as np
