@@ -36,7 +36,8 @@ def readme(scope, end=None):
         exec(made, space)
     # Keras draws the order of batches anew to build a model of replicas.
     fixed = "data=calibration, shuffle=False, verbose=0)"
-    rest = rest.replace("data=calibration)", fixed, 1)
+    assert "data=calibration, verbose=2)" in rest
+    rest = rest.replace("data=calibration, verbose=2)", fixed, 1)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         exec(trained + rest, space)
         written = sorted(os.listdir())

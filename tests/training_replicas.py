@@ -296,7 +296,7 @@ def main(num_replicas, few=""):
     plain += [two_outputs(of_two(loss)) for loss in TWO.values()]
     alike = [normalized(run_eagerly=True), fed("EpochBatches", True)]
     page = largest_differences(
-        readme(contextlib.nullcontext(), "keras_calib.export"),
+        readme(contextlib.nullcontext(), "keras_calib.report"),
         readme(strategy.scope()),
     )
     with strategy.scope():

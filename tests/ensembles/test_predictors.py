@@ -221,7 +221,7 @@ def test_masks_of_samples_and_open_sides_are_served_as_a_savedmodel(tmp_path):
     np.testing.assert_allclose(
         answers(path, x=x)["logits"], predicted(dropped, x), atol=1e-5
     )
-    with pytest.raises(RuntimeError, match="can not be loaded as onnx"):
+    with pytest.raises(RuntimeError, match="cannot be loaded as onnx"):
         kc.export(dropped, tmp_path / "onnx", format="onnx")
 
 

@@ -42,7 +42,7 @@ def argmax_score(logits):
 def test_a_score_that_can_not_be_converted_is_refused(tmp_path, made):
     model, x = trained(10)
     chosen = SelectiveClassifier(score=argmax_score, threshold=0.0)
-    with pytest.raises(RuntimeError, match="can not be (written|loaded)"):
+    with pytest.raises(RuntimeError, match="cannot be (written|loaded)"):
         kc.export(model, tmp_path / "m", selector=chosen, format=made)
     assert os.listdir(tmp_path) == []
     path = kc.export(model, tmp_path / "m", selector=chosen)

@@ -178,7 +178,7 @@ def test_a_file_that_is_cut_off_is_not_kept(tmp_path, monkeypatch, made):
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
     monkeypatch.setitem(formats.FORMATS, made, right._replace(write=write_half))
-    with pytest.raises(RuntimeError, match="can not be loaded"):
+    with pytest.raises(RuntimeError, match="cannot be loaded"):
         kc.export(model, tmp_path / "m", format=made)
     assert not list(tmp_path.iterdir())
 
