@@ -101,12 +101,12 @@ def export(
         The path.
 
     Raises:
-        ValueError: If the path exists, with `overwrite` if it is no such
-            export, or has the ending of another format. If the model has no
-            fixed inputs, several outputs or probabilities that do not sum to
-            1, or `from_logits` is unknown. If the calibrator is not that of
-            `selector` or is in the model already, or the model does not take
-            the images or samples.
+        ValueError: If the path exists and `overwrite` is False, or what is
+            there is no export of this format. If the path has the ending of
+            another format. If the model has no fixed inputs, several outputs
+            or probabilities that do not sum to 1, or `from_logits` is
+            unknown. If the calibrator is not that of `selector` or is in the
+            model already, or the model does not take the images or samples.
         TypeError: If an argument is of the wrong kind.
         ImportError: If the packages of the format are not installed.
         RuntimeError: If the calibrator or selector is not fitted, or the

@@ -158,7 +158,8 @@ class CRLMargin(PerSampleLoss):
         condition: With `"predicted"` the gradient is that of the value. With
             `"each"`, as eq. 11 is printed, classes that are not `margin`
             below the largest logit get no gradient of the penalty. That is
-            not the gradient of a function; it does not sum to 0 over classes.
+            not the gradient of a function; it does not sum to 0 over classes,
+            and a residual network on CIFAR-10 lost much accuracy with it.
         **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Example:

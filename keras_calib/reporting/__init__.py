@@ -7,6 +7,7 @@ Floor: the highest, above `monitoring`: a command may use every package.
 Read in this order:
 
 - `entry_points`: `report` and `report_of_predictions`, from data to page.
+  `blocks` joins small batches on the way.
 - Figures: `evaluation` gathers them batch by batch, with `groups` (classes,
   levels of confidence). `measures`, `verdict` and `slider` say what the page
   tells of them.
