@@ -197,7 +197,8 @@ class CalibrationMetrics(beam.CombineFn):
             return state
         # The output holds the count, so the worker's log needs no warning.
         metric.load_state_dict(state)
-        for text in metric._what_is_wrong(0, state["sums"]):
+        flags = np.append(0, state["flags"][1:])
+        for text in metric._what_is_wrong(state["sums"], flags):
             warn(text)
         values = {name: float(x) for name, x in metric._result().items()}
         values[metric.prefix + "num_invalid"] = float(accumulator.flags[0])

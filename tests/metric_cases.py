@@ -53,7 +53,9 @@ class MetricCase:
 
     def values(self, metric):
         """That, and the same as compiled code computes it, in float32."""
-        return self.value(metric), _flat_values(metric._from_tensors())
+        return self.value(metric), _flat_values(
+            metric._named(metric.traced_values())
+        )
 
     def bounds(self, metric):
         """Lower and upper bounds of them, infinite where there are none."""

@@ -6,6 +6,8 @@ part, the function falls back as it says, or raises an error that names it.
 
 import functools
 import inspect
+import itertools
+import sys
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +26,9 @@ __all__ = [
     "compiled_metrics",
     "first_epoch",
     "in_stateless_scope",
+    "is_at_batch_end",
+    "is_building",
+    "is_only_displayed",
     "keras_mask",
     "loss_tracker",
     "make_functional",
@@ -37,6 +42,8 @@ __all__ = [
 ]
 
 _SEEN = "3.15"
+# Modules that pass a value of a metric on as it is.
+_PASSING = {"contextlib", "jax", "keras", "keras_calib", "tensorflow"}
 
 
 # Metrics.
@@ -106,6 +113,56 @@ def updated_metrics(model: keras.Model) -> Callable[..., tuple]:
     Seen in Keras 3.15: `_update_metrics_variables`.
     """
     return _part(model, "_update_metrics_variables")
+
+
+def is_building() -> bool:
+    """Return whether Keras traces the metrics only to create their variables.
+
+    Seen in Keras 3.15: `_symbolic_build`.
+    """
+    return any(
+        name == "_symbolic_build" and module.startswith("keras.")
+        for name, module in _functions(inspect.currentframe())
+    )
+
+
+def is_only_displayed() -> bool:
+    """Return whether Keras alone gets the value that a metric returns now.
+
+    It is so in `fit` and `evaluate`, which read the metrics once more at the
+    end, unless a step is a user's. They call a metric as `train_on_batch`
+    does, so they are looked up among the callers, and in all threads, because
+    replicas have their own.
+    Seen in Keras 3.15: `train_step`, `test_step`, `fit` and `evaluate`.
+    """
+    callers = list(_functions(inspect.currentframe()))
+    steps = [
+        place
+        for place, (name, _) in enumerate(callers)
+        if name in ("train_step", "test_step")
+    ]
+    if not steps:
+        return False
+    path = callers[: steps[-1] + 1]
+    if any(module.partition(".")[0] not in _PASSING for _, module in path):
+        return False
+    return any(
+        name in ("fit", "evaluate") and module.startswith("keras.")
+        for frame in sys._current_frames().values()
+        for name, module in _functions(frame)
+    )
+
+
+def is_at_batch_end() -> bool:
+    """Return whether Keras reads logs for the callbacks of a batch.
+
+    Seen in Keras 3.15: `CallbackList.on_train_batch_end` and its like.
+    """
+    callers = itertools.islice(_functions(inspect.currentframe()), 10)
+    return any(
+        name.endswith("batch_end") and module.startswith("keras.")
+        for name, module in callers
+    )
 
 
 # Training.
@@ -296,6 +353,13 @@ def _callers() -> Iterator[Any]:
     while frame is not None:
         if "self" in frame.f_locals:
             yield frame.f_locals["self"]
+        frame = frame.f_back
+
+
+def _functions(frame: Any) -> Iterator[tuple[str, str]]:
+    """Name and module of the functions on a stack, innermost first."""
+    while frame is not None:
+        yield frame.f_code.co_name, frame.f_globals.get("__name__", "")
         frame = frame.f_back
 
 

@@ -1,15 +1,14 @@
 """The base class of all streaming metrics."""
 
 import contextlib
-import threading
 import warnings
 from collections.abc import Iterable
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.compiled import without_autograph
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import warn
 from keras_calib.backend.keras_internals import set_direction
@@ -22,18 +21,19 @@ from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
 from keras_calib.inputs.rows import as_logits_message
 from keras_calib.inputs.rows import resembles_probabilities
+from keras_calib.metrics.displayed import Display
 from keras_calib.metrics.reading import is_empty
 from keras_calib.metrics.reading import read_batch
 from keras_calib.metrics.reading import read_scores
 from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.metrics.registry import lost_order
 from keras_calib.metrics.registry import mode_of
-from keras_calib.metrics.state_dicts import SCHEMA
-from keras_calib.metrics.state_dicts import check_state
+from keras_calib.metrics.state_dicts import LOCK
+from keras_calib.metrics.state_dicts import MergeableMetric
 from keras_calib.metrics.state_dicts import nan_if_lost
-from keras_calib.metrics.state_dicts import state_of
 from keras_calib.metrics.state_dicts import what_is_wrong
 from keras_calib.metrics.states.composite import Readings
+from keras_calib.metrics.states.composite import is_long
 from keras_calib.metrics.states.records import split_rows
 from keras_calib.metrics.states.records import top1_of_batch
 from keras_calib.numerics import exact_sums
@@ -43,12 +43,9 @@ from keras_calib.numerics.softmax import Top1
 __all__ = ["StreamingMetric"]
 
 _INVALID, _FRACTIONAL, _WITHOUT_ROWS, _PROBABILITIES = range(4)
-# Threads that update one metric take turns. One lock for all metrics: those
-# that hold one of their own cannot be copied or pickled.
-_LOCK = threading.RLock()
 
 
-class StreamingMetric(keras.metrics.Metric):
+class StreamingMetric(MergeableMetric):
     """Abstract base of metrics that stream exactly, in fixed memory.
 
     Use a subclass, such as `ECE` or `CalibrationMetrics`.
@@ -85,6 +82,12 @@ class StreamingMetric(keras.metrics.Metric):
             each image of dense predictions. Every model and any order of the
             images gives the same draw. None, the default, takes all.
         seed: Seed of that draw.
+        refresh_every: Steps of `fit` and `evaluate` after which the progress
+            bar shows a new value. None, the default, shows one at steps 1, 2,
+            4, ..., 32 and at every 32nd if it takes longer to compute than an
+            update, else at each. Values at the end of an epoch are exact, and
+            so are those that you read yourself. On TensorFlow,
+            `train_on_batch` after `fit` returns what the bar would show.
         name: Name of the metric.
         dtype: Dtype of the result.
 
@@ -97,6 +100,7 @@ class StreamingMetric(keras.metrics.Metric):
 
     # Key in `QUANTITIES`, and the default name.
     _quantity = ""
+    _num_values = 1
     # Upper limit of the value, or None.
     _largest: float | None = 1.0
 
@@ -110,6 +114,7 @@ class StreamingMetric(keras.metrics.Metric):
         objectness: bool = False,
         pixels_per_image: int | None = None,
         seed: int = 0,
+        refresh_every: int | None = None,
         name: str | None = None,
         dtype: Any = None,
     ):
@@ -117,6 +122,8 @@ class StreamingMetric(keras.metrics.Metric):
         if pixels_per_image is not None:
             check_integer("pixels_per_image", pixels_per_image, 1)
         check_integer("seed", seed)
+        if refresh_every is not None:
+            check_integer("refresh_every", refresh_every, 1)
         super().__init__(name=name or self._quantity or None, dtype=dtype)
         set_direction(self, self.mode)
         self.summary = summary
@@ -128,12 +135,19 @@ class StreamingMetric(keras.metrics.Metric):
         self.flags = self._add_sums("flags", (4,))
         self._has_warned = False
         self._arguments: tuple[str, ...] = ()
+        self.refresh_every = refresh_every
+        self._display: Display | None = None
+        if refresh_every is None and not is_long(summary):
+            refresh_every = 1
+        if refresh_every != 1:
+            self._display = Display(self, self._num_values, refresh_every)
 
     @property
     def mode(self) -> str | None:
         """`"min"` where lower is better, `"max"` where higher is, or None."""
         return mode_of(self._quantity)
 
+    @without_autograph
     def update_state(self, y_true, y_pred, sample_weight=None):
         """Add one batch.
 
@@ -155,6 +169,7 @@ class StreamingMetric(keras.metrics.Metric):
         parts = map(top1_of_batch, split_rows(batch, size))
         self._add(parts, batch.weight, num_invalid, batch)
 
+    @without_autograph
     def update_scores(self, confidence, correct, sample_weight=None):
         """Add top-1 records, from logs that lack the outputs of all classes.
 
@@ -184,25 +199,41 @@ class StreamingMetric(keras.metrics.Metric):
         parts = split_rows(records, exact_sums.MAX_BATCH)
         self._add(parts, records.weight, num_invalid)
 
+    @without_autograph
     def result(self):
         """Return the value so far, a scalar tensor or a dict of them."""
         flags = value_if_eager(self.flags)
         if flags is not None:
             sums = ops.convert_to_numpy(self.sums)
-            for text in self._what_is_wrong(flags[_INVALID], sums):
+            for text in self._what_is_wrong(sums, flags):
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
         return self._result()
 
+    def reset_state(self):
+        """Forget all samples."""
+        super().reset_state()
+        if self._display is not None:
+            self._display.restart()
+
     def _result(self):
-        if self._is_traced():
-            return keras.tree.map_structure(
-                lambda x: ops.cast(x, self.dtype), self._from_tensors()
-            )
-        # On the host: in float64, and faster than one by one on a device.
-        value = self._known(*map(np.asarray, self._exact_sums()))
-        return keras.tree.map_structure(
-            lambda x: ops.convert_to_tensor(float(x), dtype=self.dtype), value
-        )
+        if not self._is_traced():
+            # On the host: in float64, and faster than one by one on a device.
+            values = self.host_values(*self._state())
+            return self._named([self._scalar(float(x)) for x in values])
+        shown = None if self._display is None else self._display.values()
+        if shown is None:
+            shown = list(map(self._scalar, self.traced_values()))
+        return self._named(shown)
+
+    def host_values(self, sums: np.ndarray, flags: np.ndarray) -> list[Any]:
+        """Values of the arrays of a state, in float64."""
+        return self._values(self._readings(sums, flags))
+
+    def traced_values(self) -> list[Any]:
+        """Values as scalar tensors of a graph that is traced."""
+        flags = ops.convert_to_tensor(self.flags)
+        sums = ops.convert_to_tensor(self.sums)
+        return self._values(self._readings(sums, flags))
 
     @property
     def num_invalid(self) -> int:
@@ -234,51 +265,9 @@ class StreamingMetric(keras.metrics.Metric):
             )
         return tuple(map(float, found))
 
-    def merge_state(self, metrics: Iterable[Any]) -> None:
-        """Add the states of other metrics of the same configuration.
-
-        Use it to combine the results of several workers.
-
-        Args:
-            metrics: One or several metrics of this class with an equal
-                `get_config()`, but for the name, or their `state_dict()`.
-
-        Raises:
-            TypeError: If one is of another class. Nothing is added then.
-            ValueError: If a configuration differs. Nothing is added then.
-        """
-        if isinstance(metrics, dict) or not isinstance(metrics, Iterable):
-            metrics = [metrics]
-        states = [self._checked(state_of(x, type(self))) for x in metrics]
-        with _LOCK:
-            own = self.state_dict()
-            for state in states:
-                own["sums"] += state["sums"]
-                own["flags"] += state["flags"]
-            self._assign(own)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state as a dict, to store, send, add and merge.
-
-        Returns:
-            A dict with the int64 arrays `"sums"` and `"flags"`, which add for
-            equal `"config"`, and `"schema"`, the version of the layout.
-        """
-        return {
-            "schema": SCHEMA,
-            "config": self._comparable_config(),
-            "sums": ops.convert_to_numpy(self.sums).astype("int64"),
-            "flags": ops.convert_to_numpy(self.flags).astype("int64"),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace the state by a `state_dict()`, or by a sum of several."""
-        state = self._checked(state)
-        with _LOCK:
-            self._assign(state)
-
     def get_config(self):
         config = super().get_config() | self.options.of_metric()
+        config["refresh_every"] = self.refresh_every
         return config | {name: getattr(self, name) for name in self._arguments}
 
     def _keep(self, **arguments: Any) -> None:
@@ -287,34 +276,40 @@ class StreamingMetric(keras.metrics.Metric):
             setattr(self, name, value)
         self._arguments = (*self._arguments, *arguments)
 
-    def _value(self, sums: Any, frequency_weights: Any) -> Any:
-        """The value of sums, and whether weights are whole (array-agnostic)."""
-        readings = self._readings(sums, frequency_weights)
+    def _value(self, readings: Readings) -> Any:
+        """The value, or a list of them (array-agnostic)."""
         return QUANTITIES[self._quantity].value(readings, self)
 
-    def _readings(self, sums: Any, frequency_weights: Any) -> Readings:
+    def _values(self, readings: Readings) -> list[Any]:
+        """All values; NaN if samples came and all were invalid."""
+        value = self._value(readings)
+        value = nan_if_lost(value, readings.num_invalid, readings.sums)
+        return value if isinstance(value, list) else [value]
+
+    def _named(self, values: list[Any]) -> Any:
+        """What `result` returns of the values."""
+        return values[0]
+
+    def _scalar(self, value: Any) -> Any:
+        return ops.cast(ops.convert_to_tensor(value), self.dtype)
+
+    def _readings(self, sums: Any, flags: Any) -> Readings:
         return Readings(
             self.summary,
             sums,
-            frequency_weights,
-            # Each look at the variable takes time.
-            num_invalid=lambda: self._seen_flags()[_INVALID],
-            has_all_rows=lambda: self._seen_flags()[_WITHOUT_ROWS] == 0,
+            flags[_FRACTIONAL] == 0,
+            num_invalid=flags[_INVALID],
+            has_all_rows=flags[_WITHOUT_ROWS] == 0,
         )
 
     def _read(self) -> Readings:
         """The readings of the state so far, on the host."""
-        return self._readings(*self._exact_sums())
+        return self._readings(*self._state())
 
-    def _known(self, sums: Any, frequency_weights: Any) -> Any:
-        """The value, or NaN if samples came and all were invalid."""
-        value = self._value(sums, frequency_weights)
-        return nan_if_lost(value, self._seen_flags()[_INVALID], sums)
-
-    def _what_is_wrong(self, num_invalid: int, sums: np.ndarray) -> Any:
-        yield from what_is_wrong(self.name, num_invalid, sums)
+    def _what_is_wrong(self, sums: np.ndarray, flags: np.ndarray) -> Any:
+        yield from what_is_wrong(self.name, flags[_INVALID], sums)
         names = getattr(self, "include", (self._quantity,))
-        yield from lost_order(self, names, self._readings(sums, True))
+        yield from lost_order(self, names, self._readings(sums, flags))
 
     def _add(
         self,
@@ -343,7 +338,7 @@ class StreamingMetric(keras.metrics.Metric):
         added = [self.summary.update(records) for records in parts]
         # Replicas have a state each.
         alone = num_replicas() > 1 or self._is_traced()
-        with contextlib.nullcontext() if alone else _LOCK:
+        with contextlib.nullcontext() if alone else LOCK:
             sums = self.sums.value
             for limbs in added:
                 sums = exact_sums.add(sums, limbs)
@@ -351,48 +346,17 @@ class StreamingMetric(keras.metrics.Metric):
             assign_sum(self.flags, self.flags + flags)
             assign_sum(self.sums, sums)
 
-    def _exact_sums(self) -> tuple[np.ndarray, bool]:
-        """Float64 sums on the host, and `frequency_weights`."""
+    def _state(self) -> tuple[np.ndarray, np.ndarray]:
+        """Sums and flags on the host."""
         sums = ops.convert_to_numpy(self.sums)
         flags = ops.convert_to_numpy(self.flags)
         if flags[_PROBABILITIES] and not self._has_warned:
             self._has_warned = True
             warn(as_logits_message(f"y_pred` of `{self.name}"))
-        return sums, int(flags[_FRACTIONAL]) == 0
+        return sums, flags
 
     def _is_traced(self) -> bool:
         return is_traced(ops.convert_to_tensor(self.flags))
-
-    def _from_tensors(self) -> Any:
-        """The value while a graph is traced."""
-        frequency_weights = ops.equal(self.flags[_FRACTIONAL], 0)
-        return self._known(ops.convert_to_tensor(self.sums), frequency_weights)
-
-    def _seen_flags(self) -> Any:
-        """The flags, on the host where that is possible."""
-        flags = value_if_eager(self.flags)
-        return ops.convert_to_tensor(self.flags) if flags is None else flags
-
-    def _comparable_config(self) -> dict[str, Any]:
-        config = self.get_config()
-        del config["name"], config["dtype"]
-        return config
-
-    def _checked(self, state: dict[str, Any]) -> dict[str, Any]:
-        """A state that belongs to this metric, in int64."""
-        flags = np.asarray(state["flags"])
-        if flags.shape == (3,):
-            # The first versions had one less.
-            state = {**state, "flags": np.append(flags, 0)}
-        own = {"sums": self.sums, "flags": self.flags}
-        shapes = {key: tuple(x.shape) for key, x in own.items()}
-        check_state(state, self._comparable_config(), shapes)
-        return {key: np.asarray(state[key], "int64") for key in own}
-
-    def _assign(self, state: dict[str, Any]) -> None:
-        assign_sum(self.sums, exact_sums.normalize_limbs(state["sums"]))
-        flags = np.minimum(state["flags"], 2**31 - 1)
-        assign_sum(self.flags, flags.astype("int32"))
 
     def _add_sums(self, name, shape):
         return self.add_variable(

@@ -92,7 +92,9 @@ class ClasswiseECE(StreamingMetric):
             resolution=resolution,
         )
 
-    def _value(self, sums, frequency_weights):
+    def _value(self, readings):
         if self.edges == "width":
-            return self.summary.error(sums)
-        return self.summary.error(sums, self.num_bins, frequency_weights)
+            return self.summary.error(readings.sums)
+        return self.summary.error(
+            readings.sums, self.num_bins, readings.frequency_weights
+        )

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.compiled import without_autograph
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.intervals import mean_interval
@@ -17,6 +18,7 @@ from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.reading import is_empty
 from keras_calib.metrics.reading import read_batch
+from keras_calib.metrics.states.composite import Readings
 from keras_calib.metrics.states.moments import MomentSummary
 from keras_calib.metrics.states.records import top1_of_batch
 from keras_calib.numerics.arrays import as_numbers
@@ -105,6 +107,7 @@ class PerImage(StreamingMetric):
         self.background = background
         self._largest = metric._largest
 
+    @without_autograph
     def update_state(self, y_true, y_pred, sample_weight=None):
         """Add one batch of images.
 
@@ -180,14 +183,14 @@ class PerImage(StreamingMetric):
         fields = {"weight": None, "objectness": None, **image}
         batch = Batch(from_logits=self.options.from_logits, **fields)
         summary = self.metric.summary
-        value = self.metric._value(
-            summary.update(top1_of_batch(batch)), ops.convert_to_tensor(True)
-        )
+        limbs = summary.update(top1_of_batch(batch))
+        readings = Readings(summary, limbs, ops.convert_to_tensor(True))
+        value = self.metric._value(readings)
         count = ops.sum(ops.cast(batch.mask, "float32"))
         return ops.cast(value, "float32"), count
 
-    def _value(self, sums, frequency_weights):
-        return self.summary.moments(sums).mean
+    def _value(self, readings):
+        return readings.moments().mean
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Return a confidence interval `(low, high)` of the mean over images.

@@ -1,33 +1,108 @@
-"""Checks of a metric's `state_dict()` before it is loaded or merged."""
+"""States of metrics that are stored, sent, added and merged."""
 
+import threading
+from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.replicas import assign_sum
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
 
-__all__ = ["SCHEMA", "check_state", "nan_if_lost", "state_of", "what_is_wrong"]
+__all__ = ["LOCK", "MergeableMetric", "nan_if_lost", "what_is_wrong"]
 
 # 2: the histogram keeps correct and wrong predictions apart.
-SCHEMA = 2
+_SCHEMA = 2
+# Threads that update one metric take turns. One lock for all metrics: those
+# that hold one of their own cannot be copied or pickled.
+LOCK = threading.RLock()
 # Upper limit of an entry, even in the sum of a million states.
 _LARGEST_ENTRY = 2**52
 
 
-def check_state(
+class MergeableMetric(keras.metrics.Metric):
+    """Abstract base of metrics with the variables `sums` and `flags`."""
+
+    def merge_state(self, metrics: Iterable[Any]) -> None:
+        """Add the states of other metrics of the same configuration.
+
+        Use it to combine the results of several workers.
+
+        Args:
+            metrics: One or several metrics of this class with an equal
+                `get_config()`, but for the name, or their `state_dict()`.
+
+        Raises:
+            TypeError: If one is of another class. Nothing is added then.
+            ValueError: If a configuration differs. Nothing is added then.
+        """
+        if isinstance(metrics, dict) or not isinstance(metrics, Iterable):
+            metrics = [metrics]
+        states = [self._checked(_state_of(x, type(self))) for x in metrics]
+        with LOCK:
+            own = self.state_dict()
+            for state in states:
+                own["sums"] += state["sums"]
+                own["flags"] += state["flags"]
+            self._assign(own)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as a dict, to store, send, add and merge.
+
+        Returns:
+            A dict with the int64 arrays `"sums"` and `"flags"`, which add for
+            equal `"config"`, and `"schema"`, the version of the layout.
+        """
+        return {
+            "schema": _SCHEMA,
+            "config": self._comparable_config(),
+            "sums": ops.convert_to_numpy(self.sums).astype("int64"),
+            "flags": ops.convert_to_numpy(self.flags).astype("int64"),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Replace the state by a `state_dict()`, or by a sum of several."""
+        state = self._checked(state)
+        with LOCK:
+            self._assign(state)
+
+    def _comparable_config(self) -> dict[str, Any]:
+        # What is shown does not change the sums.
+        apart = {"name", "dtype", "refresh_every"}
+        return {k: v for k, v in self.get_config().items() if k not in apart}
+
+    def _checked(self, state: dict[str, Any]) -> dict[str, Any]:
+        """A state that belongs to this metric, in int64."""
+        flags = np.asarray(state["flags"])
+        if flags.shape == (3,):
+            # The first versions had one less.
+            state = {**state, "flags": np.append(flags, 0)}
+        own = {"sums": self.sums, "flags": self.flags}
+        shapes = {key: tuple(x.shape) for key, x in own.items()}
+        _check_state(state, self._comparable_config(), shapes)
+        return {key: np.asarray(state[key], "int64") for key in own}
+
+    def _assign(self, state: dict[str, Any]) -> None:
+        assign_sum(self.sums, exact_sums.normalize_limbs(state["sums"]))
+        flags = np.minimum(state["flags"], 2**31 - 1)
+        assign_sum(self.flags, flags.astype("int32"))
+
+
+def _check_state(
     state: dict[str, Any],
     config: dict[str, Any],
     shapes: dict[str, tuple[int, ...]],
 ) -> None:
     """Raise unless a state belongs to a metric of this configuration."""
-    if state["schema"] != SCHEMA:
+    if state["schema"] != _SCHEMA:
         raise value_error(
-            f"the state must be of schema {SCHEMA}: make it anew with this "
+            f"the state must be of schema {_SCHEMA}: make it anew with this "
             "version",
             schema=state["schema"],
         )
@@ -57,7 +132,7 @@ def check_state(
             )
 
 
-def state_of(metric: Any, cls: type[Any]) -> dict[str, Any]:
+def _state_of(metric: Any, cls: type[Any]) -> dict[str, Any]:
     """Return the state of a metric of class `cls`; states are returned too."""
     if isinstance(metric, dict):
         return metric

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-from keras import ops
 
+from keras_calib.backend.compiled import without_autograph
 from keras_calib.backend.keras_internals import metrics_beside
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.binned_errors import decompose
@@ -15,7 +15,6 @@ from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.risk_coverage import RiskCoverageCurve
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_share
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.mean_gap import MeanGap
@@ -71,15 +70,12 @@ class CalibrationMetrics(StreamingMetric):
         coverage: Share to accept for `risk_at_coverage`. Defaults to `0.8`.
         resolution: Number of bins of the fine histogram. `8192`, the
             default, takes 394 kB; `2048` is enough for training.
-        refresh_every: Recompute the displayed values every this many steps
-            of compiled training, which costs more than the update. Between
-            steps the progress bar shows the previous values. Results read
-            outside compiled code, or after an epoch, are always exact.
         prefix: Text before each name. Give one if another metric reports
             under the same name, such as a second table for another output.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
-            `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
+            `pixels_per_image`, `seed`, `refresh_every` and `dtype` of
+            `StreamingMetric`.
 
     Returns:
         `result()` returns a dict of scalars. `nll` and `brier` are NaN once
@@ -110,7 +106,6 @@ class CalibrationMetrics(StreamingMetric):
         accuracy: float = 0.99,
         coverage: float = 0.8,
         resolution: int = 8192,
-        refresh_every: int = 1,
         prefix: str = "",
         name: str = "calibration",
         **kwargs: Any,
@@ -121,16 +116,17 @@ class CalibrationMetrics(StreamingMetric):
         check_share("risk", risk)
         check_share("accuracy", accuracy)
         check_share("coverage", coverage, positive=True)
-        check_integer("refresh_every", refresh_every, 1)
         summary = CompositeSummary(
             histogram=HistogramSummary(resolution, num_bins, closed=closed),
             losses=MomentSummary(
                 nll_of_records(clip), brier_of_records, needs_rows=True
             ),
         )
+        names = _NAMES[:-1] if include is None else tuple(include)
+        self._num_values = len(names)
         super().__init__(summary, name=name, **kwargs)
         self._keep(
-            include=_NAMES[:-1] if include is None else tuple(include),
+            include=names,
             num_bins=num_bins,
             closed=closed,
             clip=clip,
@@ -138,16 +134,11 @@ class CalibrationMetrics(StreamingMetric):
             accuracy=accuracy,
             coverage=coverage,
             resolution=resolution,
-            refresh_every=refresh_every,
             prefix=prefix,
         )
         self._looked_beside = False
-        if refresh_every > 1:
-            self.num_updates = self._add_sums("num_updates", ())
-            self.shown = self.add_variable(
-                (len(self.include),), "zeros", "float32", name="shown"
-            )
 
+    @without_autograph
     def update_state(self, y_true, y_pred, sample_weight=None):
         """Add one batch of labels, predictions and weights.
 
@@ -163,25 +154,6 @@ class CalibrationMetrics(StreamingMetric):
                 self, self.reported_names, y_pred
             )
         super().update_state(y_true, y_pred, sample_weight)
-        if self.refresh_every == 1 or not self._is_traced():
-            return
-        due = ops.equal(self.num_updates % self.refresh_every, 0)
-        shown = ops.cond(
-            due,
-            lambda: ops.stack(list(self._from_tensors().values())),
-            lambda: ops.convert_to_tensor(self.shown),
-        )
-        self.shown.assign(shown)
-        self.num_updates.assign(self.num_updates + 1)
-
-    def result(self):
-        """Return the values so far, a dict of scalar tensors."""
-        if self.refresh_every == 1 or not self._is_traced():
-            return super().result()
-        return {
-            self.prefix + name: ops.cast(self.shown[i], self.dtype)
-            for i, name in enumerate(self.include)
-        }
 
     @property
     def reported_names(self) -> list[str]:
@@ -285,19 +257,16 @@ class CalibrationMetrics(StreamingMetric):
 
     def _comparable_config(self):
         config = super()._comparable_config()
-        # The displayed values do not change the sums.
-        del config["refresh_every"]
         # States stored before there was a choice are those of the default.
         if self.closed == "right":
             del config["closed"]
         return config
 
-    def _value(self, sums, frequency_weights):
-        readings = self._readings(sums, frequency_weights)
-        return {
-            self.prefix + name: QUANTITIES[name].value(readings, self)
-            for name in self.include
-        }
+    def _value(self, readings):
+        return [QUANTITIES[name].value(readings, self) for name in self.include]
+
+    def _named(self, values):
+        return dict(zip(self.reported_names, values, strict=True))
 
 
 def _warn_of_shared_names(

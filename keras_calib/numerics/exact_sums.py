@@ -12,6 +12,7 @@ import numpy as np
 from keras import backend
 from keras import ops
 
+from keras_calib.backend.compiled import sums_of_segments
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import cumsum
 
@@ -222,7 +223,7 @@ def _integer_sum(values: Any, keys: Any, num_keys: int) -> Any:
     if values.shape[0] is None:
         # TensorFlow only: callers cannot cut it into blocks of MAX_BATCH.
         values = ops.cast(values, "int64")
-    return ops.segment_sum(values, keys, num_segments=num_keys + 1)[:num_keys]
+    return sums_of_segments(values, keys, num_keys + 1)[:num_keys]
 
 
 def _to_limbs_shifted(sums: Any, shift: int) -> Any:

@@ -106,10 +106,8 @@ def top1(outputs: Any, *, from_logits: bool) -> Top1:
     # The largest minus the logsumexp of all others, some of which may equal
     # it. A shift by the second largest keeps the digits of large gaps.
     at_top = outputs == xp.expand_dims(largest, -1)
-    zeros, nothing = xp.zeros_like(outputs), xp.full_like(outputs, -np.inf)
-    ties = xp.sum(xp.where(at_top, xp.ones_like(outputs), zeros), axis=-1)
-    ties = ties - 1.0
-    others = xp.where(at_top, nothing, outputs)
+    ties = xp.sum(xp.array(at_top, dtype=outputs.dtype), axis=-1) - 1.0
+    others = xp.where(at_top, xp.full_like(outputs, -np.inf), outputs)
     second = xp.where(ties > 0, largest, xp.max(others, axis=-1))
     second = xp.where(xp.isfinite(second), second, xp.zeros_like(second))
     total = xp.sum(xp.exp(others - xp.expand_dims(second, -1)), axis=-1)
@@ -129,12 +127,14 @@ def is_wrong(outputs: Any, labels: Any) -> Any:
     """
     if array_namespace(outputs) is np:
         return np.argmax(outputs, axis=-1) != labels
-    # ops.argmax would cost several times as much as a maximum.
+    # ops.argmax would cost several times as much as a maximum. Graphs compute
+    # the maximum and its mask once for this function and for `top1`.
+    largest = ops.expand_dims(ops.max(outputs, axis=-1), -1)
+    at_top = outputs == largest
     label = ops.expand_dims(ops.clip(labels, 0, outputs.shape[-1] - 1), -1)
-    largest = ops.max(outputs, axis=-1, keepdims=True)
     of_label = ops.take_along_axis(outputs, label, axis=-1)
     classes = ops.arange(outputs.shape[-1], dtype="int32")
-    earlier = ops.logical_and(classes < label, outputs >= largest)
+    earlier = ops.logical_and(classes < label, at_top)
     return ops.logical_or(
         ops.squeeze(of_label < largest, axis=-1), ops.any(earlier, axis=-1)
     )

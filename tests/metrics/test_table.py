@@ -229,23 +229,22 @@ def test_fit_shows_each_value_for_callbacks_to_monitor():
     "jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)]
 )
 def test_the_progress_bar_may_show_values_of_earlier_steps(jit_compile):
+    if BACKEND == "torch" and jit_compile:
+        pytest.skip("Keras compiles by torch.compile there")
     rng = np.random.default_rng(0)
     x = rng.normal(size=(70, 3)).astype("float32")
     y = np.eye(3)[rng.integers(3, size=70)]
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Flatten()])
-    every = kc.CalibrationMetrics(["ece", "nll"], from_logits=True)
-    seldom = kc.CalibrationMetrics(
-        ["ece", "nll"], from_logits=True, refresh_every=3, prefix="seldom_"
-    )
-    if BACKEND == "torch" and jit_compile:
-        pytest.skip("Keras compiles by torch.compile there")
-    metrics = [every, seldom]
-    model.compile(loss="mse", metrics=metrics, jit_compile=jit_compile)
     is_compiled = jit_compile or BACKEND == "tensorflow"
-    shown = []
+    # The step whose value is shown at each step, by prefix.
+    steps = {
+        "": range(7),
+        "third_": [0, 0, 0, 3, 3, 3, 6] if is_compiled else range(7),
+        "seldom_": [0, 1, 1, 3, 3, 3, 3] if is_compiled else range(7),
+    }
+    model, shown = with_tables(keras.Model, jit_compile), []
 
     def keep(_, logs):
-        shown.append([float(logs[k]) for k in ("nll", "seldom_nll")])
+        shown.append([logs[prefix + "nll"] for prefix in steps])
 
     step = keras.callbacks.LambdaCallback(on_test_batch_end=keep)
     for _ in range(2):
@@ -254,9 +253,47 @@ def test_the_progress_bar_may_show_values_of_earlier_steps(jit_compile):
         values = model.evaluate(
             x, y, batch_size=10, verbose=0, callbacks=[step], return_dict=True
         )
-        exact, late = np.transpose(shown)
+        exact, third, seldom = np.transpose(shown)
         assert len(np.unique(exact)) == 7
-        steps = [0, 0, 0, 3, 3, 3, 6] if is_compiled else range(7)
-        np.testing.assert_array_equal(late, exact[list(steps)])
-        for name in every.include:
-            assert values[f"seldom_{name}"] == values[name]
+        for found, prefix in ((third, "third_"), (seldom, "seldom_")):
+            np.testing.assert_allclose(found, exact[list(steps[prefix])], 1e-6)
+        for prefix in steps:
+            assert values[prefix + "ece"] == values["ece"]
+            assert values[prefix + "nll"] == values["nll"]
+    # What is not only shown is of the last step.
+    loop = with_tables(keras.Model, jit_compile)
+    for start in range(0, 70, 10):
+        batch = x[start : start + 10], y[start : start + 10]
+        logs = loop.test_on_batch(*batch, return_dict=True)
+        assert logs["seldom_nll"] == pytest.approx(logs["nll"], 1e-6)
+    own = with_tables(Doubling, jit_compile)
+    logs = own.evaluate(x, y, batch_size=10, verbose=0, return_dict=True)
+    assert logs["twice"] == pytest.approx(2 * values["nll"], 1e-6)
+
+
+def with_tables(cls, jit_compile):
+    """A compiled model of class `cls` with three tables."""
+    inputs = keras.Input((3,))
+    model = cls(inputs, keras.layers.Flatten()(inputs))
+    metrics = [
+        kc.CalibrationMetrics(
+            ["ece", "nll"],
+            from_logits=True,
+            refresh_every=refresh_every,
+            prefix=prefix,
+            name=prefix or "every",
+        )
+        for prefix, refresh_every in (("", 1), ("third_", 3), ("seldom_", None))
+    ]
+    model.compile(loss="mse", metrics=metrics, jit_compile=jit_compile)
+    return model
+
+
+class Doubling(keras.Model):
+    """A model whose own step computes with the values of a metric."""
+
+    def test_step(self, *args):
+        results = super().test_step(*args)
+        logs = results[0] if isinstance(results, tuple) else results
+        logs["twice"] = 2 * logs["seldom_"]["seldom_nll"]
+        return results

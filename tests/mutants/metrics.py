@@ -25,7 +25,7 @@ MUTANTS = {
     ),
     "updates_without_a_turn": Mutant(
         "metrics/base.py",
-        "with contextlib.nullcontext() if alone else _LOCK:",
+        "with contextlib.nullcontext() if alone else LOCK:",
         "with contextlib.nullcontext():",
         "metrics/test_states.py::"
         "test_threads_that_share_a_metric_lose_no_sample",

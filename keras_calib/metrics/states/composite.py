@@ -1,6 +1,5 @@
 """Several summaries as one state, and what is computed from a state."""
 
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +17,7 @@ from keras_calib.metrics.states.moments import MomentSummary
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.softmax import Top1
 
-__all__ = ["CompositeSummary", "Readings"]
+__all__ = ["CompositeSummary", "Readings", "is_long"]
 
 
 class CompositeSummary:
@@ -35,6 +34,7 @@ class CompositeSummary:
         sizes = [part.shape[-1] for part in parts.values()]
         self._ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
         self.shape = (exact_sums.NUM_LIMBS, self._ends[-1])
+        self.is_long = any(is_long(part) for part in parts.values())
 
     def update(self, records: Top1) -> Any:
         """Limbs of all parts, of one batch."""
@@ -48,6 +48,11 @@ class CompositeSummary:
         return {name: limbs[:, start:end] for name, start, end in ends}
 
 
+def is_long(summary: Any) -> bool:
+    """Whether computing a value of the summary takes longer than an update."""
+    return getattr(summary, "is_long", False)
+
+
 class Readings:
     """What is computed from a state, each part once, on first use.
 
@@ -55,9 +60,8 @@ class Readings:
         summary: Summary of the metric, or several as one.
         sums: Limbs of the summary (array-agnostic).
         frequency_weights: Whether all weights so far were whole numbers.
-        num_invalid: Function that returns the number of invalid samples.
-        has_all_rows: Function that returns whether all records came with the
-            outputs of all classes.
+        num_invalid: Number of invalid samples.
+        has_all_rows: Whether all records came with the outputs of all classes.
     """
 
     def __init__(
@@ -65,12 +69,13 @@ class Readings:
         summary: Any,
         sums: Any,
         frequency_weights: Any,
-        num_invalid: Callable[[], Any],
-        has_all_rows: Callable[[], Any],
+        num_invalid: Any = 0,
+        has_all_rows: Any = True,
     ):
+        self.sums = sums
         self.frequency_weights = frequency_weights
-        self._num_invalid = num_invalid
-        self._has_all_rows = has_all_rows
+        self.num_invalid = num_invalid
+        self.has_all_rows = has_all_rows
         self._parts = {type(summary): (summary, sums)}
         if isinstance(summary, CompositeSummary):
             limbs = summary.split(sums)
@@ -81,14 +86,6 @@ class Readings:
         self.histogram, self._limbs = self._parts.get(
             HistogramSummary, (None, None)
         )
-
-    @cached_property
-    def num_invalid(self) -> Any:
-        return self._num_invalid()
-
-    @cached_property
-    def has_all_rows(self) -> Any:
-        return self._has_all_rows()
 
     @cached_property
     def cells(self) -> Cells:

@@ -102,6 +102,9 @@ class HistogramSummary:
             records.
     """
 
+    # Values take longer to compute than an update.
+    is_long = True
+
     def __init__(
         self,
         resolution: int = 8192,
