@@ -54,7 +54,7 @@ class MetricCase:
     def values(self, metric):
         """That, and the same as compiled code computes it, in float32."""
         return self.value(metric), _flat_values(
-            metric._named(metric.traced_values())
+            metric._named(metric._traced_values())
         )
 
     def bounds(self, metric):

@@ -1,18 +1,16 @@
 """What compiled code does in another way on each backend."""
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from keras import backend
 from keras import ops
 
 __all__ = [
-    "one_process",
+    "read_later",
     "sums_of_segments",
-    "value_read_later",
-    "values_of_host",
     "without_autograph",
 ]
 
@@ -37,93 +35,74 @@ def _has_bincount() -> bool:
     return not tf.config.list_logical_devices("GPU")
 
 
-def values_of_host(
-    function: Callable, arrays: list[Any], num_values: int
-) -> Any:
-    """Values `(num_values,)` of a function of NumPy arrays, in a graph.
+def read_later(owner: Any, state: Callable) -> dict[str, Any] | None:
+    """Return a dict that a step may return in place of values of a metric.
 
-    It returns None if this graph cannot call Python. Only TensorFlow graphs do.
+    Its `items()` are computed when they are read outside of compiled code, by
+    `owner.read(array)`. On JAX the array is that of `state()`, which the step
+    computes. TensorFlow's variables can be read at any time; there it is None.
+
+    It returns None where that would not work: on torch, which compiles nothing
+    here, and with several processes.
     """
-    if backend.backend() != "tensorflow" or not _calls_the_host():
+    if backend.backend() == "jax":
+        import jax
+
+        if jax.process_count() > 1:
+            return None
+    elif backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        strategy = tf.distribute.get_strategy()
+        local = tf.distribute.MirroredStrategy | tf.distribute.OneDeviceStrategy
+        if tf.distribute.has_strategy() and not isinstance(strategy, local):
+            return None
+    else:
         return None
+    if owner not in _CLASSES:
+        _CLASSES[owner] = _class_of(owner)
+    made = _CLASSES[owner]()
+    if backend.backend() == "jax":
+        made["state"] = state()
+    return made
+
+
+# TensorFlow makes new objects of the class alone, so each owner has its own.
+_CLASSES: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def _class_of(owner: Any) -> type:
+    found = weakref.ref(owner)
+
+    class ReadLater(dict):
+        """A dict whose items are computed when they are read."""
+
+        def __bool__(self):
+            return True
+
+        def items(self):
+            owner = found()
+            if owner is None or _is_tracing():
+                return super().items()
+            return owner.read(self.get("state")).items()
+
+    if backend.backend() == "jax":
+        import jax
+
+        jax.tree_util.register_pytree_node(
+            ReadLater,
+            lambda made: ((made["state"],), None),
+            lambda _, states: ReadLater(state=states[0]),
+        )
+    return ReadLater
+
+
+def _is_tracing() -> bool:
+    if backend.backend() != "tensorflow":
+        return False
     import tensorflow as tf
 
-    values = tf.numpy_function(
-        lambda *given: np.asarray(function(*given), "float32"),
-        arrays,
-        tf.float32,
-    )
-    values.set_shape((num_values,))
-    return values
-
-
-def _calls_the_host() -> bool:
-    """Return whether the TensorFlow graph being traced may call Python.
-
-    XLA cannot, nor can other machines. There is no public way to ask for XLA;
-    it counts as there if TensorFlow does not say. Seen in TensorFlow 2.21:
-    `GraphOrParentsInXlaContext`.
-    """
-    import tensorflow as tf
-
-    strategy = tf.distribute.get_strategy()
-    if isinstance(
-        strategy,
-        tf.distribute.TPUStrategy
-        | tf.distribute.experimental.ParameterServerStrategy,
-    ):
-        return False
-    try:
-        from tensorflow.python.ops import control_flow_util as util
-
-        graph = tf.compat.v1.get_default_graph()
-        return not util.GraphOrParentsInXlaContext(graph)
-    except (ImportError, AttributeError):
-        return False
-
-
-def one_process() -> bool:
-    """Return whether this process of JAX has all devices."""
-    import jax
-
-    return jax.process_count() == 1
-
-
-@functools.cache
-def value_read_later() -> type:
-    """Return a class of values that JAX returns before they are computed.
-
-    An object is made of a source, the index of the value and, for one of the
-    values of a source, an array that a jitted function computes. The source
-    gets it as `source.latest`, and `float` calls `source.read(index)`.
-    """
-    import jax
-
-    @jax.tree_util.register_pytree_node_class
-    class ValueReadLater:
-        """A scalar that `float` computes."""
-
-        def __init__(self, source, index, array=None):
-            self.source, self.index, self.array = source, index, array
-
-        def __float__(self):
-            return self.source.read(self.index)
-
-        def __array__(self, dtype=None, copy=None):
-            return np.asarray(float(self), dtype)
-
-        def tree_flatten(self):
-            arrays = () if self.array is None else (self.array,)
-            return arrays, (self.source, self.index)
-
-        @classmethod
-        def tree_unflatten(cls, fixed, arrays):
-            made = cls(*fixed, *arrays)
-            if arrays and isinstance(arrays[0], jax.Array):
-                made.source.latest = arrays[0]
-            return made
-
-    return ValueReadLater
+    return not tf.executing_eagerly()
 
 
 def without_autograph(function: Callable) -> Callable:

@@ -7,7 +7,6 @@ part, the function falls back as it says, or raises an error that names it.
 import functools
 import inspect
 import itertools
-import sys
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -27,8 +26,7 @@ __all__ = [
     "first_epoch",
     "in_stateless_scope",
     "is_at_batch_end",
-    "is_building",
-    "is_only_displayed",
+    "is_only_logged",
     "keras_mask",
     "loss_tracker",
     "make_functional",
@@ -115,41 +113,24 @@ def updated_metrics(model: keras.Model) -> Callable[..., tuple]:
     return _part(model, "_update_metrics_variables")
 
 
-def is_building() -> bool:
-    """Return whether Keras traces the metrics only to create their variables.
+def is_only_logged() -> bool:
+    """Return whether a metric now returns its value to nothing but the logs.
 
-    Seen in Keras 3.15: `_symbolic_build`.
+    That is so in a step of Keras or of this library, and not in a step of a
+    user, which may compute with it. Keras calls metrics in both in one way, so
+    they are looked up among the callers.
+    Seen in Keras 3.15: `CompileMetrics`, `train_step`, `test_step`, and
+    `_symbolic_build`, which only creates variables.
     """
-    return any(
-        name == "_symbolic_build" and module.startswith("keras.")
-        for name, module in _functions(inspect.currentframe())
-    )
-
-
-def is_only_displayed() -> bool:
-    """Return whether Keras alone gets the value that a metric returns now.
-
-    It is so in `fit` and `evaluate`, which read the metrics once more at the
-    end, unless a step is a user's. They call a metric as `train_on_batch`
-    does, so they are looked up among the callers, and in all threads, because
-    replicas have their own.
-    Seen in Keras 3.15: `train_step`, `test_step`, `fit` and `evaluate`.
-    """
+    steps = ("train_step", "test_step", "_symbolic_build")
     callers = list(_functions(inspect.currentframe()))
-    steps = [
-        place
-        for place, (name, _) in enumerate(callers)
-        if name in ("train_step", "test_step")
-    ]
-    if not steps:
-        return False
-    path = callers[: steps[-1] + 1]
-    if any(module.partition(".")[0] not in _PASSING for _, module in path):
-        return False
-    return any(
-        name in ("fit", "evaluate") and module.startswith("keras.")
-        for frame in sys._current_frames().values()
-        for name, module in _functions(frame)
+    places = [i for i, (name, _) in enumerate(callers) if name in steps]
+    path = callers[: max(places, default=-1) + 1]
+    compiled = any(type(x).__name__ == "CompileMetrics" for x in _callers())
+    return (
+        compiled
+        and bool(path)
+        and all(module.partition(".")[0] in _PASSING for _, module in path)
     )
 
 

@@ -21,7 +21,6 @@ from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
 from keras_calib.inputs.rows import as_logits_message
 from keras_calib.inputs.rows import resembles_probabilities
-from keras_calib.metrics.displayed import Display
 from keras_calib.metrics.reading import is_empty
 from keras_calib.metrics.reading import read_batch
 from keras_calib.metrics.reading import read_scores
@@ -33,7 +32,6 @@ from keras_calib.metrics.state_dicts import MergeableMetric
 from keras_calib.metrics.state_dicts import nan_if_lost
 from keras_calib.metrics.state_dicts import what_is_wrong
 from keras_calib.metrics.states.composite import Readings
-from keras_calib.metrics.states.composite import is_long
 from keras_calib.metrics.states.records import split_rows
 from keras_calib.metrics.states.records import top1_of_batch
 from keras_calib.numerics import exact_sums
@@ -82,12 +80,6 @@ class StreamingMetric(MergeableMetric):
             each image of dense predictions. Every model and any order of the
             images gives the same draw. None, the default, takes all.
         seed: Seed of that draw.
-        refresh_every: Steps of `fit` and `evaluate` after which the progress
-            bar shows a new value. None, the default, shows one at steps 1, 2,
-            4, ..., 32 and at every 32nd if it takes longer to compute than an
-            update, else at each. Values at the end of an epoch are exact, and
-            so are those that you read yourself. On TensorFlow,
-            `train_on_batch` after `fit` returns what the bar would show.
         name: Name of the metric.
         dtype: Dtype of the result.
 
@@ -100,7 +92,6 @@ class StreamingMetric(MergeableMetric):
 
     # Key in `QUANTITIES`, and the default name.
     _quantity = ""
-    _num_values = 1
     # Upper limit of the value, or None.
     _largest: float | None = 1.0
 
@@ -114,7 +105,6 @@ class StreamingMetric(MergeableMetric):
         objectness: bool = False,
         pixels_per_image: int | None = None,
         seed: int = 0,
-        refresh_every: int | None = None,
         name: str | None = None,
         dtype: Any = None,
     ):
@@ -122,8 +112,6 @@ class StreamingMetric(MergeableMetric):
         if pixels_per_image is not None:
             check_integer("pixels_per_image", pixels_per_image, 1)
         check_integer("seed", seed)
-        if refresh_every is not None:
-            check_integer("refresh_every", refresh_every, 1)
         super().__init__(name=name or self._quantity or None, dtype=dtype)
         set_direction(self, self.mode)
         self.summary = summary
@@ -135,12 +123,6 @@ class StreamingMetric(MergeableMetric):
         self.flags = self._add_sums("flags", (4,))
         self._has_warned = False
         self._arguments: tuple[str, ...] = ()
-        self.refresh_every = refresh_every
-        self._display: Display | None = None
-        if refresh_every is None and not is_long(summary):
-            refresh_every = 1
-        if refresh_every != 1:
-            self._display = Display(self, self._num_values, refresh_every)
 
     @property
     def mode(self) -> str | None:
@@ -209,27 +191,18 @@ class StreamingMetric(MergeableMetric):
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
         return self._result()
 
-    def reset_state(self):
-        """Forget all samples."""
-        super().reset_state()
-        if self._display is not None:
-            self._display.restart()
-
     def _result(self):
         if not self._is_traced():
             # On the host: in float64, and faster than one by one on a device.
-            values = self.host_values(*self._state())
+            values = self._host_values(*self._state())
             return self._named([self._scalar(float(x)) for x in values])
-        shown = None if self._display is None else self._display.values()
-        if shown is None:
-            shown = list(map(self._scalar, self.traced_values()))
-        return self._named(shown)
+        return self._named(list(map(self._scalar, self._traced_values())))
 
-    def host_values(self, sums: np.ndarray, flags: np.ndarray) -> list[Any]:
+    def _host_values(self, sums: np.ndarray, flags: np.ndarray) -> list[Any]:
         """Values of the arrays of a state, in float64."""
         return self._values(self._readings(sums, flags))
 
-    def traced_values(self) -> list[Any]:
+    def _traced_values(self) -> list[Any]:
         """Values as scalar tensors of a graph that is traced."""
         flags = ops.convert_to_tensor(self.flags)
         sums = ops.convert_to_tensor(self.sums)
@@ -267,7 +240,6 @@ class StreamingMetric(MergeableMetric):
 
     def get_config(self):
         config = super().get_config() | self.options.of_metric()
-        config["refresh_every"] = self.refresh_every
         return config | {name: getattr(self, name) for name in self._arguments}
 
     def _keep(self, **arguments: Any) -> None:

@@ -107,13 +107,19 @@ def sum_by_key(
     digits of float32. Key `num_keys` is dropped. n is at most 2 `MAX_BATCH`.
     """
     num_digits = num_digits or (3 if scale is None else 4)
-    digits = _digits(values if scale is None else values / scale, num_digits)
-    sums = [_integer_sum(digit, keys, num_keys) for digit in digits]
     if scale is None:
+        bits, num_digits = _fewest_digits(values.shape[0], num_digits)
         return sum(
-            _to_limbs_shifted(digits, _UNIT_BITS - 8 * position)
-            for position, digits in enumerate(sums, start=1)
+            _to_limbs_shifted(
+                _integer_sum(digit, keys, num_keys),
+                _UNIT_BITS - bits * position,
+            )
+            for position, digit in enumerate(
+                _digits(values, num_digits, bits), start=1
+            )
         )
+    digits = _digits(values / scale, num_digits)
+    sums = [_integer_sum(digit, keys, num_keys) for digit in digits]
     units = scale * _units(num_digits)
     return _to_limbs(ops.stack(sums), ops.expand_dims(units, -1))
 
@@ -207,6 +213,17 @@ def _digits(values: Any, num_digits: int, bits: int = 8) -> list[Any]:
         values = values - digit
         digits.append(ops.cast(digit, "int32"))
     return digits
+
+
+def _fewest_digits(count: int | None, num_digits: int) -> tuple[int, int]:
+    """Bits and number of the digits that stand for some of base 256.
+
+    One digit does if its sum fits: that over an unknown count has 64 bits.
+    """
+    bits = 8 * num_digits
+    if count is None or count << bits < 2**31:
+        return bits, 1
+    return 8, num_digits
 
 
 def _units(num_digits: int, bits: int = 8) -> Any:

@@ -17,7 +17,7 @@ from keras_calib.metrics.states.moments import MomentSummary
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.softmax import Top1
 
-__all__ = ["CompositeSummary", "Readings", "is_long"]
+__all__ = ["CompositeSummary", "Readings"]
 
 
 class CompositeSummary:
@@ -34,7 +34,6 @@ class CompositeSummary:
         sizes = [part.shape[-1] for part in parts.values()]
         self._ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
         self.shape = (exact_sums.NUM_LIMBS, self._ends[-1])
-        self.is_long = any(is_long(part) for part in parts.values())
 
     def update(self, records: Top1) -> Any:
         """Limbs of all parts, of one batch."""
@@ -46,11 +45,6 @@ class CompositeSummary:
         starts = [0, *self._ends[:-1]]
         ends = zip(self.parts, starts, self._ends, strict=True)
         return {name: limbs[:, start:end] for name, start, end in ends}
-
-
-def is_long(summary: Any) -> bool:
-    """Whether computing a value of the summary takes longer than an update."""
-    return getattr(summary, "is_long", False)
 
 
 class Readings:

@@ -102,9 +102,6 @@ class HistogramSummary:
             records.
     """
 
-    # Values take longer to compute than an update.
-    is_long = True
-
     def __init__(
         self,
         resolution: int = 8192,
