@@ -44,11 +44,16 @@ def log_losses(
 
     `clip` is a lower bound on probabilities, or None.
     """
-    xp = array_namespace(outputs)
+    xp, of_ids = array_namespace(outputs), len(labels.shape) == 1
+    if of_ids and not from_logits and xp is np:
+        # Only the probabilities of the labels are needed.
+        index = np.clip(labels, 0, outputs.shape[-1] - 1)
+        outputs = np.take_along_axis(outputs, index[:, None], axis=-1)
+        labels = np.zeros_like(labels)
     log_p = _log_softmax(outputs) if from_logits else to_logits(outputs)
     if clip is not None:
         log_p = at_least(log_p, float(np.log(clip)))
-    if len(labels.shape) > 1:
+    if not of_ids:
         # A logit of -inf costs nothing if its class has no label mass.
         log_p = xp.where(labels == 0, xp.zeros_like(log_p), log_p)
         return -xp.sum(labels * log_p, axis=-1)

@@ -1,5 +1,7 @@
 """Proper scores of whole data sets, in float64."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 from typing import Unpack
 
@@ -11,9 +13,11 @@ from keras_calib.formulas.proper import brier_losses
 from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.proper import log_losses
 from keras_calib.functional.binned import equal_width_bins
+from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
+from keras_calib.numerics.row_blocks import block_slices
 
 __all__ = ["brier_score", "calibration_decomposition", "nll"]
 
@@ -55,13 +59,7 @@ def nll(
     """
     check_clip(clip)
     read = standardize_arrays(labels, probs, **options)
-    losses = log_losses(
-        read.labels,
-        read.outputs.astype("float64"),
-        from_logits=read.from_logits,
-        clip=clip,
-    )
-    return float(np.average(losses, weights=read.weight))
+    return _mean(partial(log_losses, clip=clip), read)
 
 
 @reads_arrays
@@ -95,13 +93,20 @@ def brier_score(
         Some libraries call half of it the Brier score of two classes: the
         squared error of the probability of the second class.
     """
-    read = standardize_arrays(labels, probs, **options)
-    losses = brier_losses(
-        read.labels,
-        read.outputs.astype("float64"),
-        from_logits=read.from_logits,
-    )
-    return float(np.average(losses, weights=read.weight))
+    return _mean(brier_losses, standardize_arrays(labels, probs, **options))
+
+
+def _mean(losses: Callable[..., np.ndarray], read: Batch) -> float:
+    """Weighted mean of losses, computed in float64 block by block."""
+    values = [
+        losses(
+            read.labels[part],
+            read.outputs[part].astype("float64"),
+            from_logits=read.from_logits,
+        )
+        for part in block_slices(read.outputs)
+    ]
+    return float(np.average(np.concatenate(values), weights=read.weight))
 
 
 @reads_arrays

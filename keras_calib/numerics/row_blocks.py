@@ -1,0 +1,193 @@
+"""What rows of NumPy predictions hold, read in blocks that fit the cache.
+
+A pass over all rows would write and read an array of their size at each step.
+Few classes are read column by column, as loops over short rows cost more than
+the numbers in them.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_calib.numerics.softmax import sigmoid
+from keras_calib.numerics.softmax import top1
+
+__all__ = ["RowFacts", "block_slices", "read_rows"]
+
+# Bytes of a block.
+_BLOCK = 2**19
+# Rows of at most so many classes are read column by column. Their classes
+# must fit in 8 bits.
+_FEW_CLASSES = 32
+
+
+class RowFacts(NamedTuple):
+    """Facts of rows of predictions `(n, num_classes)`.
+
+    Attributes:
+        predicted: First of the largest classes, `(n,)`.
+        largest: Largest entries `(n,)`, in the dtype of the rows.
+        log_odds: Log-odds of the predicted class, `(n,)`; None for
+            probabilities, or if they were not asked for.
+        lowest: Smallest entry, NaN if there is a NaN; 0 for logits.
+        distance: Largest distance of the sum of a row from 1; 0 for logits.
+    """
+
+    predicted: np.ndarray
+    largest: np.ndarray
+    log_odds: np.ndarray | None
+    lowest: float = 0.0
+    distance: float = 0.0
+
+    @property
+    def confidence(self) -> np.ndarray:
+        """Probability of the predicted class, `(n,)`."""
+        if self.log_odds is None:
+            return np.clip(self.largest, 0.0, 1.0)
+        return sigmoid(self.log_odds)
+
+    def of(self, rows: np.ndarray) -> "RowFacts":
+        """The facts of some of the rows."""
+        log_odds = self.log_odds
+        return self._replace(
+            predicted=self.predicted[rows],
+            largest=self.largest[rows],
+            log_odds=None if log_odds is None else log_odds[rows],
+        )
+
+
+def block_slices(rows: np.ndarray) -> Iterator[slice]:
+    """Slices of rows `(n, k)` whose blocks fit the cache in float64."""
+    size = max(1, _BLOCK // (8 * rows.shape[-1]))
+    for start in range(0, len(rows), size):
+        yield slice(start, start + size)
+
+
+def read_rows(
+    outputs: np.ndarray,
+    *,
+    from_logits: bool,
+    dtype: str | None = None,
+    log_odds: bool = True,
+) -> RowFacts:
+    """Read rows `(n, num_classes)`, converted to `dtype` block by block.
+
+    NaN makes facts NaN and raises nothing. `log_odds` are those of logits.
+    """
+    dtype = np.dtype(dtype or outputs.dtype)
+    num_rows, num_classes = outputs.shape
+    few = num_classes <= _FEW_CLASSES
+    size = max(1, _BLOCK // (dtype.itemsize * num_classes))
+    shape = (num_classes, size) if few else (size, num_classes)
+    room = None
+    if few or (from_logits and log_odds):
+        room = np.empty(shape, dtype)
+    predicted = np.empty(num_rows, "uint8" if few else "int64")
+    largest = np.empty(num_rows, dtype)
+    wanted = from_logits and log_odds
+    odds = np.empty(num_rows, dtype) if wanted else None
+    lowest, distance = [0.0], [0.0]
+    with np.errstate(all="ignore"):
+        for start in range(0, num_rows, size):
+            part = slice(start, min(start + size, num_rows))
+            block = outputs[part]
+            if few:
+                columns = room[:, : len(block)]
+                np.copyto(columns, block.T, casting="unsafe")
+                block = columns
+                at_top = _largest_of_columns(
+                    columns, predicted[part], largest[part]
+                )
+            else:
+                block = block.astype(dtype, order="C", copy=False)
+                np.argmax(block, axis=-1, out=predicted[part])
+                places = np.arange(len(block)), predicted[part]
+                largest[part] = block[places]
+            if not from_logits:
+                lowest.append(block.min())
+                sums = block.sum(0) if few else np.einsum("ij->i", block)
+                distance.append(np.abs(sums - 1.0).max())
+            elif wanted and few:
+                odds[part] = _log_odds_of_columns(block, at_top, largest[part])
+            elif wanted:
+                others = room[: len(block)]
+                np.copyto(others, block)
+                others[places] = -np.inf
+                odds[part] = _log_odds(block, others, largest[part])
+    return RowFacts(predicted, largest, odds, np.min(lowest), np.max(distance))
+
+
+def _largest_of_columns(
+    columns: np.ndarray, predicted: np.ndarray, largest: np.ndarray
+) -> np.ndarray:
+    """Fill in the first of the largest classes, and what it has.
+
+    Returns a mask of all largest entries.
+    """
+    np.max(columns, axis=0, out=largest)
+    at_top = columns == largest
+    count = len(columns)
+    # Higher for earlier classes, of which the largest wins.
+    rank = np.arange(count, 0, -1, dtype="uint8")[:, None]
+    np.max(at_top.view("uint8") * rank, axis=0, out=predicted)
+    np.subtract(count, predicted, out=predicted)
+    return at_top
+
+
+def _log_odds_of_columns(
+    columns: np.ndarray, at_top: np.ndarray, largest: np.ndarray
+) -> np.ndarray:
+    """Log-odds of logits `(num_classes, n)`, which are overwritten."""
+    ties = np.sum(at_top, axis=0, dtype="uint8") - np.uint8(1)
+    np.copyto(columns, -np.inf, where=at_top)
+    second = np.where(ties > 0, largest, columns.max(axis=0))
+    second = _exp_above(columns, second)
+    return _beside(largest, second, _sum_of_columns(columns) + ties)
+
+
+def _sum_of_columns(columns: np.ndarray) -> np.ndarray:
+    """Sums over the classes, added in the order in which NumPy adds rows."""
+    whole = len(columns) - len(columns) % 8
+    if not whole:
+        return columns.sum(axis=0)
+    parts = columns[:whole].reshape(-1, 8, columns.shape[-1]).sum(axis=0)
+    while len(parts) > 1:
+        parts = parts[::2] + parts[1::2]
+    total = parts[0]
+    for column in columns[whole:]:
+        total += column
+    return total
+
+
+def _log_odds(
+    block: np.ndarray, others: np.ndarray, largest: np.ndarray
+) -> np.ndarray:
+    """Log-odds of logits `(n, num_classes)`; overwrites `others`."""
+    second = others.max(axis=-1)
+    tied = np.flatnonzero(second == largest)
+    second = _exp_above(others, second[:, None])[:, 0]
+    log_odds = _beside(largest, second, others.sum(axis=-1))
+    if len(tied):
+        log_odds[tied] = top1(block[tied], from_logits=True).score
+    return log_odds
+
+
+def _exp_above(others: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Overwrite `others` by exp(others - second); returns finite `second`."""
+    second = np.where(np.isfinite(second), second, np.zeros_like(second))
+    np.subtract(others, second, out=others)
+    np.exp(others, out=others)
+    return second
+
+
+def _beside(
+    largest: np.ndarray, second: np.ndarray, total: np.ndarray
+) -> np.ndarray:
+    """Largest logit minus the log-sum-exp of the others."""
+    # Without another class the log-odds are infinite.
+    alone = total == 0
+    log_total = np.log(np.where(alone, np.ones_like(total), total))
+    return np.where(alone, np.inf, largest - second - log_total).astype(
+        largest.dtype, copy=False
+    )
