@@ -12,12 +12,12 @@ from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.proper import brier_losses
 from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.proper import log_losses
+from keras_calib.formulas.proper import losses_of_rows
 from keras_calib.functional.binned import equal_width_bins
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
-from keras_calib.numerics.row_blocks import block_slices
 
 __all__ = ["brier_score", "calibration_decomposition", "nll"]
 
@@ -97,16 +97,9 @@ def brier_score(
 
 
 def _mean(losses: Callable[..., np.ndarray], read: Batch) -> float:
-    """Weighted mean of losses, computed in float64 block by block."""
-    values = [
-        losses(
-            read.labels[part],
-            read.outputs[part].astype("float64"),
-            from_logits=read.from_logits,
-        )
-        for part in block_slices(read.outputs)
-    ]
-    return float(np.average(np.concatenate(values), weights=read.weight))
+    """Weighted mean of losses, in float64."""
+    values = losses_of_rows(losses, read, "float64")
+    return float(np.average(values, weights=read.weight))
 
 
 @reads_arrays

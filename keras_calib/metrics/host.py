@@ -20,6 +20,7 @@ from keras_calib.inputs.rows import both_classes
 from keras_calib.inputs.rows import few_rows
 from keras_calib.inputs.rows import is_sound
 from keras_calib.inputs.rows import resembles_probabilities
+from keras_calib.inputs.rows import without_harm
 from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.inputs.values import WEIGHT_SCALE
 from keras_calib.metrics.states.records import split_rows
@@ -118,9 +119,14 @@ def _read(
     if found is None or outputs is None:
         return None
     labels, ids, mask = found
-    facts = read_rows(outputs, from_logits=options.from_logits, dtype="float32")
+    reading = {"from_logits": options.from_logits, "dtype": "float32"}
+    facts = read_rows(outputs, **reading)
     if not is_sound(facts, options.from_logits):
-        return None
+        counts = both(mask, counts)
+        outputs = without_harm(outputs, counts, options.from_logits)
+        facts = read_rows(outputs, **reading)
+        if not is_sound(facts, options.from_logits):
+            return None
     mask = np.ones(len(ids), "bool") if mask is None else mask
     if weight is not None:
         weight = np.where(mask, weight, 0.0).astype("float32")

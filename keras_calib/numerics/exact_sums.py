@@ -144,16 +144,28 @@ def sum_rows(values: Any) -> Any:
 
 def column_digits(values: Any) -> Any:
     """Integer sums `(2, columns)` of base-4096 digits of values in [0, 1]."""
+    if array_namespace(values) is np:
+        return _column_digits(values)
     digits = _digits(values, 2, bits=12)
     if values.shape[0] is None:
         digits = [ops.cast(digit, "int64") for digit in digits]
     return ops.stack([ops.sum(digit, axis=0) for digit in digits])
 
 
+def _column_digits(values: np.ndarray) -> np.ndarray:
+    """The same for NumPy, in fewer passes over the values."""
+    high = values * np.float32(2.0**12)
+    low = np.rint(high * np.float32(2.0**12)).astype("int32")
+    high = high.astype("int32")
+    low -= high << 12
+    return np.stack([x.sum(axis=0, dtype="int32") for x in (high, low)])
+
+
 def digits_by_key(values: Any, keys: Any, num_keys: int) -> Any:
     """Integer sums `(2, num_keys)` of base-4096 digits over each key."""
     digits = _digits(values, 2, bits=12)
-    return ops.stack([_integer_sum(digit, keys, num_keys) for digit in digits])
+    sums = [_integer_sum(digit, keys, num_keys) for digit in digits]
+    return array_namespace(values).stack(sums)
 
 
 def limbs_of_digits(sums: Any, scale: Any) -> Any:

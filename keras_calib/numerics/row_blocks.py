@@ -13,7 +13,7 @@ import numpy as np
 from keras_calib.numerics.softmax import sigmoid
 from keras_calib.numerics.softmax import top1
 
-__all__ = ["RowFacts", "block_slices", "read_rows"]
+__all__ = ["RowFacts", "block_slices", "probability_blocks", "read_rows"]
 
 # Bytes of a block.
 _BLOCK = 2**19
@@ -62,6 +62,27 @@ def block_slices(rows: np.ndarray) -> Iterator[slice]:
     size = max(1, _BLOCK // (8 * rows.shape[-1]))
     for start in range(0, len(rows), size):
         yield slice(start, start + size)
+
+
+def probability_blocks(
+    outputs: np.ndarray, from_logits: bool
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """Slices of rows `(n, num_classes)`, and their probabilities in [0, 1].
+
+    A block is overwritten by the next.
+    """
+    size = max(1, _BLOCK // (outputs.itemsize * outputs.shape[-1]))
+    room = np.empty((size, outputs.shape[-1]), outputs.dtype)
+    for start in range(0, len(outputs), size):
+        part = slice(start, min(start + size, len(outputs)))
+        block = outputs[part]
+        probs = room[: len(block)]
+        if from_logits:
+            np.subtract(block, block.max(axis=-1, keepdims=True), out=probs)
+            np.exp(probs, out=probs)
+            probs /= probs.sum(axis=-1, keepdims=True)
+            block = probs
+        yield part, np.clip(block, 0.0, 1.0, out=probs)
 
 
 def read_rows(
@@ -115,6 +136,7 @@ def read_rows(
                 np.copyto(others, block)
                 others[places] = -np.inf
                 odds[part] = _log_odds(block, others, largest[part])
+    predicted = predicted.astype("int64", copy=False)
     return RowFacts(predicted, largest, odds, np.min(lowest), np.max(distance))
 
 

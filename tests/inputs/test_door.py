@@ -16,7 +16,7 @@ LOGITS = RNG.normal(size=(32, 10)).astype("float32")
 IDS = RNG.integers(0, 10, 32).astype("int32")
 WEIGHT = RNG.uniform(0.5, 1.0, 32).astype("float32")
 # Their data never leave the memory of the host.
-ON_HOST = ("a metric", "the table")
+ON_HOST = ("a metric", "the table", "classwise")
 ENTRIES = {
     "a loss": kc.ACLS(from_logits=True),
     "a loss of the batch": kc.MMCE(from_logits=True),

@@ -32,8 +32,10 @@ class CompositeSummary:
 
     def __init__(self, **parts: Any):
         self.parts = parts
-        forms = {part.on_host for part in parts.values()}
-        self.on_host = "tensors" if "tensors" in forms else "records"
+        forms = [getattr(part, "on_host", None) for part in parts.values()]
+        # The one that suits all of them.
+        order = (None, "tensors", "arrays", "records")
+        self.on_host = min(forms, key=order.index)
         sizes = [part.shape[-1] for part in parts.values()]
         self._ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
         self.shape = (exact_sums.NUM_LIMBS, self._ends[-1])

@@ -37,7 +37,7 @@ class MomentSummary:
     ):
         self.values = values
         self.needs_rows = needs_rows
-        self.on_host = "tensors" if needs_rows else "records"
+        self.on_host = "arrays" if needs_rows else "records"
         self.shape = (exact_sums.NUM_LIMBS, _NUM_SUMS * len(values))
 
     def update(self, records: Top1) -> Any:
