@@ -108,10 +108,12 @@ def host_array(x: Any) -> np.ndarray | None:
         return None
     name = backend.backend()
     if name == "jax":
-        local = {device.platform for device in x.devices()} == {"cpu"}
-        local = local and x.is_fully_addressable
+        local = [device.platform for device in x.devices()] == ["cpu"]
     elif name == "torch":
         local, x = x.device.type == "cpu", x.detach()
+        if local and "bfloat16" in str(x.dtype):
+            # NumPy has none for torch.
+            x = x.float()
     else:
         import tensorflow as tf
 
@@ -120,7 +122,6 @@ def host_array(x: Any) -> np.ndarray | None:
     try:
         return np.asarray(x) if local else None
     except (NotImplementedError, RuntimeError, TypeError):
-        # NumPy has no bfloat16 for torch.
         return None
 
 

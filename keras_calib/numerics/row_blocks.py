@@ -97,18 +97,38 @@ def read_rows(
     NaN makes facts NaN and raises nothing. `log_odds` are those of logits.
     """
     dtype = np.dtype(dtype or outputs.dtype)
+    if from_logits:
+        return _read(outputs, dtype, log_odds=log_odds)
+    facts = _read(outputs, dtype, by_bits=True, sums=True)
+    if np.signbit(facts.largest).any():
+        facts = _read(outputs, dtype, sums=True)
+    return facts
+
+
+def _read(
+    outputs: np.ndarray,
+    dtype: np.dtype,
+    by_bits: bool = False,
+    log_odds: bool = False,
+    sums: bool = False,
+) -> RowFacts:
+    """The facts that are asked for.
+
+    With `by_bits`, a sign in `largest` tells of entries below 0, and `lowest`
+    costs no pass of its own.
+    """
     num_rows, num_classes = outputs.shape
     few = num_classes <= _FEW_CLASSES
     size = max(1, _BLOCK // (dtype.itemsize * num_classes))
-    shape = (num_classes, size) if few else (size, num_classes)
     room = None
-    if few or (from_logits and log_odds):
+    if few or log_odds:
+        shape = (num_classes, size) if few else (size, num_classes)
         room = np.empty(shape, dtype)
     predicted = np.empty(num_rows, "uint8" if few else "int64")
-    largest = np.empty(num_rows, dtype)
-    wanted = from_logits and log_odds
-    odds = np.empty(num_rows, dtype) if wanted else None
-    lowest, distance = [0.0], [0.0]
+    largest, totals = np.ones((2, num_rows), dtype)
+    odds = np.empty(num_rows, dtype) if log_odds else None
+    lowest = [0.0]
+    fill = _fill_of_columns if few else _fill_of_rows
     with np.errstate(all="ignore"):
         for start in range(0, num_rows, size):
             part = slice(start, min(start + size, num_rows))
@@ -117,37 +137,55 @@ def read_rows(
                 columns = room[:, : len(block)]
                 np.copyto(columns, block.T, casting="unsafe")
                 block = columns
-                at_top = _largest_of_columns(
-                    columns, predicted[part], largest[part]
-                )
             else:
                 block = block.astype(dtype, order="C", copy=False)
-                np.argmax(block, axis=-1, out=predicted[part])
-                places = np.arange(len(block)), predicted[part]
-                largest[part] = block[places]
-            if not from_logits:
-                lowest.append(block.min())
-                sums = block.sum(0) if few else np.einsum("ij->i", block)
-                distance.append(np.abs(sums - 1.0).max())
-            elif wanted and few:
-                odds[part] = _log_odds_of_columns(block, at_top, largest[part])
-            elif wanted:
+            places = fill(block, predicted[part], largest[part], by_bits)
+            if log_odds and few:
+                odds[part] = _log_odds_of_columns(block, places, largest[part])
+            elif log_odds:
                 others = room[: len(block)]
                 np.copyto(others, block)
                 others[places] = -np.inf
                 odds[part] = _log_odds(block, others, largest[part])
+            if sums:
+                np.einsum("ij->j" if few else "ij->i", block, out=totals[part])
+                if not by_bits:
+                    lowest.append(block.min())
+        distance = np.abs(totals - 1.0).max()
     predicted = predicted.astype("int64", copy=False)
-    return RowFacts(predicted, largest, odds, np.min(lowest), np.max(distance))
+    return RowFacts(predicted, largest, odds, np.min(lowest), distance)
 
 
-def _largest_of_columns(
-    columns: np.ndarray, predicted: np.ndarray, largest: np.ndarray
-) -> np.ndarray:
+def _bits(x: np.ndarray) -> np.ndarray:
+    """Bits as integers, in the order of numbers >= 0; negatives are largest."""
+    return x.view(f"u{x.itemsize}")
+
+
+def _fill_of_rows(
+    rows: np.ndarray, predicted: np.ndarray, largest: np.ndarray, by_bits: bool
+) -> tuple[np.ndarray, np.ndarray]:
     """Fill in the first of the largest classes, and what it has.
 
-    Returns a mask of all largest entries.
+    Returns the places of the former. `by_bits` finds the largest entry and any
+    below 0 in one pass.
     """
-    np.max(columns, axis=0, out=largest)
+    np.argmax(_bits(rows) if by_bits else rows, axis=-1, out=predicted)
+    places = np.arange(len(rows)), predicted
+    largest[:] = rows[places]
+    return places
+
+
+def _fill_of_columns(
+    columns: np.ndarray,
+    predicted: np.ndarray,
+    largest: np.ndarray,
+    by_bits: bool,
+) -> np.ndarray:
+    """The same of columns. Returns a mask of all largest entries."""
+    if by_bits:
+        np.max(_bits(columns), axis=0, out=_bits(largest))
+    else:
+        np.max(columns, axis=0, out=largest)
     at_top = columns == largest
     count = len(columns)
     # Higher for earlier classes, of which the largest wins.
