@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.host import host_array
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.backend.replicas import assign_sum
 from keras_calib.backend.replicas import num_replicas
@@ -26,7 +27,6 @@ from keras_calib.inputs.values import WEIGHT_SCALE
 from keras_calib.metrics.states.records import split_rows
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import host_array
 from keras_calib.numerics.arrays import on_host
 from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import Top1

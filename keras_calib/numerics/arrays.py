@@ -15,7 +15,7 @@ from keras import ops
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.traced import is_traced
+from keras_calib.backend.host import host_array
 
 __all__ = [
     "HostMath",
@@ -28,7 +28,6 @@ __all__ = [
     "check_numbers",
     "cumsum",
     "fits",
-    "host_array",
     "labels_like",
     "on_host",
     "running_sum",
@@ -98,31 +97,6 @@ def as_numbers(x: Any, name: str) -> Any:
 def as_array(x: Any, name: str, dtype: Any = None) -> np.ndarray:
     """Convert anything array-like to a NumPy array of real numbers."""
     return to_numpy(as_numbers(x, name), dtype)
-
-
-def host_array(x: Any) -> np.ndarray | None:
-    """The NumPy array of data in host memory, not copied; None for others."""
-    if isinstance(x, np.ndarray):
-        return x
-    if not ops.is_tensor(x) or is_traced(x):
-        return None
-    name = backend.backend()
-    if name == "jax":
-        local = [device.platform for device in x.devices()] == ["cpu"]
-    elif name == "torch":
-        local, x = x.device.type == "cpu", x.detach()
-        if local and "bfloat16" in str(x.dtype):
-            # NumPy has none for torch.
-            x = x.float()
-    else:
-        import tensorflow as tf
-
-        x = tf.convert_to_tensor(x)
-        local = "CPU" in x.device
-    try:
-        return np.asarray(x) if local else None
-    except (NotImplementedError, RuntimeError, TypeError):
-        return None
 
 
 def on_host(x: Any) -> np.ndarray:
