@@ -37,7 +37,9 @@ _ROWS = flags.DEFINE_multi_string("rows", None, "Tables by name; all if none.")
 _METRICS = flags.DEFINE_multi_string("metrics", METRICS, "Of these metrics.")
 _ONLY = flags.DEFINE_string("only", "", "Contenders whose names contain this.")
 _THREADS = flags.DEFINE_integer("threads", 1, "Of every library.")
-_REPEATS = flags.DEFINE_integer("repeats", 3, "Passes; 1 where they are long.")
+_REPEATS = flags.DEFINE_integer(
+    "repeats", 3, "Passes, if a table does not say."
+)
 _LIMIT = flags.DEFINE_integer("limit", 300, "Seconds for one process.")
 _SHRINK = flags.DEFINE_integer("shrink", 1, "Divide all sizes, to try it out.")
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
@@ -68,14 +70,21 @@ class Table(NamedTuple):
     data: Data
     metrics: tuple[str, ...]
     skipped: dict[str, str] = {}
-    long: bool = False
+    passes: int | None = None  # None for `--repeats`
 
 
 _WHOLE_INPUT = "needs all 4 GB of predictions at once"
 TABLES = {
+    # How fast rows are read, which is most of what one update costs.
+    "1e4x1000": Table(
+        "10,000 x 1,000, one update",
+        Data(10**4, 1000),
+        ("ECE", "AECE", "AURC"),
+        passes=30,
+    ),
     "1e6x10": Table("1,000,000 x 10", Data(10**6, 10), METRICS),
     "1e5x1000": Table(
-        "100,000 x 1,000", Data(10**5, 1000), ("ClasswiseECE",), long=True
+        "100,000 x 1,000", Data(10**5, 1000), ("ClasswiseECE",), passes=1
     ),
     "1e7": Table("10,000,000 scores", Data(10**7, 0), ("ECE", "AECE", "AURC")),
     "1e8": Table(
@@ -87,7 +96,7 @@ TABLES = {
             "AECE TFP": "20 GB, ten times that of 10,000,000",
             "AURC torch": "6 GB, ten times that of 10,000,000",
         },
-        long=True,
+        passes=1,
     ),
     "1e6x1000": Table(
         "1,000,000 x 1,000, streamed",
@@ -97,7 +106,7 @@ TABLES = {
             "one call": _WHOLE_INPUT,
             "ClasswiseECE torch-uncertainty": "would keep 12 GB",
         },
-        long=True,
+        passes=1,
     ),
 }
 
@@ -238,7 +247,7 @@ def _rows_of_metric(table, metric, exact):
         if reason:
             measured[name] = {"failed": reason}
             continue
-        repeats = 1 if table.long else _REPEATS.value
+        repeats = table.passes or _REPEATS.value
         measured[name] = ask_child(table, metric, name, repeats)
         print(table.title, metric, name, measured[name], file=sys.stderr)
     own = {

@@ -4,7 +4,7 @@ A contender is made for a data set and is either a `Stream`, fed batch by
 batch, or a `OneCall` on all predictions. Libraries are imported when it is
 made. `prepare` hands over data in the form a library takes (a tensor of its
 framework, logits) and is not timed; the reduction to the predicted class is,
-where a function asks for that.
+where a function asks for that. Our eager updates get NumPy arrays.
 """
 
 import importlib
@@ -79,8 +79,12 @@ def _keras_calib(metric: str, mode: str) -> Callable:
         compiled = modes()[mode]
         update = counter.update_state if data.num_classes else update_scores
         result = compiled(counter.result)
+
+        def tensors(*arrays):
+            return tuple(map(ops.convert_to_tensor, arrays))
+
         return Stream(
-            lambda *xs: tuple(map(ops.convert_to_tensor, xs)),
+            _as_given if mode == "eager" else tensors,
             counter.reset_state,
             compiled(update),
             lambda: float(result()),
@@ -306,7 +310,7 @@ def _numpy_aurc(correct, confidence):
 
 _MODES = ["eager"]
 if os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow":
-    _MODES = ["tf.function", "XLA"]
+    _MODES += ["tf.function", "XLA"]
 _UNWEIGHTED = "mean of bins, not weighted"
 # Metric and name, to what makes it; a note says what else it measures.
 CONTENDERS: dict[tuple[str, str], tuple[Callable, str]] = {

@@ -4,13 +4,16 @@ Labels are class ids `(n,)` or soft labels `(n, num_classes)`. Outputs are
 logits or probabilities `(n, num_classes)`.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_share
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import at_least
+from keras_calib.numerics.row_blocks import block_slices
 from keras_calib.numerics.softmax import PROBABILITY_FLOOR
 from keras_calib.numerics.softmax import to_logits
 
@@ -19,6 +22,7 @@ __all__ = [
     "brier_losses",
     "check_clip",
     "log_losses",
+    "losses_of_rows",
     "summable_losses",
 ]
 
@@ -44,11 +48,16 @@ def log_losses(
 
     `clip` is a lower bound on probabilities, or None.
     """
-    xp = array_namespace(outputs)
+    xp, of_ids = array_namespace(outputs), len(labels.shape) == 1
+    if of_ids and not from_logits and xp is np:
+        # Only the probabilities of the labels are needed.
+        index = np.clip(labels, 0, outputs.shape[-1] - 1)
+        outputs = np.take_along_axis(outputs, index[:, None], axis=-1)
+        labels = np.zeros_like(labels)
     log_p = _log_softmax(outputs) if from_logits else to_logits(outputs)
     if clip is not None:
         log_p = at_least(log_p, float(np.log(clip)))
-    if len(labels.shape) > 1:
+    if not of_ids:
         # A logit of -inf costs nothing if its class has no label mass.
         log_p = xp.where(labels == 0, xp.zeros_like(log_p), log_p)
         return -xp.sum(labels * log_p, axis=-1)
@@ -56,6 +65,23 @@ def log_losses(
     index = xp.clip(labels, 0, log_p.shape[-1] - 1)
     chosen = xp.take_along_axis(log_p, xp.expand_dims(index, -1), axis=-1)
     return -xp.squeeze(chosen, axis=-1)
+
+
+def losses_of_rows(
+    losses: Callable[..., Any], rows: Batch, dtype: str = "float32"
+) -> Any:
+    """Losses of each sample; NumPy rows are read block by block in `dtype`."""
+    if array_namespace(rows.outputs) is not np:
+        return losses(rows.labels, rows.outputs, from_logits=rows.from_logits)
+    values = [
+        losses(
+            rows.labels[part],
+            rows.outputs[part].astype(dtype, copy=False),
+            from_logits=rows.from_logits,
+        )
+        for part in block_slices(rows.outputs)
+    ]
+    return np.concatenate(values)
 
 
 def _log_softmax(logits: Any) -> Any:

@@ -1,5 +1,7 @@
 """Proper scores of whole data sets, in float64."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 from typing import Unpack
 
@@ -10,7 +12,9 @@ from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.proper import brier_losses
 from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.proper import log_losses
+from keras_calib.formulas.proper import losses_of_rows
 from keras_calib.functional.binned import equal_width_bins
+from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
@@ -55,13 +59,7 @@ def nll(
     """
     check_clip(clip)
     read = standardize_arrays(labels, probs, **options)
-    losses = log_losses(
-        read.labels,
-        read.outputs.astype("float64"),
-        from_logits=read.from_logits,
-        clip=clip,
-    )
-    return float(np.average(losses, weights=read.weight))
+    return _mean(partial(log_losses, clip=clip), read)
 
 
 @reads_arrays
@@ -95,13 +93,13 @@ def brier_score(
         Some libraries call half of it the Brier score of two classes: the
         squared error of the probability of the second class.
     """
-    read = standardize_arrays(labels, probs, **options)
-    losses = brier_losses(
-        read.labels,
-        read.outputs.astype("float64"),
-        from_logits=read.from_logits,
-    )
-    return float(np.average(losses, weights=read.weight))
+    return _mean(brier_losses, standardize_arrays(labels, probs, **options))
+
+
+def _mean(losses: Callable[..., np.ndarray], read: Batch) -> float:
+    """Weighted mean of losses, in float64."""
+    values = losses_of_rows(losses, read, "float64")
+    return float(np.average(values, weights=read.weight))
 
 
 @reads_arrays

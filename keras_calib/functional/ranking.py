@@ -16,9 +16,9 @@ from keras_calib.inputs.top_label import top_of_arrays
 from keras_calib.inputs.weights import are_frequency_weights
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import to_logits
-from keras_calib.numerics.softmax import top1
 
 __all__ = ["rank", "ranked", "thresholds", "top_scored"]
 
@@ -101,8 +101,8 @@ def top_scored(
         if not read.from_logits:
             return top
         # Probabilities near 1 still differ in their log-odds.
-        values = _in_blocks(lambda x: top1(x, from_logits=True).score, outputs)
-        return top._replace(score=values)
+        facts = read_rows(outputs, from_logits=True, dtype="float64")
+        return top._replace(score=facts.log_odds)
     if not read.from_logits:
         outputs = to_logits(outputs)
     if callable(score):

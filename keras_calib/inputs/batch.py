@@ -26,6 +26,8 @@ from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.row_blocks import RowFacts
+from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import to_logits
 
 __all__ = [
@@ -46,6 +48,7 @@ class Batch(NamedTuple):
     mask: Any = None  # False for samples to leave out; None for none
     objectness: Any = None  # share of the image that the object covers
     label_mask: Any = None  # False for impossible labels; None if not checked
+    facts: RowFacts | None = None  # of the outputs, if they were read
 
     def with_logits(
         self, dtype: str, rules: list[Rule], hard: bool = False
@@ -188,7 +191,6 @@ def standardize_arrays(
         valid = to_numpy(valid).reshape(-1)
         counts = valid if counts is None else counts & valid
     outputs = outputs.reshape(-1, outputs.shape[-1])
-    outputs = rows.without_harm(outputs, counts, from_logits)
     if len(read.shape) > len(lead):
         # float64 labels are float32 tensors on JAX.
         read = labels if labels.shape == read.shape else to_numpy(read)
@@ -196,26 +198,29 @@ def standardize_arrays(
         read = rows.without_harm(read, counts, False)
     else:
         read = to_numpy(read, "int64").reshape(-1)
-    rows.check_no_nan(outputs, from_logits, name)
-    if not from_logits:
-        check_probabilities(outputs, name)
-        rows.check_row_sums(outputs, name, counts)
-    elif refuse_probabilities:
-        rows.check_no_probabilities(outputs, name)
-    else:
-        rows.warn_of_probabilities(outputs, name)
-    if outputs.shape[-1] == 1:
-        other = np.zeros_like(outputs) if from_logits else 1 - outputs
-        outputs = np.concatenate([other, outputs], axis=-1)
+    given, outputs = outputs, rows.both_classes(outputs, from_logits)
+    facts = read_rows(outputs, from_logits=from_logits, log_odds=False)
+    if not rows.is_sound(facts, from_logits):
+        given = rows.without_harm(given, counts, from_logits)
+        rows.check_no_nan(given, from_logits, name)
+        if not from_logits:
+            check_probabilities(given, name)
+            rows.check_row_sums(given, name, counts)
+        outputs = rows.both_classes(given, from_logits)
+        facts = read_rows(outputs, from_logits=from_logits, log_odds=False)
+    if from_logits and refuse_probabilities:
+        rows.check_no_probabilities(given, name)
+    elif from_logits:
+        rows.warn_of_probabilities(given, name)
     if valid is not None and not valid.any():
         raise value_error(
             "`labels` must hold a class that is not ignored",
             ignore_class=ignore_class,
         )
     if valid is not None and drop:
-        outputs, read = outputs[valid], read[valid]
+        outputs, read, facts = outputs[valid], read[valid], facts.of(valid)
         weight = None if weight is None else weight[valid]
         valid = None
     if weight is not None and not weight.any():
         raise value_error("`sample_weight` must not be 0 everywhere", sum=0.0)
-    return Batch(read, outputs, from_logits, weight, valid)
+    return Batch(read, outputs, from_logits, weight, valid, facts=facts)

@@ -13,6 +13,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.errors import warn
 from keras_calib.backend.traced import made_by
 from keras_calib.inputs import config
+from keras_calib.inputs.values import PROBABILITY_TOLERANCE
 from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import as_check
@@ -23,14 +24,18 @@ from keras_calib.inputs.values import is_made_up
 from keras_calib.inputs.values import located
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.row_blocks import RowFacts
 
 __all__ = [
     "as_logits_message",
+    "both_classes",
     "check_call",
     "check_logits",
     "check_no_nan",
     "check_no_probabilities",
     "check_row_sums",
+    "few_rows",
+    "is_sound",
     "resembles_probabilities",
     "sums_to_1",
     "usable_outputs",
@@ -47,7 +52,27 @@ _ROW_TOLERANCE = 3e-2
 # class. So many that spread so far are hardly ever logits.
 _ONE_OUTPUT = 100, 0.5
 
+# A logit, and a share of a tolerance, far enough from where doubt begins.
+_LARGE, _SURE = 1e30, 0.99
+
 _AS_LOGITS = "is read as logits: pass `from_logits=False`, or the logits"
+
+
+def is_sound(
+    facts: RowFacts, from_logits: bool, tolerance: float = _ROW_TOLERANCE
+) -> bool:
+    """Whether rows are valid for sure; if not, the checks below can tell."""
+    largest = facts.largest.max()
+    if from_logits:
+        # So far from infinity that no sum of logits gets there.
+        return bool(np.isfinite(facts.largest).all() and largest < _LARGE)
+    # Rounding must not decide.
+    outside = _SURE * PROBABILITY_TOLERANCE
+    return bool(
+        facts.lowest >= -outside
+        and largest <= 1.0 + outside
+        and facts.distance <= _SURE * tolerance
+    )
 
 
 def check_no_nan(outputs: np.ndarray, from_logits: bool, name: str) -> None:
@@ -123,7 +148,7 @@ def resembles_probabilities(logits: Any) -> Any:
     xp = array_namespace(logits)
     if logits.shape[-1] == 1:
         return _resembles_one_output(logits)
-    rows = _few(logits)
+    rows = few_rows(logits)
     if rows.shape[0] in (0, 1):
         return xp.zeros((), dtype="bool")
     inside = xp.all(xp.logical_and(rows >= 0.0, rows <= 1.0))
@@ -191,7 +216,9 @@ def check_call(logits: Any, name: str, has_told: bool) -> bool:
         return has_told or warn_by_operation(logits, name, from_logits=True)
     rows = array_namespace(logits).reshape(logits, (-1, logits.shape[-1]))
     one_output = rows.shape[-1] == 1
-    warn_of_probabilities(to_numpy(rows if one_output else _few(rows)), name)
+    warn_of_probabilities(
+        to_numpy(rows if one_output else few_rows(rows)), name
+    )
     return has_told
 
 
@@ -199,7 +226,7 @@ def check_call(logits: Any, name: str, has_told: bool) -> bool:
 def check_logits(logits: Any, name: str, seen: Callable[[], None]) -> Rule:
     """Warn of probabilities; `seen` is called once values were conclusive."""
     xp = array_namespace(logits)
-    rows = _few(xp.reshape(logits, (-1, logits.shape[-1])))
+    rows = few_rows(xp.reshape(logits, (-1, logits.shape[-1])))
     # Whole numbers may be logits or one-hot rows.
     telling = xp.logical_and(xp.any(rows != xp.floor(rows)), rows.shape[0] != 1)
 
@@ -252,7 +279,15 @@ def without_harm(
     return rows
 
 
-def _few(rows: Any) -> Any:
+def both_classes(rows: np.ndarray, from_logits: bool) -> np.ndarray:
+    """Rows, where `(n, 1)` of the second class get a first one."""
+    if rows.shape[-1] > 1:
+        return rows
+    other = np.zeros_like(rows) if from_logits else 1 - rows
+    return np.concatenate([other, rows], axis=-1)
+
+
+def few_rows(rows: Any) -> Any:
     """At most 100 rows from the whole batch, as edges of images may agree."""
     count = rows.shape[0]
     if count is None:

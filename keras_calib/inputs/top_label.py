@@ -7,9 +7,8 @@ from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import Top1
-from keras_calib.numerics.softmax import is_wrong
-from keras_calib.numerics.softmax import top1
 
 __all__ = [
     "hard_labels",
@@ -25,11 +24,14 @@ def top_label(labels: Any, probs: Any, **options: Unpack[ArrayOptions]) -> Top1:
 
 def top_of_arrays(read: Batch) -> Top1:
     """Confidence and correctness of arrays that were read."""
-    top = top1(read.outputs, from_logits=read.from_logits)
-    wrong = is_wrong(read.outputs, hard_labels(read.labels))
+    facts = read.facts
+    if facts is None or read.from_logits:
+        facts = read_rows(read.outputs, from_logits=read.from_logits)
+    wrong = facts.predicted != hard_labels(read.labels)
     correct = 1.0 - wrong.astype("float64")
-    score = top.score if read.from_logits else top.confidence
-    return Top1(top.confidence, score, correct, read.weight)
+    confidence = facts.confidence
+    score = facts.log_odds if read.from_logits else confidence
+    return Top1(confidence, score, correct, read.weight)
 
 
 def hard_labels(labels: Any) -> Any:

@@ -21,8 +21,10 @@ from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.arrays import value_if_eager
 
 __all__ = [
+    "PROBABILITY_TOLERANCE",
     "Rule",
     "SUM_TOLERANCE",
+    "WEIGHT_SCALE",
     "as_check",
     "check_ids",
     "check_objectness",
@@ -44,8 +46,9 @@ __all__ = [
 # Largest distance from 1 of the sum of a row of labels (half precision).
 SUM_TOLERANCE = 1e-2
 # Largest distance of a rounded probability from [0, 1] (half precision).
-_PROBABILITY_TOLERANCE = 1e-3
-_WEIGHT_SCALE = (1e-3, 1e4)
+PROBABILITY_TOLERANCE = 1e-3
+# Smallest and largest value that the largest weight may have.
+WEIGHT_SCALE = (1e-3, 1e4)
 
 
 class Rule(NamedTuple):
@@ -156,7 +159,7 @@ def check_probabilities(probs: Any, name: str, mask: Any = None) -> Rule:
     xp = array_namespace(probs)
     right = xp.logical_not(
         xp.logical_or(
-            probs < -_PROBABILITY_TOLERANCE, probs > 1 + _PROBABILITY_TOLERANCE
+            probs < -PROBABILITY_TOLERANCE, probs > 1 + PROBABILITY_TOLERANCE
         )
     )
     if mask is not None:
@@ -179,7 +182,7 @@ def check_weights(weight: Any) -> Rule:
 @as_check
 def check_weight_scale(weight: Any) -> Rule:
     """The largest weight must fit into exact sums."""
-    low, high = _WEIGHT_SCALE
+    low, high = WEIGHT_SCALE
     largest = ops.max(weight)
     right = ops.logical_and(largest >= low, largest <= high)
     right = ops.logical_or(right, ops.logical_not(largest > 0))
@@ -215,7 +218,7 @@ def is_integer(x: Any) -> bool:
 def in_unit_interval(x: Any) -> Any:
     """Mask of values in [0, 1] up to rounding, not NaN (array-agnostic)."""
     return array_namespace(x).logical_and(
-        x >= -_PROBABILITY_TOLERANCE, x <= 1.0 + _PROBABILITY_TOLERANCE
+        x >= -PROBABILITY_TOLERANCE, x <= 1.0 + PROBABILITY_TOLERANCE
     )
 
 

@@ -21,6 +21,7 @@ from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
 from keras_calib.inputs.rows import as_logits_message
 from keras_calib.inputs.rows import resembles_probabilities
+from keras_calib.metrics.host import add_on_host
 from keras_calib.metrics.reading import is_empty
 from keras_calib.metrics.reading import read_batch
 from keras_calib.metrics.reading import read_scores
@@ -142,9 +143,10 @@ class StreamingMetric(MergeableMetric):
                 divide by the mean. Sums of squared weights stop at 3.5e13,
                 and `result()` warns of it.
         """
-        batch, num_invalid = read_batch(
-            y_true, y_pred, sample_weight, self.options
-        )
+        given = y_true, y_pred, sample_weight
+        if add_on_host(self, *given):
+            return
+        batch, num_invalid = read_batch(*given, self.options)
         if is_empty(batch):
             return
         size = getattr(self.summary, "max_rows", exact_sums.MAX_BATCH)
@@ -228,9 +230,8 @@ class StreamingMetric(MergeableMetric):
         Raises:
             NotImplementedError: If this metric has no interval.
         """
-        found = None
-        if self._quantity in QUANTITIES:
-            quantity = QUANTITIES[self._quantity]
+        quantity, found = QUANTITIES.get(self._quantity), None
+        if quantity is not None:
             found = quantity.interval(self._read(), self, level)
         if found is None:
             raise NotImplementedError(

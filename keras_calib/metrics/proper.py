@@ -1,21 +1,23 @@
 """Proper scores, which are best for the true probabilities."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
-from keras import ops
 
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.binned_errors import decompose
 from keras_calib.formulas.proper import brier_losses
 from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.proper import log_losses
+from keras_calib.formulas.proper import losses_of_rows
 from keras_calib.formulas.proper import summable_losses
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.states.bins import BinSummary
 from keras_calib.metrics.states.composite import CompositeSummary
 from keras_calib.metrics.states.moments import MomentSummary
+from keras_calib.numerics.arrays import array_namespace
 
 __all__ = ["BrierScore", "NLL", "brier_of_records", "nll_of_records"]
 
@@ -24,10 +26,7 @@ def nll_of_records(clip: float | None) -> Callable:
     """Return the function of records to log losses, for `MomentSummary`."""
 
     def value(records):
-        rows = records.rows
-        losses = log_losses(
-            rows.labels, rows.outputs, from_logits=rows.from_logits, clip=clip
-        )
+        losses = losses_of_rows(partial(log_losses, clip=clip), records.rows)
         return summable_losses(losses), None
 
     return value
@@ -35,11 +34,8 @@ def nll_of_records(clip: float | None) -> Callable:
 
 def brier_of_records(records):
     """Brier losses of records, for `MomentSummary`."""
-    rows = records.rows
-    losses = brier_losses(
-        rows.labels, rows.outputs, from_logits=rows.from_logits
-    )
-    return ops.maximum(losses, 0.0), None
+    losses = losses_of_rows(brier_losses, records.rows)
+    return array_namespace(losses).maximum(losses, 0.0), None
 
 
 class _ProperScore(StreamingMetric):

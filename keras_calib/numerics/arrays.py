@@ -15,17 +15,21 @@ from keras import ops
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.host import host_array
 
 __all__ = [
+    "HostMath",
     "array_namespace",
     "as_array",
     "as_numbers",
     "at_least",
     "at_least_float32",
+    "cast",
     "check_numbers",
     "cumsum",
     "fits",
     "labels_like",
+    "on_host",
     "running_sum",
     "safe_divide",
     "shape_of",
@@ -42,6 +46,16 @@ _BLOCK = 512
 def array_namespace(x: Any) -> Any:
     """Module to compute with: NumPy for its arrays, else keras.ops."""
     return np if isinstance(x, np.ndarray | np.generic) else ops
+
+
+class HostMath:
+    """NumPy, with logarithms of the backend, which rounds them otherwise."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("arcsinh", "log", "log1p"):
+            return getattr(np, name)
+        function = getattr(ops, name)
+        return lambda x: on_host(function(ops.convert_to_tensor(x)))
 
 
 def to_numpy(x: Any, dtype: Any = None) -> np.ndarray:
@@ -85,6 +99,12 @@ def as_array(x: Any, name: str, dtype: Any = None) -> np.ndarray:
     return to_numpy(as_numbers(x, name), dtype)
 
 
+def on_host(x: Any) -> np.ndarray:
+    """The values of an array or tensor, not copied if they are on the host."""
+    array = host_array(x)
+    return to_numpy(x) if array is None else array
+
+
 def value_if_eager(x: Any) -> np.ndarray | None:
     """Value of `x`, or None while a graph is traced."""
     try:
@@ -126,6 +146,13 @@ def at_least(x: Any, bound: float) -> Any:
         # ops.maximum rounds float64 to float32 on torch.
         return ops.where(x < bound, ops.full_like(x, bound), x)
     return ops.maximum(x, bound)
+
+
+def cast(x: Any, dtype: str) -> Any:
+    """Values in another dtype (array-agnostic)."""
+    if array_namespace(x) is np:
+        return x.astype(dtype, copy=False)
+    return ops.cast(x, dtype)
 
 
 def running_sum(x: Any) -> Any:

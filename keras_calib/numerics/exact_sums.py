@@ -4,6 +4,7 @@ Sums are kept in three int32 limbs of radix 2^24, in units of 2^-30. They are
 exact, do not depend on order or batches, and merge by addition. Sums up to 2^45
 fit; larger ones stop there, and `is_saturated` finds them. In a batch values
 are cut into base-256 digits, whose integer sums are exact up to 2^23 values.
+NumPy arrays are summed by NumPy, to the same limbs.
 """
 
 from typing import Any
@@ -14,6 +15,7 @@ from keras import ops
 
 from keras_calib.backend.compiled import sums_of_segments
 from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.arrays import cast
 from keras_calib.numerics.arrays import cumsum
 
 __all__ = [
@@ -73,7 +75,8 @@ def is_saturated(limbs: np.ndarray) -> np.ndarray:
 
 def count_by_key(keys: Any, num_keys: int) -> Any:
     """Count int32 keys `(n,)` by key; key `num_keys` is dropped."""
-    return _integer_sum(ops.ones_like(keys), keys, num_keys)
+    ones = None if array_namespace(keys) is np else ops.ones_like(keys)
+    return _integer_sum(ones, keys, num_keys)
 
 
 def limbs_from_counts(counts: Any) -> Any:
@@ -83,11 +86,13 @@ def limbs_from_counts(counts: Any) -> Any:
 
 def power_of_two_above(values: Any) -> Any:
     """The smallest power of two >= the largest of a row, at least 2^-60."""
-    powers = ops.convert_to_tensor(_POWERS.astype("float32"))
-    largest = ops.max(values, axis=-1, keepdims=True)
-    below = ops.sum(ops.cast(powers < largest, "int32"), axis=-1)
+    xp, powers = array_namespace(values), _POWERS.astype("float32")
+    if xp is ops:
+        powers = ops.convert_to_tensor(powers)
+    largest = xp.max(values, axis=-1, keepdims=True)
+    below = xp.sum(cast(powers < largest, "int32"), axis=-1)
     # exp2 and pow are not exact on every backend, hence the table.
-    return ops.take(powers, ops.minimum(below, len(_POWERS) - 1))
+    return xp.take(powers, xp.minimum(below, len(_POWERS) - 1))
 
 
 def sum_by_key(
@@ -107,6 +112,12 @@ def sum_by_key(
     digits of float32. Key `num_keys` is dropped. n is at most 2 `MAX_BATCH`.
     """
     num_digits = num_digits or (3 if scale is None else 4)
+    if scale is None and array_namespace(values) is np:
+        # All digits at once: float64 holds their sums.
+        whole = np.round(values * 2.0 ** (8 * num_digits))
+        sums = np.bincount(keys, whole, minlength=num_keys + 1)[:num_keys]
+        sums = sums.astype("int64") << (_UNIT_BITS - 8 * num_digits)
+        return _to_limbs_shifted(sums, 0)
     if scale is None:
         bits, num_digits = _fewest_digits(values.shape[0], num_digits)
         return sum(
@@ -120,39 +131,55 @@ def sum_by_key(
         )
     digits = _digits(values / scale, num_digits)
     sums = [_integer_sum(digit, keys, num_keys) for digit in digits]
-    units = scale * _units(num_digits)
-    return _to_limbs(ops.stack(sums), ops.expand_dims(units, -1))
+    xp = array_namespace(values)
+    units = scale * _units(xp, num_digits)
+    return _to_limbs(xp.stack(sums), xp.expand_dims(units, -1))
 
 
 def sum_rows(values: Any) -> Any:
     """Limbs `(3, m)` of the sums of rows `(m, n)` of values >= 0."""
+    xp = array_namespace(values)
     # One value of this size saturates the sum.
-    values = ops.minimum(values, float(_POWERS[-1]))
+    values = xp.minimum(values, float(_POWERS[-1]))
     scale = power_of_two_above(values)
-    digits = ops.stack(_digits(values / ops.expand_dims(scale, -1), 4))
+    digits = xp.stack(_digits(values / xp.expand_dims(scale, -1), 4))
     if values.shape[-1] is None:
         digits = ops.cast(digits, "int64")
-    sums = ops.sum(digits, axis=-1)
-    return _to_limbs(sums, ops.expand_dims(_units(4), -1) * scale)
+    sums = xp.sum(digits, axis=-1)
+    return _to_limbs(sums, xp.expand_dims(_units(xp, 4), -1) * scale)
 
 
 def column_digits(values: Any) -> Any:
     """Integer sums `(2, columns)` of base-4096 digits of values in [0, 1]."""
+    if array_namespace(values) is np:
+        return _column_digits(values)
     digits = _digits(values, 2, bits=12)
     if values.shape[0] is None:
         digits = [ops.cast(digit, "int64") for digit in digits]
     return ops.stack([ops.sum(digit, axis=0) for digit in digits])
 
 
+def _column_digits(values: np.ndarray) -> np.ndarray:
+    """The same for NumPy, in fewer passes over the values."""
+    high = values * np.float32(2.0**12)
+    low = np.rint(high * np.float32(2.0**12)).astype("int32")
+    high = high.astype("int32")
+    low -= high << 12
+    return np.stack([x.sum(axis=0, dtype="int32") for x in (high, low)])
+
+
 def digits_by_key(values: Any, keys: Any, num_keys: int) -> Any:
     """Integer sums `(2, num_keys)` of base-4096 digits over each key."""
     digits = _digits(values, 2, bits=12)
-    return ops.stack([_integer_sum(digit, keys, num_keys) for digit in digits])
+    sums = [_integer_sum(digit, keys, num_keys) for digit in digits]
+    return array_namespace(values).stack(sums)
 
 
 def limbs_of_digits(sums: Any, scale: Any) -> Any:
     """Limbs `(3, m)` of base-4096 digit sums `(2, m)` times `scale`."""
-    return _to_limbs(sums, ops.expand_dims(scale * _units(2, bits=12), -1))
+    xp = array_namespace(sums)
+    units = scale * _units(xp, 2, bits=12)
+    return _to_limbs(sums, xp.expand_dims(units, -1))
 
 
 def to_float(limbs: Any, dtype: str = "float32") -> Any:
@@ -205,13 +232,13 @@ def _sum_before_in_integers(limbs: Any) -> Any:
 
 def _digits(values: Any, num_digits: int, bits: int = 8) -> list[Any]:
     """Digits of `bits` bits of values in [0, 1], the last one rounded."""
-    digits = []
+    xp, digits = array_namespace(values), []
     for position in range(1, num_digits + 1):
         values = values * 2.0**bits
         last = position == num_digits
-        digit = ops.round(values) if last else ops.floor(values)
+        digit = xp.round(values) if last else xp.floor(values)
         values = values - digit
-        digits.append(ops.cast(digit, "int32"))
+        digits.append(cast(digit, "int32"))
     return digits
 
 
@@ -226,13 +253,18 @@ def _fewest_digits(count: int | None, num_digits: int) -> tuple[int, int]:
     return 8, num_digits
 
 
-def _units(num_digits: int, bits: int = 8) -> Any:
+def _units(xp: Any, num_digits: int, bits: int = 8) -> Any:
     units = 2.0 ** (_UNIT_BITS - bits * np.arange(1, num_digits + 1))
-    return ops.convert_to_tensor(units, dtype="float32")
+    units = units.astype("float32")
+    return units if xp is np else ops.convert_to_tensor(units)
 
 
 def _integer_sum(values: Any, keys: Any, num_keys: int) -> Any:
     """Sums of int32 values over each key, in int64 if n is unknown."""
+    if array_namespace(keys) is np:
+        # Sums in float64 are exact.
+        sums = np.bincount(keys, values, minlength=num_keys + 1)
+        return sums[:num_keys].astype("int32")
     if backend.backend() == "torch":
         # segment_sum adds in float32 on torch, whatever the dtype.
         sums = ops.bincount(keys, weights=values, minlength=num_keys + 1)
@@ -245,38 +277,47 @@ def _integer_sum(values: Any, keys: Any, num_keys: int) -> Any:
 
 def _to_limbs_shifted(sums: Any, shift: int) -> Any:
     """Limbs of sums times 2^shift, 0 <= shift < 48, in integers for speed."""
+    xp = array_namespace(sums)
     if shift < _LIMB_BITS:
         keep = _LIMB_BITS - shift
-        low = ops.bitwise_and(sums, 2**keep - 1) * 2**shift
-        rest = ops.right_shift(sums, keep)
+        low = xp.bitwise_and(sums, 2**keep - 1) * 2**shift
+        rest = xp.right_shift(sums, keep)
         # The rest is below 2^24 for int32 sums, and larger for int64.
-        middle = ops.bitwise_and(rest, 2**_LIMB_BITS - 1)
-        high = ops.right_shift(rest, _LIMB_BITS)
+        middle = xp.bitwise_and(rest, 2**_LIMB_BITS - 1)
+        high = xp.right_shift(rest, _LIMB_BITS)
     else:
-        low = ops.zeros_like(sums)
+        low = xp.zeros_like(sums)
         keep = 2 * _LIMB_BITS - shift
-        middle = ops.bitwise_and(sums, 2**keep - 1)
+        middle = xp.bitwise_and(sums, 2**keep - 1)
         middle = middle * 2 ** (shift - _LIMB_BITS)
-        high = ops.right_shift(sums, keep)
-    return ops.cast(ops.stack([low, middle, high]), "int32")
+        high = xp.right_shift(sums, keep)
+    return cast(xp.stack([low, middle, high]), "int32")
 
 
 def _to_limbs(sums: Any, units: Any) -> Any:
     """Exact limbs of sums times units, powers of two, over the first axis."""
+    xp = array_namespace(sums)
+    if xp is np and units.shape[-1] == 1 < sums.shape[-1]:
+        # Few keys of a batch have a sum.
+        limbs = np.zeros((NUM_LIMBS, sums.shape[-1]), "int32")
+        used = np.flatnonzero(sums.any(axis=0))
+        if len(used) < sums.shape[-1]:
+            limbs[:, used] = _to_limbs(sums[:, used], units)
+            return limbs
     is_wide = backend.standardize_dtype(sums.dtype) == "int64"
     num_parts = 3 if is_wide else 2
     parts = [
-        ops.bitwise_and(ops.right_shift(sums, 16 * i), 65535)
+        xp.bitwise_and(xp.right_shift(sums, 16 * i), 65535)
         for i in range(num_parts)
     ]
-    units = ops.concatenate(
+    units = xp.concatenate(
         [units * 65536.0**i for i in range(num_parts)], axis=0
     )
-    rest = ops.cast(ops.concatenate(parts, axis=0), "float32") * units
-    high = ops.floor(rest * 2.0 ** (-2 * _LIMB_BITS))
+    rest = cast(xp.concatenate(parts, axis=0), "float32") * units
+    high = xp.floor(rest * 2.0 ** (-2 * _LIMB_BITS))
     rest = rest - high * 2.0 ** (2 * _LIMB_BITS)
-    middle = ops.floor(rest * 2.0**-_LIMB_BITS)
-    low = ops.round(rest - middle * 2.0**_LIMB_BITS)
+    middle = xp.floor(rest * 2.0**-_LIMB_BITS)
+    low = xp.round(rest - middle * 2.0**_LIMB_BITS)
     # At most 12 of these are added, so int32 holds the sum. `add` cuts it.
-    high = ops.minimum(high, float(_SATURATED))
-    return ops.sum(ops.cast(ops.stack([low, middle, high]), "int32"), axis=1)
+    high = xp.minimum(high, float(_SATURATED))
+    return xp.sum(cast(xp.stack([low, middle, high]), "int32"), axis=1)

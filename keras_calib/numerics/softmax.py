@@ -86,9 +86,9 @@ def sigmoid(log_odds: Any) -> Any:
     return xp.where(log_odds >= 0, 1.0 / (1.0 + e), e / (1.0 + e))
 
 
-def to_logits(probs: Any) -> Any:
+def to_logits(probs: Any, xp: Any = None) -> Any:
     """Logits log p, whose softmax is p, p >= 1e-37 (array-agnostic)."""
-    xp = array_namespace(probs)
+    xp = xp or array_namespace(probs)
     return xp.log(at_least(probs, PROBABILITY_FLOOR))
 
 
@@ -140,10 +140,10 @@ def is_wrong(outputs: Any, labels: Any) -> Any:
     )
 
 
-def log_odds_of(confidence: Any) -> Any:
+def log_odds_of(confidence: Any, xp: Any = None) -> Any:
     """log(c / (1 - c)) of c in [0, 1], infinite at 1 (array-agnostic)."""
-    xp = array_namespace(confidence)
+    xp = xp or array_namespace(confidence)
     one = confidence == 1.0
     inside = xp.where(one, xp.full_like(confidence, 0.5), confidence)
-    log_odds = to_logits(inside) - xp.log1p(-inside)
+    log_odds = to_logits(inside, xp) - xp.log1p(-inside)
     return xp.where(one, xp.full_like(log_odds, np.inf), log_odds)

@@ -16,9 +16,10 @@ from keras_calib.metrics import CalibrationMetrics
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.row_blocks import RowFacts
+from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import sigmoid
 from keras_calib.numerics.softmax import to_logits
-from keras_calib.numerics.softmax import top1
 from keras_calib.reporting.groups import SURE
 from keras_calib.reporting.groups import StageGroups
 from keras_calib.reporting.measures import EXPLAINED
@@ -109,13 +110,18 @@ class ModelEvaluation:
         self.num_classes = outputs.shape[-1]
         self.is_dense |= len(lead) > 1
         logits = outputs.reshape(*lead, -1)
-        if not options.from_logits:
+        further = self.after is not None or self.selector is not None
+        if further and not options.from_logits:
             logits = to_numpy(to_logits(at_least_float32(logits)))
-        stages = [(outputs, options.from_logits)]
+        facts = read.facts
+        if options.from_logits:
+            facts = read_rows(outputs, from_logits=True)
+        stages = [facts]
         if self.after is not None:
             calibrated = to_numpy(self.calibrator(logits))
             self.after.update_state(labels, calibrated, sample_weight)
-            stages.append((calibrated.reshape(outputs.shape), True))
+            calibrated = calibrated.reshape(outputs.shape)
+            stages.append(read_rows(calibrated, from_logits=True))
         weight = np.ones(len(truth)) if read.weight is None else read.weight
         if read.mask is not None:
             weight = weight * read.mask
@@ -161,11 +167,11 @@ class ModelEvaluation:
 
     def _add_groups(
         self,
-        stages: list[tuple[np.ndarray, bool]],
+        stages: list[RowFacts],
         truth: np.ndarray,
         weight: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Adds outputs to the groups of each stage.
+        """Adds the facts of outputs to the groups of each stage.
 
         Returns rows, confidence and predicted classes of the errors of the
         last stage.
@@ -173,11 +179,8 @@ class ModelEvaluation:
         counts = np.flatnonzero(weight)
         if not self.groups:
             self.groups = [StageGroups(self.num_classes) for _ in stages]
-        for groups, (outputs, from_logits) in zip(
-            self.groups, stages, strict=True
-        ):
-            confidence = top1(outputs, from_logits=from_logits).confidence
-            predicted = outputs.argmax(-1)
+        for groups, facts in zip(self.groups, stages, strict=True):
+            confidence, predicted = facts.confidence, facts.predicted
             wrong = (predicted != truth)[counts]
             groups.add(
                 confidence[counts], predicted[counts], wrong, weight[counts]

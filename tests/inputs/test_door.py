@@ -15,6 +15,8 @@ RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(32, 10)).astype("float32")
 IDS = RNG.integers(0, 10, 32).astype("int32")
 WEIGHT = RNG.uniform(0.5, 1.0, 32).astype("float32")
+# Their data never leave the memory of the host.
+ON_HOST = ("a metric", "the table", "classwise")
 ENTRIES = {
     "a loss": kc.ACLS(from_logits=True),
     "a loss of the batch": kc.MMCE(from_logits=True),
@@ -57,7 +59,7 @@ def test_values_are_looked_at_in_one_transfer(name, transfers):
     call(ENTRIES[name])
     transfers.clear()
     call(ENTRIES[name])
-    assert len(transfers) == 1
+    assert len(transfers) == (0 if name in ON_HOST else 1)
 
 
 def test_pairs_with_objectness_are_looked_at_in_one_transfer(transfers):

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from keras import ops
-
 from keras_calib.formulas.bins import CLOSED
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.bins import bin_index
@@ -22,6 +20,7 @@ class BinSummary:
     """Equal-width bins as exact, mergeable integer sums."""
 
     needs_rows = False
+    on_host = "records"
 
     def __init__(self, num_bins: int, closed: str = "right"):
         check_integer("num_bins", num_bins, 1)
@@ -39,16 +38,17 @@ class BinSummary:
 
         A key stands for a bin, and for correct or wrong predictions.
         """
+        xp = array_namespace(records.mask)
         num_keys = 2 * self.num_bins
         confidence, weight = records.confidence, records.weight
         keys = 2 * bin_index(confidence, self.num_bins, self.closed)
         keys = keys + 1 - records.correct
-        keys = ops.where(records.mask, keys, ops.full_like(keys, num_keys))
+        keys = xp.where(records.mask, keys, xp.full_like(keys, num_keys))
         mass, total = sums_by_key(weight, confidence, keys, num_keys)
         squares = mass
         if weight is not None:
             squares = squares_by_key(weight, keys, num_keys)
-        return ops.concatenate([mass, total, squares], axis=-1)
+        return xp.concatenate([mass, total, squares], axis=-1)
 
     def bins(self, limbs: Any) -> BinSums:
         """Bin sums of limbs (array-agnostic)."""

@@ -8,27 +8,35 @@ column, which is exact because the sums are integers.
 
 from typing import Any
 
+import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.equal_mass import equal_mass_error
+from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics.states.histogram import LOG_ODDS
 from keras_calib.metrics.states.records import sums_by_key
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.arrays import cast
 from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.row_blocks import probability_blocks
 from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import log_odds_of
 
 __all__ = ["ClassBinSummary", "ClassHistogramSummary"]
+
+# Rounding must not leave out what lies beyond the first edge.
+_BELOW_EDGE = 0.999
 
 
 class ClassBinSummary:
     """Sums of p_k and of labels in equal-width bins of every class."""
 
     needs_rows = True
+    on_host = "arrays"
     # Sums of base-4096 digits fit in int32.
     max_rows = 2**18
 
@@ -44,6 +52,8 @@ class ClassBinSummary:
 
     def update(self, records: Top1) -> Any:
         """Limbs of p and of labels by class and bin, and of all weights."""
+        if array_namespace(records.mask) is np:
+            return self._update_on_host(records)
         probs = _class_probabilities(records, self.num_classes)
         if self.threshold > 0:
             low = probs < self.threshold
@@ -68,8 +78,47 @@ class ClassBinSummary:
             digits = ops.concatenate([first[..., None], beyond], axis=-1)
         digits = ops.reshape(digits, (-1, self._num_keys))
         totals = exact_sums.limbs_of_digits(digits, scale)
-        truth, all_weight = self._labels(records, probs)
+        ids = ops.cast(hard_labels(records.rows.labels), "int32")
+        ids = ops.clip(ids, 0, self.num_classes - 1)
+        p = ops.take_along_axis(probs, ids[:, None], axis=-1)[:, 0]
+        truth, all_weight = self._labels(records, ids, p)
         return ops.concatenate([totals, truth, all_weight], axis=-1)
+
+    def _update_on_host(self, records: Top1) -> np.ndarray:
+        """The same for NumPy arrays, by blocks that fit the cache."""
+        rows, weight = records.rows, records.weight
+        _check_classes(rows, self.num_classes)
+        scale = np.ones((), "float32")
+        if weight is not None:
+            scale = exact_sums.power_of_two_above(weight)
+        ids = hard_labels(rows.labels)
+        p_of_label = np.empty(len(ids), "float32")
+        columns = np.zeros((2, self.num_classes), "int64")
+        found = []
+        for part, probs in probability_blocks(rows.outputs, rows.from_logits):
+            if not records.mask[part].all():
+                probs[~records.mask[part]] = 0.0
+            if self.threshold > 0:
+                probs[probs < self.threshold] = 0.0
+            p_of_label[part] = probs[np.arange(len(probs)), ids[part]]
+            values = probs
+            if weight is not None:
+                values = _weighted(probs, weight[part], scale)
+            columns += exact_sums.column_digits(values)
+            places = np.flatnonzero(probs >= _BELOW_EDGE / self.num_bins)
+            index = bin_index(
+                probs.reshape(-1)[places], self.num_bins, self.closed
+            )
+            places, index = places[index > 0], index[index > 0]
+            keys = places % self.num_classes * self.num_bins + index
+            found.append((values.reshape(-1)[places], keys))
+        beyond, keys = map(np.concatenate, zip(*found, strict=True))
+        digits = exact_sums.digits_by_key(beyond, keys, self._num_keys)
+        by_class = digits.reshape(2, self.num_classes, self.num_bins)
+        by_class[..., 0] = columns - by_class.sum(axis=-1)
+        totals = exact_sums.limbs_of_digits(digits, scale)
+        truth, all_weight = self._labels(records, ids, p_of_label)
+        return np.concatenate([totals, truth, all_weight], axis=-1)
 
     def error(self, limbs: Any) -> Any:
         """Mean over the classes of their calibration errors."""
@@ -91,18 +140,16 @@ class ClassBinSummary:
             ops.reshape(values, (-1,)), ops.reshape(keys, (-1,)), self._num_keys
         )
 
-    def _labels(self, records: Top1, probs: Any) -> tuple[Any, Any]:
+    def _labels(self, records: Top1, ids: Any, p: Any) -> tuple[Any, Any]:
         """Limbs of labels by class and bin of p_y, and of all weights."""
-        ids = ops.cast(hard_labels(records.rows.labels), "int32")
-        ids = ops.clip(ids, 0, self.num_classes - 1)
-        p = ops.take_along_axis(probs, ids[:, None], axis=-1)[:, 0]
+        xp = array_namespace(ids)
         keys = ids * self.num_bins
         keys = keys + bin_index(p, self.num_bins, self.closed)
         kept = records.mask
         # 0 stands for p below the threshold, and is in no bin (lo, hi].
         if self.threshold > 0 or self.closed == "right":
-            kept = ops.logical_and(kept, p > 0)
-        keys = ops.where(kept, keys, ops.full_like(keys, self._num_keys))
+            kept = xp.logical_and(kept, p > 0)
+        keys = xp.where(kept, keys, xp.full_like(keys, self._num_keys))
         return _weights_by_key(records, keys, self._num_keys)
 
 
@@ -169,12 +216,7 @@ class ClassHistogramSummary:
 def _class_probabilities(records: Top1, num_classes: int) -> Any:
     """Probabilities of all classes in [0, 1], 0 in masked rows."""
     rows = records.rows
-    if rows.outputs.shape[-1] != num_classes:
-        raise value_error(
-            "`y_pred` must have `num_classes` classes",
-            num_classes=num_classes,
-            classes=rows.outputs.shape[-1],
-        )
+    _check_classes(rows, num_classes)
     probs = rows.outputs
     if rows.from_logits:
         probs = ops.softmax(probs, axis=-1)
@@ -183,13 +225,23 @@ def _class_probabilities(records: Top1, num_classes: int) -> Any:
     return ops.where(counted, probs, ops.zeros_like(probs))
 
 
+def _check_classes(rows: Batch, num_classes: int) -> None:
+    if rows.outputs.shape[-1] != num_classes:
+        raise value_error(
+            "`y_pred` must have `num_classes` classes",
+            num_classes=num_classes,
+            classes=rows.outputs.shape[-1],
+        )
+
+
 def _weights_by_key(records: Top1, keys: Any, num_keys: int) -> tuple[Any, Any]:
     """Limbs of the weights by the key of their row, and of all weights."""
     if records.weight is None:
+        xp = array_namespace(keys)
         counts = exact_sums.count_by_key(keys, num_keys)
-        total = ops.sum(ops.cast(records.mask, "int32"))
+        total = xp.sum(cast(records.mask, "int32"))
         limbs = exact_sums.limbs_from_counts(
-            ops.concatenate([counts, ops.reshape(total, (1,))])
+            xp.concatenate([counts, xp.reshape(total, (1,))])
         )
         return limbs[:, :-1], limbs[:, -1:]
     scale = exact_sums.power_of_two_above(records.weight)

@@ -4,7 +4,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from keras import ops
 
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.intervals import Moments
@@ -15,6 +14,7 @@ from keras_calib.metrics.states.histogram import Cells
 from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.metrics.states.moments import MomentSummary
 from keras_calib.numerics import exact_sums
+from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.softmax import Top1
 
 __all__ = ["CompositeSummary", "Readings"]
@@ -31,6 +31,10 @@ class CompositeSummary:
 
     def __init__(self, **parts: Any):
         self.parts = parts
+        forms = [getattr(part, "on_host", None) for part in parts.values()]
+        # The one that suits all of them.
+        order = (None, "tensors", "arrays", "records")
+        self.on_host = min(forms, key=order.index)
         sizes = [part.shape[-1] for part in parts.values()]
         self._ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
         self.shape = (exact_sums.NUM_LIMBS, self._ends[-1])
@@ -38,7 +42,7 @@ class CompositeSummary:
     def update(self, records: Top1) -> Any:
         """Limbs of all parts, of one batch."""
         limbs = [part.update(records) for part in self.parts.values()]
-        return ops.concatenate(limbs, axis=-1)
+        return array_namespace(limbs[0]).concatenate(limbs, axis=-1)
 
     def split(self, limbs: Any) -> dict[str, Any]:
         """Limbs of each part by its name (array-agnostic)."""

@@ -26,10 +26,14 @@ from keras_calib.inputs.checks import check_integer
 from keras_calib.metrics.states.records import squares_by_key
 from keras_calib.metrics.states.records import sums_by_key
 from keras_calib.numerics import exact_sums
+from keras_calib.numerics.arrays import HostMath
 from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.arrays import cast
+from keras_calib.numerics.arrays import on_host
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.arrays import sum_slices
 from keras_calib.numerics.softmax import Top1
+from keras_calib.numerics.softmax import log_odds_of
 from keras_calib.numerics.softmax import sigmoid
 
 __all__ = ["Cells", "HistogramSummary", "LOG_ODDS", "ScoreMap", "UNBOUNDED"]
@@ -55,9 +59,9 @@ class ScoreMap(NamedTuple):
     scale: float
     limit: float
 
-    def position(self, score: Any, resolution: int) -> Any:
+    def position(self, score: Any, resolution: int, xp: Any = None) -> Any:
         """Positions v of scores among `resolution` bins (array-agnostic)."""
-        xp = array_namespace(score)
+        xp = xp or array_namespace(score)
         score = xp.clip(score, -self.limit, self.limit)
         return self.slope * resolution * xp.arcsinh(score / self.scale)
 
@@ -114,6 +118,7 @@ class HistogramSummary:
         check_integer("resolution", resolution, 64)
         check_in("closed", closed, CLOSED)
         self.needs_rows = False
+        self.on_host = "records" if score is None else "tensors"
         self.score = score
         self.closed = closed
         self.resolution = resolution
@@ -145,19 +150,24 @@ class HistogramSummary:
 
     def update(self, records: Top1) -> Any:
         """Limbs of one batch, by cell, for correct and wrong predictions."""
+        xp = array_namespace(records.mask)
+        math = HostMath() if xp is np else ops
         score = records.score if self.score is None else self.score(records)
-        score = ops.where(records.mask, score, ops.zeros_like(score))
-        position = self._map.position(score, self.resolution)
-        floor = ops.floor(position)
+        if score is None:
+            score = log_odds_of(records.confidence, math)
+        score = on_host(score) if xp is np else score
+        score = xp.where(records.mask, score, xp.zeros_like(score))
+        position = self._map.position(score, self.resolution, math)
+        floor = xp.floor(position)
         # Cut to 16 bits; reading adds back half a quantum.
-        offset = ops.floor((position - floor) / _QUANTUM) * _QUANTUM
-        cell = ops.cast(floor, "int32") + self._zero
+        offset = xp.floor((position - floor) / _QUANTUM) * _QUANTUM
+        cell = cast(floor, "int32") + self._zero
         # Scores beyond the last bins are placed at their outer edges.
         above, below = cell >= self.resolution, cell < 0
-        offset = ops.where(above, ops.full_like(offset, 1 - _QUANTUM), offset)
-        offset = ops.where(below, ops.zeros_like(offset), offset)
-        cell = ops.clip(cell, 0, self.resolution - 1)
-        calibration_bin = ops.zeros_like(cell)
+        offset = xp.where(above, xp.full_like(offset, 1 - _QUANTUM), offset)
+        offset = xp.where(below, xp.zeros_like(offset), offset)
+        cell = xp.clip(cell, 0, self.resolution - 1)
+        calibration_bin = xp.zeros_like(cell)
         if self.num_bins > 1:
             calibration_bin = bin_index(
                 records.confidence, self.num_bins, self.closed
@@ -165,18 +175,18 @@ class HistogramSummary:
             cell = cell + calibration_bin
             if self.closed == "left":
                 # The log-odds of a confidence on an edge may round below it.
-                first = ops.take(self._first, calibration_bin)
-                cell = ops.maximum(cell, first)
-        outside = ops.full_like(cell, self.num_bins)
-        calibration_bin = ops.where(records.mask, calibration_bin, outside)
+                first = xp.take(self._first, calibration_bin)
+                cell = xp.maximum(cell, first)
+        outside = xp.full_like(cell, self.num_bins)
+        calibration_bin = xp.where(records.mask, calibration_bin, outside)
         num_keys = 2 * self.num_cells
         keys = cell + self.num_cells * (1 - records.correct)
-        keys = ops.where(records.mask, keys, ops.full_like(keys, num_keys))
+        keys = xp.where(records.mask, keys, xp.full_like(keys, num_keys))
         mass, offsets = sums_by_key(
             records.weight, offset, keys, num_keys, num_digits=_OFFSET_DIGITS
         )
         squares = squares_by_key(records.weight, calibration_bin, self.num_bins)
-        return ops.concatenate([mass, offsets, squares], axis=-1)
+        return xp.concatenate([mass, offsets, squares], axis=-1)
 
     def cells(self, limbs: Any) -> Cells:
         """Cells in ascending score; confidences are 0 for other scores.

@@ -3,10 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from keras import ops
 
 from keras_calib.formulas.intervals import Moments
 from keras_calib.numerics import exact_sums
+from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.arrays import cast
+from keras_calib.numerics.arrays import on_host
 from keras_calib.numerics.softmax import Top1
 
 __all__ = ["MomentSummary"]
@@ -33,38 +37,42 @@ class MomentSummary:
     ):
         self.values = values
         self.needs_rows = needs_rows
+        self.on_host = "arrays" if needs_rows else "records"
         self.shape = (exact_sums.NUM_LIMBS, _NUM_SUMS * len(values))
 
     def update(self, records: Top1) -> Any:
         """Limbs of the sums of one batch, in the order of `Moments`."""
         if self.needs_rows and records.rows is None:
             return ops.zeros(self.shape, dtype="int32")
-        rows = []
+        xp, rows = array_namespace(records.mask), []
         for value in self.values:
             x, where = value(records)
+            if xp is np:
+                x = on_host(x)
+                where = None if where is None else on_host(where)
             counted = records.mask
             if where is not None:
-                counted = ops.logical_and(counted, where)
-            zero = ops.zeros_like(x)
+                counted = xp.logical_and(counted, where)
+            zero = xp.zeros_like(x)
             # Larger squares are infinite, and 0 times infinity is NaN.
-            x = ops.where(counted, ops.minimum(x, _LARGEST), zero)
+            x = xp.where(counted, xp.minimum(x, _LARGEST), zero)
             if records.weight is None:
-                w = ops.cast(counted, x.dtype)
-                square = ops.square(x)
+                w = cast(counted, x.dtype)
+                square = xp.square(x)
                 rows += [w, x, square, square * x]
             else:
-                w = ops.where(counted, records.weight, zero)
+                w = xp.where(counted, records.weight, zero)
                 wx = w * x
-                rows += [w, wx, ops.square(w), w * wx, ops.square(wx)]
-                rows += [wx * x, wx * ops.square(x)]
-        limbs = exact_sums.sum_rows(ops.stack(rows))
+                rows += [w, wx, xp.square(w), w * wx, xp.square(wx)]
+                rows += [wx * x, wx * xp.square(x)]
+        limbs = exact_sums.sum_rows(xp.stack(rows))
         if records.weight is not None:
             return limbs
         # Weights of 1 are their own squares.
-        limbs = ops.reshape(limbs, (exact_sums.NUM_LIMBS, -1, 4))
+        limbs = xp.reshape(limbs, (exact_sums.NUM_LIMBS, -1, 4))
         w, wx, wxx, wxxx = (limbs[..., i] for i in range(4))
-        limbs = ops.stack([w, wx, w, wx, wxx, wxx, wxxx], axis=-1)
-        return ops.reshape(limbs, self.shape)
+        limbs = xp.stack([w, wx, w, wx, wxx, wxx, wxxx], axis=-1)
+        return xp.reshape(limbs, self.shape)
 
     def moments(self, limbs: Any, index: int = 0) -> Moments:
         """Sums of one of the values (array-agnostic)."""

@@ -8,6 +8,7 @@ from keras import ops
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics import exact_sums
+from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import is_wrong
 from keras_calib.numerics.softmax import top1
@@ -72,7 +73,6 @@ def squares_by_key(weight: Any, keys: Any, num_keys: int) -> Any:
     if weight is None:
         counts = exact_sums.count_by_key(keys, num_keys)
         return exact_sums.limbs_from_counts(counts)
-    scale = ops.square(exact_sums.power_of_two_above(weight))
-    return exact_sums.sum_by_key(
-        ops.square(weight), keys, num_keys, scale=scale
-    )
+    xp = array_namespace(weight)
+    scale = xp.square(exact_sums.power_of_two_above(weight))
+    return exact_sums.sum_by_key(xp.square(weight), keys, num_keys, scale=scale)

@@ -1,0 +1,230 @@
+"""How a streaming metric reads a batch in the memory of the host, by NumPy.
+
+Only batches without any fault are read here. All others are left to
+`reading`, which finds what is wrong with them.
+"""
+
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_calib.backend.host import host_array
+from keras_calib.backend.keras_internals import keras_mask
+from keras_calib.backend.replicas import assign_sum
+from keras_calib.backend.replicas import num_replicas
+from keras_calib.inputs.batch import Batch
+from keras_calib.inputs.batch import both
+from keras_calib.inputs.options import ReadOptions
+from keras_calib.inputs.rows import both_classes
+from keras_calib.inputs.rows import few_rows
+from keras_calib.inputs.rows import is_sound
+from keras_calib.inputs.rows import resembles_probabilities
+from keras_calib.inputs.rows import without_harm
+from keras_calib.inputs.values import SUM_TOLERANCE
+from keras_calib.inputs.values import WEIGHT_SCALE
+from keras_calib.metrics.state_dicts import LOCK
+from keras_calib.metrics.states.records import split_rows
+from keras_calib.numerics import exact_sums
+from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import on_host
+from keras_calib.numerics.row_blocks import read_rows
+from keras_calib.numerics.softmax import Top1
+
+__all__ = ["add_on_host"]
+
+_FLOATS = ("bfloat16", "float16", "float32", "float64")
+
+
+def add_on_host(
+    metric: Any,
+    y_true: Any,
+    y_pred: Any,
+    sample_weight: Any,
+) -> bool:
+    """Add a batch to the state of a metric by NumPy; False if it cannot.
+
+    What a summary reads there it says in `on_host`: `"records"`, or
+    `"tensors"` or `"arrays"` if it needs the outputs of all classes too.
+    """
+    form = getattr(metric.summary, "on_host", None)
+    if form is None or num_replicas() > 1:
+        return False
+    # None where it is traced, or on another device.
+    if host_array(ops.convert_to_tensor(metric.flags)) is None:
+        return False
+    read = _read(y_true, y_pred, sample_weight, metric.options)
+    if read is None:
+        return False
+    records, outputs = read
+    size = getattr(metric.summary, "max_rows", exact_sums.MAX_BATCH)
+    if form != "records":
+        if len(outputs) > size:
+            return False
+        records = _with_rows(records, outputs, form)
+    weight, looks_wrong = records.weight, False
+    fractional = weight is not None and (weight != np.floor(weight)).any()
+    if metric.options.from_logits:
+        few = few_rows(outputs).astype("float32")
+        looks_wrong = resembles_probabilities(few)
+    with np.errstate(all="ignore"):
+        added = [
+            on_host(metric.summary.update(part))
+            for part in split_rows(records, size)
+        ]
+    # In the order of the flags in `base`.
+    found = np.array([0, fractional, 0, looks_wrong], "int32")
+    with LOCK:
+        sums, flags = (
+            on_host(ops.convert_to_tensor(variable))
+            for variable in (metric.sums, metric.flags)
+        )
+        for limbs in added:
+            sums = exact_sums.add(sums, limbs)
+        assign_sum(metric.flags, flags + found)
+        assign_sum(metric.sums, sums)
+    return True
+
+
+def _read(
+    y_true: Any, y_pred: Any, sample_weight: Any, options: ReadOptions
+) -> tuple[Top1, np.ndarray] | None:
+    """Top-1 records of a batch without faults, and its rows; None for others.
+
+    `rows` of the records is the `Batch` without outputs.
+    """
+    if options.objectness or options.pixels_per_image is not None:
+        return None
+    outputs = host_array(as_numbers(y_pred, "y_pred"))
+    if outputs is None or outputs.dtype.name not in _FLOATS:
+        return None
+    rank, axis = outputs.ndim, options.axis
+    if rank < 2 or not -rank <= axis < rank or 0 in outputs.shape:
+        return None
+    if keras_mask(y_pred, rank - 1) is not None:
+        return None
+    outputs = np.moveaxis(outputs, axis, -1)
+    weight = counts = None
+    if sample_weight is not None:
+        weight = _weights(sample_weight, outputs.shape[:-1])
+        if weight is None:
+            return None
+        counts = weight != 0
+    labels = host_array(as_numbers(y_true, "y_true"))
+    if labels is not None and labels.ndim == rank:
+        labels = np.moveaxis(labels, axis, -1)
+    found = _labels(labels, outputs.shape, counts, options.ignore_class)
+    outputs = _rows(outputs, options.from_logits)
+    if found is None or outputs is None:
+        return None
+    labels, ids, mask = found
+    reading = {"from_logits": options.from_logits, "dtype": "float32"}
+    facts = read_rows(outputs, **reading)
+    if not is_sound(facts, options.from_logits):
+        counts = both(mask, counts)
+        outputs = without_harm(outputs, counts, options.from_logits)
+        facts = read_rows(outputs, **reading)
+        if not is_sound(facts, options.from_logits):
+            return None
+    mask = np.ones(len(ids), "bool") if mask is None else mask
+    if weight is not None:
+        weight = np.where(mask, weight, 0.0).astype("float32")
+        low, high = WEIGHT_SCALE
+        if weight.max() > 0 and not low <= weight.max() <= high:
+            return None
+    zero = np.float32(0.0)
+    score = None
+    if options.from_logits:
+        score = np.where(mask, facts.log_odds, zero)
+    records = Top1(
+        confidence=np.where(mask, facts.confidence, zero),
+        score=score,
+        correct=(facts.predicted == ids).astype("int32"),
+        mask=mask,
+        weight=weight,
+        rows=Batch(labels, None, options.from_logits, weight, mask),
+    )
+    return records, outputs
+
+
+def _weights(sample_weight: Any, lead: tuple) -> np.ndarray | None:
+    """Weights `(n,)` that are valid; None for others."""
+    weight = host_array(as_numbers(sample_weight, "sample_weight"))
+    if weight is None or weight.size == 0 or weight.dtype.kind not in "biuf":
+        return None
+    if weight.ndim == len(lead) + 1 and weight.shape[-1] == 1:
+        weight = weight[..., 0]
+    missing = len(lead) - weight.ndim
+    if missing < 0:
+        return None
+    weight = weight.reshape(weight.shape + (1,) * missing)
+    sizes = zip(weight.shape, lead, strict=True)
+    if any(size not in (1, wanted) for size, wanted in sizes):
+        return None
+    if not (weight.min() >= 0 and np.isfinite(weight.max())):
+        return None
+    return np.broadcast_to(weight, lead).reshape(-1)
+
+
+def _labels(
+    labels: np.ndarray | None,
+    shape: tuple,
+    counts: np.ndarray | None,
+    ignore_class: int | None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None] | None:
+    """Valid labels, their class ids, and the mask; None for other labels.
+
+    `shape` is that of the outputs, classes last.
+    """
+    if labels is None:
+        return None
+    *lead, num_classes = shape
+    if labels.ndim == len(shape) and labels.shape[-1] == 1:
+        labels = labels[..., 0]
+    if labels.shape == shape:
+        if ignore_class is not None:
+            return None
+        labels = labels.reshape(-1, num_classes)
+        facts = read_rows(labels, from_logits=False, dtype="float32")
+        if not is_sound(facts, False, SUM_TOLERANCE):
+            return None
+        return labels, facts.predicted, None
+    if labels.shape != tuple(lead):
+        return None
+    labels = labels.reshape(-1)
+    with np.errstate(invalid="ignore"):
+        ids = labels.astype("int32", copy=False)
+    if labels.dtype.kind not in "biu" and not (ids == labels).all():
+        return None
+    mask = None if ignore_class is None else ids != ignore_class
+    counts = both(mask, counts)
+    if counts is not None:
+        # Samples to leave out may have any label.
+        ids = np.where(counts, ids, 0)
+    if ids.min() < 0 or ids.max() >= max(2, num_classes):
+        return None
+    return ids, ids, mask
+
+
+def _rows(outputs: np.ndarray, from_logits: bool) -> np.ndarray | None:
+    """Rows `(n, num_classes)`; of one output, of both classes."""
+    rows = outputs.reshape(-1, outputs.shape[-1])
+    if rows.shape[-1] == 1:
+        if rows.dtype == "float64":
+            # The difference from 1 is rounded as the backend does.
+            return None
+        rows = rows.astype("float32", copy=False)
+    return both_classes(rows, from_logits)
+
+
+def _with_rows(records: Top1, outputs: np.ndarray, form: str) -> Top1:
+    """Records with the `Batch` of float32 labels and outputs."""
+    batch = records.rows
+    labels = batch.labels
+    if labels.ndim > 1:
+        labels = labels.astype("float32", copy=False)
+    outputs = outputs.astype("float32", copy=False)
+    fields = {"labels": labels, "outputs": outputs, "mask": batch.mask}
+    if form == "tensors":
+        fields = {k: ops.convert_to_tensor(x) for k, x in fields.items()}
+    return records._replace(rows=batch._replace(**fields))
