@@ -118,7 +118,10 @@ def _read(
     if found is None or outputs is None:
         return None
     labels, ids, mask = found
-    reading = {"from_logits": options.from_logits, "dtype": "float32"}
+    reading: dict[str, Any] = {
+        "from_logits": options.from_logits,
+        "dtype": "float32",
+    }
     facts = read_rows(outputs, **reading)
     if not is_sound(facts, options.from_logits):
         counts = both(mask, counts)
@@ -158,7 +161,7 @@ def _weights(sample_weight: Any, lead: tuple) -> np.ndarray | None:
     if missing < 0:
         return None
     weight = weight.reshape(weight.shape + (1,) * missing)
-    sizes = zip(weight.shape, lead, strict=True)
+    sizes: list = [*zip(weight.shape, lead, strict=True)]
     if any(size not in (1, wanted) for size, wanted in sizes):
         return None
     if not (weight.min() >= 0 and np.isfinite(weight.max())):

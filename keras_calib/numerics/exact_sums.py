@@ -116,7 +116,7 @@ def sum_by_key(
         # All digits at once: float64 holds their sums.
         whole = np.round(values * 2.0 ** (8 * num_digits))
         sums = np.bincount(keys, whole, minlength=num_keys + 1)[:num_keys]
-        sums = sums.astype("int64") << (_UNIT_BITS - 8 * num_digits)
+        sums = sums.astype("int64") * 2 ** (_UNIT_BITS - 8 * num_digits)
         return _to_limbs_shifted(sums, 0)
     if scale is None:
         bits, num_digits = _fewest_digits(values.shape[0], num_digits)

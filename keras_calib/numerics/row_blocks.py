@@ -6,6 +6,7 @@ the numbers in them.
 """
 
 from collections.abc import Iterator
+from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -36,7 +37,7 @@ class RowFacts(NamedTuple):
 
     predicted: np.ndarray
     largest: np.ndarray
-    log_odds: np.ndarray | None
+    log_odds: Any
     lowest: float = 0.0
     distance: float = 0.0
 
@@ -120,13 +121,13 @@ def _read(
     num_rows, num_classes = outputs.shape
     few = num_classes <= _FEW_CLASSES
     size = max(1, _BLOCK // (dtype.itemsize * num_classes))
-    room = None
+    room: Any = None
     if few or log_odds:
         shape = (num_classes, size) if few else (size, num_classes)
         room = np.empty(shape, dtype)
     predicted = np.empty(num_rows, "uint8" if few else "int64")
     largest, totals = np.ones((2, num_rows), dtype)
-    odds = np.empty(num_rows, dtype) if log_odds else None
+    odds: Any = np.empty(num_rows, dtype) if log_odds else None
     lowest = [0.0]
     fill = _fill_of_columns if few else _fill_of_rows
     with np.errstate(all="ignore"):
@@ -139,7 +140,7 @@ def _read(
                 block = columns
             else:
                 block = block.astype(dtype, order="C", copy=False)
-            places = fill(block, predicted[part], largest[part], by_bits)
+            places: Any = fill(block, predicted[part], largest[part], by_bits)
             if log_odds and few:
                 odds[part] = _log_odds_of_columns(block, places, largest[part])
             elif log_odds:

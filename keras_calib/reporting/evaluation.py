@@ -113,7 +113,7 @@ class ModelEvaluation:
         further = self.after is not None or self.selector is not None
         if further and not options.from_logits:
             logits = to_numpy(to_logits(at_least_float32(logits)))
-        facts = read.facts
+        facts: Any = read.facts
         if options.from_logits:
             facts = read_rows(outputs, from_logits=True)
         stages = [facts]
