@@ -131,6 +131,8 @@ bench: .venv/dev
 	  --out=benchmarks/results/metrics_exactness.md
 	.venv/bin/python benchmarks/fit_overhead.py \
 	  --out=benchmarks/results/fit_overhead.md
+	.venv/bin/python benchmarks/import_time.py \
+	  --out=benchmarks/results/import_time.md
 	.venv/bin/python benchmarks/interval_coverage.py \
 	  --out=benchmarks/results/interval_coverage.md
 	.venv/bin/python benchmarks/verdicts.py --out=benchmarks/results/verdicts.md

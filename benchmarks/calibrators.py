@@ -81,7 +81,9 @@ def netcal(name):
         package = netcal.scaling
         package = package if hasattr(package, name) else netcal.binning
         calibrator = getattr(package, name)()
-        probs = probabilities(logits)
+        # In float32 its finite differences see no slope, and nothing is
+        # fitted.
+        probs = probabilities(logits.astype("float64"))
         calibrator.fit(probs, labels)
         return lambda: (calibrator.transform(probs), False)
 
@@ -179,6 +181,8 @@ CONTENDERS = {
     },
     "vector": {
         "keras_calib": ours(keras_calib.VectorScaling),
+        # Despite its name: a scale and a bias for each class.
+        "netcal, logistic": netcal("LogisticCalibration"),
         "probmetrics": probmetrics("VectorScalingCalibrator"),
         "(TFP, one graph)": tfp_vector,
     },
@@ -188,7 +192,6 @@ CONTENDERS = {
         "keras_calib, Dirichlet": ours(
             partial(keras_calib.DirichletCalibration, num_folds=0)
         ),
-        "netcal, logistic": netcal("LogisticCalibration"),
         "scikit-learn, logistic": scikit_matrix,
         "probmetrics": probmetrics("MatrixScalingCalibrator"),
     },

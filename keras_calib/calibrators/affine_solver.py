@@ -1,8 +1,9 @@
 """Solver for affine maps of logits with the least NLL.
 
 The problems are convex. L-BFGS takes a few steps in coordinates with a
-curvature near 1. New coordinates, computed at the point that it reached, then
-serve for the rest.
+curvature near 1, then more in new coordinates, computed at the point that it
+reached. The Hessian gives those of few classes exactly. Far from the optimum
+float32 is enough.
 """
 
 from collections.abc import Callable
@@ -30,9 +31,17 @@ _CONSTANT = 1e-12
 _GRADIENT = 1e-6
 # Most steps of each round, and the gradient that it accepts: the last line
 # search can end at the precision of the value.
-_ROUNDS = ((15, _GRADIENT), (1000, 1e-5))
+_ROUNDS = ((4, _GRADIENT), (8, _GRADIENT), (1000, 1e-5), (1000, 1e-5))
+# Gradient down to which float32 serves, and the scale of logits and weights up
+# to which it does.
+_SINGLE, _LARGE = 1e-3, 100.0
 # Logits in a block, larger than elsewhere: products of matrices gain by it.
 _BLOCK = 2**18
+# The same where each sample makes thousands of products.
+_SMALL_BLOCK = 2**13
+# Most classes of a matrix for the Hessian, and logits that it is taken from.
+_CLASSES = 12
+_SAMPLE = 2**18
 
 
 def least_affine(
@@ -103,44 +112,55 @@ def _least(
     """[W, b] of least penalised NLL, by SciPy's L-BFGS-B."""
     thin = start.shape[1] == 2
     size = {} if thin else {"size": _BLOCK}
+    exact = double = False
+    last = np.array(()), double, (0.0, np.array(()))
+    heaviest = 1.0 if samples.weight is None else samples.weight.max()
+    if max(np.abs(start).max(), heaviest) <= _LARGE:
+        exact = not thin and samples.num_classes <= _CLASSES
+    else:
+        # Logits of -1e9 rule classes out, and leave few digits to the others.
+        double = True
 
     def value(theta):
+        nonlocal last
+        if double == last[1] and np.array_equal(theta, last[0]):
+            return last[2]
+        dtype = "float64" if double else "float32"
+        used = theta.astype(dtype)
+
         def of_block(block):
-            x = features(block.logits)
-            loss, residuals = nll_and_residuals(_mapped(x, theta), block)
+            x = features(block.logits).astype(dtype, copy=False)
+            loss, residuals = nll_and_residuals(_mapped(x, used), block)
             slope = _products(residuals, x, thin), residuals.sum(axis=0)
             return loss, block.weights().sum(), np.column_stack(slope)
 
         loss, weight, slope = samples.sums(of_block, **size)
         loss = loss / weight + np.sum(penalty * theta**2)
-        return loss, slope / weight + 2.0 * penalty * theta
-
-    def moments(block):
-        x, weight = features(block.logits), block.weights()[:, None]
-        # In place, as blocks are large.
-        both = (0.0, 0.0) if thin else ((x * weight).T @ x, x.T @ weight)
-        spread = _mapped(x, theta)
-        spread -= spread.max(axis=-1, keepdims=True)
-        np.exp(spread, out=spread)
-        spread /= spread.sum(axis=-1, keepdims=True)
-        spread -= np.square(spread)
-        spread *= weight
-        first = _products(spread, x, thin)
-        second = _products(spread, np.square(x, out=x), thin)
-        return weight.sum(), spread.sum(axis=0), first, second, *both
+        slope = slope / weight + 2.0 * penalty * theta
+        last = theta, double, (loss, slope)
+        return loss, slope
 
     theta = start
-    for steps, accepted in _ROUNDS:
-        weight, *sums = samples.sums(moments, size=_BLOCK // 2)
-        root, back = _coordinates(penalty, *(x / weight for x in sums))
+    for index, (steps, accepted) in enumerate(_ROUNDS):
+        # The precision may be what stopped the last line search.
+        double = double or index == len(_ROUNDS) - 1
+        coordinates = _exact_coordinates if exact and index else _coordinates
+        root, back = coordinates(samples, features, theta, penalty)
+        # The first step is as long as the unit, which makes it Newton's.
+        first = back(value(theta)[1])
+        unit = float(np.linalg.norm(first)) or 1.0
 
-        def scaled(point, root=root, back=back, origin=theta):
-            loss, slope = value(origin + root(point))
-            return loss, back(slope)
+        def scaled(point, root=root, back=back, origin=theta, unit=unit):
+            nonlocal double
+            loss, slope = value(origin + root(unit * point))
+            if not double and np.max(np.abs(back(slope))) <= _SINGLE:
+                double = True
+                loss, slope = value(origin + root(unit * point))
+            return loss, unit * back(slope)
 
         found = minimize(
             scaled,
-            np.zeros(back(np.zeros_like(start)).size),
+            np.zeros(first.size),
             jac=True,
             method="L-BFGS-B",
             options={
@@ -148,11 +168,11 @@ def _least(
                 "maxiter": steps,
                 "maxfun": 2 * steps,
                 "ftol": 0.0,
-                "gtol": _GRADIENT,
+                "gtol": _GRADIENT * unit,
             },
         )
-        theta = theta + root(found.x)
-        slope = float(np.max(np.abs(found.jac)))
+        theta = theta + root(unit * found.x)
+        slope = float(np.max(np.abs(found.jac))) / unit
         if slope <= accepted:
             break
     else:
@@ -164,21 +184,34 @@ def _least(
 
 
 def _coordinates(
+    samples: FittingData,
+    features: Callable,
+    theta: np.ndarray,
     penalty: np.ndarray,
-    spread: np.ndarray,
-    first: np.ndarray,
-    second: np.ndarray,
-    product: np.ndarray,
-    mean: np.ndarray,
 ) -> tuple[Callable, Callable]:
     """Coordinates in which the curvature is about 1: a linear map, its adjoint.
 
     Row k of [W, b] has the Hessian E[s_k (x, 1) (x, 1)^T], s_k = p_k (1 - p_k),
     and twice the penalties. Its last column is eliminated exactly, the scales
     of x are those of each row, and correlations those of x without s_k.
-    Directions in which x does not vary have no coordinate. Given are E[s_k],
-    E[s_k x_j], E[s_k x_j^2], E[x x^T], E[x] and the penalties.
+    Directions in which x does not vary have no coordinate.
     """
+    thin = theta.shape[1] == 2
+
+    def moments(block):
+        x, weight = features(block.logits), block.weights()[:, None]
+        # In place, as blocks are large.
+        both = (0.0, 0.0) if thin else ((x * weight).T @ x, x.T @ weight)
+        spread = _probabilities(x, theta)
+        spread -= np.square(spread)
+        spread *= weight
+        first = _products(spread, x, thin)
+        second = _products(spread, np.square(x, out=x), thin)
+        return weight.sum(), spread.sum(axis=0), first, second, *both
+
+    weight, *sums = samples.sums(moments, size=_BLOCK // 2)
+    # E[s_k], E[s_k x_j], E[s_k x_j^2], E[x x^T] and E[x].
+    spread, first, second, product, mean = (x / weight for x in sums)
     spread = np.maximum(spread, _RIDGE)[:, None]
     last = spread + 2.0 * penalty[:, -1:]
     shear = first / last
@@ -210,6 +243,58 @@ def _coordinates(
         return np.append(weights @ axes, slope[:, -1:] / last, axis=-1).ravel()
 
     return root, back
+
+
+def _exact_coordinates(
+    samples: FittingData,
+    features: Callable,
+    theta: np.ndarray,
+    penalty: np.ndarray,
+) -> tuple[Callable, Callable]:
+    """Coordinates in which the Hessian of some samples is 1, as above.
+
+    The Hessian is E[p_k (1[k = m] - p_m) y_i y_j], with y = (x, 1), and twice
+    the penalties. Both factors are symmetric, which saves three quarters.
+    """
+    count, width = theta.shape
+    k, m = np.triu_indices(count)
+    i, j = np.triu_indices(width)
+
+    def moments(block):
+        x, weight = features(block.logits), block.weights()
+        p = _probabilities(x, theta).T
+        y = np.append(x.T, np.ones((1, len(x))), axis=0)
+        factors = -p[k] * p[m]
+        factors[k == m] += p
+        factors *= weight
+        return weight.sum(), factors @ (y[i] * y[j]).T
+
+    some = samples.subsampled(_SAMPLE)
+    weight, products = some.sums(moments, size=_SMALL_BLOCK)
+    hessian = np.empty((count, width, count, width))
+    for row, column in ((k, m), (m, k)):
+        row, column = row[:, None], column[:, None]
+        hessian[row, i, column, j] = hessian[row, j, column, i] = products
+    hessian = hessian.reshape(theta.size, theta.size) / weight
+    hessian[np.diag_indices(theta.size)] += 2.0 * penalty.ravel()
+    own = np.diag(hessian)
+    scale = np.where(own > 0.0, 1.0 / np.sqrt(np.maximum(own, _RIDGE)), 0.0)
+    values, axes = np.linalg.eigh(hessian * scale * scale[:, None])
+    seen = values > _RIDGE * values[-1]
+    axes = axes[:, seen] / np.sqrt(values[seen]) * scale[:, None]
+    return (
+        lambda point: (axes @ point).reshape(theta.shape),
+        lambda slope: axes.T @ slope.ravel(),
+    )
+
+
+def _probabilities(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
+    """softmax(W x + b)."""
+    p = _mapped(x, theta)
+    p -= p.max(axis=-1, keepdims=True)
+    np.exp(p, out=p)
+    p /= p.sum(axis=-1, keepdims=True)
+    return p
 
 
 def _mapped(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
@@ -246,7 +331,7 @@ def nll_and_residuals(
     else:
         scaled -= target
     if block.weight is None:
-        return losses.sum(), scaled
+        return losses.sum(dtype="float64"), scaled
     scaled *= block.weight[:, None]
     return block.weight @ losses, scaled
 

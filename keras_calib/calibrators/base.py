@@ -1,5 +1,6 @@
 """The base of every calibrator."""
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 from typing import Self
@@ -7,7 +8,7 @@ from typing import Self
 import keras
 import numpy as np
 from keras import ops
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import unlock_variables
@@ -28,6 +29,12 @@ __all__ = ["Calibrator", "fitted_array"]
 def fitted_array(name: str, doc: str) -> property:
     """The property by which a fitted value is read."""
     return property(lambda self: self.fitted_value(name), doc=doc)
+
+
+@functools.cache
+def _threads() -> ThreadpoolController:
+    """Of the libraries that NumPy and SciPy loaded: it takes 3 ms to look."""
+    return ThreadpoolController()
 
 
 class Calibrator(FittedLayer):
@@ -116,7 +123,7 @@ class Calibrator(FittedLayer):
         self._check_enough(samples, force)
         # Blocks run on all cores already. Further threads of BLAS would spin
         # while they wait for each other.
-        with threadpool_limits(limits=1, user_api="blas"):
+        with _threads().limit(limits=1, user_api="blas"):
             self.fit_samples(samples)
         return self
 

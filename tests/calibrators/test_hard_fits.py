@@ -41,6 +41,17 @@ def low_rank(n, num_classes, rank, seed=0):
     return labels, logits.astype("float32")
 
 
+def clusters(n, num_classes, rank, seed=0):
+    """Logits of a network that is mostly sure, of few features."""
+    rng = np.random.default_rng(seed)
+    centres = 2.2 * rng.normal(size=(num_classes, rank))
+    labels = rng.integers(num_classes, size=n)
+    features = centres[labels] + rng.normal(size=(n, rank))
+    distances = np.square(features[:, None] - centres).sum(axis=-1)
+    logits = rng.normal(size=(n, num_classes)) * 0.3 - 1.5 * distances
+    return labels, logits.astype("float32")
+
+
 def nll(labels, calibrator, logits):
     return kc.nll(labels, array(calibrator(logits)), from_logits=True)
 
@@ -113,12 +124,17 @@ def test_matrices_of_logits_of_low_rank_stay_small(make, num_classes, rank):
     assert exact < nll(labels, scaled, logits)
 
 
-def test_matrices_of_many_correlated_classes_converge():
-    labels, logits = low_rank(10_000, 80, 40)
+@pytest.mark.parametrize(
+    ("make", "size", "gain"),
+    [(low_rank, (10_000, 80, 40), 0.05), (clusters, (3000, 10, 6), 0.01)],
+    ids=["many", "few"],
+)
+def test_matrices_of_correlated_classes_converge(make, size, gain):
+    labels, logits = make(*size)
     matrix = fitted_quietly(kc.MatrixScaling, labels, logits)
     scaled = kc.TemperatureScaling().fit(labels, logits)
     best = nll(labels, matrix, logits)
-    assert best < nll(labels, scaled, logits) - 0.05
+    assert best < nll(labels, scaled, logits) - gain
     # No step downhill is left.
     x = np.column_stack([logits, np.ones(len(logits))]).astype("float64")
     theta = np.column_stack([matrix.matrix, matrix.bias]).astype("float64")
