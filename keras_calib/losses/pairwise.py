@@ -8,10 +8,12 @@ from keras import ops
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax
+from keras_calib.losses.label_forms import reads_ids
 
 __all__ = ["CPC", "cpc"]
 
 
+@reads_ids
 def cpc(
     labels: Any, logits: Any, *, lambda1: float = 0.1, lambda2: float = 1.0
 ) -> Any:
@@ -45,12 +47,13 @@ def cpc(
         https://openaccess.thecvf.com/content/CVPR2022/html/Cheng_Calibrating_Deep_Neural_Networks_by_Pairwise_Constraints_CVPR_2022_paper.html
     """
 
-    def closed_form(labels, parts):
+    def closed_form(targets, parts):
+        labels = targets.rows()
         num_others = labels.shape[-1] - 1
         wrong = 1.0 - labels
         true = ops.sum(labels * parts.shifted, axis=-1, keepdims=True)
         ahead = parts.shifted - true
-        value = parts.cross_entropy(labels)
+        value = targets.cross_entropy(parts)
         rate = lambda1 / num_others
         value = value + rate * ops.sum(wrong * ops.softplus(ahead), axis=-1)
         slope = None
