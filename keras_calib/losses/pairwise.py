@@ -100,21 +100,20 @@ def _exclusion(labels: Any, logits: Any) -> tuple[Any, Any]:
 
 
 def _all_pairs(columns: Any) -> tuple[Any, Any]:
-    """Sum over pairs of |d| / 2 + log(1 + exp(-|d|)), and its gradient."""
+    """Sum over pairs of log(2 cosh(d / 2)), and its gradient."""
     count = columns.shape[0]
     twice = ops.concatenate([columns, columns], axis=0)
     size = ops.shape(columns)
 
     def add(shift, sums):
         values, slopes = sums
-        distance = columns - ops.slice(twice, (shift, 0), size)
-        decay = ops.exp(-ops.abs(distance))
-        pair = 0.5 * ops.abs(distance) + ops.log1p(decay)
-        pull = 0.5 * ops.sign(distance) * (1.0 - decay) / (1.0 + decay)
+        half = 0.5 * (columns - ops.slice(twice, (shift, 0), size))
+        tilt = ops.tanh(half)
+        pair = ops.abs(half) - ops.log(0.5 + 0.5 * ops.abs(tilt))
         # Half way round, each pair comes twice.
         share = ops.where(ops.equal(2 * shift, count), 0.5, 1.0)
         share = ops.cast(share, columns.dtype)
-        pull = share * pull
+        pull = (0.5 * share) * tilt
         back = ops.concatenate([pull, pull], axis=0)
         back = ops.slice(back, (count - shift, 0), size)
         return values + share * ops.sum(pair, axis=0), slopes + pull - back
