@@ -63,7 +63,7 @@ def mbls(
 
         def gradient():
             pull = rate * ops.sign(over)
-            slope = targets.subtract_from(parts.probs_again) - pull
+            slope = targets.subtract_from(parts.probs) - pull
             # The gradient runs through the maximum too, so pulls sum to 0.
             top = ops.equal(parts.shifted, 0.0)
             total = ops.sum(pull, axis=-1, keepdims=True)
@@ -159,7 +159,7 @@ def acls(
             pull = _times(rate(over, share), counted)
             to_max = rate(positive, strength)
             pull, to_max = _times(pull, factor), _times(to_max, factor)
-            slope = targets.subtract_from(parts.probs_again) - pull
+            slope = targets.subtract_from(parts.probs) - pull
             if through_min:
                 bottom = ops.equal(parts.shifted, lowest)
                 slope = slope - mark_first(bottom, dtype) * to_max

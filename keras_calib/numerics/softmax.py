@@ -4,7 +4,6 @@ from typing import Any
 from typing import NamedTuple
 
 import numpy as np
-from keras import backend
 from keras import ops
 
 from keras_calib.numerics.arrays import array_namespace
@@ -56,13 +55,6 @@ class SoftmaxParts(NamedTuple):
         """The smallest of `shifted`, `(..., 1)`, from the logits."""
         lowest = ops.min(self.logits, axis=-1, keepdims=True)
         return at_least(lowest - self.largest, _LOWEST)
-
-    @property
-    def probs_again(self) -> Any:
-        """p anew where JAX would keep it for a gradient, else `probs`."""
-        if backend.backend() == "jax":
-            return ops.exp(self.log_probs)
-        return self.probs
 
     @property
     def log_probs(self) -> Any:
