@@ -4,11 +4,12 @@ r"""Forward and backward time and peak memory of every loss, beside Keras'.
     KERAS_BACKEND=jax python benchmarks/losses.py \
         --shapes=8192x1000,8x512x512x21
 
-Each cell is the median time of value and gradient with one-hot labels, and
-its ratio to `keras.losses.CategoricalCrossentropy(from_logits=True)` in the
-same mode and run. On TensorFlow the modes are a graph and the same compiled
-by XLA; on JAX, jit. Losses are timed in turn, round after round, so that load
-on the machine falls on all of them; CPC apart.
+Each cell is the median time of value and gradient, and its ratio to the cross
+entropy of Keras for the same labels, in the same mode and run: for class ids
+`SparseCategoricalCrossentropy`, for one-hot labels `CategoricalCrossentropy`.
+On TensorFlow the modes are a graph and the same compiled by XLA; on JAX, jit.
+Losses are timed in turn, round after round, so that load on the machine falls
+on all of them; CPC apart, and not beyond 2,000 classes.
 
 Memory is what a call adds at its peak, the gradient included, as multiples of
 the logits' size: on TensorFlow by its allocator, which rounds blocks up, on JAX
@@ -33,31 +34,42 @@ import keras_calib
 
 _ROUNDS = flags.DEFINE_integer("rounds", 31, "Measurements of each cell.")
 _SHAPES = flags.DEFINE_list(
-    "shapes", ["1024x1000", "4x256x256x21"], "Shapes of the logits."
+    "shapes",
+    ["256x10", "1024x1000", "64x50000", "4x256x256x21"],
+    "Shapes of the logits.",
 )
+_LABELS = flags.DEFINE_list("labels", ["ids", "one-hot"], "Forms of labels.")
 _ONLY = flags.DEFINE_list("only", [], "Losses to measure; all if empty.")
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
 
-_BASE = "CategoricalCrossentropy"
+_BASE = "cross entropy of Keras"
 _COPY = "copy of the logits"
-_SLOW = "CPC"
+_SLOW, _MOST_CLASSES = "CPC", 2000
 
 
-def losses():
+def losses(form):
     options = {"from_logits": True}
     kc = keras_calib
+    if form == "ids":
+        base = {_BASE: keras.losses.SparseCategoricalCrossentropy(**options)}
+    else:
+        base = {
+            _BASE: keras.losses.CategoricalCrossentropy(**options),
+            "Keras label_smoothing=0.1": keras.losses.CategoricalCrossentropy(
+                label_smoothing=0.1, **options
+            ),
+            "Keras CategoricalFocal": keras.losses.CategoricalFocalCrossentropy(
+                gamma=3.0, **options
+            ),
+        }
     return {
-        _BASE: keras.losses.CategoricalCrossentropy(**options),
-        "Keras label_smoothing=0.1": keras.losses.CategoricalCrossentropy(
-            label_smoothing=0.1, **options
-        ),
-        "Keras CategoricalFocal": keras.losses.CategoricalFocalCrossentropy(
-            gamma=3.0, **options
-        ),
+        **base,
+        "LabelSmoothing alpha=0": kc.LabelSmoothing(alpha=0.0, **options),
         "LabelSmoothing": kc.LabelSmoothing(**options),
         "AdaptiveLabelSmoothing": kc.AdaptiveLabelSmoothing(**options),
         "MbLS": kc.MbLS(**options),
         "ACLS": kc.ACLS(**options),
+        "ACLS jit_compile": kc.ACLS(jit_compile=True, **options),
         "ACLS reference zero": kc.ACLS(reference="zero", **options),
         "FocalLoss": kc.FocalLoss(**options),
         "FLSD": kc.FLSD(**options),
@@ -66,6 +78,7 @@ def losses():
         "ConfidencePenalty": kc.ConfidencePenalty(**options),
         "UniformityPenalty": kc.UniformityPenalty(**options),
         "BrierLoss": kc.BrierLoss(**options),
+        "CRLMargin": kc.CRLMargin(**options),
         "MMCE": kc.MMCE(**options),
         "MMCE weighted": kc.MMCE(variant="weighted", **options),
         "MDCA": kc.MDCA(**options),
@@ -104,26 +117,30 @@ def steps(loss, labels, logits):
     }
 
 
-def inputs(shape):
-    """Logits, one-hot labels and (class id, objectness) pairs."""
+def inputs(shape, form):
+    """Logits, labels, and (class id, objectness) pairs."""
     rng = np.random.default_rng(0)
     logits = rng.normal(size=shape).astype("float32") * 4
     ids = rng.integers(shape[-1], size=shape[:-1])
     objectness = rng.uniform(size=shape[:-1])
     pairs = np.stack([ids, objectness], axis=-1).astype("float32")
-    one_hot = ops.one_hot(ids, shape[-1], dtype="float32")
-    return ops.convert_to_tensor(logits), one_hot, ops.convert_to_tensor(pairs)
+    labels = ops.convert_to_tensor(ids.astype("int32"))
+    if form == "one-hot":
+        labels = ops.one_hot(labels, shape[-1], dtype="float32")
+    return ops.convert_to_tensor(logits), labels, ops.convert_to_tensor(pairs)
 
 
-def all_steps(shape, only):
+def all_steps(shape, form, only):
     """Steps by mode and by loss; on JAX a copy of the logits besides."""
-    logits, one_hot, pairs = inputs(shape)
+    logits, labels, pairs = inputs(shape, form)
     found = {}
-    for name, loss in losses().items():
+    for name, loss in losses(form).items():
         if only and name not in (_BASE, *only):
             continue
-        labels = pairs if name == "AdaptiveLabelSmoothing" else one_hot
-        for mode, step in steps(loss, labels, logits).items():
+        if name == _SLOW and shape[-1] > _MOST_CLASSES:
+            continue
+        given = pairs if name == "AdaptiveLabelSmoothing" else labels
+        for mode, step in steps(loss, given, logits).items():
             found.setdefault(mode, {})[name] = step
     if "jit" in found:
         copy = JaxStep(lambda z: (z.ravel()[0], z * 1.5), logits)
@@ -131,12 +148,12 @@ def all_steps(shape, only):
     return found
 
 
-def table(text, rounds, only):
+def table(text, form, rounds, only):
     shape = tuple(int(size) for size in text.split("x"))
     size = 4 * int(np.prod(shape))
     titles = ["loss"]
     rows = {}
-    for mode, found in all_steps(shape, only).items():
+    for mode, found in all_steps(shape, form, only).items():
         times = medians_in_turn(
             {name: step for name, step in found.items() if name != _SLOW},
             rounds,
@@ -154,14 +171,16 @@ def table(text, rounds, only):
             row.append(f"{found[name].memory() / size:.1f}")
             if mode == "jit":
                 row.append(f"{2 * size / time / 1e6:.1f}")
-    return f"Shape {shape}:\n\n{markdown_table(titles, rows.values())}"
+    cells = markdown_table(titles, rows.values())
+    return f"Shape {shape}, labels as {form}:\n\n{cells}"
 
 
 def main(_):
     parts = [f"# Forward and backward cost of the losses\n\n{machine()}"]
     for text in _SHAPES.value:
-        parts.append(table(text, _ROUNDS.value, _ONLY.value))
-        print(parts[-1], flush=True)
+        for form in _LABELS.value:
+            parts.append(table(text, form, _ROUNDS.value, _ONLY.value))
+            print(parts[-1], flush=True)
     publish("\n\n".join(parts), _OUT.value)
 
 

@@ -44,6 +44,10 @@ LOSSES = {
         from_logits=True,
     ),
     "acls": kc.ACLS(margin=0.1, from_logits=True, ignore_class=255),
+    "acls compiled": kc.ACLS(
+        margin=0.1, from_logits=True, ignore_class=255, jit_compile=True
+    ),
+    "mmce compiled": kc.MMCE(from_logits=True, jit_compile=True),
     "acls mean": kc.ACLS(
         margin=0.1,
         from_logits=True,

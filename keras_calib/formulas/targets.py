@@ -32,9 +32,10 @@ from keras_calib.numerics.softmax import top1
 __all__ = [
     "cape_targets",
     "check_beta_and_floor",
+    "even_share",
     "objectness_targets",
+    "share_to_spread",
     "smooth_labels",
-    "targets_of_rows",
 ]
 
 
@@ -67,18 +68,24 @@ def smooth_labels(labels: Any, *, alpha: Any, spread: str = "all") -> Any:
         Szegedy et al., Rethinking the Inception Architecture for Computer
         Vision, CVPR 2016, section 7, https://arxiv.org/abs/1512.00567
     """
-    check_in("spread", spread, ("all", "others"))
-    if isinstance(alpha, numbers.Real):
-        check_at_most("alpha", alpha, 1.0)
     labels = as_numbers(labels, "labels")
     check_rank("labels", labels, 1, "(..., num_classes)")
     num_classes = labels.shape[-1]
-    check_integer("labels.shape[-1]", num_classes, 2)
+    alpha = even_share(alpha, num_classes, spread)
     if is_integer(labels) and array_namespace(labels) is ops:
         labels = ops.cast(labels, "float32")
+    return (1.0 - alpha) * labels + alpha / num_classes
+
+
+def even_share(alpha: Any, num_classes: int, spread: str) -> Any:
+    """`alpha` of `smooth_labels`, checked, as a share spread over all."""
+    check_in("spread", spread, ("all", "others"))
+    if isinstance(alpha, numbers.Real):
+        check_at_most("alpha", alpha, 1.0)
+    check_integer("labels.shape[-1]", num_classes, 2)
     if spread == "others":
         alpha = alpha * num_classes / (num_classes - 1)
-    return (1.0 - alpha) * labels + alpha / num_classes
+    return alpha
 
 
 def objectness_targets(
@@ -163,26 +170,30 @@ def objectness_targets(
         check_soft_labels(labels, "labels")
     if context is not None and xp is np:
         context = to_numpy(context)
-    return targets_of_rows(labels, objectness, beta, floor, context)
-
-
-def targets_of_rows(
-    labels: Any, objectness: Any, beta: float, floor: str | None, context: Any
-) -> Any:
-    """`objectness_targets` of one-hot labels, without the checks."""
-    xp, num_classes = array_namespace(objectness), labels.shape[-1]
     labels = xp.array(labels, dtype=objectness.dtype)
+    alpha = share_to_spread(objectness, num_classes, beta, floor, context)
+    return smooth_labels(labels, alpha=alpha)
+
+
+def share_to_spread(
+    objectness: Any,
+    num_classes: int,
+    beta: float,
+    floor: str | None,
+    context: Any,
+) -> Any:
+    """`alpha` of `smooth_labels`, `(..., 1)`, without checks."""
+    xp = array_namespace(objectness)
     # At least the share that the floor asks for, at most all of the image.
     least = 1.0 / num_classes if floor == "uniform" else 0.0
     alpha = at_least(1.0 - at_least(objectness, least), 0.0)
     moved = beta * xp.expand_dims(alpha, -1)
+    moved = even_share(moved, num_classes, "others")
     if context is None:
-        return smooth_labels(labels, alpha=moved, spread="others")
+        return moved
     context = xp.expand_dims(xp.array(context, dtype="bool"), -1)
-    # `smooth_labels` spreads over all K classes, not over the K - 1 others.
-    moved = moved * num_classes / (num_classes - 1)
     moved = xp.where(context, xp.ones_like(moved), moved)
-    return smooth_labels(labels, alpha=moved)
+    return moved
 
 
 def cape_targets(

@@ -13,7 +13,6 @@ from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
-from keras_calib.inputs.readers import soft_labels
 from keras_calib.inputs.readers import split_objectness
 from keras_calib.inputs.readers import standardize_labels
 from keras_calib.inputs.readers import standardize_predictions
@@ -21,6 +20,7 @@ from keras_calib.inputs.readers import valid_labels_mask
 from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import check_probabilities
 from keras_calib.inputs.values import has_values
+from keras_calib.inputs.values import is_integer
 from keras_calib.inputs.weights import broadcast_weight
 from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import as_array
@@ -53,7 +53,7 @@ class Batch(NamedTuple):
     def with_logits(
         self, dtype: str, rules: list[Rule], hard: bool = False
     ) -> "Batch":
-        """The batch for losses: with logits, and with soft labels."""
+        """The batch for losses: logits, and labels as constants in range."""
         logits = self.outputs
         num_classes = logits.shape[-1]
         label_mask = valid_labels_mask(
@@ -68,7 +68,11 @@ class Batch(NamedTuple):
             # A weight of 0 is not enough, because NaN times 0 is NaN.
             shown = ops.expand_dims(self.mask, -1)
             logits = ops.where(shown, logits, ops.zeros_like(logits))
-        labels = soft_labels(self.labels, num_classes, dtype)
+        if is_integer(self.labels):
+            # Devices differ in what they read at an impossible id.
+            labels = ops.clip(self.labels, 0, num_classes - 1)
+        else:
+            labels = ops.cast(self.labels, dtype)
         weight = self.weight
         if weight is not None:
             weight = ops.cast(weight, dtype)

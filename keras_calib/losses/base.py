@@ -10,8 +10,10 @@ from keras import ops
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.backend.replicas import sum_over_replicas
+from keras_calib.backend.xla import compiled_by_xla
 from keras_calib.inputs.batch import both
 from keras_calib.inputs.batch import standardize
+from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
 from keras_calib.inputs.rows import check_logits
@@ -20,6 +22,7 @@ from keras_calib.inputs.rows import warn_by_operation
 from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import enforce
 from keras_calib.inputs.values import has_values
+from keras_calib.losses.label_forms import form_for
 from keras_calib.numerics.arrays import shape_of
 
 __all__ = ["PerSampleLoss"]
@@ -56,6 +59,10 @@ class PerSampleLoss(keras.losses.Loss):
         name: Name of the loss.
         dtype: `"float64"`, or anything else for float32, because half
             precision would round class ids. Defaults to the `floatx` of Keras.
+        jit_compile: Whether TensorFlow compiles the formula by XLA inside a
+            step that is not compiled. Use it for dense predictions. It
+            compiles once for each shape. Other backends, which compile the
+            whole step or nothing, ignore it.
         **hyperparameters: Keyword arguments of `fn`.
 
     Raises:
@@ -88,6 +95,7 @@ class PerSampleLoss(keras.losses.Loss):
         reduction: str | None = "sum_over_batch_size",
         name: str | None = None,
         dtype: Any = None,
+        jit_compile: bool = False,
         **hyperparameters: Any,
     ):
         try:
@@ -99,6 +107,7 @@ class PerSampleLoss(keras.losses.Loss):
                 hyperparameters=sorted(hyperparameters),
             ) from error
         check_reading(axis, ignore_class, from_logits)
+        check_flag("jit_compile", jit_compile)
         dtype = keras.dtype_policies.get(dtype or keras.config.floatx())
         is_double = dtype.compute_dtype == "float64"
         super().__init__(
@@ -110,7 +119,10 @@ class PerSampleLoss(keras.losses.Loss):
         self.from_logits = from_logits
         self.axis = axis
         self.ignore_class = ignore_class
+        self.jit_compile = jit_compile
         self.hyperparameters = hyperparameters
+        # Compiled functions by what they compile.
+        self._compiled = {}
         # Set once values have shown that predictions are logits.
         self._has_seen_logits = False
         # Set once the operation of a traced graph caused a warning.
@@ -159,9 +171,17 @@ class PerSampleLoss(keras.losses.Loss):
 
     def _values(self, batch, beside):
         """Losses `(batch, ...)`, also of masked samples."""
-        return self.fn(
-            batch.labels, batch.outputs, **beside, **self.hyperparameters
-        )
+        options = {**beside, **self.hyperparameters}
+        return self._run(self.fn, batch.labels, batch.outputs, options)
+
+    def _run(self, fn, labels, logits, options):
+        """`fn` of labels in the form that it takes, compiled if asked for."""
+        labels = form_for(fn, labels, logits)
+        if self.jit_compile:
+            if fn not in self._compiled:
+                self._compiled[fn] = compiled_by_xla(fn)
+            fn = self._compiled[fn]
+        return fn(labels, logits, **options)
 
     def _reduce(self, losses, batch):
         """This replica's share of the reduction over all replicas.
@@ -196,6 +216,7 @@ class PerSampleLoss(keras.losses.Loss):
             "from_logits": self.from_logits,
             "axis": self.axis,
             "ignore_class": self.ignore_class,
+            "jit_compile": self.jit_compile,
             **self.hyperparameters,
         }
 

@@ -71,23 +71,20 @@ class BatchCoupledLoss(PerSampleLoss):
 
     def _values(self, batch, beside):
         labels, logits = batch.labels, batch.outputs
-        if self.fidelity is None:
-            losses = cross_entropy(labels, logits)
-        else:
+        fidelity, options = cross_entropy, {}
+        if self.fidelity is not None:
+            fidelity = self.fidelity.fn
             options = self.fidelity.hyperparameters
-            losses = self.fidelity.fn(labels, logits, **options)
+        losses = self._run(fidelity, labels, logits, options)
         weight = batch.weight
         if batch.mask is not None:
             mask = ops.cast(batch.mask, logits.dtype)
             weight = mask if weight is None else mask * weight
         if weight is not None:
             weight = all_rows(weight)
-        statistic = self.fn(
-            all_rows(labels),
-            all_rows(logits),
-            sample_weight=weight,
-            **self.hyperparameters,
-        )
+        labels, logits = all_rows(labels), all_rows(logits)
+        options = {"sample_weight": weight, **self.hyperparameters}
+        statistic = self._run(self.fn, labels, logits, options)
         return losses + self.strength * statistic
 
     def get_config(self):

@@ -7,10 +7,12 @@ from keras import ops
 
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax
+from keras_calib.losses.label_forms import reads_ids
 
 __all__ = ["BrierLoss", "brier_loss"]
 
 
+@reads_ids
 def brier_loss(labels: Any, logits: Any) -> Any:
     """Brier score of each sample, with a gradient in closed form.
 
@@ -32,8 +34,8 @@ def brier_loss(labels: Any, logits: Any) -> Any:
         Monthly Weather Review 78, 1950.
     """
 
-    def closed_form(labels, parts):
-        distance = parts.probs - labels
+    def closed_form(targets, parts):
+        distance = targets.subtract_from(parts.probs)
 
         def gradient():
             moment = ops.sum(parts.probs * distance, axis=-1, keepdims=True)

@@ -10,6 +10,8 @@ from typing import Any
 from keras import ops
 
 from keras_calib.backend.gradients import with_gradient
+from keras_calib.losses.label_forms import ClassIds
+from keras_calib.losses.label_forms import Targets
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import labels_like
 from keras_calib.numerics.softmax import SoftmaxParts
@@ -17,39 +19,50 @@ from keras_calib.numerics.softmax import softmax_parts
 
 __all__ = [
     "correctness",
-    "first_of_max",
+    "first_true",
     "flat_rows",
+    "mark_first",
     "of_softmax",
     "probability_margin",
     "through_true_class",
     "top_probability",
 ]
 
+_MANY = 100
 
-def of_softmax(labels: Any, logits: Any, closed_form: Callable) -> Any:
+
+def of_softmax(
+    labels: Any, logits: Any, closed_form: Callable, alpha: Any = None
+) -> Any:
     """Compute losses `(...)` with their gradient, in float32 or wider.
 
-    `closed_form` maps labels and `SoftmaxParts` to the losses and to a function
-    that returns their derivative `(..., num_classes)`.
+    `closed_form` maps `Targets` and `SoftmaxParts` to the losses and to a
+    function that returns their derivative `(..., num_classes)`. `alpha` is the
+    share of the labels to spread over the classes.
     """
     logits = at_least_float32(logits)
-    labels = labels_like(labels, logits)
+    targets = Targets(labels, logits, alpha)
     return with_gradient(
-        lambda z: closed_form(labels, softmax_parts(z)), logits
+        lambda z: closed_form(targets, softmax_parts(z)), logits
     )
 
 
-def through_true_class(labels: Any, parts: SoftmaxParts, slope: Any) -> Any:
+def through_true_class(
+    targets: Targets, parts: SoftmaxParts, slope: Any
+) -> Any:
     """Turn `slope`, the derivative by log p_y, into that by the logits."""
-    return (labels - parts.probs) * ops.expand_dims(slope, -1)
+    return targets.subtract_from(parts.probs) * ops.expand_dims(-slope, -1)
 
 
 def flat_rows(labels: Any, logits: Any, sample_weight: Any) -> tuple:
     """Flatten labels, logits and weights to rows; no weights become ones."""
     logits = at_least_float32(logits)
-    labels, num_classes = labels_like(labels, logits), logits.shape[-1]
-    labels = ops.reshape(labels, (-1, num_classes))
-    logits = ops.reshape(logits, (-1, num_classes))
+    if isinstance(labels, ClassIds):
+        labels = ClassIds(ops.reshape(labels.ids, (-1,)))
+    else:
+        labels = labels_like(labels, logits)
+        labels = ops.reshape(labels, (-1, logits.shape[-1]))
+    logits = ops.reshape(logits, (-1, logits.shape[-1]))
     if sample_weight is None:
         return labels, logits, ops.ones_like(logits[:, 0])
     weight = ops.cast(ops.reshape(sample_weight, (-1,)), logits.dtype)
@@ -58,20 +71,25 @@ def flat_rows(labels: Any, logits: Any, sample_weight: Any) -> tuple:
 
 def correctness(labels: Any, logits: Any) -> Any:
     """Label of the predicted class `(...)`: 1 if correct, 0 if wrong."""
-    return ops.stop_gradient(ops.sum(labels * first_of_max(logits), axis=-1))
+    first = first_true(ops.equal(logits, ops.max(logits, -1, keepdims=True)))
+    if isinstance(labels, ClassIds):
+        right = ops.equal(ops.squeeze(first, axis=-1), labels.ids)
+        return ops.cast(right, logits.dtype)
+    right = ops.take_along_axis(labels, first, axis=-1)
+    return ops.stop_gradient(ops.squeeze(right, axis=-1))
 
 
 def top_probability(logits: Any) -> Any:
     """Largest probability of each row `(...)`, in (0, 1]."""
 
     def forward(logits):
-        probs = ops.softmax(logits, axis=-1)
-        largest = ops.max(probs, axis=-1, keepdims=True)
+        parts = softmax_parts(logits)
+        largest = ops.max(parts.probs, axis=-1, keepdims=True)
 
         def gradient():
             # 1 - p as a sum: it does not cancel where p is nearly 1.
-            first = first_of_max(logits)
-            others = (1.0 - first) * probs
+            first = mark_first(ops.equal(parts.shifted, 0.0), largest.dtype)
+            others = (1.0 - first) * parts.probs
             rest = ops.sum(others, axis=-1, keepdims=True)
             return largest * (first * rest - others)
 
@@ -87,6 +105,18 @@ def probability_margin(logits: Any) -> Any:
     return top[..., 0] - top[..., 1]
 
 
-def first_of_max(x: Any) -> Any:
-    """One-hot rows that mark the first of the largest entries."""
-    return ops.one_hot(ops.argmax(x, axis=-1), x.shape[-1], dtype=x.dtype)
+def first_true(mask: Any) -> Any:
+    """Index of the first True of each row, `(..., 1)`, int32."""
+    last = mask.shape[-1] - 1
+    # XLA runs argmax and conditionals more slowly, and minima of integers if
+    # there are many classes. float32 holds every index below 2^24.
+    dtype = "float32" if last >= _MANY else "int32"
+    places = ops.arange(last + 1, dtype=dtype)
+    places = ops.where(mask, places, ops.full_like(places, last))
+    return ops.cast(ops.min(places, axis=-1, keepdims=True), "int32")
+
+
+def mark_first(mask: Any, dtype: Any) -> Any:
+    """Rows that are 1 at the first True of each row of `mask`, else 0."""
+    first = ops.squeeze(first_true(mask), axis=-1)
+    return ops.one_hot(first, mask.shape[-1], dtype=dtype)

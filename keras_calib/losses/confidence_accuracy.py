@@ -12,11 +12,15 @@ from keras_calib.losses.batch_coupled import BatchCoupledLoss
 from keras_calib.losses.closed_forms import correctness
 from keras_calib.losses.closed_forms import flat_rows
 from keras_calib.losses.closed_forms import top_probability
+from keras_calib.losses.label_forms import Targets
+from keras_calib.losses.label_forms import reads_ids
 from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.softmax import softmax_parts
 
 __all__ = ["DCA", "MDCA", "dca", "mdca"]
 
 
+@reads_ids
 def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:
     """Gap between mean probability and frequency, averaged over the classes.
 
@@ -44,11 +48,11 @@ def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:
     """
     labels, logits, weight = flat_rows(labels, logits, sample_weight)
     share = ops.expand_dims(safe_divide(weight, ops.sum(weight)), -1)
-    num_classes = logits.shape[-1]
+    num_classes, targets = logits.shape[-1], Targets(labels, logits)
 
     def forward(logits):
-        probs = ops.softmax(logits, axis=-1)
-        gaps = ops.sum((probs - labels) * share, axis=0)
+        probs = softmax_parts(logits).probs
+        gaps = ops.sum(targets.subtract_from(probs) * share, axis=0)
 
         def gradient():
             # p_j sum_k p_k (sign_j - sign_k), which does not cancel where
@@ -59,16 +63,18 @@ def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:
             p_under = ops.sum(probs * under, axis=-1, keepdims=True)
             even = 1.0 - over - under
             p_even = ops.sum(probs * even, axis=-1, keepdims=True)
-            pull = over * (2.0 * p_under + p_even)
-            pull = pull - under * (2.0 * p_over + p_even)
-            pull = pull + even * (p_under - p_over)
-            return share * probs * pull / num_classes
+            each = share / num_classes
+            pull = over * (each * (2.0 * p_under + p_even))
+            pull = pull - under * (each * (2.0 * p_over + p_even))
+            pull = pull + even * (each * (p_under - p_over))
+            return probs * pull
 
         return ops.sum(ops.abs(gaps)) / num_classes, gradient
 
     return with_gradient(forward, logits)
 
 
+@reads_ids
 def dca(
     labels: Any,
     logits: Any,

@@ -11,10 +11,11 @@ from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_rows
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.closed_forms import first_of_max
+from keras_calib.losses.closed_forms import mark_first
+from keras_calib.losses.closed_forms import of_softmax
 from keras_calib.losses.closed_forms import probability_margin
 from keras_calib.losses.closed_forms import top_probability
-from keras_calib.losses.smoothing import cross_entropy
+from keras_calib.losses.label_forms import reads_ids
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least_float32
 
@@ -90,6 +91,7 @@ def correctness_ranking(
     return ops.relu(margin - ops.sign(lead) * gap)
 
 
+@reads_ids
 def crl_margin(
     labels: Any,
     logits: Any,
@@ -124,18 +126,29 @@ def crl_margin(
         Network Calibration, ICCV 2023, table 2 (smoothing of CRL), eq. 11
         and table 6, https://arxiv.org/abs/2308.11911
     """
-    value = cross_entropy(labels, logits)
-    logits = at_least_float32(logits)
-    largest = ops.max(logits, axis=-1, keepdims=True)
-    far = logits <= largest - margin
-    active = ops.cast(ops.any(far, axis=-1), logits.dtype)
-    confident = logits
-    if condition == "each":
-        # Eq. 11 asks the margin of each class: a class that is nearer keeps
-        # its share of the value, but gets no gradient.
-        kept = ops.logical_or(far, first_of_max(logits) > 0.0)
-        confident = ops.where(kept, logits, ops.stop_gradient(logits))
-    return value + strength * active * top_probability(confident)
+
+    def closed_form(targets, parts):
+        lowest = parts.lowest
+        active = strength * ops.cast(lowest <= -margin, lowest.dtype)
+        penalty = active * ops.max(parts.probs, axis=-1, keepdims=True)
+        value = targets.cross_entropy(parts) + ops.squeeze(penalty, axis=-1)
+
+        def gradient():
+            first = mark_first(ops.equal(parts.shifted, 0.0), lowest.dtype)
+            # 1 - p as a sum: it does not cancel where p is nearly 1.
+            others = (1.0 - first) * parts.probs
+            rest = ops.sum(others, axis=-1, keepdims=True)
+            if condition == "each":
+                # Eq. 11 asks the margin of each class: one that is nearer
+                # keeps its share of the value, but gets no gradient.
+                far = parts.shifted <= -margin
+                others = ops.where(far, others, ops.zeros_like(others))
+            slope = targets.subtract_from(parts.probs)
+            return slope + penalty * (first * rest - others)
+
+        return value, gradient
+
+    return of_softmax(labels, logits, closed_form)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")

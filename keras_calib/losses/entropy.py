@@ -12,6 +12,7 @@ from keras_calib.inputs.checks import check_in
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax
 from keras_calib.losses.closed_forms import through_true_class
+from keras_calib.losses.label_forms import reads_ids
 from keras_calib.numerics.arrays import at_least
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
 _TINY = 1e-30
 
 
+@reads_ids
 def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
     """Label relaxation, one value per sample.
 
@@ -52,8 +54,8 @@ def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
     """
     constant = _xlogx(1.0 - alpha) + _xlogx(alpha)
 
-    def closed_form(labels, parts):
-        log_p = -parts.cross_entropy(labels)
+    def closed_form(targets, parts):
+        log_p = -targets.cross_entropy(parts)
         bound = math.log1p(-alpha) if alpha < 1.0 else -math.inf
         # NaN is not inside; of its negation TensorFlow would make `<`.
         inside = log_p >= bound
@@ -66,13 +68,14 @@ def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
         def gradient():
             slope = alpha * (1.0 - q) / q - (1.0 - alpha)
             slope = ops.where(inside, 0.0, slope)
-            return through_true_class(labels, parts, slope)
+            return through_true_class(targets, parts, slope)
 
         return value, gradient
 
     return of_softmax(labels, logits, closed_form)
 
 
+@reads_ids
 def confidence_penalty(
     labels: Any,
     logits: Any,
@@ -108,8 +111,9 @@ def confidence_penalty(
         Output Distributions, 2017, https://arxiv.org/abs/1701.06548
     """
 
-    def closed_form(labels, parts):
-        scale = labels.shape[-1] if class_reduction == "mean" else 1.0
+    def closed_form(targets, parts):
+        num_classes = parts.probs.shape[-1]
+        scale = num_classes if class_reduction == "mean" else 1.0
         entropy = -ops.sum(
             parts.probs * parts.log_probs, axis=-1, keepdims=True
         )
@@ -122,13 +126,14 @@ def confidence_penalty(
         def gradient():
             # d entropy / d z_k = -p_k (log p_k + entropy)
             pull = rate * parts.log_probs + (1.0 + rate * entropy)
-            return parts.probs * pull - labels
+            return targets.subtract_from(parts.probs * pull)
 
-        return parts.cross_entropy(labels) + penalty, gradient
+        return targets.cross_entropy(parts) + penalty, gradient
 
     return of_softmax(labels, logits, closed_form)
 
 
+@reads_ids
 def uniformity_penalty(
     labels: Any, logits: Any, *, strength: float = 1.0
 ) -> Any:
@@ -155,15 +160,15 @@ def uniformity_penalty(
         https://github.com/by-liu/MbLS
     """
 
-    def closed_form(labels, parts):
-        excess = parts.probs - 1.0 / labels.shape[-1]
+    def closed_form(targets, parts):
+        excess = parts.probs - 1.0 / parts.probs.shape[-1]
         distance = ops.sum(ops.abs(excess), axis=-1)
-        value = parts.cross_entropy(labels) + strength * distance
+        value = targets.cross_entropy(parts) + strength * distance
 
         def gradient():
             side = strength * ops.sign(excess)
             mean = ops.sum(parts.probs * side, axis=-1, keepdims=True)
-            return parts.probs * (1.0 + side - mean) - labels
+            return targets.subtract_from(parts.probs * (1.0 + side - mean))
 
         return value, gradient
 

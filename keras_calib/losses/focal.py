@@ -16,6 +16,9 @@ from keras_calib.inputs.checks import check_number
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax
 from keras_calib.losses.closed_forms import through_true_class
+from keras_calib.losses.label_forms import Targets
+from keras_calib.losses.label_forms import form_for
+from keras_calib.losses.label_forms import reads_ids
 from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.arrays import safe_divide
 
@@ -34,6 +37,7 @@ _TINY = 1e-30
 _FLSD_53 = ((0.2, 5.0), (1.0, 3.0))
 
 
+@reads_ids
 def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
     """Focal loss without class weights, one value per sample.
 
@@ -56,27 +60,28 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
         https://arxiv.org/abs/1708.02002
     """
 
-    def closed_form(labels, parts):
+    def closed_form(targets, parts):
         dtype = backend.standardize_dtype(parts.probs.dtype)
+        p = targets.pick(parts.probs)
         # At least one step of rounding below 1: where p rounds to 1, log p is
         # not always 0, and a negative power of less would make it large.
-        q = at_least(1.0 - parts.probs, float(np.finfo(dtype).epsneg))
-        lower = _power(q, gamma - 1.0)
-        weight = labels * lower
-        part = weight * parts.log_probs
+        q = at_least(1.0 - p, float(np.finfo(dtype).epsneg))
+        weight = targets.weigh(_power(q, gamma - 1.0))
+        part = weight * targets.log_probs(parts)
         value = -ops.sum(q * part, axis=-1)
 
         def gradient():
             # d loss / d log p_k, then through the softmax.
-            slope = gamma * (parts.probs * part) - weight * q
+            slope = gamma * (p * part) - weight * q
             total = ops.sum(slope, axis=-1, keepdims=True)
-            return slope - parts.probs * total
+            return targets.place(slope) - parts.probs * total
 
         return value, gradient
 
     return of_softmax(labels, logits, closed_form)
 
 
+@reads_ids
 def inverse_focal_loss(labels: Any, logits: Any, *, gamma: float = 2.0) -> Any:
     """Inverse focal loss, one value per sample.
 
@@ -107,11 +112,11 @@ def signed_focal(labels: Any, logits: Any, choose: Callable) -> Any:
     Derivation: docs/derivations.md, 'Gradients of the losses'.
     """
 
-    def closed_form(labels, parts):
+    def closed_form(targets, parts):
         # Rounding can leave a log p of 1e-8.
-        log_p = -at_least(parts.cross_entropy(labels), 0.0)
+        log_p = -at_least(targets.cross_entropy(parts), 0.0)
         # Not exp(log p), which rounds to another side of a threshold.
-        p = ops.sum(labels * parts.probs, axis=-1)
+        p = targets.mean(parts.probs)
         gamma = ops.stop_gradient(choose(p))
         base = ops.where(gamma < 0.0, 1.0 + p, -ops.expm1(log_p))
         base = at_least(base, _TINY)
@@ -120,13 +125,14 @@ def signed_focal(labels: Any, logits: Any, choose: Callable) -> Any:
 
         def gradient():
             slope = gamma * lower * p * log_p - lower * base
-            return through_true_class(labels, parts, slope)
+            return through_true_class(targets, parts, slope)
 
         return value, gradient
 
     return of_softmax(labels, logits, closed_form)
 
 
+@reads_ids
 def flsd(
     labels: Any,
     logits: Any,
@@ -162,6 +168,7 @@ def flsd(
     return signed_focal(labels, logits, choose)
 
 
+@reads_ids
 def adaptive_focal(labels: Any, logits: Any, *, edges: Any, gammas: Any) -> Any:
     """AdaFocal: focal loss with a gamma for each bin of p_y.
 
@@ -361,7 +368,8 @@ class FLSD(PerSampleLoss):
             Shares `(rows,)` that sum to 1, or zeros if all weights are 0.
         """
         batch, _ = self._standardize(y_true, y_pred, sample_weight)
-        p = ops.sum(batch.labels * ops.softmax(batch.outputs), axis=-1)
+        labels = form_for(flsd, batch.labels, batch.outputs)
+        p = Targets(labels, batch.outputs).mean(ops.softmax(batch.outputs))
         weight = ops.ones_like(p)
         for part in (batch.weight, batch.mask):
             if part is not None:

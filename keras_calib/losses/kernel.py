@@ -13,6 +13,7 @@ from keras_calib.losses.batch_coupled import BatchCoupledLoss
 from keras_calib.losses.closed_forms import correctness
 from keras_calib.losses.closed_forms import flat_rows
 from keras_calib.losses.closed_forms import top_probability
+from keras_calib.losses.label_forms import reads_ids
 from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.arrays import running_sum
 from keras_calib.numerics.arrays import safe_divide
@@ -27,6 +28,7 @@ _ROOT_EPSILON = 1e-10
 _MIN_WIDTH = 0.01
 
 
+@reads_ids
 def mmce(
     labels: Any,
     logits: Any,

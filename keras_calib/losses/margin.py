@@ -11,13 +11,16 @@ from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_rows
 from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.closed_forms import mark_first
 from keras_calib.losses.closed_forms import of_softmax
+from keras_calib.losses.label_forms import reads_ids
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
 
 __all__ = ["ACLS", "MbLS", "acls", "mbls", "with_penalty_mask"]
 
 
+@reads_ids
 def mbls(
     labels: Any,
     logits: Any,
@@ -52,24 +55,26 @@ def mbls(
         for Network Calibration, CVPR 2022, https://arxiv.org/abs/2111.15430
     """
 
-    def closed_form(labels, parts):
+    def closed_form(targets, parts):
         mean = class_reduction == "mean"
-        rate = strength / labels.shape[-1] if mean else strength
+        rate = strength / parts.probs.shape[-1] if mean else strength
         over = ops.relu(-margin - parts.shifted)
-        value = parts.cross_entropy(labels) + rate * ops.sum(over, axis=-1)
+        value = targets.cross_entropy(parts) + rate * ops.sum(over, axis=-1)
 
         def gradient():
             pull = rate * ops.sign(over)
-            slope = parts.probs - labels - pull
+            slope = targets.subtract_from(parts.probs) - pull
             # The gradient runs through the maximum too, so pulls sum to 0.
             top = ops.equal(parts.shifted, 0.0)
-            return slope + _at_first(top, ops.sum(pull, axis=-1))
+            total = ops.sum(pull, axis=-1, keepdims=True)
+            return slope + mark_first(top, total.dtype) * total
 
         return value, gradient
 
     return of_softmax(labels, logits, closed_form)
 
 
+@reads_ids
 def acls(
     labels: Any,
     logits: Any,
@@ -119,46 +124,48 @@ def acls(
     through_min = reference == "min"
     penalty, rate = _penalty(smoothing, condition)
 
-    def closed_form(labels, parts):
-        share = lambda2 / (labels.shape[-1] - 1)
+    def closed_form(targets, parts):
+        dtype = parts.probs.dtype
+        share = lambda2 / (parts.probs.shape[-1] - 1)
         over = -margin - parts.shifted
         top = ops.equal(parts.shifted, 0.0)
         counted = factor = None
         if active is not None:
-            factor = ops.stop_gradient(ops.cast(active, labels.dtype))
-            check_rows("active", factor, labels)
+            factor = ops.stop_gradient(ops.cast(active, dtype))
+            check_rows("active", factor, parts.shifted)
+            factor = ops.expand_dims(factor, -1)
         if through_min:
-            lowest = ops.min(parts.shifted, axis=-1, keepdims=True)
-            positive = -margin - ops.squeeze(lowest, axis=-1)
+            lowest = parts.lowest
+            positive = -margin - lowest
             strength = lambda1
         else:
             # The released code sums over all classes that tie at the maximum.
-            positive = ops.squeeze(parts.largest, axis=-1) - margin
-            tied = ops.sum(ops.cast(top, labels.dtype), axis=-1)
+            positive = parts.largest - margin
+            tied = ops.sum(ops.cast(top, dtype), axis=-1, keepdims=True)
             strength = lambda1 * tied
         if condition == "margin":
             over, positive = ops.relu(over), ops.relu(positive)
         else:
             # Without the relu, the maximum would be penalised by its own
             # distance of -margin.
-            counted = ops.cast(ops.less(parts.shifted, 0.0), labels.dtype)
-        negative = ops.sum(_times(penalty(over), counted), axis=-1)
+            counted = ops.cast(ops.less(parts.shifted, 0.0), dtype)
+        negative = _times(penalty(over), counted)
+        negative = ops.sum(negative, axis=-1, keepdims=True)
         added = strength * penalty(positive) + share * negative
-        value = parts.cross_entropy(labels) + _times(added, factor)
+        added = ops.squeeze(_times(added, factor), axis=-1)
+        value = targets.cross_entropy(parts) + added
 
         def gradient():
             pull = _times(rate(over, share), counted)
             to_max = rate(positive, strength)
-            if factor is not None:
-                pull = pull * ops.expand_dims(factor, -1)
-                to_max = to_max * factor
-            slope = parts.probs - labels - pull
+            pull, to_max = _times(pull, factor), _times(to_max, factor)
+            slope = targets.subtract_from(parts.probs) - pull
             if through_min:
                 bottom = ops.equal(parts.shifted, lowest)
-                slope = slope - _at_first(bottom, to_max)
+                slope = slope - mark_first(bottom, dtype) * to_max
                 # Unlike in the released code, r_k pulls at the maximum too.
-                to_max = to_max + ops.sum(pull, axis=-1)
-            return slope + _at_first(top, to_max)
+                to_max = to_max + ops.sum(pull, axis=-1, keepdims=True)
+            return slope + mark_first(top, dtype) * to_max
 
         return value, gradient
 
@@ -175,21 +182,6 @@ def _penalty(smoothing: str, condition: str) -> tuple[Callable, Callable]:
 
 def _times(x: Any, factor: Any) -> Any:
     return x if factor is None else x * factor
-
-
-def _at_first(place: Any, values: Any) -> Any:
-    """`values` `(...)` at the first True of each row of `place`, else 0."""
-    first = ops.cast(place, values.dtype)
-
-    def of_ties():
-        return ops.one_hot(
-            ops.argmax(first, axis=-1), place.shape[-1], dtype=values.dtype
-        )
-
-    # The search for the first of ties costs more than all the rest.
-    ties = ops.sum(first, axis=-1)
-    first = ops.cond(ops.any(ties > 1.0), of_ties, lambda: first)
-    return first * ops.expand_dims(values, -1)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")

@@ -8,10 +8,12 @@ from keras import ops
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax
+from keras_calib.losses.label_forms import reads_ids
 
 __all__ = ["CPC", "cpc"]
 
 
+@reads_ids
 def cpc(
     labels: Any, logits: Any, *, lambda1: float = 0.1, lambda2: float = 1.0
 ) -> Any:
@@ -45,12 +47,13 @@ def cpc(
         https://openaccess.thecvf.com/content/CVPR2022/html/Cheng_Calibrating_Deep_Neural_Networks_by_Pairwise_Constraints_CVPR_2022_paper.html
     """
 
-    def closed_form(labels, parts):
+    def closed_form(targets, parts):
+        labels = targets.rows()
         num_others = labels.shape[-1] - 1
         wrong = 1.0 - labels
         true = ops.sum(labels * parts.shifted, axis=-1, keepdims=True)
         ahead = parts.shifted - true
-        value = parts.cross_entropy(labels)
+        value = targets.cross_entropy(parts)
         rate = lambda1 / num_others
         value = value + rate * ops.sum(wrong * ops.softplus(ahead), axis=-1)
         slope = None
@@ -97,21 +100,20 @@ def _exclusion(labels: Any, logits: Any) -> tuple[Any, Any]:
 
 
 def _all_pairs(columns: Any) -> tuple[Any, Any]:
-    """Sum over pairs of |d| / 2 + log(1 + exp(-|d|)), and its gradient."""
+    """Sum over pairs of log(2 cosh(d / 2)), and its gradient."""
     count = columns.shape[0]
     twice = ops.concatenate([columns, columns], axis=0)
     size = ops.shape(columns)
 
     def add(shift, sums):
         values, slopes = sums
-        distance = columns - ops.slice(twice, (shift, 0), size)
-        decay = ops.exp(-ops.abs(distance))
-        pair = 0.5 * ops.abs(distance) + ops.log1p(decay)
-        pull = 0.5 * ops.sign(distance) * (1.0 - decay) / (1.0 + decay)
+        half = 0.5 * (columns - ops.slice(twice, (shift, 0), size))
+        tilt = ops.tanh(half)
+        pair = ops.abs(half) - ops.log(0.5 + 0.5 * ops.abs(tilt))
         # Half way round, each pair comes twice.
         share = ops.where(ops.equal(2 * shift, count), 0.5, 1.0)
         share = ops.cast(share, columns.dtype)
-        pull = share * pull
+        pull = (0.5 * share) * tilt
         back = ops.concatenate([pull, pull], axis=0)
         back = ops.slice(back, (count - shift, 0), size)
         return values + share * ops.sum(pair, axis=0), slopes + pull - back

@@ -8,16 +8,18 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.targets import check_beta_and_floor
+from keras_calib.formulas.targets import even_share
 from keras_calib.formulas.targets import objectness_targets
-from keras_calib.formulas.targets import smooth_labels
-from keras_calib.formulas.targets import targets_of_rows
+from keras_calib.formulas.targets import share_to_spread
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_rank
 from keras_calib.inputs.checks import check_rows
 from keras_calib.inputs.readers import split_objectness
 from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax
+from keras_calib.losses.label_forms import reads_ids
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import labels_like
@@ -34,18 +36,24 @@ __all__ = [
 ]
 
 
-def cross_entropy(labels: Any, logits: Any) -> Any:
+@reads_ids
+def cross_entropy(labels: Any, logits: Any, alpha: Any = None) -> Any:
     """Cross entropy -sum_k labels_k log p_k of soft labels, `(...)` in nats.
+
+    `alpha`, a number or `(..., 1)`, is the share of each label that is spread
+    evenly over the classes.
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
     """
 
-    def closed_form(labels, parts):
-        return parts.cross_entropy(labels), lambda: parts.probs - labels
+    def closed_form(targets, parts):
+        value = targets.cross_entropy(parts)
+        return value, lambda: targets.subtract_from(parts.probs)
 
-    return of_softmax(labels, logits, closed_form)
+    return of_softmax(labels, logits, closed_form, alpha)
 
 
+@reads_ids
 def label_smoothing(
     labels: Any, logits: Any, *, alpha: float = 0.1, spread: str = "all"
 ) -> Any:
@@ -76,9 +84,9 @@ def label_smoothing(
         Vision, CVPR 2016, section 7, https://arxiv.org/abs/1512.00567
     """
     logits = at_least_float32(logits)
-    labels = labels_like(labels, logits)
-    targets = smooth_labels(labels, alpha=alpha, spread=spread)
-    return cross_entropy(targets, logits)
+    check_rank("logits", logits, 1, "(..., num_classes)")
+    alpha = even_share(alpha, logits.shape[-1], spread)
+    return cross_entropy(labels, logits, alpha or None)
 
 
 def adaptive_label_smoothing(
@@ -176,14 +184,16 @@ def cape_loss(targets: Any, logits: Any, *, classes: Any = None) -> Any:
         return cross_entropy(ops.stack([1.0 - targets, targets], -1), logits)
     classes = as_numbers(classes, "classes")
     check_rows("classes", classes, logits)
-    rows = ops.one_hot(ops.cast(classes, "int32"), logits.shape[-1])
+    rows = ops.one_hot(
+        ops.cast(classes, "int32"), logits.shape[-1], dtype=logits.dtype
+    )
     share = ops.expand_dims(targets, -1)
 
-    def closed_form(rows, parts):
+    def closed_form(events, parts):
         # log(1 - p_c) is a sum over the other classes: 1 - p_c would round to
         # 0 for a sure prediction.
         rest = ops.where(rows > 0.0, -math.inf, parts.log_probs)
-        right = targets * parts.cross_entropy(rows)
+        right = targets * events.cross_entropy(parts)
         value = right - (1.0 - targets) * logsumexp(rest)
 
         def gradient():
@@ -241,11 +251,13 @@ class LabelSmoothing(PerSampleLoss):
         )
 
 
+@reads_ids
 def _of_rows(labels, logits, *, objectness, context, beta, floor):
     """`adaptive_label_smoothing` without the checks, which the loss makes."""
     objectness = ops.cast(objectness, logits.dtype)
-    targets = targets_of_rows(labels, objectness, beta, floor, context)
-    return cross_entropy(targets, logits)
+    num_classes = logits.shape[-1]
+    alpha = share_to_spread(objectness, num_classes, beta, floor, context)
+    return cross_entropy(labels, logits, alpha)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")

@@ -44,14 +44,22 @@ class Top1(NamedTuple):
 class SoftmaxParts(NamedTuple):
     """The softmax p of logits z, `(..., num_classes)`."""
 
+    logits: Any
     largest: Any  # the largest z, `(..., 1)`
     shifted: Any  # z minus the largest, finite where z is -inf
-    log_probs: Any  # log p, finite where p rounds to 0
+    log_sum: Any  # log(sum(exp(shifted))), `(..., 1)`
     probs: Any
 
-    def cross_entropy(self, labels: Any) -> Any:
-        """-sum_k labels_k log p_k of labels that sum to 1, `(...)`."""
-        return -ops.sum(labels * self.log_probs, axis=-1)
+    @property
+    def lowest(self) -> Any:
+        """The smallest of `shifted`, `(..., 1)`, from the logits."""
+        lowest = ops.min(self.logits, axis=-1, keepdims=True)
+        return at_least(lowest - self.largest, _LOWEST)
+
+    @property
+    def log_probs(self) -> Any:
+        """log p, finite where p rounds to 0."""
+        return self.shifted - self.log_sum
 
 
 def logsumexp(x: Any, axis: int = -1, keepdims: bool = False) -> Any:
@@ -70,13 +78,12 @@ def logsumexp(x: Any, axis: int = -1, keepdims: bool = False) -> Any:
 def softmax_parts(logits: Any) -> SoftmaxParts:
     """Compute what losses need of the softmax, in few passes."""
     largest = ops.max(logits, axis=-1, keepdims=True)
-    shifted = logits - largest
     # 0 times infinity would be NaN for a class that is ruled out.
-    lowest = ops.full_like(shifted, _LOWEST)
-    shifted = ops.where(shifted < _LOWEST, lowest, shifted)
-    log_probs = ops.log_softmax(shifted, axis=-1)
-    probs = ops.softmax(shifted, axis=-1)
-    return SoftmaxParts(largest, shifted, log_probs, probs)
+    shifted = at_least(logits - largest, _LOWEST)
+    powers = ops.exp(shifted)
+    total = ops.sum(powers, axis=-1, keepdims=True)
+    probs = powers / total
+    return SoftmaxParts(logits, largest, shifted, ops.log(total), probs)
 
 
 def sigmoid(log_odds: Any) -> Any:

@@ -306,6 +306,18 @@ def test_pairs_in_fit_need_metrics_and_losses_that_read_them():
                 model.fit(x, y, verbose=0)
 
 
+@portable
+def test_a_loss_that_is_compiled_alone_trains_the_same():
+    options = {"margin": 0.1, "from_logits": True, "ignore_class": 2}
+    plain, alone = (
+        train(network(), kc.ACLS(jit_compile=jit, **options), *data(), epochs=2)
+        for jit in (False, True)
+    )
+    agree(alone, plain)
+    with pytest.raises(TypeError, match="`jit_compile` must be True or False"):
+        kc.ACLS(jit_compile="auto")
+
+
 # Values that compiled code cannot refuse.
 
 

@@ -7,10 +7,12 @@ from cases import one_hot
 from cases import sample
 from cases import softmax
 from keras import ops
+from loss_batches import FIRST
 from loss_batches import K
 
 import keras_calib as kc
 from keras_calib.backend.gradients import value_and_grad
+from keras_calib.losses.label_forms import reads_ids
 
 pytestmark = pytest.mark.portable
 N = 480
@@ -21,6 +23,25 @@ def random_rows(scale=3.0, k=K):
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(N, k)) * scale
     return one_hot(rng.integers(k, size=N), k), logits
+
+
+# What a formula is given.
+
+
+def test_a_formula_gets_rows_unless_it_is_marked_to_read_ids():
+    ids, logits = sample()
+    given = []
+
+    def formula(labels, logits):
+        given.append(labels)
+        return logits[..., 0]
+
+    kc.PerSampleLoss(formula, from_logits=True)(ids, logits)
+    np.testing.assert_array_equal(array(given[-1]), one_hot(ids, 5))
+    kc.PerSampleLoss(reads_ids(formula), from_logits=True)(ids, logits)
+    np.testing.assert_array_equal(array(given[-1].ids), ids)
+    unmarked = [c.cls for c in FIRST if not hasattr(c.make().fn, "reads_ids")]
+    assert not unmarked
 
 
 # Label smoothing.
