@@ -105,12 +105,13 @@ def _is_tracing() -> bool:
     return not tf.executing_eagerly()
 
 
-def without_autograph(function: Callable) -> Callable:
-    """Keep `tf.function` from rewriting a function and all that it calls.
+def without_autograph(thing: Any) -> Any:
+    """Keep `tf.function` from rewriting a function, or calls of a class.
 
-    That takes seconds, and finds nothing to change. The public
-    `do_not_convert` would import TensorFlow on other backends; this is the
-    mark that it leaves. Without it a trace is slower, not wrong.
+    That takes seconds for all that is called in it, and finds nothing to
+    change. The public `do_not_convert` would import TensorFlow on other
+    backends; this is the mark that it leaves. Without it a trace is slower,
+    not wrong. Seen in TensorFlow 2.21: `autograph_info__`.
     """
-    function.autograph_info__ = {}  # type: ignore[attr-defined]
-    return function
+    thing.autograph_info__ = {}
+    return thing

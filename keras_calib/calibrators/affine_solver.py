@@ -113,7 +113,7 @@ def _least(
     thin = start.shape[1] == 2
     size = {} if thin else {"size": _BLOCK}
     exact = double = False
-    last = np.array(()), double, (0.0, np.array(()))
+    last: Any = np.array(()), double, (0.0, np.array(()))
     heaviest = 1.0 if samples.weight is None else samples.weight.max()
     if max(np.abs(start).max(), heaviest) <= _LARGE:
         exact = not thin and samples.num_classes <= _CLASSES

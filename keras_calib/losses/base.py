@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calib.backend.compiled import without_autograph
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.backend.replicas import sum_over_replicas
@@ -28,6 +29,7 @@ from keras_calib.numerics.arrays import shape_of
 __all__ = ["PerSampleLoss"]
 
 
+@without_autograph
 class PerSampleLoss(keras.losses.Loss):
     """Abstract base of losses that are computed sample by sample.
 
@@ -122,7 +124,7 @@ class PerSampleLoss(keras.losses.Loss):
         self.jit_compile = jit_compile
         self.hyperparameters = hyperparameters
         # Compiled functions by what they compile.
-        self._compiled = {}
+        self._compiled: dict[Callable, Callable] = {}
         # Set once values have shown that predictions are logits.
         self._has_seen_logits = False
         # Set once the operation of a traced graph caused a warning.

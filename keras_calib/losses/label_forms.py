@@ -23,7 +23,7 @@ class ClassIds(NamedTuple):
 
 def reads_ids(fn: Callable) -> Callable:
     """Mark a formula that takes `ClassIds` as well as one-hot labels."""
-    fn.reads_ids = True
+    fn.reads_ids = True  # type: ignore[attr-defined]  # on a function
     return fn
 
 

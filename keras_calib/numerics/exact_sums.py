@@ -115,9 +115,11 @@ def sum_by_key(
     if scale is None and array_namespace(values) is np:
         # All digits at once: float64 holds their sums.
         whole = np.round(values * 2.0 ** (8 * num_digits))
-        sums = np.bincount(keys, whole, minlength=num_keys + 1)[:num_keys]
-        sums = sums.astype("int64") * 2 ** (_UNIT_BITS - 8 * num_digits)
-        return _to_limbs_shifted(sums, 0)
+        totals = np.bincount(keys, whole, minlength=num_keys + 1)[:num_keys]
+        shift = _UNIT_BITS - 8 * num_digits
+        return _to_limbs_shifted(
+            np.left_shift(totals.astype("int64"), shift), 0
+        )
     if scale is None:
         bits, num_digits = _fewest_digits(values.shape[0], num_digits)
         return sum(
