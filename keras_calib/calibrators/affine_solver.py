@@ -7,6 +7,7 @@ float32 is enough.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
