@@ -166,7 +166,7 @@ def _column_digits(values: np.ndarray) -> np.ndarray:
     high = values * np.float32(2.0**12)
     low = np.rint(high * np.float32(2.0**12)).astype("int32")
     high = high.astype("int32")
-    low -= high << 12
+    low -= np.left_shift(high, 12)
     return np.stack([x.sum(axis=0, dtype="int32") for x in (high, low)])
 
 
