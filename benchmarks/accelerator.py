@@ -214,10 +214,9 @@ def step_table(batch, image, num_classes, rounds):
             row = rows.setdefault(name, [name])
             row += [f"{time:.2f}", f"{ratio:.3f}"]
     keras.config.set_dtype_policy("float32")
-    return (
-        f"{network(image, num_classes).name}, {batch} images of "
-        f"{image} x {image}, {num_classes} classes:\n\n{markdown_table(titles, rows.values())}"
-    )
+    title = f"{network(image, num_classes).name}, {batch} images of {image} x"
+    rows = markdown_table(titles, rows.values())
+    return f"{title} {image}, {num_classes} classes:\n\n{rows}"
 
 
 def main(_):
