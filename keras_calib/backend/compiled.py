@@ -77,6 +77,9 @@ def _class_of(owner: Any) -> type:
     class ReadLater(dict):
         """A dict whose items are computed when they are read."""
 
+        def __missing__(self, key):
+            return dict(self.items())[key]
+
         def __bool__(self):
             return True
 
