@@ -25,4 +25,5 @@ def resnet20(num_classes: int = 100) -> keras.Model:
                 x = keras.layers.Conv2D(filters, 1, 2)(x)
             x = keras.layers.ReLU()(keras.layers.Add()([x, y]))
     x = keras.layers.GlobalAveragePooling2D()(x)
-    return keras.Model(inputs, keras.layers.Dense(num_classes)(x))
+    outputs = keras.layers.Dense(num_classes)(x)
+    return keras.Model(inputs, outputs, name="resnet20")
