@@ -120,8 +120,11 @@ def is_only_logged() -> bool:
     user, which may compute with it. Keras calls metrics in both in one way, so
     they are looked up among the callers.
     Seen in Keras 3.15: `CompileMetrics`, `train_step`, `test_step`, and
-    `_symbolic_build`, which only creates variables.
+    `_symbolic_build`, which only creates variables. Keras 3.12 takes dicts of
+    metrics apart at once, so before 3.15 the answer is no.
     """
+    if _version() < (3, 15):
+        return False
     steps = ("train_step", "test_step", "_symbolic_build")
     callers = list(_functions(inspect.currentframe()))
     places = [i for i, (name, _) in enumerate(callers) if name in steps]
@@ -335,6 +338,11 @@ def _callers() -> Iterator[Any]:
         if "self" in frame.f_locals:
             yield frame.f_locals["self"]
         frame = frame.f_back
+
+
+def _version() -> tuple[int, ...]:
+    """Major and minor version of Keras."""
+    return tuple(map(int, keras.__version__.split(".")[:2]))
 
 
 def _functions(frame: Any) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,8 @@ from streams import predictions
 
 import keras_calib as kc
 
+KERAS = tuple(map(int, keras.__version__.split(".")[:2]))
+
 
 @pytest.fixture(scope="module")
 def table():
@@ -234,12 +236,12 @@ def test_the_progress_bar_may_show_values_of_earlier_steps(jit_compile):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(70, 3)).astype("float32")
     y = np.eye(3)[rng.integers(3, size=70)]
-    is_compiled = jit_compile or BACKEND == "tensorflow"
+    late = (jit_compile or BACKEND == "tensorflow") and KERAS >= (3, 15)
     # The step whose value is shown at each step, by prefix.
     steps = {
         "": range(7),
-        "third_": [0, 0, 0, 3, 3, 3, 6] if is_compiled else range(7),
-        "seldom_": [0, 1, 1, 3, 3, 3, 3] if is_compiled else range(7),
+        "third_": [0, 0, 0, 3, 3, 3, 6] if late else range(7),
+        "seldom_": [0, 1, 1, 3, 3, 3, 3] if late else range(7),
     }
     model, shown = with_tables(keras.Model, jit_compile), []
 
@@ -295,5 +297,6 @@ class Doubling(keras.Model):
     def test_step(self, *args):
         results = super().test_step(*args)
         logs = results[0] if isinstance(results, tuple) else results
-        logs["twice"] = 2 * logs["seldom_"]["seldom_nll"]
+        # Keras 3.12 has no dict for each metric.
+        logs["twice"] = 2 * logs.get("seldom_", logs)["seldom_nll"]
         return results
