@@ -82,7 +82,7 @@ class CalibrationMetrics(StreamingMetric):
             bar shows new values, which take longer to compute than the update.
             None, the default, shows new ones at steps 1, 2, 4, ..., 32 and at
             every 32nd. Values at the end of an epoch are exact, and so are all
-            that you read yourself.
+            that you read yourself. Before Keras 3.15 every step shows new ones.
         prefix: Text before each name. Give one if another metric reports
             under the same name, such as a second table for another output.
         name: Name of the metric.
