@@ -35,11 +35,13 @@ def _has_bincount() -> bool:
     return not tf.config.list_logical_devices("GPU")
 
 
-def read_later(owner: Any, state: Callable) -> dict[str, Any] | None:
+def read_later(
+    owner: Any, read: Callable, state: Callable
+) -> dict[str, Any] | None:
     """Return a dict that a step may return in place of values of a metric.
 
     Its `items()` are computed when they are read outside of compiled code, by
-    `owner.read(array)`. On JAX the array is that of `state()`, which the step
+    `read(owner, array)`. On JAX the array is that of `state()`, which the step
     computes. TensorFlow's variables can be read at any time; there it is None.
 
     It returns None where that would not work: on torch, which compiles nothing
@@ -60,7 +62,7 @@ def read_later(owner: Any, state: Callable) -> dict[str, Any] | None:
     else:
         return None
     if owner not in _CLASSES:
-        _CLASSES[owner] = _class_of(owner)
+        _CLASSES[owner] = _class_of(owner, read)
     made = _CLASSES[owner]()
     if backend.backend() == "jax":
         made["state"] = state()
@@ -71,7 +73,7 @@ def read_later(owner: Any, state: Callable) -> dict[str, Any] | None:
 _CLASSES: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
-def _class_of(owner: Any) -> type:
+def _class_of(owner: Any, read: Callable) -> type:
     found = weakref.ref(owner)
 
     class ReadLater(dict):
@@ -87,7 +89,7 @@ def _class_of(owner: Any) -> type:
             owner = found()
             if owner is None or _is_tracing():
                 return super().items()
-            return owner.read(self.get("state")).items()
+            return read(owner, self.get("state")).items()
 
     if backend.backend() == "jax":
         import jax

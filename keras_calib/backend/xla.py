@@ -1,5 +1,6 @@
 """Functions that TensorFlow compiles by XLA inside a graph."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ from keras import backend
 __all__ = ["compiled_by_xla"]
 
 
+@functools.cache
 def compiled_by_xla(fn: Callable) -> Callable:
     """`fn(labels, logits, **options)` as XLA clusters on TensorFlow.
 

@@ -123,8 +123,6 @@ class PerSampleLoss(keras.losses.Loss):
         self.ignore_class = ignore_class
         self.jit_compile = jit_compile
         self.hyperparameters = hyperparameters
-        # Compiled functions by what they compile.
-        self._compiled: dict[Callable, Callable] = {}
         # Set once values have shown that predictions are logits.
         self._has_seen_logits = False
         # Set once the operation of a traced graph caused a warning.
@@ -179,10 +177,7 @@ class PerSampleLoss(keras.losses.Loss):
     def _run(self, fn, labels, logits, options):
         """`fn` of labels in the form that it takes, compiled if asked for."""
         labels = form_for(fn, labels, logits)
-        if self.jit_compile:
-            if fn not in self._compiled:
-                self._compiled[fn] = compiled_by_xla(fn)
-            fn = self._compiled[fn]
+        fn = compiled_by_xla(fn) if self.jit_compile else fn
         return fn(labels, logits, **options)
 
     def _reduce(self, losses, batch):

@@ -175,11 +175,8 @@ class CalibrationMetrics(StreamingMetric):
         super().reset_state()
         self._display.restart()
 
-    def read(self, state: Any) -> dict[str, float]:
-        """Return the values for the logs of a step that returned `state`.
-
-        Keras calls it. `state` is None where the variables hold the state.
-        """
+    def _logged(self, state: Any) -> dict[str, float]:
+        """Values for the logs of a step; state None is that of variables."""
         shape = tuple(self.sums.shape)
 
         def compute():
@@ -301,6 +298,7 @@ class CalibrationMetrics(StreamingMetric):
         if self.refresh_every != 1 and self._is_traced() and is_only_logged():
             later = read_later(
                 self,
+                CalibrationMetrics._logged,
                 lambda: ops.concatenate(
                     [ops.ravel(self.sums), ops.ravel(self.flags)]
                 ),
