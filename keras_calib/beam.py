@@ -142,9 +142,10 @@ class CalibrationMetrics(beam.CombineFn):
         self.output = output
         self._arguments = {"include": include, **kwargs}
         # Wrong arguments must raise here, not in the workers.
-        reading = self._metric().options
-        self.from_logits = reading.from_logits
-        self.ignore_class = reading.ignore_class
+        metric = self._metric()
+        self.from_logits = metric.options.from_logits
+        self.ignore_class = metric.options.ignore_class
+        self._losses = [x for x in ("nll", "brier") if x in metric.include]
 
     def create_accumulator(self) -> _Accumulator:
         return _Accumulator()
@@ -214,13 +215,13 @@ class CalibrationMetrics(beam.CombineFn):
     @cached_property
     def _summary(self) -> CompositeSummary:
         """The metric's summary, which takes precomputed losses."""
-        metric = self._metric()
-        parts = dict(metric.summary.parts)
-        parts["losses"] = MomentSummary(
-            lambda records: (records.rows[0], None),
-            lambda records: (records.rows[1], None),
-            needs_rows=True,
-        )
+        parts = dict(self._metric().summary.parts)
+        values = [
+            lambda records, i=i: (records.rows[i], None)
+            for i in range(len(self._losses))
+        ]
+        if values:
+            parts["losses"] = MomentSummary(*values, needs_rows=True)
         return CompositeSummary(**parts)
 
     def _read(self, element: Any) -> tuple[np.ndarray, ...]:
@@ -308,13 +309,14 @@ class CalibrationMetrics(beam.CombineFn):
             columns = [weight, truth == 0, confidence]
             return np.stack(columns).astype("float32"), num_invalid
         labels = truth.astype("int64")
-        clip = self._arguments.get("clip")
         top = top_of(outputs, from_logits=is_logits)
-        nll = log_losses(labels, outputs, from_logits=is_logits, clip=clip)
-        nll = summable_losses(nll)
-        columns = [weight, is_wrong(outputs, labels), top.confidence]
-        columns += [top.score, nll]
-        columns += [brier_losses(labels, outputs, from_logits=is_logits)]
+        columns = [weight, is_wrong(outputs, labels), top.confidence, top.score]
+        if "nll" in self._losses:
+            clip = self._arguments.get("clip")
+            nll = log_losses(labels, outputs, from_logits=is_logits, clip=clip)
+            columns.append(summable_losses(nll))
+        if "brier" in self._losses:
+            columns += [brier_losses(labels, outputs, from_logits=is_logits)]
         with np.errstate(over="ignore"):
             return np.stack(columns).astype("float32"), num_invalid
 

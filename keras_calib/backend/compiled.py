@@ -36,13 +36,14 @@ def _has_bincount() -> bool:
 
 
 def read_later(
-    owner: Any, read: Callable, state: Callable
+    owner: Any, name: str, read: Callable, state: Callable
 ) -> dict[str, Any] | None:
     """Return a dict that a step may return in place of values of a metric.
 
     Its `items()` are computed when they are read outside of compiled code, by
-    `read(owner, array)`. On JAX the array is that of `state()`, which the step
-    computes. TensorFlow's variables can be read at any time; there it is None.
+    `read(owner, name, array)`. On JAX the array is that of `state()`, which the
+    step computes. TensorFlow's variables can be read at any time; there it is
+    None.
 
     It returns None where that would not work: on torch, which compiles nothing
     here, and with several processes.
@@ -61,19 +62,21 @@ def read_later(
             return None
     else:
         return None
-    if owner not in _CLASSES:
-        _CLASSES[owner] = _class_of(owner, read)
-    made = _CLASSES[owner]()
+    classes = _CLASSES.setdefault(owner, {})
+    if name not in classes:
+        classes[name] = _class_of(owner, name, read)
+    made = classes[name]()
     if backend.backend() == "jax":
         made["state"] = state()
     return made
 
 
-# TensorFlow makes new objects of the class alone, so each owner has its own.
+# TensorFlow makes new objects of the class alone, so each owner has its own,
+# for each name.
 _CLASSES: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
-def _class_of(owner: Any, read: Callable) -> type:
+def _class_of(owner: Any, name: str, read: Callable) -> type:
     found = weakref.ref(owner)
 
     class ReadLater(dict):
@@ -89,7 +92,7 @@ def _class_of(owner: Any, read: Callable) -> type:
             owner = found()
             if owner is None or _is_tracing():
                 return super().items()
-            return read(owner, self.get("state")).items()
+            return read(owner, name, self.get("state")).items()
 
     if backend.backend() == "jax":
         import jax

@@ -26,8 +26,8 @@ __all__ = [
     "first_epoch",
     "in_stateless_scope",
     "is_at_batch_end",
-    "is_only_logged",
     "keras_mask",
+    "logged_name",
     "loss_tracker",
     "make_functional",
     "metrics_beside",
@@ -113,28 +113,28 @@ def updated_metrics(model: keras.Model) -> Callable[..., tuple]:
     return _part(model, "_update_metrics_variables")
 
 
-def is_only_logged() -> bool:
-    """Return whether a metric now returns its value to nothing but the logs.
+def logged_name() -> str | None:
+    """Return the key of the logs for which a metric now computes its value.
 
-    That is so in a step of Keras or of this library, and not in a step of a
-    user, which may compute with it. Keras calls metrics in both in one way, so
-    they are looked up among the callers.
-    Seen in Keras 3.15: `CompileMetrics`, `train_step`, `test_step`, and
-    `_symbolic_build`, which only creates variables. Keras 3.12 takes dicts of
-    metrics apart at once, so before 3.15 the answer is no.
+    It is None if anything but the logs may get the value. That is so in a step
+    of a user, and not in one of Keras or of this library. Keras calls metrics
+    in both in one way, so they are looked up among the callers.
+    Seen in Keras 3.15: `name` in `CompileMetrics.result`, `train_step`,
+    `test_step`, and `_symbolic_build`, which only creates variables. Keras 3.12
+    takes dicts of metrics apart at once, so before 3.15 it is None.
     """
     if _version() < (3, 15):
-        return False
+        return None
     steps = ("train_step", "test_step", "_symbolic_build")
     callers = list(_functions(inspect.currentframe()))
     places = [i for i, (name, _) in enumerate(callers) if name in steps]
     path = callers[: max(places, default=-1) + 1]
-    compiled = any(type(x).__name__ == "CompileMetrics" for x in _callers())
-    return (
-        compiled
-        and bool(path)
-        and all(module.partition(".")[0] in _PASSING for _, module in path)
-    )
+    if not all(module.partition(".")[0] in _PASSING for _, module in path):
+        return None
+    for frame in _frames(inspect.currentframe()) if path else ():
+        if type(frame.f_locals.get("self")).__name__ == "CompileMetrics":
+            return frame.f_locals.get("name")
+    return None
 
 
 def is_at_batch_end() -> bool:
@@ -333,11 +333,9 @@ def keras_mask(y_pred: Any, rank: int) -> Any:
 
 def _callers() -> Iterator[Any]:
     """The objects whose methods are on the stack, innermost first."""
-    frame = inspect.currentframe()
-    while frame is not None:
+    for frame in _frames(inspect.currentframe()):
         if "self" in frame.f_locals:
             yield frame.f_locals["self"]
-        frame = frame.f_back
 
 
 def _version() -> tuple[int, ...]:
@@ -347,8 +345,14 @@ def _version() -> tuple[int, ...]:
 
 def _functions(frame: Any) -> Iterator[tuple[str, str]]:
     """Name and module of the functions on a stack, innermost first."""
+    for each in _frames(frame):
+        yield each.f_code.co_name, each.f_globals.get("__name__", "")
+
+
+def _frames(frame: Any) -> Iterator[Any]:
+    """A frame and those that called it, innermost first."""
     while frame is not None:
-        yield frame.f_code.co_name, frame.f_globals.get("__name__", "")
+        yield frame
         frame = frame.f_back
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from keras import backend
 
-__all__ = ["compiled_by_xla"]
+__all__ = ["compiled_by_xla", "run_by_xla"]
 
 
 @functools.cache
@@ -42,3 +42,18 @@ def compiled_by_xla(fn: Callable) -> Callable:
         return call(logits)
 
     return run
+
+
+def run_by_xla(fn: Callable, *arguments: Any) -> Any:
+    """`fn(*arguments)` as an XLA cluster of a TensorFlow graph.
+
+    It has no gradient. Outside of a graph, and on other backends, it is a call.
+    """
+    if backend.backend() != "tensorflow":
+        return fn(*arguments)
+    import tensorflow as tf
+
+    if tf.executing_eagerly():
+        return fn(*arguments)
+    # Made anew for each graph, which keeps it.
+    return tf.function(fn, jit_compile=True, autograph=False)(*arguments)

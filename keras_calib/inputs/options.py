@@ -67,6 +67,7 @@ class ReadOptions(NamedTuple):
         pixels_per_image: Number of pixels to draw from each image of dense
             predictions, among those not left out. None for all.
         seed: Seed of that draw.
+        jit_compile: Whether a graph of TensorFlow reads rows by XLA.
         output: Output to read of a model with several, or None.
     """
 
@@ -76,6 +77,7 @@ class ReadOptions(NamedTuple):
     objectness: bool = False
     pixels_per_image: int | None = None
     seed: int = 0
+    jit_compile: bool = False
     output: Any = None
 
     def of_metric(self) -> dict[str, Any]:

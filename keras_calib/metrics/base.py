@@ -1,26 +1,31 @@
 """The base class of all streaming metrics."""
 
 import contextlib
+import math
 import warnings
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.compiled import read_later
 from keras_calib.backend.compiled import without_autograph
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import warn
+from keras_calib.backend.keras_internals import logged_name
 from keras_calib.backend.keras_internals import set_direction
 from keras_calib.backend.replicas import assign_sum
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.backend.traced import is_traced
+from keras_calib.backend.xla import run_by_xla
 from keras_calib.inputs.batch import Batch
+from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
 from keras_calib.inputs.rows import as_logits_message
 from keras_calib.inputs.rows import resembles_probabilities
+from keras_calib.metrics.displayed import Display
 from keras_calib.metrics.host import add_on_host
 from keras_calib.metrics.reading import is_empty
 from keras_calib.metrics.reading import read_batch
@@ -36,8 +41,8 @@ from keras_calib.metrics.states.composite import Readings
 from keras_calib.metrics.states.records import split_rows
 from keras_calib.metrics.states.records import top1_of_batch
 from keras_calib.numerics import exact_sums
+from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.arrays import value_if_eager
-from keras_calib.numerics.softmax import Top1
 
 __all__ = ["StreamingMetric"]
 
@@ -81,6 +86,15 @@ class StreamingMetric(MergeableMetric):
             each image of dense predictions. Every model and any order of the
             images gives the same draw. None, the default, takes all.
         seed: Seed of that draw.
+        refresh_every: Steps of `fit` and `evaluate` after which the progress
+            bar shows a new value, which may take longer to compute than the
+            update. None, the default, shows new ones at steps 1, 2, 4, ..., 32
+            and at every 32nd. Values at the end of an epoch are exact, and so
+            are all that you read yourself. Before Keras 3.15 every step shows
+            a new one.
+        jit_compile: Whether TensorFlow compiles the update by XLA inside a
+            step that is not compiled. Use it for dense predictions. It
+            compiles once for each shape. Other backends ignore it.
         name: Name of the metric.
         dtype: Dtype of the result.
 
@@ -106,6 +120,8 @@ class StreamingMetric(MergeableMetric):
         objectness: bool = False,
         pixels_per_image: int | None = None,
         seed: int = 0,
+        refresh_every: int | None = None,
+        jit_compile: bool = False,
         name: str | None = None,
         dtype: Any = None,
     ):
@@ -113,17 +129,28 @@ class StreamingMetric(MergeableMetric):
         if pixels_per_image is not None:
             check_integer("pixels_per_image", pixels_per_image, 1)
         check_integer("seed", seed)
+        check_flag("jit_compile", jit_compile)
+        if refresh_every is not None:
+            check_integer("refresh_every", refresh_every, 1)
         super().__init__(name=name or self._quantity or None, dtype=dtype)
         set_direction(self, self.mode)
         self.summary = summary
         self.options = ReadOptions(
-            from_logits, axis, ignore_class, objectness, pixels_per_image, seed
+            from_logits,
+            axis,
+            ignore_class,
+            objectness,
+            pixels_per_image,
+            seed,
+            jit_compile,
         )
         self.sums = self._add_sums("sums", summary.shape)
         # Indexed by `_INVALID` and the constants beside it.
         self.flags = self._add_sums("flags", (4,))
         self._has_warned = False
         self._arguments: tuple[str, ...] = ()
+        self._keep(refresh_every=refresh_every)
+        self._display = Display(refresh_every)
 
     @property
     def mode(self) -> str | None:
@@ -150,8 +177,13 @@ class StreamingMetric(MergeableMetric):
         if is_empty(batch):
             return
         size = getattr(self.summary, "max_rows", exact_sums.MAX_BATCH)
-        parts = map(top1_of_batch, split_rows(batch, size))
-        self._add(parts, batch.weight, num_invalid, batch)
+        run = run_by_xla if self.options.jit_compile else lambda f, *x: f(*x)
+        limbs = [run(self._limbs, part) for part in split_rows(batch, size)]
+        self._add(limbs, batch.weight, num_invalid, batch)
+
+    def _limbs(self, batch: Batch) -> Any:
+        """Limbs of a batch."""
+        return self.summary.update(top1_of_batch(batch))
 
     @without_autograph
     def update_scores(self, confidence, correct, sample_weight=None):
@@ -181,7 +213,13 @@ class StreamingMetric(MergeableMetric):
         if records.score.shape[0] == 0:
             return
         parts = split_rows(records, exact_sums.MAX_BATCH)
-        self._add(parts, records.weight, num_invalid)
+        limbs = list(map(self.summary.update, parts))
+        self._add(limbs, records.weight, num_invalid)
+
+    def reset_state(self):
+        """Forget all samples."""
+        super().reset_state()
+        self._display.restart()
 
     @without_autograph
     def result(self):
@@ -198,7 +236,32 @@ class StreamingMetric(MergeableMetric):
             # On the host: in float64, and faster than one by one on a device.
             values = self._host_values(*self._state())
             return self._named([self._scalar(float(x)) for x in values])
+        later, name = None, None if self.refresh_every == 1 else logged_name()
+        if name is not None:
+            later = read_later(
+                self,
+                name,
+                StreamingMetric._logged,
+                lambda: ops.concatenate([ops.ravel(self.sums), self.flags]),
+            )
+        if later is not None:
+            return later
         return self._named(list(map(self._scalar, self._traced_values())))
+
+    def _logged(self, name: str, state: Any) -> dict[str, float]:
+        """Values for the logs of a step; state None is that of variables."""
+        shape = tuple(self.sums.shape)
+
+        def compute():
+            if state is None:
+                sums, flags = self._state()
+            else:
+                sums, flags = np.split(to_numpy(state), [math.prod(shape)])
+            values = self._host_values(sums.reshape(shape), flags)
+            named = self._named(values)
+            return named if isinstance(named, dict) else {name: named}
+
+        return self._display.read(compute)
 
     def _host_values(self, sums: np.ndarray, flags: np.ndarray) -> list[Any]:
         """Values of the arrays of a state, in float64."""
@@ -286,12 +349,12 @@ class StreamingMetric(MergeableMetric):
 
     def _add(
         self,
-        parts: Iterable[Top1],
+        added: list[Any],
         weight: Any,
         num_invalid: Any,
         batch: Batch | None = None,
     ) -> None:
-        """Add parts of a batch, or of top-1 records."""
+        """Add the limbs of parts of a batch, or of top-1 records."""
         fractional = looks_wrong = ops.zeros_like(num_invalid)
         if batch is not None and batch.from_logits:
             # Probabilities that are read as logits.
@@ -308,7 +371,6 @@ class StreamingMetric(MergeableMetric):
                 looks_wrong,
             ]
         )
-        added = [self.summary.update(records) for records in parts]
         # Replicas have a state each.
         alone = num_replicas() > 1 or self._is_traced()
         with contextlib.nullcontext() if alone else LOCK:

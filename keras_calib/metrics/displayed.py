@@ -13,7 +13,7 @@ _LOCK = threading.Lock()
 
 
 class Display:
-    """What progress bars show of a table, at most as old as the last refresh.
+    """What progress bars show of a metric, at most as old as the last refresh.
 
     Args:
         refresh_every: Steps between two refreshes. None for refreshes at steps

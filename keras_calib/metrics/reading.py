@@ -9,6 +9,7 @@ from keras import backend
 from keras import ops
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.xla import run_by_xla
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import both
 from keras_calib.inputs.batch import standardize
@@ -55,7 +56,7 @@ def read_batch(
     mask, weight, num_invalid = _resolve_mask(
         batch.mask,
         batch.weight,
-        usable_outputs(outputs, options.from_logits),
+        _usable(outputs, options),
         valid_labels_mask(batch.labels, outputs.shape[-1]),
         rules,
         lambda invalid_mask: _judge(invalid_mask, batch),
@@ -105,6 +106,15 @@ def read_scores(
         rows=None,
     )
     return records, num_invalid
+
+
+def _usable(outputs: Any, options: ReadOptions) -> Any:
+    """Mask of valid rows."""
+    if not options.jit_compile:
+        return usable_outputs(outputs, options.from_logits)
+    return run_by_xla(
+        lambda rows: usable_outputs(rows, options.from_logits), outputs
+    )
 
 
 def is_empty(batch: Batch) -> bool:

@@ -100,6 +100,7 @@ class PerImage(StreamingMetric):
         super().__init__(
             MomentSummary(_value_of),
             **metric.options.of_metric(),
+            refresh_every=metric.refresh_every,
             name=name or f"image_{metric.name}",
             dtype=dtype,
         )
@@ -145,7 +146,8 @@ class PerImage(StreamingMetric):
             weight=counts / num_pixels,
             rows=None,
         )
-        self._add([records], None, num_invalid, batch)
+        limbs = [self.summary.update(records)]
+        self._add(limbs, None, num_invalid, batch)
 
     def update_scores(self, confidence, correct, sample_weight=None):
         raise type_error(

@@ -73,8 +73,8 @@ class MergeableMetric(keras.metrics.Metric):
             self._assign(state)
 
     def _comparable_config(self) -> dict[str, Any]:
-        # What is shown does not change the sums.
-        apart = {"name", "dtype", "refresh_every"}
+        # How values are shown or compiled does not change the sums.
+        apart = {"name", "dtype", "refresh_every", "jit_compile"}
         return {k: v for k, v in self.get_config().items() if k not in apart}
 
     def _checked(self, state: dict[str, Any]) -> dict[str, Any]:

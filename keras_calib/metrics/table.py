@@ -1,17 +1,12 @@
 """A table of all metrics of the predicted class, from one state."""
 
-import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
-from keras import ops
 
-from keras_calib.backend.compiled import read_later
 from keras_calib.backend.compiled import without_autograph
-from keras_calib.backend.keras_internals import is_only_logged
 from keras_calib.backend.keras_internals import metrics_beside
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.binned_errors import decompose
@@ -20,10 +15,8 @@ from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.risk_coverage import RiskCoverageCurve
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_share
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.displayed import Display
 from keras_calib.metrics.mean_gap import MeanGap
 from keras_calib.metrics.mean_gap import mean_gap
 from keras_calib.metrics.proper import brier_of_records
@@ -34,7 +27,6 @@ from keras_calib.metrics.states.composite import CompositeSummary
 from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.metrics.states.moments import MomentSummary
 from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import to_numpy
 
 __all__ = ["CalibrationMetrics"]
 
@@ -78,16 +70,12 @@ class CalibrationMetrics(StreamingMetric):
         coverage: Share to accept for `risk_at_coverage`. Defaults to `0.8`.
         resolution: Number of bins of the fine histogram. `8192`, the
             default, takes 394 kB; `2048` is enough for training.
-        refresh_every: Steps of `fit` and `evaluate` after which the progress
-            bar shows new values, which take longer to compute than the update.
-            None, the default, shows new ones at steps 1, 2, 4, ..., 32 and at
-            every 32nd. Values at the end of an epoch are exact, and so are all
-            that you read yourself. Before Keras 3.15 every step shows new ones.
         prefix: Text before each name. Give one if another metric reports
             under the same name, such as a second table for another output.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
-            `pixels_per_image`, `seed` and `dtype` of `StreamingMetric`.
+            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile` and
+            `dtype` of `StreamingMetric`.
 
     Returns:
         `result()` returns a dict of scalars. `nll` and `brier` are NaN once
@@ -118,28 +106,29 @@ class CalibrationMetrics(StreamingMetric):
         accuracy: float = 0.99,
         coverage: float = 0.8,
         resolution: int = 8192,
-        refresh_every: int | None = None,
         prefix: str = "",
         name: str = "calibration",
         **kwargs: Any,
     ):
-        for metric in () if include is None else include:
+        for metric in include or ():
             check_in("include", metric, _NAMES)
         check_clip(clip)
         check_share("risk", risk)
         check_share("accuracy", accuracy)
         check_share("coverage", coverage, positive=True)
-        if refresh_every is not None:
-            check_integer("refresh_every", refresh_every, 1)
-        summary = CompositeSummary(
-            histogram=HistogramSummary(resolution, num_bins, closed=closed),
-            losses=MomentSummary(
-                nll_of_records(clip), brier_of_records, needs_rows=True
-            ),
-        )
+        include = _NAMES[:-1] if include is None else tuple(include)
+        parts: dict[str, Any] = {
+            "histogram": HistogramSummary(resolution, num_bins, closed=closed)
+        }
+        losses = {"nll": nll_of_records(clip), "brier": brier_of_records}
+        # They read the outputs of all classes, which takes about as long.
+        wanted = [losses[name] for name in losses if name in include]
+        if wanted:
+            parts["losses"] = MomentSummary(*wanted, needs_rows=True)
+        summary = CompositeSummary(**parts)
         super().__init__(summary, name=name, **kwargs)
         self._keep(
-            include=_NAMES[:-1] if include is None else tuple(include),
+            include=include,
             num_bins=num_bins,
             closed=closed,
             clip=clip,
@@ -147,11 +136,9 @@ class CalibrationMetrics(StreamingMetric):
             accuracy=accuracy,
             coverage=coverage,
             resolution=resolution,
-            refresh_every=refresh_every,
             prefix=prefix,
         )
         self._looked_beside = False
-        self._display = Display(refresh_every)
 
     @without_autograph
     def update_state(self, y_true, y_pred, sample_weight=None):
@@ -169,23 +156,6 @@ class CalibrationMetrics(StreamingMetric):
                 self, self.reported_names, y_pred
             )
         super().update_state(y_true, y_pred, sample_weight)
-
-    def reset_state(self):
-        """Forget all samples."""
-        super().reset_state()
-        self._display.restart()
-
-    def _logged(self, state: Any) -> dict[str, float]:
-        """Values for the logs of a step; state None is that of variables."""
-        shape = tuple(self.sums.shape)
-
-        def compute():
-            if state is None:
-                return self._named(self._host_values(*self._state()))
-            sums, flags = np.split(to_numpy(state), [math.prod(shape)])
-            return self._named(self._host_values(sums.reshape(shape), flags))
-
-        return self._display.read(compute)
 
     @property
     def reported_names(self) -> list[str]:
@@ -293,19 +263,6 @@ class CalibrationMetrics(StreamingMetric):
         if self.closed == "right":
             del config["closed"]
         return config
-
-    def _result(self):
-        if self.refresh_every != 1 and self._is_traced() and is_only_logged():
-            later = read_later(
-                self,
-                CalibrationMetrics._logged,
-                lambda: ops.concatenate(
-                    [ops.ravel(self.sums), ops.ravel(self.flags)]
-                ),
-            )
-            if later is not None:
-                return later
-        return super()._result()
 
     def _value(self, readings):
         return [QUANTITIES[name].value(readings, self) for name in self.include]

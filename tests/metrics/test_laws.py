@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from keras import ops
 from streams import ALL_CLASSES
 from streams import STATES
+from streams import compiled_update
 from streams import holds
 from streams import predictions
 from streams import result_compiled
@@ -253,6 +254,34 @@ def test_compiled_metrics_agree_with_eager_ones(case):
         for values in (result_compiled(metric), eager.result())
     )
     np.testing.assert_allclose(result, same, rtol=3e-6, atol=1e-7)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="needs a graph")
+@all_classes
+def test_an_update_may_be_compiled_by_itself(case):
+    import tensorflow as tf
+
+    labels, probs = predictions(seed=5, n=120)
+    weight = np.random.default_rng(0).choice([0.0, 0.5, 2.0], 120)
+    metric, own = case.make(4), case.make(4, jit_compile=True)
+    update = compiled_update(own)
+    for size in (80, 40):
+        # The first row of a batch is wrong, and counted as such.
+        part = probs[:size].copy()
+        part[0] = 0.4
+        batch = labels[:size], part, weight[:size].astype("float32") + 1
+        stream(metric, *(x[1:] for x in batch), batch=size)
+        update(*map(tf.constant, batch))
+    graph = update.get_concrete_function(*map(tf.constant, batch)).graph
+    calls = [op for op in graph.get_operations() if "Call" in op.type]
+    assert any(op.get_attr("_XlaMustCompile") for op in calls)
+    # Logarithms round otherwise, into the cell beside it.
+    total = (weight[1:80] + 1).sum() + (weight[1:40] + 1).sum()
+    assert holds(case, own, total)
+    with pytest.warns(RuntimeWarning, match="leaves out 2 predictions"):
+        found = case.value(own)
+    np.testing.assert_allclose(found, case.value(metric), rtol=3e-6, atol=1e-7)
+    assert own.state_dict()["config"] == metric.state_dict()["config"]
 
 
 @every_state

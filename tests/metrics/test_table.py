@@ -125,6 +125,21 @@ def test_the_default_leaves_out_what_is_slow_and_keeps_the_order():
     assert list(kc.CalibrationMetrics(chosen).result()) == chosen
 
 
+@pytest.mark.portable
+def test_a_table_keeps_only_what_its_values_need(table):
+    labels, logits, metric, _ = table
+    whole, size = metric.result(), metric.sums.shape[-1]
+    for chosen, fewer in (["ece", "aurc"], 14), (["brier"], 7), (["nll"], 7):
+        part = kc.CalibrationMetrics(chosen, from_logits=True)
+        for start in range(0, 600, 300):
+            part.update_state(
+                labels[start : start + 300], logits[start : start + 300]
+            )
+        assert part.sums.shape[-1] == size - fewer
+        assert part.result() == {name: whole[name] for name in chosen}
+        kc.CalibrationMetrics.from_config(part.get_config()).merge_state(part)
+
+
 def test_operating_points_are_those_asked_for():
     labels, probs = predictions()
     options = {"risk": 0.2, "accuracy": 0.9, "coverage": 0.5}
@@ -247,6 +262,9 @@ def test_the_progress_bar_may_show_values_of_earlier_steps(jit_compile):
 
     def keep(_, logs):
         shown.append([logs[prefix + "nll"] for prefix in steps])
+        # A metric of its own shows what a table shows.
+        alone = [logs[prefix + "alone"] for prefix in steps]
+        assert alone == pytest.approx(shown[-1], 1e-6)
 
     step = keras.callbacks.LambdaCallback(on_test_batch_end=keep)
     for _ in range(2):
@@ -276,21 +294,47 @@ def test_the_progress_bar_may_show_values_of_earlier_steps(jit_compile):
 
 
 def with_tables(cls, jit_compile):
-    """A compiled model of class `cls` with three tables."""
+    """A compiled model of class `cls` with three tables and three metrics."""
     inputs = keras.Input((3,))
     model = cls(inputs, keras.layers.Flatten()(inputs))
-    metrics = [
-        kc.CalibrationMetrics(
-            ["ece", "nll"],
-            from_logits=True,
-            refresh_every=refresh_every,
-            prefix=prefix,
-            name=prefix or "every",
-        )
-        for prefix, refresh_every in (("", 1), ("third_", 3), ("seldom_", None))
-    ]
+    metrics = []
+    for prefix, refresh_every in (("", 1), ("third_", 3), ("seldom_", None)):
+        options = {"from_logits": True, "refresh_every": refresh_every}
+        name = prefix or "every"
+        metrics += [
+            kc.CalibrationMetrics(
+                ["ece", "nll"], prefix=prefix, name=name, **options
+            ),
+            kc.NLL(name=prefix + "alone", **options),
+        ]
     model.compile(loss="mse", metrics=metrics, jit_compile=jit_compile)
     return model
+
+
+@pytest.mark.portable
+def test_late_values_have_the_names_that_keras_gives():
+    inputs = keras.Input((2,))
+    outputs = [
+        keras.layers.Dense(2, name=name)(inputs) for name in ("left", "right")
+    ]
+    model = keras.Model(inputs, outputs)
+    # Two of one name, and one for each kind of weights.
+    metrics = [kc.ECE, kc.AURC, kc.AURC]
+    metrics = [[make(from_logits=True) for make in metrics] for _ in outputs]
+    weighted = [[kc.AURC(from_logits=True)] for _ in outputs]
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(loss=loss, metrics=metrics, weighted_metrics=weighted)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(40, 2)), [rng.integers(2, size=40)] * 2
+    shown = []
+    step = keras.callbacks.LambdaCallback(
+        on_test_batch_end=lambda _, logs: shown.append(logs)
+    )
+    options = {"batch_size": 40, "verbose": 0, "return_dict": True}
+    values = model.evaluate(x, y, callbacks=[step], **options)
+    assert "left_aurc_1" in values and "right_weighted_aurc" in values
+    # After one step the values of the step are those of the epoch.
+    assert shown == [pytest.approx(values, 1e-6)]
 
 
 class Doubling(keras.Model):
