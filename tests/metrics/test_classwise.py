@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from cases import BACKEND
 from cases import sample
 from cases import softmax
+from streams import updated_compiled
 
 import keras_calib as kc
 
@@ -21,3 +23,9 @@ def test_more_classes_than_bins_are_summed_as_the_exact_function_does():
             labels, probs, num_bins=5, sample_weight=given
         )
         assert float(metric.result()) == pytest.approx(expected, rel=1e-5)
+        if BACKEND == "torch":
+            continue
+        batch = [labels.astype("int32"), probs]
+        batch += [] if given is None else [given.astype("float32")]
+        for _ in updated_compiled(metric, *batch, jit=[False]):
+            assert float(metric.result()) == pytest.approx(expected, rel=1e-5)

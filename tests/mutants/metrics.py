@@ -30,6 +30,13 @@ MUTANTS = {
         "metrics/test_states.py::"
         "test_threads_that_share_a_metric_lose_no_sample",
     ),
+    "scores_without_a_turn": Mutant(
+        "metrics/base.py",
+        "contextlib.nullcontext() if alone else LOCK:",
+        "contextlib.nullcontext():",
+        "metrics/test_states.py::"
+        "test_threads_that_share_a_metric_lose_no_sample",
+    ),
     "verdict_at_twice_the_level": Mutant(
         "metrics/mean_gap.py",
         "poisson_binomial_tails(errors, shifted, groups)[side] - tail",
@@ -109,6 +116,20 @@ MUTANTS = {
         "by_class[..., 0] = columns",
         "metrics/test_classwise.py::"
         "test_more_classes_than_bins_are_summed_as_the_exact_function_does",
+    ),
+    "wrong_residual_of_compiled_classes": Mutant(
+        "metrics/states/classwise.py",
+        "first = columns - ops.sum(beyond, axis=-1)",
+        "first = columns",
+        "metrics/test_classwise.py::"
+        "test_more_classes_than_bins_are_summed_as_the_exact_function_does",
+    ),
+    "step_waits_for_values": Mutant(
+        "metrics/displayed.py",
+        "self._step & (self._step - 1) == 0",
+        "True",
+        "metrics/test_table.py::"
+        "test_the_progress_bar_may_show_values_of_earlier_steps",
     ),
     "config_forgets_the_operating_point": Mutant(
         "metrics/risk_coverage.py",
