@@ -31,7 +31,7 @@ from keras_calib.numerics.arrays import on_host
 from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import Top1
 
-__all__ = ["add_on_host"]
+__all__ = ["add_limbs", "add_on_host", "read_on_host"]
 
 _FLOATS = ("bfloat16", "float16", "float32", "float64")
 
@@ -42,38 +42,58 @@ def add_on_host(
     y_pred: Any,
     sample_weight: Any,
 ) -> bool:
-    """Add a batch to the state of a metric by NumPy; False if it cannot.
+    """Add a batch to the state of a metric by NumPy; False if it cannot."""
+    summary = metric.summary
+    found = read_on_host(metric, summary, y_true, y_pred, sample_weight)
+    if found is None:
+        return False
+    records, flags = found
+    with np.errstate(all="ignore"):
+        added = [
+            on_host(summary.update(part))
+            for part in split_rows(records, _max_rows(summary))
+        ]
+    add_limbs(metric, added, flags)
+    return True
+
+
+def read_on_host(
+    metric: Any,
+    summary: Any,
+    y_true: Any,
+    y_pred: Any,
+    sample_weight: Any,
+) -> tuple[Top1, np.ndarray] | None:
+    """Records and flags that a metric adds for a batch; None if it cannot.
 
     What a summary reads there it says in `on_host`: `"records"`, or
     `"tensors"` or `"arrays"` if it needs the outputs of all classes too.
     """
-    form = getattr(metric.summary, "on_host", None)
+    form = getattr(summary, "on_host", None)
     if form is None or num_replicas() > 1:
-        return False
+        return None
     # None where it is traced, or on another device.
     if host_array(ops.convert_to_tensor(metric.flags)) is None:
-        return False
+        return None
     read = _read(y_true, y_pred, sample_weight, metric.options)
     if read is None:
-        return False
+        return None
     records, outputs = read
-    size = getattr(metric.summary, "max_rows", exact_sums.MAX_BATCH)
     if form != "records":
-        if len(outputs) > size:
-            return False
+        if len(outputs) > _max_rows(summary):
+            return None
         records = _with_rows(records, outputs, form)
     weight, looks_wrong = records.weight, False
     fractional = weight is not None and (weight != np.floor(weight)).any()
     if metric.options.from_logits:
         few = few_rows(outputs).astype("float32")
         looks_wrong = resembles_probabilities(few)
-    with np.errstate(all="ignore"):
-        added = [
-            on_host(metric.summary.update(part))
-            for part in split_rows(records, size)
-        ]
     # In the order of the flags in `base`.
-    found = np.array([0, fractional, 0, looks_wrong], "int32")
+    return records, np.array([0, fractional, 0, looks_wrong], "int32")
+
+
+def add_limbs(metric: Any, added: list[np.ndarray], found: np.ndarray) -> None:
+    """Add limbs and flags to the state of a metric."""
     with LOCK:
         sums, flags = (
             on_host(ops.convert_to_tensor(variable))
@@ -83,7 +103,10 @@ def add_on_host(
             sums = exact_sums.add(sums, limbs)
         assign_sum(metric.flags, flags + found)
         assign_sum(metric.sums, sums)
-    return True
+
+
+def _max_rows(summary: Any) -> int:
+    return getattr(summary, "max_rows", exact_sums.MAX_BATCH)
 
 
 def _read(

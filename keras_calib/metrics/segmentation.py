@@ -16,12 +16,16 @@ from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_rank
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics.base import StreamingMetric
+from keras_calib.metrics.host import add_limbs
+from keras_calib.metrics.host import read_on_host
 from keras_calib.metrics.reading import is_empty
 from keras_calib.metrics.reading import read_batch
 from keras_calib.metrics.states.composite import Readings
 from keras_calib.metrics.states.moments import MomentSummary
+from keras_calib.metrics.states.records import split_rows
 from keras_calib.metrics.states.records import top1_of_batch
 from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import on_host
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import Top1
 
@@ -30,6 +34,29 @@ __all__ = ["PerImage"]
 
 def _value_of(records):
     return records.score, None
+
+
+def _of_images(values: Any, counts: Any, num_pixels: int) -> Top1:
+    """Records of images: their values, and how many pixels count."""
+    return Top1(
+        confidence=None,
+        score=values,
+        mask=counts > 0,
+        # As shares, because exact sums take weights of at most 1e4.
+        weight=counts / num_pixels,
+        rows=None,
+    )
+
+
+def _masked(records: Top1, kept: np.ndarray) -> Top1:
+    """Records on the host, of which only those that are kept count."""
+    mask = records.mask & kept
+    mask_of_rows = mask
+    if not isinstance(records.rows.mask, np.ndarray):
+        mask_of_rows = ops.convert_to_tensor(mask)
+    return records._replace(
+        mask=mask, rows=records.rows._replace(mask=mask_of_rows)
+    )
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -122,8 +149,11 @@ class PerImage(StreamingMetric):
                 "`sample_weight` must be None: all pixels have equal weight",
                 sample_weight=type(sample_weight).__name__,
             )
-        y_pred = ops.convert_to_tensor(as_numbers(y_pred, "y_pred"))
+        y_pred = as_numbers(y_pred, "y_pred")
         check_rank("y_pred", y_pred, 3, "(batch, ..., num_classes)")
+        if self._add_on_host(y_true, y_pred):
+            return
+        y_pred = ops.convert_to_tensor(y_pred)
         batch, num_invalid = read_batch(y_true, y_pred, None, self.options)
         if is_empty(batch):
             return
@@ -138,16 +168,38 @@ class PerImage(StreamingMetric):
             if hasattr(x, "shape")
         }
         values, counts = ops.map(self._of_image, images)
-        records = Top1(
-            confidence=None,
-            score=values,
-            mask=counts > 0,
-            # As shares, because exact sums take weights of at most 1e4.
-            weight=counts / num_pixels,
-            rows=None,
-        )
+        records = _of_images(values, counts, num_pixels)
         limbs = [self.summary.update(records)]
         self._add(limbs, None, num_invalid, batch)
+
+    def _add_on_host(self, y_true: Any, y_pred: Any) -> bool:
+        """Add a batch in the memory of the host; False if it cannot."""
+        summary = self.metric.summary
+        found = read_on_host(self, summary, y_true, y_pred, None)
+        if found is None:
+            return False
+        records, flags = found
+        if self.background is not None:
+            kept = hard_labels(on_host(records.rows.labels)) != self.background
+            records = _masked(records, kept)
+        num_pixels = self._num_pixels(y_pred)
+        values, counts = [], []
+        for image, rows in zip(
+            split_rows(records, num_pixels),
+            split_rows(records.rows, num_pixels),
+            strict=True,
+        ):
+            with np.errstate(all="ignore"):
+                limbs = on_host(summary.update(image._replace(rows=rows)))
+            values.append(self.metric._value(Readings(summary, limbs, True)))
+            counts.append(image.mask.sum())
+        records = _of_images(
+            np.array(values, "float32"),
+            np.array(counts, "float32"),
+            num_pixels,
+        )
+        add_limbs(self, [self.summary.update(records)], flags)
+        return True
 
     def update_scores(self, confidence, correct, sample_weight=None):
         raise type_error(

@@ -100,8 +100,8 @@ MUTANTS = {
     ),
     "images_count_alike": Mutant(
         "metrics/segmentation.py",
-        "            weight=counts / num_pixels,\n",
-        '            weight=ops.cast(counts > 0, "float32"),\n',
+        "        weight=counts / num_pixels,\n",
+        "        weight=1.0 * (counts > 0),\n",
         "metrics/test_segmentation.py::test_images_follow_the_exact_function",
     ),
     "invalid_rows_of_logs_count": Mutant(
