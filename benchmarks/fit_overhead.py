@@ -58,9 +58,14 @@ SETTINGS = {
     '... include=["ece", "aurc"]': lambda: [
         table(["ece", "aurc"], resolution=2048)
     ],
+    "... jit_compile=True": lambda: [table(resolution=2048, jit_compile=True)],
     "ECE and AURC": lambda: [
         keras_calib.ECE(from_logits=True),
         keras_calib.AURC(from_logits=True),
+    ],
+    "... both jit_compile=True": lambda: [
+        keras_calib.ECE(from_logits=True, jit_compile=True),
+        keras_calib.AURC(from_logits=True, jit_compile=True),
     ],
 }
 _DENSE = (128, 128, 21)

@@ -203,7 +203,7 @@ def costs(losses, fits):
     own = [r for r in rows if r[1] == kind and r[2] == by]
     if own:
         lines += [
-            f"Time of a fit on 2 CPU cores ({_link('calibrators.md')}):",
+            f"Time of a fit on a CPU ({_link('calibrators.md')}):",
             "",
             *_table(
                 ["samples x classes", "seconds"], [[r[0], r[3]] for r in own]
