@@ -38,6 +38,14 @@ except ImportError as error:
 
 __all__ = ["CalibrationMetrics"]
 
+_WITHOUT_MEANING = (
+    "axis",
+    "jit_compile",
+    "objectness",
+    "pixels_per_image",
+    "refresh_every",
+    "seed",
+)
 _LARGEST_WEIGHT = 1e4
 # Bytes that may wait; with 394 kB of sums an accumulator is below 0.5 MB.
 _MAX_WAITING = 40_000
@@ -132,7 +140,7 @@ class CalibrationMetrics(beam.CombineFn):
     ):
         super().__init__()
         check_in("output", output, ("values", "state"))
-        for name in ("axis", "objectness", "pixels_per_image", "seed"):
+        for name in _WITHOUT_MEANING:
             if name in kwargs:
                 raise type_error(
                     f"`{name}` has no meaning for rows `(num_classes,)`",

@@ -8,6 +8,7 @@ from dataclasses import field
 from typing import Any
 
 import numpy as np
+from keras import ops
 
 import keras_calib as kc
 
@@ -54,7 +55,11 @@ class MetricCase:
     def values(self, metric):
         """That, and the same as compiled code computes it, in float32."""
         return self.value(metric), _flat_values(
-            metric._named(metric._traced_values())
+            metric._named(
+                metric._values_of(
+                    *map(ops.convert_to_tensor, (metric.sums, metric.flags))
+                )
+            )
         )
 
     def bounds(self, metric):

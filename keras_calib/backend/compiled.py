@@ -88,6 +88,13 @@ def _class_of(owner: Any, name: str, read: Callable) -> type:
         def __bool__(self):
             return True
 
+        def __float__(self):
+            # A metric of one value, in a loop around a step of Keras.
+            values = [value for _, value in self.items()]
+            if len(values) != 1:
+                raise TypeError(f"{len(values)} values are not a number")
+            return values[0]
+
         def items(self):
             owner = found()
             if owner is None or _is_tracing():

@@ -41,7 +41,9 @@ __all__ = [
 
 _SEEN = "3.15"
 # Modules that pass a value of a metric on as it is.
-_PASSING = {"contextlib", "jax", "keras", "keras_calib", "tensorflow"}
+_BACKENDS = {"contextlib", "jax", "tensorflow"}
+_LOOPS = ["keras"], ["keras_calib"]
+_PASSING = {*_BACKENDS, "keras", "keras_calib"}
 
 
 # Metrics.
@@ -117,8 +119,8 @@ def logged_name() -> str | None:
     """Return the key of the logs for which a metric now computes its value.
 
     It is None if anything but the logs may get the value. That is so in a step
-    of a user, and not in one of Keras or of this library. Keras calls metrics
-    in both in one way, so they are looked up among the callers.
+    or a loop of a user, and not in those of Keras or of this library. Keras
+    calls metrics in both in one way, so they are looked up among the callers.
     Seen in Keras 3.15: `name` in `CompileMetrics.result`, `train_step`,
     `test_step`, and `_symbolic_build`, which only creates variables. Keras 3.12
     takes dicts of metrics apart at once, so before 3.15 it is None.
@@ -128,10 +130,12 @@ def logged_name() -> str | None:
     steps = ("train_step", "test_step", "_symbolic_build")
     callers = list(_functions(inspect.currentframe()))
     places = [i for i, (name, _) in enumerate(callers) if name in steps]
-    path = callers[: max(places, default=-1) + 1]
-    if not all(module.partition(".")[0] in _PASSING for _, module in path):
+    packages = [module.partition(".")[0] for _, module in callers]
+    end = max(places, default=-1) + 1
+    loop = [x for x in packages[end:] if x not in _BACKENDS][:1]
+    if not set(packages[:end]) <= _PASSING or loop not in _LOOPS:
         return None
-    for frame in _frames(inspect.currentframe()) if path else ():
+    for frame in _frames(inspect.currentframe()) if end else ():
         if type(frame.f_locals.get("self")).__name__ == "CompileMetrics":
             return frame.f_locals.get("name")
     return None

@@ -44,12 +44,13 @@ def compiled_by_xla(fn: Callable) -> Callable:
     return run
 
 
-def run_by_xla(fn: Callable, *arguments: Any) -> Any:
+def run_by_xla(fn: Callable, *arguments: Any, only_if: bool = True) -> Any:
     """`fn(*arguments)` as an XLA cluster of a TensorFlow graph.
 
-    It has no gradient. Outside of a graph, and on other backends, it is a call.
+    It has no gradient. Outside of a graph, on other backends, and if `only_if`
+    is False, it is a call.
     """
-    if backend.backend() != "tensorflow":
+    if backend.backend() != "tensorflow" or not only_if:
         return fn(*arguments)
     import tensorflow as tf
 

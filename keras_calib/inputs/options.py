@@ -67,7 +67,8 @@ class ReadOptions(NamedTuple):
         pixels_per_image: Number of pixels to draw from each image of dense
             predictions, among those not left out. None for all.
         seed: Seed of that draw.
-        jit_compile: Whether a graph of TensorFlow reads rows by XLA.
+        jit_compile: Whether XLA compiles the reading of rows inside a graph
+            of TensorFlow.
         output: Output to read of a model with several, or None.
     """
 

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.compiled import read_later
 from keras_calib.backend.compiled import without_autograph
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import warn
-from keras_calib.backend.keras_internals import logged_name
 from keras_calib.backend.keras_internals import set_direction
 from keras_calib.backend.replicas import assign_sum
 from keras_calib.backend.replicas import num_replicas
@@ -26,6 +24,7 @@ from keras_calib.inputs.options import check_reading
 from keras_calib.inputs.rows import as_logits_message
 from keras_calib.inputs.rows import resembles_probabilities
 from keras_calib.metrics.displayed import Display
+from keras_calib.metrics.displayed import late_values
 from keras_calib.metrics.host import add_on_host
 from keras_calib.metrics.reading import is_empty
 from keras_calib.metrics.reading import read_batch
@@ -86,20 +85,22 @@ class StreamingMetric(MergeableMetric):
             each image of dense predictions. Every model and any order of the
             images gives the same draw. None, the default, takes all.
         seed: Seed of that draw.
-        refresh_every: Steps of `fit` and `evaluate` after which the progress
-            bar shows a new value, which may take longer to compute than the
-            update. None, the default, shows new ones at steps 1, 2, 4, ..., 32
-            and at every 32nd. Values at the end of an epoch are exact, and so
-            are all that you read yourself. Before Keras 3.15 every step shows
-            a new one.
+        refresh_every: Steps of `fit` and `evaluate` after which the logs of
+            batches get a new value. None, the default, is at steps 1, 2, 4,
+            ..., 32 and at every 32nd. Values of epochs are exact, and so is
+            `result()`. Steps of your own, eager steps, torch and Keras before
+            3.15 compute a new value at each step.
         jit_compile: Whether TensorFlow compiles the update by XLA inside a
-            step that is not compiled. Use it for dense predictions. It
-            compiles once for each shape. Other backends ignore it.
+            step that XLA does not compile as a whole. Use it for dense
+            predictions. Each new shape compiles anew. Eager updates and other
+            backends ignore it. Defaults to `False`.
         name: Name of the metric.
         dtype: Dtype of the result.
 
     Raises:
-        ValueError: On update, if shapes, or in eager mode values, are invalid.
+        TypeError: If an argument has the wrong type.
+        ValueError: If an argument is out of range. On update, if shapes, or
+            in eager mode values, are invalid.
 
     Reference:
         Metrics as states that merge: https://github.com/google/CommonLoopUtils
@@ -150,7 +151,8 @@ class StreamingMetric(MergeableMetric):
         self._has_warned = False
         self._arguments: tuple[str, ...] = ()
         self._keep(refresh_every=refresh_every)
-        self._display = Display(refresh_every)
+        # By the name in the logs; a metric may have several.
+        self._displays: dict[str, Display] = {}
 
     @property
     def mode(self) -> str | None:
@@ -177,8 +179,10 @@ class StreamingMetric(MergeableMetric):
         if is_empty(batch):
             return
         size = getattr(self.summary, "max_rows", exact_sums.MAX_BATCH)
-        run = run_by_xla if self.options.jit_compile else lambda f, *x: f(*x)
-        limbs = [run(self._limbs, part) for part in split_rows(batch, size)]
+        limbs = [
+            run_by_xla(self._limbs, part, only_if=self.options.jit_compile)
+            for part in split_rows(batch, size)
+        ]
         self._add(limbs, batch.weight, num_invalid, batch)
 
     def _limbs(self, batch: Batch) -> Any:
@@ -218,8 +222,8 @@ class StreamingMetric(MergeableMetric):
 
     def reset_state(self):
         """Forget all samples."""
+        self._displays.clear()
         super().reset_state()
-        self._display.restart()
 
     @without_autograph
     def result(self):
@@ -234,19 +238,17 @@ class StreamingMetric(MergeableMetric):
     def _result(self):
         if not self._is_traced():
             # On the host: in float64, and faster than one by one on a device.
-            values = self._host_values(*self._state())
+            values = self._values_of(*self._state())
             return self._named([self._scalar(float(x)) for x in values])
-        later, name = None, None if self.refresh_every == 1 else logged_name()
-        if name is not None:
-            later = read_later(
-                self,
-                name,
-                StreamingMetric._logged,
-                lambda: ops.concatenate([ops.ravel(self.sums), self.flags]),
-            )
+        later = late_values(
+            self,
+            StreamingMetric._logged,
+            lambda: ops.concatenate([ops.ravel(self.sums), self.flags]),
+        )
         if later is not None:
             return later
-        return self._named(list(map(self._scalar, self._traced_values())))
+        variables = map(ops.convert_to_tensor, (self.sums, self.flags))
+        return self._named([*map(self._scalar, self._values_of(*variables))])
 
     def _logged(self, name: str, state: Any) -> dict[str, float]:
         """Values for the logs of a step; state None is that of variables."""
@@ -257,20 +259,15 @@ class StreamingMetric(MergeableMetric):
                 sums, flags = self._state()
             else:
                 sums, flags = np.split(to_numpy(state), [math.prod(shape)])
-            values = self._host_values(sums.reshape(shape), flags)
+            values = self._values_of(sums.reshape(shape), flags)
             named = self._named(values)
             return named if isinstance(named, dict) else {name: named}
 
-        return self._display.read(compute)
+        display = Display(self.refresh_every)
+        return self._displays.setdefault(name, display).read(compute)
 
-    def _host_values(self, sums: np.ndarray, flags: np.ndarray) -> list[Any]:
-        """Values of the arrays of a state, in float64."""
-        return self._values(self._readings(sums, flags))
-
-    def _traced_values(self) -> list[Any]:
-        """Values as scalar tensors of a graph that is traced."""
-        flags = ops.convert_to_tensor(self.flags)
-        sums = ops.convert_to_tensor(self.sums)
+    def _values_of(self, sums: Any, flags: Any) -> list[Any]:
+        """Values of a state: of arrays in float64, of tensors as tensors."""
         return self._values(self._readings(sums, flags))
 
     @property

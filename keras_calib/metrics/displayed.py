@@ -4,16 +4,18 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from keras_calib.backend.compiled import read_later
 from keras_calib.backend.keras_internals import is_at_batch_end
+from keras_calib.backend.keras_internals import logged_name
 
-__all__ = ["Display"]
+__all__ = ["Display", "late_values"]
 
 # Keras may read values in threads.
 _LOCK = threading.Lock()
 
 
 class Display:
-    """What progress bars show of a metric, at most as old as the last refresh.
+    """What the logs of batches show of a metric under one name.
 
     Args:
         refresh_every: Steps between two refreshes. None for refreshes at steps
@@ -22,10 +24,6 @@ class Display:
 
     def __init__(self, refresh_every: int | None):
         self._refresh_every = refresh_every
-        self.restart()
-
-    def restart(self) -> None:
-        """Begin with the first step again."""
         self._step = 0
         self._values: dict[str, float] = {}
 
@@ -42,3 +40,15 @@ class Display:
         if self._refresh_every is not None:
             return (self._step - 1) % self._refresh_every == 0
         return self._step % 32 == 0 or self._step & (self._step - 1) == 0
+
+
+def late_values(
+    metric: Any, read: Callable, state: Callable
+) -> dict[str, Any] | None:
+    """What a step returns of a metric whose value only the logs get.
+
+    None says that the step computes the value. `read` and `state` are as in
+    `read_later`.
+    """
+    name = None if metric.refresh_every == 1 else logged_name()
+    return None if name is None else read_later(metric, name, read, state)

@@ -66,8 +66,9 @@ def read_on_host(
 ) -> tuple[Top1, np.ndarray] | None:
     """Records and flags that a metric adds for a batch; None if it cannot.
 
-    What a summary reads there it says in `on_host`: `"records"`, or
-    `"tensors"` or `"arrays"` if it needs the outputs of all classes too.
+    The summary may be that of another metric, as in `PerImage`. It says what it
+    reads in `on_host`: `"records"`, or `"tensors"` or `"arrays"` if it needs
+    the outputs of all classes too.
     """
     form = getattr(summary, "on_host", None)
     if form is None or num_replicas() > 1:

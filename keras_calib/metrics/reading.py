@@ -110,10 +110,10 @@ def read_scores(
 
 def _usable(outputs: Any, options: ReadOptions) -> Any:
     """Mask of valid rows."""
-    if not options.jit_compile:
-        return usable_outputs(outputs, options.from_logits)
     return run_by_xla(
-        lambda rows: usable_outputs(rows, options.from_logits), outputs
+        lambda rows: usable_outputs(rows, options.from_logits),
+        outputs,
+        only_if=options.jit_compile,
     )
 
 
@@ -230,7 +230,8 @@ def _some_pixels(batch: Batch, count: int, seed: int) -> Batch:
 
     def chosen(x):
         x = by_image(x)
-        index = ops.reshape(places, (*places.shape, *[1] * (len(x.shape) - 2)))
+        axes = [1] * (len(x.shape) - 2)
+        index = ops.reshape(places, (-1, places.shape[-1], *axes))
         return ops.take_along_axis(x, index, axis=1)
 
     return _each_tensor(batch, chosen)

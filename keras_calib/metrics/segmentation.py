@@ -10,6 +10,7 @@ from keras import ops
 from keras_calib.backend.compiled import without_autograph
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.xla import run_by_xla
 from keras_calib.formulas.intervals import mean_interval
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_integer
@@ -24,6 +25,7 @@ from keras_calib.metrics.states.composite import Readings
 from keras_calib.metrics.states.moments import MomentSummary
 from keras_calib.metrics.states.records import split_rows
 from keras_calib.metrics.states.records import top1_of_batch
+from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import on_host
 from keras_calib.numerics.arrays import shape_of
@@ -72,9 +74,9 @@ class PerImage(StreamingMetric):
     errors that are means of absolute gaps over fixed bins.
 
     Args:
-        metric: A metric of this package with a scalar value. Its
-            `from_logits`, `axis`, `ignore_class` and other options apply to
-            the images. Its own state stays empty.
+        metric: A metric of this package with a scalar value, and not of
+            images. Its `from_logits`, `axis`, `ignore_class`, `refresh_every`
+            and other options apply to the images. Its own state stays empty.
         background: Class id whose pixels are left out too, or None.
         name: Name of the metric. Defaults to `"image_"` plus the name of
             `metric`.
@@ -116,9 +118,11 @@ class PerImage(StreamingMetric):
         name: str | None = None,
         dtype: Any = None,
     ):
-        if not isinstance(metric, StreamingMetric):
+        alone = isinstance(metric, StreamingMetric)
+        if not alone or isinstance(metric, CalibrationMetrics | PerImage):
             raise type_error(
-                "`metric` must be a metric of keras_calib",
+                "`metric` must be a metric of keras_calib that has one value "
+                "for all pixels, such as `ECE`",
                 type=type(metric).__name__,
             )
         if background is not None:
@@ -167,7 +171,11 @@ class PerImage(StreamingMetric):
             for name, x in batch._asdict().items()
             if hasattr(x, "shape")
         }
-        values, counts = ops.map(self._of_image, images)
+        values, counts = run_by_xla(
+            lambda images: ops.map(self._of_image, images),
+            images,
+            only_if=self.options.jit_compile,
+        )
         records = _of_images(values, counts, num_pixels)
         limbs = [self.summary.update(records)]
         self._add(limbs, None, num_invalid, batch)
@@ -214,6 +222,11 @@ class PerImage(StreamingMetric):
             "name": self.name,
             "dtype": self.dtype,
         }
+
+    def _comparable_config(self):
+        config = super()._comparable_config()
+        inner = self.metric._comparable_config()
+        return {**config, "metric": {**config["metric"], "config": inner}}
 
     @classmethod
     def from_config(cls, config):

@@ -15,7 +15,7 @@ class SmoothECE(StreamingMetric):
     """Smooth calibration error, without bins, streaming.
 
     Use it when the result must not depend on a choice of bins. `result()` takes
-    some milliseconds, so use it in `evaluate` rather than at each step.
+    some milliseconds.
 
     A reflected Gaussian kernel of width s smooths the gaps of the confidences,
     and E(s) is the integral of their absolute values. The value, in [0, 1], is

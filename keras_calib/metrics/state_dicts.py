@@ -36,7 +36,8 @@ class MergeableMetric(keras.metrics.Metric):
 
         Args:
             metrics: One or several metrics of this class with an equal
-                `get_config()`, but for the name, or their `state_dict()`.
+                `get_config()`, but for `name`, `dtype`, `refresh_every` and
+                `jit_compile`, or their `state_dict()`.
 
         Raises:
             TypeError: If one is of another class. Nothing is added then.
@@ -117,7 +118,8 @@ def _check_state(
         entries = np.asarray(state[key])
         if entries.shape != shape:
             raise value_error(
-                f'the state\'s "{key}" must have shape {shape}',
+                f'the state\'s "{key}" must have shape {shape}: make it anew '
+                "with this version",
                 shape=entries.shape,
             )
         if entries.dtype.kind not in "iu" or not np.all(

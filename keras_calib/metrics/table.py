@@ -58,7 +58,8 @@ class CalibrationMetrics(StreamingMetric):
 
     Args:
         include: Names of the metrics, or None for all but `smooth_ece`,
-            which takes milliseconds at each step.
+            which takes milliseconds to compute. Without `nll` and `brier`
+            updates with dense predictions take half the time.
         num_bins: Number of bins of the calibration errors. Defaults to `15`.
         closed: `"right"` for bins (lo, hi], where the first also includes its
             lower edge. `"left"` for [lo, hi), where the last also includes
@@ -110,7 +111,7 @@ class CalibrationMetrics(StreamingMetric):
         name: str = "calibration",
         **kwargs: Any,
     ):
-        for metric in include or ():
+        for metric in () if include is None else include:
             check_in("include", metric, _NAMES)
         check_clip(clip)
         check_share("risk", risk)
@@ -121,7 +122,8 @@ class CalibrationMetrics(StreamingMetric):
             "histogram": HistogramSummary(resolution, num_bins, closed=closed)
         }
         losses = {"nll": nll_of_records(clip), "brier": brier_of_records}
-        # They read the outputs of all classes, which takes about as long.
+        # They read the outputs of all classes, which takes about as long as
+        # all else.
         wanted = [losses[name] for name in losses if name in include]
         if wanted:
             parts["losses"] = MomentSummary(*wanted, needs_rows=True)

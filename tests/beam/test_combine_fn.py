@@ -321,6 +321,7 @@ def test_shapes_that_do_not_fit_raise():
         ({"include": ["acc"]}, ValueError, "`include` must be one of"),
         ({"risk": 2.0}, ValueError, "`risk` must be <= 1"),
         ({"axis": 1}, TypeError, "`axis` has no meaning"),
+        ({"refresh_every": 1}, TypeError, "`refresh_every` has no meaning"),
         ({"objectness": True}, TypeError, "`objectness` has no meaning"),
     ],
 )

@@ -6,6 +6,8 @@ from cases import BACKEND
 from cases import array
 from cases import softmax
 from streams import ALL_CLASSES
+from streams import compiled_update
+from streams import holds
 from streams import state
 from streams import stream
 from streams import updated_compiled
@@ -63,6 +65,13 @@ def test_some_pixels_do_not_depend_on_the_order_of_images(case):
         limbs = state(metric)
         masses.append(limbs[:, 4:9])
     np.testing.assert_array_equal(*masses)
+    if BACKEND == "tensorflow":
+        # A graph that does not know how many images come.
+        graph = case.make(**options)
+        update = compiled_update(graph)
+        for part in (slice(4), slice(4, 6)):
+            update(labels[part], probs[part])
+        assert holds(case, graph, 42)
     channels_first = case.make(axis=1, **options)
     channels_first.update_state(labels, np.moveaxis(probs, -1, 1))
     np.testing.assert_array_equal(state(channels_first), state(whole))

@@ -189,6 +189,10 @@ def test_images_are_merged_and_their_configuration_round_trips():
     assert float(metric.result()) == pytest.approx(
         float(whole.result()), rel=1e-6
     )
+    late = kc.AURC(
+        score="gini", from_logits=True, ignore_class=255, refresh_every=3
+    )
+    whole.merge_state(kc.PerImage(late, background=2))
     other = kc.PerImage(inner)
     with pytest.raises(ValueError, match="one configuration"):
         metric.merge_state(other)
@@ -213,8 +217,13 @@ def test_some_pixels_of_each_image_can_be_looked_at():
 
 def test_what_is_no_image_or_no_metric_is_refused():
     labels, logits = images()
-    with pytest.raises(TypeError, match="`metric` must be a metric of"):
-        kc.PerImage(keras.metrics.Mean())
+    for inner in (
+        keras.metrics.Mean(),
+        kc.CalibrationMetrics(),
+        kc.PerImage(kc.ECE()),
+    ):
+        with pytest.raises(TypeError, match="`metric` must be a metric of"):
+            kc.PerImage(inner)
     metric = kc.PerImage(kc.ECE(from_logits=True, ignore_class=255))
     with pytest.raises(TypeError, match="`sample_weight` must be None"):
         metric.update_state(labels, logits, np.ones(4))

@@ -122,7 +122,8 @@ def test_the_default_leaves_out_what_is_slow_and_keeps_the_order():
     metric = kc.CalibrationMetrics()
     assert list(metric.result()) == [n for n in TABLE if n != "smooth_ece"]
     chosen = ["aurc", "ece"]
-    assert list(kc.CalibrationMetrics(chosen).result()) == chosen
+    for names in (chosen, np.array(chosen)):
+        assert list(kc.CalibrationMetrics(names).result()) == chosen
 
 
 @pytest.mark.portable
@@ -321,6 +322,9 @@ def test_late_values_have_the_names_that_keras_gives():
     # Two of one name, and one for each kind of weights.
     metrics = [kc.ECE, kc.AURC, kc.AURC]
     metrics = [[make(from_logits=True) for make in metrics] for _ in outputs]
+    # One metric of both outputs.
+    shared = kc.NLL(from_logits=True)
+    metrics = [[*each, shared] for each in metrics]
     weighted = [[kc.AURC(from_logits=True)] for _ in outputs]
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(loss=loss, metrics=metrics, weighted_metrics=weighted)
@@ -330,11 +334,35 @@ def test_late_values_have_the_names_that_keras_gives():
     step = keras.callbacks.LambdaCallback(
         on_test_batch_end=lambda _, logs: shown.append(logs)
     )
-    options = {"batch_size": 40, "verbose": 0, "return_dict": True}
+    options = {"batch_size": 20, "verbose": 0, "return_dict": True}
     values = model.evaluate(x, y, callbacks=[step], **options)
     assert "left_aurc_1" in values and "right_weighted_aurc" in values
-    # After one step the values of the step are those of the epoch.
-    assert shown == [pytest.approx(values, 1e-6)]
+    assert "left_nll" in values
+    # After two steps the values of the step are those of the epoch.
+    assert [*map(set, shown)] == [set(values)] * 2
+    assert shown[1] == pytest.approx(values, 1e-6)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="a loop of TensorFlow")
+def test_a_loop_around_a_step_gets_numbers():
+    import tensorflow as tf
+
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(10, 3)), np.eye(3)[rng.integers(3, size=10)]
+    model = with_tables(keras.Model, False)
+    model.evaluate(x, y, verbose=0)
+    model.reset_metrics()
+
+    @tf.function
+    def loop(x, y):
+        return 2 * model.test_step((x, y))["alone"]
+
+    twice = loop(tf.constant(x), tf.constant(y))
+    value = model.get_metrics_result()["seldom_alone"]
+    assert float(twice) == pytest.approx(2 * float(value), 1e-6)
+    data = iter(tf.data.Dataset.from_tensors((x, y)))
+    logs = model.make_test_function()(data)
+    assert float(logs["seldom_alone"]) == pytest.approx(float(value), 1e-6)
 
 
 class Doubling(keras.Model):
