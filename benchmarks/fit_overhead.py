@@ -30,6 +30,9 @@ import keras_calib
 _STEPS = flags.DEFINE_integer("num_steps", 200, "Steps of a pass.")
 _REPEATS = flags.DEFINE_integer("repeats", 7, "Passes of each setting.")
 _RESNET_STEPS = flags.DEFINE_integer("resnet_steps", 5, "Of ResNet-20.")
+_PARTS = flags.DEFINE_list(
+    "parts", ["small", "dense", "resnet"], "Networks to measure."
+)
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
 
 _BATCH = 256
@@ -165,13 +168,13 @@ def overhead_table(
 
 
 def run(num_steps: int, resnet_steps: int, repeats: int) -> str:
-    return "\n\n".join(
-        [
-            f"{machine()}.",
+    clock = time.perf_counter
+    parts = {
+        "small": lambda: [
             f"Batch {_BATCH}, 100 classes, MLP 64-128-100:",
-            overhead_table(
-                mlp, (64,), SETTINGS, num_steps, repeats, time.perf_counter
-            ),
+            overhead_table(mlp, (64,), SETTINGS, num_steps, repeats, clock),
+        ],
+        "dense": lambda: [
             f"Batch 8, dense predictions {_DENSE} of two convolutions:",
             overhead_table(
                 dense,
@@ -179,8 +182,10 @@ def run(num_steps: int, resnet_steps: int, repeats: int) -> str:
                 tuple(x for x in SETTINGS if "refresh" not in x),
                 resnet_steps,
                 2 * repeats,
-                time.perf_counter,
+                clock,
             ),
+        ],
+        "resnet": lambda: [
             f"Batch {_BATCH}, ResNet-20 on 32 x 32 x 3; milliseconds of the "
             "CPU, which other load on the machine disturbs less:",
             overhead_table(
@@ -191,8 +196,10 @@ def run(num_steps: int, resnet_steps: int, repeats: int) -> str:
                 2 * repeats,
                 time.process_time,
             ),
-        ]
-    )
+        ],
+    }
+    texts = [text for name in _PARTS.value for text in parts[name]()]
+    return "\n\n".join([f"{machine()}.", *texts])
 
 
 def main(_) -> None:
