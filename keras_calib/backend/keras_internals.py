@@ -40,10 +40,10 @@ __all__ = [
 ]
 
 _SEEN = "3.15"
-# Modules that pass a value of a metric on as it is.
-_BACKENDS = {"contextlib", "jax", "tensorflow"}
-_LOOPS = ["keras"], ["keras_calib"]
-_PASSING = {*_BACKENDS, "keras", "keras_calib"}
+# Packages that pass a value of a metric on as it is, and those of them whose
+# loops put it into the logs.
+_LOOPS = {"keras", "keras_calib"}
+_PASSING = {*_LOOPS, "contextlib", "jax", "tensorflow"}
 
 
 # Metrics.
@@ -132,8 +132,8 @@ def logged_name() -> str | None:
     places = [i for i, (name, _) in enumerate(callers) if name in steps]
     packages = [module.partition(".")[0] for _, module in callers]
     end = max(places, default=-1) + 1
-    loop = [x for x in packages[end:] if x not in _BACKENDS][:1]
-    if not set(packages[:end]) <= _PASSING or loop not in _LOOPS:
+    around = (x for x in packages[end:] if x in _LOOPS or x not in _PASSING)
+    if not {*packages[:end], next(around, "")} <= _PASSING:
         return None
     for frame in _frames(inspect.currentframe()) if end else ():
         if type(frame.f_locals.get("self")).__name__ == "CompileMetrics":

@@ -131,6 +131,7 @@ def test_images_in_compiled_code():
         (kc.AURC(**options), [False, True]),
         (kc.ClasswiseECE(4, **options), [False]),
         (kc.AURC(score="gini", **options), [False]),
+        (kc.ECE(jit_compile=True, **options), [False]),
     ):
         # Eager batches are read by NumPy.
         eager = kc.PerImage(inner, background=1)
