@@ -7,6 +7,8 @@ part, the function falls back as it says, or raises an error that names it.
 import functools
 import inspect
 import itertools
+import sys
+import threading
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -43,7 +45,7 @@ _SEEN = "3.15"
 # Packages that pass a value of a metric on as it is, and those of them whose
 # loops put it into the logs.
 _LOOPS = {"keras", "keras_calib"}
-_PASSING = {*_LOOPS, "contextlib", "jax", "tensorflow"}
+_PASSING = {*_LOOPS, "contextlib", "jax", "tensorflow", "threading"}
 
 
 # Metrics.
@@ -130,6 +132,10 @@ def logged_name() -> str | None:
     steps = ("train_step", "test_step", "_symbolic_build")
     callers = list(_functions(inspect.currentframe()))
     places = [i for i, (name, _) in enumerate(callers) if name in steps]
+    if callers[-1][1] == "threading":
+        # Replicas run in threads, for which the main one waits.
+        main = threading.main_thread().ident
+        callers += _functions(sys._current_frames().get(main))
     packages = [module.partition(".")[0] for _, module in callers]
     end = max(places, default=-1) + 1
     around = (x for x in packages[end:] if x in _LOOPS or x not in _PASSING)
