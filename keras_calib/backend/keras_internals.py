@@ -134,7 +134,7 @@ def logged_name() -> str | None:
     places = [i for i, (name, _) in enumerate(callers) if name in steps]
     if callers[-1][1] == "threading":
         # Replicas run in threads, for which the main one waits.
-        main = threading.main_thread().ident
+        main = threading.main_thread().ident or 0
         callers += _functions(sys._current_frames().get(main))
     packages = [module.partition(".")[0] for _, module in callers]
     end = max(places, default=-1) + 1
