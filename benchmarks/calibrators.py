@@ -46,7 +46,7 @@ _PEERS = ("netcal", "scikit-learn", "probmetrics", "torch")
 # A contender that takes longer is fitted once.
 _LONG = 10.0
 # Of many classes, only what the others can do at all.
-_MANY = ("temperature", "vector")
+_MANY = ("temperature", "vector", "structured vector")
 
 
 def samples(n, num_classes, seed=0):
@@ -67,7 +67,8 @@ def probabilities(logits):
 def ours(make):
     def fit(labels, logits):
         # A matrix for 100 classes has more parameters than 10,000 samples.
-        calibrator = make().fit(labels, logits, force=True)
+        # The folds that say whether it helps are no part of the fit.
+        calibrator = make().fit(labels, logits, num_folds=0, force=True)
         return lambda: (np.asarray(calibrator(logits)), True)
 
     return fit
@@ -143,6 +144,19 @@ def probmetrics(name):
     return fit
 
 
+def structured(name):
+    def fit(labels, logits):
+        from probmetrics.calibrators import logistic
+
+        # Its compiled solver for the ridge; the other one takes longer.
+        calibrator = getattr(logistic, name)(penalty="ridge", opt="bfgs")
+        probs = probabilities(logits)
+        calibrator.fit(probs, labels)
+        return lambda: (calibrator.predict_proba(probs), False)
+
+    return fit
+
+
 def tfp_vector(labels, logits):
     """The same problem by TFP's L-BFGS in one compiled graph: no product."""
     import tensorflow as tf
@@ -180,20 +194,27 @@ CONTENDERS = {
         "probmetrics (Guo)": probmetrics("GuoTemperatureScalingCalibrator"),
     },
     "vector": {
-        "keras_calib": ours(keras_calib.VectorScaling),
+        "keras_calib": ours(partial(keras_calib.VectorScaling, penalty=None)),
         # Despite its name: a scale and a bias for each class.
         "netcal, logistic": netcal("LogisticCalibration"),
         "probmetrics": probmetrics("VectorScalingCalibrator"),
         "(TFP, one graph)": tfp_vector,
     },
     "matrix": {
-        # The fit alone, without the folds that say whether it helps.
-        "keras_calib": ours(partial(keras_calib.MatrixScaling, num_folds=0)),
+        "keras_calib": ours(partial(keras_calib.MatrixScaling, penalty=None)),
         "keras_calib, Dirichlet": ours(
-            partial(keras_calib.DirichletCalibration, num_folds=0)
+            partial(keras_calib.DirichletCalibration, penalty=None)
         ),
         "scikit-learn, logistic": scikit_matrix,
         "probmetrics": probmetrics("MatrixScalingCalibrator"),
+    },
+    "structured vector": {
+        "keras_calib": ours(keras_calib.StructuredVectorScaling),
+        "probmetrics": structured("SVSCalibrator"),
+    },
+    "structured matrix": {
+        "keras_calib": ours(keras_calib.StructuredMatrixScaling),
+        "probmetrics": structured("SMSCalibrator"),
     },
     "isotonic": {
         "keras_calib": ours(keras_calib.IsotonicCalibration),
@@ -295,7 +316,9 @@ def pixel_rows(count, num_classes=12):
 CALIBRATORS = (
     keras_calib.TemperatureScaling,
     keras_calib.VectorScaling,
+    keras_calib.StructuredVectorScaling,
     keras_calib.MatrixScaling,
+    keras_calib.StructuredMatrixScaling,
     keras_calib.DirichletCalibration,
     keras_calib.EnsembleTemperatureScaling,
     keras_calib.HistogramBinning,

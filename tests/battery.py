@@ -131,10 +131,9 @@ def _metric(name, cls):
 
 def _calibrator(cls):
     def call(labels, predictions, weight):
-        # So few samples do not help a matrix, which warns.
-        quiet = "num_folds" in inspect.signature(cls).parameters
-        made = cls(num_folds=0) if quiet else cls()
-        return made.fit(labels, predictions, weight)(LOGITS)
+        # So few samples help no calibrator, which warns.
+        fitted = cls().fit(labels, predictions, weight, num_folds=0)
+        return fitted(LOGITS)
 
     return Entry(call, takes="logits")
 

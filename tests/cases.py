@@ -77,8 +77,12 @@ CALIBRATORS = [
         kc.TemperatureScaling, {"objective": "ece"}, keeps_argmax=True
     ),
     CalibratorCase(kc.VectorScaling, never_raises_nll=True),
+    CalibratorCase(kc.VectorScaling, {"penalty": None}, never_raises_nll=True),
     CalibratorCase(kc.MatrixScaling, never_raises_nll=True),
+    CalibratorCase(kc.MatrixScaling, {"penalty": None}, never_raises_nll=True),
     CalibratorCase(kc.DirichletCalibration, never_raises_nll=True),
+    CalibratorCase(kc.StructuredVectorScaling),
+    CalibratorCase(kc.StructuredMatrixScaling),
     CalibratorCase(
         kc.DirichletCalibration,
         {"off_diagonal_strength": 0.01, "intercept_strength": 0.1},

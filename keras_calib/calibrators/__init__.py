@@ -12,6 +12,8 @@ from keras_calib.calibrators.beta import BetaCalibration
 from keras_calib.calibrators.binning import HistogramBinning
 from keras_calib.calibrators.binning import IsotonicCalibration
 from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
+from keras_calib.calibrators.structured import StructuredMatrixScaling
+from keras_calib.calibrators.structured import StructuredVectorScaling
 from keras_calib.calibrators.temperature import TemperatureScaling
 
 __all__ = [
@@ -22,6 +24,8 @@ __all__ = [
     "HistogramBinning",
     "IsotonicCalibration",
     "MatrixScaling",
+    "StructuredMatrixScaling",
+    "StructuredVectorScaling",
     "TemperatureScaling",
     "VectorScaling",
 ]

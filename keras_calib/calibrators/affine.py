@@ -1,6 +1,5 @@
 """Vector, matrix and Dirichlet calibration: affine maps of the logits."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -8,35 +7,131 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.errors import warn
+from keras_calib.calibrators.affine_coordinates import Ridge
+from keras_calib.calibrators.affine_coordinates import degrees_of_freedom
+from keras_calib.calibrators.affine_solver import identity
 from keras_calib.calibrators.affine_solver import least_affine
-from keras_calib.calibrators.affine_solver import nll_and_residuals
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.temperature import optimal_temperature
+from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.softmax import logsumexp
 
-__all__ = ["DirichletCalibration", "MatrixScaling", "VectorScaling"]
+__all__ = [
+    "AffineCalibrator",
+    "DirichletCalibration",
+    "MatrixScaling",
+    "VectorScaling",
+    "check_square",
+]
 
-# By chance the NLL gains about parameters / samples, in nats. Less than the
-# first is harmless; a gain above the second times chance is real.
-_LITTLE, _CLEARLY = 1e-3, 5.0
+
+class AffineCalibrator(Calibrator):
+    """Abstract: an affine map of features of the logits, of least NLL.
+
+    A ridge pulls it towards a temperature alone.
+    """
+
+    # Whether W is diagonal.
+    diagonal = False
+    lowers_nll = True
+
+    def __init__(self, *, penalty: float | None, **kwargs: Any):
+        if penalty is not None:
+            check_above("penalty", penalty, 0.0)
+        super().__init__(**kwargs)
+        self.penalty = None if penalty is None else float(penalty)
+        # Only a ridge leaves the bias of an absent class finite.
+        self.needs_every_class = penalty is None
+
+    def features(self, logits: Any) -> Any:
+        """What the matrix maps: the logits (array-agnostic)."""
+        return identity(logits)
+
+    def unit(self, samples: FittingData) -> float:
+        """The factor of the features that is a temperature alone."""
+        return 1.0 / optimal_temperature(samples)
+
+    def ridge(self, samples: FittingData, unit: float) -> Ridge | None:
+        """The ridge towards `unit` times the identity; None for none."""
+        if self.penalty is None:
+            return None
+        count = samples.num_classes
+        usual = self.penalty * count / samples.effective_count()
+        if self.diagonal:
+            strength, anchor = np.full((count, 1), usual), np.ones((count, 1))
+        else:
+            strength, anchor = np.full((count, count), usual), np.eye(count)
+            strength[anchor == 0.0] *= count - 1
+        bias = np.ones((count, 1))
+        return Ridge(
+            np.append(strength / unit**2, usual * bias, axis=1),
+            np.append(anchor * unit, 0.0 * bias, axis=1),
+        )
+
+    def fit_samples(self, samples: FittingData) -> None:
+        features = self.features
+        if type(self).features is AffineCalibrator.features:
+            features = identity
+        self.set_map(self.least(samples, features, self.unit(samples)))
+
+    def least(
+        self, samples: FittingData, features: Callable, unit: float
+    ) -> np.ndarray:
+        """The map [W, b] of the least NLL and ridge."""
+        ridge = self.ridge(samples, unit)
+        return least_affine(
+            samples, features, unit, ridge, self.name, diagonal=self.diagonal
+        )
+
+    def set_map(self, theta: np.ndarray, **others: Any) -> None:
+        """Sets W and b, and other fitted values."""
+        name = "scale" if self.diagonal else "matrix"
+        weights = theta[:, 0] if self.diagonal else theta[:, :-1]
+        self.set_fitted(
+            len(theta), **others, **{name: weights, "bias": theta[:, -1]}
+        )
+
+    def calibrate(self, logits: Any) -> Any:
+        features = self.features(logits)
+        if self.diagonal:
+            return features * self._scale + self._bias
+        return ops.matmul(features, ops.transpose(self._matrix)) + self._bias
+
+    def degrees_of_freedom(self, samples: FittingData) -> float:
+        """The trace of the ridge's hat matrix, or the number of parameters."""
+        ridge = self.ridge(samples, self.unit(samples))
+        if ridge is None:
+            return super().degrees_of_freedom(samples)
+        name = "scale" if self.diagonal else "matrix"
+        weights = self.fitted_value(name).reshape(samples.num_classes, -1)
+        theta = np.column_stack([weights, self.fitted_value("bias")])
+        return degrees_of_freedom(samples, self.features, theta, ridge)
+
+    def num_parameters(self, num_classes: int) -> int:
+        """Free parameters: only that of a temperature under a ridge."""
+        if self.penalty is not None:
+            return 1
+        return num_classes * (2 if self.diagonal else num_classes + 1)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class VectorScaling(Calibrator):
+class VectorScaling(AffineCalibrator):
     """Vector scaling: each logit z_k becomes w_k z_k + b_k.
 
-    Use it when classes are miscalibrated in different ways and each has a few
-    hundred held-out samples. It can change the predicted class. w and b
-    minimise the NLL, a convex problem. Softmax ignores the mean of b, so b
-    sums to 0.
+    Use it when classes are miscalibrated in different ways. It can change the
+    predicted class. Write w_k = (1 + v_k) / T, with T from temperature
+    scaling. For K classes and n samples, v and b then minimise
+
+    NLL + penalty (K / n) (sum_k v_k^2 + sum_k b_k^2).
 
     Args:
+        penalty: Factor > 0 of the ridge, 1 as Berta et al. advise; None fits
+            without it, as Guo et al. do, which takes a few hundred samples of
+            each class.
         scale: w `(num_classes,)`, if you know it; None waits for `fit`.
         bias: b `(num_classes,)`, if you know it; goes with `scale`.
         **kwargs: `name` and `trainable` of `keras.layers.Layer`.
@@ -49,65 +144,54 @@ class VectorScaling(Calibrator):
 
     Reference:
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
-        section 4.2, https://arxiv.org/abs/1706.04599
+        section 4.2, https://arxiv.org/abs/1706.04599; the ridge: Berta et
+        al., Structured Matrix Scaling for Multi-Class Calibration, AISTATS
+        2026, https://arxiv.org/abs/2511.03685
     """
 
     fitted_values = ("scale", "bias")
     scale = fitted_array("scale", "The fitted w, `(num_classes,)`.")
     bias = fitted_array("bias", "The fitted b, `(num_classes,)`.")
+    options = ("penalty",)
+    diagonal = True
 
     def __init__(
         self,
         *,
+        penalty: float | None = 1.0,
         scale: Any = None,
         bias: Any = None,
         name: str = "vector_scaling",
         **kwargs: Any,
     ):
-        super().__init__(name=name, **kwargs)
+        super().__init__(penalty=penalty, name=name, **kwargs)
         self.set_known(scale=scale, bias=bias)
-
-    def fit_samples(self, samples: FittingData) -> None:
-        count = samples.num_classes
-        nothing = np.zeros((count, 2))
-        theta = least_affine(samples, lambda z: z, nothing, self.name)
-        self.set_fitted(count, scale=theta[:, 0], bias=theta[:, 1])
-
-    def calibrate(self, logits: Any) -> Any:
-        return logits * self._scale + self._bias
-
-    def num_parameters(self, num_classes: int) -> int:
-        return 2 * num_classes
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class MatrixScaling(Calibrator):
+class MatrixScaling(AffineCalibrator):
     """Matrix scaling: the logits z become W z + b.
 
-    Use it when classes are confused with each other and there is much
-    held-out data. W and b minimise NLL
-    + off_diagonal_strength mean_{i != j} w_ij^2
-    + intercept_strength mean_j b_j^2, a convex problem. With num_classes
-    (num_classes + 1) parameters it overfits easily: choose the strengths from
-    powers of ten, on other data. It can change the predicted class.
+    Use it when classes are confused with each other. It can change the
+    predicted class. Write W = (I + diag(v) + M) / T, with T from temperature
+    scaling and M 0 on its diagonal. For K classes and n samples, v, b and M
+    then minimise
+
+    NLL + penalty (K / n) (sum v^2 + sum b^2 + (K - 1) sum M^2).
 
     Args:
-        off_diagonal_strength: Strength of the penalty on W off its diagonal,
-            >= 0.
-        intercept_strength: Strength of the penalty on b, >= 0.
-        num_folds: Number of folds for a check against overfitting, which
-            warns if the map does not help on samples left out of the fit; 0
-            skips it. The check runs without strengths only, and only when the
-            gain in NLL could be chance. It takes several times as long as the
-            fit.
+        penalty: Factor > 0 of the ridge, 1 as Berta et al. advise. None fits
+            without it, as Guo et al. do: with K (K + 1) parameters it
+            overfits, unless each class has thousands of samples.
+        off_diagonal_strength: Strength >= 0 of the penalty of Kull et al.,
+            off_diagonal_strength mean_{i != j} W_ij^2. If one of the two
+            strengths is given, theirs replaces the ridge, and you choose both
+            on other data from powers of ten.
+        intercept_strength: Strength >= 0 of theirs on mean_j b_j^2.
         matrix: W `(num_classes, num_classes)`, if you know it; None waits for
             `fit`.
         bias: b `(num_classes,)`, if you know it; goes with `matrix`.
         **kwargs: `name` and `trainable` of `keras.layers.Layer`.
-
-    Warns:
-        RuntimeWarning: On `fit`, if the folds show that the map does more
-            harm than good on samples left out of the fit.
 
     Example:
 
@@ -117,126 +201,65 @@ class MatrixScaling(Calibrator):
 
     Reference:
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
-        section 4.2, https://arxiv.org/abs/1706.04599; the regularisation:
-        Kull et al., Beyond Temperature Scaling, NeurIPS 2019, section 3,
+        section 4.2, https://arxiv.org/abs/1706.04599; the ridge: Berta et
+        al., Structured Matrix Scaling for Multi-Class Calibration, AISTATS
+        2026, https://arxiv.org/abs/2511.03685; the strengths: Kull et al.,
+        Beyond Temperature Scaling, NeurIPS 2019, section 3,
         https://arxiv.org/abs/1910.12656
     """
 
     fitted_values = ("matrix", "bias")
     matrix = fitted_array("matrix", "W `(num_classes, num_classes)`.")
     bias = fitted_array("bias", "The fitted b, `(num_classes,)`.")
-    options = ("off_diagonal_strength", "intercept_strength", "num_folds")
+    options = ("penalty", "off_diagonal_strength", "intercept_strength")
     default_name = "matrix_scaling"
 
     def __init__(
         self,
         *,
-        off_diagonal_strength: float = 0.0,
-        intercept_strength: float = 0.0,
-        num_folds: int = 5,
+        penalty: float | None = 1.0,
+        off_diagonal_strength: float | None = None,
+        intercept_strength: float | None = None,
         matrix: Any = None,
         bias: Any = None,
         name: str | None = None,
         **kwargs: Any,
     ):
-        check_at_least("off_diagonal_strength", off_diagonal_strength, 0.0)
-        check_at_least("intercept_strength", intercept_strength, 0.0)
-        check_integer("num_folds", num_folds, 0)
-        if num_folds == 1:
-            raise value_error(
-                "`num_folds` must be 0, or >= 2", num_folds=num_folds
-            )
-        super().__init__(name=name or self.default_name, **kwargs)
-        self.num_folds = num_folds
-        self.off_diagonal_strength = float(off_diagonal_strength)
-        self.intercept_strength = float(intercept_strength)
-        if matrix is not None and np.shape(matrix) != 2 * np.shape(matrix)[:1]:
-            raise value_error(
-                "`matrix` must be square", **{"matrix.shape": np.shape(matrix)}
-            )
+        strengths = {
+            "off_diagonal_strength": off_diagonal_strength,
+            "intercept_strength": intercept_strength,
+        }
+        for key, value in strengths.items():
+            if value is not None:
+                check_at_least(key, value, 0.0)
+                penalty = None
+        super().__init__(
+            penalty=penalty, name=name or self.default_name, **kwargs
+        )
+        self.off_diagonal_strength = off_diagonal_strength
+        self.intercept_strength = intercept_strength
+        check_square(matrix)
         self.set_known(matrix=matrix, bias=bias)
 
-    def features(self, logits: Any) -> Any:
-        """The features that the matrix maps: the logits (array-agnostic)."""
-        return logits
-
-    def fit_samples(self, samples: FittingData) -> None:
+    def ridge(self, samples: FittingData, unit: float) -> Ridge | None:
+        """The ridge, or the penalty of the two strengths towards 0."""
+        given = self.off_diagonal_strength, self.intercept_strength
+        if given == (None, None):
+            return super().ridge(samples, unit)
         count = samples.num_classes
-        penalty = np.zeros((count, count + 1))
-        penalty[:, :-1] = self.off_diagonal_strength / (count * (count - 1))
-        np.fill_diagonal(penalty, 0.0)
-        penalty[:, -1] = self.intercept_strength / count
+        strength = np.zeros((count, count + 1))
+        strength[:, :-1] = (given[0] or 0.0) / (count * (count - 1))
+        np.fill_diagonal(strength, 0.0)
+        strength[:, -1] = (given[1] or 0.0) / count
+        return Ridge(strength) if strength.any() else None
 
-        def fitted(part: FittingData) -> np.ndarray:
-            return least_affine(part, self.features, penalty, self.name)
 
-        theta = fitted(samples)
-        self.set_fitted(count, matrix=theta[:, :-1], bias=theta[:, -1])
-        if self.num_folds and not penalty.any():
-            self._warn_if_overfitted(samples, theta, fitted)
-
-    def _warn_if_overfitted(
-        self, samples: FittingData, theta: np.ndarray, fitted: Callable
-    ) -> None:
-        """Warns if the map is worse than none on samples left out of the fit.
-
-        Fits to folds take longer than the fit itself, so they run only if
-        chance alone could give such a gain to so many parameters.
-        """
-        before, _ = self._nll(samples, None)
-        after, _ = self._nll(samples, theta)
-        by_chance = samples.num_classes**2 / samples.counts().sum()
-        if by_chance < _LITTLE or before - after > _CLEARLY * by_chance:
-            return
-        fold = np.random.default_rng(0).integers(
-            self.num_folds, size=len(samples.logits)
+def check_square(matrix: Any) -> None:
+    """Raises unless `matrix` is None or square."""
+    if matrix is not None and np.shape(matrix) != 2 * np.shape(matrix)[:1]:
+        raise value_error(
+            "`matrix` must be square", **{"matrix.shape": np.shape(matrix)}
         )
-        losses, weights = [], []
-        with warnings.catch_warnings():
-            # The fit to all samples has given these warnings already.
-            warnings.simplefilter("ignore")
-            for k in range(self.num_folds):
-                inside = samples.rows(fold != k)
-                left_out = samples.rows(fold == k)
-                if not (inside.counts().any() and left_out.counts().any()):
-                    return
-                loss, weight = self._nll(left_out, fitted(inside))
-                losses.append(loss)
-                weights.append(weight)
-        held_out = float(np.average(losses, weights=weights))
-        if held_out > before:
-            warn(
-                invalid(
-                    f"`{type(self).__name__}` has too many parameters for "
-                    "these data: on samples that it is not fitted to, its "
-                    "predictions are worse than without it. Take "
-                    "`TemperatureScaling`, or a larger `off_diagonal_strength` "
-                    "and `intercept_strength`",
-                    nll_without_it=round(before, 4),
-                    nll_on_other_samples=round(held_out, 4),
-                )
-            )
-
-    def _nll(
-        self, samples: FittingData, theta: np.ndarray | None
-    ) -> tuple[float, float]:
-        """Mean NLL of an affine map of the features, or of none; weight."""
-
-        def of_block(block: FittingData) -> tuple:
-            z = block.logits
-            if theta is not None:
-                z = self.features(z) @ theta[:, :-1].T + theta[:, -1]
-            return nll_and_residuals(z, block)[0], block.weights().sum()
-
-        loss, weight = samples.sums(of_block)
-        return float(loss / weight), float(weight)
-
-    def calibrate(self, logits: Any) -> Any:
-        features = self.features(logits)
-        return ops.matmul(features, ops.transpose(self._matrix)) + self._bias
-
-    def num_parameters(self, num_classes: int) -> int:
-        return num_classes * (num_classes + 1)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -249,7 +272,7 @@ class DirichletCalibration(MatrixScaling):
     follow a Dirichlet distribution.
 
     Args:
-        **kwargs: `off_diagonal_strength`, `intercept_strength`, `num_folds`,
+        **kwargs: `penalty`, `off_diagonal_strength`, `intercept_strength`,
             `matrix`, `bias` and `name`, as in `MatrixScaling`.
 
     Example:
@@ -264,6 +287,10 @@ class DirichletCalibration(MatrixScaling):
         Kull et al., Beyond Temperature Scaling: Obtaining well-calibrated
         multiclass probabilities with Dirichlet calibration, NeurIPS 2019,
         https://arxiv.org/abs/1910.12656
+
+    Differs:
+        The paper chooses two strengths on other data. By default the ridge of
+        `MatrixScaling` takes their place.
     """
 
     default_name = "dirichlet_calibration"

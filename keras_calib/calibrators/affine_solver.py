@@ -13,18 +13,22 @@ import numpy as np
 from scipy.optimize import minimize
 
 from keras_calib.backend.errors import warn
+from keras_calib.calibrators.affine_coordinates import LARGE_BLOCK
+from keras_calib.calibrators.affine_coordinates import Ridge
+from keras_calib.calibrators.affine_coordinates import exact_coordinates
+from keras_calib.calibrators.affine_coordinates import mapped
+from keras_calib.calibrators.affine_coordinates import products_of
+from keras_calib.calibrators.affine_coordinates import usual_coordinates
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.temperature import optimal_temperature
 
 __all__ = [
+    "identity",
     "least_affine",
     "nll_and_residuals",
     "warn_if_separated",
     "warn_not_converged",
 ]
 
-# Curvature of a direction without data, as a share of the largest.
-_RIDGE = 1e-10
 # Variance of a constant feature, as a share of its mean square.
 _CONSTANT = 1e-12
 # Gradient at which to stop. With a curvature near 1 the value is then within
@@ -36,42 +40,78 @@ _ROUNDS = ((4, _GRADIENT), (8, _GRADIENT), (1000, 1e-5), (1000, 1e-5))
 # Gradient down to which float32 serves, and the scale of logits and weights up
 # to which it does.
 _SINGLE, _LARGE = 1e-3, 100.0
-# Logits in a block, larger than elsewhere: products of matrices gain by it.
-_BLOCK = 2**18
-# The same where each sample makes thousands of products.
-_SMALL_BLOCK = 2**13
-# Most classes of a matrix for the Hessian, and logits that it is taken from.
+# Most classes of a matrix for the exact Hessian.
 _CLASSES = 12
-_SAMPLE = 2**18
+# Most features that are computed once and held.
+_HELD = 2**26
 
 
 def least_affine(
-    samples: FittingData, features: Callable, penalty: np.ndarray, what: str
+    samples: FittingData,
+    features: Callable,
+    unit: float,
+    ridge: Ridge | None,
+    what: str,
+    *,
+    diagonal: bool,
 ) -> np.ndarray:
-    """The affine map [W, b] of least NLL + sum penalty [W, b]^2.
+    """The affine map [W, b] of the least NLL and ridge.
 
-    The penalty is `(num_classes, num_classes + 1)`, or `(num_classes, 2)` for
-    the diagonal of W alone. Softmax ignores what is added to all rows, so b and
-    the off-diagonal part of each column of W sum to 0.
+    It starts at `unit` times the identity. The map is `(num_classes,
+    num_classes + 1)`, or `(num_classes, 2)` for a diagonal W. Softmax ignores
+    what is added to all rows: without an anchor, b and the off-diagonal part
+    of each column of W sum to 0.
     """
-    count, thin = samples.num_classes, penalty.shape[1] == 2
-    centred = not penalty.any()
-    standardize, shift, scale = _standardized(samples, features, centred)
+    count = samples.num_classes
+    samples, features = _computed(samples, features)
+    standardize, shift, scale = _standardized(samples, features, ridge is None)
     # W is scaled by column; its diagonal alone is scaled by row.
-    columns = scale[:, None] if thin else scale
-    start = np.column_stack([columns if thin else np.diag(scale), shift])
-    start /= optimal_temperature(samples)
-    penalty = penalty.copy()
-    penalty[:, :-1] /= columns**2
-    theta = _least(samples, standardize, start, penalty, what)
-    weights = theta[:, :-1] / columns
-    if thin:
+    columns = scale[:, None] if diagonal else scale
+    factors = np.append(
+        np.broadcast_to(columns, (count, 1 if diagonal else count)),
+        np.ones((count, 1)),
+        axis=1,
+    )
+    start = unit * (np.ones((count, 1)) if diagonal else np.eye(count))
+    start = np.append(start * columns, unit * shift[:, None], axis=1)
+    if ridge is None:
+        ridge = Ridge(np.zeros_like(start))
+    anchor = np.zeros_like(start) if ridge.anchor is None else ridge.anchor
+    scaled = Ridge(ridge.strength / factors**2, anchor * factors)
+    theta = _least(samples, standardize, start, scaled, what) / factors
+    if ridge.anchor is not None:
+        return theta
+    weights = theta[:, :-1]
+    if diagonal:
         bias = theta[:, -1] - weights[:, 0] * shift
         return np.column_stack([weights, bias - bias.mean()])
     theta = np.column_stack([weights, theta[:, -1] - weights @ shift])
     # A large part common to all rows would cost the rest its float32 digits.
     common = theta.sum(axis=0) - np.append(np.diag(theta), 0.0)
     return theta - common / np.append(np.full(count, count - 1), count)
+
+
+def _computed(
+    samples: FittingData, features: Callable
+) -> tuple[FittingData, Callable]:
+    """Samples with their features in place of logits, where these are few.
+
+    In float32, as the layer computes them.
+    """
+    if features is identity or samples.logits.size > _HELD:
+        return samples, features
+    held = np.zeros(samples.logits.shape, "float32")
+
+    def of_block(block, rows):
+        held[rows] = features(block.logits)
+
+    samples.visit(of_block)
+    return samples._replace(logits=held), identity
+
+
+def identity(logits: Any) -> Any:
+    """The logits themselves, as features."""
+    return logits
 
 
 def _standardized(
@@ -107,12 +147,13 @@ def _least(
     samples: FittingData,
     features: Callable,
     start: np.ndarray,
-    penalty: np.ndarray,
+    ridge: Ridge,
     what: str,
 ) -> np.ndarray:
-    """[W, b] of least penalised NLL, by SciPy's L-BFGS-B."""
+    """[W, b] of least NLL and ridge by SciPy's L-BFGS-B."""
+    penalty, anchor = ridge
     thin = start.shape[1] == 2
-    size = {} if thin else {"size": _BLOCK}
+    size = {} if thin else {"size": LARGE_BLOCK}
     exact = double = False
     last: Any = np.array(()), double, (0.0, np.array(()))
     heaviest = 1.0 if samples.weight is None else samples.weight.max()
@@ -131,13 +172,14 @@ def _least(
 
         def of_block(block):
             x = features(block.logits).astype(dtype, copy=False)
-            loss, residuals = nll_and_residuals(_mapped(x, used), block)
-            slope = _products(residuals, x, thin), residuals.sum(axis=0)
+            loss, residuals = nll_and_residuals(mapped(x, used), block)
+            slope = products_of(residuals, x, thin), residuals.sum(axis=0)
             return loss, block.weights().sum(), np.column_stack(slope)
 
         loss, weight, slope = samples.sums(of_block, **size)
-        loss = loss / weight + np.sum(penalty * theta**2)
-        slope = slope / weight + 2.0 * penalty * theta
+        off = theta - anchor
+        loss = loss / weight + np.sum(penalty * off**2)
+        slope = slope / weight + 2.0 * penalty * off
         last = theta, double, (loss, slope)
         return loss, slope
 
@@ -145,7 +187,9 @@ def _least(
     for index, (steps, accepted) in enumerate(_ROUNDS):
         # The precision may be what stopped the last line search.
         double = double or index == len(_ROUNDS) - 1
-        coordinates = _exact_coordinates if exact and index else _coordinates
+        coordinates = (
+            exact_coordinates if exact and index else usual_coordinates
+        )
         root, back = coordinates(samples, features, theta, penalty)
         # The first step is as long as the unit, which makes it Newton's.
         first = back(value(theta)[1])
@@ -182,133 +226,6 @@ def _least(
         loss = value(theta)[0]
         warn_if_separated(loss, samples.labels, samples.weight, what)
     return theta
-
-
-def _coordinates(
-    samples: FittingData,
-    features: Callable,
-    theta: np.ndarray,
-    penalty: np.ndarray,
-) -> tuple[Callable, Callable]:
-    """Coordinates in which the curvature is about 1: a linear map, its adjoint.
-
-    Row k of [W, b] has the Hessian E[s_k (x, 1) (x, 1)^T], s_k = p_k (1 - p_k),
-    and twice the penalties. Its last column is eliminated exactly, the scales
-    of x are those of each row, and correlations those of x without s_k.
-    Directions in which x does not vary have no coordinate.
-    """
-    thin = theta.shape[1] == 2
-
-    def moments(block):
-        x, weight = features(block.logits), block.weights()[:, None]
-        # In place, as blocks are large.
-        both = (0.0, 0.0) if thin else ((x * weight).T @ x, x.T @ weight)
-        spread = _probabilities(x, theta)
-        spread -= np.square(spread)
-        spread *= weight
-        first = _products(spread, x, thin)
-        second = _products(spread, np.square(x, out=x), thin)
-        return weight.sum(), spread.sum(axis=0), first, second, *both
-
-    weight, *sums = samples.sums(moments, size=_BLOCK // 2)
-    # E[s_k], E[s_k x_j], E[s_k x_j^2], E[x x^T] and E[x].
-    spread, first, second, product, mean = (x / weight for x in sums)
-    spread = np.maximum(spread, _RIDGE)[:, None]
-    last = spread + 2.0 * penalty[:, -1:]
-    shear = first / last
-    own = second - last * shear**2 + 2.0 * penalty[:, :-1]
-    scale = 1.0 / np.sqrt(np.maximum(own, _RIDGE * spread))
-    axes = np.ones((1, 1))
-    if first.shape[1] > 1:
-        usual = spread.mean()
-        product = product - mean * mean.T * usual / last.mean()
-        # Off the diagonal of W, where all penalties of a column are one.
-        product[np.diag_indices(len(product))] += (
-            2.0 * penalty[:, :-1].max(axis=0) / usual
-        )
-        size = np.sqrt(np.maximum(np.diag(product), _RIDGE))
-        values, axes = np.linalg.eigh(product / size / size[:, None])
-        seen = values > _RIDGE * values[-1]
-        axes = axes[:, seen] / np.sqrt(values[seen])
-    last = np.sqrt(last)
-
-    def root(point):
-        point = point.reshape(len(spread), -1)
-        weights = point[:, :-1] @ axes.T * scale
-        bias = point[:, -1:] / last
-        bias = bias - np.sum(shear * weights, axis=-1, keepdims=True)
-        return np.append(weights, bias, axis=-1)
-
-    def back(slope):
-        weights = (slope[:, :-1] - shear * slope[:, -1:]) * scale
-        return np.append(weights @ axes, slope[:, -1:] / last, axis=-1).ravel()
-
-    return root, back
-
-
-def _exact_coordinates(
-    samples: FittingData,
-    features: Callable,
-    theta: np.ndarray,
-    penalty: np.ndarray,
-) -> tuple[Callable, Callable]:
-    """Coordinates in which the Hessian of some samples is 1, as above.
-
-    The Hessian is E[p_k (1[k = m] - p_m) y_i y_j], with y = (x, 1), and twice
-    the penalties. Both factors are symmetric, which saves three quarters.
-    """
-    count, width = theta.shape
-    k, m = np.triu_indices(count)
-    i, j = np.triu_indices(width)
-
-    def moments(block):
-        x, weight = features(block.logits), block.weights()
-        p = _probabilities(x, theta).T
-        y = np.append(x.T, np.ones((1, len(x))), axis=0)
-        factors = -p[k] * p[m]
-        factors[k == m] += p
-        factors *= weight
-        return weight.sum(), factors @ (y[i] * y[j]).T
-
-    some = samples.subsampled(_SAMPLE)
-    weight, products = some.sums(moments, size=_SMALL_BLOCK)
-    hessian = np.empty((count, width, count, width))
-    for row, column in ((k, m), (m, k)):
-        row, column = row[:, None], column[:, None]
-        hessian[row, i, column, j] = hessian[row, j, column, i] = products
-    hessian = hessian.reshape(theta.size, theta.size) / weight
-    hessian[np.diag_indices(theta.size)] += 2.0 * penalty.ravel()
-    own = np.diag(hessian)
-    scale = np.where(own > 0.0, 1.0 / np.sqrt(np.maximum(own, _RIDGE)), 0.0)
-    values, axes = np.linalg.eigh(hessian * scale * scale[:, None])
-    seen = values > _RIDGE * values[-1]
-    axes = axes[:, seen] / np.sqrt(values[seen]) * scale[:, None]
-    return (
-        lambda point: (axes @ point).reshape(theta.shape),
-        lambda slope: axes.T @ slope.ravel(),
-    )
-
-
-def _probabilities(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
-    """softmax(W x + b)."""
-    p = _mapped(x, theta)
-    p -= p.max(axis=-1, keepdims=True)
-    np.exp(p, out=p)
-    p /= p.sum(axis=-1, keepdims=True)
-    return p
-
-
-def _mapped(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
-    """W x + b; x in the order of memory in which sums are fast."""
-    weights = theta[:, :-1]
-    z = x * weights[:, 0] if weights.shape[1] == 1 else (weights @ x.T).T
-    z += theta[:, -1]
-    return z
-
-
-def _products(a: np.ndarray, b: np.ndarray, thin: bool) -> np.ndarray:
-    """sum_n a_nk b_nj, or `(num_classes, 1)` of it where j = k."""
-    return np.sum(a * b, axis=0)[:, None] if thin else a.T @ b
 
 
 def nll_and_residuals(

@@ -16,6 +16,8 @@ from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.fitting_data import read_batches
 from keras_calib.calibrators.fitting_data import read_samples
+from keras_calib.calibrators.folds import check_folds
+from keras_calib.calibrators.folds import warn_if_harmful
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.predictions.collect import predicted_batches
@@ -69,6 +71,8 @@ class Calibrator(FittedLayer):
     options: tuple[str, ...] = ()
     # Whether a class without a sample leaves something undetermined.
     needs_every_class = True
+    # Whether a fit cannot raise the NLL of its own samples.
+    lowers_nll = False
 
     def __init__(self, *, name: str | None = None, **kwargs: Any):
         # A half-precision policy would turn logits of 1e5 into infinity.
@@ -84,6 +88,7 @@ class Calibrator(FittedLayer):
         sample_weight: Any = None,
         *,
         ignore_class: int | None = None,
+        num_folds: int = 5,
         force: bool = False,
     ) -> Self:
         """Fits on held-out logits and returns self.
@@ -97,6 +102,10 @@ class Calibrator(FittedLayer):
                 second of two classes. float32 and float64 are not copied.
             sample_weight: Weights of the shape of the class ids, or `(n,)`.
             ignore_class: Class id to leave out, such as 255.
+            num_folds: Number of folds, >= 2, for a check that the calibrator
+                helps samples that it is not fitted on; 0 skips it. The check
+                fits each fold anew, but runs only where the gain in NLL could
+                be chance.
             force: Fit even with fewer samples than parameters, or with a class
                 that has no sample.
 
@@ -106,9 +115,11 @@ class Calibrator(FittedLayer):
                 are too few. The layer then keeps its previous fit.
 
         Warns:
-            RuntimeWarning: If the fit did not converge.
+            RuntimeWarning: If the fit did not converge, or the folds find it
+                worse than no calibrator.
         """
         self.check_labels(labels)
+        check_folds(num_folds)
         if logits is not None:
             samples = read_samples(labels, logits, sample_weight, ignore_class)
         elif sample_weight is None:
@@ -125,6 +136,7 @@ class Calibrator(FittedLayer):
         # while they wait for each other.
         with _threads().limit(limits=1, user_api="blas"):
             self.fit_samples(samples)
+            warn_if_harmful(self, samples, num_folds)
         return self
 
     @takes_data_set
@@ -139,6 +151,7 @@ class Calibrator(FittedLayer):
         pixels_per_image: int | None = None,
         seed: int = 0,
         steps: int | None = None,
+        num_folds: int = 5,
         force: bool = False,
         verbose: str | int = "auto",
     ) -> Self:
@@ -167,6 +180,7 @@ class Calibrator(FittedLayer):
                 by a hash, for dense outputs; None keeps all.
             seed: Seed of that choice.
             steps: Number of batches to use; None uses all.
+            num_folds: Folds of the check against harm, as in `fit`.
             force: Fit even with fewer samples than parameters, or with a class
                 that has no sample.
             verbose: `"auto"` or 1 for a progress bar, 2 for a line at the
@@ -189,8 +203,12 @@ class Calibrator(FittedLayer):
             steps=steps,
             verbose=verbose,
         )
-        ignore_class = reading.ignore_class
-        return self.fit(batches, ignore_class=ignore_class, force=force)
+        return self.fit(
+            batches,
+            ignore_class=reading.ignore_class,
+            num_folds=num_folds,
+            force=force,
+        )
 
     def fit_samples(self, samples: FittingData) -> None:
         """Fits on samples that are read and checked."""
@@ -203,6 +221,10 @@ class Calibrator(FittedLayer):
     def num_parameters(self, num_classes: int) -> int:
         """Number of parameters of a fit, which needs as many samples."""
         raise NotImplementedError
+
+    def degrees_of_freedom(self, samples: FittingData) -> float:
+        """About how many free numbers a fit chose from the samples."""
+        return float(sum(self.fitted_value(k).size for k in self.fitted_values))
 
     def build(self, input_shape):
         self.check_fitted()
@@ -259,7 +281,10 @@ class Calibrator(FittedLayer):
                 they fit any.
             **values: One value for each name in `fitted_values`, float32.
         """
-        values = {k: np.asarray(v, "float32") for k, v in values.items()}
+        # Files identify variables by their order.
+        values = {
+            k: np.asarray(values[k], "float32") for k in self.fitted_values
+        }
         now = {k: v.shape for k, v in values.items()}
         known = {k: getattr(self, "_" + k, None) for k in values}
         before = {k: shape_of(v) for k, v in known.items() if v is not None}

@@ -76,6 +76,7 @@ class EnsembleTemperatureScaling(Calibrator):
         check_in("objective", objective, ("mse", "nll"))
         super().__init__(name=name, **kwargs)
         self.objective = objective
+        self.lowers_nll = objective == "nll"
         if (temperature is None) != (mixture is None):
             raise value_error(
                 "`temperature` and `mixture` must be given together",

@@ -66,6 +66,18 @@ class FittingData(NamedTuple):
             return self
         return self.rows(np.flatnonzero(counts)[::step])
 
+    def effective_count(self) -> float:
+        """Number of samples that the weights stand for.
+
+        Their sum, if they are frequencies; Kish's effective sample size, if
+        they are on a smaller scale.
+        """
+        if self.weight is None:
+            return float(self.counts().sum())
+        weight = self.weight if self.valid is None else self.weight[self.valid]
+        total = float(weight.sum(dtype="float64"))
+        return max(total, total**2 / float(np.square(weight).sum()))
+
     def weights(self) -> np.ndarray:
         """Weights `(n,)`, 1 where none are given."""
         return np.ones(len(self.logits)) if self.weight is None else self.weight
@@ -101,6 +113,13 @@ class FittingData(NamedTuple):
             for total, value in zip(totals, values, strict=True):
                 total += value
         return totals
+
+    def visit(
+        self, of_block: Callable[["FittingData", Any], None], size: int = _BLOCK
+    ) -> None:
+        """Calls a function of each block and of its rows."""
+        for rows in self._places(size):
+            of_block(self._block(rows), rows)
 
     def _values(self, of_block: Callable, size: int) -> Iterator[tuple]:
         if self.logits.size <= 2 * size:

@@ -95,6 +95,7 @@ class TemperatureScaling(Calibrator):
         check_in("objective", objective, _OBJECTIVES)
         super().__init__(name=name, **kwargs)
         self.objective = objective
+        self.lowers_nll = objective == "nll" and grid is None
         self.grid = None if grid is None else [float(t) for t in grid]
         if self.grid == []:
             raise value_error("`grid` must not be empty", grid=grid)

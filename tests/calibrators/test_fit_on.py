@@ -82,9 +82,10 @@ def test_fit_on_keeps_pixels_of_one_output():
         [(logits, labels)],
         from_logits=True,
         pixels_per_image=42,
+        num_folds=0,
         verbose=0,
     )
-    expected = kc.TemperatureScaling().fit(labels, logits)
+    expected = kc.TemperatureScaling().fit(labels, logits, num_folds=0)
     assert abs(found.temperature / expected.temperature - 1) < 1e-5
 
 

@@ -70,7 +70,7 @@ def test_a_fit_leaves_products_of_matrices_on_their_thread():
 
     with threadpool_limits(limits=2, user_api="blas"):
         before = threads()
-        assert Watched(num_folds=0).fit(drawn(logits), logits).seen == {1}
+        assert Watched().fit(drawn(logits), logits).seen == {1}
         assert threads() == before
 
 

@@ -57,15 +57,28 @@ MUTANTS = {
     ),
     "penalty_of_all_weights": Mutant(
         "calibrators/affine.py",
-        "self.off_diagonal_strength / (count * (count - 1))",
-        "self.off_diagonal_strength / count**2",
+        "(given[0] or 0.0) / (count * (count - 1))",
+        "(given[0] or 0.0) / count**2",
         "calibrators/test_values.py::test_the_penalty_is_that_of_the_paper",
     ),
     "folds_that_help_are_told": Mutant(
-        "calibrators/affine.py",
-        "if held_out > before:",
-        "if held_out < before:",
+        "calibrators/folds.py",
+        "if after > before:",
+        "if after < before:",
         "calibrators/test_rules.py::test_a_map_that_helps_no_other_sample_says_so",
+    ),
+    "ridge_of_one_strength": Mutant(
+        "calibrators/affine.py",
+        "strength[anchor == 0.0] *= count - 1",
+        "strength[anchor == 0.0] *= count",
+        "calibrators/test_structured.py::test_slopes_of_nll_and_ridge_cancel",
+    ),
+    "ridge_of_another_count": Mutant(
+        "calibrators/fitting_data.py",
+        "return max(total, total**2 / float(np.square(weight).sum()))",
+        "return total",
+        "calibrators/test_structured.py::"
+        "test_weights_of_any_scale_keep_the_ridge",
     ),
     "mixture_swapped": Mutant(
         "calibrators/ensemble.py",

@@ -1,0 +1,149 @@
+"""Whether a calibrator helps samples that it is not fitted on."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import warn
+from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.formulas.proper import log_losses
+from keras_calib.inputs.checks import check_integer
+from keras_calib.numerics.arrays import to_numpy
+
+__all__ = [
+    "calibrated",
+    "check_folds",
+    "mean_loss",
+    "out_of_fold",
+    "sample_losses",
+    "stratified_folds",
+    "unfitted_copy",
+    "warn_if_harmful",
+]
+
+# By chance the NLL gains about degrees of freedom / samples, in nats. Less than
+# the first is harmless; a gain above the second times chance is real.
+_LITTLE, _CLEARLY = 1e-3, 5.0
+# Logits of a block, and for an estimate of the gain.
+_BLOCK, _SOME = 2**18, 2**19
+
+
+def check_folds(num_folds: int) -> None:
+    """Raises unless `num_folds` is 0 or >= 2."""
+    check_integer("num_folds", num_folds, 0)
+    if num_folds == 1:
+        raise value_error("`num_folds` must be 0, or >= 2", num_folds=num_folds)
+
+
+def unfitted_copy(calibrator: Any) -> Any:
+    """A calibrator of the same options that is not fitted."""
+    nothing = dict.fromkeys(calibrator.fitted_values)
+    config = {**calibrator.get_config(), **nothing}
+    return type(calibrator).from_config(config)
+
+
+def stratified_folds(
+    samples: FittingData, num_folds: int, seed: int = 0
+) -> np.ndarray:
+    """The fold of each sample, `(n,)`: each class in equal shares."""
+    labels = samples.labels
+    ids = labels if labels.ndim == 1 else labels.argmax(axis=-1)
+    draw = np.random.default_rng(seed).random(len(ids))
+    order = np.lexsort((draw, ids))
+    fold = np.empty(len(ids), "int64")
+    fold[order] = np.arange(len(ids)) % num_folds
+    return fold
+
+
+def out_of_fold(
+    make: Callable[[], Any], samples: FittingData, fold: np.ndarray
+) -> np.ndarray | None:
+    """Logits of each sample, calibrated by fits without its fold, float32.
+
+    Warnings of these fits are dropped. None if a fold has no valid sample.
+    """
+    found = np.zeros(samples.logits.shape, "float32")
+    counts = samples.counts()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for k in range(fold.max() + 1):
+            inside, left_out = counts & (fold != k), counts & (fold == k)
+            if not (inside.any() and left_out.any()):
+                return None
+            calibrator = make()
+            calibrator.fit_samples(samples.rows(inside))
+            found[left_out] = calibrated(calibrator, samples.logits[left_out])
+    return found
+
+
+def calibrated(calibrator: Any, logits: np.ndarray) -> np.ndarray:
+    """The answers of a fitted calibrator, by blocks, float32."""
+    rows = max(1, _BLOCK // logits.shape[-1])
+    found = np.empty(logits.shape, "float32")
+    for start in range(0, len(logits), rows):
+        part = slice(start, start + rows)
+        z = ops.convert_to_tensor(logits[part].astype("float32"))
+        found[part] = to_numpy(calibrator.calibrate(z))
+    return found
+
+
+def sample_losses(samples: FittingData, logits: np.ndarray) -> np.ndarray:
+    """NLL of each sample `(n,)`, float64."""
+    labels = (
+        samples.labels if samples.labels.ndim == 1 else samples.soft_labels()
+    )
+    return log_losses(labels, logits, from_logits=True)
+
+
+def mean_loss(samples: FittingData, logits: np.ndarray) -> float:
+    """Mean NLL of the valid samples."""
+    counts = samples.counts()
+    losses = sample_losses(samples, logits)
+    return float(np.average(losses[counts], weights=samples.weights()[counts]))
+
+
+def warn_if_harmful(
+    calibrator: Any, samples: FittingData, num_folds: int
+) -> None:
+    """Warns if a fit is worse than none on samples left out of it.
+
+    Fits to folds take longer than the fit itself, so they run only if chance
+    alone could give its gain.
+    """
+    if not num_folds:
+        return
+    free = calibrator.degrees_of_freedom(samples)
+    by_chance = free / samples.effective_count()
+    if calibrator.lowers_nll and by_chance < _LITTLE:
+        return
+    some = samples.subsampled(_SOME)
+    gain = mean_loss(some, some.logits) - mean_loss(
+        some, calibrated(calibrator, some.logits)
+    )
+    if gain >= 0.0 and (by_chance < _LITTLE or gain > _CLEARLY * by_chance):
+        return
+    fold = stratified_folds(samples, num_folds)
+    found = out_of_fold(lambda: unfitted_copy(calibrator), samples, fold)
+    if found is None:
+        return
+    before = mean_loss(samples, samples.logits)
+    after = mean_loss(samples, found)
+    others = ["`TemperatureScaling`", "more samples"]
+    if getattr(calibrator, "min_prob", None) == 0.0:
+        others.append("`min_prob=0.001`")
+    if after > before:
+        warn(
+            invalid(
+                f"`{type(calibrator).__name__}` must help samples that it is "
+                "not fitted on, and here makes them worse than no calibrator. "
+                f"Take {', '.join(others)}, or what `choose_calibrator` "
+                "chooses",
+                nll_without_it=round(before, 4),
+                nll_on_other_samples=round(after, 4),
+            )
+        )
