@@ -11,6 +11,10 @@ from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.beta import BetaCalibration
 from keras_calib.calibrators.binning import HistogramBinning
 from keras_calib.calibrators.binning import IsotonicCalibration
+from keras_calib.calibrators.choosing import CalibratorChoice
+from keras_calib.calibrators.choosing import CandidateScore
+from keras_calib.calibrators.choosing import choose_calibrator
+from keras_calib.calibrators.choosing import choose_calibrator_on
 from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
 from keras_calib.calibrators.structured import StructuredMatrixScaling
 from keras_calib.calibrators.structured import StructuredVectorScaling
@@ -19,6 +23,8 @@ from keras_calib.calibrators.temperature import TemperatureScaling
 __all__ = [
     "BetaCalibration",
     "Calibrator",
+    "CalibratorChoice",
+    "CandidateScore",
     "DirichletCalibration",
     "EnsembleTemperatureScaling",
     "HistogramBinning",
@@ -28,4 +34,6 @@ __all__ = [
     "StructuredVectorScaling",
     "TemperatureScaling",
     "VectorScaling",
+    "choose_calibrator",
+    "choose_calibrator_on",
 ]

@@ -14,8 +14,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.fitting_data import read_batches
-from keras_calib.calibrators.fitting_data import read_samples
+from keras_calib.calibrators.fitting_data import read_any
 from keras_calib.calibrators.folds import check_folds
 from keras_calib.calibrators.folds import warn_if_harmful
 from keras_calib.numerics.arrays import shape_of
@@ -25,7 +24,7 @@ from keras_calib.predictions.collect import takes_data_set
 from keras_calib.predictions.outputs import read_as
 from keras_calib.predictions.outputs import to_model_logits
 
-__all__ = ["Calibrator", "fitted_array"]
+__all__ = ["Calibrator", "fitted_array", "one_thread_of_blas"]
 
 
 def fitted_array(name: str, doc: str) -> property:
@@ -37,6 +36,14 @@ def fitted_array(name: str, doc: str) -> property:
 def _threads() -> ThreadpoolController:
     """Of the libraries that NumPy and SciPy loaded: it takes 3 ms to look."""
     return ThreadpoolController()
+
+
+def one_thread_of_blas() -> Any:
+    """A context for fits, whose blocks run on all cores already.
+
+    Further threads of BLAS would spin while they wait for each other.
+    """
+    return _threads().limit(limits=1, user_api="blas")
 
 
 class Calibrator(FittedLayer):
@@ -120,21 +127,9 @@ class Calibrator(FittedLayer):
         """
         self.check_labels(labels)
         check_folds(num_folds)
-        if logits is not None:
-            samples = read_samples(labels, logits, sample_weight, ignore_class)
-        elif sample_weight is None:
-            samples = read_batches(labels, ignore_class)
-        else:
-            raise value_error(
-                "`sample_weight` must be part of the batches: (labels, "
-                "logits, sample_weight)",
-                logits=None,
-                sample_weight=type(sample_weight).__name__,
-            )
-        self._check_enough(samples, force)
-        # Blocks run on all cores already. Further threads of BLAS would spin
-        # while they wait for each other.
-        with _threads().limit(limits=1, user_api="blas"):
+        samples = read_any(labels, logits, sample_weight, ignore_class)
+        self.check_enough(samples, force)
+        with one_thread_of_blas():
             self.fit_samples(samples)
             warn_if_harmful(self, samples, num_folds)
         return self
@@ -343,7 +338,8 @@ class Calibrator(FittedLayer):
                 **{"logits.shape": shape},
             )
 
-    def _check_enough(self, samples: FittingData, force: bool) -> None:
+    def check_enough(self, samples: FittingData, force: bool = False) -> None:
+        """Raises ValueError if the samples are too few for a fit."""
         present, kind = samples.has_class(), type(self).__name__
         if present.sum() < 2:
             raise value_error(

@@ -24,6 +24,7 @@ from keras_calib.numerics.arrays import to_numpy
 
 __all__ = [
     "FittingData",
+    "read_any",
     "read_batches",
     "read_samples",
 ]
@@ -150,6 +151,22 @@ class FittingData(NamedTuple):
             np.array(self.logits[rows], "float64", order=order),
             None if self.weight is None else self.weight[rows],
         )
+
+
+def read_any(
+    labels: Any, logits: Any, sample_weight: Any, ignore_class: int | None
+) -> FittingData:
+    """Reads arrays, or batches as `labels` where `logits` is None."""
+    if logits is not None:
+        return read_samples(labels, logits, sample_weight, ignore_class)
+    if sample_weight is not None:
+        raise value_error(
+            "`sample_weight` must be part of the batches: (labels, logits, "
+            "sample_weight)",
+            logits=None,
+            sample_weight=type(sample_weight).__name__,
+        )
+    return read_batches(labels, ignore_class)
 
 
 def read_samples(

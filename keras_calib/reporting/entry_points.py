@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.replicas import warn_of_differences
+from keras_calib.calibrators import CalibratorChoice
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_rank
@@ -69,7 +71,8 @@ def report(
         data: Test data, which chose nothing, as in `Calibrator.fit_on`.
         calibrator: Fitted calibrator of the model's logits, or a dict of
             them by the name of the model; by default that of the selector.
-            Models of probabilities give it log-probabilities.
+            Models of probabilities give it log-probabilities. Of what
+            `choose_calibrator` returns, the page shows all candidates.
         selector: Fitted `SelectiveClassifier`, or a dict of them.
         from_logits: Whether the models return logits; None takes it from
             the losses that they were compiled with.
@@ -262,10 +265,12 @@ def report_of_batches(
     if not isinstance(notes, dict | None):
         raise type_error("`notes` must be a dict of texts by name", notes=notes)
     selectors = _by_model("selector", selector, names)
+    given = _by_model("calibrator", calibrator, names)
+    choices = {k: x for k, x in given.items() if type(x) is CalibratorChoice}
     calibrators = {
         name: getattr(part, "calibrator", None)
-        for name, part in selectors.items()
-    } | _by_model("calibrator", calibrator, names)
+        for name, part in (*selectors.items(), *choices.items())
+    } | {k: x for k, x in given.items() if k not in choices}
     for part in (*selectors.values(), *calibrators.values()):
         getattr(part, "check_fitted", bool)()
     evaluations = [
@@ -293,6 +298,12 @@ def report_of_batches(
             num_classes=num_classes,
         )
     results = {x.name: x.results() for x in evaluations}
+    for name, choice in choices.items():
+        results[name]["choice"] = {
+            "name": choice.name,
+            "reason": choice.reason,
+            "candidates": [asdict(x) for x in choice.candidates],
+        }
     html = page_of(
         evaluations,
         results,

@@ -10,12 +10,12 @@ __all__ = ["about_selection", "change_of", "direction", "judged", "verdict"]
 # A distance of confidence and accuracy up to this is called small.
 _SMALL = 0.02
 _FIT = (
-    "Fit a calibrator, such as TemperatureScaling, on held-out data that "
-    "trained nothing, and give it to the report."
+    "Fit a calibrator on held-out data that trained nothing, and give it to "
+    "the report: choose_calibrator finds one that suits these data."
 )
 _BEND = (
-    "Fit a calibrator that can bend, such as IsotonicCalibration or "
-    "BetaCalibration, on held-out data that trained nothing."
+    "Fit a calibrator that can bend on held-out data that trained nothing: "
+    "choose_calibrator compares several."
 )
 _AGAIN = (
     "Check that the calibrator was fitted on data like these, which trained "

@@ -340,3 +340,26 @@ def test_calibrators_of_several_models_need_their_names(monkeypatch):
     )
     assert "calibrated_metrics" not in made.results["a"]
     assert "calibrated_metrics" in made.results["b"]
+
+
+def test_the_page_shows_how_a_calibrator_was_chosen():
+    choice = kc.choose_calibrator(*noisy_predictions(seed=1))
+    page = kc.report_of_predictions(
+        *noisy_predictions(), from_logits=True, calibrator=choice, verbose=0
+    )
+    found = page.results["model"]["choice"]
+    assert found["name"] == choice.name != "none"
+    names = [x["name"] for x in found["candidates"]]
+    assert names == [x.name for x in choice.candidates]
+    assert "How the calibrator was chosen" in page.html
+    assert f"{choice.name}, chosen" in page.html
+    assert choice.reason in page.html
+    plain = kc.report_of_predictions(
+        *noisy_predictions(),
+        from_logits=True,
+        calibrator=choice.calibrator,
+        verbose=0,
+    )
+    assert "How the calibrator was chosen" not in plain.html
+    expected = plain.results["model"]["calibrated_metrics"]
+    assert page.results["model"]["calibrated_metrics"] == expected

@@ -17,7 +17,7 @@ OVER = stage(0.1, 0.01, 0.1)
 @pytest.mark.parametrize(
     ("before", "after", "answer", "advice"),
     [
-        (OVER, None, "No: it is too sure by 10.0", "Fit a calibrator, such"),
+        (OVER, None, "No: it is too sure by 10.0", "Fit a calibrator on"),
         (stage(-0.1, 0.01, 0.1), None, "No: it is too unsure", "Fit a cal"),
         (stage(0.01, 0.001, 0.01), None, "Nearly: it is too sure", "2 perc"),
         (stage(0.0, 0.01, 0.01), None, "Yes: ", "Use the confidence as"),

@@ -11,7 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.calibrators import Calibrator
+from keras_calib.calibrators import CalibratorChoice
 from keras_calib.calibrators import TemperatureScaling
+from keras_calib.calibrators import choose_calibrator
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.numerics.arrays import to_numpy
@@ -146,7 +149,7 @@ def _check_held_out(flag: str, file: PredictionFile) -> None:
         )
     if flag.startswith("--calibration") and file.top1:
         raise ValueError(
-            "a temperature cannot be fitted on the confidence of the predicted "
+            "a calibrator cannot be fitted on the confidence of the predicted "
             "class alone: give a file with the logits or probabilities of all "
             "classes"
         )
@@ -170,18 +173,26 @@ def _logits_of(
 
 def _fitted(
     held_out: dict[str, Rows], given: Namespace, progress: Progress
-) -> tuple[TemperatureScaling | None, SelectiveClassifier | None]:
+) -> tuple[Calibrator | CalibratorChoice | None, SelectiveClassifier | None]:
     """A calibrator and a selector, of the data that there are."""
-    calibrator = selector = None
+    calibrator: Calibrator | CalibratorChoice | None = None
+    selector = None
     for flag, (labels, logits, weight, _) in held_out.items():
         data = {"sample_weight": weight, "ignore_class": given.ignore_class}
         with _blamed(flag):
             if flag.startswith("--calibration"):
+                if given.calibrator == "choose":
+                    progress.say("Choosing the calibrator ...")
+                    calibrator = choose_calibrator(labels, logits, **data)
+                    continue
                 progress.say("Fitting the temperature ...")
                 calibrator = TemperatureScaling().fit(labels, logits, **data)
                 continue
             progress.say("Choosing the threshold ...")
-            selector = SelectiveClassifier(calibrator=calibrator).fit(
+            layer = calibrator
+            if isinstance(layer, CalibratorChoice):
+                layer = layer.calibrator
+            selector = SelectiveClassifier(calibrator=layer).fit(
                 labels, logits, risk=given.risk, delta=given.delta, **data
             )
     return calibrator, selector

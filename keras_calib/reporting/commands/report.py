@@ -27,12 +27,13 @@ alone has `confidence`, and `correct` or `predicted` and `label`; its report
 leaves out NLL and Brier score. The options below give columns of other names.
 Errors count rows from 1, without the line of names.
 
-With --calibration, a temperature is fitted on the predictions of this file, and
-the report has every number before and after. With --selection and --risk, a
-threshold is chosen on the predictions of that file: with probability
-1 - --delta its true risk is at most --risk. The report says what the threshold
-does on --predictions. The three files must hold different samples: a file that
-repeats a fifth or more of another one, rounded or not, is refused.
+With --calibration, cross-validation on the predictions of this file chooses a
+calibrator, and the report has every number before and after. With --selection
+and --risk, a threshold is chosen on the predictions of that file: with
+probability 1 - --delta its true risk is at most --risk. The report says what
+the threshold does on --predictions. The three files must hold different
+samples: a file that repeats a fifth or more of another one, rounded or not, is
+refused.
 """
 EXAMPLES = """\
 examples:
@@ -73,7 +74,15 @@ _FILES: _Arguments = {
     },
     "--calibration": {
         "metavar": "FILE",
-        "help": "predictions on other data, to fit a temperature on",
+        "help": "predictions on other data, to fit a calibrator on",
+    },
+    "--calibrator": {
+        "default": "choose",
+        "choices": ("choose", "temperature"),
+        "help": (
+            "what to fit on them: the best of several by cross-validation, "
+            "or a temperature (%(default)s)"
+        ),
     },
     "--selection": {
         "metavar": "FILE",

@@ -274,7 +274,7 @@ def test_a_report_of_top1_records_leaves_out_what_they_do_not_tell(
         "more.npz", label=labels[::-1], **{k: v[::-1] for k, v in top.items()}
     )
     code, line = refused(capsys, *given, "--calibration=more.npz")
-    assert (code, "a temperature cannot be fitted" in line) == (1, True)
+    assert (code, "a calibrator cannot be fitted" in line) == (1, True)
 
 
 def test_ids_name_mistakes_and_are_in_one_file_only(command_files, capsys):

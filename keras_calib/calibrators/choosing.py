@@ -1,0 +1,372 @@
+"""Choosing a calibrator by cross-validation."""
+
+import time
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+from scipy.stats import t as student_t
+
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import warn
+from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.base import one_thread_of_blas
+from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
+from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.fitting_data import read_any
+from keras_calib.calibrators.folds import out_of_fold
+from keras_calib.calibrators.folds import sample_losses
+from keras_calib.calibrators.folds import stratified_folds
+from keras_calib.calibrators.folds import unfitted_copy
+from keras_calib.calibrators.structured import StructuredMatrixScaling
+from keras_calib.calibrators.structured import StructuredVectorScaling
+from keras_calib.calibrators.temperature import TemperatureScaling
+from keras_calib.formulas.binned_errors import calibration_error
+from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.bins import bin_index
+from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.intervals import tail_of
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.top_label import hard_labels
+from keras_calib.numerics.softmax import is_wrong
+from keras_calib.numerics.softmax import top1
+from keras_calib.predictions.collect import predicted_batches
+from keras_calib.predictions.collect import takes_data_set
+from keras_calib.predictions.outputs import read_as
+
+__all__ = [
+    "CalibratorChoice",
+    "CandidateScore",
+    "choose_calibrator",
+    "choose_calibrator_on",
+]
+
+_NONE = "none"
+# Most classes for a matrix among the default candidates.
+_MATRIX = 100
+_NUM_BINS = 15
+
+
+@dataclass(frozen=True)
+class CandidateScore:
+    """What cross-validation found of one candidate.
+
+    Attributes:
+        name: Name of the candidate; `"none"` is no calibrator.
+        nll: Mean NLL of samples that each fit left out, in nats.
+        difference: That NLL less that of no calibrator; below 0 helps.
+        interval: Confidence interval `(low, high)` of the difference, paired
+            by sample.
+        ece: ECE of the same predictions, 15 equal-width bins.
+        seconds: Time of all its fits.
+        note: Why a candidate was not tried, or `""`.
+    """
+
+    name: str
+    nll: float
+    difference: float
+    interval: tuple[float, float]
+    ece: float
+    seconds: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class CalibratorChoice:
+    """The calibrator that `choose_calibrator` chose, and why.
+
+    Its text is the table of all candidates and the reason.
+
+    Attributes:
+        calibrator: The chosen calibrator, fitted on all samples. For
+            `"none"` it is a temperature of 1.
+        name: Name of the chosen candidate.
+        reason: The reason, in a sentence.
+        candidates: A `CandidateScore` of each candidate, the simplest first.
+        level: Level of the intervals.
+    """
+
+    calibrator: Calibrator
+    name: str
+    reason: str
+    candidates: tuple[CandidateScore, ...]
+    level: float
+
+    def table(self) -> str:
+        """The scores as a Markdown table, the chosen candidate in bold."""
+        level = f"{100 * self.level:g} %"
+        rows = [
+            f"| calibrator | held-out NLL | less none ({level}) | ECE | s |",
+            "|---|---:|---:|---:|---:|",
+        ]
+        for x in self.candidates:
+            name = f"**{x.name}**" if x.name == self.name else x.name
+            if x.note:
+                rows.append(f"| {name} | {x.note} | | | |")
+                continue
+            low, high = x.interval
+            change = f"{x.difference:+.4f} ({low:+.4f} to {high:+.4f})"
+            change = "" if x.name == _NONE else change
+            rows.append(
+                f"| {name} | {x.nll:.4f} | {change} | {x.ece:.4f} "
+                f"| {x.seconds:.2f} |"
+            )
+        return "\n".join(rows)
+
+    def __str__(self) -> str:
+        return f"{self.table()}\n\n{self.reason}"
+
+
+def choose_calibrator(
+    labels: Any,
+    logits: Any = None,
+    sample_weight: Any = None,
+    *,
+    candidates: Mapping[str, Calibrator] | Sequence[Calibrator] | None = None,
+    num_folds: int = 5,
+    ignore_class: int | None = None,
+    level: float = 0.95,
+    seed: int = 0,
+) -> CalibratorChoice:
+    """Choose a calibrator by its NLL on samples that it is not fitted on.
+
+    Use it when you do not know which calibrator suits your held-out data. Each
+    candidate is fitted without one fold after another, and its NLL is that of
+    the folds left out. The choice is the simplest candidate whose NLL is at
+    most one standard error, of the difference by sample, above the best. It is
+    then fitted on all samples. No calibrator, `"none"`, is always a candidate.
+
+    Args:
+        labels: Class ids `(n, ...)` or one-hot or soft labels, or batches, as
+            in `Calibrator.fit`.
+        logits: Logits `(n, ..., num_classes)` or `(n, ..., 1)`, on which the
+            model was not trained; None if `labels` holds batches.
+        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+        candidates: Calibrators, the simplest first, or a dict of them by name;
+            they need not be fitted, and are not changed. None takes a
+            temperature, ensemble temperature, and structured vector and matrix
+            scaling, the last up to 100 classes.
+        num_folds: Number of folds, >= 2, each with equal shares of the classes.
+        ignore_class: Class id to leave out, such as 255.
+        level: Level of the intervals, in (0, 1).
+        seed: Seed of the folds.
+
+    Raises:
+        TypeError: If a candidate is no calibrator.
+        ValueError: If `fit` would reject the data, or there is no candidate.
+
+    Warns:
+        RuntimeWarning: If candidates make held-out samples worse than no
+            calibrator.
+
+    Example:
+
+    >>> rng = np.random.default_rng(0)
+    >>> logits = 4 * rng.normal(size=(500, 3))
+    >>> labels = (logits / 2 + rng.gumbel(size=(500, 3))).argmax(-1)
+    >>> choose_calibrator(labels, logits).name
+    'temperature_scaling'
+
+    Reference:
+        The rule of one standard error: Breiman et al., Classification and
+        Regression Trees, 1984, section 3.4.3.
+    """
+    check_integer("num_folds", num_folds, 2)
+    tail = tail_of(level)
+    samples = read_any(labels, logits, sample_weight, ignore_class)
+    named = _named(candidates, samples.num_classes)
+    # The simplest calibrator says whether any can be fitted.
+    TemperatureScaling().check_enough(samples)
+    fold = stratified_folds(samples, num_folds, seed)
+    counts = samples.counts()
+    weight = samples.weights()[counts]
+    losses, scores = {}, []
+    for name, calibrator in named.items():
+        start = time.perf_counter()
+        try:
+            found, note = _tried(calibrator, samples, fold), ""
+        except ValueError as error:
+            found, note = None, str(error)
+        took = time.perf_counter() - start
+        if found is None:
+            nothing = float("nan")
+            note = note or "a fold has no sample"
+            scores.append(
+                CandidateScore(
+                    name, nothing, nothing, (nothing,) * 2, nothing, took, note
+                )
+            )
+            continue
+        losses[name] = sample_losses(samples, found)[counts]
+        change = losses[name] - losses[_NONE]
+        mean, error = _mean_and_error(change, weight)
+        reach = float(student_t.isf(tail, max(1, len(weight) - 1))) * error
+        scores.append(
+            CandidateScore(
+                name,
+                float(np.average(losses[name], weights=weight)),
+                mean,
+                (mean - reach, mean + reach),
+                _ece(samples, found),
+                took,
+            )
+        )
+    chosen, reason = _chosen(losses, weight)
+    calibrator = unfitted_copy(named[chosen]) if chosen != _NONE else None
+    if calibrator is None:
+        calibrator = TemperatureScaling(temperature=1.0)
+    else:
+        with one_thread_of_blas():
+            calibrator.fit_samples(samples)
+    harmful = [x.name for x in scores if x.difference > 0.0]
+    if harmful:
+        warn(
+            f"{', '.join(harmful)}: on samples left out of the fit, the NLL is "
+            "higher than without a calibrator. Do not use them on such data, "
+            f"or fit them on more. Received: n={len(weight)}"
+        )
+    return CalibratorChoice(calibrator, chosen, reason, tuple(scores), level)
+
+
+@takes_data_set
+def choose_calibrator_on(
+    model: keras.Model,
+    dataset: Iterable,
+    *,
+    candidates: Mapping[str, Calibrator] | Sequence[Calibrator] | None = None,
+    num_folds: int = 5,
+    from_logits: bool | None = None,
+    ignore_class: int | None = None,
+    output: str | int | None = None,
+    pixels_per_image: int | None = None,
+    steps: int | None = None,
+    level: float = 0.95,
+    seed: int = 0,
+    verbose: str | int = "auto",
+) -> CalibratorChoice:
+    """Run a model over held-out data and choose a calibrator of its logits.
+
+    Use it when you have a model and data rather than logits.
+
+    Args:
+        model: A Keras model, as in `Calibrator.fit_on`.
+        dataset: Data that trained and chose nothing, as in
+            `Calibrator.fit_on`.
+        candidates: As in `choose_calibrator`.
+        num_folds: Number of folds, >= 2.
+        from_logits: Whether the model returns logits; None takes it from the
+            loss that the model was compiled with.
+        ignore_class: Class id to leave out; None takes it from that loss.
+        output: Name or position of the output, for a model that has several.
+        pixels_per_image: Number of pixels of each image to keep, for dense
+            outputs; None keeps all.
+        steps: Number of batches to use; None uses all.
+        level: Level of the intervals, in (0, 1).
+        seed: Seed of the folds and of the choice of pixels.
+        verbose: `"auto"` or 1 for a progress bar, 2 for a line at the end, 0
+            for silence.
+
+    Raises:
+        TypeError: If `Calibrator.fit_on` rejects the model or the data, or a
+            candidate is no calibrator.
+        ValueError: If `choose_calibrator` rejects the data.
+    """
+    reading = read_as(model, from_logits, ignore_class, output)
+    batches = predicted_batches(
+        model,
+        dataset,
+        reading,
+        pixels_per_image=pixels_per_image,
+        seed=seed,
+        steps=steps,
+        verbose=verbose,
+    )
+    return choose_calibrator(
+        batches,
+        candidates=candidates,
+        num_folds=num_folds,
+        ignore_class=reading.ignore_class,
+        level=level,
+        seed=seed,
+    )
+
+
+def _named(candidates: Any, num_classes: int) -> dict[str, Any]:
+    """The candidates by name, the simplest first; none is None."""
+    if candidates is None:
+        candidates = [
+            TemperatureScaling(),
+            EnsembleTemperatureScaling(),
+            StructuredVectorScaling(),
+        ]
+        if num_classes <= _MATRIX:
+            candidates.append(StructuredMatrixScaling())
+    if not isinstance(candidates, Mapping):
+        candidates = {getattr(x, "name", repr(x)): x for x in list(candidates)}
+    if not candidates or _NONE in candidates:
+        raise value_error(
+            '`candidates` must hold a calibrator, none of them named "none"',
+            candidates=list(candidates),
+        )
+    for name, calibrator in candidates.items():
+        if not isinstance(calibrator, Calibrator):
+            raise type_error(
+                "`candidates` must be calibrators",
+                **{f"candidates[{name!r}]": type(calibrator).__name__},
+            )
+    return {_NONE: None, **candidates}
+
+
+def _tried(
+    calibrator: Calibrator | None, samples: FittingData, fold: np.ndarray
+) -> np.ndarray | None:
+    """Calibrated logits of samples that the fits left out."""
+    if calibrator is None:
+        return np.asarray(samples.logits, "float32")
+    calibrator.check_enough(samples)
+    with one_thread_of_blas():
+        return out_of_fold(lambda: unfitted_copy(calibrator), samples, fold)
+
+
+def _mean_and_error(x: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
+    """Weighted mean, and its standard error."""
+    mean = float(np.average(x, weights=weight))
+    spread = np.sum((weight * (x - mean)) ** 2) / np.sum(weight) ** 2
+    return mean, float(np.sqrt(spread))
+
+
+def _chosen(
+    losses: dict[str, np.ndarray], weight: np.ndarray
+) -> tuple[str, str]:
+    """The simplest candidate within one standard error of the best."""
+    means = {k: np.average(v, weights=weight) for k, v in losses.items()}
+    best = min(means, key=lambda name: float(means[name]))
+    behind = {
+        k: _mean_and_error(v - losses[best], weight) for k, v in losses.items()
+    }
+    name = next(k for k, (more, error) in behind.items() if more <= error)
+    error = behind[name][1]
+    if name == best:
+        return name, f"{name} has the lowest held-out NLL, {means[name]:.4f}."
+    return name, (
+        f"{name} is the simplest whose held-out NLL, {means[name]:.4f}, is "
+        f"within one standard error, {error:.4f}, of that of {best}, "
+        f"{means[best]:.4f}."
+    )
+
+
+def _ece(samples: FittingData, logits: np.ndarray) -> float:
+    """ECE of 15 equal-width bins, of the valid samples."""
+    counts = samples.counts()
+    labels = hard_labels(samples.labels)[counts]
+    found = top1(logits[counts].astype("float64"), from_logits=True)
+    index = bin_index(found.confidence, _NUM_BINS)
+    correct = ~is_wrong(logits[counts], labels)
+    weight = None if samples.weight is None else samples.weight[counts]
+    sums = bin_sums(found.confidence, correct, index, _NUM_BINS, weight)
+    return float(calibration_error(BinSums(*sums)))

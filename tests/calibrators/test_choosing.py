@@ -1,0 +1,145 @@
+"""The choice of a calibrator by cross-validation."""
+
+import keras
+import numpy as np
+import pytest
+from cases import array
+from cases import softmax
+
+import keras_calib as kc
+
+
+def drawn(true, seed=0):
+    rng = np.random.default_rng(seed)
+    return (true + rng.gumbel(size=true.shape)).argmax(-1)
+
+
+def logits_of(n, num_classes=4, seed=0):
+    rng = np.random.default_rng(seed)
+    return (2.0 * rng.normal(size=(n, num_classes))).astype("float32")
+
+
+# What the labels are drawn from, and what should be chosen.
+PLANTED = {
+    "none": lambda z: z,
+    "temperature_scaling": lambda z: z / 3.0,
+    "ensemble_temperature_scaling": lambda z: np.log(
+        0.7 * softmax(z) + 0.3 / z.shape[-1]
+    ),
+    "structured_vector_scaling": lambda z: (
+        np.log(softmax(z)) * [1.0, 0.3, 1.0, 0.3] + [1.0, -1.0, 0.0, 0.0]
+    ),
+    "structured_matrix_scaling": lambda z: z + 0.7 * np.roll(z, 1, axis=-1),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*left out of the fit:RuntimeWarning")
+def test_the_planted_distortion_is_found():
+    logits = logits_of(3000)
+    for name, distort in PLANTED.items():
+        labels = drawn(distort(logits.astype("float64")))
+        choice = kc.choose_calibrator(labels, logits)
+        assert choice.name == name, choice
+        scores = {x.name: x for x in choice.candidates}
+        assert [*scores] == [*PLANTED]
+        if name == "none":
+            np.testing.assert_allclose(
+                array(choice.calibrator(logits)), logits, rtol=1e-6
+            )
+            continue
+        # It is fitted on all samples, and its interval is below 0.
+        assert choice.calibrator.fitted
+        assert scores[name].interval[1] < 0.0
+        assert f"**{name}**" in str(choice) and choice.reason in str(choice)
+
+
+def test_its_nll_and_interval_are_those_of_samples_left_out():
+    logits = logits_of(400)
+    labels = drawn(logits / 2)
+    choice = kc.choose_calibrator(
+        labels, logits, candidates=[kc.TemperatureScaling()], num_folds=400
+    )
+    losses = []
+    for i in range(0, 400, 40):
+        rest = np.arange(400) != i
+        fitted = kc.TemperatureScaling()
+        fitted.fit(labels[rest], logits[rest], num_folds=0)
+        row = array(fitted(logits[i : i + 1]))
+        losses.append(kc.nll(labels[i : i + 1], row, from_logits=True))
+    none, score = choice.candidates
+    np.testing.assert_allclose(
+        none.nll, kc.nll(labels, logits, from_logits=True), rtol=1e-6
+    )
+    np.testing.assert_allclose(score.nll - none.nll, score.difference)
+    low, high = score.interval
+    assert low < score.difference < high
+    # A loss of one sample is what a fit without it gives.
+    assert abs(np.mean(losses) - score.nll) < 0.2
+
+
+def test_candidates_that_do_harm_or_do_not_fit_are_told():
+    logits = logits_of(60)
+    labels = drawn(logits.astype("float64"))
+    candidates = {
+        "T": kc.TemperatureScaling(),
+        "bins": kc.HistogramBinning(num_bins=100),
+        "isotonic": kc.IsotonicCalibration(),
+    }
+    with pytest.warns(RuntimeWarning, match="isotonic: on samples left out"):
+        choice = kc.choose_calibrator(labels, logits, candidates=candidates)
+    scores = {x.name: x for x in choice.candidates}
+    assert "as many samples as parameters" in scores["bins"].note
+    assert scores["isotonic"].difference > 0.0
+    assert choice.name in ("none", "T")
+    assert not candidates["T"].fitted
+
+
+def test_weights_and_ignored_samples_count_as_they_should():
+    logits = logits_of(300)
+    labels = drawn(logits / 2)
+    marked = np.where(np.arange(300) < 60, 255, labels)
+    options = {"candidates": [kc.TemperatureScaling()]}
+    whole = kc.choose_calibrator(labels[60:], logits[60:], **options)
+    part = kc.choose_calibrator(marked, logits, ignore_class=255, **options)
+    weighed = kc.choose_calibrator(
+        labels, logits, np.arange(300) >= 60, **options
+    )
+    for other in (part, weighed):
+        np.testing.assert_allclose(
+            other.calibrator.temperature, whole.calibrator.temperature
+        )
+        np.testing.assert_allclose(
+            other.candidates[0].nll, whole.candidates[0].nll
+        )
+
+
+def test_a_model_and_its_data_do_as_well():
+    logits = logits_of(500)
+    labels = drawn(logits / 3)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Identity()])
+    found = kc.choose_calibrator_on(
+        model, (logits, labels), from_logits=True, verbose=0
+    )
+    expected = kc.choose_calibrator(labels, logits)
+    assert found.name == expected.name == "temperature_scaling"
+    assert abs(found.calibrator.temperature - 3.0) < 0.5
+
+
+def test_bad_candidates_and_folds_are_refused():
+    logits = logits_of(50)
+    labels = drawn(logits)
+    for how, error, rule in (
+        ({"candidates": []}, ValueError, "must hold a calibrator"),
+        (
+            {"candidates": {"none": kc.TemperatureScaling()}},
+            ValueError,
+            "must hold a calibrator",
+        ),
+        ({"candidates": [3]}, TypeError, "must be calibrators"),
+        ({"num_folds": 1}, ValueError, "`num_folds` must be >= 2"),
+        ({"level": 1.0}, ValueError, "`level` must be < 1"),
+    ):
+        with pytest.raises(error, match=rule):
+            kc.choose_calibrator(labels, logits, **how)
+    with pytest.raises(ValueError, match="two classes or more"):
+        kc.choose_calibrator(np.zeros(50, int), logits)
