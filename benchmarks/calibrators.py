@@ -18,12 +18,12 @@ import importlib.metadata
 import os
 import time
 import warnings
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from absl import app
 from absl import flags
+from calibrator_contenders import CONTENDERS
 from reporting import Peak
 from reporting import machine
 from reporting import markdown_table
@@ -59,189 +59,10 @@ def samples(n, num_classes, seed=0):
     return (logits * scale + bias + noise).argmax(axis=-1), logits
 
 
-def probabilities(logits):
-    p = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return p / p.sum(axis=-1, keepdims=True)
-
-
-def ours(make):
-    def fit(labels, logits):
-        # A matrix for 100 classes has more parameters than 10,000 samples.
-        # The folds that say whether it helps are no part of the fit.
-        calibrator = make().fit(labels, logits, num_folds=0, force=True)
-        return lambda: (np.asarray(calibrator(logits)), True)
-
-    return fit
-
-
-def netcal(name):
-    def fit(labels, logits):
-        import netcal.binning
-        import netcal.scaling
-
-        package = netcal.scaling
-        package = package if hasattr(package, name) else netcal.binning
-        calibrator = getattr(package, name)()
-        # In float32 its finite differences see no slope, and nothing is
-        # fitted.
-        probs = probabilities(logits.astype("float64"))
-        calibrator.fit(probs, labels)
-        return lambda: (calibrator.transform(probs), False)
-
-    return fit
-
-
-def scikit_temperature(labels, logits):
-    from sklearn.calibration import _TemperatureScaling
-
-    calibrator = _TemperatureScaling().fit(logits, labels)
-    return lambda: (calibrator.predict(logits), False)
-
-
-def scikit_matrix(labels, logits):
-    from sklearn.linear_model import LogisticRegression
-
-    model = LogisticRegression(C=np.inf, max_iter=1000).fit(logits, labels)
-    return lambda: (model.predict_proba(logits), False)
-
-
-def scikit_isotonic(labels, logits):
-    from sklearn.isotonic import IsotonicRegression
-
-    probs = probabilities(logits)
-    fits = [
-        IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(
-            p, labels == k
-        )
-        for k, p in enumerate(probs.T)
-    ]
-
-    def answer():
-        q = np.stack(
-            [f.predict(p) for f, p in zip(fits, probs.T, strict=True)], axis=-1
-        )
-        return q / q.sum(axis=-1, keepdims=True), False
-
-    return answer
-
-
-def probmetrics(name):
-    def fit(labels, logits):
-        import torch
-        from probmetrics import calibrators
-        from probmetrics.distributions import CategoricalLogits
-
-        calibrator = getattr(calibrators, name)()
-        outputs = CategoricalLogits(torch.as_tensor(logits))
-        calibrator.fit_torch(outputs, torch.as_tensor(labels))
-
-        def answer():
-            found = calibrator.predict_proba_torch(outputs)
-            return found.get_logits().numpy(), True
-
-        return answer
-
-    return fit
-
-
-def structured(name):
-    def fit(labels, logits):
-        from probmetrics.calibrators import logistic
-
-        # Its compiled solver for the ridge; the other one takes longer.
-        calibrator = getattr(logistic, name)(penalty="ridge", opt="bfgs")
-        probs = probabilities(logits)
-        calibrator.fit(probs, labels)
-        return lambda: (calibrator.predict_proba(probs), False)
-
-    return fit
-
-
-def tfp_vector(labels, logits):
-    """The same problem by TFP's L-BFGS in one compiled graph: no product."""
-    import tensorflow as tf
-    import tensorflow_probability as tfp
-
-    count = logits.shape[-1]
-    z, y = tf.constant(logits), tf.constant(labels)
-
-    def loss(point):
-        scaled = tf.cast(z, "float64") * point[:count] + point[count:]
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, scaled)
-        return tf.reduce_mean(losses)
-
-    @tf.function(jit_compile=True)
-    def minimum(start):
-        return tfp.optimizer.lbfgs_minimize(
-            lambda x: tfp.math.value_and_gradient(loss, x),
-            start,
-            num_correction_pairs=20,
-            tolerance=1e-6,
-            max_iterations=500,
-        ).position
-
-    start = np.concatenate([np.full(count, 0.5), np.zeros(count)])
-    point = minimum(tf.constant(start)).numpy()
-    return lambda: (logits * point[:count] + point[count:], True)
-
-
-CONTENDERS = {
-    "temperature": {
-        "keras_calib": ours(keras_calib.TemperatureScaling),
-        "netcal": netcal("TemperatureScaling"),
-        "scikit-learn": scikit_temperature,
-        "probmetrics": probmetrics("TemperatureScalingCalibrator"),
-        "probmetrics (Guo)": probmetrics("GuoTemperatureScalingCalibrator"),
-    },
-    "vector": {
-        "keras_calib": ours(partial(keras_calib.VectorScaling, penalty=None)),
-        # Despite its name: a scale and a bias for each class.
-        "netcal, logistic": netcal("LogisticCalibration"),
-        "probmetrics": probmetrics("VectorScalingCalibrator"),
-        "(TFP, one graph)": tfp_vector,
-    },
-    "matrix": {
-        "keras_calib": ours(partial(keras_calib.MatrixScaling, penalty=None)),
-        "keras_calib, Dirichlet": ours(
-            partial(keras_calib.DirichletCalibration, penalty=None)
-        ),
-        "scikit-learn, logistic": scikit_matrix,
-        "probmetrics": probmetrics("MatrixScalingCalibrator"),
-    },
-    "structured vector": {
-        "keras_calib": ours(keras_calib.StructuredVectorScaling),
-        "probmetrics": structured("SVSCalibrator"),
-    },
-    "structured matrix": {
-        "keras_calib": ours(keras_calib.StructuredMatrixScaling),
-        "probmetrics": structured("SMSCalibrator"),
-    },
-    "isotonic": {
-        "keras_calib": ours(keras_calib.IsotonicCalibration),
-        "netcal": netcal("IsotonicRegression"),
-        "scikit-learn": scikit_isotonic,
-    },
-    "histogram": {
-        "keras_calib": ours(keras_calib.HistogramBinning),
-        "netcal": netcal("HistogramBinning"),
-    },
-    "beta": {
-        "keras_calib": ours(keras_calib.BetaCalibration),
-        "netcal": netcal("BetaCalibration"),
-    },
-    "ensemble": {
-        "keras_calib": ours(
-            lambda: keras_calib.EnsembleTemperatureScaling(objective="nll")
-        ),
-        "probmetrics": probmetrics("ETSCalibrator"),
-    },
-}
-
-
 def seconds(fit, labels, logits):
     start = time.perf_counter()
-    answer = fit(labels, logits)
-    return time.perf_counter() - start, answer
+    predict = fit(labels, logits)
+    return time.perf_counter() - start, predict
 
 
 def measure(contenders, labels, logits):
@@ -261,7 +82,7 @@ def measure(contenders, labels, logits):
                 times.setdefault(name, []).append(took)
     found = {}
     for name in times:
-        outputs, from_logits = answers[name]()
+        outputs, from_logits = answers[name](logits)
         found[name] = (
             float(np.median(times[name])),
             keras_calib.nll(labels, outputs, from_logits=from_logits),

@@ -1,5 +1,6 @@
 """Choosing a calibrator by cross-validation."""
 
+import math
 import time
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -62,6 +63,8 @@ class CandidateScore:
         difference: That NLL less that of no calibrator; below 0 helps.
         interval: Confidence interval `(low, high)` of the difference, paired
             by sample.
+        behind: That NLL less that of the best candidate, >= 0.
+        error: Standard error of `behind`, paired by sample.
         ece: ECE of the same predictions, 15 equal-width bins.
         seconds: Time of all its fits.
         note: Why a candidate was not tried, or `""`.
@@ -71,6 +74,8 @@ class CandidateScore:
     nll: float
     difference: float
     interval: tuple[float, float]
+    behind: float
+    error: float
     ece: float
     seconds: float
     note: str = ""
@@ -185,38 +190,41 @@ def choose_calibrator(
     fold = stratified_folds(samples, num_folds, seed)
     counts = samples.counts()
     weight = samples.weights()[counts]
-    losses, scores = {}, []
+    found, notes, seconds = {}, {}, {}
     for name, calibrator in named.items():
         start = time.perf_counter()
         try:
-            found, note = _tried(calibrator, samples, fold), ""
-        except ValueError as error:
-            found, note = None, str(error)
-        took = time.perf_counter() - start
-        if found is None:
-            nothing = float("nan")
-            note = note or "a fold has no sample"
-            scores.append(
-                CandidateScore(
-                    name, nothing, nothing, (nothing,) * 2, nothing, took, note
+            rows = _tried(calibrator, samples, fold)
+            if rows is None:
+                notes[name] = "a fold has no sample"
+            else:
+                found[name] = (
+                    sample_losses(samples, rows)[counts],
+                    _ece(samples, rows),
                 )
-            )
-            continue
-        losses[name] = sample_losses(samples, found)[counts]
-        change = losses[name] - losses[_NONE]
-        mean, error = _mean_and_error(change, weight)
-        reach = float(student_t.isf(tail, max(1, len(weight) - 1))) * error
-        scores.append(
-            CandidateScore(
-                name,
-                float(np.average(losses[name], weights=weight)),
+        except ValueError as error:
+            notes[name] = str(error)
+        seconds[name] = time.perf_counter() - start
+    losses = {name: loss for name, (loss, _) in found.items()}
+    chosen, best, reason = _chosen(losses, weight)
+    reach = float(student_t.isf(tail, max(1, len(weight) - 1)))
+    scores = []
+    for name in named:
+        if name in notes:
+            nothing = (math.nan,) * 2
+            score = math.nan, math.nan, nothing, *nothing, math.nan
+        else:
+            loss, ece = found[name]
+            mean, error = _mean_and_error(loss - losses[_NONE], weight)
+            score = (
+                float(np.average(loss, weights=weight)),
                 mean,
-                (mean - reach, mean + reach),
-                _ece(samples, found),
-                took,
+                (mean - reach * error, mean + reach * error),
+                *_mean_and_error(loss - losses[best], weight),
+                ece,
             )
-        )
-    chosen, reason = _chosen(losses, weight)
+        note = notes.get(name, "")
+        scores.append(CandidateScore(name, *score, seconds[name], note))
     calibrator = unfitted_copy(named[chosen]) if chosen != _NONE else None
     if calibrator is None:
         calibrator = TemperatureScaling(temperature=1.0)
@@ -342,8 +350,8 @@ def _mean_and_error(x: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
 
 def _chosen(
     losses: dict[str, np.ndarray], weight: np.ndarray
-) -> tuple[str, str]:
-    """The simplest candidate within one standard error of the best."""
+) -> tuple[str, str, str]:
+    """The simplest within one standard error of the best, the best, why."""
     means = {k: np.average(v, weights=weight) for k, v in losses.items()}
     best = min(means, key=lambda name: float(means[name]))
     behind = {
@@ -352,12 +360,14 @@ def _chosen(
     name = next(k for k, (more, error) in behind.items() if more <= error)
     error = behind[name][1]
     if name == best:
-        return name, f"{name} has the lowest held-out NLL, {means[name]:.4f}."
-    return name, (
+        reason = f"{name} has the lowest held-out NLL, {means[name]:.4f}."
+        return name, best, reason
+    reason = (
         f"{name} is the simplest whose held-out NLL, {means[name]:.4f}, is "
         f"within one standard error, {error:.4f}, of that of {best}, "
         f"{means[best]:.4f}."
     )
+    return name, best, reason
 
 
 def _ece(samples: FittingData, logits: np.ndarray) -> float:

@@ -7,6 +7,7 @@ Floor: above `selection` and `analysis`, beside `exporting`.
 """
 
 from keras_calib.plots.activations import ClassActivationDisplay
+from keras_calib.plots.calibrator_choice import CalibratorChoiceDisplay
 from keras_calib.plots.classwise import ClasswiseReliabilityDisplay
 from keras_calib.plots.logits import MaxLogitDisplay
 from keras_calib.plots.logits import NormalizedLogitDisplay
@@ -21,6 +22,7 @@ from keras_calib.plots.risk_coverage import RiskCoverageDisplay
 from keras_calib.plots.segmentation import SegmentationDisplay
 
 __all__ = [
+    "CalibratorChoiceDisplay",
     "ClassActivationDisplay",
     "ClasswiseReliabilityDisplay",
     "ConfidenceDisplay",
