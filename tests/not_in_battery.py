@@ -59,7 +59,12 @@ NO_PREDICTIONS = {
     **dict.fromkeys(
         (
             *("BinSums", "CalibrationTest", "ChosenThreshold", "Comparison"),
-            *("DatasetSummary", "Decomposition", "EffectiveLabels"),
+            *(
+                "CumulativeDifferences",
+                "DatasetSummary",
+                "Decomposition",
+                "EffectiveLabels",
+            ),
             *("LoggedEpoch", "RegularizerHistogram", "Report"),
             *("RiskCoverageCurve", "ThresholdTable"),
         ),

@@ -8,6 +8,7 @@ Floor: beside `losses`, `metrics`, `calibrators` and `data`.
 
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.cumulative import CumulativeDifferences
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.formulas.risk_coverage import RiskCoverageCurve
 from keras_calib.formulas.scores import gini
@@ -30,6 +31,8 @@ from keras_calib.functional.confidence import objectness_deviation
 from keras_calib.functional.confidence import overconfidence
 from keras_calib.functional.confidence import overconfidence_error
 from keras_calib.functional.confidence import underconfidence
+from keras_calib.functional.cumulative import cumulative_differences
+from keras_calib.functional.cumulative import ecce
 from keras_calib.functional.equal_mass import adaptive_ece
 from keras_calib.functional.failure_detection import failure_auroc
 from keras_calib.functional.failure_detection import failure_average_precision
@@ -57,6 +60,7 @@ __all__ = [
     "BinSums",
     "CalibrationTest",
     "Comparison",
+    "CumulativeDifferences",
     "Decomposition",
     "RiskCoverageCurve",
     "adaptive_ece",
@@ -72,9 +76,11 @@ __all__ = [
     "compare",
     "coverage_at_accuracy",
     "coverage_at_risk",
+    "cumulative_differences",
     "debiased_calibration_error",
     "eaugrc",
     "eaurc",
+    "ecce",
     "ece",
     "failure_auroc",
     "failure_average_precision",
