@@ -205,7 +205,7 @@ def test_scores_beyond_the_last_cell_are_tied():
 def test_bounds_of_the_cumulative_error_are_reached(kind):
     # Two cells, one below the other: first the right ones of the lower cell,
     # then all wrong ones of both; and the other way round.
-    confidence = np.repeat([0.6, 0.9], 20) + 1e-6 * np.tile(np.arange(20), 2)
+    confidence = np.repeat([0.62, 0.87], 20) + 1e-6 * np.tile(np.arange(20), 2)
     inside = np.arange(20)
     reached, high = [], []
     for right in (
@@ -222,4 +222,4 @@ def test_bounds_of_the_cumulative_error_are_reached(kind):
         tied = kc.ecce(labels, probs.round(4), kind=kind)
         assert low == pytest.approx(tied, abs=2e-5)
         assert low <= float(metric.result()) <= min(reached)
-    assert max(reached) == pytest.approx(np.mean(high), abs=2e-6)
+    assert max(reached) == pytest.approx(np.mean(high), abs=5e-6)
