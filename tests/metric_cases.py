@@ -199,6 +199,12 @@ METRICS = [
         tolerance=0.03,
         needs_num_classes=True,
     ),
+    MetricCase(
+        "BrierScore-classes",
+        kc.BrierScore,
+        kc.brier_score,
+        needs_num_classes=True,
+    ),
     _rank_case("AURC-gini", kc.aurc, 3e-3, score="gini"),
     # Logarithms of probabilities near 1 are almost tied.
     _rank_case("AURC-max_logit", kc.aurc, 0.1, score="max_logit"),

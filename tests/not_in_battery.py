@@ -58,7 +58,8 @@ NO_PREDICTIONS = {
     ),
     **dict.fromkeys(
         (
-            *("BinSums", "CalibrationTest", "ChosenThreshold", "Comparison"),
+            *("BinSums", "BrierDecomposition", "CalibrationTest"),
+            *("ChosenThreshold", "Comparison"),
             *(
                 "CumulativeDifferences",
                 "DatasetSummary",

@@ -10,6 +10,7 @@ from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.cumulative import CumulativeDifferences
 from keras_calib.formulas.intervals import clopper_pearson
+from keras_calib.formulas.proper import BrierDecomposition
 from keras_calib.formulas.risk_coverage import RiskCoverageCurve
 from keras_calib.formulas.scores import gini
 from keras_calib.formulas.scores import logit_margin
@@ -41,6 +42,7 @@ from keras_calib.functional.hypothesis_tests import CalibrationTest
 from keras_calib.functional.hypothesis_tests import Comparison
 from keras_calib.functional.hypothesis_tests import calibration_test
 from keras_calib.functional.hypothesis_tests import compare
+from keras_calib.functional.proper import brier_decomposition
 from keras_calib.functional.proper import brier_score
 from keras_calib.functional.proper import calibration_decomposition
 from keras_calib.functional.proper import nll
@@ -58,6 +60,7 @@ from keras_calib.functional.smooth import smooth_ece
 
 __all__ = [
     "BinSums",
+    "BrierDecomposition",
     "CalibrationTest",
     "Comparison",
     "CumulativeDifferences",
@@ -67,6 +70,7 @@ __all__ = [
     "augrc",
     "aurc",
     "average_calibration_error",
+    "brier_decomposition",
     "brier_score",
     "calibration_decomposition",
     "calibration_test",

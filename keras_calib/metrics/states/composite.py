@@ -11,6 +11,7 @@ from keras_calib.formulas.intervals import Moments
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.formulas.risk_coverage import RiskCoverageCurve
 from keras_calib.metrics.states.bins import BinSummary
+from keras_calib.metrics.states.classwise import ClassForecastSummary
 from keras_calib.metrics.states.cumulative import differences_of_cells
 from keras_calib.metrics.states.histogram import Cells
 from keras_calib.metrics.states.histogram import HistogramSummary
@@ -128,6 +129,11 @@ class Readings:
         return differences_of_cells(
             self.cells, self.frequency_weights, self.weight_ratio
         )
+
+    def by_class(self) -> tuple[Any, Any, Any]:
+        """Mass, probabilities and labels by class and bin."""
+        summary, limbs = self._parts[ClassForecastSummary]
+        return summary.by_class(limbs)
 
     def moments(self, index: int = 0) -> Moments:
         """Moments of the value at `index`, or of the last if it is beyond."""
