@@ -182,9 +182,9 @@ def brier_decomposition(
 
     Brier = reliability - resolution + uncertainty + within_bins
 
-    For each class k, with bins b of p_k of equal width, w_b the share of the
-    samples in bin b, p_b the mean p_k and y_b the share of the class there,
-    and y the share of the class in all samples:
+    The bins b of a class k have equal width in p_k. Bin b holds a share w_b of
+    the samples, with mean p_k of p_b and a share y_b of the class. In all
+    samples the share of the class is y.
 
     - reliability: sum_k sum_b w_b (p_b - y_b)^2
     - resolution: sum_k sum_b w_b (y_b - y)^2

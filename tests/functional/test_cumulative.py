@@ -25,6 +25,10 @@ def test_error_is_that_of_every_threshold(kind):
             found = kc.ecce(labels, probs, kind=kind, sample_weight=some)
             wanted = by_thresholds(labels, probs, kind=kind, sample_weight=some)
             assert found == pytest.approx(wanted, rel=1e-12)
+    # The walk begins at 0, above or below all else.
+    for label, size in ((1, 0.7), (0, 0.3)):
+        found = kc.ecce([label] * 2, [[0.8, 0.2], [0.6, 0.4]], kind=kind)
+        assert found == pytest.approx(size)
 
 
 def test_error_is_that_of_sorted_residuals_of_gupta_et_al():
