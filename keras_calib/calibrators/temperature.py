@@ -143,8 +143,8 @@ def optimal_temperature(samples: FittingData, objective: str = "nll") -> float:
 def least_nll(samples: FittingData) -> tuple[float, float]:
     """NLL as given, and the least of all temperatures, 1 and infinity too."""
     beta, _ = _optimum(samples, "nll")
-    before, after = _scores(samples, [1.0, 1.0 / beta], "nll")
-    return float(before), min(before, after, math.log(samples.num_classes))
+    before, after = map(float, _scores(samples, [1.0, 1.0 / beta], "nll"))
+    return before, min(before, after, math.log(samples.num_classes))
 
 
 def _optimum(
