@@ -36,6 +36,8 @@ class MetricCase:
     # logarithm is taken, and no loss is rounded to the scale of its batch.
     has_exact_sums: bool = False
     needs_num_classes: bool = False
+    # Its name in the table, where it is not that of the class.
+    named: str = ""
 
     def __str__(self):
         return self.name
@@ -88,6 +90,29 @@ def accuracy(labels, outputs, *, sample_weight=None, from_logits=False):
     return float(np.average(predicted == labels, weights=sample_weight))
 
 
+def cumulative_error(
+    labels, outputs, *, kind="range", sample_weight=None, from_logits=False
+):
+    """The ECCE by its thresholds t: mean of (c <= t) (c - correct)."""
+    if outputs.shape[-1] == 1:
+        rest = np.zeros_like(outputs) if from_logits else 1.0 - outputs
+        outputs = np.concatenate([rest, outputs], axis=-1)
+    weight = np.ones(len(labels)) if sample_weight is None else sample_weight
+    if not np.any(weight):
+        raise ValueError("`sample_weight` must not be 0 everywhere")
+    confidence = outputs.max(axis=-1).astype("float64")
+    if from_logits:
+        gaps = outputs.astype("float64") - confidence[:, None]
+        confidence = 1.0 / np.exp(gaps).sum(axis=-1)
+    residual = weight * (confidence - (outputs.argmax(axis=-1) == labels))
+    below = [
+        residual[confidence <= t].sum() / np.sum(weight)
+        for t in np.unique(confidence)
+    ]
+    walk = [0.0, *below]
+    return np.ptp(walk) if kind == "range" else np.abs(walk).max()
+
+
 def _rank_case(name, exact, tolerance=1e-3, **kwargs):
     return MetricCase(
         name,
@@ -98,6 +123,7 @@ def _rank_case(name, exact, tolerance=1e-3, **kwargs):
         has_bounds=True,
         has_ties="ties" in inspect.signature(exact).parameters,
         empty=0.5 if name == "FailureAUROC" else 0.0,
+        named="ecce_maximum" if name == "ECCE-maximum" else "",
     )
 
 
@@ -129,6 +155,8 @@ _SINGLE = [
     _bin_case("AverageCalibrationError", kc.average_calibration_error),
     _bin_case("OverconfidenceError", kc.overconfidence_error),
     _rank_case("AECE", kc.adaptive_ece, 1e-5),
+    _rank_case("ECCE", cumulative_error, 1e-3),
+    _rank_case("ECCE-maximum", cumulative_error, 1e-3, kind="maximum"),
     _rank_case("AURC", kc.aurc),
     _rank_case("EAURC", kc.eaurc),
     _rank_case("NormalizedAURC", kc.normalized_aurc),
@@ -145,7 +173,7 @@ _SINGLE = [
     MetricCase("SmoothECE", kc.SmoothECE, kc.smooth_ece, tolerance=1e-4),
 ]
 # In the order of the values of `CalibrationMetrics`.
-TABLE = {case.cls._quantity: case for case in _SINGLE}
+TABLE = {case.named or case.cls._quantity: case for case in _SINGLE}
 
 
 def table(labels, outputs, **kwargs):
@@ -169,6 +197,12 @@ METRICS = [
         functools.partial(kc.classwise_ece, edges="mass"),
         {"edges": "mass", "resolution": 2048},
         tolerance=0.03,
+        needs_num_classes=True,
+    ),
+    MetricCase(
+        "BrierScore-classes",
+        kc.BrierScore,
+        kc.brier_score,
         needs_num_classes=True,
     ),
     _rank_case("AURC-gini", kc.aurc, 3e-3, score="gini"),

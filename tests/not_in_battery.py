@@ -58,8 +58,14 @@ NO_PREDICTIONS = {
     ),
     **dict.fromkeys(
         (
-            *("BinSums", "CalibrationTest", "ChosenThreshold", "Comparison"),
-            *("DatasetSummary", "Decomposition", "EffectiveLabels"),
+            *("BinSums", "BrierDecomposition", "CalibrationTest"),
+            *("ChosenThreshold", "Comparison"),
+            *(
+                "CumulativeDifferences",
+                "DatasetSummary",
+                "Decomposition",
+                "EffectiveLabels",
+            ),
             *("LoggedEpoch", "RegularizerHistogram", "Report"),
             *("RiskCoverageCurve", "ThresholdTable"),
         ),

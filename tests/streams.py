@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-# One of each kind of state; the table has those of 23 metrics in it, and
+# One of each kind of state; the table has those of 25 metrics in it, and
 # computes all their values at once.
 STATES = [
     case

@@ -1,6 +1,7 @@
 """Calibrators: layers fitted on held-out logits after training.
 
-Lives here: the layers and their fits. Not here: thresholds (`selection`).
+Lives here: the layers, their fits, and the loss that a fit leaves. Not here:
+thresholds (`selection`).
 Floor: beside `losses`, `metrics` and `data`.
 """
 
@@ -16,6 +17,7 @@ from keras_calib.calibrators.choosing import CandidateScore
 from keras_calib.calibrators.choosing import choose_calibrator
 from keras_calib.calibrators.choosing import choose_calibrator_on
 from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
+from keras_calib.calibrators.refinement import refinement_nll
 from keras_calib.calibrators.structured import StructuredMatrixScaling
 from keras_calib.calibrators.structured import StructuredVectorScaling
 from keras_calib.calibrators.temperature import TemperatureScaling
@@ -36,4 +38,5 @@ __all__ = [
     "VectorScaling",
     "choose_calibrator",
     "choose_calibrator_on",
+    "refinement_nll",
 ]

@@ -23,7 +23,7 @@ from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.softmax import is_wrong
 
-__all__ = ["TemperatureScaling", "optimal_temperature"]
+__all__ = ["TemperatureScaling", "least_nll", "optimal_temperature"]
 
 _OBJECTIVES = ("nll", "mse", "ece")
 # From the code of the papers that choose by ECE.
@@ -130,25 +130,40 @@ class TemperatureScaling(Calibrator):
 
 def optimal_temperature(samples: FittingData, objective: str = "nll") -> float:
     """The temperature of the least NLL or MSE; 1 if every logit is equal."""
-    few = samples.subsampled(_FEW)
-    low, high = _range(few)
-    if low == high:
-        low, high = _range(samples)
-    if low == high:
-        return 1.0
-    beta = _least_nll(few, low, high, 1.0)
-    if few is not samples:
-        start = beta if low < beta < high else 1.0
-        beta = _least_nll(samples, low, high, start)
-    if objective == "mse":
-        beta = _least_mse(samples, low, high, beta)
-    if beta in (low, high):
+    beta, ends = _optimum(samples, objective)
+    if beta in ends:
         warn(
             "The data have no optimal temperature in the range that is "
             "searched; its end is used. Received: "
             f"temperature={1.0 / beta:.3g}"
         )
     return 1.0 / beta
+
+
+def least_nll(samples: FittingData) -> tuple[float, float]:
+    """NLL as given, and the least of all temperatures, 1 and infinity too."""
+    beta, _ = _optimum(samples, "nll")
+    before, after = map(float, _scores(samples, [1.0, 1.0 / beta], "nll"))
+    return before, min(before, after, math.log(samples.num_classes))
+
+
+def _optimum(
+    samples: FittingData, objective: str
+) -> tuple[float, tuple[float, ...]]:
+    """1/T of the least NLL or MSE, and the ends of the range searched."""
+    few = samples.subsampled(_FEW)
+    low, high = _range(few)
+    if low == high:
+        low, high = _range(samples)
+    if low == high:
+        return 1.0, ()
+    beta = _least_nll(few, low, high, 1.0)
+    if few is not samples:
+        start = beta if low < beta < high else 1.0
+        beta = _least_nll(samples, low, high, start)
+    if objective == "mse":
+        beta = _least_mse(samples, low, high, beta)
+    return beta, (low, high)
 
 
 def _range(samples: FittingData) -> tuple[float, float]:

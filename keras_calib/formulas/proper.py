@@ -6,6 +6,7 @@ logits or probabilities `(n, num_classes)`.
 
 from collections.abc import Callable
 from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,13 +14,16 @@ from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_share
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import at_least
+from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.row_blocks import block_slices
 from keras_calib.numerics.softmax import PROBABILITY_FLOOR
 from keras_calib.numerics.softmax import to_logits
 
 __all__ = [
+    "BrierDecomposition",
     "LARGEST_LOSS",
     "brier_losses",
+    "brier_parts",
     "check_clip",
     "log_losses",
     "losses_of_rows",
@@ -29,6 +33,53 @@ __all__ = [
 
 # Log loss of the smallest probability, in nats.
 LARGEST_LOSS = -float(np.log(PROBABILITY_FLOOR))
+
+
+class BrierDecomposition(NamedTuple):
+    """Result of `brier_decomposition`: parts of a Brier score.
+
+    reliability - resolution + uncertainty + within_bins is the score.
+
+    Attributes:
+        reliability: Squared gaps between mean probability and share of the
+            class. It is 0 if they are equal in every bin.
+        resolution: Variance of these shares between the bins; more is better.
+        uncertainty: Variance of the labels, whatever is predicted.
+        within_bins: What bins hide, of either sign: the variance of the
+            probabilities inside bins less twice their covariance with the
+            labels.
+    """
+
+    reliability: float
+    resolution: float
+    uncertainty: float
+    within_bins: float
+
+
+def brier_parts(
+    mass: np.ndarray,
+    forecast: np.ndarray,
+    positive: np.ndarray,
+    score: float,
+    uncertainty: float | None = None,
+) -> BrierDecomposition:
+    """Parts of a Brier score, from sums by class and bin `(K, num_bins)`.
+
+    `uncertainty` is that of soft labels; None computes that of class ids.
+
+    Derivation: docs/derivations.md, 'Binned errors'.
+    """
+    count = mass.sum(axis=-1, keepdims=True)
+    weight = safe_divide(mass, count)
+    share, base = safe_divide(positive, mass), positive.sum(-1, keepdims=True)
+    base = safe_divide(base, count)
+    gap = safe_divide(forecast - positive, mass)
+    if uncertainty is None:
+        uncertainty = float(np.sum(base * (1.0 - base)))
+    reliability = float(np.sum(weight * gap**2))
+    resolution = float(np.sum(weight * (share - base) ** 2))
+    within = score - (reliability - resolution + uncertainty)
+    return BrierDecomposition(reliability, resolution, uncertainty, within)
 
 
 def check_clip(clip: float | None) -> None:

@@ -8,7 +8,9 @@ Floor: beside `losses`, `metrics`, `calibrators` and `data`.
 
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.cumulative import CumulativeDifferences
 from keras_calib.formulas.intervals import clopper_pearson
+from keras_calib.formulas.proper import BrierDecomposition
 from keras_calib.formulas.risk_coverage import RiskCoverageCurve
 from keras_calib.formulas.scores import gini
 from keras_calib.formulas.scores import logit_margin
@@ -30,6 +32,8 @@ from keras_calib.functional.confidence import objectness_deviation
 from keras_calib.functional.confidence import overconfidence
 from keras_calib.functional.confidence import overconfidence_error
 from keras_calib.functional.confidence import underconfidence
+from keras_calib.functional.cumulative import cumulative_differences
+from keras_calib.functional.cumulative import ecce
 from keras_calib.functional.equal_mass import adaptive_ece
 from keras_calib.functional.failure_detection import failure_auroc
 from keras_calib.functional.failure_detection import failure_average_precision
@@ -38,6 +42,7 @@ from keras_calib.functional.hypothesis_tests import CalibrationTest
 from keras_calib.functional.hypothesis_tests import Comparison
 from keras_calib.functional.hypothesis_tests import calibration_test
 from keras_calib.functional.hypothesis_tests import compare
+from keras_calib.functional.proper import brier_decomposition
 from keras_calib.functional.proper import brier_score
 from keras_calib.functional.proper import calibration_decomposition
 from keras_calib.functional.proper import nll
@@ -55,14 +60,17 @@ from keras_calib.functional.smooth import smooth_ece
 
 __all__ = [
     "BinSums",
+    "BrierDecomposition",
     "CalibrationTest",
     "Comparison",
+    "CumulativeDifferences",
     "Decomposition",
     "RiskCoverageCurve",
     "adaptive_ece",
     "augrc",
     "aurc",
     "average_calibration_error",
+    "brier_decomposition",
     "brier_score",
     "calibration_decomposition",
     "calibration_test",
@@ -72,9 +80,11 @@ __all__ = [
     "compare",
     "coverage_at_accuracy",
     "coverage_at_risk",
+    "cumulative_differences",
     "debiased_calibration_error",
     "eaugrc",
     "eaurc",
+    "ecce",
     "ece",
     "failure_auroc",
     "failure_average_precision",

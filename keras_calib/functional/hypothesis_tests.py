@@ -13,6 +13,9 @@ from keras_calib.backend.errors import value_error
 from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.cumulative import brownian_tail
+from keras_calib.formulas.cumulative import cumulative_error
+from keras_calib.formulas.cumulative import differences_of
 from keras_calib.formulas.intervals import poisson_binomial_tails
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_in
@@ -26,8 +29,10 @@ __all__ = ["CalibrationTest", "Comparison", "calibration_test", "compare"]
 
 # Uniform numbers drawn at once, 8 MB.
 _BLOCK = 1_000_000
-# Variance that makes the squared gap of a bin nearly chi-square.
+# Variance that makes the squared gap of a bin nearly chi-square, and the walk
+# of cumulative differences nearly Brownian.
 _ENOUGH_VARIANCE = 5.0
+_STATISTICS = ("ece", "chi2", "spiegelhalter", "ecce_range", "ecce_maximum")
 
 
 class CalibrationTest(NamedTuple):
@@ -90,12 +95,18 @@ def calibration_test(
     - `"spiegelhalter"`: Z = sum (correct - c) (1 - 2 c) / sqrt(sum (1 - 2 c)^2
       c (1 - c)), two-sided and without bins. It is best at uniform over- or
       underconfidence, and hardly finds gaps of changing sign.
+    - `"ecce_range"` (Kuiper) and `"ecce_maximum"` (Kolmogorov-Smirnov): The
+      `ecce` of that kind, without bins. Over its standard deviation
+      sqrt(sum c (1 - c)) / n it has the law of the range or the maximum of
+      Brownian motion, and ties make p larger. Below a sum of 5, p comes from
+      draws as for `"ece"`.
 
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        statistic: `"ece"`, `"chi2"` or `"spiegelhalter"`.
-        num_bins: Number of bins, at least 1.
-        num_samples: Number of draws for `"ece"`, at least 1.
+        statistic: `"ece"`, `"chi2"`, `"spiegelhalter"`, `"ecce_range"` or
+            `"ecce_maximum"`.
+        num_bins: Number of bins of `"ece"` and `"chi2"`, at least 1.
+        num_samples: Number of draws, at least 1.
         seed: Seed of the draws.
         **options: `from_logits` and `ignore_class` as in `ece`. Weights raise
             an error, because they change the null distributions.
@@ -119,9 +130,11 @@ def calibration_test(
         AISTATS 2019, https://arxiv.org/abs/1902.06977 (resampling);
         Spiegelhalter, Probabilistic Prediction in Patient Management and
         Clinical Trials, Statistics in Medicine 1986,
-        https://doi.org/10.1002/sim.4780050506
+        https://doi.org/10.1002/sim.4780050506; ECCE: Arrieta-Ibarra et al.,
+        Metrics of Calibration for Probabilistic Predictions, JMLR 2022,
+        https://jmlr.org/papers/v23/22-0658.html
     """
-    check_in("statistic", statistic, ("ece", "chi2", "spiegelhalter"))
+    check_in("statistic", statistic, _STATISTICS)
     check_integer("num_bins", num_bins, 1)
     check_integer("num_samples", num_samples, 1)
     weight = options.get("sample_weight")
@@ -139,6 +152,11 @@ def calibration_test(
         )
     if statistic == "chi2":
         return _chi_square(confidence, top.score, top.correct, num_bins)
+    if statistic.startswith("ecce_"):
+        kind = statistic.removeprefix("ecce_")
+        return _cumulative(
+            confidence, top.score, top.correct, kind, num_samples, seed
+        )
     return _spiegelhalter(confidence, top.correct)
 
 
@@ -330,3 +348,31 @@ def _spiegelhalter(
         return CalibrationTest(float(np.copysign(np.inf, distance)), 0.0)
     z = distance / float(np.sqrt(variance))
     return CalibrationTest(z, float(2.0 * norm.sf(abs(z))))
+
+
+def _cumulative(
+    confidence: np.ndarray,
+    score: np.ndarray,
+    correct: np.ndarray,
+    kind: str,
+    num_samples: int,
+    seed: int,
+) -> CalibrationTest:
+    """Compare the ECCE with Brownian motion, or with that of drawn labels."""
+    found = differences_of(score, confidence, correct)
+    observed = float(cumulative_error(found.difference, kind))
+    if (found.deviation * len(score)) ** 2 >= _ENOUGH_VARIANCE:
+        p_value = brownian_tail(observed / found.deviation, kind)
+        return CalibrationTest(observed, p_value)
+    rng = np.random.default_rng(seed)
+    # What is in order already is sorted fast.
+    order = np.argsort(score, kind="stable")
+    score, confidence = score[order], confidence[order]
+    reached = 0
+    for _ in range(num_samples):
+        drawn = rng.random(len(score)) < confidence
+        found = differences_of(score, confidence, drawn)
+        error = cumulative_error(found.difference, kind)
+        # Draws equal to the data must count whatever the rounding.
+        reached += int(error >= observed - 1e-12)
+    return CalibrationTest(observed, (1 + reached) / (1 + num_samples))

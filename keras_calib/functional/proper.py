@@ -9,17 +9,30 @@ import numpy as np
 
 from keras_calib.formulas import binned_errors
 from keras_calib.formulas.binned_errors import Decomposition
+from keras_calib.formulas.bins import CLOSED
+from keras_calib.formulas.bins import bin_index
+from keras_calib.formulas.proper import BrierDecomposition
 from keras_calib.formulas.proper import brier_losses
+from keras_calib.formulas.proper import brier_parts
 from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.proper import log_losses
 from keras_calib.formulas.proper import losses_of_rows
 from keras_calib.functional.binned import equal_width_bins
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import standardize_arrays
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
+from keras_calib.numerics.row_blocks import block_slices
+from keras_calib.numerics.softmax import logsumexp
 
-__all__ = ["brier_score", "calibration_decomposition", "nll"]
+__all__ = [
+    "brier_decomposition",
+    "brier_score",
+    "calibration_decomposition",
+    "nll",
+]
 
 
 @reads_arrays
@@ -151,3 +164,82 @@ def calibration_decomposition(
     """
     sums = equal_width_bins(labels, probs, num_bins, closed, **options)
     return binned_errors.decompose(sums, score)
+
+
+@reads_arrays
+def brier_decomposition(
+    labels: Any,
+    probs: Any,
+    *,
+    num_bins: int = 15,
+    closed: str = "right",
+    **options: Unpack[ArrayOptions],
+) -> BrierDecomposition:
+    """Murphy's decomposition of the Brier score of all classes, in float64.
+
+    Use it to see why one Brier score is better than another: by calibration
+    (reliability) or by telling samples apart (resolution).
+
+    Brier = reliability - resolution + uncertainty + within_bins
+
+    The bins b of a class k have equal width in p_k. Bin b holds a share w_b of
+    the samples, with mean p_k of p_b and a share y_b of the class. In all
+    samples the share of the class is y.
+
+    - reliability: sum_k sum_b w_b (p_b - y_b)^2
+    - resolution: sum_k sum_b w_b (y_b - y)^2
+    - uncertainty: sum_k y (1 - y); for soft labels their variance
+    - within_bins: sum_k sum_b w_b (Var_b(p_k) - 2 Cov_b(p_k, y_k))
+
+    The parts add up exactly. `calibration_decomposition` is about the predicted
+    class alone.
+
+    Args:
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        num_bins: Number of bins of each class, at least 1.
+        closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+
+    Returns:
+        Four floats. Resolution less `within_bins` is the generalized resolution
+        of Stephenson et al.
+
+    Example:
+
+    >>> probs = [[0.8, 0.2], [0.6, 0.4]]
+    >>> parts = brier_decomposition([0, 1], probs, num_bins=2)
+    >>> [round(part, 4) for part in parts]
+    [0.08, 0.0, 0.5, -0.18]
+
+    Reference:
+        Murphy, A New Vector Partition of the Probability Score, Journal of
+        Applied Meteorology 1973; within bins: Stephenson, Coelho and Jolliffe,
+        Two Extra Components in the Brier Score Decomposition, Weather and
+        Forecasting 2008, https://doi.org/10.1175/2007WAF2006116.1
+    """
+    check_integer("num_bins", num_bins, 1)
+    check_in("closed", closed, CLOSED)
+    read = standardize_arrays(labels, probs, **options)
+    count, num_classes = read.outputs.shape
+    weight = np.ones(count) if read.weight is None else read.weight
+    is_soft = read.labels.ndim == 2
+    sums = np.zeros((3, num_classes * num_bins))
+    squares = 0.0
+    for part in block_slices(read.outputs):
+        rows = read.outputs[part].astype("float64")
+        if read.from_logits:
+            rows = np.exp(rows - logsumexp(rows)[:, None])
+        ids = read.labels[part]
+        truth = ids if is_soft else ids[:, None] == np.arange(num_classes)
+        keys = bin_index(rows, num_bins, closed)
+        keys = (keys + num_bins * np.arange(num_classes)).reshape(-1)
+        each = np.broadcast_to(weight[part][:, None], rows.shape)
+        for total, values in zip(sums, (1.0, rows, truth), strict=True):
+            values = (each * values).reshape(-1)
+            total += np.bincount(keys, values, minlength=len(total))
+        squares += float(np.sum(each * np.square(truth, dtype="float64")))
+    mass, forecast, positive = sums.reshape(3, num_classes, num_bins)
+    base = positive.sum(axis=-1) / weight.sum()
+    uncertainty = squares / float(weight.sum()) - float(np.sum(base**2))
+    score = _mean(brier_losses, read)
+    return brier_parts(mass, forecast, positive, score, uncertainty)

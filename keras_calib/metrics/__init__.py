@@ -19,6 +19,7 @@ from keras_calib.metrics.confidence import MeanConfidence
 from keras_calib.metrics.confidence import ObjectnessDeviation
 from keras_calib.metrics.confidence import Overconfidence
 from keras_calib.metrics.confidence import Underconfidence
+from keras_calib.metrics.cumulative import ECCE
 from keras_calib.metrics.equal_mass import AECE
 from keras_calib.metrics.proper import NLL
 from keras_calib.metrics.proper import BrierScore
@@ -48,6 +49,7 @@ __all__ = [
     "CoverageAtRisk",
     "DebiasedCalibrationError",
     "EAURC",
+    "ECCE",
     "ECE",
     "FailureAUROC",
     "FailureFPR95",

@@ -6,15 +6,21 @@ from typing import Any
 
 import keras
 
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.binned_errors import decompose
+from keras_calib.formulas.proper import BrierDecomposition
 from keras_calib.formulas.proper import brier_losses
+from keras_calib.formulas.proper import brier_parts
 from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.proper import log_losses
 from keras_calib.formulas.proper import losses_of_rows
 from keras_calib.formulas.proper import summable_losses
+from keras_calib.inputs.checks import check_integer
 from keras_calib.metrics.base import StreamingMetric
+from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.metrics.states.bins import BinSummary
+from keras_calib.metrics.states.classwise import ClassForecastSummary
 from keras_calib.metrics.states.composite import CompositeSummary
 from keras_calib.metrics.states.moments import MomentSummary
 from keras_calib.numerics.arrays import array_namespace
@@ -42,11 +48,18 @@ class _ProperScore(StreamingMetric):
     """A mean of losses, with bins to decompose it."""
 
     def __init__(
-        self, value: Any, num_bins: int, *, name: str | None, **kwargs: Any
+        self,
+        value: Any,
+        num_bins: int,
+        *,
+        name: str | None,
+        parts: dict[str, Any] | None = None,
+        **kwargs: Any,
     ):
         summary = CompositeSummary(
             losses=MomentSummary(value, needs_rows=True),
             bins=BinSummary(num_bins),
+            **(parts or {}),
         )
         summary.needs_rows = True
         super().__init__(summary, name=name, **kwargs)
@@ -132,7 +145,9 @@ class BrierScore(_ProperScore):
     mean_n sum_k (p_k - y_k)^2, in [0, 2], summed over all classes
 
     Args:
-        num_bins: Number of bins of `decomposition()`.
+        num_bins: Number of bins of the decompositions.
+        num_classes: Number of classes, at least 2, for `murphy()`. None, the
+            default, keeps no sums by class.
         name: Name of the metric.
         **kwargs: The other arguments of `NLL`, without `clip`.
 
@@ -157,6 +172,40 @@ class BrierScore(_ProperScore):
     _largest = 2.0
 
     def __init__(
-        self, *, num_bins: int = 15, name: str | None = None, **kwargs: Any
+        self,
+        *,
+        num_bins: int = 15,
+        num_classes: int | None = None,
+        name: str | None = None,
+        **kwargs: Any,
     ):
-        super().__init__(brier_of_records, num_bins, name=name, **kwargs)
+        parts = {}
+        if num_classes is not None:
+            check_integer("num_classes", num_classes, 2)
+            check_integer("num_bins", num_bins, 1)
+            parts["classes"] = ClassForecastSummary(num_classes, num_bins)
+        super().__init__(
+            brier_of_records, num_bins, name=name, parts=parts, **kwargs
+        )
+        self._keep(num_classes=num_classes)
+
+    def murphy(self) -> BrierDecomposition:
+        """Murphy's decomposition of the score, as of `brier_decomposition`.
+
+        reliability - resolution + uncertainty + within_bins is `result()`. A
+        soft label is its largest class in all but the score: use the function
+        for soft labels.
+
+        Returns:
+            Four floats.
+
+        Raises:
+            ValueError: If `num_classes` is None.
+        """
+        if self.num_classes is None:
+            raise value_error(
+                "`num_classes` must be given for `murphy()`", num_classes=None
+            )
+        readings = self._read()
+        score = float(QUANTITIES["brier"].value(readings, self))
+        return brier_parts(*readings.by_class(), score)

@@ -17,6 +17,7 @@ from keras_calib.formulas import risk_coverage as areas
 from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.bootstrap import rank_interval
+from keras_calib.formulas.cumulative import cumulative_error
 from keras_calib.formulas.equal_mass import equal_mass_error
 from keras_calib.formulas.intervals import Moments
 from keras_calib.formulas.intervals import clopper_pearson
@@ -26,6 +27,8 @@ from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.formulas.smooth import smooth_error_of_points
 from keras_calib.metrics.state_dicts import nan_if_lost
 from keras_calib.metrics.states.composite import Readings
+from keras_calib.metrics.states.cumulative import cell_differences
+from keras_calib.metrics.states.cumulative import ecce_bounds
 from keras_calib.metrics.states.equal_mass import aece_bounds
 from keras_calib.metrics.states.equal_mass import equal_mass_bins
 from keras_calib.metrics.states.histogram import Cells
@@ -158,6 +161,21 @@ class _EqualMass(Quantity):
 
     def interval(self, readings, metric, level):
         return error_interval(self.bins(readings, metric), level=level)
+
+
+@dataclass(frozen=True)
+class _Cumulative(Quantity):
+    """The cumulative error of a kind, from the cells of a histogram."""
+
+    kind: str
+
+    def value(self, readings, metric):
+        return cumulative_error(cell_differences(readings.cells), self.kind)
+
+    def bounds(self, readings, metric):
+        low, high = ecce_bounds(readings.cells, self.kind)
+        room = _ROUNDING + readings.histogram.confidence_room
+        return max(0.0, low - room), min(1.0, high + room)
 
 
 class _Smooth(Quantity):
@@ -300,6 +318,8 @@ QUANTITIES = {
         lambda sums, _: binned_errors.overconfidence_error(sums)
     ),
     "aece": _EqualMass(),
+    "ecce": _Cumulative("range"),
+    "ecce_maximum": _Cumulative("maximum"),
     "aurc": Rank(areas.aurc_of_groups),
     "eaurc": Rank(areas.eaurc_of_groups),
     "naurc": Rank(areas.normalized_aurc_of_groups),

@@ -11,6 +11,7 @@ from keras_calib.backend.keras_internals import metrics_beside
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.binned_errors import decompose
 from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.cumulative import CumulativeDifferences
 from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.risk_coverage import RiskCoverageCurve
 from keras_calib.formulas.risk_coverage import aurc_of_groups
@@ -46,8 +47,8 @@ class CalibrationMetrics(StreamingMetric):
       `underconfidence`.
     - Proper scores: `nll`, `brier`.
     - Calibration errors: `ece`, `mce`, `rmsce`, `debiased_calibration_error`,
-      `average_calibration_error`, `overconfidence_error`, `aece` and, on
-      request, `smooth_ece`.
+      `average_calibration_error`, `overconfidence_error`, `aece`, `ecce`,
+      `ecce_maximum` and, on request, `smooth_ece`.
     - Ranking: `aurc`, `eaurc`, `naurc`, `augrc`, `failure_auroc`,
       `failure_fpr95`.
     - Selection: `coverage_at_risk`, `coverage_at_accuracy`,
@@ -211,8 +212,15 @@ class CalibrationMetrics(StreamingMetric):
         """Return the risk-coverage curve, with thresholds in log-odds."""
         return self._read().curve
 
+    def differences(self) -> CumulativeDifferences:
+        """Return the cumulative differences so far, by filled cell."""
+        return self._read().differences
+
     def bounds(self) -> dict[str, tuple[float, float]]:
-        """Return certified bounds of the ranking metrics and `aece` by name."""
+        """Return certified bounds of values from the histogram by name.
+
+        The ranking metrics, `aece`, `ecce` and `ecce_maximum` have them.
+        """
         readings = self._read()
         bounds = {
             self.prefix + name: QUANTITIES[name].bounds(readings, self)
@@ -243,7 +251,8 @@ class CalibrationMetrics(StreamingMetric):
 
         Returns:
             `(low, high)` for each name of `result()`. The ends are NaN for
-            `overconfidence_error` and `smooth_ece`, which have no interval.
+            `overconfidence_error`, `ecce`, `ecce_maximum` and `smooth_ece`,
+            which have no interval.
         """
         readings = self._read()
         intervals = {

@@ -16,6 +16,8 @@ from keras_calib.analysis.regularizers import RegularizerHistogram
 from keras_calib.analysis.regularizers import flipped_share
 from keras_calib.analysis.regularizers import regularizer_histogram
 from keras_calib.backend.errors import value_error
+from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.refinement import split_nll
 from keras_calib.formulas.bins import BinSums
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.options import ReadOptions
@@ -23,7 +25,9 @@ from keras_calib.inputs.readers import split_objectness
 from keras_calib.inputs.readers import standardize_labels
 from keras_calib.losses import BatchCoupledLoss
 from keras_calib.losses import PerSampleLoss
+from keras_calib.metrics.reading import read_batch
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.softmax import to_logits
 from keras_calib.predictions.batches import Batch
 from keras_calib.predictions.batches import predict_batches
 from keras_calib.predictions.collect import labels_of
@@ -32,10 +36,15 @@ from keras_calib.predictions.outputs import to_model_logits
 __all__ = [
     "DatasetEvaluator",
     "LoggedEpoch",
+    "PARTS",
     "Predicted",
     "flips",
 ]
 
+# Parts of the NLL, which need the logits of the whole data set at once.
+PARTS = ("calibration_nll", "refinement_nll")
+# A class that is ruled out, by a logit of -inf, is so far below the first.
+_RULED_OUT = 1e4
 # Numbers in a block, large as each update has a fixed cost.
 _BLOCK = 2**22
 
@@ -76,6 +85,7 @@ class DatasetEvaluator:
     It does not change the states of the metrics. `diagram` is a metric with
     `bins()`, one of `metrics` or another. `loss` is the one whose regulariser
     is measured, with the arguments `histogram` of `regularizer_histogram`.
+    `parts` are those of `PARTS` to measure.
     """
 
     metrics: list[keras.metrics.Metric]
@@ -84,6 +94,7 @@ class DatasetEvaluator:
     options: ReadOptions
     histogram: dict[str, Any]
     count_flips: bool
+    parts: list[str]
 
     def measure(
         self,
@@ -104,6 +115,7 @@ class DatasetEvaluator:
             shown.append(self.diagram)
         self._states = [(x, x.stateless_reset_state()) for x in shown]
         self._regularizer: RegularizerHistogram | None = None
+        self._held: list[FittingData] = []
         self._classes: list[np.ndarray] = []
         self._index: list[np.ndarray] = []
         self._digest = hashlib.blake2b()
@@ -125,11 +137,12 @@ class DatasetEvaluator:
                 RuntimeWarning,
                 stacklevel=3,
             )
-            values = dict.fromkeys(self._values(), float("nan"))
+            values = dict.fromkeys([*self._values(), *self.parts], float("nan"))
             return LoggedEpoch(epoch, values, None, None), None
         if block is None:
             raise value_error("`data` must not be empty", batches=0)
-        found = self._values(), self._bins(), self._regularizer
+        values = self._values() | self._values_of_parts()
+        found = values, self._bins(), self._regularizer
         predicted = self._predicted() if self.count_flips else None
         return LoggedEpoch(epoch, *found), predicted
 
@@ -160,6 +173,8 @@ class DatasetEvaluator:
             # Metrics refuse a batch without any weight.
             return
         given = block.labels, block.outputs, weight
+        if self.parts:
+            self._held.append(_samples(*given, self.options))
         self._states = [
             (metric, metric.stateless_update_state(state, *given))
             for metric, state in self._states
@@ -186,6 +201,18 @@ class DatasetEvaluator:
                 )
             values |= {name: float(value) for name, value in result.items()}
         return values
+
+    def _values_of_parts(self) -> dict[str, float]:
+        if not self._held:
+            return dict.fromkeys(self.parts, 0.0)
+        labels, logits, weight, _ = zip(*self._held, strict=True)
+        samples = FittingData(
+            np.concatenate(labels),
+            np.concatenate(logits),
+            None if weight[0] is None else np.concatenate(weight),
+        )
+        found = dict(zip(PARTS, split_nll(samples), strict=True))
+        return {name: found[name] for name in self.parts}
 
     def _regularize(self, batch: Batch) -> None:
         if self.loss is None:
@@ -278,6 +305,20 @@ def flips(before: Predicted, after: Predicted) -> float:
         stacklevel=2,
     )
     return float("nan")
+
+
+def _samples(
+    labels: Any, outputs: Any, weight: Any, options: ReadOptions
+) -> FittingData:
+    """The valid samples of a block, as the fit of a temperature reads them."""
+    batch, _ = read_batch(labels, outputs, weight, options)
+    rows = to_numpy(batch.mask)
+    labels, outputs = (to_numpy(x)[rows] for x in (batch.labels, batch.outputs))
+    if not options.from_logits:
+        outputs = to_logits(outputs)
+    lowest = outputs.max(axis=-1, keepdims=True) - np.float32(_RULED_OUT)
+    weight = None if batch.weight is None else to_numpy(batch.weight)[rows]
+    return FittingData(labels, np.maximum(outputs, lowest), weight)
 
 
 def _joined(batches: Iterable[Batch]) -> Iterator[Batch]:

@@ -17,6 +17,7 @@ from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import ECE
 from keras_calib.metrics import CalibrationMetrics
 from keras_calib.metrics.binned import BinnedMetric
+from keras_calib.monitoring.evaluation import PARTS
 from keras_calib.monitoring.evaluation import DatasetEvaluator
 from keras_calib.monitoring.evaluation import LoggedEpoch
 from keras_calib.monitoring.evaluation import flips
@@ -39,7 +40,8 @@ class CalibrationLogger(keras.callbacks.Callback):
 
     Use it to watch calibration while a model trains, or to stop by it:
     `EarlyStopping(monitor="cal_ece", mode="min")` works, as later callbacks
-    see its values like `val_loss`. It does not affect training itself.
+    see its values like `val_loss`. `"cal_refinement_nll"` does not choose an
+    early epoch because it is underconfident. It does not affect training.
 
     Two values come from the ACLS paper, and both ignore weights.
     `inactive_share` is the share of labels on which the loss equals cross
@@ -59,7 +61,10 @@ class CalibrationLogger(keras.callbacks.Callback):
             steps use weights or `ignore_class`.
         metrics: Names of values of `CalibrationMetrics`, and Keras metrics,
             whose own state does not change; None for `accuracy`,
-            `mean_confidence`, `nll`, `brier`, `ece`, `aece` and `aurc`.
+            `mean_confidence`, `nll`, `brier`, `ece`, `aece` and `aurc`. Two
+            more names are `refinement_nll`, the NLL after the best
+            temperature, and `calibration_nll`, what the NLL exceeds it by.
+            They keep the logits of the data in memory.
         prefix: Put before each name.
         from_logits: Whether the model's outputs are logits; None takes it
             from the compiled loss.
@@ -269,7 +274,9 @@ class CalibrationLogger(keras.callbacks.Callback):
         self, options: ReadOptions, loss: Any = None
     ) -> DatasetEvaluator:
         reading = options.of_metric()
+        parts = [x for x in self.metrics if x in PARTS]
         names = [x for x in self.metrics if isinstance(x, str)]
+        names = [x for x in names if x not in parts]
         metrics = [x for x in self.metrics if not isinstance(x, str)]
         for metric in metrics:
             if not isinstance(metric, keras.metrics.Metric):
@@ -285,5 +292,11 @@ class CalibrationLogger(keras.callbacks.Callback):
         if diagram is None and draws:
             diagram = ECE(num_bins=self.num_bins, **reading)
         return DatasetEvaluator(
-            metrics, diagram, loss, options, self.histogram, self.count_flips
+            metrics,
+            diagram,
+            loss,
+            options,
+            self.histogram,
+            self.count_flips,
+            parts,
         )

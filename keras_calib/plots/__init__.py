@@ -9,6 +9,7 @@ Floor: above `selection` and `analysis`, beside `exporting`.
 from keras_calib.plots.activations import ClassActivationDisplay
 from keras_calib.plots.calibrator_choice import CalibratorChoiceDisplay
 from keras_calib.plots.classwise import ClasswiseReliabilityDisplay
+from keras_calib.plots.cumulative import CumulativeDisplay
 from keras_calib.plots.logits import MaxLogitDisplay
 from keras_calib.plots.logits import NormalizedLogitDisplay
 from keras_calib.plots.logits import SortedLogitsDisplay
@@ -26,6 +27,7 @@ __all__ = [
     "ClassActivationDisplay",
     "ClasswiseReliabilityDisplay",
     "ConfidenceDisplay",
+    "CumulativeDisplay",
     "EffectiveLabelsDisplay",
     "LossCurveDisplay",
     "MaxLogitDisplay",

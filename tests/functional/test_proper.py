@@ -5,6 +5,7 @@ import pytest
 from made_up_probs import made_up
 from made_up_probs import same
 
+from keras_calib import BrierScore
 from keras_calib.functional.binned import ece
 from keras_calib.functional.binned import mce
 from keras_calib.functional.binned import rmsce
@@ -14,6 +15,7 @@ from keras_calib.functional.confidence import objectness_deviation
 from keras_calib.functional.confidence import overconfidence
 from keras_calib.functional.confidence import overconfidence_error
 from keras_calib.functional.confidence import underconfidence
+from keras_calib.functional.proper import brier_decomposition
 from keras_calib.functional.proper import brier_score
 from keras_calib.functional.proper import calibration_decomposition
 from keras_calib.functional.proper import nll
@@ -88,6 +90,64 @@ def test_decomposition_of_one_bin_per_confidence_is_the_score():
     same(sum(parts), brier_score(labels, probs) / 2)
     parts = calibration_decomposition(labels, probs, score="nll", num_bins=10)
     same(sum(parts), nll(labels, probs))
+
+
+def loop_parts(truth, probs, weight, num_bins):
+    """Parts of the Brier score, with the terms within bins as they stand."""
+    weight, parts = weight / weight.sum(), np.zeros(4)
+    for y, p in zip(truth.T, probs.T, strict=True):
+        base = weight @ y
+        parts[2] += weight @ (y - base) ** 2
+        index = np.maximum(np.ceil(p * num_bins - 1e-12).astype(int) - 1, 0)
+        for b in range(num_bins):
+            w = weight * (index == b)
+            if not (total := w.sum()):
+                continue
+            mean_p, mean_y = w @ p / total, w @ y / total
+            covariance = w @ ((p - mean_p) * (y - mean_y))
+            parts[0] += total * (mean_p - mean_y) ** 2
+            parts[1] += total * (mean_y - base) ** 2
+            parts[3] += w @ (p - mean_p) ** 2 - 2 * covariance
+    return parts
+
+
+@pytest.mark.parametrize("kind", ["ids", "soft"])
+def test_parts_of_the_brier_score_are_those_of_a_loop(kind):
+    labels, probs, weight = made_up()
+    truth = np.eye(4)[labels]
+    if kind == "soft":
+        truth = 0.7 * truth + 0.3 * truth[::-1]
+    given = labels if kind == "ids" else truth
+    for some in (None, weight):
+        each = np.ones(len(labels)) if some is None else some
+        parts = brier_decomposition(
+            given, probs, num_bins=5, sample_weight=some
+        )
+        wanted = loop_parts(truth, probs, each, 5)
+        np.testing.assert_allclose(parts, wanted, atol=1e-12)
+        score = brier_score(given, probs, sample_weight=some)
+        same(parts[0] - parts[1] + parts[2] + parts[3], score)
+
+
+@pytest.mark.portable
+def test_streamed_parts_of_the_brier_score_are_the_exact_ones():
+    labels, probs, weight = made_up()
+    probs = probs.astype("float32")
+    for some in (None, weight):
+        metric = BrierScore(num_classes=4, num_bins=5)
+        for rows in (slice(100), slice(100, None)):
+            part = None if some is None else some[rows]
+            metric.update_state(labels[rows], probs[rows], part)
+        exact = brier_decomposition(
+            labels, probs, num_bins=5, sample_weight=some
+        )
+        np.testing.assert_allclose(metric.murphy(), exact, atol=1e-6)
+    with pytest.raises(ValueError, match="`num_classes` must be given"):
+        BrierScore().murphy()
+    with pytest.raises(ValueError, match="`num_classes` must be >= 2"):
+        BrierScore(num_classes=1)
+    with pytest.raises(ValueError, match="must have `num_classes` classes"):
+        BrierScore(num_classes=3).update_state(labels, probs)
 
 
 def test_sure_and_wrong_is_finite():

@@ -199,3 +199,27 @@ def test_scores_beyond_the_last_cell_are_tied():
         np.testing.assert_allclose(value, rate, rtol=1e-4)
         low, high = metric.bounds()
         assert low <= value <= high
+
+
+@pytest.mark.parametrize("kind", ["range", "maximum"])
+def test_bounds_of_the_cumulative_error_are_reached(kind):
+    # Two cells, one below the other: first the right ones of the lower cell,
+    # then all wrong ones of both; and the other way round.
+    confidence = np.repeat([0.62, 0.87], 20) + 1e-6 * np.tile(np.arange(20), 2)
+    inside = np.arange(20)
+    reached, high = [], []
+    for right in (
+        np.r_[inside < 10, inside >= 5],
+        np.r_[inside >= 10, inside < 15],
+    ):
+        labels, probs = two_classes(confidence, right)
+        metric = kc.ECCE(kind)
+        metric.update_state(labels, probs)
+        low, above = metric.bounds()
+        reached.append(kc.ecce(labels, probs, kind=kind))
+        high.append(above)
+        # The ends of the cells are between them in any order.
+        tied = kc.ecce(labels, probs.round(4), kind=kind)
+        assert low == pytest.approx(tied, abs=2e-5)
+        assert low <= float(metric.result()) <= min(reached)
+    assert max(reached) == pytest.approx(np.mean(high), abs=5e-6)

@@ -64,6 +64,45 @@ MUTANTS = {
         "sum_by_key(weight, keys",
         "metrics/test_table.py::test_bins_of_weighted_predictions_are_those_of_ece",
     ),
+    "walk_without_its_start": Mutant(
+        "formulas/cumulative.py",
+        "below = at_least(-xp.min(difference), 0.0)",
+        "below = -xp.min(difference)",
+        "functional/test_cumulative.py::test_error_is_that_of_every_threshold",
+    ),
+    "walk_through_ties": Mutant(
+        "formulas/cumulative.py",
+        "np.r_[True, score[1:] != score[:-1]]",
+        "np.r_[True, score[1:] == score[1:]]",
+        "functional/test_cumulative.py::test_error_is_that_of_every_threshold",
+    ),
+    "rise_inside_a_cell_ignored": Mutant(
+        "metrics/states/cumulative.py",
+        "rise = highest - np.minimum(least, start)",
+        "rise = end - np.minimum(least, start)",
+        "metrics/test_bounds.py::"
+        "test_any_order_inside_the_cells_is_within_the_bounds",
+    ),
+    "shares_with_the_variance_of_repeats": Mutant(
+        "formulas/cumulative.py",
+        "weight if are_frequency_weights(weight) else np.square(weight)",
+        "weight",
+        "functional/test_cumulative.py::test_deviation_is_that_of_drawn_labels",
+    ),
+    "within_bins_left_out": Mutant(
+        "formulas/proper.py",
+        "within = score - (reliability - resolution + uncertainty)",
+        "within = 0.0 * score",
+        "functional/test_proper.py::"
+        "test_parts_of_the_brier_score_are_those_of_a_loop",
+    ),
+    "refinement_at_the_given_temperature": Mutant(
+        "calibrators/temperature.py",
+        '_scores(samples, [1.0, 1.0 / beta], "nll")',
+        '_scores(samples, [1.0, 1.0], "nll")',
+        "calibrators/test_refinement.py::"
+        "test_refinement_is_the_least_nll_of_all_temperatures",
+    ),
     "bounds_swapped": Mutant(
         "formulas/risk_coverage.py",
         'return 0.5 if order == "best" else -0.5',

@@ -76,6 +76,47 @@ def test_displays_draw_from_one_table_of_metrics(goldens):
         kc.RiskCoverageDisplay.from_metric(kc.ECE())
 
 
+def test_cumulative_display_agrees_with_ecce_and_its_metrics(goldens):
+    labels, probs = data(goldens)
+    display = kc.CumulativeDisplay.from_predictions(labels, probs, name="net")
+    assert display.ecce_range == kc.ecce(labels, probs)
+    assert display.ecce_maximum == kc.ecce(labels, probs, kind="maximum")
+    for metric in (kc.ECCE(), kc.CalibrationMetrics(["ecce"])):
+        metric.update_state(labels, probs)
+        streamed = kc.CumulativeDisplay.from_metric(metric)
+        assert streamed.ecce_range <= display.ecce_range + 1e-6
+        assert streamed.ecce_range == pytest.approx(
+            display.ecce_range, rel=1e-2
+        )
+        assert streamed.band == pytest.approx(display.band, rel=1e-5)
+        assert streamed.differences.share[-1] == 1.0
+    weight = np.random.default_rng(0).gamma(2.0, size=len(labels))
+    weighted = kc.CumulativeDisplay.from_predictions(
+        labels, probs, sample_weight=weight
+    )
+    metric = kc.ECCE()
+    metric.update_state(labels, probs, weight)
+    streamed = kc.CumulativeDisplay.from_metric(metric)
+    # The state has the mean of the squared weights alone.
+    assert streamed.band == pytest.approx(weighted.band, rel=0.05)
+    with pytest.raises(TypeError, match="`metric` must be `ECCE` or"):
+        kc.CumulativeDisplay.from_metric(kc.ECE())
+    assert kc.CumulativeDisplay.from_metric(kc.ECCE()).ecce_range == 0.0
+
+
+def test_cumulative_display_draws_the_curve_from_0_and_the_band(goldens):
+    display = kc.CumulativeDisplay.from_predictions(*data(goldens), name="net")
+    ax = display.plot().ax_
+    curve = ax.lines[-1].get_xydata()
+    np.testing.assert_array_equal(curve[0], [0.0, 0.0])
+    np.testing.assert_array_equal(curve[1:, 1], display.differences.difference)
+    ends = ax.collections[0].get_paths()[0].vertices[:, 1]
+    assert ends.max() == -ends.min() == display.band
+    assert f"ECCE-R {display.ecce_range:.4f}" in ax.get_title()
+    assert "net" in ax.get_title()
+    assert kc.CumulativeDisplay.from_metric(kc.ECCE()).plot()
+
+
 def softmax_model(num_classes):
     inputs = keras.Input((num_classes,))
     return keras.Model(inputs, keras.layers.Activation("linear")(inputs))

@@ -26,7 +26,7 @@ from keras_calib.numerics.row_blocks import probability_blocks
 from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import log_odds_of
 
-__all__ = ["ClassBinSummary", "ClassHistogramSummary"]
+__all__ = ["ClassBinSummary", "ClassForecastSummary", "ClassHistogramSummary"]
 
 # Rounding must not leave out what lies beyond the first edge.
 _BELOW_EDGE = 0.999
@@ -168,10 +168,7 @@ class ClassHistogramSummary:
     def update(self, records: Top1) -> Any:
         """Limbs of mass, of p and of labels by cell, and of all weights."""
         probs = _class_probabilities(records, self.num_classes)
-        place = LOG_ODDS.position(log_odds_of(probs), self.resolution)
-        cell = ops.cast(ops.floor(place), "int32")
-        cell = cell + round(LOG_ODDS.zero * self.resolution)
-        cell = ops.clip(cell, 0, self.resolution - 1)
+        cell = self._cells(probs)
         classes = ops.arange(self.num_classes, dtype="int32")
         keys = classes * self.resolution + cell
         kept = ops.logical_and(probs >= self.threshold, records.mask[:, None])
@@ -188,6 +185,23 @@ class ClassHistogramSummary:
         of_label = ops.take_along_axis(keys, ids[:, None], axis=-1)[:, 0]
         truth, all_weight = _weights_by_key(records, of_label, size)
         return ops.concatenate([mass, total, truth, all_weight], axis=-1)
+
+    def by_class(self, limbs: Any) -> tuple[Any, Any, Any]:
+        """Mass, sum of p and labels, each `(num_classes, resolution)`."""
+        xp, size = array_namespace(limbs), self._num_keys
+        shape = (self.num_classes, self.resolution)
+        parts = [limbs[:, i * size : i * size + size] for i in range(3)]
+        mass, total, truth = (
+            xp.reshape(exact_sums.to_float(part), shape) for part in parts
+        )
+        return mass, total, truth
+
+    def _cells(self, probs: Any) -> Any:
+        """The cell of each probability."""
+        place = LOG_ODDS.position(log_odds_of(probs), self.resolution)
+        cell = ops.cast(ops.floor(place), "int32")
+        cell = cell + round(LOG_ODDS.zero * self.resolution)
+        return ops.clip(cell, 0, self.resolution - 1)
 
     def error(self, limbs: Any, num_bins: int, frequency_weights: Any) -> Any:
         """Mean over the classes of their equal-mass errors."""
@@ -211,6 +225,16 @@ class ClassHistogramSummary:
             xp.sum(errors * kept),
             self.num_classes * exact_sums.to_float(limbs[:, -1]),
         )
+
+
+class ClassForecastSummary(ClassHistogramSummary):
+    """Mass, sums of p_k and labels in equal-width bins of every class."""
+
+    def __init__(self, num_classes: int, num_bins: int):
+        super().__init__(num_classes, num_bins, 0.0)
+
+    def _cells(self, probs: Any) -> Any:
+        return bin_index(probs, self.resolution)
 
 
 def _class_probabilities(records: Top1, num_classes: int) -> Any:

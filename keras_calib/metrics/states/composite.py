@@ -6,10 +6,13 @@ from typing import Any
 import numpy as np
 
 from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.cumulative import CumulativeDifferences
 from keras_calib.formulas.intervals import Moments
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.formulas.risk_coverage import RiskCoverageCurve
 from keras_calib.metrics.states.bins import BinSummary
+from keras_calib.metrics.states.classwise import ClassForecastSummary
+from keras_calib.metrics.states.cumulative import differences_of_cells
 from keras_calib.metrics.states.histogram import Cells
 from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.metrics.states.moments import MomentSummary
@@ -119,6 +122,18 @@ class Readings:
             risk=(wrong_before + wrong) / through,
             threshold=np.flip(self.histogram.lower_score())[filled],
         )
+
+    @property
+    def differences(self) -> CumulativeDifferences:
+        """Cumulative differences through the cells that are not empty."""
+        return differences_of_cells(
+            self.cells, self.frequency_weights, self.weight_ratio
+        )
+
+    def by_class(self) -> tuple[Any, Any, Any]:
+        """Mass, probabilities and labels by class and bin."""
+        summary, limbs = self._parts[ClassForecastSummary]
+        return summary.by_class(limbs)
 
     def moments(self, index: int = 0) -> Moments:
         """Moments of the value at `index`, or of the last if it is beyond."""

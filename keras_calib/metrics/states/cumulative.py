@@ -1,0 +1,60 @@
+"""Cumulative differences from the cells of a histogram, and their bounds."""
+
+from typing import Any
+
+import numpy as np
+
+from keras_calib.formulas.cumulative import CumulativeDifferences
+from keras_calib.formulas.cumulative import cumulative_error
+from keras_calib.metrics.states.histogram import Cells
+from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.arrays import running_sum
+from keras_calib.numerics.arrays import safe_divide
+
+__all__ = ["cell_differences", "differences_of_cells", "ecce_bounds"]
+
+
+def cell_differences(cells: Cells) -> Any:
+    """Differences C through each cell, `(num_cells,)` (array-agnostic)."""
+    xp, residual = array_namespace(cells.mass), cells.confidence_minus_correct
+    # Shares first, as the sums of many samples would lose digits.
+    residual = safe_divide(residual, xp.sum(cells.mass))
+    return xp.squeeze(running_sum(xp.expand_dims(residual, -1)), axis=-1)
+
+
+def differences_of_cells(
+    cells: Cells, frequency_weights: bool, weight_ratio: float
+) -> CumulativeDifferences:
+    """Differences through the filled cells, each a group of ties (NumPy)."""
+    filled = cells.mass > 0
+    mass, confidence = cells.mass[filled], cells.confidence[filled]
+    total = mass.sum()
+    variance = np.sum(confidence * (1.0 - np.minimum(confidence / mass, 1.0)))
+    if not frequency_weights:
+        variance = variance * weight_ratio
+    return CumulativeDifferences(
+        share=safe_divide(np.cumsum(mass), total),
+        difference=cell_differences(cells)[filled],
+        deviation=float(safe_divide(np.sqrt(variance), total)),
+    )
+
+
+def ecce_bounds(cells: Cells, kind: str) -> tuple[float, float]:
+    """Smallest and largest error over all orders inside cells (NumPy).
+
+    Derivation: docs/derivations.md, 'Cumulative errors'.
+    """
+    end, total = cell_differences(cells), cells.mass.sum()
+    low = float(cumulative_error(end, kind))
+    start = np.r_[0.0, end[:-1]]
+    # Right predictions lower a difference, wrong ones raise it.
+    lowest = start - safe_divide(cells.correct_one_minus_confidence, total)
+    highest = end + start - lowest
+    if kind == "maximum":
+        return low, float(max(highest.max(), -lowest.min()))
+    # From a place in an earlier cell, or from the start of the same one.
+    least = np.minimum.accumulate(np.r_[0.0, lowest[:-1]])
+    most = np.maximum.accumulate(np.r_[0.0, highest[:-1]])
+    rise = highest - np.minimum(least, start)
+    fall = np.maximum(most, start) - lowest
+    return low, float(max(rise.max(), fall.max()))
