@@ -60,7 +60,8 @@ NO_PREDICTIONS = {
         (
             *("BinSums", "CalibrationTest", "ChosenThreshold", "Comparison"),
             *("DatasetSummary", "Decomposition", "EffectiveLabels"),
-            *("LoggedEpoch", "RegularizerHistogram", "Report"),
+            *("LoggedEpoch", "PriorEstimate", "RegularizerHistogram"),
+            "Report",
             *("RiskCoverageCurve", "ThresholdTable"),
         ),
         _RESULT,

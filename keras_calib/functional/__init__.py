@@ -38,6 +38,8 @@ from keras_calib.functional.hypothesis_tests import CalibrationTest
 from keras_calib.functional.hypothesis_tests import Comparison
 from keras_calib.functional.hypothesis_tests import calibration_test
 from keras_calib.functional.hypothesis_tests import compare
+from keras_calib.functional.prior import PriorEstimate
+from keras_calib.functional.prior import estimate_prior
 from keras_calib.functional.proper import brier_score
 from keras_calib.functional.proper import calibration_decomposition
 from keras_calib.functional.proper import nll
@@ -58,6 +60,7 @@ __all__ = [
     "CalibrationTest",
     "Comparison",
     "Decomposition",
+    "PriorEstimate",
     "RiskCoverageCurve",
     "adaptive_ece",
     "augrc",
@@ -76,6 +79,7 @@ __all__ = [
     "eaugrc",
     "eaurc",
     "ece",
+    "estimate_prior",
     "failure_auroc",
     "failure_average_precision",
     "failure_fpr95",
