@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.affine_solver import warn_if_separated
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
@@ -115,6 +116,7 @@ class AffineScaling(_LogOddsScaling):
         **kwargs: Any,
     ):
         super().__init__(penalty=penalty, name=name, **kwargs)
+        _check_columns("coefficients", coefficients, 2)
         self.set_known_rows(coefficients=coefficients)
 
     def fit_samples(self, samples: FittingData) -> None:
@@ -208,7 +210,10 @@ class QuadraticScaling(_LogOddsScaling):
         super().__init__(penalty=penalty, name=name, **kwargs)
         self.monotone = bool(monotone)
         if coefficients is not None and ends is None:
-            ends = np.full((len(coefficients), 2), [-_LARGEST, _LARGEST])
+            rows = len(np.atleast_1d(coefficients))
+            ends = np.full((rows, 2), [-_LARGEST, _LARGEST])
+        _check_columns("coefficients", coefficients, 3)
+        _check_columns("ends", ends, 2)
         self.set_known_rows(alike=False, coefficients=coefficients, ends=ends)
 
     def fit_samples(self, samples: FittingData) -> None:
@@ -253,6 +258,15 @@ class QuadraticScaling(_LogOddsScaling):
     def num_parameters(self, num_classes: int) -> int:
         """Three: each class is fitted on all samples."""
         return 3
+
+
+def _check_columns(name: str, table: Any, size: int) -> None:
+    """Raises ValueError unless a table has so many columns, or is None."""
+    shape = np.shape(table)
+    if table is not None and len(shape) == 2 and shape[1] != size:
+        raise value_error(
+            f"`{name}` must have {size} columns", **{f"{name}.shape": shape}
+        )
 
 
 def _ends(log_odds: np.ndarray, weight: Any) -> np.ndarray:

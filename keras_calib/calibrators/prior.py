@@ -23,16 +23,17 @@ _RULED_OUT = -1e9
 class PriorCorrection(Calibrator):
     """Correction of logits for other shares of the classes (label shift).
 
-    Use it when the classes are more or less frequent where the model is used
-    than in the data that it was trained and calibrated on, as after negatives
-    were undersampled. The logits become
+    Use it when classes are more or less frequent in use than in the data of
+    training and calibration, as after negatives were undersampled. The logits
+    become
 
     z_k + log(target_k / source_k)
 
     This is exact if p(x | class) is the same in both and the logits are
     calibrated for the source. So give it a calibrator for the source: it is
     applied first. `estimate_prior` finds an unknown target. A correction
-    without a calibrator needs no fit.
+    without a calibrator needs no fit. It does not pass on the interval of
+    `VennAbers`.
 
     Args:
         source: Share of each class in the data of the fit `(num_classes,)`,

@@ -96,8 +96,8 @@ def estimate_prior(
             range.
 
     Warns:
-        RuntimeWarning: If EM did not converge, or the predictions cannot tell
-            two classes apart.
+        RuntimeWarning: If EM did not converge, or if the predictions do not
+            tell all classes apart.
 
     Example:
 

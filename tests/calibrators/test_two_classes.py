@@ -143,6 +143,9 @@ def test_bad_arguments_are_refused():
         lambda: kc.AffineScaling(
             coefficients=[1.0, 0.0]
         ): "a row for each class",
+        lambda: kc.AffineScaling(
+            coefficients=[[1.0, 0.0, 0.0]]
+        ): "`coefficients` must have 2 columns",
         lambda: kc.QuadraticScaling(
             coefficients=[[1.0, 0.0, 0.0]] * 3, ends=[[0.0, 1.0]]
         ): "same number of classes",
