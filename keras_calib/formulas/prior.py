@@ -133,7 +133,7 @@ def curvature_at(
 def distinctness(
     ratio: np.ndarray, weight: np.ndarray, prior: np.ndarray
 ) -> float:
-    """How well rows tell classes apart, in [0, 1]; 0 if some look the same.
+    """How much the classes differ, in [0, 1]; 0 if some look the same.
 
     It is the least eigenvalue of the cosines between the columns of
     r / sum_k prior_k r_k.

@@ -96,15 +96,15 @@ def estimate_prior(
             range.
 
     Warns:
-        RuntimeWarning: If EM did not converge, or if the predictions do not
-            tell all classes apart.
+        RuntimeWarning: If EM did not converge, or if some classes have the
+            same predictions.
 
     Example:
 
     >>> probs = np.repeat([[0.9, 0.1], [0.2, 0.8]], [700, 300], axis=0)
     >>> found = estimate_prior(probs, source=[0.5, 0.5])
     >>> print(np.round(found.prior, 3), found.converged)
-    [0.758 0.242] True
+    [0.896 0.104] True
 
     Reference:
         Saerens, Latinne and Decaestecker, Adjusting the Outputs of a
@@ -225,9 +225,9 @@ def _warn(
     if not converged:
         warn(
             invalid(
-                "`estimate_prior` needs predictions that tell classes apart: "
-                "EM did not converge, and its last value is returned. Merge "
-                "classes that look alike",
+                "`estimate_prior` needs predictions that differ between "
+                "classes: EM did not converge, and its last value is "
+                "returned. Merge classes that look alike",
                 iterations=iterations,
             )
         )
@@ -236,8 +236,9 @@ def _warn(
     if least < _SAME:
         warn(
             invalid(
-                "`probs` must tell all classes apart, or the data do not say "
-                "how a share divides among some of them. Merge these classes",
+                "`probs` must differ between all classes, or the data do not "
+                "say how a share divides among some of them. Merge these "
+                "classes",
                 distinctness=f"{least:.1e}",
             )
         )

@@ -96,7 +96,7 @@ def test_draws_are_those_of_refits():
 def test_predictions_that_say_nothing_are_told():
     source = [0.5, 0.3, 0.2]
     probs = np.tile(source, (50, 1))
-    with pytest.warns(RuntimeWarning, match="must tell all classes apart"):
+    with pytest.warns(RuntimeWarning, match="must differ between all classes"):
         kc.estimate_prior(probs, source, num_bootstrap=0)
 
 
