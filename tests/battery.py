@@ -179,7 +179,7 @@ def _corrected(labels, predictions, weight):
     prior = np.full(3, 1 / 3)
     scaling = kc.TemperatureScaling()
     layer = kc.PriorCorrection(prior, prior, calibrator=scaling)
-    return layer.fit(labels, predictions, weight)(LOGITS)
+    return layer.fit(labels, predictions, weight, num_folds=0)(LOGITS)
 
 
 def _normalized(labels, predictions, weight):

@@ -14,7 +14,7 @@ from keras_calib.calibrators.logistic_solver import least_logistic
 from keras_calib.calibrators.logistic_solver import typical_slope
 from keras_calib.calibrators.one_vs_rest import OneVsRest
 from keras_calib.calibrators.one_vs_rest import log_odds_of_classes
-from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_flag
 
 __all__ = ["AffineScaling", "QuadraticScaling"]
@@ -32,19 +32,18 @@ class _LogOddsScaling(OneVsRest):
 
     def __init__(self, *, penalty: float | None, name: str, **kwargs: Any):
         if penalty is not None:
-            check_at_least("penalty", penalty, 0.0)
+            check_above("penalty", penalty, 0.0)
             penalty = float(penalty)
         super().__init__(name=name, **kwargs)
         self.penalty = penalty
 
-    def fit_class(
-        self, log_odds: np.ndarray, labels: np.ndarray, weight: Any
-    ) -> np.ndarray:
-        """The optimal coefficients of one class."""
-        total = len(labels) if weight is None else weight.sum()
-        return self.solve(
-            log_odds, labels, weight, 2.0 * (self.penalty or 0.0) / total
-        )
+    def ridge(self, samples: FittingData) -> float:
+        """The factor of the squared coefficients beside the mean NLL."""
+        return 2.0 * (self.penalty or 0.0) / samples.effective_count()
+
+    def degrees_of_freedom(self, samples: FittingData) -> float:
+        """The number of coefficients."""
+        return float(self.fitted_value("coefficients").size)
 
     def solve(
         self, log_odds: np.ndarray, labels: np.ndarray, weight: Any, ridge: Any
@@ -80,8 +79,8 @@ class AffineScaling(_LogOddsScaling):
     fitted one against the rest and normalised; take `VectorScaling` for these.
 
     Args:
-        penalty: Strength of the ridge penalty on b, >= 0; None for none. n is
-            the number of samples, or the sum of their weights.
+        penalty: Strength of the ridge penalty on b, > 0; None for none. n is
+            the number of samples, or the sum of frequency weights.
         coefficients: (a, b) of each class `(num_classes, 2)`, if you know
             them, or one row for two classes; None waits for `fit`.
         **kwargs: `name` and `trainable` of `keras.layers.Layer`.
@@ -120,7 +119,8 @@ class AffineScaling(_LogOddsScaling):
         self.set_known_rows(coefficients=coefficients)
 
     def fit_samples(self, samples: FittingData) -> None:
-        rows = [self.fit_class(*column) for column in self.columns(samples)]
+        ridge = self.ridge(samples)
+        rows = [self.solve(*column, ridge) for column in self.columns(samples)]
         self.set_fitted(samples.num_classes, coefficients=np.stack(rows))
 
     def solve(
@@ -165,8 +165,8 @@ class QuadraticScaling(_LogOddsScaling):
     the rest and normalised; take `VectorScaling` for these.
 
     Args:
-        penalty: Strength of the ridge penalty on b and c, >= 0; None for none.
-            n is the number of samples, or the sum of their weights.
+        penalty: Strength of the ridge penalty on b and c, > 0; None for none.
+            n is the number of samples, or the sum of frequency weights.
         monotone: Whether q must not decrease in s.
         coefficients: (a, b, c) of each class `(num_classes, 3)`, if you know
             them, or one row for two classes; None waits for `fit`.
@@ -217,9 +217,9 @@ class QuadraticScaling(_LogOddsScaling):
         self.set_known_rows(alike=False, coefficients=coefficients, ends=ends)
 
     def fit_samples(self, samples: FittingData) -> None:
-        rows, ends = [], []
+        rows, ends, ridge = [], [], self.ridge(samples)
         for log_odds, labels, weight in self.columns(samples):
-            rows.append(self.fit_class(log_odds, labels, weight))
+            rows.append(self.solve(log_odds, labels, weight, ridge))
             ends.append(_ends(log_odds, weight))
         self.set_fitted(
             samples.num_classes, coefficients=np.stack(rows), ends=ends

@@ -144,6 +144,11 @@ class VennAbers(OneVsRest):
         """Two, the least there are: the samples decide where it bends."""
         return 2
 
+    def degrees_of_freedom(self, samples: FittingData) -> float:
+        """About the number of flat pieces of isotonic regressions."""
+        problems = len(self.fitted_value("upper_edges"))
+        return float(problems * samples.effective_count() ** (1.0 / 3.0))
+
     def _look_up(self, features: Any) -> tuple[Any, Any]:
         """p1 and 1 - p0 of log-odds."""
         tiny = ops.abs(features) < float(_TINY)

@@ -139,7 +139,7 @@ def test_more_classes_are_each_against_the_rest():
 
 def test_bad_arguments_are_refused():
     for make, rule in {
-        lambda: kc.AffineScaling(penalty=-1.0): "`penalty` must be >= 0",
+        lambda: kc.AffineScaling(penalty=-1.0): "`penalty` must be > 0",
         lambda: kc.AffineScaling(
             coefficients=[1.0, 0.0]
         ): "a row for each class",
