@@ -5,7 +5,7 @@ r"""What calibrators change where there are few held-out samples.
 
 The network of `examples/training_methods.py` trains on cross entropy on 300
 noisy digits. Calibrators are fitted on 300 further ones and measured on 1,197,
-for each of five seeds. It takes half a minute of processor time.
+for each of five seeds. It takes a minute of processor time.
 """
 
 import csv
