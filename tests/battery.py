@@ -175,6 +175,13 @@ def _accepts(labels, predictions, weight):
     return selector.threshold
 
 
+def _corrected(labels, predictions, weight):
+    prior = np.full(3, 1 / 3)
+    scaling = kc.TemperatureScaling()
+    layer = kc.PriorCorrection(prior, prior, calibrator=scaling)
+    return layer.fit(labels, predictions, weight, num_folds=0)(LOGITS)
+
+
 def _normalized(labels, predictions, weight):
     return kc.LogitNormalization().fit(labels, predictions, weight)(LOGITS)
 
@@ -207,6 +214,7 @@ SPECIAL = {
         weights=False,
     ),
     "SelectiveClassifier": Entry(_accepts, takes="logits"),
+    "PriorCorrection": Entry(_corrected, takes="logits"),
     "calibration_test": Entry(
         lambda y, p, w: kc.calibration_test(y, p), weights=False
     ),
@@ -243,6 +251,14 @@ SPECIAL = {
         lead=(),
     ),
     "effective_labels": _of_loss(kc.effective_labels),
+    "estimate_prior": Entry(
+        lambda y, p, w: (
+            kc.estimate_prior(
+                p, np.full(3, 1 / 3), sample_weight=w, num_bootstrap=4
+            ).prior
+        ),
+        labels=False,
+    ),
     "inactive_share": _of_loss(kc.inactive_share),
     "objectness_targets": Entry(
         lambda y, z, w: kc.objectness_targets(y, np.linspace(0, 1, NUM), 3),

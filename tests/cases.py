@@ -33,6 +33,7 @@ __all__ = [
     "METRICS",
     "METRIC_DATA",
     "MetricCase",
+    "OTHER_CALIBRATORS",
     "OTHER_METRICS",
     "TABLE",
     "accuracy",
@@ -99,7 +100,15 @@ CALIBRATORS = [
     CalibratorCase(kc.HistogramBinning, {"num_bins": 8, "edges": "mass"}),
     CalibratorCase(kc.IsotonicCalibration),
     CalibratorCase(kc.BetaCalibration),
+    CalibratorCase(kc.AffineScaling),
+    CalibratorCase(kc.QuadraticScaling),
+    CalibratorCase(kc.QuadraticScaling, {"penalty": None, "monotone": True}),
+    CalibratorCase(kc.VennAbers),
 ]
+
+# Known for one number of classes, and fitted by their parts: see
+# tests/calibrators/test_prior.py.
+OTHER_CALIBRATORS = [kc.PriorCorrection]
 
 # Exported bases, which have no case of their own.
 ABSTRACT = [

@@ -59,14 +59,10 @@ NO_PREDICTIONS = {
     **dict.fromkeys(
         (
             *("BinSums", "BrierDecomposition", "CalibrationTest"),
-            *("ChosenThreshold", "Comparison"),
-            *(
-                "CumulativeDifferences",
-                "DatasetSummary",
-                "Decomposition",
-                "EffectiveLabels",
-            ),
-            *("LoggedEpoch", "RegularizerHistogram", "Report"),
+            *("CalibratorChoice", "CandidateScore", "ChosenThreshold"),
+            *("Comparison", "CumulativeDifferences", "DatasetSummary"),
+            *("Decomposition", "EffectiveLabels", "LoggedEpoch"),
+            *("PriorEstimate", "RegularizerHistogram", "Report"),
             *("RiskCoverageCurve", "ThresholdTable"),
         ),
         _RESULT,

@@ -17,12 +17,17 @@ from keras_calib.calibrators.choosing import CandidateScore
 from keras_calib.calibrators.choosing import choose_calibrator
 from keras_calib.calibrators.choosing import choose_calibrator_on
 from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
+from keras_calib.calibrators.logistic import AffineScaling
+from keras_calib.calibrators.logistic import QuadraticScaling
+from keras_calib.calibrators.prior import PriorCorrection
 from keras_calib.calibrators.refinement import refinement_nll
 from keras_calib.calibrators.structured import StructuredMatrixScaling
 from keras_calib.calibrators.structured import StructuredVectorScaling
 from keras_calib.calibrators.temperature import TemperatureScaling
+from keras_calib.calibrators.venn_abers import VennAbers
 
 __all__ = [
+    "AffineScaling",
     "BetaCalibration",
     "Calibrator",
     "CalibratorChoice",
@@ -32,10 +37,13 @@ __all__ = [
     "HistogramBinning",
     "IsotonicCalibration",
     "MatrixScaling",
+    "PriorCorrection",
+    "QuadraticScaling",
     "StructuredMatrixScaling",
     "StructuredVectorScaling",
     "TemperatureScaling",
     "VectorScaling",
+    "VennAbers",
     "choose_calibrator",
     "choose_calibrator_on",
     "refinement_nll",

@@ -9,24 +9,17 @@ import numpy as np
 from keras import ops
 
 from keras_calib.calibrators.affine_solver import warn_if_separated
-from keras_calib.calibrators.affine_solver import warn_not_converged
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.logistic_solver import least_logistic
+from keras_calib.calibrators.logistic_solver import softplus
+from keras_calib.calibrators.logistic_solver import typical_slope
 from keras_calib.calibrators.one_vs_rest import OneVsRest
+from keras_calib.calibrators.one_vs_rest import log_odds_of_classes
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
-from keras_calib.numerics.softmax import sigmoid
-from keras_calib.numerics.softmax import top1
 
 __all__ = ["BetaCalibration"]
-
-# Rows in work at a time.
-_ROWS = 2**16
-# Most Newton steps, twice the gain at which they stop, and the curvature given
-# to flat directions.
-_STEPS = 200
-_GAIN = 1e-16
-_FLAT = 1e-12
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -93,15 +86,8 @@ class BetaCalibration(OneVsRest):
         self.set_fitted(samples.num_classes, coefficients=np.stack(rows))
 
     def features(self, logits: Any) -> Any:
-        """log p_k / (1 - p_k), which does not saturate."""
-        logits = ops.cast(logits, "float32")
-        log_p = ops.log_softmax(logits, axis=-1)
-        p = ops.exp(log_p)
-        largest = ops.expand_dims(top1(logits, from_logits=True).score, -1)
-        # Only the largest p can exceed one half.
-        log_odds = ops.where(
-            p > 0.5, largest, log_p - ops.log1p(-ops.minimum(p, 0.5))
-        )
+        """log p_k / (1 - p_k), clipped."""
+        log_odds = log_odds_of_classes(logits)
         if self.clip == 0.0:
             return log_odds
         limit = math.log1p(-self.clip) - math.log(self.clip)
@@ -122,8 +108,17 @@ def _fit(
 ) -> np.ndarray:
     """(a, b, c) of one class: the best logistic regression with a, b >= 0."""
     best, least = np.zeros(3), np.inf
+    slope = typical_slope(log_odds)
     for used in ([0, 1, 2], [0, 2], [1, 2], [2]):
-        point, loss = _least(log_odds, labels, weight, used, what)
+        point = np.zeros(3)
+        point[used], loss = least_logistic(
+            partial(_features, used),
+            log_odds,
+            labels,
+            weight,
+            np.array([slope, slope, 0.0])[used],
+            what,
+        )
         if point[:2].min() >= 0.0 and loss < least:
             best, least = point, loss
         if len(used) == 3 and point[:2].min() >= 0.0:
@@ -133,64 +128,7 @@ def _fit(
     return best
 
 
-def _least(
-    log_odds: np.ndarray,
-    labels: np.ndarray,
-    weight: Any,
-    used: list,
-    what: str,
-) -> tuple[np.ndarray, float]:
-    """The fit of some coefficients, the others 0, and its NLL, by Newton."""
-    some = np.abs(log_odds[log_odds != 0.0], dtype="float64")
-    start = 1.0 / np.median(some) if len(some) else 1.0
-    found = np.array([start, start, 0.0])[used]
-    sums = partial(_sums, log_odds, labels, weight, used)
-    loss, slope, curvature = sums(found)
-    for _ in range(_STEPS):
-        # Units in which each coefficient has curvature 1.
-        size = 1.0 / np.sqrt(np.maximum(np.diag(curvature), _FLAT))
-        hessian = curvature * size * size[:, None]
-        hessian[np.diag_indices(len(hessian))] += _FLAT
-        step = size * np.linalg.solve(hessian, slope * size)
-        gain = slope @ step
-        if gain <= _GAIN:
-            break
-        share = 1.0
-        while (after := sums(found - share * step))[0] > loss and share > _FLAT:
-            share /= 2.0
-        found = found - share * step
-        loss, slope, curvature = after
-    else:
-        warn_not_converged(what, iterations=_STEPS, gradient=gain)
-    point = np.zeros(3)
-    point[used] = found
-    return point, loss
-
-
-def _sums(
-    log_odds: np.ndarray,
-    labels: np.ndarray,
-    weight: Any,
-    used: list,
-    point: np.ndarray,
-) -> tuple:
-    """Mean NLL, its gradient and Hessian, by blocks."""
-    loss, slope, curvature, mass = 0.0, 0.0, 0.0, 0.0
-    for start in range(0, len(log_odds), _ROWS):
-        part = slice(start, start + _ROWS)
-        x, y = log_odds[part].astype("float64"), labels[part]
-        w = np.ones(len(x)) if weight is None else weight[part]
-        no = _softplus(x)
-        x = np.stack([x - no, no, np.ones_like(x)])[used]
-        z = point @ x
-        q = sigmoid(z)
-        loss = loss + w @ (_softplus(z) - y * z)
-        slope = slope + x @ (w * (q - y))
-        curvature = curvature + (x * (w * q * (1.0 - q))) @ x.T
-        mass = mass + w.sum()
-    return loss / mass, slope / mass, curvature / mass
-
-
-def _softplus(x: np.ndarray) -> np.ndarray:
-    """log(1 + e^x), faster than NumPy's `logaddexp`."""
-    return np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))
+def _features(used: list, log_odds: np.ndarray) -> np.ndarray:
+    """log p, -log(1 - p) and 1, as far as used."""
+    no = softplus(log_odds)
+    return np.stack([log_odds - no, no, np.ones_like(no)])[used]

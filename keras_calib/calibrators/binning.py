@@ -20,7 +20,14 @@ from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.softmax import to_logits
 
-__all__ = ["HistogramBinning", "IsotonicCalibration", "interpolate", "locate"]
+__all__ = [
+    "HistogramBinning",
+    "IsotonicCalibration",
+    "interpolate",
+    "locate",
+    "padded",
+    "take",
+]
 
 
 class _Table(OneVsRest):
@@ -135,15 +142,13 @@ class HistogramBinning(_Table):
             values.append(share)
         self.set_fitted(
             samples.num_classes,
-            upper_edges=_padded(edges),
-            values=_padded(values),
+            upper_edges=padded(edges),
+            values=padded(values),
         )
 
     def look_up(self, probs: Any) -> Any:
         index = locate(self._upper_edges, probs)
-        return _take(
-            self._values, ops.minimum(index, self._values.shape[1] - 1)
-        )
+        return take(self._values, ops.minimum(index, self._values.shape[1] - 1))
 
     def num_parameters(self, num_classes: int) -> int:
         """The bins of one class: each class is fitted on all samples."""
@@ -213,8 +218,8 @@ class IsotonicCalibration(_Table):
         rows = [_isotonic(*column) for column in self.columns(samples)]
         self.set_fitted(
             samples.num_classes,
-            thresholds=_padded([x for x, _ in rows], 2.0),
-            values=_padded([y for _, y in rows]),
+            thresholds=padded([x for x, _ in rows], 2.0),
+            values=padded([y for _, y in rows]),
         )
 
     def look_up(self, probs: Any) -> Any:
@@ -264,7 +269,7 @@ def _runs(probs: np.ndarray, labels: np.ndarray) -> tuple:
     return probs[starts], probs[ends - 1], count, ends - starts
 
 
-def _padded(rows: list[np.ndarray], filler: float | None = None) -> np.ndarray:
+def padded(rows: list[np.ndarray], filler: float | None = None) -> np.ndarray:
     """Rows of different lengths as one table; None repeats their last entry."""
     longest = max(len(row) for row in rows)
     table = np.empty((len(rows), longest))
@@ -274,7 +279,7 @@ def _padded(rows: list[np.ndarray], filler: float | None = None) -> np.ndarray:
     return table
 
 
-def _take(table: Any, index: Any) -> Any:
+def take(table: Any, index: Any) -> Any:
     """Entries `table[k, index[..., k]]` `(..., num_classes)`, int32 index."""
     num_classes, size = table.shape
     start = ops.arange(num_classes, dtype="int32") * size
@@ -289,7 +294,7 @@ def locate(edges: Any, values: Any) -> Any:
     while step:
         probe = count + step
         # The edge before which `probe` edges lie, itself included.
-        edge = _take(edges, ops.minimum(probe, size) - 1)
+        edge = take(edges, ops.minimum(probe, size) - 1)
         more = ops.logical_and(probe <= size, edge < values)
         count = ops.where(more, probe, count)
         step //= 2
@@ -300,7 +305,7 @@ def interpolate(x: Any, y: Any, values: Any) -> Any:
     """Piecewise linear functions of each class, constant beyond their ends."""
     right = ops.minimum(locate(x, values), x.shape[1] - 1)
     left = ops.maximum(right - 1, 0)
-    x0, y0 = _take(x, left), _take(y, left)
-    width = _take(x, right) - x0
+    x0, y0 = take(x, left), take(y, left)
+    width = take(x, right) - x0
     share = (values - x0) / ops.where(width > 0, width, ops.ones_like(width))
-    return y0 + ops.clip(share, 0.0, 1.0) * (_take(y, right) - y0)
+    return y0 + ops.clip(share, 0.0, 1.0) * (take(y, right) - y0)

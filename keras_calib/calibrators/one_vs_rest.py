@@ -10,8 +10,9 @@ from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.softmax import top1
 
-__all__ = ["OneVsRest"]
+__all__ = ["OneVsRest", "log_odds_of_classes"]
 
 # Probabilities held in memory while fitting.
 _HELD = 2**23
@@ -68,8 +69,11 @@ class OneVsRest(Calibrator):
             return ops.concatenate([no, yes], axis=-1)
         return self.both_log_probs(features)[0]
 
-    def set_known_rows(self, **tables: Any) -> None:
-        """Sets tables given to the constructor; one row is for two classes."""
+    def set_known_rows(self, *, alike: bool = True, **tables: Any) -> None:
+        """Sets tables given to the constructor; one row is for two classes.
+
+        With `alike` they must have the same shape, not only as many rows.
+        """
         shapes = {k: np.shape(v) for k, v in tables.items() if v is not None}
         if any(len(x) != 2 or x[0] == 2 for x in shapes.values()):
             raise value_error(
@@ -77,8 +81,21 @@ class OneVsRest(Calibrator):
                 "classes",
                 **shapes,
             )
-        if len(set(shapes.values())) > 1:
+        if alike and len(set(shapes.values())) > 1:
             raise value_error("tables must have the same shape", **shapes)
         self.set_known(**tables)
         if self._num_classes == 1:
             self._num_classes = 2
+
+
+def log_odds_of_classes(logits: Any) -> Any:
+    """log p_k / (1 - p_k) of each class, float32, which does not saturate."""
+    logits = ops.cast(logits, "float32")
+    if logits.shape[-1] == 2:
+        second = logits[..., 1:] - logits[..., :1]
+        return ops.concatenate([-second, second], axis=-1)
+    log_p = ops.log_softmax(logits, axis=-1)
+    p = ops.exp(log_p)
+    largest = ops.expand_dims(top1(logits, from_logits=True).score, -1)
+    # Only the largest p can exceed one half.
+    return ops.where(p > 0.5, largest, log_p - ops.log1p(-ops.minimum(p, 0.5)))

@@ -22,6 +22,8 @@ OUTPUT_NAMES = (
     "score",
     "accept",
     "label",
+    "probability_low",
+    "probability_high",
 )
 # Names that Keras numbers differ between processes.
 _MADE_UP = re.compile(r"(keras_tensor|input_layer)(_\d+)?")

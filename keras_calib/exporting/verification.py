@@ -129,6 +129,10 @@ def _wrong_answers(
     of_label = np.take_along_axis(logits, np.where(exists, ids, 0), axis=-1)
     ties = close(logits.max(axis=-1, keepdims=True), of_label)
     wrong["label"] = ~(exists & ties)
+    # Ends of intervals are those of the predicted class.
+    same = given["label"] == wanted["label"]
+    for output in wanted.keys() & {"probability_low", "probability_high"}:
+        wrong[output] = same & ~close(wanted[output], given[output])
     return wrong
 
 

@@ -53,7 +53,9 @@ def export(
     outputs: `logits` (calibrated) and `probabilities`
     `(batch, ..., num_classes)`; `confidence`, the probability of the
     predicted class, `score`, `accept` (bool) and `label` (int32)
-    `(batch, ...)`. Without a selector it accepts every sample.
+    `(batch, ...)`. Without a selector it accepts every sample. With
+    `VennAbers` there are also `probability_low` and `probability_high`, the
+    interval of the predicted class `(batch, ...)`.
 
     A SavedModel has up to three signatures:
 

@@ -42,6 +42,8 @@ from keras_calib.functional.hypothesis_tests import CalibrationTest
 from keras_calib.functional.hypothesis_tests import Comparison
 from keras_calib.functional.hypothesis_tests import calibration_test
 from keras_calib.functional.hypothesis_tests import compare
+from keras_calib.functional.prior import PriorEstimate
+from keras_calib.functional.prior import estimate_prior
 from keras_calib.functional.proper import brier_decomposition
 from keras_calib.functional.proper import brier_score
 from keras_calib.functional.proper import calibration_decomposition
@@ -65,6 +67,7 @@ __all__ = [
     "Comparison",
     "CumulativeDifferences",
     "Decomposition",
+    "PriorEstimate",
     "RiskCoverageCurve",
     "adaptive_ece",
     "augrc",
@@ -86,6 +89,7 @@ __all__ = [
     "eaurc",
     "ecce",
     "ece",
+    "estimate_prior",
     "failure_auroc",
     "failure_average_precision",
     "failure_fpr95",

@@ -318,10 +318,16 @@ class SelectiveClassifier(FittedLayer):
         Returns:
             A dict: `logits` (calibrated) and `probabilities`
             `(..., num_classes)`, `confidence` and `score` `(...)`, float32;
-            `accept`, bool, and `label`, int32, `(...)`.
+            `accept`, bool, and `label`, int32, `(...)`. If the calibrator has
+            intervals, also `probability_low` and `probability_high` of the
+            predicted class `(...)`, float32.
         """
         self.check_fitted()
-        logits = self._calibrated(logits, from_logits)
+        # One output becomes two classes before calibration, as when served.
+        given = to_model_logits(logits, from_logits)
+        logits = given
+        if self.calibrator is not None:
+            logits = at_least_float32(self.calibrator(given))
         probabilities = ops.softmax(logits, axis=-1)
         score = self.score_of(logits)
         # Among ties the first class wins, as in `fit`; ops.top_k may take
@@ -330,7 +336,7 @@ class SelectiveClassifier(FittedLayer):
         largest = ops.max(logits, axis=-1, keepdims=True)
         last = ops.full_like(logits, logits.shape[-1] - 1)
         label = ops.min(ops.where(logits >= largest, classes, last), axis=-1)
-        return {
+        answers = {
             "logits": logits,
             "probabilities": probabilities,
             "confidence": ops.max(probabilities, axis=-1),
@@ -338,6 +344,14 @@ class SelectiveClassifier(FittedLayer):
             "accept": score >= self._threshold,
             "label": ops.cast(label, "int32"),
         }
+        interval = getattr(self.calibrator, "interval", None)
+        if interval is not None:
+            chosen = ops.equal(ops.expand_dims(label, -1), classes)
+            names = "probability_low", "probability_high"
+            for name, ends in zip(names, interval(given), strict=True):
+                ends = ops.where(chosen, ends, ops.zeros_like(ends))
+                answers[name] = ops.sum(ends, axis=-1)
+        return answers
 
     def get_config(self):
         config = super().get_config()
@@ -361,13 +375,6 @@ class SelectiveClassifier(FittedLayer):
         if config["chosen"]:
             config["chosen"] = ChosenThreshold(**config["chosen"])
         return cls(**config)
-
-    def _calibrated(self, logits: Any, from_logits: bool) -> Any:
-        # One output becomes two classes before calibration, as when served.
-        logits = to_model_logits(logits, from_logits)
-        if self.calibrator is not None:
-            logits = at_least_float32(self.calibrator(logits))
-        return logits
 
     def _take(self, found: Candidates, target: Target, place: int) -> None:
         chosen, certified = choose(found, target, self._scores[place] == "msp")

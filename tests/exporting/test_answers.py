@@ -168,3 +168,26 @@ def test_a_model_is_served_as_logits_of_every_class():
             np.testing.assert_allclose(
                 given[key], wanted[key], rtol=1e-4, atol=1e-5, err_msg=key
             )
+
+
+def test_the_interval_of_the_predicted_class_is_served(tmp_path):
+    model, x = trained(1)
+    z = array(model(x))
+    labels = (z[:, 0] > np.random.default_rng(0).logistic(size=64)) * 1
+    venn = kc.VennAbers().fit(labels, z)
+    path = kc.export(model, tmp_path / "m", venn, from_logits=True)
+    low, high = map(array, venn.interval(np.append(0 * z, z, axis=-1)))
+    for signature, inputs in (
+        ("serving_default", {"x": x}),
+        ("serving_logits", {"logits": z}),
+    ):
+        given = answers(path, signature=signature, **inputs)
+        label = given["label"][:, None]
+        for output, ends in (
+            ("probability_low", low),
+            ("probability_high", high),
+        ):
+            ends = np.take_along_axis(ends, label, axis=-1)[:, 0]
+            np.testing.assert_allclose(given[output], ends, atol=1e-6)
+        assert (given["probability_low"] <= given["confidence"]).all()
+        assert (given["confidence"] <= given["probability_high"]).all()

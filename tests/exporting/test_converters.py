@@ -32,6 +32,16 @@ CALIBRATORS = [
     for thing in map(vars(kc).get, kc.__all__)
     if isinstance(thing, type) and kc.Calibrator in thing.__mro__[1:]
 ]
+
+
+def unfitted(cls):
+    """A calibrator of four classes."""
+    if cls is kc.PriorCorrection:
+        inner = kc.IsotonicCalibration()
+        return cls([0.25] * 4, [0.4, 0.3, 0.2, 0.1], calibrator=inner)
+    return cls()
+
+
 each_format = pytest.mark.parametrize("made", ["savedmodel", "onnx", "litert"])
 
 
@@ -60,17 +70,33 @@ def test_every_calibrator_survives(tmp_path, made):
     labels = np.minimum((probs.cumsum(axis=-1) < draws).sum(axis=-1), 3)
     model, x = trained(4)
     # LiteRT has operators of its own for bins, and for logarithms.
-    few = kc.BetaCalibration, kc.HistogramBinning, kc.IsotonicCalibration
+    few = (
+        *(kc.BetaCalibration, kc.HistogramBinning, kc.IsotonicCalibration),
+        *(kc.PriorCorrection, kc.QuadraticScaling, kc.VennAbers),
+    )
     for calibrator in CALIBRATORS if made == "onnx" else few:
         name = calibrator.__name__
-        fitted = calibrator().fit(labels, logits)
+        fitted = unfitted(calibrator).fit(labels, logits)
         path = kc.export(model, tmp_path / name, fitted, format=made)
+        given = answers(path, made, x=x)
         np.testing.assert_allclose(
-            answers(path, made, x=x)["probabilities"],
+            given["probabilities"],
             array(ops.softmax(fitted(model(x)))),
             atol=1e-5,
             err_msg=name,
         )
+        if calibrator is kc.VennAbers:
+            check_interval(given, fitted, model(x))
+
+
+def check_interval(given, fitted, logits):
+    """The interval of the predicted class is served."""
+    low, high = map(array, fitted.interval(logits))
+    label = given["label"][:, None]
+    for output, ends in (("probability_low", low), ("probability_high", high)):
+        ends = np.take_along_axis(ends, label, axis=-1)[:, 0]
+        np.testing.assert_allclose(given[output], ends, atol=1e-5)
+        assert given[output].dtype == np.float32
 
 
 @each_format

@@ -204,3 +204,17 @@ def test_a_batch_size_that_is_fixed_in_the_file_is_found(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match="answer as the model does"):
         kc.export(model, tmp_path / "m")
     assert not list(tmp_path.iterdir())
+
+
+def test_an_interval_that_is_wrong_is_named():
+    model, x = trained(2)
+    logits = model.predict(x, verbose=0)
+    labels = (np.diff(logits)[:, 0] > 0) * 1
+    labels[::5] = 1 - labels[::5]
+    venn = kc.VennAbers().fit(labels, logits)
+    chosen = kc.SelectiveClassifier(calibrator=venn, threshold=0.0)
+    served = ServedModel(model, chosen, True)
+    verify(served, lambda given: given)
+    for name in ("probability_low", "probability_high"):
+        with pytest.raises(RuntimeError, match=f"output='{name}', wrong="):
+            verify(served, with_one(name, lambda x: x + 0.01))

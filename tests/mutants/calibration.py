@@ -55,6 +55,40 @@ MUTANTS = {
         "calibrators/test_values.py::"
         "test_beta_calibration_never_decreases_with_the_probability",
     ),
+    "penalty_of_the_slope": Mutant(
+        "calibrators/logistic.py",
+        "np.array([0.0, ridge]),",
+        "np.array([ridge, ridge]),",
+        "calibrators/test_two_classes.py::"
+        "test_a_small_sample_with_soft_labels_is_penalised_by_its_weight",
+    ),
+    "parabola_without_end": Mutant(
+        "calibrators/logistic.py",
+        "return parabola + slope * (log_odds - inside)",
+        "return (a + c * log_odds) * log_odds + b",
+        "calibrators/test_two_classes.py::"
+        "test_a_parabola_goes_on_along_its_tangent",
+    ),
+    "new_score_that_joins_the_next": Mutant(
+        "calibrators/venn_abers.py",
+        "edges[:-1:2], edges[-1] = points, _before(points), _LARGEST",
+        "edges[:-1:2], edges[-1] = points, points, _LARGEST",
+        "calibrators/test_venn_abers.py::"
+        "test_every_score_gets_what_two_new_regressions_give",
+    ),
+    "prior_before_the_calibrator": Mutant(
+        "calibrators/prior.py",
+        "logits = self.calibrator(logits)",
+        "logits = self.calibrator(logits + self._shift) - self._shift",
+        "calibrators/test_prior.py::"
+        "test_a_calibrator_comes_first_and_is_fitted_inside",
+    ),
+    "draws_of_the_bootstrap_alike": Mutant(
+        "functional/prior.py",
+        "rng.integers(count, size=count), None, count",
+        "np.arange(count), None, count",
+        "functional/test_prior.py::test_draws_are_those_of_refits",
+    ),
     "penalty_of_all_weights": Mutant(
         "calibrators/affine.py",
         "(given[0] or 0.0) / (count * (count - 1))",

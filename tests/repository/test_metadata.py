@@ -115,4 +115,5 @@ def test_every_exported_class_has_a_case_for_the_laws():
     }
     listed = cases.LOSSES + cases.METRICS + cases.CALIBRATORS
     covered = {case.cls for case in listed} | {*cases.OTHER_METRICS}
+    covered |= {*cases.OTHER_CALIBRATORS}
     assert exported == covered | set(cases.ABSTRACT)

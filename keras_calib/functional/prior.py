@@ -1,0 +1,244 @@
+"""The prior of the classes in unlabelled data."""
+
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import warn
+from keras_calib.formulas.intervals import tail_of
+from keras_calib.formulas.prior import curvature_at
+from keras_calib.formulas.prior import distinctness
+from keras_calib.formulas.prior import likeliest_prior
+from keras_calib.formulas.prior import read_prior
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_not_empty
+from keras_calib.inputs.checks import class_axis
+from keras_calib.inputs.options import check_reading
+from keras_calib.inputs.rows import both_classes
+from keras_calib.inputs.rows import check_no_nan
+from keras_calib.inputs.rows import check_row_sums
+from keras_calib.inputs.rows import warn_of_probabilities
+from keras_calib.inputs.rows import without_harm
+from keras_calib.inputs.values import check_probabilities
+from keras_calib.inputs.weights import weight_of_rows
+from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.softmax import logsumexp
+
+__all__ = ["PriorEstimate", "estimate_prior"]
+
+# Bound of the mean log-likelihood that the estimate misses, and that draws
+# miss, times the rows: a few percent of a standard error.
+_TOLERANCE, _OF_DRAW = 1e-13, 1e-3
+_MAX_ITERATIONS = 500
+# Rows times draws in work at a time.
+_BLOCK = 2**22
+# Distinctness below which some classes look the same.
+_SAME = 1e-6
+
+
+class PriorEstimate(NamedTuple):
+    """The shares of the classes in unlabelled data.
+
+    Attributes:
+        prior: Estimated share of each class `(num_classes,)`, with sum 1.
+        interval: Lower and upper end for each class `(num_classes, 2)`.
+        iterations: Steps that the estimate took.
+        converged: Whether they reached the maximum of the likelihood, also in
+            the draws of the bootstrap.
+    """
+
+    prior: np.ndarray
+    interval: np.ndarray
+    iterations: int
+    converged: bool
+
+
+def estimate_prior(
+    probs: Any,
+    source: Any,
+    *,
+    from_logits: bool = False,
+    sample_weight: Any = None,
+    level: float = 0.95,
+    num_bootstrap: int = 200,
+    seed: int = 0,
+) -> PriorEstimate:
+    """Shares of the classes in unlabelled data, by EM.
+
+    Use it when the shares have changed and new data have no labels, then pass
+    the prior to `PriorCorrection`. It maximises the mean over samples of
+    log sum_k prior_k p_k / source_k. This is right if p(x | class) has not
+    changed and p are calibrated for the source, so calibrate first. The
+    interval is that of the percentile bootstrap over the samples. It knows
+    nothing of errors of the calibration or of `source`.
+
+    Args:
+        probs: Calibrated probabilities `(n, ..., num_classes)`, or
+            `(n, ..., 1)` for the second of two classes.
+        source: Shares of the classes for which these are calibrated
+            `(num_classes,)`, > 0, with sum 1.
+        from_logits: Whether `probs` are logits.
+        sample_weight: Weights `(n, ...)` or `(n,)`. The bootstrap draws rows,
+            and each brings its weight.
+        level: Probability that the interval of a class holds its share, in
+            (0, 1).
+        num_bootstrap: Number of draws of the bootstrap; 0 gives NaN as ends.
+        seed: Seed of the draws.
+
+    Returns:
+        A `PriorEstimate`.
+
+    Raises:
+        ValueError: If rows are no probabilities, or an argument is out of
+            range.
+
+    Warns:
+        RuntimeWarning: If EM did not converge, or if some classes have the
+            same predictions.
+
+    Example:
+
+    >>> probs = np.repeat([[0.9, 0.1], [0.2, 0.8]], [700, 300], axis=0)
+    >>> found = estimate_prior(probs, source=[0.5, 0.5])
+    >>> print(np.round(found.prior, 3), found.converged)
+    [0.896 0.104] True
+
+    Reference:
+        Saerens, Latinne and Decaestecker, Adjusting the Outputs of a
+        Classifier to New a Priori Probabilities: A Simple Procedure, Neural
+        Computation 2002, https://doi.org/10.1162/089976602753284446
+
+    Differs:
+        Newton's method finds the fixed point of EM, in fewer steps. EM takes
+        over where that does not raise the likelihood.
+    """
+    tail = tail_of(level)
+    check_integer("num_bootstrap", num_bootstrap, 0)
+    source = read_prior("source", source)
+    if not source.all():
+        raise value_error(
+            "`source` must be > 0 for each class; leave out classes that it "
+            "does not have",
+            absent=np.flatnonzero(source == 0).tolist(),
+        )
+    rows, weight = _read(probs, from_logits, sample_weight, len(source))
+    ratio = rows / source
+    share = weight / weight.sum()
+    found = likeliest_prior(
+        ratio,
+        share[None],
+        source[None],
+        tolerance=_TOLERANCE,
+        max_iterations=_MAX_ITERATIONS,
+    )
+    prior, converged = found.prior[0], found.converged
+    interval = np.full((len(source), 2), np.nan)
+    if num_bootstrap:
+        draws, all_did = _draws(ratio, weight, prior, num_bootstrap, seed)
+        converged &= all_did
+        interval = np.quantile(draws, [tail, 1.0 - tail], axis=0).T
+    _warn(converged, found.iterations, ratio, share, source)
+    return PriorEstimate(prior, interval, found.iterations, converged)
+
+
+def _read(
+    probs: Any, from_logits: bool, sample_weight: Any, num_classes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities `(n, num_classes)` and weights `(n,)` that are not 0."""
+    check_reading(-1, None, from_logits)
+    outputs = as_array(probs, "probs")
+    class_axis(outputs, -1, "probs")
+    check_not_empty("probs", outputs)
+    lead = outputs.shape[:-1]
+    rows = outputs.reshape(-1, outputs.shape[-1])
+    if max(2, rows.shape[-1]) != num_classes:
+        raise value_error(
+            "`probs` must have the classes of `source`",
+            **{"probs.shape": outputs.shape, "classes": num_classes},
+        )
+    weight = np.ones(len(rows))
+    if sample_weight is not None:
+        weight = weight_of_rows(sample_weight, lead).astype("float64")
+        if not weight.any():
+            raise value_error(
+                "`sample_weight` must not be 0 everywhere", sum=0.0
+            )
+    rows = without_harm(rows, weight > 0, from_logits)
+    check_no_nan(rows, from_logits, "probs")
+    if from_logits:
+        warn_of_probabilities(rows, "probs")
+    else:
+        check_probabilities(rows, "probs")
+        check_row_sums(rows, "probs")
+    rows = both_classes(rows, from_logits).astype("float64")
+    if from_logits:
+        rows = np.exp(rows - logsumexp(rows, keepdims=True))
+    rows = np.clip(rows, 0.0, None)
+    rows /= rows.sum(axis=-1, keepdims=True)
+    return rows[weight > 0], weight[weight > 0]
+
+
+def _draws(
+    ratio: np.ndarray,
+    weight: np.ndarray,
+    prior: np.ndarray,
+    num_draws: int,
+    seed: int,
+) -> tuple[np.ndarray, bool]:
+    """Estimates `(num_draws, K)` from rows drawn anew, and if all converged."""
+    rng = np.random.default_rng(seed)
+    count = len(ratio)
+    # A share of 0 would stay 0.
+    start = 0.999 * prior + 0.001 / len(prior)
+    found, converged = [], True
+    curvature = curvature_at(ratio, weight / weight.sum(), start)
+    size = max(1, _BLOCK // max(count, len(prior) ** 2))
+    for first in range(0, num_draws, size):
+        some = min(size, num_draws - first)
+        weights = np.empty((some, count))
+        for row in weights:
+            row[:] = np.bincount(rng.integers(count, size=count), None, count)
+            row *= weight
+        fit = likeliest_prior(
+            ratio,
+            weights / weights.sum(axis=1, keepdims=True),
+            np.tile(start, (some, 1)),
+            tolerance=_OF_DRAW / count,
+            max_iterations=_MAX_ITERATIONS,
+            curvature=curvature,
+        )
+        found.append(fit.prior)
+        converged &= fit.converged
+    return np.concatenate(found), converged
+
+
+def _warn(
+    converged: bool,
+    iterations: int,
+    ratio: np.ndarray,
+    share: np.ndarray,
+    source: np.ndarray,
+) -> None:
+    if not converged:
+        warn(
+            invalid(
+                "`estimate_prior` needs predictions that differ between "
+                "classes: EM did not converge, and its last value is "
+                "returned. Merge classes that look alike",
+                iterations=iterations,
+            )
+        )
+        return
+    least = distinctness(ratio, share, source)
+    if least < _SAME:
+        warn(
+            invalid(
+                "`probs` must differ between all classes, or the data do not "
+                "say how a share divides among some of them. Merge these "
+                "classes",
+                distinctness=f"{least:.1e}",
+            )
+        )

@@ -1,0 +1,127 @@
+"""The prior in unlabelled data: its maximum likelihood, and what it covers."""
+
+import numpy as np
+import pytest
+from cases import softmax
+
+import keras_calib as kc
+
+
+def unlabelled(prior, n, seed=0, distance=1.5):
+    """Logits of classes that a uniform source is calibrated for."""
+    rng = np.random.default_rng(seed)
+    size = len(prior)
+    labels = rng.choice(size, n, p=prior)
+    x = rng.normal(size=(n, size)) + distance * np.eye(size)[labels]
+    return distance * x
+
+
+def by_em(probs, source, weight, steps=20_000):
+    """The fixed point of the steps of Saerens et al."""
+    prior = np.array(source)
+    for _ in range(steps):
+        joint = probs * prior / source
+        joint /= joint.sum(axis=-1, keepdims=True)
+        prior = weight @ joint / weight.sum()
+    return prior
+
+
+def test_the_estimate_is_the_fixed_point_of_em():
+    rng = np.random.default_rng(0)
+    for prior, source, n in (
+        ([0.7, 0.2, 0.1], [0.2, 0.3, 0.5], 300),
+        ([1.0, 0.0, 0.0], [0.4, 0.3, 0.3], 300),
+        ([0.97, 0.03], [0.5, 0.5], 200),
+    ):
+        probs = softmax(unlabelled(prior, n) + np.log(source))
+        weight = rng.integers(0, 3, n)
+        found = kc.estimate_prior(
+            probs, source, sample_weight=weight, num_bootstrap=0
+        )
+        expected = by_em(probs, np.array(source), weight)
+        np.testing.assert_allclose(found.prior, expected, atol=1e-5)
+        assert found.converged and found.iterations < 50
+        assert np.isnan(found.interval).all()
+
+
+def test_forms_of_the_same_predictions_agree():
+    logits = unlabelled([0.2, 0.8], 400)
+    given = {"source": [0.5, 0.5], "num_bootstrap": 20}
+    expected = kc.estimate_prior(softmax(logits), **given)
+    z = logits[:, 1:] - logits[:, :1]
+    for probs, options in (
+        (logits, {"from_logits": True}),
+        (z.reshape(20, 20, 1), {"from_logits": True}),
+        (1 / (1 + np.exp(-z)), {}),
+    ):
+        found = kc.estimate_prior(probs, **given, **options)
+        np.testing.assert_allclose(found.prior, expected.prior, atol=1e-9)
+        np.testing.assert_allclose(found.interval, expected.interval, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_intervals_hold_the_share_as_often_as_they_say():
+    for prior, distance in (([0.8, 0.15, 0.05], 1.5), ([0.3, 0.7], 0.7)):
+        source = np.full(len(prior), 1 / len(prior))
+        inside = []
+        for seed in range(300):
+            found = kc.estimate_prior(
+                unlabelled(prior, 500, seed, distance),
+                source,
+                from_logits=True,
+                level=0.9,
+                num_bootstrap=100,
+            )
+            low, high = found.interval.T
+            inside.append((low <= prior) & (prior <= high))
+        # The standard error of a rate is 0.017.
+        assert np.abs(np.mean(inside, axis=0) - 0.9).max() < 0.06
+
+
+def test_draws_are_those_of_refits():
+    logits = unlabelled([0.6, 0.3, 0.1], 500)
+    source = np.full(3, 1 / 3)
+    found = kc.estimate_prior(
+        logits, source, from_logits=True, num_bootstrap=60, seed=4
+    )
+    rng = np.random.default_rng(4)
+    probs, priors = softmax(logits), []
+    for _ in range(60):
+        weight = np.bincount(rng.integers(500, size=500), minlength=500)
+        priors.append(by_em(probs, source, weight, 300))
+    expected = np.quantile(priors, [0.025, 0.975], axis=0).T
+    np.testing.assert_allclose(found.interval, expected, atol=2e-3)
+
+
+def test_predictions_that_say_nothing_are_told():
+    source = [0.5, 0.3, 0.2]
+    probs = np.tile(source, (50, 1))
+    with pytest.warns(RuntimeWarning, match="must differ between all classes"):
+        kc.estimate_prior(probs, source, num_bootstrap=0)
+
+
+def test_a_fit_that_does_not_converge_is_told(monkeypatch):
+    monkeypatch.setattr("keras_calib.functional.prior._MAX_ITERATIONS", 1)
+    logits = unlabelled([0.9, 0.1], 200)
+    with pytest.warns(RuntimeWarning, match="did not converge"):
+        found = kc.estimate_prior(
+            logits, [0.5, 0.5], from_logits=True, num_bootstrap=0
+        )
+    assert not found.converged
+
+
+def test_what_is_no_prediction_is_refused():
+    good = np.array([[0.7, 0.3], [0.2, 0.8]])
+    for probs, source, options, rule in (
+        (good + 0.5, [0.5, 0.5], {}, r"in \[0, 1\]"),
+        (good / 2, [0.5, 0.5], {}, "must sum to 1"),
+        (good * np.nan, [0.5, 0.5], {}, "NaN"),
+        (good, [1.0, 0.0], {}, r"`source` must be > 0.*absent=\[1\]"),
+        (good, [0.5, 0.3, 0.2], {}, "must have the classes of `source`"),
+        (good[:0], [0.5, 0.5], {}, "must not be empty"),
+        (good, [0.5, 0.5], {"sample_weight": [0, 0]}, "0 everywhere"),
+        (good, [0.5, 0.5], {"level": 1.0}, "`level` must be < 1"),
+        (good, [0.5, 0.5], {"num_bootstrap": -1}, "`num_bootstrap` must"),
+    ):
+        with pytest.raises(ValueError, match=rule):
+            kc.estimate_prior(probs, source, **options)
