@@ -89,6 +89,7 @@ def debiased_squared_error(sums: BinSums) -> Any:
 
     Bins of fewer than two samples add nothing. With weights n_b is the
     effective number of samples, weight^2 / squared_weight, an approximation.
+    With votes, the variance of confidence - share stands for acc_b (1 - acc_b).
 
     Derivation: docs/derivations.md, 'Binned errors'.
     """
@@ -97,7 +98,11 @@ def debiased_squared_error(sums: BinSums) -> Any:
     enough = count >= _TWO_SAMPLES
     freedom = xp.where(enough, count - 1.0, xp.ones_like(count))
     gap = sums.gap
-    excess = gap * gap - sums.accuracy * _error_rate(sums) / freedom
+    if sums.squared_residual is None:
+        noise = sums.accuracy * _error_rate(sums)
+    else:
+        noise = sums.residual_variance
+    excess = gap * gap - noise / freedom
     return _mean(sums, xp.where(enough, excess, xp.zeros_like(excess)))
 
 

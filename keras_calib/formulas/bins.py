@@ -13,6 +13,7 @@ from keras import ops
 
 from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["BinSums", "CLOSED", "bin_index", "bin_sums", "shifted_midpoints"]
@@ -30,6 +31,8 @@ class BinSums(NamedTuple):
         residual: `confidence - correct`, subtracted before rounding.
         squared_weight: Sum of squared weights. The effective number of
             samples is weight^2 / squared_weight.
+        squared_residual: Weighted sum of (confidence - share of votes)^2, for
+            labels that are votes. None for classes.
     """
 
     weight: Any
@@ -37,6 +40,7 @@ class BinSums(NamedTuple):
     correct: Any
     residual: Any
     squared_weight: Any
+    squared_residual: Any = None
 
     @property
     def accuracy(self) -> Any:
@@ -53,6 +57,13 @@ class BinSums(NamedTuple):
         """Mean confidence minus accuracy; positive is overconfident."""
         # A difference of the means would lose small gaps in float32.
         return safe_divide(self.residual, self.weight)
+
+    @property
+    def residual_variance(self) -> Any:
+        """Variance of confidence - share of votes in each bin; votes only."""
+        gap = self.gap
+        square = safe_divide(self.squared_residual, self.weight)
+        return at_least(square - gap * gap, 0.0)
 
 
 def bin_index(confidence: Any, num_bins: int, closed: str = "right") -> Any:
@@ -100,8 +111,12 @@ def bin_sums(
     index: np.ndarray,
     num_bins: int,
     weight: np.ndarray | None = None,
+    votes: bool = False,
 ) -> BinSums:
-    """Exact sums per bin of NumPy arrays `(n,)`, in float64."""
+    """Exact sums per bin of NumPy arrays `(n,)`, in float64.
+
+    With `votes`, `correct` holds shares of votes.
+    """
     weight = np.ones(len(confidence)) if weight is None else weight
 
     def total(values):
@@ -113,4 +128,7 @@ def bin_sums(
         correct=total(weight * correct),
         residual=total(weight * (confidence - correct)),
         squared_weight=total(weight * weight),
+        squared_residual=total(weight * (confidence - correct) ** 2)
+        if votes
+        else None,
     )

@@ -41,14 +41,17 @@ def equal_width_bins(
     **options: Unpack[ArrayOptions],
 ) -> BinSums:
     """Sums of the equal-width bins of a whole data set."""
-    return _bins_of(top_label(labels, probs, **options), num_bins, closed)
+    top, votes = top_label(labels, probs, **options), options.get("votes")
+    return _bins_of(top, num_bins, closed, bool(votes))
 
 
-def _bins_of(top: Top1, num_bins: int, closed: str) -> BinSums:
+def _bins_of(top: Top1, num_bins: int, closed: str, votes: bool) -> BinSums:
     check_integer("num_bins", num_bins, 1)
     check_in("closed", closed, CLOSED)
     index = bin_index(top.confidence, num_bins, closed)
-    return bin_sums(top.confidence, top.correct, index, num_bins, top.weight)
+    return bin_sums(
+        top.confidence, top.correct, index, num_bins, top.weight, votes
+    )
 
 
 @reads_arrays
@@ -289,6 +292,6 @@ def debiased_calibration_error(
         width.
     """
     top = top_label(labels, probs, **options)
-    sums = _bins_of(top, num_bins, closed)
+    sums = _bins_of(top, num_bins, closed, bool(options.get("votes")))
     counts = are_frequency_weights(top.weight)
     return float(binned_errors.debiased_error(sums, counts))

@@ -130,6 +130,13 @@ def calibration_test(
             "`sample_weight` must be None: the test counts predictions",
             sample_weight=type(weight).__name__,
         )
+    if options.get("votes"):
+        raise value_error(
+            "`votes` must be False: the test draws labels one by one, and the "
+            "votes for one sample are not independent; use the interval of "
+            '`ECE(labels="votes")`',
+            votes=True,
+        )
     top = top_label(labels, probs, **options)
     # A softmax in float32 can round to slightly more than 1.
     confidence = np.clip(top.confidence.astype("float64"), 0.0, 1.0)

@@ -1,6 +1,5 @@
 """Proper scores of whole data sets, in float64."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 from typing import Unpack
@@ -9,7 +8,7 @@ import numpy as np
 
 from keras_calib.formulas import binned_errors
 from keras_calib.formulas.binned_errors import Decomposition
-from keras_calib.formulas.proper import brier_losses
+from keras_calib.formulas.proper import brier_losses_of_rows
 from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.proper import log_losses
 from keras_calib.formulas.proper import losses_of_rows
@@ -59,7 +58,8 @@ def nll(
     """
     check_clip(clip)
     read = standardize_arrays(labels, probs, **options)
-    return _mean(partial(log_losses, clip=clip), read)
+    losses = partial(log_losses, clip=clip)
+    return _mean(losses_of_rows(losses, read, "float64"), read)
 
 
 @reads_arrays
@@ -72,6 +72,9 @@ def brier_score(
     predictions should not dominate: a sample adds at most 2.
 
     mean_n sum_k (p_k - y_k)^2, summed over all classes
+
+    With `votes=True` it is the mean over the votes of a sample. That exceeds
+    the distance from the shares s by 1 - sum_k s_k^2, their disagreement.
 
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
@@ -93,13 +96,13 @@ def brier_score(
         Some libraries call half of it the Brier score of two classes: the
         squared error of the probability of the second class.
     """
-    return _mean(brier_losses, standardize_arrays(labels, probs, **options))
+    read = standardize_arrays(labels, probs, **options)
+    return _mean(brier_losses_of_rows(read, "float64"), read)
 
 
-def _mean(losses: Callable[..., np.ndarray], read: Batch) -> float:
+def _mean(losses: np.ndarray, read: Batch) -> float:
     """Weighted mean of losses, in float64."""
-    values = losses_of_rows(losses, read, "float64")
-    return float(np.average(values, weights=read.weight))
+    return float(np.average(losses, weights=read.weight))
 
 
 @reads_arrays

@@ -19,13 +19,16 @@ def equal_mass_bins(
     def share(values):
         return np.diff(np.interp(ends, through, np.r_[0.0, np.cumsum(values)]))
 
-    mass = share(cells.mass)
+    mass, squared_residual = share(cells.mass), None
+    if cells.squared_residual is not None:
+        squared_residual = share(cells.squared_residual)
     return BinSums(
         weight=mass,
         confidence=share(cells.confidence),
         correct=share(cells.mass - cells.wrong),
         residual=share(cells.confidence_minus_correct),
         squared_weight=mass * weight_ratio,
+        squared_residual=squared_residual,
     )
 
 
@@ -46,7 +49,7 @@ def aece_bounds(
     filled = cells.mass > 0
     if not filled.any():
         return 0.0, 0.0
-    mass, wrong, before, confidence, residual, _ = (v[filled] for v in cells)
+    mass, wrong, before, confidence, residual = (v[filled] for v in cells[:5])
     lowest = lowest[filled]
     total = before[-1] + mass[-1]
     ends = equal_mass_edges(total, num_bins, frequency_weights, edges)
