@@ -271,8 +271,7 @@ def _scores(
             confidence = 1.0 / np.exp(z).sum(axis=-1)
             correct = ~is_wrong(z, hard_labels(block.labels))
             index = bin_index(confidence, _ECE_BINS)
-            sums = bin_sums(confidence, correct, index, _ECE_BINS, block.weight)
-            return [x for x in sums if x is not None]
+            return bin_sums(confidence, correct, index, _ECE_BINS, block.weight)
         weight = block.weights()
         return weight @ losses(block.labels, z, from_logits=True), weight.sum()
 

@@ -71,10 +71,7 @@ class _Bins(NamedTuple):
         return values.min(axis=0), values.max(axis=0)
 
     def _of_votes(self, of_classes: np.ndarray) -> list[np.ndarray]:
-        """Estimates of the variance of a sample, from that of classes.
-
-        Derivation: docs/derivations.md, 'Votes'.
-        """
+        """Estimates of the variance of a sample, from that of classes."""
         if self.spread is None:
             return [of_classes]
         squares = self.count * self.spread
@@ -109,9 +106,9 @@ def error_interval(
 
     The estimate itself is biased and may lie above the interval. With weights,
     the effective number of predictions is used. The interval is (0, 1) without
-    predictions.
+    predictions. Labels that are votes have the variance between samples.
 
-    Derivation: docs/derivations.md, 'Intervals and guarantees'.
+    Derivation: docs/derivations.md, 'Intervals and guarantees', 'Votes'.
 
     Reference:
         Berger and Boos, P Values Maximized over a Confidence Set for the
@@ -123,14 +120,16 @@ def error_interval(
     """
     check_in("norm", norm, ("l1", "l2", "max", "average"))
     tail = tail_of(level)
-    weight, *values = (
-        np.ravel(to_numpy(v, "float64")) for v in sums if v is not None
-    )
+    weight, *values = (np.ravel(to_numpy(v, "float64")) for v in sums)
     filled = weight > 0
     if not filled.any():
         return 0.0, 1.0
     weight = weight[filled]
-    confidence, correct, residual, squares, *more = (v[filled] for v in values)
+    confidence, correct, residual, squares = (v[filled] for v in values)
+    spread = None
+    if sums.squared_residual is not None:
+        square = np.ravel(to_numpy(sums.squared_residual, "float64"))[filled]
+        spread = np.maximum(square / weight - (residual / weight) ** 2, 0.0)
     share, num_samples = weight / weight.sum(), np.inf
     if norm == "average":
         share = np.full_like(share, 1.0 / len(share))
@@ -143,7 +142,7 @@ def error_interval(
         accuracy=np.clip(correct / weight, 0.0, 1.0),
         count=weight**2 / squares,
         num_samples=num_samples,
-        spread=_spread(more[0] / weight, residual / weight) if more else None,
+        spread=spread,
     )
     if norm == "max":
         low, high = _largest(bins, tail)
@@ -152,11 +151,6 @@ def error_interval(
     else:
         low, high = _least_absolute(bins, tail), _most_absolute(bins, tail)
     return min(max(low, 0.0), 1.0), min(max(high, 0.0), 1.0)
-
-
-def _spread(square: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """Variance of values with this mean square, >= 0."""
-    return np.maximum(square - mean**2, 0.0)
 
 
 def _folded_mean(x: np.ndarray | float) -> np.ndarray | float:

@@ -7,6 +7,7 @@ includes its upper edge.
 
 from typing import Any
 from typing import NamedTuple
+from typing import Self
 
 import numpy as np
 from keras import ops
@@ -16,7 +17,14 @@ from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.arrays import safe_divide
 
-__all__ = ["BinSums", "CLOSED", "bin_index", "bin_sums", "shifted_midpoints"]
+__all__ = [
+    "BinSums",
+    "CLOSED",
+    "VoteBinSums",
+    "bin_index",
+    "bin_sums",
+    "shifted_midpoints",
+]
 
 CLOSED = ("right", "left")
 
@@ -31,8 +39,6 @@ class BinSums(NamedTuple):
         residual: `confidence - correct`, subtracted before rounding.
         squared_weight: Sum of squared weights. The effective number of
             samples is weight^2 / squared_weight.
-        squared_residual: Weighted sum of (confidence - share of votes)^2, for
-            labels that are votes. None for classes.
     """
 
     weight: Any
@@ -40,7 +46,6 @@ class BinSums(NamedTuple):
     correct: Any
     residual: Any
     squared_weight: Any
-    squared_residual: Any = None
 
     @property
     def accuracy(self) -> Any:
@@ -59,8 +64,38 @@ class BinSums(NamedTuple):
         return safe_divide(self.residual, self.weight)
 
     @property
+    def squared_residual(self) -> Any:
+        """What `VoteBinSums` have; None for classes."""
+        return None
+
+
+class VoteBinSums(BinSums):
+    """Sums of each bin where correctness is a share of votes.
+
+    Attributes:
+        squared_residual: Weighted sum of (confidence - share of votes)^2.
+    """
+
+    _squared_residual: Any
+
+    def __new__(cls, *sums: Any, squared_residual: Any = None) -> Self:
+        """Make them of the sums of `BinSums` and the further one."""
+        made = super().__new__(cls, *sums)
+        made._squared_residual = squared_residual
+        return made
+
+    @property
+    def squared_residual(self) -> Any:
+        """Weighted sum of (confidence - share of votes)^2."""
+        return self._squared_residual
+
+    def _replace(self, **changes: Any) -> Self:
+        square = changes.pop("squared_residual", self.squared_residual)
+        return type(self)(*super()._replace(**changes), squared_residual=square)
+
+    @property
     def residual_variance(self) -> Any:
-        """Variance of confidence - share of votes in each bin; votes only."""
+        """Variance of confidence - share of votes in each bin."""
         gap = self.gap
         square = safe_divide(self.squared_residual, self.weight)
         return at_least(square - gap * gap, 0.0)
@@ -122,13 +157,15 @@ def bin_sums(
     def total(values):
         return np.bincount(index, weights=values, minlength=num_bins)
 
-    return BinSums(
+    residual = confidence - correct
+    sums = BinSums(
         weight=total(weight),
         confidence=total(weight * confidence),
         correct=total(weight * correct),
-        residual=total(weight * (confidence - correct)),
+        residual=total(weight * residual),
         squared_weight=total(weight * weight),
-        squared_residual=total(weight * (confidence - correct) ** 2)
-        if votes
-        else None,
     )
+    if votes:
+        square = total(weight * residual**2)
+        sums = VoteBinSums(*sums, squared_residual=square)
+    return sums

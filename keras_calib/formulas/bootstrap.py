@@ -42,7 +42,7 @@ def poisson_interval(
     with mean 1. It is wrong in half of the replicates and correct in the other
     half. The interval spans the percentiles of both halves.
 
-    Derivation: docs/derivations.md, 'Intervals and guarantees'.
+    Derivation: docs/derivations.md, 'Intervals and guarantees', 'Votes'.
 
     Args:
         statistic: Function of the masses of correct and of wrong predictions,

@@ -139,4 +139,4 @@ def interpolated_bins(
     index = np.searchsorted(edges, confidence, side="left")
     sums = bin_sums(confidence, correct, index, num_bins + 2)
     inside = slice(1, num_bins + 1)
-    return edges, BinSums(*(part[inside] for part in sums if part is not None))
+    return edges, BinSums(*(part[inside] for part in sums))

@@ -90,6 +90,8 @@ def brier_losses_of_rows(rows: Batch, dtype: str = "float32") -> Any:
 
     The mean over one-hot votes with shares s is
     sum_k (p_k - s_k)^2 + 1 - sum_k s_k^2.
+
+    Derivation: docs/derivations.md, 'Votes'.
     """
     losses = losses_of_rows(brier_losses, rows, dtype)
     if not rows.votes:

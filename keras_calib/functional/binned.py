@@ -77,7 +77,8 @@ def ece(
     Args:
         labels: Class ids `(n, ...)`, or one-hot or soft labels
             `(n, ..., num_classes)`. The largest class of a soft label is the
-            true class.
+            true class. With `votes=True`, counts or shares of annotators'
+            votes `(n, ..., num_classes)`, which weigh correctness.
         probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
             second of two classes.
         num_bins: Number of bins, at least 1.
@@ -92,8 +93,8 @@ def ece(
             [1 / K, 1], 100 by default in pycalib. Bin b has
             1 / K + 1 / (2 B) + b (1 - 1 / K - 1 / B) / (B - 1) in place of
             its mean confidence.
-        **options: `from_logits`, `sample_weight` and `ignore_class` of
-            `ArrayOptions`.
+        **options: `from_logits`, `sample_weight`, `ignore_class` and `votes`
+            of `ArrayOptions`.
 
     Returns:
         ECE in [0, 1].
@@ -266,7 +267,9 @@ def debiased_calibration_error(
 
     The second term is what the randomness of the labels adds to the squared
     gap on average. Bins of one sample add nothing. With fractional weights,
-    n_b is the effective number (sum w)^2 / sum w^2.
+    n_b is the effective number (sum w)^2 / sum w^2. With `votes=True`, the
+    variance of confidence - share of votes in bin b takes the place of
+    acc_b (1 - acc_b).
 
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.

@@ -97,8 +97,8 @@ def calibration_test(
         num_bins: Number of bins, at least 1.
         num_samples: Number of draws for `"ece"`, at least 1.
         seed: Seed of the draws.
-        **options: `from_logits` and `ignore_class` as in `ece`. Weights raise
-            an error, because they change the null distributions.
+        **options: `from_logits` and `ignore_class` as in `ece`. Weights and
+            votes raise an error: they change the null distributions.
 
     Returns:
         Statistic and p-value.

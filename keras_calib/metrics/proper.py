@@ -91,8 +91,8 @@ class NLL(_ProperScore):
         num_bins: Number of bins of `decomposition()`.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
-            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile` and
-            `dtype` of `StreamingMetric`.
+            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
+            `labels` and `dtype` of `StreamingMetric`.
 
     Example:
 

@@ -76,8 +76,8 @@ class CalibrationMetrics(StreamingMetric):
             under the same name, such as a second table for another output.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
-            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile` and
-            `dtype` of `StreamingMetric`.
+            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
+            `labels` and `dtype` of `StreamingMetric`.
 
     Returns:
         `result()` returns a dict of scalars. `nll` and `brier` are NaN once

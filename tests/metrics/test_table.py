@@ -72,9 +72,7 @@ def test_every_interval_is_that_of_its_own_class(table):
 
 def test_bins_curve_and_decompositions_are_those_of_the_classes(table):
     labels, logits, metric, singles = table
-    for ours, other in zip(
-        metric.bins()[:5], singles["ece"].bins()[:5], strict=True
-    ):
+    for ours, other in zip(metric.bins(), singles["ece"].bins(), strict=True):
         np.testing.assert_allclose(ours, other, atol=1e-5)
     for name in ("coverage", "risk"):
         np.testing.assert_array_equal(
@@ -172,9 +170,7 @@ def test_a_table_takes_the_end_of_bins_that_the_metric_takes():
         metric.update_state(labels, probs)
         exact = kc.ECE(**options)
         exact.update_state(labels, probs)
-        for found, wanted in zip(
-            metric.bins()[:5], exact.bins()[:5], strict=True
-        ):
+        for found, wanted in zip(metric.bins(), exact.bins(), strict=True):
             np.testing.assert_allclose(found, wanted, atol=1e-6)
         values.append(float(metric.result()["ece"]))
         again = kc.CalibrationMetrics.from_config(metric.get_config())

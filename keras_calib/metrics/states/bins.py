@@ -4,6 +4,7 @@ from typing import Any
 
 from keras_calib.formulas.bins import CLOSED
 from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.bins import VoteBinSums
 from keras_calib.formulas.bins import bin_index
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
@@ -78,22 +79,21 @@ class BinSummary:
     def bins(self, limbs: Any) -> BinSums:
         """Bin sums of limbs (array-agnostic)."""
         shape = (exact_sums.NUM_LIMBS, 3, self.num_bins, 2)
-        squared_residual = None
-        if self.votes:
-            squared_residual = exact_sums.to_float(
-                limbs[:, 6 * self.num_bins :]
-            )
-            limbs = limbs[:, : 6 * self.num_bins]
+        distances = limbs[:, 6 * self.num_bins :]
+        limbs = limbs[:, : 6 * self.num_bins]
         limbs = array_namespace(limbs).reshape(limbs, shape)
         both = limbs[..., 0] + limbs[..., 1]
         values = exact_sums.to_float(both)
         # A float32 difference of two long sums would lose a small gap.
         correct = limbs[:, 0, :, 0]
-        return BinSums(
+        sums = BinSums(
             weight=values[0],
             confidence=values[1],
             correct=exact_sums.to_float(correct),
             residual=exact_sums.to_float(both[:, 1] - correct),
             squared_weight=values[2],
-            squared_residual=squared_residual,
         )
+        if self.votes:
+            square = exact_sums.to_float(distances)
+            sums = VoteBinSums(*sums, squared_residual=square)
+        return sums

@@ -3,6 +3,7 @@
 import numpy as np
 
 from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.bins import VoteBinSums
 from keras_calib.formulas.equal_mass import equal_mass_edges
 from keras_calib.metrics.states.histogram import Cells
 
@@ -19,17 +20,18 @@ def equal_mass_bins(
     def share(values):
         return np.diff(np.interp(ends, through, np.r_[0.0, np.cumsum(values)]))
 
-    mass, squared_residual = share(cells.mass), None
-    if cells.squared_residual is not None:
-        squared_residual = share(cells.squared_residual)
-    return BinSums(
+    mass = share(cells.mass)
+    sums = BinSums(
         weight=mass,
         confidence=share(cells.confidence),
         correct=share(cells.mass - cells.wrong),
         residual=share(cells.confidence_minus_correct),
         squared_weight=mass * weight_ratio,
-        squared_residual=squared_residual,
     )
+    if cells.squared_residual is not None:
+        square = share(cells.squared_residual)
+        sums = VoteBinSums(*sums, squared_residual=square)
+    return sums
 
 
 def aece_bounds(

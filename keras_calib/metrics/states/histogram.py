@@ -19,6 +19,7 @@ from scipy.special import expit
 
 from keras_calib.formulas.bins import CLOSED
 from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.bins import VoteBinSums
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.inputs.checks import check_in
@@ -259,17 +260,17 @@ class HistogramSummary:
             self.calibration_bin, np.arange(self.num_bins + 1)
         )
         mass = sum_slices(cells.mass, ends)
-        squared_residual = None
-        if self.votes:
-            squared_residual = sum_slices(cells.squared_residual, ends)
-        return BinSums(
+        sums = BinSums(
             weight=mass,
             confidence=sum_slices(cells.confidence, ends),
             correct=mass - sum_slices(cells.wrong, ends),
             residual=sum_slices(cells.confidence_minus_correct, ends),
             squared_weight=self._squares(limbs),
-            squared_residual=squared_residual,
         )
+        if self.votes:
+            square = sum_slices(cells.squared_residual, ends)
+            sums = VoteBinSums(*sums, squared_residual=square)
+        return sums
 
     def ranked(self, limbs: Any, frequency_weights: Any) -> RankedGroups:
         """Cells as groups of tied scores, highest first (array-agnostic).

@@ -96,10 +96,10 @@ def vote_sums_by_key(
 ) -> tuple[Any, Any, Any]:
     """Limbs by key of records whose correctness is a share of votes.
 
-    These are the weights and the weights times values in [0, 1], both of the
-    correct and of the wrong part, `(3, num_keys, 2)`, and of all the weights
-    times (center - share)^2, `(3, num_keys)`. The two parts add up exactly to
-    the sums over whole samples.
+    The first two, `(3, num_keys, 2)`, are of the weights and of the weights
+    times values in [0, 1], for the correct and for the wrong part. The parts
+    add up exactly to the sums over whole samples. The third, `(3, num_keys)`,
+    is of the weights times (center - share)^2.
 
     Derivation: docs/derivations.md, 'Votes'.
     """
