@@ -146,6 +146,11 @@ class CalibrationMetrics(beam.CombineFn):
                     f"`{name}` has no meaning for rows `(num_classes,)`",
                     **{name: kwargs[name]},
                 )
+        if kwargs.get("labels", "classes") != "classes":
+            raise value_error(
+                '`labels` must be "classes": an element has one class id',
+                labels=kwargs["labels"],
+            )
         self.top1 = top1
         self.output = output
         self._arguments = {"include": include, **kwargs}

@@ -9,6 +9,7 @@ from typing import Any
 from typing import NamedTuple
 
 from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.bins import VoteBinSums
 from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import at_least
@@ -89,15 +90,19 @@ def debiased_squared_error(sums: BinSums) -> Any:
 
     Bins of fewer than two samples add nothing. With weights n_b is the
     effective number of samples, weight^2 / squared_weight, an approximation.
+    With votes, the variance of confidence - share stands for acc_b (1 - acc_b).
 
-    Derivation: docs/derivations.md, 'Binned errors'.
+    Derivation: docs/derivations.md, 'Binned errors', 'Votes'.
     """
     xp = array_namespace(sums.weight)
     count = safe_divide(sums.weight * sums.weight, sums.squared_weight)
     enough = count >= _TWO_SAMPLES
     freedom = xp.where(enough, count - 1.0, xp.ones_like(count))
     gap = sums.gap
-    excess = gap * gap - sums.accuracy * _error_rate(sums) / freedom
+    noise = sums.accuracy * _error_rate(sums)
+    if isinstance(sums, VoteBinSums):
+        noise = sums.residual_variance
+    excess = gap * gap - noise / freedom
     return _mean(sums, xp.where(enough, excess, xp.zeros_like(excess)))
 
 

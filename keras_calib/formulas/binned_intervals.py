@@ -39,6 +39,7 @@ class _Bins(NamedTuple):
         count: Effective number of predictions.
         num_samples: Effective number of all predictions, which makes the
             shares random. Infinity for fixed shares.
+        spread: Variance of confidence - share of votes. None for classes.
     """
 
     share: np.ndarray
@@ -47,6 +48,7 @@ class _Bins(NamedTuple):
     accuracy: np.ndarray
     count: np.ndarray  # type: ignore[assignment]  # hides tuple.count
     num_samples: float
+    spread: np.ndarray | None = None
 
     def leverage(self) -> np.ndarray:
         """How much one prediction moves the error, `(n,)`; 1 / N with l1."""
@@ -56,14 +58,31 @@ class _Bins(NamedTuple):
         """A small and a large estimate of the variance of each gap.
 
         The accuracy is drawn towards 1/2, or towards the confidence. With few
-        predictions the two differ, and neither is ever 0 or 1.
+        predictions the two differ, and neither is ever 0 or 1. Votes vary less
+        by a factor that all bins share, towards which their own is drawn.
         """
         variances = []
         for prior in (0.5, self.confidence):
             p = self.count * self.accuracy + _PRIOR * prior
             p = p / (self.count + _PRIOR)
-            variances.append(np.maximum(p * (1.0 - p), 1e-12) / self.count)
-        return np.minimum(*variances), np.maximum(*variances)
+            of_classes = np.maximum(p * (1.0 - p), 1e-12)
+            variances += self._of_votes(of_classes)
+        values = np.stack(variances) / self.count
+        return values.min(axis=0), values.max(axis=0)
+
+    def _of_votes(self, of_classes: np.ndarray) -> list[np.ndarray]:
+        """Estimates of the variance of a sample, from that of classes."""
+        if self.spread is None:
+            return [of_classes]
+        squares = self.count * self.spread
+        more = np.maximum(self.count - 1.0, 0.0)
+        prior = _PRIOR * np.average(of_classes, weights=self.count)
+        total = np.sum(more * of_classes) + prior
+        factor = (squares.sum() + prior) / total
+        own = squares + _PRIOR * factor * of_classes
+        own = np.maximum(own / (more + _PRIOR), 1e-12)
+        # Bins without a dissent must not look sure, nor all of them.
+        return [own, (factor + prior / total) * of_classes]
 
     def share_variance(self, values: np.ndarray) -> float:
         """Variance of sum_b share_b values_b due to random shares."""
@@ -87,9 +106,9 @@ def error_interval(
 
     The estimate itself is biased and may lie above the interval. With weights,
     the effective number of predictions is used. The interval is (0, 1) without
-    predictions.
+    predictions. Labels that are votes have the variance between samples.
 
-    Derivation: docs/derivations.md, 'Intervals and guarantees'.
+    Derivation: docs/derivations.md, 'Intervals and guarantees', 'Votes'.
 
     Reference:
         Berger and Boos, P Values Maximized over a Confidence Set for the
@@ -107,6 +126,10 @@ def error_interval(
         return 0.0, 1.0
     weight = weight[filled]
     confidence, correct, residual, squares = (v[filled] for v in values)
+    spread = None
+    if sums.squared_residual is not None:
+        square = np.ravel(to_numpy(sums.squared_residual, "float64"))[filled]
+        spread = np.maximum(square / weight - (residual / weight) ** 2, 0.0)
     share, num_samples = weight / weight.sum(), np.inf
     if norm == "average":
         share = np.full_like(share, 1.0 / len(share))
@@ -119,6 +142,7 @@ def error_interval(
         accuracy=np.clip(correct / weight, 0.0, 1.0),
         count=weight**2 / squares,
         num_samples=num_samples,
+        spread=spread,
     )
     if norm == "max":
         low, high = _largest(bins, tail)
@@ -225,13 +249,17 @@ def _largest(bins: _Bins, tail: float) -> tuple[float, float]:
     The upper limit must hold for the bin with the largest gap alone, so its
     level is that of one bin. The lower limit must hold for all bins.
     """
-    correct = np.minimum(bins.accuracy * bins.count, bins.count)
-    lowest, highest = clopper_pearson(
-        correct, bins.count, level=1.0 - 2.0 * tail
-    )
+    count = bins.count
+    if bins.spread is not None:
+        # As many votes, independent, have a mean of the same variance.
+        share = bins.accuracy
+        share = (count * share + 0.5 * _PRIOR) / (count + _PRIOR)
+        count = share * (1.0 - share) / bins.variances()[1]
+    correct = np.minimum(bins.accuracy * count, count)
+    lowest, highest = clopper_pearson(correct, count, level=1.0 - 2.0 * tail)
     high = np.maximum(bins.confidence - lowest, highest - bins.confidence)
     lowest, highest = clopper_pearson(
-        correct, bins.count, level=(1.0 - tail) ** (1.0 / len(correct))
+        correct, count, level=(1.0 - tail) ** (1.0 / len(correct))
     )
     low = np.maximum(bins.confidence - highest, lowest - bins.confidence)
     return float(low.max()), float(high.max())

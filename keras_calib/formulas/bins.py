@@ -7,15 +7,24 @@ includes its upper edge.
 
 from typing import Any
 from typing import NamedTuple
+from typing import Self
 
 import numpy as np
 from keras import ops
 
 from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.arrays import safe_divide
 
-__all__ = ["BinSums", "CLOSED", "bin_index", "bin_sums", "shifted_midpoints"]
+__all__ = [
+    "BinSums",
+    "CLOSED",
+    "VoteBinSums",
+    "bin_index",
+    "bin_sums",
+    "shifted_midpoints",
+]
 
 CLOSED = ("right", "left")
 
@@ -53,6 +62,43 @@ class BinSums(NamedTuple):
         """Mean confidence minus accuracy; positive is overconfident."""
         # A difference of the means would lose small gaps in float32.
         return safe_divide(self.residual, self.weight)
+
+    @property
+    def squared_residual(self) -> Any:
+        """What `VoteBinSums` have; None for classes."""
+        return None
+
+
+class VoteBinSums(BinSums):
+    """Sums of each bin where correctness is a share of votes.
+
+    Attributes:
+        squared_residual: Weighted sum of (confidence - share of votes)^2.
+    """
+
+    _squared_residual: Any
+
+    def __new__(cls, *sums: Any, squared_residual: Any = None) -> Self:
+        """Make them of the sums of `BinSums` and the further one."""
+        made = super().__new__(cls, *sums)
+        made._squared_residual = squared_residual
+        return made
+
+    @property
+    def squared_residual(self) -> Any:
+        """Weighted sum of (confidence - share of votes)^2."""
+        return self._squared_residual
+
+    def _replace(self, **changes: Any) -> Self:
+        square = changes.pop("squared_residual", self.squared_residual)
+        return type(self)(*super()._replace(**changes), squared_residual=square)
+
+    @property
+    def residual_variance(self) -> Any:
+        """Variance of confidence - share of votes in each bin."""
+        gap = self.gap
+        square = safe_divide(self.squared_residual, self.weight)
+        return at_least(square - gap * gap, 0.0)
 
 
 def bin_index(confidence: Any, num_bins: int, closed: str = "right") -> Any:
@@ -100,17 +146,26 @@ def bin_sums(
     index: np.ndarray,
     num_bins: int,
     weight: np.ndarray | None = None,
+    votes: bool = False,
 ) -> BinSums:
-    """Exact sums per bin of NumPy arrays `(n,)`, in float64."""
+    """Exact sums per bin of NumPy arrays `(n,)`, in float64.
+
+    With `votes`, `correct` holds shares of votes.
+    """
     weight = np.ones(len(confidence)) if weight is None else weight
 
     def total(values):
         return np.bincount(index, weights=values, minlength=num_bins)
 
-    return BinSums(
+    residual = confidence - correct
+    sums = BinSums(
         weight=total(weight),
         confidence=total(weight * confidence),
         correct=total(weight * correct),
-        residual=total(weight * (confidence - correct)),
+        residual=total(weight * residual),
         squared_weight=total(weight * weight),
     )
+    if votes:
+        square = total(weight * residual**2)
+        sums = VoteBinSums(*sums, squared_residual=square)
+    return sums

@@ -10,9 +10,13 @@ from keras_calib.formulas.intervals import tail_of
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_integer
+from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.arrays import to_numpy
 
 __all__ = ["poisson_interval", "rank_interval"]
+
+# Shares of votes of no variance are drawn as if of so many votes.
+_MOST_VOTES = 1e9
 
 
 def poisson_interval(
@@ -25,6 +29,7 @@ def poisson_interval(
     level: float = 0.95,
     seed: int = 0,
     beside: bool = False,
+    variance: Any = None,
 ) -> tuple[float, float]:
     """Bootstrap interval of a statistic of cells; NaN without predictions.
 
@@ -37,7 +42,7 @@ def poisson_interval(
     with mean 1. It is wrong in half of the replicates and correct in the other
     half. The interval spans the percentiles of both halves.
 
-    Derivation: docs/derivations.md, 'Intervals and guarantees'.
+    Derivation: docs/derivations.md, 'Intervals and guarantees', 'Votes'.
 
     Args:
         statistic: Function of the masses of correct and of wrong predictions,
@@ -52,6 +57,8 @@ def poisson_interval(
         beside: Whether the further prediction lies before or after a random
             cell instead of in it, because ties in the sample need not be
             ties in the population. Every second cell must then be empty.
+        variance: Variance of the shares of votes of each cell `(cells,)`. The
+            samples of a cell then have shares, not classes. None for classes.
 
     Reference:
         Chamandy et al., Estimating Uncertainty for Massive Data Streams,
@@ -82,9 +89,9 @@ def poisson_interval(
         cells += rng.choice([-1, 1], cells.shape)
     extra = rng.exponential(size=(num_replicates, 2))
     values = np.empty((num_replicates, 2))
+    draw = _counts_of(right, wrong, weight_ratio, variance)
     for i in range(num_replicates):
-        counts = rng.poisson(np.stack([right, wrong]) / weight_ratio)
-        counts = counts.astype("float64")
+        counts = draw(rng)
         for kind in range(2):
             replicate = counts.copy()
             replicate[kind, cells[i, kind]] += extra[i, kind]
@@ -95,6 +102,32 @@ def poisson_interval(
     return float(np.nanmin(ends[0])), float(np.nanmax(ends[1]))
 
 
+def _counts_of(
+    right: np.ndarray,
+    wrong: np.ndarray,
+    weight_ratio: float,
+    variance: np.ndarray | None,
+) -> Callable[[np.random.Generator], np.ndarray]:
+    """A function that draws correct and wrong samples by cell, `(2, cells)`."""
+    if variance is None:
+        both = np.stack([right, wrong]) / weight_ratio
+        return lambda rng: rng.poisson(both).astype("float64")
+    count = (right + wrong) / weight_ratio
+    share = np.clip(safe_divide(right, right + wrong), 0.0, 1.0)
+    # So many votes that are independent have a mean of this variance.
+    most = share * (1.0 - share)
+    votes = most / np.maximum(variance, most / _MOST_VOTES + 1e-300)
+    votes = np.maximum(votes, 1.0)
+
+    def draw(rng: np.random.Generator) -> np.ndarray:
+        drawn = rng.poisson(count)
+        trials = np.maximum(np.round(drawn * votes), 1.0).astype("int64")
+        good = drawn * (rng.binomial(trials, share) / trials)
+        return np.stack([good, drawn - good])
+
+    return draw
+
+
 def rank_interval(
     value: Callable[[RankedGroups], float],
     groups: RankedGroups,
@@ -102,16 +135,19 @@ def rank_interval(
     needs_both: bool,
     weight_ratio: float = 1.0,
     level: float = 0.95,
+    variance: np.ndarray | None = None,
 ) -> tuple[float, float]:
     """Bootstrap interval of a value of NumPy groups.
 
     `needs_both` says that the value compares correct with wrong predictions.
+    `variance` is that of the shares of votes in each group, or None.
     """
     # Empty cells stay empty.
     filled = groups.mass > 0
     mass, wrong, slope = (
         x[filled] for x in (groups.mass, groups.wrong, groups.slope)
     )
+    variance = None if variance is None else variance[filled]
     if needs_both:
         if not 0.0 < wrong.sum() < mass.sum():
             # Without both kinds any value is possible.
@@ -121,6 +157,8 @@ def rank_interval(
             np.insert(x, np.arange(len(x) + 1), 0.0)
             for x in (mass, wrong, slope)
         )
+        if variance is not None:
+            variance = np.insert(variance, np.arange(len(variance) + 1), 0.0)
 
     def statistic(right: np.ndarray, wrong: np.ndarray) -> float:
         if needs_both and not (right.any() and wrong.any()):
@@ -143,4 +181,5 @@ def rank_interval(
         weight_ratio=weight_ratio,
         level=level,
         beside=needs_both,
+        variance=variance,
     )

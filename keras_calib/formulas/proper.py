@@ -24,6 +24,7 @@ __all__ = [
     "LARGEST_LOSS",
     "brier_losses",
     "brier_parts",
+    "brier_losses_of_rows",
     "check_clip",
     "log_losses",
     "losses_of_rows",
@@ -133,6 +134,22 @@ def losses_of_rows(
         for part in block_slices(rows.outputs)
     ]
     return np.concatenate(values)
+
+
+def brier_losses_of_rows(rows: Batch, dtype: str = "float32") -> Any:
+    """Brier losses of each sample; of votes, the mean over the votes.
+
+    The mean over one-hot votes with shares s is
+    sum_k (p_k - s_k)^2 + 1 - sum_k s_k^2.
+
+    Derivation: docs/derivations.md, 'Votes'.
+    """
+    losses = losses_of_rows(brier_losses, rows, dtype)
+    if not rows.votes:
+        return losses
+    xp = array_namespace(rows.labels)
+    squares = xp.sum(xp.square(rows.labels), axis=-1)
+    return losses + (1.0 - squares)
 
 
 def _log_softmax(logits: Any) -> Any:

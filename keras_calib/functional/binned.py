@@ -41,14 +41,17 @@ def equal_width_bins(
     **options: Unpack[ArrayOptions],
 ) -> BinSums:
     """Sums of the equal-width bins of a whole data set."""
-    return _bins_of(top_label(labels, probs, **options), num_bins, closed)
+    top, votes = top_label(labels, probs, **options), options.get("votes")
+    return _bins_of(top, num_bins, closed, bool(votes))
 
 
-def _bins_of(top: Top1, num_bins: int, closed: str) -> BinSums:
+def _bins_of(top: Top1, num_bins: int, closed: str, votes: bool) -> BinSums:
     check_integer("num_bins", num_bins, 1)
     check_in("closed", closed, CLOSED)
     index = bin_index(top.confidence, num_bins, closed)
-    return bin_sums(top.confidence, top.correct, index, num_bins, top.weight)
+    return bin_sums(
+        top.confidence, top.correct, index, num_bins, top.weight, votes
+    )
 
 
 @reads_arrays
@@ -74,7 +77,8 @@ def ece(
     Args:
         labels: Class ids `(n, ...)`, or one-hot or soft labels
             `(n, ..., num_classes)`. The largest class of a soft label is the
-            true class.
+            true class. With `votes=True`, counts or shares of annotators'
+            votes `(n, ..., num_classes)`, which weigh correctness.
         probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
             second of two classes.
         num_bins: Number of bins, at least 1.
@@ -89,8 +93,8 @@ def ece(
             [1 / K, 1], 100 by default in pycalib. Bin b has
             1 / K + 1 / (2 B) + b (1 - 1 / K - 1 / B) / (B - 1) in place of
             its mean confidence.
-        **options: `from_logits`, `sample_weight` and `ignore_class` of
-            `ArrayOptions`.
+        **options: `from_logits`, `sample_weight`, `ignore_class` and `votes`
+            of `ArrayOptions`.
 
     Returns:
         ECE in [0, 1].
@@ -263,7 +267,9 @@ def debiased_calibration_error(
 
     The second term is what the randomness of the labels adds to the squared
     gap on average. Bins of one sample add nothing. With fractional weights,
-    n_b is the effective number (sum w)^2 / sum w^2.
+    n_b is the effective number (sum w)^2 / sum w^2. With `votes=True`, the
+    variance of confidence - share of votes in bin b takes the place of
+    acc_b (1 - acc_b).
 
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
@@ -289,6 +295,6 @@ def debiased_calibration_error(
         width.
     """
     top = top_label(labels, probs, **options)
-    sums = _bins_of(top, num_bins, closed)
+    sums = _bins_of(top, num_bins, closed, bool(options.get("votes")))
     counts = are_frequency_weights(top.weight)
     return float(binned_errors.debiased_error(sums, counts))

@@ -113,14 +113,15 @@ def classwise_ece(
     if edges != "width" and closed != "right":
         raise value_error('`closed` needs `edges="width"`', edges=edges)
     read = standardize_arrays(labels, probs, **options)
-    ids = hard_labels(read.labels)
+    truth = _truth_of(read)
     num_classes = read.outputs.shape[-1]
     if classes == "to_largest_label":
-        num_classes = int(ids.max()) + 1
-    weight = np.ones(len(ids)) if read.weight is None else read.weight
+        voted = truth if truth.ndim == 1 else np.nonzero(truth)[1]
+        num_classes = int(voted.max()) + 1
+    weight = np.ones(len(truth)) if read.weight is None else read.weight
     if edges == "width":
         blocks = _width_bins(
-            read, ids, weight, num_classes, num_bins, closed, threshold
+            read, truth, weight, num_classes, num_bins, closed, threshold
         )
         total = sum(
             np.abs(binned(residual)).sum() for _, _, residual, binned in blocks
@@ -129,7 +130,7 @@ def classwise_ece(
     total = 0.0
     for first, p in _by_class(read, num_classes):
         for k, p_k in enumerate(p, start=first):
-            y_k = ids == k
+            y_k = _of_classes(truth, k)[0]
             if edges == "rank":
                 total += _rank_error(p_k, y_k, num_bins, threshold)
             elif (keep := p_k >= threshold).any():
@@ -151,18 +152,30 @@ def classwise_bins(
     """Sums over the bins (lo, hi] of each class, as in `classwise_ece`."""
     check_integer("num_bins", num_bins, 1)
     read = standardize_arrays(labels, probs, **options)
-    ids = hard_labels(read.labels)
-    weight = np.ones(len(ids)) if read.weight is None else read.weight
+    truth = _truth_of(read)
+    weight = np.ones(len(truth)) if read.weight is None else read.weight
     blocks = []
     num_classes = read.outputs.shape[-1]
     for p, kept, residual, binned in _width_bins(
-        read, ids, weight, num_classes, num_bins, "right"
+        read, truth, weight, num_classes, num_bins, "right"
     ):
         kept = kept * weight
         sums = [binned(x) for x in (kept, p * kept, residual)]
         blocks.append((*sums[:2], sums[1] - sums[2], sums[2]))
     sums = [np.concatenate(x) for x in zip(*blocks, strict=True)]
     return ClasswiseBins._make([*sums, float(weight.sum())])
+
+
+def _truth_of(read: Batch) -> np.ndarray:
+    """Class ids `(n,)`, or shares of votes `(n, num_classes)`."""
+    return read.labels if read.votes else hard_labels(read.labels)
+
+
+def _of_classes(truth: np.ndarray, first: int, count: int = 1) -> np.ndarray:
+    """Which samples are of each class, or its share, `(count, n)`."""
+    if truth.ndim == 2:
+        return truth.T[first : first + count]
+    return truth == np.arange(first, first + count)[:, None]
 
 
 def _by_class(
@@ -192,7 +205,7 @@ def _by_class(
 
 def _width_bins(
     read: Batch,
-    ids: np.ndarray,
+    truth: np.ndarray,
     weight: np.ndarray,
     num_classes: int,
     num_bins: int,
@@ -205,7 +218,7 @@ def _width_bins(
     """
     for first, p in _by_class(read, num_classes):
         classes = np.arange(len(p))[:, None]
-        residual = p - (ids == first + classes)
+        residual = p - _of_classes(truth, first, len(p))
         residual *= weight
         kept = p >= threshold
         if closed == "right":

@@ -79,7 +79,7 @@ def overconfidence(
         AISTATS 2020, https://arxiv.org/abs/1906.04933
     """
     top = top_label(labels, probs, **options)
-    return _mean_where(top.correct == 0, top.confidence, top.weight)
+    return _mean_of(1.0 - top.correct, top.confidence, top.weight)
 
 
 @reads_arrays
@@ -107,7 +107,7 @@ def underconfidence(
         AISTATS 2020, https://arxiv.org/abs/1906.04933
     """
     top = top_label(labels, probs, **options)
-    return _mean_where(top.correct > 0, 1.0 - top.confidence, top.weight)
+    return _mean_of(top.correct, 1.0 - top.confidence, top.weight)
 
 
 @reads_arrays
@@ -199,10 +199,10 @@ def objectness_deviation(
     return float(np.average(distance, weights=top.weight))
 
 
-def _mean_where(
-    where: np.ndarray, values: np.ndarray, weight: np.ndarray | None
+def _mean_of(
+    share: np.ndarray, values: np.ndarray, weight: np.ndarray | None
 ) -> float:
-    """Weighted mean of the values where the mask is True, 0 without any."""
-    weight = where.astype("float64") if weight is None else where * weight
+    """Mean of the values by shares of samples, 0 without any."""
+    weight = share if weight is None else share * weight
     total = weight.sum()
     return float((weight * values).sum() / total) if total > 0 else 0.0

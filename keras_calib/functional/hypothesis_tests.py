@@ -108,8 +108,8 @@ def calibration_test(
         num_bins: Number of bins of `"ece"` and `"chi2"`, at least 1.
         num_samples: Number of draws, at least 1.
         seed: Seed of the draws.
-        **options: `from_logits` and `ignore_class` as in `ece`. Weights raise
-            an error, because they change the null distributions.
+        **options: `from_logits` and `ignore_class` as in `ece`. Weights and
+            votes raise an error: they change the null distributions.
 
     Returns:
         Statistic and p-value.
@@ -142,6 +142,13 @@ def calibration_test(
         raise value_error(
             "`sample_weight` must be None: the test counts predictions",
             sample_weight=type(weight).__name__,
+        )
+    if options.get("votes"):
+        raise value_error(
+            "`votes` must be False: the test draws labels one by one, and the "
+            "votes for one sample are not independent; use the interval of "
+            '`ECE(labels="votes")`',
+            votes=True,
         )
     top = top_label(labels, probs, **options)
     # A softmax in float32 can round to slightly more than 1.

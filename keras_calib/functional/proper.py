@@ -1,6 +1,5 @@
 """Proper scores of whole data sets, in float64."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 from typing import Unpack
@@ -12,7 +11,7 @@ from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.bins import CLOSED
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.proper import BrierDecomposition
-from keras_calib.formulas.proper import brier_losses
+from keras_calib.formulas.proper import brier_losses_of_rows
 from keras_calib.formulas.proper import brier_parts
 from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.proper import log_losses
@@ -72,7 +71,8 @@ def nll(
     """
     check_clip(clip)
     read = standardize_arrays(labels, probs, **options)
-    return _mean(partial(log_losses, clip=clip), read)
+    losses = partial(log_losses, clip=clip)
+    return _mean(losses_of_rows(losses, read, "float64"), read)
 
 
 @reads_arrays
@@ -85,6 +85,9 @@ def brier_score(
     predictions should not dominate: a sample adds at most 2.
 
     mean_n sum_k (p_k - y_k)^2, summed over all classes
+
+    With `votes=True` it is the mean over the votes of a sample. That exceeds
+    the distance from the shares s by 1 - sum_k s_k^2, their disagreement.
 
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
@@ -106,13 +109,13 @@ def brier_score(
         Some libraries call half of it the Brier score of two classes: the
         squared error of the probability of the second class.
     """
-    return _mean(brier_losses, standardize_arrays(labels, probs, **options))
+    read = standardize_arrays(labels, probs, **options)
+    return _mean(brier_losses_of_rows(read, "float64"), read)
 
 
-def _mean(losses: Callable[..., np.ndarray], read: Batch) -> float:
+def _mean(losses: np.ndarray, read: Batch) -> float:
     """Weighted mean of losses, in float64."""
-    values = losses_of_rows(losses, read, "float64")
-    return float(np.average(values, weights=read.weight))
+    return float(np.average(losses, weights=read.weight))
 
 
 @reads_arrays
@@ -237,9 +240,11 @@ def brier_decomposition(
         for total, values in zip(sums, (1.0, rows, truth), strict=True):
             values = (each * values).reshape(-1)
             total += np.bincount(keys, values, minlength=len(total))
-        squares += float(np.sum(each * np.square(truth, dtype="float64")))
+        # Each vote is a label of its own, whose squares sum to 1.
+        square = truth if read.votes else np.square(truth, dtype="float64")
+        squares += float(np.sum(each * square))
     mass, forecast, positive = sums.reshape(3, num_classes, num_bins)
     base = positive.sum(axis=-1) / weight.sum()
     uncertainty = squares / float(weight.sum()) - float(np.sum(base**2))
-    score = _mean(brier_losses, read)
+    score = _mean(brier_losses_of_rows(read, "float64"), read)
     return brier_parts(mass, forecast, positive, score, uncertainty)

@@ -9,6 +9,7 @@ from keras import ops
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.inputs import rows
+from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.options import ReadOptions
@@ -21,6 +22,7 @@ from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import check_probabilities
 from keras_calib.inputs.values import has_values
 from keras_calib.inputs.values import is_integer
+from keras_calib.inputs.votes import standardize_votes
 from keras_calib.inputs.weights import broadcast_weight
 from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import as_array
@@ -49,6 +51,7 @@ class Batch(NamedTuple):
     objectness: Any = None  # share of the image that the object covers
     label_mask: Any = None  # False for impossible labels; None if not checked
     facts: RowFacts | None = None  # of the outputs, if they were read
+    votes: bool = False  # whether labels are shares of votes
 
     def with_logits(
         self, dtype: str, rules: list[Rule], hard: bool = False
@@ -113,9 +116,12 @@ def standardize(
         if skip_weightless:
             # Weights have a rule of their own.
             counts = both(counts, ops.not_equal(weight, 0))
-    labels, mask = standardize_labels(
+    if options.votes:
+        y_true = ops.convert_to_tensor(as_numbers(y_true, "y_true"))
+    labels, mask = _read_labels(
         y_true,
         y_pred,
+        options.votes,
         axis=axis,
         ignore_class=options.ignore_class,
         mask=counts,
@@ -135,7 +141,17 @@ def standardize(
         weight,
         both(mask, user_mask),
         objectness,
+        votes=options.votes,
     )
+
+
+def _read_labels(
+    labels: Any, outputs: Any, votes: bool, **options: Any
+) -> tuple[Any, Any]:
+    """Labels, and a mask of the ignored class or None."""
+    if votes:
+        return standardize_votes(labels, outputs, **options), None
+    return standardize_labels(labels, outputs, **options)
 
 
 def both(one: Any, other: Any) -> Any:
@@ -155,6 +171,7 @@ def standardize_arrays(
     name: str = "probs",
     drop: bool = True,
     refuse_probabilities: bool = False,
+    votes: bool = False,
 ) -> Batch:
     """Read a whole data set as flat NumPy rows, in its own precision.
 
@@ -172,7 +189,9 @@ def standardize_arrays(
             others. If not, `mask` marks them.
         refuse_probabilities: Whether logits that look like probabilities
             raise an error instead of a warning.
+        votes: Whether labels are rows of votes, which become shares.
     """
+    check_flag("votes", votes)
     check_reading(-1, ignore_class, from_logits)
     labels, outputs = as_array(labels, "labels"), as_array(outputs, name)
     class_axis(outputs, -1, name)
@@ -184,9 +203,10 @@ def standardize_arrays(
     if sample_weight is not None:
         weight = weight_of_rows(sample_weight, lead)
         counts = weight > 0
-    read, valid = standardize_labels(
+    read, valid = _read_labels(
         labels,
         outputs,
+        votes,
         ignore_class=ignore_class,
         names=("labels", name),
         mask=None if counts is None else counts.reshape(lead),
@@ -196,8 +216,9 @@ def standardize_arrays(
         counts = valid if counts is None else counts & valid
     outputs = outputs.reshape(-1, outputs.shape[-1])
     if len(read.shape) > len(lead):
-        # float64 labels are float32 tensors on JAX.
-        read = labels if labels.shape == read.shape else to_numpy(read)
+        if not votes:
+            # float64 labels are float32 tensors on JAX.
+            read = labels if labels.shape == read.shape else to_numpy(read)
         read = read.reshape(-1, read.shape[-1])
         read = rows.without_harm(read, counts, False)
     else:
@@ -227,4 +248,6 @@ def standardize_arrays(
         valid = None
     if weight is not None and not weight.any():
         raise value_error("`sample_weight` must not be 0 everywhere", sum=0.0)
-    return Batch(read, outputs, from_logits, weight, valid, facts=facts)
+    return Batch(
+        read, outputs, from_logits, weight, valid, facts=facts, votes=votes
+    )

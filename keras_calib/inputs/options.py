@@ -10,10 +10,17 @@ from typing import TypedDict
 from typing import TypeVar
 
 from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_flag
+from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 
-__all__ = ["ArrayOptions", "ReadOptions", "check_reading", "reads_arrays"]
+__all__ = [
+    "ArrayOptions",
+    "ReadOptions",
+    "check_reading",
+    "reads_arrays",
+]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -30,11 +37,14 @@ class ArrayOptions(TypedDict, total=False):
             numbers of repeats of a sample. Fractional weights are its share
             of the mass. None weights all samples equally.
         ignore_class: Class id of the samples to leave out, or None.
+        votes: Whether labels are rows of votes `(n, ..., num_classes)`, as
+            with `labels="votes"` in metrics. Defaults to False.
     """
 
     from_logits: bool
     sample_weight: Any
     ignore_class: int | None
+    votes: bool
 
 
 def reads_arrays(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -70,6 +80,7 @@ class ReadOptions(NamedTuple):
         jit_compile: Whether XLA compiles the reading of rows inside a graph
             of TensorFlow.
         output: Output to read of a model with several, or None.
+        labels: `"classes"`, or `"votes"` for rows of annotators' votes.
     """
 
     from_logits: bool = False
@@ -80,21 +91,48 @@ class ReadOptions(NamedTuple):
     seed: int = 0
     jit_compile: bool = False
     output: Any = None
+    labels: str = "classes"
+
+    @property
+    def votes(self) -> bool:
+        """Whether labels are rows of votes."""
+        return self.labels == "votes"
 
     def of_metric(self) -> dict[str, Any]:
         """The same options as arguments of a streaming metric."""
         named = self._asdict()
         del named["output"]
+        if not self.votes:
+            # States stored before there was a choice are those of classes.
+            del named["labels"]
         if self.pixels_per_image is None:
             del named["pixels_per_image"], named["seed"]
         return named
 
 
+def _check_labels(labels: Any, objectness: bool, ignore_class: Any) -> None:
+    """Raise unless labels are classes, or votes and nothing else."""
+    check_in("labels", labels, ("classes", "votes"))
+    if labels == "votes" and (objectness or ignore_class is not None):
+        raise value_error(
+            '`labels="votes"` reads rows of votes, without pairs with '
+            "objectness and without `ignore_class`: give the samples to leave "
+            "out a weight of 0",
+            objectness=objectness,
+            ignore_class=ignore_class,
+        )
+
+
 def check_reading(
-    axis: Any, ignore_class: Any, from_logits: Any = False
+    axis: Any,
+    ignore_class: Any,
+    from_logits: Any = False,
+    labels: Any = "classes",
+    objectness: bool = False,
 ) -> None:
-    """Raise TypeError unless they are whole numbers (or None) and a bool."""
+    """Raise unless the options of labels and predictions go together."""
     check_flag("from_logits", from_logits)
     check_integer("axis", axis)
     if ignore_class is not None:
         check_integer("ignore_class", ignore_class)
+    _check_labels(labels, objectness, ignore_class)

@@ -3,6 +3,8 @@
 from typing import Any
 from typing import Unpack
 
+import numpy as np
+
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.options import ArrayOptions
@@ -27,8 +29,12 @@ def top_of_arrays(read: Batch) -> Top1:
     facts = read.facts
     if facts is None or read.from_logits:
         facts = read_rows(read.outputs, from_logits=read.from_logits)
-    wrong = facts.predicted != hard_labels(read.labels)
-    correct = 1.0 - wrong.astype("float64")
+    if read.votes:
+        places = np.arange(len(read.labels)), facts.predicted
+        correct = read.labels[places].astype("float64")
+    else:
+        wrong = facts.predicted != hard_labels(read.labels)
+        correct = 1.0 - wrong.astype("float64")
     confidence = facts.confidence
     score = facts.log_odds if read.from_logits else confidence
     return Top1(confidence, score, correct, read.weight)

@@ -78,9 +78,8 @@ class StreamingMetric(MergeableMetric):
             to 1 in float32 differ only as logits. Defaults to `False`.
         axis: Axis of the classes. Defaults to `-1`.
         ignore_class: Class id of the labels to leave out.
-        objectness: Whether labels are pairs `(batch, ..., 2)` of class id
-            and objectness, as for `AdaptiveLabelSmoothing`. The metric uses
-            the class ids. Defaults to `False`.
+        objectness: Whether labels are pairs `(batch, ..., 2)` of class id,
+            which the metric uses, and objectness. Defaults to `False`.
         pixels_per_image: Number of pixels to draw among those not ignored in
             each image of dense predictions. Every model and any order of the
             images gives the same draw. None, the default, takes all.
@@ -90,6 +89,8 @@ class StreamingMetric(MergeableMetric):
             ..., 32 and at every 32nd. Values of epochs are exact, and so is
             `result()`. Steps of your own, eager steps, torch and Keras before
             3.15 compute a new value at each step.
+        labels: `"classes"`, or `"votes"` for rows of annotators' votes, counts
+            or shares. A prediction is then correct by its share of the votes.
         jit_compile: Whether TensorFlow compiles the update by XLA inside a
             step that XLA does not compile as a whole. Use it for dense
             predictions. Each new shape compiles anew. Eager updates and other
@@ -123,10 +124,11 @@ class StreamingMetric(MergeableMetric):
         seed: int = 0,
         refresh_every: int | None = None,
         jit_compile: bool = False,
+        labels: str = "classes",
         name: str | None = None,
         dtype: Any = None,
     ):
-        check_reading(axis, ignore_class, from_logits)
+        check_reading(axis, ignore_class, from_logits, labels, objectness)
         if pixels_per_image is not None:
             check_integer("pixels_per_image", pixels_per_image, 1)
         check_integer("seed", seed)
@@ -136,6 +138,7 @@ class StreamingMetric(MergeableMetric):
         super().__init__(name=name or self._quantity or None, dtype=dtype)
         set_direction(self, self.mode)
         self.summary = summary
+        summary.votes = labels == "votes"
         self.options = ReadOptions(
             from_logits,
             axis,
@@ -144,9 +147,9 @@ class StreamingMetric(MergeableMetric):
             pixels_per_image,
             seed,
             jit_compile,
+            labels=labels,
         )
         self.sums = self._add_sums("sums", summary.shape)
-        # Indexed by `_INVALID` and the constants beside it.
         self.flags = self._add_sums("flags", (4,))
         self._has_warned = False
         self._arguments: tuple[str, ...] = ()
@@ -196,7 +199,7 @@ class StreamingMetric(MergeableMetric):
         Args:
             confidence: Probability of the predicted class in [0, 1], or the
                 `score` of the metric, of any shape.
-            correct: Whether the prediction is correct, 0 or 1, the same shape.
+            correct: Whether it is correct, 0 or 1, or its share of the votes.
             sample_weight: Weights of that shape, as in `update_state`.
 
         Raises:
@@ -213,6 +216,7 @@ class StreamingMetric(MergeableMetric):
             correct,
             sample_weight,
             is_confidence=getattr(self, "score", "msp") == "msp",
+            votes=self.options.votes,
         )
         if records.score.shape[0] == 0:
             return

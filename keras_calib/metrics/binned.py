@@ -77,8 +77,8 @@ class ECE(BinnedMetric):
             its upper edge.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
-            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile` and
-            `dtype` of `StreamingMetric`.
+            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
+            `labels` and `dtype` of `StreamingMetric`.
 
     Example:
 

@@ -39,8 +39,8 @@ class ClasswiseECE(StreamingMetric):
         resolution: Number of bins of each histogram for `edges="mass"`.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
-            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile` and
-            `dtype` of `StreamingMetric`.
+            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
+            `labels` and `dtype` of `StreamingMetric`.
 
     Raises:
         ValueError: On update, if predictions have another number of classes.

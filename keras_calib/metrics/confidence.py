@@ -20,6 +20,14 @@ __all__ = [
 ]
 
 
+def _share_of(records: Top1, kind: int) -> Any:
+    """Which predictions are correct, 1, or wrong, 0; a share of votes."""
+    correct = records.correct
+    if "float" not in str(correct.dtype):
+        return ops.equal(correct, kind)
+    return correct if kind else 1.0 - correct
+
+
 class MeanMetric(StreamingMetric):
     """The weighted mean of one value in [0, 1] of each prediction."""
 
@@ -49,8 +57,8 @@ class Accuracy(MeanMetric):
     Args:
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
-            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile` and
-            `dtype` of `StreamingMetric`.
+            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
+            `labels` and `dtype` of `StreamingMetric`.
 
     Example:
 
@@ -128,7 +136,7 @@ class Overconfidence(MeanMetric):
 
     @staticmethod
     def _value_of(records):
-        return records.confidence, ops.equal(records.correct, 0)
+        return records.confidence, _share_of(records, 0)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -160,7 +168,7 @@ class Underconfidence(MeanMetric):
 
     @staticmethod
     def _value_of(records):
-        return 1.0 - records.confidence, ops.equal(records.correct, 1)
+        return 1.0 - records.confidence, _share_of(records, 1)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")

@@ -21,8 +21,10 @@ from keras_calib.inputs.rows import few_rows
 from keras_calib.inputs.rows import is_sound
 from keras_calib.inputs.rows import resembles_probabilities
 from keras_calib.inputs.rows import without_harm
+from keras_calib.inputs.top_label import hard_labels
 from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.inputs.values import WEIGHT_SCALE
+from keras_calib.inputs.votes import shares_of_rows
 from keras_calib.metrics.state_dicts import LOCK
 from keras_calib.metrics.states.records import split_rows
 from keras_calib.numerics import exact_sums
@@ -137,7 +139,10 @@ def _read(
     labels = host_array(as_numbers(y_true, "y_true"))
     if labels is not None and labels.ndim == rank:
         labels = np.moveaxis(labels, axis, -1)
-    found = _labels(labels, outputs.shape, counts, options.ignore_class)
+    if options.votes:
+        found = _votes(labels, outputs.shape, counts)
+    else:
+        found = _labels(labels, outputs.shape, counts, options.ignore_class)
     outputs = _rows(outputs, options.from_logits)
     if found is None or outputs is None:
         return None
@@ -160,16 +165,26 @@ def _read(
         if weight.max() > 0 and not low <= weight.max() <= high:
             return None
     zero = np.float32(0.0)
-    score = None
+    correct, score = (facts.predicted == ids).astype("int32"), None
+    if options.votes:
+        share = labels[np.arange(len(ids)), facts.predicted]
+        correct = np.where(mask, share, zero)
     if options.from_logits:
         score = np.where(mask, facts.log_odds, zero)
     records = Top1(
         confidence=np.where(mask, facts.confidence, zero),
         score=score,
-        correct=(facts.predicted == ids).astype("int32"),
+        correct=correct,
         mask=mask,
         weight=weight,
-        rows=Batch(labels, None, options.from_logits, weight, mask),
+        rows=Batch(
+            labels,
+            None,
+            options.from_logits,
+            weight,
+            mask,
+            votes=options.votes,
+        ),
     )
     return records, outputs
 
@@ -231,6 +246,22 @@ def _labels(
     if ids.min() < 0 or ids.max() >= max(2, num_classes):
         return None
     return ids, ids, mask
+
+
+def _votes(
+    votes: np.ndarray | None, shape: tuple, counts: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, None] | None:
+    """Shares of votes, their largest classes, and no mask; None for others."""
+    if votes is None or votes.shape != shape or shape[-1] == 1:
+        return None
+    votes = votes.reshape(-1, shape[-1]).astype("float32", copy=False)
+    shares, valid = shares_of_rows(votes)
+    if counts is not None:
+        shares = np.where(valid[:, None], shares, np.float32(0.0))
+        valid = valid | ~counts
+    if not valid.all():
+        return None
+    return shares, hard_labels(shares), None
 
 
 def _rows(outputs: np.ndarray, from_logits: bool) -> np.ndarray | None:

@@ -9,11 +9,14 @@ from scipy.special import expit
 from scipy.special import logit
 from scipy.stats import norm as normal
 
+from keras_calib.formulas.intervals import Moments
 from keras_calib.formulas.intervals import clopper_pearson
+from keras_calib.formulas.intervals import mean_interval
 from keras_calib.formulas.intervals import poisson_binomial_tails
 from keras_calib.formulas.intervals import tail_of
+from keras_calib.numerics.arrays import safe_divide
 
-__all__ = ["MeanGap", "mean_gap"]
+__all__ = ["MeanGap", "mean_gap", "mean_gap_of_votes"]
 
 # Groups of similar confidence that the test works with.
 _NUM_GROUPS = 128
@@ -98,6 +101,47 @@ def mean_gap(
         ends = clopper_pearson(errors, total, level=level)
     low, high = (float(end) - expected for end in ends)
     return MeanGap(errors / total - expected, low, high, too_few)
+
+
+def mean_gap_of_votes(
+    mass: np.ndarray,
+    residual: np.ndarray,
+    squared_residual: np.ndarray,
+    *,
+    weight_ratio: float = 1.0,
+    level: float = 0.95,
+) -> MeanGap:
+    """Compute mean confidence minus share of votes, with its interval.
+
+    The votes for one sample are not independent, so samples are what varies.
+    The interval is that of a mean.
+
+    Args:
+        mass: Weight of each group of similar confidence, `(num_groups,)`.
+        residual: Sum of weight times (confidence - share of votes).
+        squared_residual: Sum of weight times its square.
+        weight_ratio, level: As in `mean_gap`.
+    """
+    mean = safe_divide(residual, mass)
+    variance = np.maximum(safe_divide(squared_residual, mass) - mean**2, 0.0)
+    third = mass * mean * (mean**2 + 3.0 * variance)
+    weight, total, second, third = (
+        float(x.sum()) for x in (mass, residual, squared_residual, third)
+    )
+    if weight == 0.0:
+        return MeanGap(0.0, -1.0, 1.0, "errors")
+    moments = Moments(
+        weight=weight,
+        total=total,
+        squared_weight=weight_ratio * weight,
+        squared_total=weight_ratio * total,
+        squares=weight_ratio * second,
+        second=second,
+        third=third,
+    )
+    ends = mean_interval(moments, level=level, unseen=(-1.0, 1.0))
+    low, high = np.clip(ends, -1.0, 1.0)
+    return MeanGap(total / weight, float(low), float(high), None)
 
 
 def _tilted_shares(

@@ -10,7 +10,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.binned_errors import decompose
 from keras_calib.formulas.proper import BrierDecomposition
-from keras_calib.formulas.proper import brier_losses
+from keras_calib.formulas.proper import brier_losses_of_rows
 from keras_calib.formulas.proper import brier_parts
 from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.proper import log_losses
@@ -40,7 +40,7 @@ def nll_of_records(clip: float | None) -> Callable:
 
 def brier_of_records(records):
     """Brier losses of records, for `MomentSummary`."""
-    losses = losses_of_rows(brier_losses, records.rows)
+    losses = brier_losses_of_rows(records.rows)
     return array_namespace(losses).maximum(losses, 0.0), None
 
 
@@ -104,8 +104,8 @@ class NLL(_ProperScore):
         num_bins: Number of bins of `decomposition()`.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
-            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile` and
-            `dtype` of `StreamingMetric`.
+            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
+            `labels` and `dtype` of `StreamingMetric`.
 
     Example:
 
@@ -143,6 +143,10 @@ class BrierScore(_ProperScore):
     predictions should not dominate: a sample adds at most 2.
 
     mean_n sum_k (p_k - y_k)^2, in [0, 2], summed over all classes
+
+    With `labels="votes"` it is the mean over the votes of a sample. That
+    exceeds the distance from the shares s by 1 - sum_k s_k^2, their
+    disagreement.
 
     Args:
         num_bins: Number of bins of the decompositions.

@@ -65,9 +65,17 @@ def read_batch(
 
 
 def read_scores(
-    confidence: Any, correct: Any, sample_weight: Any, *, is_confidence: bool
+    confidence: Any,
+    correct: Any,
+    sample_weight: Any,
+    *,
+    is_confidence: bool,
+    votes: bool = False,
 ) -> tuple[Top1, Any]:
-    """Read top-1 records as flat tensors, and count the invalid ones."""
+    """Read top-1 records as flat tensors, and count the invalid ones.
+
+    With `votes`, correctness is a share of votes.
+    """
     score = ops.cast(as_numbers(confidence, "confidence"), "float32")
     correct = ops.cast(as_numbers(correct, "correct"), "float32")
     if shape_of(score) != shape_of(correct):
@@ -85,7 +93,10 @@ def read_scores(
         weight = ops.broadcast_to(weight, ops.shape(score))
         weight = ops.reshape(ops.cast(weight, "float32"), (-1,))
     score, correct = ops.reshape(score, (-1,)), ops.reshape(correct, (-1,))
-    is_flag = ops.logical_or(correct == 0.0, correct == 1.0)
+    if votes:
+        is_flag = ops.logical_and(correct >= 0.0, correct <= 1.0)
+    else:
+        is_flag = ops.logical_or(correct == 0.0, correct == 1.0)
     inside = in_unit_interval(score) if is_confidence else ops.isfinite(score)
     mask, weight, num_invalid = _resolve_mask(
         None,
@@ -97,10 +108,14 @@ def read_scores(
     )
     score = ops.where(mask, score, ops.zeros_like(score))
     confidence = ops.clip(score, 0.0, 1.0) if is_confidence else None
+    if votes:
+        correct = ops.where(mask, correct, ops.zeros_like(correct))
+    else:
+        correct = ops.cast(correct != 0.0, "int32")
     records = Top1(
         confidence=confidence,
         score=log_odds_of(confidence) if is_confidence else score,
-        correct=ops.cast(correct != 0.0, "int32"),
+        correct=correct,
         mask=mask,
         weight=weight,
         rows=None,

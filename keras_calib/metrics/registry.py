@@ -82,6 +82,9 @@ class Rank(Quantity):
 
     def bounds(self, readings, metric):
         groups, point = readings.groups, self.point(metric)
+        if readings.votes and self.mode == "max" and point:
+            # A share of a sample may be wrong, so no number is rounded down.
+            groups = groups._replace(frequency_weights=False)
         low, high = sorted(
             float(self.of_groups(groups, *point, order=order))
             for order in ("best", "worst")
@@ -103,6 +106,7 @@ class Rank(Quantity):
             needs_both=self.needs_both,
             weight_ratio=float(readings.weight_ratio) or 1.0,
             level=level,
+            variance=readings.share_variances,
         )
 
 
@@ -205,11 +209,14 @@ class _Share(Quantity):
         return nan_if_lost(mean, readings.num_invalid, moments.weight)
 
     def interval(self, readings, metric, level):
-        return self.interval_of(self._moments(readings), level)
+        counts = self.is_count and not readings.votes
+        return self.interval_of(self._moments(readings), level, counts)
 
-    def interval_of(self, moments: Moments, level: float) -> tuple[Any, Any]:
-        """Interval of the mean of values with these moments."""
-        if not self.is_count:
+    def interval_of(
+        self, moments: Moments, level: float, counts: bool
+    ) -> tuple[Any, Any]:
+        """Interval of the mean of values, which `counts` says are 0 and 1."""
+        if not counts:
             ends = mean_interval(moments, level=level, unseen=(0.0, 1.0))
             return tuple(np.clip(ends, 0.0, 1.0))
         count = safe_divide(moments.weight**2, moments.squared_weight)
@@ -222,7 +229,9 @@ class _Share(Quantity):
             return readings.moments()
         mass, total = self.by_cell(readings.cells)
         squares = cubes = total
-        if not self.is_count:
+        if self.is_count and readings.votes:
+            squares, cubes = readings.cells.share_moments()
+        elif not self.is_count:
             squares = safe_divide(total**2, mass)
             cubes = safe_divide(total**3, mass**2)
         xp, ratio = array_namespace(mass), readings.weight_ratio

@@ -248,7 +248,11 @@ class PerImage(StreamingMetric):
     def _of_image(self, image: dict[str, Any]) -> tuple[Any, Any]:
         """Value and number of valid pixels of one image."""
         fields = {"weight": None, "objectness": None, **image}
-        batch = Batch(from_logits=self.options.from_logits, **fields)
+        batch = Batch(
+            from_logits=self.options.from_logits,
+            votes=self.options.votes,
+            **fields,
+        )
         summary = self.metric.summary
         limbs = summary.update(top1_of_batch(batch))
         readings = Readings(summary, limbs, ops.convert_to_tensor(True))

@@ -26,8 +26,8 @@ class SmoothECE(StreamingMetric):
         resolution: Number of bins of the fine histogram, at least 64.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
-            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile` and
-            `dtype` of `StreamingMetric`.
+            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
+            `labels` and `dtype` of `StreamingMetric`.
 
     Example:
 

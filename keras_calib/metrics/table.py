@@ -20,6 +20,7 @@ from keras_calib.inputs.checks import check_share
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.mean_gap import MeanGap
 from keras_calib.metrics.mean_gap import mean_gap
+from keras_calib.metrics.mean_gap import mean_gap_of_votes
 from keras_calib.metrics.proper import brier_of_records
 from keras_calib.metrics.proper import nll_of_records
 from keras_calib.metrics.registry import QUANTITIES
@@ -76,8 +77,8 @@ class CalibrationMetrics(StreamingMetric):
             under the same name, such as a second table for another output.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
-            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile` and
-            `dtype` of `StreamingMetric`.
+            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
+            `labels` and `dtype` of `StreamingMetric`.
 
     Returns:
         `result()` returns a dict of scalars. `nll` and `brier` are NaN once
@@ -193,14 +194,23 @@ class CalibrationMetrics(StreamingMetric):
             overconfidence. The interval excludes 0 if an exact test of the
             number of errors rejects calibration. `too_few` names what is too
             rare to decide, `"errors"` or `"right predictions"`, or is None.
+            With votes the interval is that of a mean over samples.
         """
         readings = self._read()
-        cells = readings.cells
+        cells, ratio = readings.cells, float(readings.weight_ratio) or 1.0
+        if self.options.votes:
+            return mean_gap_of_votes(
+                cells.mass,
+                cells.confidence_minus_correct,
+                cells.squared_residual,
+                weight_ratio=ratio,
+                level=level,
+            )
         return mean_gap(
             cells.mass,
             cells.wrong,
             1.0 - safe_divide(cells.confidence, cells.mass),
-            weight_ratio=float(readings.weight_ratio) or 1.0,
+            weight_ratio=ratio,
             level=level,
         )
 

@@ -16,6 +16,7 @@ __all__ = [
     "is_wrong",
     "log_odds_of",
     "logsumexp",
+    "predicted_class",
     "sigmoid",
     "softmax_parts",
     "to_logits",
@@ -35,7 +36,7 @@ class Top1(NamedTuple):
     # Ranks the predictions: log-odds, which differ even where the confidence
     # rounds to 1. Exact functions of probabilities rank by the confidence.
     score: Any
-    correct: Any = None  # 1 or 0
+    correct: Any = None  # 1 or 0, or the share of votes for the class
     weight: Any = None  # 0 where masked; None for weights of 1
     mask: Any = None  # False for samples to leave out; None for none
     rows: Any = None  # the Batch of labels and outputs of all classes
@@ -145,6 +146,18 @@ def is_wrong(outputs: Any, labels: Any) -> Any:
     return ops.logical_or(
         ops.squeeze(of_label < largest, axis=-1), ops.any(earlier, axis=-1)
     )
+
+
+def predicted_class(outputs: Any) -> Any:
+    """The first of the largest outputs, int32 `(...)` (array-agnostic)."""
+    if array_namespace(outputs) is np:
+        return np.argmax(outputs, axis=-1)
+    num_classes = outputs.shape[-1]
+    classes = ops.arange(num_classes, dtype="int32")
+    at_top = outputs == ops.max(outputs, axis=-1, keepdims=True)
+    # NaN is never the largest.
+    last = ops.full_like(classes, num_classes - 1)
+    return ops.min(ops.where(at_top, classes, last), axis=-1)
 
 
 def log_odds_of(confidence: Any, xp: Any = None) -> Any:

@@ -4,11 +4,13 @@ from typing import Any
 
 from keras_calib.formulas.bins import CLOSED
 from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.bins import VoteBinSums
 from keras_calib.formulas.bins import bin_index
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.metrics.states.records import squares_by_key
 from keras_calib.metrics.states.records import sums_by_key
+from keras_calib.metrics.states.records import vote_sums_by_key
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.softmax import Top1
@@ -21,6 +23,8 @@ class BinSummary:
 
     needs_rows = False
     on_host = "records"
+    # Whether labels are votes, and correctness a share.
+    votes = False
 
     def __init__(self, num_bins: int, closed: str = "right"):
         check_integer("num_bins", num_bins, 1)
@@ -31,13 +35,17 @@ class BinSummary:
     @property
     def shape(self) -> tuple[int, ...]:
         """Limbs, by sums and keys."""
-        return (exact_sums.NUM_LIMBS, 3 * 2 * self.num_bins)
+        sums = 7 if self.votes else 6
+        return (exact_sums.NUM_LIMBS, sums * self.num_bins)
 
     def update(self, records: Top1) -> Any:
         """Limbs of weight, confidence and squared weight by key.
 
-        A key stands for a bin, and for correct or wrong predictions.
+        A key stands for a bin, and for correct or wrong predictions. Squared
+        residuals of votes come last, by bin.
         """
+        if self.votes:
+            return self._update_by_votes(records)
         xp = array_namespace(records.mask)
         num_keys = 2 * self.num_bins
         confidence, weight = records.confidence, records.weight
@@ -50,18 +58,42 @@ class BinSummary:
             squares = squares_by_key(weight, keys, num_keys)
         return xp.concatenate([mass, total, squares], axis=-1)
 
+    def _update_by_votes(self, records: Top1) -> Any:
+        xp, num_bins = array_namespace(records.mask), self.num_bins
+        confidence, weight = records.confidence, records.weight
+        keys = bin_index(confidence, num_bins, self.closed)
+        keys = xp.where(records.mask, keys, xp.full_like(keys, num_bins))
+        mass, total, distances = vote_sums_by_key(
+            records, confidence, confidence, keys, num_bins
+        )
+        squares = mass
+        if weight is not None:
+            squares = squares_by_key(weight, keys, num_bins)
+            squares = xp.stack([squares, xp.zeros_like(squares)], axis=-1)
+        parts = [
+            xp.reshape(x, (exact_sums.NUM_LIMBS, 2 * num_bins))
+            for x in (mass, total, squares)
+        ]
+        return xp.concatenate([*parts, distances], axis=-1)
+
     def bins(self, limbs: Any) -> BinSums:
         """Bin sums of limbs (array-agnostic)."""
         shape = (exact_sums.NUM_LIMBS, 3, self.num_bins, 2)
+        distances = limbs[:, 6 * self.num_bins :]
+        limbs = limbs[:, : 6 * self.num_bins]
         limbs = array_namespace(limbs).reshape(limbs, shape)
         both = limbs[..., 0] + limbs[..., 1]
         values = exact_sums.to_float(both)
         # A float32 difference of two long sums would lose a small gap.
         correct = limbs[:, 0, :, 0]
-        return BinSums(
+        sums = BinSums(
             weight=values[0],
             confidence=values[1],
             correct=exact_sums.to_float(correct),
             residual=exact_sums.to_float(both[:, 1] - correct),
             squared_weight=values[2],
         )
+        if self.votes:
+            square = exact_sums.to_float(distances)
+            sums = VoteBinSums(*sums, squared_residual=square)
+        return sums

@@ -78,6 +78,12 @@ class ClassBinSummary:
             digits = ops.concatenate([first[..., None], beyond], axis=-1)
         digits = ops.reshape(digits, (-1, self._num_keys))
         totals = exact_sums.limbs_of_digits(digits, scale)
+        if records.rows.votes:
+            shares = _weighted(records.rows.labels, weight, scale)
+            digits = self._share_digits(shares, probs, records.mask)
+            truth = exact_sums.limbs_of_digits(digits, scale)
+            all_weight = _all_weight(records)
+            return ops.concatenate([totals, truth, all_weight], axis=-1)
         ids = ops.cast(hard_labels(records.rows.labels), "int32")
         ids = ops.clip(ids, 0, self.num_classes - 1)
         p = ops.take_along_axis(probs, ids[:, None], axis=-1)[:, 0]
@@ -92,6 +98,7 @@ class ClassBinSummary:
         if weight is not None:
             scale = exact_sums.power_of_two_above(weight)
         ids = hard_labels(rows.labels)
+        of_votes = np.zeros((2, self._num_keys), "int32")
         p_of_label = np.empty(len(ids), "float32")
         columns = np.zeros((2, self.num_classes), "int64")
         found = []
@@ -101,9 +108,15 @@ class ClassBinSummary:
             if self.threshold > 0:
                 probs[probs < self.threshold] = 0.0
             p_of_label[part] = probs[np.arange(len(probs)), ids[part]]
-            values = probs
+            values, shares = probs, rows.labels[part]
             if weight is not None:
                 values = _weighted(probs, weight[part], scale)
+            if rows.votes:
+                if weight is not None:
+                    shares = _weighted(shares, weight[part], scale)
+                of_votes += self._share_digits(
+                    shares, probs, records.mask[part]
+                )
             columns += exact_sums.column_digits(values)
             places = np.flatnonzero(probs >= _BELOW_EDGE / self.num_bins)
             index = bin_index(
@@ -117,7 +130,11 @@ class ClassBinSummary:
         by_class = digits.reshape(2, self.num_classes, self.num_bins)
         by_class[..., 0] = columns - by_class.sum(axis=-1)
         totals = exact_sums.limbs_of_digits(digits, scale)
-        truth, all_weight = self._labels(records, ids, p_of_label)
+        if rows.votes:
+            truth = exact_sums.limbs_of_digits(of_votes, scale)
+            all_weight = _all_weight(records)
+        else:
+            truth, all_weight = self._labels(records, ids, p_of_label)
         return np.concatenate([totals, truth, all_weight], axis=-1)
 
     def error(self, limbs: Any) -> Any:
@@ -138,6 +155,20 @@ class ClassBinSummary:
         values = _weighted(values, weight, scale)
         return exact_sums.digits_by_key(
             ops.reshape(values, (-1,)), ops.reshape(keys, (-1,)), self._num_keys
+        )
+
+    def _share_digits(self, shares: Any, probs: Any, mask: Any) -> Any:
+        """Integer sums of shares of votes by class and bin of p."""
+        xp = array_namespace(probs)
+        keys = bin_index(probs, self.num_bins, self.closed)
+        classes = xp.arange(self.num_classes, dtype="int32")
+        keys = keys + classes * self.num_bins
+        kept = xp.logical_and(mask[:, None], xp.ones_like(probs, dtype="bool"))
+        if self.threshold > 0 or self.closed == "right":
+            kept = xp.logical_and(kept, probs > 0)
+        keys = xp.where(kept, keys, xp.full_like(keys, self._num_keys))
+        return exact_sums.digits_by_key(
+            xp.reshape(shares, (-1,)), xp.reshape(keys, (-1,)), self._num_keys
         )
 
     def _labels(self, records: Top1, ids: Any, p: Any) -> tuple[Any, Any]:
@@ -180,6 +211,11 @@ class ClassHistogramSummary:
             weight = ops.broadcast_to(weight[:, None], ops.shape(probs))
             weight = ops.reshape(weight, (-1,))
         mass, total = sums_by_key(weight, ops.reshape(probs, (-1,)), flat, size)
+        if records.rows.votes:
+            shares = ops.reshape(records.rows.labels, (-1,))
+            _, truth = sums_by_key(weight, shares, flat, size)
+            all_weight = _all_weight(records)
+            return ops.concatenate([mass, total, truth, all_weight], axis=-1)
         ids = ops.cast(hard_labels(records.rows.labels), "int32")
         ids = ops.clip(ids, 0, self.num_classes - 1)
         of_label = ops.take_along_axis(keys, ids[:, None], axis=-1)[:, 0]
@@ -256,6 +292,15 @@ def _check_classes(rows: Batch, num_classes: int) -> None:
             num_classes=num_classes,
             classes=rows.outputs.shape[-1],
         )
+
+
+def _all_weight(records: Top1) -> Any:
+    """Limbs `(3, 1)` of all weights."""
+    if records.weight is not None:
+        return exact_sums.sum_rows(records.weight[None])
+    total = array_namespace(records.mask).sum(cast(records.mask, "int32"))
+    total = array_namespace(total).reshape(total, (1,))
+    return exact_sums.limbs_from_counts(total)
 
 
 def _weights_by_key(records: Top1, keys: Any, num_keys: int) -> tuple[Any, Any]:

@@ -18,6 +18,7 @@ from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.metrics.states.moments import MomentSummary
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.softmax import Top1
 
 __all__ = ["CompositeSummary", "Readings"]
@@ -35,12 +36,31 @@ class CompositeSummary:
     def __init__(self, **parts: Any):
         self.parts = parts
         forms = [getattr(part, "on_host", None) for part in parts.values()]
+        self._votes = False
         # The one that suits all of them.
         order = (None, "tensors", "arrays", "records")
         self.on_host = min(forms, key=order.index)
-        sizes = [part.shape[-1] for part in parts.values()]
-        self._ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-        self.shape = (exact_sums.NUM_LIMBS, self._ends[-1])
+
+    @property
+    def votes(self) -> bool:
+        """Whether labels are votes, for all parts."""
+        return self._votes
+
+    @votes.setter
+    def votes(self, votes: bool) -> None:
+        self._votes = votes
+        for part in self.parts.values():
+            part.votes = votes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Limbs of all parts."""
+        return (exact_sums.NUM_LIMBS, self._ends[-1])
+
+    @property
+    def _ends(self) -> list[int]:
+        sizes = [part.shape[-1] for part in self.parts.values()]
+        return np.cumsum(sizes).tolist()
 
     def update(self, records: Top1) -> Any:
         """Limbs of all parts, of one batch."""
@@ -49,9 +69,9 @@ class CompositeSummary:
 
     def split(self, limbs: Any) -> dict[str, Any]:
         """Limbs of each part by its name (array-agnostic)."""
-        starts = [0, *self._ends[:-1]]
-        ends = zip(self.parts, starts, self._ends, strict=True)
-        return {name: limbs[:, start:end] for name, start, end in ends}
+        ends = self._ends
+        spans = zip(self.parts, [0, *ends[:-1]], ends, strict=True)
+        return {name: limbs[:, start:end] for name, start, end in spans}
 
 
 class Readings:
@@ -77,6 +97,7 @@ class Readings:
         self.frequency_weights = frequency_weights
         self.num_invalid = num_invalid
         self.has_all_rows = has_all_rows
+        self.votes = getattr(summary, "votes", False)
         self._parts = {type(summary): (summary, sums)}
         if isinstance(summary, CompositeSummary):
             limbs = summary.split(sums)
@@ -106,6 +127,16 @@ class Readings:
     @cached_property
     def weight_ratio(self) -> Any:
         return self.histogram.weight_ratio(self._limbs)
+
+    @cached_property
+    def share_variances(self) -> Any:
+        """Variances of the shares of votes in each of `groups`, or None."""
+        if not self.votes:
+            return None
+        square, _ = self.cells.share_moments()
+        mass = self.cells.mass
+        mean = safe_divide(mass - self.cells.wrong, mass)
+        return np.flip(safe_divide(square, mass) - mean**2)
 
     @property
     def clipped_share(self) -> float:

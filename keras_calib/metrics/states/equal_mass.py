@@ -3,6 +3,7 @@
 import numpy as np
 
 from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.bins import VoteBinSums
 from keras_calib.formulas.equal_mass import equal_mass_edges
 from keras_calib.metrics.states.histogram import Cells
 
@@ -20,13 +21,17 @@ def equal_mass_bins(
         return np.diff(np.interp(ends, through, np.r_[0.0, np.cumsum(values)]))
 
     mass = share(cells.mass)
-    return BinSums(
+    sums = BinSums(
         weight=mass,
         confidence=share(cells.confidence),
         correct=share(cells.mass - cells.wrong),
         residual=share(cells.confidence_minus_correct),
         squared_weight=mass * weight_ratio,
     )
+    if cells.squared_residual is not None:
+        square = share(cells.squared_residual)
+        sums = VoteBinSums(*sums, squared_residual=square)
+    return sums
 
 
 def aece_bounds(
@@ -46,7 +51,7 @@ def aece_bounds(
     filled = cells.mass > 0
     if not filled.any():
         return 0.0, 0.0
-    mass, wrong, before, confidence, residual, _ = (v[filled] for v in cells)
+    mass, wrong, before, confidence, residual = (v[filled] for v in cells[:5])
     lowest = lowest[filled]
     total = before[-1] + mass[-1]
     ends = equal_mass_edges(total, num_bins, frequency_weights, edges)

@@ -19,15 +19,18 @@ from scipy.special import expit
 
 from keras_calib.formulas.bins import CLOSED
 from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.bins import VoteBinSums
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.metrics.states.records import squares_by_key
 from keras_calib.metrics.states.records import sums_by_key
+from keras_calib.metrics.states.records import vote_sums_by_key
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import HostMath
 from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.arrays import cast
 from keras_calib.numerics.arrays import on_host
 from keras_calib.numerics.arrays import safe_divide
@@ -82,6 +85,8 @@ class Cells(NamedTuple):
         confidence_minus_correct: Sum of weight times (confidence - correct).
         correct_one_minus_confidence: Sum of weight times (1 - confidence) of
             the correct predictions.
+        squared_residual: Sum of weight times (confidence - share of votes)^2,
+            for votes. Confidences are 0 for other scores. None for classes.
     """
 
     mass: Any
@@ -90,6 +95,20 @@ class Cells(NamedTuple):
     confidence: Any
     confidence_minus_correct: Any
     correct_one_minus_confidence: Any
+    squared_residual: Any = None
+
+    def share_moments(self) -> tuple[Any, Any]:
+        """Sums of weight times the squares and the cubes of shares of votes.
+
+        Confidences of one cell are taken as equal, and its shares as symmetric.
+        """
+        correct = self.mass - self.wrong
+        mean = safe_divide(correct, self.mass)
+        gap = safe_divide(self.confidence, self.mass) - mean
+        variance = safe_divide(self.squared_residual, self.mass) - gap * gap
+        variance = at_least(variance, 0.0)
+        square = self.mass * (mean * mean + variance)
+        return square, self.mass * mean * (mean * mean + 3.0 * variance)
 
 
 class HistogramSummary:
@@ -117,7 +136,7 @@ class HistogramSummary:
     ):
         check_integer("resolution", resolution, 64)
         check_in("closed", closed, CLOSED)
-        self.needs_rows = False
+        self.needs_rows = self.votes = False
         self.on_host = "records" if score is None else "tensors"
         self.score = score
         self.closed = closed
@@ -145,8 +164,12 @@ class HistogramSummary:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Limbs of mass and offsets by key, and of squared weights by bin."""
-        return (exact_sums.NUM_LIMBS, 4 * self.num_cells + self.num_bins)
+        """Limbs of mass and offsets by key, and of squared weights by bin.
+
+        Squared residuals of votes come last, by cell.
+        """
+        size = (5 if self.votes else 4) * self.num_cells + self.num_bins
+        return (exact_sums.NUM_LIMBS, size)
 
     def update(self, records: Top1) -> Any:
         """Limbs of one batch, by cell, for correct and wrong predictions."""
@@ -179,14 +202,30 @@ class HistogramSummary:
                 cell = xp.maximum(cell, first)
         outside = xp.full_like(cell, self.num_bins)
         calibration_bin = xp.where(records.mask, calibration_bin, outside)
+        squares = squares_by_key(records.weight, calibration_bin, self.num_bins)
+        if self.votes:
+            sums = self._sums_of_votes(records, offset, cell)
+            return xp.concatenate([*sums[:-1], squares, sums[-1]], axis=-1)
         num_keys = 2 * self.num_cells
         keys = cell + self.num_cells * (1 - records.correct)
         keys = xp.where(records.mask, keys, xp.full_like(keys, num_keys))
         mass, offsets = sums_by_key(
             records.weight, offset, keys, num_keys, num_digits=_OFFSET_DIGITS
         )
-        squares = squares_by_key(records.weight, calibration_bin, self.num_bins)
         return xp.concatenate([mass, offsets, squares], axis=-1)
+
+    def _sums_of_votes(self, records: Top1, offset: Any, cell: Any) -> list:
+        """Limbs in the order of `shape`, but for the squared weights."""
+        xp, size = array_namespace(offset), self.num_cells
+        keys = xp.where(records.mask, cell, xp.full_like(cell, size))
+        center = xp.zeros_like(offset)
+        if self._has_confidence:
+            center = records.confidence
+        mass, offsets, distances = vote_sums_by_key(
+            records, offset, center, keys, size
+        )
+        sums = [x[..., i] for x in (mass, offsets) for i in range(2)]
+        return [*sums, distances]
 
     def cells(self, limbs: Any) -> Cells:
         """Cells in ascending score; confidences are 0 for other scores.
@@ -199,6 +238,9 @@ class HistogramSummary:
         sure, unsure = self._mean_confidence(_mean_offset(right_offset, right))
         fooled, _ = self._mean_confidence(_mean_offset(wrong_offset, wrong))
         correct_one_minus_confidence = right * unsure
+        squared_residual = None
+        if self.votes:
+            squared_residual = exact_sums.to_float(limbs[:, -self.num_cells :])
         return Cells(
             mass=exact_sums.to_float(both),
             wrong=wrong,
@@ -208,6 +250,7 @@ class HistogramSummary:
             confidence_minus_correct=wrong * fooled
             - correct_one_minus_confidence,
             correct_one_minus_confidence=correct_one_minus_confidence,
+            squared_residual=squared_residual,
         )
 
     def bins(self, limbs: Any, cells: Cells) -> BinSums:
@@ -217,13 +260,17 @@ class HistogramSummary:
             self.calibration_bin, np.arange(self.num_bins + 1)
         )
         mass = sum_slices(cells.mass, ends)
-        return BinSums(
+        sums = BinSums(
             weight=mass,
             confidence=sum_slices(cells.confidence, ends),
             correct=mass - sum_slices(cells.wrong, ends),
             residual=sum_slices(cells.confidence_minus_correct, ends),
             squared_weight=self._squares(limbs),
         )
+        if self.votes:
+            square = sum_slices(cells.squared_residual, ends)
+            sums = VoteBinSums(*sums, squared_residual=square)
+        return sums
 
     def ranked(self, limbs: Any, frequency_weights: Any) -> RankedGroups:
         """Cells as groups of tied scores, highest first (array-agnostic).
@@ -296,7 +343,8 @@ class HistogramSummary:
 
     def _squares(self, limbs: Any) -> Any:
         """Sums of squared weights by calibration bin."""
-        return exact_sums.to_float(limbs[:, 4 * self.num_cells :])
+        start = 4 * self.num_cells
+        return exact_sums.to_float(limbs[:, start : start + self.num_bins])
 
     def _mean_confidence(self, offset: Any) -> tuple[Any, Any]:
         """Mean p and 1 - p of cells at mean offset `(num_cells,)`.

@@ -26,7 +26,7 @@ class MomentSummary:
     Args:
         *values: Functions of records to `(x, where)`. x are finite values
             >= 0 of shape `(n,)`, and `where` is a mask of them, bool `(n,)`,
-            or None for all.
+            or None for all. Shares in [0, 1] in its place multiply weights.
         needs_rows: Whether the values need the outputs of all classes.
     """
 
@@ -45,28 +45,32 @@ class MomentSummary:
         if self.needs_rows and records.rows is None:
             return ops.zeros(self.shape, dtype="int32")
         xp, rows = array_namespace(records.mask), []
+        weighted = records.weight is not None
         for value in self.values:
             x, where = value(records)
             if xp is np:
                 x = on_host(x)
                 where = None if where is None else on_host(where)
-            counted = records.mask
-            if where is not None:
+            counted, weight = records.mask, records.weight
+            if where is not None and "float" in str(where.dtype):
+                weight = where if weight is None else weight * where
+                weighted = True
+            elif where is not None:
                 counted = xp.logical_and(counted, where)
             zero = xp.zeros_like(x)
             # Larger squares are infinite, and 0 times infinity is NaN.
             x = xp.where(counted, xp.minimum(x, _LARGEST), zero)
-            if records.weight is None:
+            if weight is None:
                 w = cast(counted, x.dtype)
                 square = xp.square(x)
                 rows += [w, x, square, square * x]
             else:
-                w = xp.where(counted, records.weight, zero)
+                w = xp.where(counted, weight, zero)
                 wx = w * x
                 rows += [w, wx, xp.square(w), w * wx, xp.square(wx)]
                 rows += [wx * x, wx * xp.square(x)]
         limbs = exact_sums.sum_rows(xp.stack(rows))
-        if records.weight is not None:
+        if weighted:
             return limbs
         # Weights of 1 are their own squares.
         limbs = xp.reshape(limbs, (exact_sums.NUM_LIMBS, -1, 4))

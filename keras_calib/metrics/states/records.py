@@ -11,22 +11,35 @@ from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import is_wrong
+from keras_calib.numerics.softmax import predicted_class
 from keras_calib.numerics.softmax import top1
 
-__all__ = ["split_rows", "squares_by_key", "sums_by_key", "top1_of_batch"]
+__all__ = [
+    "split_rows",
+    "squares_by_key",
+    "sums_by_key",
+    "top1_of_batch",
+    "vote_sums_by_key",
+]
 
 
 def top1_of_batch(batch: Batch) -> Top1:
     """Top-1 records of a batch; the values of masked samples are 0."""
     top = top1(batch.outputs, from_logits=batch.from_logits)
-    labels = ops.cast(hard_labels(batch.labels), "int32")
-    wrong = is_wrong(batch.outputs, labels)
     mask = batch.mask
     zero = ops.zeros_like(top.confidence)
+    if batch.votes:
+        index = ops.expand_dims(predicted_class(batch.outputs), -1)
+        share = ops.take_along_axis(batch.labels, index, axis=-1)
+        correct = ops.where(mask, ops.squeeze(share, axis=-1), zero)
+    else:
+        labels = ops.cast(hard_labels(batch.labels), "int32")
+        wrong = is_wrong(batch.outputs, labels)
+        correct = 1 - ops.cast(wrong, "int32")
     return Top1(
         confidence=ops.where(mask, top.confidence, zero),
         score=ops.where(mask, top.score, zero),
-        correct=1 - ops.cast(wrong, "int32"),
+        correct=correct,
         mask=mask,
         weight=batch.weight,
         rows=batch,
@@ -76,3 +89,36 @@ def squares_by_key(weight: Any, keys: Any, num_keys: int) -> Any:
     xp = array_namespace(weight)
     scale = xp.square(exact_sums.power_of_two_above(weight))
     return exact_sums.sum_by_key(xp.square(weight), keys, num_keys, scale=scale)
+
+
+def vote_sums_by_key(
+    records: Top1, values: Any, center: Any, keys: Any, num_keys: int
+) -> tuple[Any, Any, Any]:
+    """Limbs by key of records whose correctness is a share of votes.
+
+    The first two, `(3, num_keys, 2)`, are of the weights and of the weights
+    times values in [0, 1], for the correct and for the wrong part. The parts
+    add up exactly to the sums over whole samples. The third, `(3, num_keys)`,
+    is of the weights times (center - share)^2.
+
+    Derivation: docs/derivations.md, 'Votes'.
+    """
+    share, weight = records.correct, records.weight
+    xp = array_namespace(share)
+    distance = xp.square(center - share)
+    mass, total = sums_by_key(weight, values, keys, num_keys)
+    scale, parts = None, [share, share * values, distance]
+    if weight is not None:
+        scale = exact_sums.power_of_two_above(weight)
+        right = weight * share
+        parts = [right, right * values, weight * distance]
+    right, right_total, distances = (
+        exact_sums.sum_by_key(x, keys, num_keys, scale=scale) for x in parts
+    )
+    return (
+        *(
+            xp.stack([part, exact_sums.normalize_limbs(whole - part)], axis=-1)
+            for whole, part in ((mass, right), (total, right_total))
+        ),
+        distances,
+    )
