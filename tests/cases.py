@@ -5,6 +5,7 @@ A test of the repository fails if an exported class has no case here.
 
 from dataclasses import dataclass
 from dataclasses import field
+from importlib.util import find_spec
 from typing import Any
 
 import keras
@@ -56,11 +57,17 @@ class CalibratorCase:
     keeps_argmax: bool = False
     # To what fits of the same data in another form agree.
     tolerance: float = 1e-4
+    # A package beside the backend that a fit needs.
+    needs: str = ""
 
     def __str__(self):
         return "-".join(
             [self.cls.__name__, *map(str, self.hyperparameters.values())]
         )
+
+    @property
+    def can_fit(self):
+        return not self.needs or find_spec(self.needs) is not None
 
     def make(self, **kwargs):
         return self.cls(**self.hyperparameters, **kwargs)
@@ -99,6 +106,16 @@ CALIBRATORS = [
     CalibratorCase(kc.HistogramBinning, {"num_bins": 8, "edges": "mass"}),
     CalibratorCase(kc.IsotonicCalibration),
     CalibratorCase(kc.BetaCalibration),
+    CalibratorCase(
+        kc.GaussianProcessCalibration,
+        {"num_inducing_points": 8},
+        needs="tensorflow_probability",
+    ),
+    CalibratorCase(
+        kc.BayesianScaling,
+        {"num_draws": 16, "num_chains": 4, "num_warmup": 20, "num_samples": 16},
+        needs="tensorflow_probability",
+    ),
 ]
 
 # Exported bases, which have no case of their own.

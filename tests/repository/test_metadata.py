@@ -28,10 +28,11 @@ ADDED = {
     "pyproject.toml",
     "setup.cfg",
 }
-# Extras that nothing in the package imports: benchmarks compare with them.
-UNUSED = {"tensorflow-probability", "tf-keras"}
+# What the extra for Bayesian calibration brings, imported by name alone.
+BY_NAME = {"tensorflow-probability", "tf-keras"}
 EXTRAS = (
     "all",
+    "bayes",
     "detection",
     "dev",
     "examples",
@@ -41,7 +42,6 @@ EXTRAS = (
     "serving",
     "tensorflow",
     "tfds",
-    "tfp",
 )
 
 
@@ -73,9 +73,9 @@ def test_extras_can_be_installed_and_bring_what_is_used(metadata):
     extras = metadata["options.extras_require"]
     assert all(requirements(extras[extra]) for extra in EXTRAS)
     assert requirements(extras["tensorflow"]) == {"tensorflow"}
-    assert requirements(extras["tfp"]) >= UNUSED
+    assert requirements(extras["bayes"]) >= BY_NAME
     imported = {n.split(".")[0] for p in MODULES for n, _ in imports(parse(p))}
-    assert not {name.replace("-", "_") for name in UNUSED} & imported
+    assert not {name.replace("-", "_") for name in BY_NAME} & imported
 
 
 def test_the_script_starts_what_the_package_does(metadata):
