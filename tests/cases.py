@@ -113,7 +113,7 @@ CALIBRATORS = [
     ),
     CalibratorCase(
         kc.BayesianScaling,
-        {"num_draws": 16, "num_chains": 4, "num_warmup": 20, "num_samples": 16},
+        {"num_draws": 16, "num_warmup": 15, "num_samples": 12},
         needs="tensorflow_probability",
     ),
 ]

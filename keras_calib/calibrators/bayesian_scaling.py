@@ -14,8 +14,8 @@ from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.posterior import PosteriorCalibrator
 from keras_calib.calibrators.posterior import ScaledSamples
 from keras_calib.calibrators.posterior import mean_over_draws
-from keras_calib.calibrators.posterior import scaled_log_probs
 from keras_calib.calibrators.posterior import scaled_samples
+from keras_calib.calibrators.posterior import smoothed_log_probs
 from keras_calib.calibrators.scaling_posterior import Chains
 from keras_calib.calibrators.scaling_posterior import Draws
 from keras_calib.calibrators.scaling_posterior import sample_posterior
@@ -40,13 +40,14 @@ class BayesianScaling(PosteriorCalibrator):
     you want an interval of each probability. It needs the extra `bayes` to
     fit, and nothing more to be used, saved or exported.
 
-    q = mean over draws of softmax(W u + b),  u = log softmax(z / T)
+    u = log((1 - s) softmax(z / T) + s / K)
+    q = mean over draws of softmax(W u + b)
 
-    T is the optimum of `TemperatureScaling`. The prior of a vector, W
-    diagonal, is exp(-K |W - I|^2 - K |b|^2) for K classes; entries of a
-    matrix off its diagonal have the factor K (K - 1) in place of K. The
-    draws come from the no-U-turn sampler, preconditioned by the Laplace
-    approximation.
+    T is the optimum of `TemperatureScaling`, and s = 1 / (n + 1) for n
+    samples. The prior of a vector, W diagonal, is exp(-K |W - I|^2 - K |b|^2)
+    for K classes; entries of a matrix off its diagonal have the factor
+    K (K - 1) in place of K. The draws come from the no-U-turn sampler,
+    preconditioned by the Laplace approximation.
 
     Args:
         kind: `"vector"` for 2 K parameters, `"matrix"` for K (K + 1).
@@ -59,6 +60,7 @@ class BayesianScaling(PosteriorCalibrator):
             `num_draws` are taken from all at even distances.
         seed: Seed of the chains.
         temperature: T, > 0, if you know it; None waits for `fit`.
+        uniform_share: s, in (0, 1); goes with `temperature`.
         weights: Draws of W, `(num_draws, num_classes, num_classes)`, or of
             its diagonal `(num_draws, num_classes)`; goes with `temperature`.
         biases: Draws of b, `(num_draws, num_classes)`; likewise.
@@ -77,6 +79,7 @@ class BayesianScaling(PosteriorCalibrator):
 
     >>> scaling = BayesianScaling(
     ...     temperature=1.0,
+    ...     uniform_share=1e-6,
     ...     weights=[[1.0, 1.0], [2.0, 2.0]],
     ...     biases=[[0.0, 0.0], [0.0, 0.0]],
     ... )
@@ -92,7 +95,7 @@ class BayesianScaling(PosteriorCalibrator):
         https://arxiv.org/abs/1111.4246
     """
 
-    fitted_values = ("temperature", "weights", "biases")
+    fitted_values = ("temperature", "uniform_share", "weights", "biases")
     options = (
         "kind",
         "num_draws",
@@ -101,6 +104,7 @@ class BayesianScaling(PosteriorCalibrator):
         "num_samples",
         "seed",
     )
+    uniform_share = fitted_array("uniform_share", "The share s of uniform.")
     weights = fitted_array("weights", "Draws of W, or of its diagonal.")
     biases = fitted_array("biases", "Draws of b, `(num_draws, num_classes)`.")
 
@@ -109,11 +113,12 @@ class BayesianScaling(PosteriorCalibrator):
         *,
         kind: str = "vector",
         num_draws: int = 100,
-        num_chains: int = 8,
-        num_warmup: int = 50,
-        num_samples: int = 50,
+        num_chains: int = 16,
+        num_warmup: int = 40,
+        num_samples: int = 25,
         seed: int = 0,
         temperature: float | None = None,
+        uniform_share: float | None = None,
         weights: Any = None,
         biases: Any = None,
         name: str = "bayesian_scaling",
@@ -142,6 +147,7 @@ class BayesianScaling(PosteriorCalibrator):
         self._diagnostics: tuple[float, float] | None = None
         values = {
             "temperature": temperature,
+            "uniform_share": uniform_share,
             "weights": weights,
             "biases": biases,
         }
@@ -173,6 +179,7 @@ class BayesianScaling(PosteriorCalibrator):
         place = np.argsort(order)
         moved = ScaledSamples(
             read.temperature,
+            read.uniform_share,
             read.log_probs[:, order],
             read.labels[:, order],
             read.weight,
@@ -193,6 +200,7 @@ class BayesianScaling(PosteriorCalibrator):
         self.set_fitted(
             num_classes,
             temperature=read.temperature,
+            uniform_share=read.uniform_share,
             weights=weights,
             biases=rows[:, :, -1],
         )
@@ -202,7 +210,7 @@ class BayesianScaling(PosteriorCalibrator):
         return mean_over_draws(self.logits_of_draws(logits))
 
     def logits_of_draws(self, logits: Any) -> Any:
-        u = scaled_log_probs(logits, self._temperature)
+        u = smoothed_log_probs(logits, self._temperature, self._uniform_share)
         if self.kind == "matrix":
             # `(..., num_draws, num_classes)`
             mapped = ops.tensordot(u, self._weights, axes=[[-1], [2]])
@@ -250,13 +258,13 @@ def _num_classes(kind: str, values: dict[str, Any]) -> int:
     if len(given) < len(values):
         raise value_error(f"{names} must be given together", given=given)
     shapes = [np.shape(value) for value in values.values()]
-    biases = shapes[2]
-    wanted = [(), (*biases, *biases[1:]) if kind == "matrix" else biases]
-    if len(biases) != 2 or shapes[:2] != wanted:
+    biases = shapes[-1]
+    wanted = [(), (), (*biases, *biases[1:]) if kind == "matrix" else biases]
+    if len(biases) != 2 or shapes[:-1] != wanted:
         what = "(num_draws, num_classes)"
         square = "(num_draws, num_classes, num_classes)"
         raise value_error(
-            f"{names} must have the shapes (), "
+            f"{names} must have the shapes (), (), "
             f"{square if kind == 'matrix' else what} and {what}",
             shapes=shapes,
         )

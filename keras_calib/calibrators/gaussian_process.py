@@ -13,8 +13,8 @@ from keras_calib.calibrators.gaussian_process_fit import Curve
 from keras_calib.calibrators.gaussian_process_fit import fit_curve
 from keras_calib.calibrators.posterior import PosteriorCalibrator
 from keras_calib.calibrators.posterior import mean_over_draws
-from keras_calib.calibrators.posterior import scaled_log_probs
 from keras_calib.calibrators.posterior import scaled_samples
+from keras_calib.calibrators.posterior import smoothed_log_probs
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_integer
 
@@ -34,12 +34,14 @@ class GaussianProcessCalibration(PosteriorCalibrator):
     when you want an interval of each probability. It needs the extra `bayes`
     to fit, and nothing more to be used, saved or exported.
 
-    u = log softmax(z / T),  q = softmax(g(u_1), ..., g(u_K))
+    u = log((1 - s) softmax(z / T) + s / K)
+    q = softmax(g(u_1), ..., g(u_K))
 
-    T is the optimum of `TemperatureScaling`. g is a Gaussian process with
-    prior mean u and the sum of an RBF and a white kernel. Its posterior is a
-    variational Gaussian at inducing points, of the largest evidence lower
-    bound. The layer interpolates a table of g - u, constant beyond its ends.
+    T is the optimum of `TemperatureScaling`, and s = 1 / (n + 1) for n
+    samples. g is a Gaussian process with prior mean u and the sum of an RBF
+    and a white kernel. Its posterior is a variational Gaussian at inducing
+    points, of the largest evidence lower bound. The layer interpolates a
+    table of g - u, constant beyond its ends.
 
     Args:
         num_inducing_points: Number of inducing points, evenly over the range
@@ -50,6 +52,7 @@ class GaussianProcessCalibration(PosteriorCalibrator):
             `credible_interval`, at least 2.
         seed: Seed of the draws.
         temperature: T, > 0, if you know it; None waits for `fit`.
+        uniform_share: s, in (0, 1); goes with `temperature`.
         bounds: Least and largest u of the table `(2,)`; goes with
             `temperature`.
         offsets: Mean of g - u at even distances `(num_knots,)`; likewise.
@@ -65,6 +68,7 @@ class GaussianProcessCalibration(PosteriorCalibrator):
 
     >>> curve = GaussianProcessCalibration(
     ...     temperature=1.0,
+    ...     uniform_share=1e-6,
     ...     bounds=[-3.0, 0.0],
     ...     offsets=[1.0, 0.0],
     ...     deviations=[[0.1, 0.0]],
@@ -81,12 +85,19 @@ class GaussianProcessCalibration(PosteriorCalibrator):
         The authors take logits or probabilities as they are, and the
         covariance of the classes of one sample as diagonal. Here u is scaled
         by T first, so that a constant added to the logits changes nothing,
-        and the covariance is full. Wide priors on the parameters of the
-        kernel keep the curve uncertain where samples are few.
+        and the covariance is full. Priors on the parameters of the kernel
+        keep the curve uncertain where samples are few.
     """
 
-    fitted_values = ("temperature", "bounds", "offsets", "deviations")
+    fitted_values = (
+        "temperature",
+        "uniform_share",
+        "bounds",
+        "offsets",
+        "deviations",
+    )
     options = ("num_inducing_points", "average", "num_draws", "seed")
+    uniform_share = fitted_array("uniform_share", "The share s of uniform.")
     bounds = fitted_array("bounds", "Least and largest u of the table.")
     offsets = fitted_array("offsets", "Mean of g - u, `(num_knots,)`.")
     deviations = fitted_array(
@@ -101,6 +112,7 @@ class GaussianProcessCalibration(PosteriorCalibrator):
         num_draws: int = 100,
         seed: int = 0,
         temperature: float | None = None,
+        uniform_share: float | None = None,
         bounds: Any = None,
         offsets: Any = None,
         deviations: Any = None,
@@ -119,6 +131,7 @@ class GaussianProcessCalibration(PosteriorCalibrator):
         self._table_error: float | None = None
         values = {
             "temperature": temperature,
+            "uniform_share": uniform_share,
             "bounds": bounds,
             "offsets": offsets,
             "deviations": deviations,
@@ -139,12 +152,13 @@ class GaussianProcessCalibration(PosteriorCalibrator):
         return self._table_error
 
     def fit_samples(self, samples: FittingData) -> None:
-        read = scaled_samples(samples.subsampled(_MOST))
+        read = scaled_samples(samples, _MOST)
         curve = fit_curve(read, self.num_inducing_points, self.name)
         low, high = curve.inducing[[0, -1]]
         offsets, deviations = curve.at(np.linspace(low, high, _NUM_KNOTS))
         self.set_fitted(
             temperature=read.temperature,
+            uniform_share=read.uniform_share,
             bounds=[low, high],
             offsets=offsets,
             deviations=deviations,
@@ -154,11 +168,11 @@ class GaussianProcessCalibration(PosteriorCalibrator):
     def calibrate(self, logits: Any) -> Any:
         if self.average:
             return mean_over_draws(self.logits_of_draws(logits))
-        u = scaled_log_probs(logits, self._temperature)
+        u = smoothed_log_probs(logits, self._temperature, self._uniform_share)
         return u + self._look_up(u, self._offsets)
 
     def logits_of_draws(self, logits: Any) -> Any:
-        u = scaled_log_probs(logits, self._temperature)
+        u = smoothed_log_probs(logits, self._temperature, self._uniform_share)
         rank = self._deviations.shape[0]
         noise = np.random.default_rng(self.seed).standard_normal(
             (rank, self.num_draws)
@@ -189,8 +203,9 @@ class GaussianProcessCalibration(PosteriorCalibrator):
 
 def _error(curve: Curve, offsets: np.ndarray) -> float:
     """Largest error of the interpolated table, in its float32."""
-    knots = np.linspace(*curve.inducing[[0, -1]], len(offsets))
-    between = np.linspace(*curve.inducing[[0, -1]], 8 * len(offsets) - 7)
+    low, high = curve.inducing[[0, -1]]
+    knots = np.linspace(low, high, len(offsets))
+    between = np.linspace(low, high, 8 * len(offsets) - 7)
     table = np.interp(between, knots, offsets.astype("float32"))
     return float(np.abs(table - curve.at(between)[0]).max())
 
@@ -204,13 +219,14 @@ def _check_table(values: dict[str, Any], given: list[str]) -> None:
     size = shapes["offsets"]
     if (
         shapes["temperature"] != ()
+        or shapes["uniform_share"] != ()
         or shapes["bounds"] != (2,)
         or len(size) != 1
         or size[0] < 2
         or shapes["deviations"][1:] != size
     ):
         raise value_error(
-            f"{names} must have the shapes (), (2,), (num_knots,) and (rank, "
-            "num_knots), with two knots or more",
+            f"{names} must have the shapes (), (), (2,), (num_knots,) and "
+            "(rank, num_knots), with two knots or more",
             shapes=list(shapes.values()),
         )

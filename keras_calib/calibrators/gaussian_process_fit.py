@@ -18,11 +18,11 @@ from keras_calib.calibrators.posterior import ScaledSamples
 
 __all__ = ["Curve", "fit_curve"]
 
-# Wide log-normal priors keep amplitude, length scale and noise off 0 and
+# Log-normal priors keep amplitude, length scale and noise off 0 and
 # infinity, where a few samples would put them: medians, and the standard
 # deviations of the logs. They are in nats.
-_MEDIANS = (1.0, 10.0, 0.1)
-_SPREADS = (1.0, 1.0, 1.0)
+_MEDIANS = (1.0, 3.0, 0.1)
+_SPREADS = (0.5, 0.3, 1.0)
 # Relative to the variance of the kernel, so that its matrix has a factor.
 _JITTER = 1e-6
 # Below this log-probability the curve is that of the prior mean and an offset.
@@ -118,15 +118,14 @@ def _factor(kernel: Any, inducing: Any, parts: tuple) -> Any:
     return tf.linalg.cholesky(tf.linalg.set_diag(matrix, diagonal))
 
 
-def _negative_bound(
-    theta: Any, x: Any, labels: Any, weight: Any, inducing: Any, num: int
-) -> Any:
+def _negative_bound(theta: Any, data: tuple, num: int) -> Any:
     """The negative evidence lower bound, less the logs of the priors.
 
     The expectation of log softmax is taken to second order about the mean.
     Classes of one sample keep their covariance, which has the rank of the
     inducing points: softmax ignores what they share.
     """
+    x, labels, weight, inducing = data
     parts = _parts(theta, num)
     amplitude, length, noise, mean, root = parts
     kernel = _kernel(amplitude, length)
@@ -163,9 +162,10 @@ def _bound(num_inducing: int) -> Callable:
     """Its value and gradient as a graph for any number of samples."""
 
     def value_and_gradient(theta, *data):
-        return tfp.math.value_and_gradient(
-            lambda x: _negative_bound(x, *data, num_inducing), theta
-        )
+        def bound(theta):
+            return _negative_bound(theta, data, num_inducing)
+
+        return tfp.math.value_and_gradient(bound, theta)
 
     shapes = (
         [3 + _num_variational(num_inducing)],

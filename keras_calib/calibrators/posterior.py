@@ -5,7 +5,6 @@ from typing import Any
 from typing import NamedTuple
 
 import numpy as np
-from keras import ops
 from scipy.special import log_softmax
 
 from keras_calib.calibrators.base import Calibrator
@@ -13,22 +12,20 @@ from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_most
+from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import logsumexp
 from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = [
-    "LOWEST_LOG",
     "PosteriorCalibrator",
     "ScaledSamples",
     "mean_over_draws",
-    "scaled_log_probs",
     "scaled_samples",
+    "smoothed_log_probs",
 ]
 
-# The log of the least normal float32: further below, probabilities are 0.
-LOWEST_LOG = -87.3
 # Logits of all draws that an interval holds at once.
 _BLOCK = 2**22
 
@@ -37,7 +34,8 @@ class ScaledSamples(NamedTuple):
     """What a fit needs of the samples, float64."""
 
     temperature: float
-    log_probs: np.ndarray  # u = log softmax(z / T), `(n, num_classes)`
+    uniform_share: float
+    log_probs: np.ndarray  # `(n, num_classes)`, of `smoothed_log_probs`
     labels: np.ndarray  # soft labels, `(n, num_classes)`
     weight: np.ndarray  # `(n,)`
 
@@ -111,19 +109,36 @@ def mean_over_draws(logits: Any) -> Any:
     return logsumexp(log_probs, axis=-2) - float(np.log(num_draws))
 
 
-def scaled_log_probs(logits: Any, temperature: Any) -> Any:
-    """u = log softmax(z / T) of the backend's logits, not below the least."""
+def smoothed_log_probs(
+    logits: Any, temperature: Any, uniform_share: Any
+) -> Any:
+    """log((1 - s) softmax(z / T) + s / K) for s = `uniform_share`."""
+    xp = array_namespace(logits)
     scaled = logits / temperature
-    log_probs = scaled - logsumexp(scaled, keepdims=True)
-    return ops.maximum(log_probs, LOWEST_LOG)
+    probs = xp.exp(scaled - logsumexp(scaled, keepdims=True))
+    uniform = uniform_share / logits.shape[-1]
+    return xp.log((1.0 - uniform_share) * probs + uniform)
 
 
-def scaled_samples(samples: FittingData) -> ScaledSamples:
-    """Temperature, and what counts of the samples, as one block."""
+def scaled_samples(
+    samples: FittingData, most: int | None = None
+) -> ScaledSamples:
+    """Temperature, share of uniform, and the samples that count, as one block.
+
+    The share is 1 / (n + 1) for n samples, and `most` is a number of logits
+    beyond which some of them are enough.
+    """
     temperature = optimal_temperature(samples)
-    kept = samples.rows(samples.counts())
-    scaled = kept.logits.astype("float64") / temperature
-    log_probs = np.maximum(log_softmax(scaled, axis=-1), LOWEST_LOG)
+    weight = samples.weights()[samples.counts()].astype("float64")
+    # Frequencies, or weights of a smaller scale, such as those of mean 1 / n.
+    total = float(weight.sum())
+    count = max(total, total**2 / float(np.square(weight).sum()))
+    share = 1.0 / (count + 1.0)
+    kept = samples if most is None else samples.subsampled(most)
+    kept = kept.rows(kept.counts())
+    logits = kept.logits.astype("float64")
+    log_probs = smoothed_log_probs(logits, temperature, share)
+    weight = kept.weights() * (count / total)
     return ScaledSamples(
-        temperature, log_probs, kept.soft_labels(), kept.weights()
+        temperature, share, log_probs, kept.soft_labels(), weight
     )

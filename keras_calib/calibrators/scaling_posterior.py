@@ -139,17 +139,9 @@ def _mode(samples: ScaledSamples, kind: str, penalty: np.ndarray) -> np.ndarray:
     return theta
 
 
-def _log_posterior(
-    place: Any,
-    mode: Any,
-    root: Any,
-    penalty: Any,
-    log_probs: Any,
-    labels: Any,
-    weight: Any,
-    kind: str,
-) -> Any:
+def _log_posterior(place: Any, data: tuple, kind: str) -> Any:
     """Log density of each chain at whitened parameters `(chains, size)`."""
+    mode, root, penalty, log_probs, labels, weight = data
     theta = mode + tf.matmul(place, root, transpose_b=True)
     u, labels = tf.transpose(log_probs), tf.transpose(labels)
     rows = tf.reshape(theta, (tf.shape(theta)[0], tf.shape(u)[0], -1))
@@ -169,9 +161,9 @@ def _sampler(kind: str) -> Callable:
     """NUTS with an adapted step size, as a graph for data of any shape."""
 
     def sample(start, *rest):
-        *data, seed, num_warmup, num_samples = rest
+        data, (seed, num_warmup, num_samples) = rest[:-3], rest[-3:]
         kernel = tfp.mcmc.NoUTurnSampler(
-            lambda x: _log_posterior(x, *data, kind),
+            lambda x: _log_posterior(x, data, kind),
             step_size=tf.constant(_STEP_SIZE, tf.float64),
             max_tree_depth=_DEEPEST_TREE,
         )

@@ -18,6 +18,7 @@ from keras_calib.calibrators.posterior import ScaledSamples
 K = 3
 TABLE = {
     "temperature": 1.5,
+    "uniform_share": 0.02,
     "bounds": [-4.0, 0.0],
     "offsets": [0.5, 0.1, -0.3, 0.2, 0.0],
     "deviations": [[0.3, 0.1, 0.0, 0.2, 0.1], [0.0, 0.2, 0.4, 0.1, 0.0]],
@@ -31,6 +32,7 @@ def drawn(kind, num_draws=20):
     middle = np.ones(K) if kind == "vector" else np.eye(K)
     return {
         "temperature": 1.5,
+        "uniform_share": 0.02,
         "weights": middle + 0.2 * rng.normal(size=(num_draws, *shape)),
         "biases": 0.2 * rng.normal(size=(num_draws, K)),
     }
@@ -41,9 +43,15 @@ def some_logits(n=50, seed=1):
     return 4.0 * np.random.default_rng(seed).normal(size=(n, K))
 
 
+def log_probs(values, logits):
+    share = values["uniform_share"]
+    probs = softmax(logits / values["temperature"])
+    return np.log((1 - share) * probs + share / K)
+
+
 def probs_of_scaling(values, logits):
     """Probabilities of each draw `(num_draws, n, K)`, float64."""
-    u = log_softmax(logits / values["temperature"], axis=-1)
+    u = log_probs(values, logits)
     weights = values["weights"]
     if weights.ndim == 2:
         weights = weights[:, :, None] * np.eye(K)
@@ -53,7 +61,7 @@ def probs_of_scaling(values, logits):
 
 def probs_of_curves(values, logits, deviates):
     """The same of curves, `deviates` `(rank, num_draws)`."""
-    u = log_softmax(logits / values["temperature"], axis=-1)
+    u = log_probs(values, logits)
     knots = np.linspace(*values["bounds"], len(values["offsets"]))
     curves = values["offsets"] + deviates.T @ np.array(values["deviations"])
     return np.stack([softmax(u + np.interp(u, knots, c)) for c in curves])
@@ -95,7 +103,10 @@ def test_answers_are_those_of_the_draws():
 @pytest.mark.portable
 def test_intervals_take_what_calls_take():
     layer = kc.BayesianScaling(
-        temperature=1.0, weights=np.ones((9, 2)), biases=np.zeros((9, 2))
+        temperature=1.0,
+        uniform_share=1e-6,
+        weights=np.ones((9, 2)),
+        biases=np.zeros((9, 2)),
     )
     z = np.array([[[0.3], [2.0]]], "float32")
     lower, upper = layer.credible_interval(z)
@@ -131,7 +142,7 @@ def data(n=40, seed=0):
     u = log_softmax(2.0 * rng.normal(size=(n, K)), axis=-1)
     labels = one_hot(rng.integers(K, size=n), K)
     labels[0] = [0.5, 0.3, 0.2]
-    return ScaledSamples(1.3, u, labels, rng.uniform(0.5, 2.0, n))
+    return ScaledSamples(1.3, 0.02, u, labels, rng.uniform(0.5, 2.0, n))
 
 
 def log_posterior(theta, samples, kind):
@@ -156,7 +167,7 @@ def test_the_sampled_density_is_that_of_structured_scaling(kind):
     places = 0.3 * rng.normal(size=(4, K * size))
     root = rng.normal(size=(K * size, K * size))
     found = scaling_posterior._log_posterior(
-        places, mode.ravel(), root, penalty.ravel(), *samples[1:], kind
+        places, (mode.ravel(), root, penalty.ravel(), *samples[2:]), kind
     )
     thetas = mode + (places @ root.T).reshape(4, K, size)
     np.testing.assert_allclose(
@@ -181,7 +192,7 @@ def test_the_sampled_density_is_that_of_structured_scaling(kind):
 def test_draws_have_the_moments_of_the_posterior():
     pytest.importorskip("tensorflow_probability")
     samples = data()
-    chains = scaling_posterior.Chains(8, 50, 200, 0)
+    chains = scaling_posterior.Chains(16, 40, 60, 0)
     draws = scaling_posterior.sample_posterior(samples, "vector", chains).values
     # The same by importance sampling from a wide Gaussian.
     penalty = scaling_posterior._penalty(K, "vector")
