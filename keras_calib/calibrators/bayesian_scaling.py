@@ -15,10 +15,10 @@ from keras_calib.calibrators.posterior import PosteriorCalibrator
 from keras_calib.calibrators.posterior import ScaledSamples
 from keras_calib.calibrators.posterior import mean_over_draws
 from keras_calib.calibrators.posterior import scaled_samples
-from keras_calib.calibrators.posterior import smoothed_log_probs
 from keras_calib.calibrators.scaling_posterior import Chains
 from keras_calib.calibrators.scaling_posterior import Draws
 from keras_calib.calibrators.scaling_posterior import sample_posterior
+from keras_calib.calibrators.structured import smoothed_log_probs
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 
@@ -221,6 +221,10 @@ class BayesianScaling(PosteriorCalibrator):
     def num_parameters(self, num_classes: int) -> int:
         """Two, the least there are: the prior holds the others."""
         return 2
+
+    def degrees_of_freedom(self, samples: FittingData) -> float:
+        """None that an average over the posterior fits to chance."""
+        return 0.0
 
     def _check_enough(self, samples: FittingData, force: bool) -> None:
         super()._check_enough(samples, force)

@@ -14,7 +14,7 @@ from keras_calib.calibrators.gaussian_process_fit import fit_curve
 from keras_calib.calibrators.posterior import PosteriorCalibrator
 from keras_calib.calibrators.posterior import mean_over_draws
 from keras_calib.calibrators.posterior import scaled_samples
-from keras_calib.calibrators.posterior import smoothed_log_probs
+from keras_calib.calibrators.structured import smoothed_log_probs
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_integer
 

@@ -9,10 +9,10 @@ from scipy.special import log_softmax
 
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.structured import smoothed_log_probs
 from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_most
-from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import logsumexp
@@ -23,7 +23,6 @@ __all__ = [
     "ScaledSamples",
     "mean_over_draws",
     "scaled_samples",
-    "smoothed_log_probs",
 ]
 
 # Logits of all draws that an interval holds at once.
@@ -109,17 +108,6 @@ def mean_over_draws(logits: Any) -> Any:
     return logsumexp(log_probs, axis=-2) - float(np.log(num_draws))
 
 
-def smoothed_log_probs(
-    logits: Any, temperature: Any, uniform_share: Any
-) -> Any:
-    """log((1 - s) softmax(z / T) + s / K) for s = `uniform_share`."""
-    xp = array_namespace(logits)
-    scaled = logits / temperature
-    probs = xp.exp(scaled - logsumexp(scaled, keepdims=True))
-    uniform = uniform_share / logits.shape[-1]
-    return xp.log((1.0 - uniform_share) * probs + uniform)
-
-
 def scaled_samples(
     samples: FittingData, most: int | None = None
 ) -> ScaledSamples:
@@ -129,11 +117,9 @@ def scaled_samples(
     beyond which some of them are enough.
     """
     temperature = optimal_temperature(samples)
-    weight = samples.weights()[samples.counts()].astype("float64")
-    # Frequencies, or weights of a smaller scale, such as those of mean 1 / n.
-    total = float(weight.sum())
-    count = max(total, total**2 / float(np.square(weight).sum()))
+    count = samples.effective_count()
     share = 1.0 / (count + 1.0)
+    total = float(samples.weights()[samples.counts()].sum(dtype="float64"))
     kept = samples if most is None else samples.subsampled(most)
     kept = kept.rows(kept.counts())
     logits = kept.logits.astype("float64")
