@@ -124,6 +124,32 @@ def test_intervals_take_what_calls_take():
         kc.BayesianScaling().credible_interval(z)
 
 
+def test_what_does_not_fit_is_refused():
+    gaussian, bayesian = kc.GaussianProcessCalibration, kc.BayesianScaling
+    values, flat = drawn("matrix"), drawn("vector")
+    short = {**flat, "biases": flat["biases"][:, :2]}
+    for make, rule in {
+        lambda: gaussian(num_inducing_points=1): "`num_inducing_points` must",
+        lambda: gaussian(num_draws=1): "`num_draws` must be >= 2",
+        lambda: gaussian(seed=-1): "`seed` must be >= 0",
+        lambda: gaussian(temperature=1.0): "must be given together",
+        lambda: gaussian(**{**TABLE, "offsets": [0.0] * 4}): "must have the sh",
+        lambda: bayesian(kind="scalar"): "`kind` must be one of",
+        lambda: bayesian(num_chains=1): "`num_chains` must be >= 2",
+        lambda: bayesian(num_samples=3): "`num_samples` must be >= 4",
+        lambda: bayesian(num_draws=401): "<= `num_chains` \\* `num_samples`",
+        lambda: bayesian(biases=flat["biases"]): "must be given together",
+        lambda: bayesian(kind="vector", **values): "must have the shapes",
+        lambda: bayesian(kind="matrix", **flat): "must have the shapes",
+        lambda: bayesian(**short): "must have the shapes",
+    }.items():
+        with pytest.raises(ValueError, match=rule):
+            make()
+    logits = np.random.default_rng(0).normal(size=(102, 51))
+    with pytest.raises(ValueError, match='`kind` must be "vector" for more'):
+        bayesian(kind="matrix").fit(np.arange(102) % 51, logits)
+
+
 @pytest.mark.portable
 def test_a_fit_without_tensorflow_probability_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_probability", None)
