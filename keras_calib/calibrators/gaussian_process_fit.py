@@ -48,6 +48,8 @@ class Curve(NamedTuple):
 
 def fit_curve(samples: ScaledSamples, num_inducing: int, name: str) -> Curve:
     """Maximise the evidence lower bound; needs TensorFlow Probability."""
+    # Where it is absent, the error names the extra that brings all.
+    _ = tfp.math
     bound = _bound(num_inducing)
     x = samples.log_probs
     low, high = max(float(x.min()), _DEEPEST), float(x.max())

@@ -5,6 +5,7 @@ from typing import Any
 from typing import NamedTuple
 
 import numpy as np
+from keras import ops
 from scipy.special import log_softmax
 
 from keras_calib.calibrators.base import Calibrator
@@ -85,7 +86,7 @@ class PosteriorCalibrator(Calibrator):
         ends = ((1.0 - level) / 2.0, (1.0 + level) / 2.0)
         found = np.empty((2, *rows.shape), "float32")
         for block in self._row_blocks(rows):
-            draws = to_numpy(self.logits_of_draws(rows[block]))
+            draws = to_numpy(self._draws_of_rows(rows[block]))
             probs = np.exp(log_softmax(draws.astype("float64"), axis=-1))
             # Without bias for few draws.
             found[:, block] = np.quantile(probs, ends, axis=1, method="weibull")
@@ -94,8 +95,11 @@ class PosteriorCalibrator(Calibrator):
         lower, upper = found.reshape(2, *shape)
         return lower, upper
 
+    def _draws_of_rows(self, rows: np.ndarray) -> Any:
+        return self.logits_of_draws(ops.convert_to_tensor(rows))
+
     def _row_blocks(self, rows: np.ndarray) -> Iterator[slice]:
-        draws = self.logits_of_draws(rows[:1])
+        draws = self._draws_of_rows(rows[:1])
         size = max(1, _BLOCK // int(np.prod(shape_of(draws))))
         for start in range(0, len(rows), size):
             yield slice(start, start + size)

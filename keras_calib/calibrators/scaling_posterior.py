@@ -52,6 +52,8 @@ def sample_posterior(
     sampler moves in coordinates in which the Laplace approximation at the
     mode is a standard Gaussian.
     """
+    # Where it is absent, the error names the extra that brings all.
+    _ = tfp.mcmc
     penalty = _penalty(samples.labels.shape[1], kind)
     mode = _mode(samples, kind, penalty)
     precision = _derivatives(mode, samples, kind, penalty)[1]
