@@ -7,12 +7,7 @@ import numpy as np
 from locations import ROOT
 from scipy.stats import t
 
-__all__ = [
-    "costs",
-    "effects_of_calibrator",
-    "effects_of_loss",
-    "effects_of_posterior",
-]
+__all__ = ["costs", "effects_of_calibrator", "effects_of_loss"]
 
 _RESULTS = ROOT / "benchmarks" / "results"
 # Trainings with cross entropy beside them. Sweeps of one seed are in the page
@@ -125,21 +120,6 @@ def effects_of_calibrator(columns, names):
             "",
         ]
     return lines
-
-
-def effects_of_posterior(name):
-    """NLL beside a temperature, with few held-out samples."""
-    _, header, rows = next(_tables("bayes.md"))
-    kept = [header.index(x) for x in ("predictions", "n", "temperature", name)]
-    return [
-        "NLL of published predictions, fitted on n samples drawn at random and "
-        f"measured on all others ({_link('bayes.md')}):",
-        "",
-        *_table(
-            [header[i] for i in kept], [[r[i] for i in kept] for r in rows]
-        ),
-        "",
-    ]
 
 
 def _before_and_after(before, after):

@@ -7,7 +7,6 @@ from formulas import formula
 from measurements import costs
 from measurements import effects_of_calibrator
 from measurements import effects_of_loss
-from measurements import effects_of_posterior
 from method_files import KINDS
 from method_files import code_of
 from method_files import methods
@@ -59,8 +58,6 @@ def _page(method, kind):
     if kind == "calibrators":
         columns, rows = method.get("columns"), method.get("rows")
         lines += effects_of_calibrator(columns, rows)
-        if "posterior" in method:
-            lines += effects_of_posterior(method["posterior"])
     else:
         beside = method.get("beside", "cross entropy")
         lines += effects_of_loss(method["runs"], beside)

@@ -45,9 +45,9 @@ class BayesianScaling(PosteriorCalibrator):
 
     T is the optimum of `TemperatureScaling`, and s = 1 / (n + 1) for n
     samples. The prior of a vector, W diagonal, is exp(-K |W - I|^2 - K |b|^2)
-    for K classes; entries of a matrix off its diagonal have the factor
-    K (K - 1) in place of K. The draws come from the no-U-turn sampler,
-    preconditioned by the Laplace approximation.
+    for K classes. Off the diagonal of a matrix the factor is K (K - 1). The
+    draws come from the no-U-turn sampler, preconditioned by the Laplace
+    approximation.
 
     Args:
         kind: `"vector"` for 2 K parameters, `"matrix"` for K (K + 1).
