@@ -38,10 +38,10 @@ class GaussianProcessCalibration(PosteriorCalibrator):
     q = softmax(g(u_1), ..., g(u_K))
 
     T is the optimum of `TemperatureScaling`, and s = 1 / (n + 1) for n
-    samples. g is a Gaussian process with prior mean u and the sum of an RBF
-    and a white kernel. Its posterior is a variational Gaussian at inducing
-    points, of the largest evidence lower bound. The layer interpolates a
-    table of g - u, constant beyond its ends.
+    samples. The latent g is a Gaussian process with prior mean u and the sum
+    of an RBF and a white kernel. Its posterior is a variational Gaussian at
+    inducing points, of the largest evidence lower bound. The layer
+    interpolates a table of g - u, constant beyond its ends.
 
     Args:
         num_inducing_points: Number of inducing points, evenly over the range
