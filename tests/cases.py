@@ -5,6 +5,7 @@ A test of the repository fails if an exported class has no case here.
 
 from dataclasses import dataclass
 from dataclasses import field
+from importlib.util import find_spec
 from typing import Any
 
 import keras
@@ -57,11 +58,17 @@ class CalibratorCase:
     keeps_argmax: bool = False
     # To what fits of the same data in another form agree.
     tolerance: float = 1e-4
+    # A package beside the backend that a fit needs.
+    needs: str = ""
 
     def __str__(self):
         return "-".join(
             [self.cls.__name__, *map(str, self.hyperparameters.values())]
         )
+
+    @property
+    def can_fit(self):
+        return not self.needs or find_spec(self.needs) is not None
 
     def make(self, **kwargs):
         return self.cls(**self.hyperparameters, **kwargs)
@@ -104,6 +111,16 @@ CALIBRATORS = [
     CalibratorCase(kc.QuadraticScaling),
     CalibratorCase(kc.QuadraticScaling, {"penalty": None, "monotone": True}),
     CalibratorCase(kc.VennAbers),
+    CalibratorCase(
+        kc.GaussianProcessCalibration,
+        {"num_inducing_points": 8},
+        needs="tensorflow_probability",
+    ),
+    CalibratorCase(
+        kc.BayesianScaling,
+        {"num_draws": 16, "num_warmup": 15, "num_samples": 12},
+        needs="tensorflow_probability",
+    ),
 ]
 
 # Known for one number of classes, and fitted by their parts: see

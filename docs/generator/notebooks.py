@@ -24,7 +24,11 @@ import importlib.util
 
 if importlib.util.find_spec("keras_calib") is None:
     %pip install --quiet "keras-calib[{extras}]" scikit-learn"""
-_EXTRAS = {"data.md": "report,tfds", "serving.md": "litert,onnx,report"}
+_EXTRAS = {
+    "after_training.md": "bayes,report",
+    "data.md": "report,tfds",
+    "serving.md": "litert,onnx,report",
+}
 _MOST_EXTRAS = "report,tensorflow"
 
 _MADE_UP = (

@@ -27,7 +27,7 @@ data that evaluate.py has predicted.
 set-ups and seeds. It has the probabilities that a method is better than
 --baseline, practically equal to it, or worse. They are for each set-up, for the
 mean over set-ups and for a further set-up. This needs at least two seeds and
-`pip install -e ".[tfp]"`, and takes up to half a minute.
+`pip install -e ".[bayes]"`, and takes up to half a minute.
 """
 
 from pathlib import Path

@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-__all__ = ["tensorflow", "tensorflow_datasets"]
+__all__ = ["tensorflow", "tensorflow_datasets", "tensorflow_probability"]
 
 
 class _Extra:
@@ -19,13 +19,15 @@ class _Extra:
             raise AttributeError(attribute)
         try:
             module = importlib.import_module(self._name)
+            # Some import what they need when a name is asked for.
+            return getattr(module, attribute)
         except ImportError as error:
             raise ImportError(
                 f"This needs {self._name}: "
                 f"pip install 'keras-calib[{self._extra}]'"
             ) from error
-        return getattr(module, attribute)
 
 
 tensorflow: Any = _Extra("tensorflow", "tensorflow")
 tensorflow_datasets: Any = _Extra("tensorflow_datasets", "tfds")
+tensorflow_probability: Any = _Extra("tensorflow_probability", "bayes")

@@ -9,6 +9,7 @@ from keras_calib.calibrators.affine import DirichletCalibration
 from keras_calib.calibrators.affine import MatrixScaling
 from keras_calib.calibrators.affine import VectorScaling
 from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.bayesian_scaling import BayesianScaling
 from keras_calib.calibrators.beta import BetaCalibration
 from keras_calib.calibrators.binning import HistogramBinning
 from keras_calib.calibrators.binning import IsotonicCalibration
@@ -17,6 +18,7 @@ from keras_calib.calibrators.choosing import CandidateScore
 from keras_calib.calibrators.choosing import choose_calibrator
 from keras_calib.calibrators.choosing import choose_calibrator_on
 from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
+from keras_calib.calibrators.gaussian_process import GaussianProcessCalibration
 from keras_calib.calibrators.logistic import AffineScaling
 from keras_calib.calibrators.logistic import QuadraticScaling
 from keras_calib.calibrators.prior import PriorCorrection
@@ -28,12 +30,14 @@ from keras_calib.calibrators.venn_abers import VennAbers
 
 __all__ = [
     "AffineScaling",
+    "BayesianScaling",
     "BetaCalibration",
     "Calibrator",
     "CalibratorChoice",
     "CandidateScore",
     "DirichletCalibration",
     "EnsembleTemperatureScaling",
+    "GaussianProcessCalibration",
     "HistogramBinning",
     "IsotonicCalibration",
     "MatrixScaling",

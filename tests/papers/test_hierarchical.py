@@ -16,7 +16,7 @@ from scipy.stats import norm
 pytestmark = pytest.mark.slow
 needs_tfp = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow_probability") is None,
-    reason="needs the extra tfp",
+    reason="needs the extra bayes",
 )
 
 
@@ -188,5 +188,5 @@ def test_ropes_are_numbers_of_known_measures(text):
 
 def test_absent_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_probability", None)
-    with pytest.raises(ImportError, match=r"pip install -e \"\.\[tfp\]\""):
+    with pytest.raises(ImportError, match=r"pip install -e \"\.\[bayes\]\""):
         hierarchical.check_installed()

@@ -28,10 +28,11 @@ ADDED = {
     "pyproject.toml",
     "setup.cfg",
 }
-# Extras that nothing in the package imports: benchmarks compare with them.
-UNUSED = {"tensorflow-probability", "tf-keras"}
+# TensorFlow Probability needs it, and nothing in the package imports it.
+UNUSED = {"tf-keras"}
 EXTRAS = (
     "all",
+    "bayes",
     "detection",
     "dev",
     "examples",
@@ -41,7 +42,6 @@ EXTRAS = (
     "serving",
     "tensorflow",
     "tfds",
-    "tfp",
 )
 
 
@@ -73,7 +73,7 @@ def test_extras_can_be_installed_and_bring_what_is_used(metadata):
     extras = metadata["options.extras_require"]
     assert all(requirements(extras[extra]) for extra in EXTRAS)
     assert requirements(extras["tensorflow"]) == {"tensorflow"}
-    assert requirements(extras["tfp"]) >= UNUSED
+    assert requirements(extras["bayes"]) >= {"tensorflow-probability", *UNUSED}
     imported = {n.split(".")[0] for p in MODULES for n, _ in imports(parse(p))}
     assert not {name.replace("-", "_") for name in UNUSED} & imported
 

@@ -86,6 +86,7 @@ INSIDE_FUNCTIONS = {
     "pyarrow": {"reporting"},
     "tensorflow": {
         "backend",
+        "calibrators",
         "data",
         "ensembles",
         "exporting",
@@ -93,7 +94,7 @@ INSIDE_FUNCTIONS = {
         "training",
     },
     "tensorflow_datasets": {"backend", "data"},
-    "tensorflow_probability": set(),
+    "tensorflow_probability": {"backend", "calibrators"},
     "tf_keras": set(),
     "tf2onnx": {"exporting"},
     "torch": {"backend", "training"},

@@ -83,7 +83,7 @@ def check_installed():
     except ImportError as error:
         raise ImportError(
             "--model=hierarchical needs TensorFlow Probability: "
-            'pip install -e ".[tfp]"'
+            'pip install -e ".[bayes]"'
         ) from error
 
 

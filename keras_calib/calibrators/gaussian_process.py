@@ -1,0 +1,232 @@
+"""Gaussian process calibration."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.backend.errors import value_error
+from keras_calib.calibrators.base import fitted_array
+from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.gaussian_process_fit import Curve
+from keras_calib.calibrators.gaussian_process_fit import fit_curve
+from keras_calib.calibrators.posterior import PosteriorCalibrator
+from keras_calib.calibrators.posterior import mean_over_draws
+from keras_calib.calibrators.posterior import scaled_samples
+from keras_calib.calibrators.structured import smoothed_log_probs
+from keras_calib.inputs.checks import check_flag
+from keras_calib.inputs.checks import check_integer
+
+__all__ = ["GaussianProcessCalibration"]
+
+# Knots of the table: on 30 nats they are 0.06 apart.
+_NUM_KNOTS = 513
+# Logits for a fit: further ones change little and take long.
+_MOST = 2**18
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class GaussianProcessCalibration(PosteriorCalibrator):
+    """Gaussian process calibration: one smooth curve for all classes.
+
+    Use it when a temperature is too stiff and held-out samples are few, or
+    when you want an interval of each probability. It needs the extra `bayes`
+    to fit, and nothing more to be used, saved or exported.
+
+    u = log((1 - s) softmax(z / T) + s / K)
+    q = softmax(g(u_1), ..., g(u_K))
+
+    T is the optimum of `TemperatureScaling`, and s = 1 / (n + 1) for n
+    samples. The latent g is a Gaussian process with prior mean u and the sum
+    of an RBF and a white kernel. Its posterior is a variational Gaussian at
+    inducing points, of the largest evidence lower bound. The layer
+    interpolates a table of g - u, constant beyond its ends.
+
+    Args:
+        num_inducing_points: Number of inducing points, evenly over the range
+            of u, at least 2.
+        average: Whether to average the probabilities of `num_draws` draws of
+            g. By default it takes the mean of g, which costs far less.
+        num_draws: Number of draws of g, for `average` and for
+            `credible_interval`, at least 2.
+        seed: Seed of the draws.
+        temperature: T, > 0, if you know it; None waits for `fit`.
+        uniform_share: s, in (0, 1); goes with `temperature`.
+        bounds: Least and largest u of the table `(2,)`; goes with
+            `temperature`.
+        offsets: Mean of g - u at even distances `(num_knots,)`; likewise.
+        deviations: Root of the covariance of g there, `(rank, num_knots)`;
+            likewise.
+        **kwargs: `name` and `trainable` of `keras.layers.Layer`.
+
+    Raises:
+        ImportError: On `fit`, without TensorFlow Probability: pip install
+            'keras-calib[bayes]'.
+
+    Example:
+
+    >>> curve = GaussianProcessCalibration(
+    ...     temperature=1.0,
+    ...     uniform_share=1e-6,
+    ...     bounds=[-3.0, 0.0],
+    ...     offsets=[1.0, 0.0],
+    ...     deviations=[[0.1, 0.0]],
+    ... )
+    >>> logits = keras.ops.convert_to_numpy(curve(np.log([[0.75, 0.25]])))
+    >>> print(np.round(logits, 3))
+    [[-0.192 -0.924]]
+
+    Reference:
+        Wenger, Kjellström and Triebel, Non-Parametric Calibration for
+        Classification, AISTATS 2020, https://arxiv.org/abs/1906.04933
+
+    Differs:
+        The authors take logits or probabilities as they are, and the
+        covariance of the classes of one sample as diagonal. Here u is scaled
+        by T first, so that a constant added to the logits changes nothing,
+        and the covariance is full. Priors on the parameters of the kernel
+        keep the curve uncertain where samples are few.
+    """
+
+    fitted_values = (
+        "temperature",
+        "uniform_share",
+        "bounds",
+        "offsets",
+        "deviations",
+    )
+    options = ("num_inducing_points", "average", "num_draws", "seed")
+    uniform_share = fitted_array("uniform_share", "The share s of uniform.")
+    bounds = fitted_array("bounds", "Least and largest u of the table.")
+    offsets = fitted_array("offsets", "Mean of g - u, `(num_knots,)`.")
+    deviations = fitted_array(
+        "deviations", "Root of the covariance of g, `(rank, num_knots)`."
+    )
+
+    def __init__(
+        self,
+        *,
+        num_inducing_points: int = 16,
+        average: bool = False,
+        num_draws: int = 100,
+        seed: int = 0,
+        temperature: float | None = None,
+        uniform_share: float | None = None,
+        bounds: Any = None,
+        offsets: Any = None,
+        deviations: Any = None,
+        name: str = "gaussian_process_calibration",
+        **kwargs: Any,
+    ):
+        check_integer("num_inducing_points", num_inducing_points, 2)
+        check_flag("average", average)
+        check_integer("num_draws", num_draws, 2)
+        check_integer("seed", seed, 0)
+        super().__init__(name=name, **kwargs)
+        self.num_inducing_points = num_inducing_points
+        self.average = average
+        self.num_draws = num_draws
+        self.seed = seed
+        self._table_error: float | None = None
+        values = {
+            "temperature": temperature,
+            "uniform_share": uniform_share,
+            "bounds": bounds,
+            "offsets": offsets,
+            "deviations": deviations,
+        }
+        given = [name for name, value in values.items() if value is not None]
+        if given:
+            _check_table(values, given)
+            self.set_fitted(**values)
+
+    @property
+    def temperature(self) -> float:
+        """The fitted temperature."""
+        return float(self.fitted_value("temperature"))
+
+    @property
+    def table_error(self) -> float | None:
+        """Largest error of the table against g, in nats; None until `fit`."""
+        return self._table_error
+
+    def fit_samples(self, samples: FittingData) -> None:
+        read = scaled_samples(samples, _MOST)
+        curve = fit_curve(read, self.num_inducing_points, self.name)
+        low, high = curve.inducing[[0, -1]]
+        offsets, deviations = curve.at(np.linspace(low, high, _NUM_KNOTS))
+        self.set_fitted(
+            temperature=read.temperature,
+            uniform_share=read.uniform_share,
+            bounds=[low, high],
+            offsets=offsets,
+            deviations=deviations,
+        )
+        self._table_error = _error(curve, offsets)
+
+    def calibrate(self, logits: Any) -> Any:
+        if self.average:
+            return mean_over_draws(self.logits_of_draws(logits))
+        u = smoothed_log_probs(logits, self._temperature, self._uniform_share)
+        return u + self._look_up(u, self._offsets)
+
+    def logits_of_draws(self, logits: Any) -> Any:
+        u = smoothed_log_probs(logits, self._temperature, self._uniform_share)
+        rank = self._deviations.shape[0]
+        noise = np.random.default_rng(self.seed).standard_normal(
+            (rank, self.num_draws)
+        )
+        noise = ops.convert_to_tensor(noise.astype("float32"))
+        table = ops.matmul(ops.transpose(self._deviations), noise)
+        table = table + ops.expand_dims(self._offsets, -1)
+        curves = ops.swapaxes(self._look_up(u, table), -1, -2)
+        return ops.expand_dims(u, -2) + curves
+
+    def num_parameters(self, num_classes: int) -> int:
+        """Two, the least there are: the prior holds the curve."""
+        return 2
+
+    def _look_up(self, u: Any, table: Any) -> Any:
+        """Rows of a table, linear between knots, constant beyond them."""
+        last = table.shape[0] - 1
+        low, high = self._bounds[0], self._bounds[1]
+        place = ops.clip((u - low) / (high - low), 0.0, 1.0) * last
+        left = ops.cast(ops.minimum(ops.floor(place), last - 1), "int32")
+        share = place - ops.cast(left, place.dtype)
+        if len(table.shape) == 2:
+            share = ops.expand_dims(share, -1)
+        before = ops.take(table, left, axis=0)
+        after = ops.take(table, left + 1, axis=0)
+        return before + share * (after - before)
+
+
+def _error(curve: Curve, offsets: np.ndarray) -> float:
+    """Largest error of the interpolated table, in its float32."""
+    low, high = curve.inducing[[0, -1]]
+    knots = np.linspace(low, high, len(offsets))
+    between = np.linspace(low, high, 8 * len(offsets) - 7)
+    table = np.interp(between, knots, offsets.astype("float32"))
+    return float(np.abs(table - curve.at(between)[0]).max())
+
+
+def _check_table(values: dict[str, Any], given: list[str]) -> None:
+    """Raises ValueError unless all values are there, of shapes that fit."""
+    names = ", ".join(f"`{name}`" for name in values)
+    if len(given) < len(values):
+        raise value_error(f"{names} must be given together", given=given)
+    shapes = {name: np.shape(value) for name, value in values.items()}
+    size = shapes["offsets"]
+    if (
+        shapes["temperature"] != ()
+        or shapes["uniform_share"] != ()
+        or shapes["bounds"] != (2,)
+        or len(size) != 1
+        or size[0] < 2
+        or shapes["deviations"][1:] != size
+    ):
+        raise value_error(
+            f"{names} must have the shapes (), (), (2,), (num_knots,) and "
+            "(rank, num_knots), with two knots or more",
+            shapes=list(shapes.values()),
+        )

@@ -1,0 +1,132 @@
+"""The fit of Gaussian process calibration: its bound, table and intervals."""
+
+import numpy as np
+import pytest
+from cases import array
+from cases import one_hot
+from cases import softmax
+from scipy.stats import multivariate_normal
+
+import keras_calib as kc
+from keras_calib.calibrators import gaussian_process_fit
+
+pytest.importorskip("tensorflow_probability")
+K = 3
+
+
+def overconfident(n, seed=0, num_classes=K):
+    """Labels, logits of twice the right size, and the true probabilities."""
+    rng = np.random.default_rng(seed)
+    logits = 3.0 * rng.normal(size=(n, num_classes))
+    probs = softmax(logits / 2.0)
+    labels = (probs.cumsum(-1) < rng.uniform(size=(n, 1))).sum(-1)
+    return np.minimum(labels, num_classes - 1), logits, probs
+
+
+def dense_bound(theta, x, labels, weight, inducing):
+    """The same with the covariance of each sample written out."""
+    num = len(inducing)
+    amplitude, length, noise = np.exp(theta[:3])
+    mean = theta[3 : 3 + num]
+    # The order of TensorFlow Probability.
+    root = np.zeros((num, num))
+    packed = theta[3 + num :]
+    whole = np.concatenate([packed[num:], packed[::-1]]).reshape(num, num)
+    root = np.tril(whole)
+    root[np.diag_indices(num)] = np.exp(np.diag(root))
+
+    def kernel(a, b):
+        gap = (a[:, None] - b) / length
+        return amplitude**2 * np.exp(-0.5 * gap**2)
+
+    prior = kernel(inducing, inducing)
+    prior += (noise**2 + 1e-6 * amplitude**2) * np.eye(num)
+    factor = np.linalg.cholesky(prior)
+    total = 0.0
+    for u, y, w in zip(x, labels, weight, strict=True):
+        maps = np.linalg.solve(factor, kernel(inducing, u))
+        latent = u + maps.T @ mean
+        rest = amplitude**2 + noise**2 - np.sum(maps**2, axis=0)
+        covariance = maps.T @ root @ root.T @ maps + np.diag(rest)
+        p = softmax(latent[None])[0]
+        curvature = np.diag(p) - np.outer(p, p)
+        right = y @ np.log(p) - 0.5 * np.trace(curvature @ covariance)
+        total += w * right
+    both = [
+        multivariate_normal(mean, root @ root.T),
+        multivariate_normal(np.zeros(num), np.eye(num)),
+    ]
+    divergence = both[1].entropy() - both[0].entropy()
+    divergence += 0.5 * (np.sum(root**2) + mean @ mean - num)
+    medians = gaussian_process_fit._MEDIANS
+    away = (theta[:3] - np.log(medians)) / gaussian_process_fit._SPREADS
+    return divergence - total + 0.5 * away @ away
+
+
+def test_the_bound_is_that_of_the_dense_covariance():
+    rng = np.random.default_rng(0)
+    num = 5
+    x = np.log(softmax(2.0 * rng.normal(size=(12, K))))
+    data = (
+        x,
+        one_hot(rng.integers(K, size=12), K),
+        rng.uniform(0.5, 2.0, 12),
+        np.linspace(-5.0, 0.0, num),
+    )
+    theta = 0.3 * rng.normal(size=3 + num + num * (num + 1) // 2)
+    found = gaussian_process_fit._negative_bound(theta, data, num)
+    np.testing.assert_allclose(found, dense_bound(theta, *data), rtol=1e-8)
+
+
+def test_the_table_is_the_curve():
+    labels, logits, _ = overconfident(400, num_classes=4)
+    calibrator = kc.GaussianProcessCalibration(num_inducing_points=8)
+    assert calibrator.table_error is None
+    calibrator.fit(labels, logits)
+    assert 0.0 < calibrator.table_error < 1e-4
+    copy = kc.GaussianProcessCalibration.from_config(calibrator.get_config())
+    np.testing.assert_array_equal(
+        array(copy(logits)), array(calibrator(logits))
+    )
+    # Beyond its ends the curve is the prior mean and an offset.
+    share, low = float(calibrator.uniform_share), calibrator.bounds[0]
+    probs = np.array([[1.0 - 3e-9, 1e-9, 1e-9, 1e-9]])
+    u = np.log((1.0 - share) * probs + share / 4)
+    assert u.min() < low + 0.5
+    found = array(calibrator(np.log(probs) * calibrator.temperature))
+    offsets = np.interp(
+        u, np.linspace(*calibrator.bounds, 513), calibrator.offsets
+    )
+    np.testing.assert_allclose(found, u + offsets, atol=2e-5)
+
+
+def test_it_bends_where_a_temperature_cannot():
+    # A fifth of the labels is noise: confidence has a ceiling.
+    rng = np.random.default_rng(1)
+    labels, logits, _ = overconfident(3000, seed=1)
+    noise = rng.uniform(size=len(labels)) < 0.2
+    labels = np.where(noise, rng.integers(K, size=len(labels)), labels)
+    some, rest = slice(0, 1000), slice(1000, None)
+    losses = {
+        cls: kc.nll(
+            labels[rest],
+            array(cls().fit(labels[some], logits[some])(logits[rest])),
+            from_logits=True,
+        )
+        for cls in (kc.TemperatureScaling, kc.GaussianProcessCalibration)
+    }
+    gain = losses[kc.TemperatureScaling] - losses[kc.GaussianProcessCalibration]
+    assert gain > 0.004
+
+
+@pytest.mark.slow
+def test_credible_intervals_cover_the_true_probabilities():
+    for make in (kc.GaussianProcessCalibration, kc.BayesianScaling):
+        inside = []
+        for seed in range(8):
+            labels, logits, probs = overconfident(1100, seed)
+            calibrator = make().fit(labels[:100], logits[:100], num_folds=0)
+            lower, upper = calibrator.credible_interval(logits[100:])
+            inside.append((lower <= probs[100:]) & (probs[100:] <= upper))
+        # 0.95, less what the plug-in temperature and eight fits leave open.
+        assert 0.85 < np.mean(inside) < 0.999, make
