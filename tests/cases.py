@@ -33,6 +33,7 @@ __all__ = [
     "METRICS",
     "METRIC_DATA",
     "MetricCase",
+    "OTHER_CALIBRATORS",
     "OTHER_METRICS",
     "TABLE",
     "accuracy",
@@ -95,11 +96,19 @@ CALIBRATORS = [
         never_raises_nll=True,
         keeps_argmax=True,
     ),
+    CalibratorCase(
+        kc.ParametrizedTemperatureScaling,
+        never_raises_nll=True,
+        keeps_argmax=True,
+    ),
     CalibratorCase(kc.HistogramBinning, {"num_bins": 10}),
     CalibratorCase(kc.HistogramBinning, {"num_bins": 8, "edges": "mass"}),
     CalibratorCase(kc.IsotonicCalibration),
     CalibratorCase(kc.BetaCalibration),
 ]
+
+# Of images alone: tests/calibrators/test_local.py.
+OTHER_CALIBRATORS = [kc.LocalTemperatureScaling]
 
 # Exported bases, which have no case of their own.
 ABSTRACT = [

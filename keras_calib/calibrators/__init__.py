@@ -16,6 +16,8 @@ from keras_calib.calibrators.choosing import CandidateScore
 from keras_calib.calibrators.choosing import choose_calibrator
 from keras_calib.calibrators.choosing import choose_calibrator_on
 from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
+from keras_calib.calibrators.local import LocalTemperatureScaling
+from keras_calib.calibrators.parametrized import ParametrizedTemperatureScaling
 from keras_calib.calibrators.structured import StructuredMatrixScaling
 from keras_calib.calibrators.structured import StructuredVectorScaling
 from keras_calib.calibrators.temperature import TemperatureScaling
@@ -29,7 +31,9 @@ __all__ = [
     "EnsembleTemperatureScaling",
     "HistogramBinning",
     "IsotonicCalibration",
+    "LocalTemperatureScaling",
     "MatrixScaling",
+    "ParametrizedTemperatureScaling",
     "StructuredMatrixScaling",
     "StructuredVectorScaling",
     "TemperatureScaling",
