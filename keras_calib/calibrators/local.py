@@ -201,6 +201,7 @@ class LocalTemperatureScaling(Calibrator):
         sample_weight: Any = None,
         *,
         ignore_class: int | None = None,
+        num_folds: int = 0,
         force: bool = False,
     ) -> Self:
         """Fits on the logits of held-out images and returns self.
@@ -216,6 +217,7 @@ class LocalTemperatureScaling(Calibrator):
             sample_weight: Weights of pixels `(n, height, width)`, or of
                 images `(n,)`.
             ignore_class: Class id of the pixels to leave out, such as 255.
+            num_folds: Not used: images that are left out replace folds.
             force: Fit even with fewer pixels than parameters.
 
         Raises:
@@ -243,7 +245,7 @@ class LocalTemperatureScaling(Calibrator):
                 images=len(logits),
             )
         samples = read_samples(labels, logits, sample_weight, ignore_class)
-        self._check_enough(samples, force)
+        self.check_enough(samples, force)
         data = images_of(samples, logits.shape[:3], image)
         temperature = optimal_temperature(samples)
         how = Training(*(getattr(self, k) for k in Training._fields))
@@ -264,6 +266,7 @@ class LocalTemperatureScaling(Calibrator):
         pixels_per_image: int | None = None,
         seed: int = 0,
         steps: int | None = None,
+        num_folds: int = 0,
         force: bool = False,
         verbose: str | int = "auto",
     ) -> Self:
