@@ -32,10 +32,10 @@ class ParametrizedTemperatureScaling(Calibrator):
     T(z) = max(|net(largest logits of z, sorted)|, T_0 / 2), z becomes z / T(z)
 
     T_0 is the optimum of `TemperatureScaling`. The network has two hidden
-    layers of ReLU. It begins where T(z) = T_0, from three random starts, and
-    minimises the mean loss plus strength / (2 n) sum w^2 by L-BFGS. w are its
-    weights for standardised inputs, n is the sum of the sample weights. T_0
-    stays if the network is no better on the samples of the fit.
+    layers of ReLU. L-BFGS minimises the mean loss plus strength / (2 n)
+    sum w^2, from three random starts where T(z) = T_0. w are the weights for
+    standardised inputs, n is the sum of the sample weights. T_0 stays if the
+    network is no better on the samples of the fit.
 
     Args:
         objective: `"nll"`, or `"mse"` as in the paper: the squared distance
@@ -113,6 +113,7 @@ class ParametrizedTemperatureScaling(Calibrator):
         check_integer("seed", seed, 0)
         super().__init__(name=name, **kwargs)
         self.objective = objective
+        self.lowers_nll = objective == "nll"
         self.num_inputs, self.units = num_inputs, units
         self.strength, self.seed = strength, seed
         network = Network(kernel_1, bias_1, kernel_2, bias_2, kernel_3, bias_3)
