@@ -146,6 +146,8 @@ bench: .venv/dev
 	  --out=benchmarks/results/glibc_memory.md
 	.venv/bin/python benchmarks/digits_calibrators.py \
 	  --csv=benchmarks/results/runs/digits_calibrators.csv
+	.venv/bin/python benchmarks/scenes_calibrators.py \
+	  --csv=benchmarks/results/runs/scenes_calibrators.csv
 
 bench-peers: .venv-bench/dev
 	.venv-bench/bin/python benchmarks/metrics.py \

@@ -32,6 +32,7 @@ from training_methods import trained  # noqa: E402
 CALIBRATORS = {
     "_ts": kc.TemperatureScaling,
     "_ensemble": kc.EnsembleTemperatureScaling,
+    "_parametrized": kc.ParametrizedTemperatureScaling,
     "_vector": kc.VectorScaling,
     "_structured_vector": kc.StructuredVectorScaling,
     "_matrix": kc.MatrixScaling,

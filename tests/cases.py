@@ -103,6 +103,11 @@ CALIBRATORS = [
         never_raises_nll=True,
         keeps_argmax=True,
     ),
+    CalibratorCase(
+        kc.ParametrizedTemperatureScaling,
+        never_raises_nll=True,
+        keeps_argmax=True,
+    ),
     CalibratorCase(kc.HistogramBinning, {"num_bins": 10}),
     CalibratorCase(kc.HistogramBinning, {"num_bins": 8, "edges": "mass"}),
     CalibratorCase(kc.IsotonicCalibration),
@@ -123,9 +128,9 @@ CALIBRATORS = [
     ),
 ]
 
-# Known for one number of classes, and fitted by their parts: see
-# tests/calibrators/test_prior.py.
-OTHER_CALIBRATORS = [kc.PriorCorrection]
+# Known for one number of classes, or fitted on images: they have tests of their
+# own, test_prior.py and test_local.py.
+OTHER_CALIBRATORS = [kc.LocalTemperatureScaling, kc.PriorCorrection]
 
 # Exported bases, which have no case of their own.
 ABSTRACT = [

@@ -4,9 +4,11 @@ _ABSTRACT = "a base: its subclasses are called"
 _BOXES = "takes boxes or masks of images"
 _DATA = "takes images or data sets"
 _FILES = "takes files"
+_MAPS = "takes logits of images alone: tests/calibrators/test_local.py"
 _MODEL = "takes a model, whose outputs come by way of what is called here"
 _RESULT = "holds results"
 NO_PREDICTIONS = {
+    "LocalTemperatureScaling": _MAPS,
     **dict.fromkeys(
         ("BatchCoupledLoss", "Calibrator", "PerSampleLoss", "StreamingMetric"),
         _ABSTRACT,

@@ -25,6 +25,7 @@ _RUNS = (
     "noisy_digits",
     "digits_ensembles",
     "digits_calibrators",
+    "scenes_calibrators",
 )
 _NOISY_DIGITS = "[Noisy digits](../training.md#measured-on-noisy-digits)"
 _SETUPS = {
@@ -39,6 +40,7 @@ _SETUPS = {
     "newsgroups20": "20 Newsgroups",
     "noisy_digits_10": _NOISY_DIGITS,
     "noisy_digits_2": f"{_NOISY_DIGITS} in two classes",
+    "noisy_scenes": "Noisy scenes, pixels",
     "objectness_tiny_imagenet_boxes": "Tiny-ImageNet, 16 classes",
     "tiny_imagenet_boxes_small": "Tiny-ImageNet, before detection",
 }

@@ -19,8 +19,10 @@ from keras_calib.calibrators.choosing import choose_calibrator
 from keras_calib.calibrators.choosing import choose_calibrator_on
 from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
 from keras_calib.calibrators.gaussian_process import GaussianProcessCalibration
+from keras_calib.calibrators.local import LocalTemperatureScaling
 from keras_calib.calibrators.logistic import AffineScaling
 from keras_calib.calibrators.logistic import QuadraticScaling
+from keras_calib.calibrators.parametrized import ParametrizedTemperatureScaling
 from keras_calib.calibrators.prior import PriorCorrection
 from keras_calib.calibrators.refinement import refinement_nll
 from keras_calib.calibrators.structured import StructuredMatrixScaling
@@ -40,7 +42,9 @@ __all__ = [
     "GaussianProcessCalibration",
     "HistogramBinning",
     "IsotonicCalibration",
+    "LocalTemperatureScaling",
     "MatrixScaling",
+    "ParametrizedTemperatureScaling",
     "PriorCorrection",
     "QuadraticScaling",
     "StructuredMatrixScaling",

@@ -1,6 +1,7 @@
 """The base of every calibrator."""
 
 import functools
+from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
 from typing import Self
@@ -237,14 +238,20 @@ class Calibrator(FittedLayer):
         Returns:
             Calibrated logits of the same shape, float32.
         """
+        return self.mapped(self.calibrate, logits, from_logits)
+
+    def mapped(
+        self, calibrate: Callable[[Any], Any], logits: Any, from_logits: bool
+    ) -> Any:
+        """Outputs of a model, mapped by a function of two or more logits."""
         self.check_fitted()
         shape = shape_of(logits)
         self._check_classes(shape)
         if shape[-1] == 1 or not from_logits:
             logits = to_model_logits(logits, from_logits)
         if shape[-1] != 1:
-            return self.calibrate(logits)
-        pair = self.calibrate(logits)
+            return calibrate(logits)
+        pair = calibrate(logits)
         return pair[..., 1:] - pair[..., :1]
 
     def compute_output_shape(self, input_shape):
@@ -311,6 +318,17 @@ class Calibrator(FittedLayer):
             getattr(self, "_" + name).assign(ops.convert_to_tensor(value))
         self._num_classes = num_classes
         self._fitted = True
+
+    def given_arrays(self, values: dict[str, Any]) -> dict[str, np.ndarray]:
+        """Fitted values given to the constructor: all of them, or none."""
+        given = {k: v for k, v in values.items() if v is not None}
+        if given and set(given) != set(self.fitted_values):
+            raise value_error(
+                "fitted values must be given together",
+                needed=list(self.fitted_values),
+                given=list(given),
+            )
+        return {k: np.asarray(v, "float32") for k, v in given.items()}
 
     def set_known(self, **values: Any) -> None:
         """Sets values given to the constructor: all of them, or none."""

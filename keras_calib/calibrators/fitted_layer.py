@@ -25,11 +25,16 @@ class FittedLayer(keras.layers.Layer):
     _has_told = False
 
     def __call__(self, logits, *args, **kwargs):
-        # Keras would drop the mask of a masked array.
-        logits = as_numbers(logits, "logits")
+        inputs = self.read_inputs(logits)
         if self._fitted and kwargs.get("from_logits", True):
+            logits = inputs[0] if isinstance(inputs, list) else inputs
             self._has_told = check_call(logits, "logits", self._has_told)
-        return super().__call__(logits, *args, **kwargs)
+        return super().__call__(inputs, *args, **kwargs)
+
+    def read_inputs(self, inputs: Any) -> Any:
+        """Logits of any kind as an array or tensor; a list begins with them."""
+        # Keras would drop the mask of a masked array.
+        return as_numbers(inputs, "logits")
 
     @property
     def fitted(self) -> bool:

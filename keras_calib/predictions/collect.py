@@ -29,6 +29,7 @@ from keras_calib.predictions.outputs import to_model_logits
 __all__ = [
     "Predicted",
     "labels_of",
+    "logits_of",
     "predicted",
     "predicted_arrays",
     "predicted_batches",
@@ -154,7 +155,8 @@ def _joined(batches: Iterable[tuple]) -> Predicted:
     return Predicted(*columns, *[None] * (3 - len(columns)))
 
 
-def _logits(batch: Batch, reading: ReadOptions) -> np.ndarray:
+def logits_of(batch: Batch, reading: ReadOptions) -> np.ndarray:
+    """The logits of a batch of predictions, one channel for two classes."""
     outputs, counts = batch.outputs, None
     if not reading.from_logits:
         counts = _where_it_counts(batch, reading.ignore_class)
@@ -188,7 +190,7 @@ def _chosen(
     batch: Batch, reading: ReadOptions, pixels_per_image: int | None, seed: int
 ) -> tuple:
     """Labels, logits and weights of a batch, or of pixels of its images."""
-    labels, logits = to_numpy(labels_of(batch)), _logits(batch, reading)
+    labels, logits = to_numpy(labels_of(batch)), logits_of(batch, reading)
     weight = batch.sample_weight
     if pixels_per_image is not None and logits.ndim > 2:
         images, num_classes = len(logits), logits.shape[-1]

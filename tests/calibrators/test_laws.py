@@ -73,7 +73,7 @@ def test_it_refuses_to_answer_before_it_is_fitted():
 
 
 def test_what_a_fit_promises_of_the_answers():
-    rows = [held_out(4000), held_out(), held_out(60, seed=1)]
+    rows = [held_out(4000), held_out(), held_out(64, seed=1)]
     for case in CASES:
         if case not in CLASSES and BACKEND != "tensorflow":
             continue
@@ -312,15 +312,15 @@ def test_a_class_without_samples_is_refused_where_it_matters():
 
 def test_fewer_samples_than_parameters_are_refused():
     rng = np.random.default_rng(0)
-    logits = rng.normal(size=(20, 4)).astype("float32")
-    labels = np.arange(20) % 4
+    logits = rng.normal(size=(80, 4)).astype("float32")
+    labels = np.arange(80) % 4
     for case in CLASSES:
         needed = case.make().num_parameters(4)
         if needed < 5:
             continue
         for few, weight in (
             ((labels[: needed - 1], logits[: needed - 1]), None),
-            ((labels, logits), np.arange(20) < needed - 1),
+            ((labels, logits), np.arange(80) < needed - 1),
         ):
             calibrator = case.make()
             rule = f"samples={needed - 1}, param.*={needed}"

@@ -30,7 +30,7 @@ def test_every_loss_model_and_calibrator_has_a_page():
 
 def test_code_of_pages_runs():
     rng = np.random.default_rng(0)
-    logits = rng.normal(size=(60, 3))
+    logits, maps = rng.normal(size=(60, 3)), rng.normal(size=(3, 15, 15, 3))
     inputs = keras.Input((4,))
     hidden = keras.layers.Dropout(0.5)(keras.layers.Dense(4)(inputs))
     network = keras.Model(inputs, keras.layers.Dense(3)(hidden))
@@ -40,6 +40,8 @@ def test_code_of_pages_runs():
             "keras_calib": keras_calib,
             "labels": np.where(np.arange(60) % 3, logits.argmax(-1), 0),
             "logits": logits,
+            "label_maps": rng.integers(3, size=(3, 15, 15)),
+            "logit_maps": maps,
             "inputs": inputs,
             "outputs": network.output,
             "model": network,

@@ -1,0 +1,184 @@
+"""Parametrized temperature scaling."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_calib.backend.errors import value_error
+from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.base import fitted_array
+from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.parametrized_solver import LEAST_SHARE
+from keras_calib.calibrators.parametrized_solver import Network
+from keras_calib.calibrators.parametrized_solver import fitted_network
+from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_integer
+from keras_calib.numerics.arrays import fits
+from keras_calib.numerics.arrays import shape_of
+
+__all__ = ["ParametrizedTemperatureScaling"]
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class ParametrizedTemperatureScaling(Calibrator):
+    """Parametrized temperature scaling (PTS): T depends on the logits.
+
+    Use it when a temperature is right on average but sure and unsure
+    predictions need different ones. The predicted class never changes.
+
+    T(z) = max(|net(largest logits of z, sorted)|, T_0 / 2), z becomes z / T(z)
+
+    T_0 is the optimum of `TemperatureScaling`. The network has two hidden
+    layers of ReLU. L-BFGS minimises the mean loss plus strength / (2 n)
+    sum w^2, from three random starts where T(z) = T_0. w are the weights for
+    standardised inputs, n is the sum of the sample weights. T_0 stays if the
+    network is no better on the samples of the fit.
+
+    Args:
+        objective: `"nll"`, or `"mse"` as in the paper: the squared distance
+            of probabilities and labels.
+        num_inputs: Number of largest logits that the network reads, >= 1;
+            all of them if there are fewer classes.
+        units: Units of each hidden layer, >= 1.
+        strength: Strength of the ridge, >= 0.
+        seed: Seed of the weights at the start.
+        temperature: T_0, > 0, if you know the fit; None waits for `fit`.
+        kernel_1: Weights `(inputs, units)` of the first layer; they go with
+            `temperature`, as do the others.
+        bias_1: Its biases `(units,)`.
+        kernel_2: Weights `(units, units)` of the second layer.
+        bias_2: Its biases `(units,)`.
+        kernel_3: Weights `(units,)` of the output.
+        bias_3: Its bias, a number.
+        **kwargs: `name` and `trainable` of `keras.layers.Layer`.
+
+    Example:
+
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(500, 3))
+    >>> labels = np.argmax(logits + rng.gumbel(size=(500, 3)), axis=-1)
+    >>> scaling = ParametrizedTemperatureScaling().fit(labels, 3.0 * logits)
+    >>> scaling(3.0 * logits).shape == logits.shape
+    True
+
+    Reference:
+        Tomani et al., Parameterized Temperature Scaling for Boosting the
+        Expressive Power in Post-Hoc Uncertainty Calibration, ECCV 2022,
+        https://arxiv.org/abs/2102.12182
+
+    Differs:
+        The authors minimise the MSE by 100,000 steps of Adam, without a
+        ridge, and bound T by 1e-12 only. Fitted on half of each of 14
+        published sets of predictions, ten times, the network here had a lower
+        NLL on the other half than a temperature for 13 sets. The gain was
+        0.0003 to 0.03 nats, and 0.16 on 20 Newsgroups; the loss on DenseNet-40
+        was 0.0004.
+    """
+
+    fitted_values = ("temperature", *Network._fields)
+    options = ("objective", "num_inputs", "units", "strength", "seed")
+    needs_every_class = False
+    kernel_1 = fitted_array("kernel_1", "Weights of the first layer.")
+    bias_1 = fitted_array("bias_1", "Biases of the first layer.")
+    kernel_2 = fitted_array("kernel_2", "Weights of the second layer.")
+    bias_2 = fitted_array("bias_2", "Biases of the second layer.")
+    kernel_3 = fitted_array("kernel_3", "Weights of the output.")
+    bias_3 = fitted_array("bias_3", "Bias of the output.")
+
+    def __init__(
+        self,
+        *,
+        objective: str = "nll",
+        num_inputs: int = 10,
+        units: int = 5,
+        strength: float = 20.0,
+        seed: int = 0,
+        temperature: float | None = None,
+        kernel_1: Any = None,
+        bias_1: Any = None,
+        kernel_2: Any = None,
+        bias_2: Any = None,
+        kernel_3: Any = None,
+        bias_3: Any = None,
+        name: str = "parametrized_temperature_scaling",
+        **kwargs: Any,
+    ):
+        check_in("objective", objective, ("nll", "mse"))
+        check_integer("num_inputs", num_inputs, 1)
+        check_integer("units", units, 1)
+        check_at_least("strength", strength, 0.0)
+        check_integer("seed", seed, 0)
+        super().__init__(name=name, **kwargs)
+        self.objective = objective
+        self.lowers_nll = objective == "nll"
+        self.num_inputs, self.units = num_inputs, units
+        self.strength, self.seed = strength, seed
+        network = Network(kernel_1, bias_1, kernel_2, bias_2, kernel_3, bias_3)
+        self._set_given({"temperature": temperature, **network._asdict()})
+
+    @property
+    def temperature(self) -> float:
+        """The fitted T_0."""
+        return float(self.fitted_value("temperature"))
+
+    def fit_samples(self, samples: FittingData) -> None:
+        temperature, network = fitted_network(
+            samples, **{name: getattr(self, name) for name in self.options}
+        )
+        self.set_fitted(
+            self._known_classes(len(network.kernel_1)),
+            temperature=temperature,
+            **network._asdict(),
+        )
+
+    def calibrate(self, logits: Any) -> Any:
+        return logits / self.temperature_of(logits)
+
+    def temperature_of(self, logits: Any) -> Any:
+        """T of each sample `(..., 1)`, from logits `(..., num_classes)`.
+
+        Use it to see which predictions were overconfident.
+        """
+        self.check_fitted()
+        logits = ops.cast(logits, "float32")
+        inputs = shape_of(self._kernel_1)[0]
+        if (logits.shape[-1] or inputs) < inputs:
+            raise value_error(
+                f"`logits` must have {inputs} classes or more, as when fitted",
+                **{"logits.shape": shape_of(logits)},
+            )
+        x, _ = ops.top_k(logits, inputs)
+        x = ops.relu(ops.matmul(x, self._kernel_1) + self._bias_1)
+        x = ops.relu(ops.matmul(x, self._kernel_2) + self._bias_2)
+        x = ops.sum(x * self._kernel_3, axis=-1, keepdims=True) + self._bias_3
+        return ops.maximum(ops.abs(x), LEAST_SHARE * self._temperature)
+
+    def num_parameters(self, num_classes: int) -> int:
+        inputs = min(self.num_inputs, num_classes)
+        return self.units * (inputs + 1 + self.units + 1 + 1) + 1
+
+    def _known_classes(self, inputs: int) -> int | None:
+        """Number of classes, if it is below that of the inputs asked for."""
+        return inputs if inputs < self.num_inputs else None
+
+    def _set_given(self, values: dict[str, Any]) -> None:
+        arrays = self.given_arrays(values)
+        if not arrays:
+            return
+        check_above("temperature", values["temperature"], 0.0)
+        inputs, units = len(arrays["kernel_1"]), self.units
+        shapes: list[tuple] = [(inputs, units), (units,), (units, units)]
+        shapes += [(units,), (units,), ()]
+        for name, shape in zip(Network._fields, shapes, strict=True):
+            off = not fits(arrays[name].shape, shape)
+            if off or inputs > self.num_inputs:
+                raise value_error(
+                    f"`{name}` must have the shape that `num_inputs` and "
+                    "`units` give it",
+                    needed=shape,
+                    **{f"{name}.shape": arrays[name].shape},
+                )
+        self.set_fitted(self._known_classes(inputs), **arrays)

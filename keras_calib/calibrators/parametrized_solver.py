@@ -1,0 +1,261 @@
+"""Fit of the network of parametrized temperature scaling.
+
+L-BFGS minimises the mean loss of all samples plus a ridge, in float64. Samples
+come in an order of their own, so that the form of the data changes nothing.
+"""
+
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+
+from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.temperature import optimal_temperature
+
+__all__ = ["LEAST_SHARE", "Network", "fitted_network"]
+
+# T is at least this share of the optimal temperature of all samples.
+LEAST_SHARE = 0.5
+# Most logits to fit on: the network has few parameters.
+_MOST = 2**25
+# Starts of L-BFGS, as some lead back to T_0, its first steps from each, and
+# further steps from the best.
+_STARTS = 3
+_FIRST_STEPS = 20
+_STEPS = 100
+
+
+class Network(NamedTuple):
+    """Two hidden layers of ReLU and one output, whose size is T."""
+
+    kernel_1: Any  # `(inputs, units)`
+    bias_1: Any
+    kernel_2: Any  # `(units, units)`
+    bias_2: Any
+    kernel_3: Any  # `(units,)`
+    bias_3: Any  # `()`
+
+    @classmethod
+    def unflattened(cls, theta: np.ndarray, shapes: list) -> "Network":
+        """A network of one vector of all its weights."""
+        ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+        parts = np.split(theta, ends[:-1])
+        pairs = zip(parts, shapes, strict=True)
+        return cls(*(part.reshape(shape) for part, shape in pairs))
+
+    def flattened(self) -> np.ndarray:
+        """All weights as one vector."""
+        return np.concatenate([np.ravel(part) for part in self])
+
+
+class _Problem(NamedTuple):
+    """What stays as it is during a fit."""
+
+    samples: FittingData  # sorted logits, and the label's place among them
+    objective: str
+    temperature: float
+    mean: np.ndarray  # of the inputs
+    scale: np.ndarray
+    ridge: float
+    shapes: list
+
+
+def fitted_network(
+    samples: FittingData,
+    *,
+    objective: str,
+    num_inputs: int,
+    units: int,
+    strength: float,
+    seed: int,
+) -> tuple[float, Network]:
+    """T of all samples, and the network, for inputs as they are."""
+    temperature = optimal_temperature(samples, objective)
+    few = _in_order(samples.subsampled(_MOST))
+    inputs = min(num_inputs, samples.num_classes)
+    shapes = [(inputs, units), (units,), (units, units), (units,), (units,), ()]
+    mean, scale, total = _moments(few, inputs)
+    problem = _Problem(
+        few, objective, temperature, mean, scale, strength / total, shapes
+    )
+    rng = np.random.default_rng(seed)
+    starts = [_start(shapes, rng) for _ in range(_STARTS)]
+    first = [_descend(x.flattened(), problem, _FIRST_STEPS) for x in starts]
+    best = min(first, key=lambda x: x.fun)
+    best = _descend(best.x, problem, _STEPS)
+    network = Network.unflattened(best.x, shapes)
+    networks = [_of_inputs(x, problem) for x in (network, starts[0])]
+    losses = [_loss(samples, x, temperature, objective) for x in networks]
+    # The ridge, or a part of the samples, may lead away from T itself.
+    return temperature, networks[0 if losses[0] < losses[1] else 1]
+
+
+def _descend(start: np.ndarray, problem: _Problem, steps: int) -> Any:
+    """Where L-BFGS ends, and the value there."""
+    return minimize(
+        _value_and_slope,
+        start,
+        args=(problem,),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": steps, "maxcor": 20},
+    )
+
+
+def _start(shapes: list, rng: np.random.Generator) -> Network:
+    """Random hidden layers and an output of 1."""
+    parts = [np.zeros(shape) for shape in shapes]
+    for i in (0, 2):
+        count = shapes[i][0]
+        parts[i] = rng.normal(size=shapes[i]) * np.sqrt(2.0 / count)
+    parts[5] = np.ones(())
+    return Network(*parts)
+
+
+def _in_order(samples: FittingData) -> FittingData:
+    """Valid samples with sorted logits, equal ones once, in a fixed order."""
+    samples = samples.rows(np.flatnonzero(samples.counts()))
+    places = np.argsort(-samples.logits, axis=-1, kind="stable")
+    logits = np.take_along_axis(samples.logits, places, axis=-1)
+    if samples.labels.ndim == 2:
+        soft = samples.soft_labels()
+        labels = np.take_along_axis(soft, places, axis=-1)
+    else:
+        labels = np.argmax(places == samples.labels[:, None], axis=-1)
+    rng = np.random.default_rng(0)
+    key = logits @ rng.normal(size=logits.shape[-1])
+    if labels.ndim == 2:
+        key += labels @ rng.normal(size=labels.shape[-1])
+    else:
+        key += rng.normal() * labels
+    order = np.argsort(key, kind="stable")
+    logits, labels = logits[order], labels[order]
+    new = np.any(logits[1:] != logits[:-1], axis=-1)
+    differ = labels[1:] != labels[:-1]
+    new |= differ.any(axis=-1) if labels.ndim == 2 else differ
+    first = np.flatnonzero(np.append(True, new))
+    weight = np.add.reduceat(samples.weights()[order], first)
+    return FittingData(labels[first], logits[first], weight)
+
+
+def _moments(
+    samples: FittingData, inputs: int
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Mean and spread of the inputs, and the sum of the weights."""
+
+    def sums(block):
+        x, weight = block.logits[:, :inputs], block.weights()
+        return weight @ x, weight.sum()
+
+    first, total = samples.sums(sums)
+    mean = first / total
+
+    def squares(block):
+        return (block.weights() @ np.square(block.logits[:, :inputs] - mean),)
+
+    scale = np.sqrt(samples.sums(squares)[0] / total)
+    # A constant input tells nothing.
+    scale[scale <= 1e-9 * np.abs(mean)] = np.inf
+    scale[scale == 0.0] = np.inf
+    return mean, scale, float(total)
+
+
+def _layers(x: np.ndarray, network: Network) -> tuple:
+    """Activations of the hidden layers, and the output `(n,)`."""
+    first = np.maximum(x @ network.kernel_1 + network.bias_1, 0.0)
+    second = np.maximum(first @ network.kernel_2 + network.bias_2, 0.0)
+    return first, second, second @ network.kernel_3 + network.bias_3
+
+
+def _value_and_slope(
+    theta: np.ndarray, problem: _Problem
+) -> tuple[float, np.ndarray]:
+    """Mean loss plus ridge, and its gradient."""
+    network = Network.unflattened(theta, problem.shapes)
+    inputs = problem.shapes[0][0]
+
+    def of_block(block):
+        x = (block.logits[:, :inputs] - problem.mean) / problem.scale
+        first, second, output = _layers(x, network)
+        share = np.maximum(np.abs(output), LEAST_SHARE)
+        loss, slope = _losses(
+            block, problem.temperature * share, problem.objective
+        )
+        weight = block.weights()
+        free = np.abs(output) > LEAST_SHARE
+        slope = weight * slope * problem.temperature * np.sign(output) * free
+        back = np.outer(slope, network.kernel_3) * (second > 0.0)
+        further = (back @ network.kernel_2.T) * (first > 0.0)
+        slopes = Network(
+            x.T @ further,
+            further.sum(axis=0),
+            first.T @ back,
+            back.sum(axis=0),
+            second.T @ slope,
+            slope.sum(),
+        )
+        return weight @ loss, weight.sum(), slopes.flattened()
+
+    loss, total, slope = problem.samples.sums(of_block)
+    kernels = Network(
+        *(p if i % 2 == 0 else 0.0 * p for i, p in enumerate(network))
+    ).flattened()
+    ridge = 0.5 * problem.ridge * kernels @ kernels
+    return loss / total + ridge, slope / total + problem.ridge * kernels
+
+
+def _losses(
+    block: FittingData, temperature: np.ndarray, objective: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Loss of each sample, and its derivative by T."""
+    z = block.logits - block.logits.max(axis=-1, keepdims=True)
+    hard = block.labels.ndim == 1
+    rows = np.arange(len(z))
+    p = np.exp(z / temperature[:, None])
+    total = p.sum(axis=-1)
+    p /= total[:, None]
+    mean = np.sum(p * z, axis=-1)
+    if objective == "nll":
+        if hard:
+            target = z[rows, block.labels]
+        else:
+            target = np.sum(block.soft_labels() * z, axis=-1)
+        loss = np.log(total) - target / temperature
+        return loss, (target - mean) / temperature**2
+    distance = p.copy()
+    if hard:
+        distance[rows, block.labels] -= 1.0
+    else:
+        distance -= block.soft_labels()
+    slope = np.sum(distance * p * (mean[:, None] - z), axis=-1)
+    return np.sum(distance**2, axis=-1), 2.0 * slope / temperature**2
+
+
+def _of_inputs(network: Network, problem: _Problem) -> Network:
+    """The network of inputs as they are, whose output is T."""
+    kernel = network.kernel_1 / problem.scale[:, None]
+    return network._replace(
+        kernel_1=kernel,
+        bias_1=network.bias_1 - problem.mean @ kernel,
+        kernel_3=network.kernel_3 * problem.temperature,
+        bias_3=network.bias_3 * problem.temperature,
+    )
+
+
+def _loss(
+    samples: FittingData, network: Network, least: float, objective: str
+) -> float:
+    """Mean loss of all samples, of logits in any order."""
+    inputs = len(network.kernel_1)
+
+    def of_block(block):
+        x = -np.sort(-block.logits, axis=-1)[:, :inputs]
+        output = np.abs(_layers(x, network)[2])
+        temperature = np.maximum(output, LEAST_SHARE * least)
+        loss, _ = _losses(block, temperature, objective)
+        weight = block.weights()
+        return weight @ loss, weight.sum()
+
+    loss, total = samples.sums(of_block)
+    return float(loss / total)
