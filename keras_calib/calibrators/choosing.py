@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -53,8 +53,7 @@ _MATRIX = 100
 _NUM_BINS = 15
 
 
-@dataclass(frozen=True)
-class CandidateScore:
+class CandidateScore(NamedTuple):
     """What cross-validation found of one candidate.
 
     Attributes:
@@ -81,8 +80,7 @@ class CandidateScore:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class CalibratorChoice:
+class CalibratorChoice(NamedTuple):
     """The calibrator that `choose_calibrator` chose, and why.
 
     Its text is the table of all candidates and the reason.
@@ -160,6 +158,10 @@ def choose_calibrator(
         ignore_class: Class id to leave out, such as 255.
         level: Level of the intervals, in (0, 1).
         seed: Seed of the folds.
+
+    Returns:
+        `CalibratorChoice`, whose `calibrator` is fitted on all samples; print
+        it to see the table.
 
     Raises:
         TypeError: If a candidate is no calibrator.
@@ -279,10 +281,17 @@ def choose_calibrator_on(
         verbose: `"auto"` or 1 for a progress bar, 2 for a line at the end, 0
             for silence.
 
+    Returns:
+        `CalibratorChoice`, as of `choose_calibrator`.
+
     Raises:
         TypeError: If `Calibrator.fit_on` rejects the model or the data, or a
             candidate is no calibrator.
         ValueError: If `choose_calibrator` rejects the data.
+
+    Reference:
+        The rule of one standard error: Breiman et al., Classification and
+        Regression Trees, 1984, section 3.4.3.
     """
     reading = read_as(model, from_logits, ignore_class, output)
     batches = predicted_batches(

@@ -89,12 +89,12 @@ class StreamingMetric(MergeableMetric):
             ..., 32 and at every 32nd. Values of epochs are exact, and so is
             `result()`. Steps of your own, eager steps, torch and Keras before
             3.15 compute a new value at each step.
-        labels: `"classes"`, or `"votes"` for rows of annotators' votes, counts
-            or shares. A prediction is then correct by its share of the votes.
         jit_compile: Whether TensorFlow compiles the update by XLA inside a
             step that XLA does not compile as a whole. Use it for dense
             predictions. Each new shape compiles anew. Eager updates and other
             backends ignore it. Defaults to `False`.
+        labels: `"classes"`, or `"votes"` for rows of annotators' votes, counts
+            or shares. A prediction is then correct by its share of the votes.
         name: Name of the metric.
         dtype: Dtype of the result.
 

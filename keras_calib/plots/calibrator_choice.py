@@ -39,13 +39,18 @@ class CalibratorChoiceDisplay(Display):
 
     Example:
 
+    >>> import keras_calib
     >>> rng = np.random.default_rng(0)
     >>> logits = 4 * rng.normal(size=(300, 3))
     >>> labels = (logits / 2 + rng.gumbel(size=(300, 3))).argmax(-1)
-    >>> choice = choose_calibrator(labels, logits)
+    >>> choice = keras_calib.choose_calibrator(labels, logits)
     >>> display = CalibratorChoiceDisplay.from_choice(choice)
     >>> display.candidates[0].name
     'temperature_scaling'
+
+    Reference:
+        The rule of one standard error: Breiman et al., Classification and
+        Regression Trees, 1984, section 3.4.3.
     """
 
     choice: CalibratorChoice

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -71,8 +70,8 @@ def report(
         data: Test data, which chose nothing, as in `Calibrator.fit_on`.
         calibrator: Fitted calibrator of the model's logits, or a dict of
             them by the name of the model; by default that of the selector.
-            Models of probabilities give it log-probabilities. Of what
-            `choose_calibrator` returns, the page shows all candidates.
+            Models of probabilities give it log-probabilities. It may be the
+            result of `choose_calibrator`, whose table the page then shows.
         selector: Fitted `SelectiveClassifier`, or a dict of them.
         from_logits: Whether the models return logits; None takes it from
             the losses that they were compiled with.
@@ -302,7 +301,7 @@ def report_of_batches(
         results[name]["choice"] = {
             "name": choice.name,
             "reason": choice.reason,
-            "candidates": [asdict(x) for x in choice.candidates],
+            "candidates": [x._asdict() for x in choice.candidates],
         }
     html = page_of(
         evaluations,
