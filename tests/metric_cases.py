@@ -91,7 +91,13 @@ def accuracy(labels, outputs, *, sample_weight=None, from_logits=False):
 
 
 def cumulative_error(
-    labels, outputs, *, kind="range", sample_weight=None, from_logits=False
+    labels,
+    outputs,
+    *,
+    kind="range",
+    sample_weight=None,
+    from_logits=False,
+    votes=False,
 ):
     """The ECCE by its thresholds t: mean of (c <= t) (c - correct)."""
     if outputs.shape[-1] == 1:
@@ -104,7 +110,13 @@ def cumulative_error(
     if from_logits:
         gaps = outputs.astype("float64") - confidence[:, None]
         confidence = 1.0 / np.exp(gaps).sum(axis=-1)
-    residual = weight * (confidence - (outputs.argmax(axis=-1) == labels))
+    predicted = outputs.argmax(axis=-1)
+    if votes:
+        share = labels / labels.sum(axis=-1, keepdims=True)
+        correct = share[np.arange(len(share)), predicted]
+    else:
+        correct = predicted == labels
+    residual = weight * (confidence - correct)
     below = [
         residual[confidence <= t].sum() / np.sum(weight)
         for t in np.unique(confidence)

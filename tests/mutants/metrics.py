@@ -16,6 +16,20 @@ MUTANTS = {
         "xp.where(above, offset, offset)",
         "metrics/test_bounds.py::test_scores_beyond_the_last_cell_are_tied",
     ),
+    "votes_without_their_disagreement": Mutant(
+        "formulas/proper.py",
+        "return losses + (1.0 - squares)",
+        "return losses",
+        "metrics/test_votes.py::"
+        "test_a_value_of_votes_is_that_of_the_votes_one_by_one",
+    ),
+    "votes_with_the_noise_of_classes": Mutant(
+        "formulas/binned_errors.py",
+        "if isinstance(sums, VoteBinSums):",
+        "if False:",
+        "metrics/test_votes.py::"
+        "test_debiasing_subtracts_the_variance_between_samples",
+    ),
     "edge_by_product": Mutant(
         "formulas/bins.py",
         "past = confidence > edge if",
