@@ -226,8 +226,9 @@ class BayesianScaling(PosteriorCalibrator):
         """None that an average over the posterior fits to chance."""
         return 0.0
 
-    def _check_enough(self, samples: FittingData, force: bool) -> None:
-        super()._check_enough(samples, force)
+    def check_enough(self, samples: FittingData, force: bool = False) -> None:
+        """Raises ValueError if there is too little, or a matrix too large."""
+        super().check_enough(samples, force)
         count = samples.num_classes
         if self.kind == "matrix" and count > _MOST_CLASSES and not force:
             raise value_error(
