@@ -57,6 +57,7 @@ class ParametrizedTemperatureScaling(Calibrator):
 
     Example:
 
+    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> logits = rng.normal(size=(500, 3))
     >>> labels = np.argmax(logits + rng.gumbel(size=(500, 3)), axis=-1)
