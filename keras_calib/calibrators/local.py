@@ -10,7 +10,9 @@ from keras import ops
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.base import fitted_array
+from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.fitting_data import read_samples
+from keras_calib.calibrators.local_data import check_filters
 from keras_calib.calibrators.local_data import check_maps
 from keras_calib.calibrators.local_data import image_of
 from keras_calib.calibrators.local_data import images_of
@@ -26,7 +28,6 @@ from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.predictions.batches import count_batches
@@ -85,6 +86,7 @@ class LocalTemperatureScaling(Calibrator):
 
     Example:
 
+    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> logits = rng.normal(size=(8, 12, 12, 3)).astype("float32")
     >>> labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=-1)
@@ -254,6 +256,13 @@ class LocalTemperatureScaling(Calibrator):
         self.set_fitted(samples.num_classes, temperature=temperature, **found)
         return self
 
+    def fit_samples(self, samples: FittingData) -> None:
+        raise value_error(
+            "`LocalTemperatureScaling` is fitted on images, by `fit` or "
+            "`fit_on`; compare it with others on images of their own",
+            samples=len(samples.logits),
+        )
+
     @takes_data_set
     def fit_on(
         self,
@@ -379,21 +388,5 @@ class LocalTemperatureScaling(Calibrator):
         if not arrays:
             return
         check_above("temperature", values["temperature"], 0.0)
-        kernel, filters = arrays["kernel"], self.tree.channels(self.use_image)
-        size = (self.kernel_size, self.kernel_size)
-        wanted: dict[str, tuple] = {
-            "temperature": (),
-            "kernel": (*size, None, filters),
-            "bias": (filters,),
-            "image_kernel": (*size, None, 1),
-            "image_bias": (1,),
-        }
-        for name, array in arrays.items():
-            rank = len(wanted[name])
-            if array.ndim != rank or not fits(array.shape, wanted[name]):
-                raise value_error(
-                    f"`{name}` must have the shape of these filters",
-                    needed=wanted[name],
-                    **{f"{name}.shape": array.shape},
-                )
-        self.set_fitted(kernel.shape[2], **arrays)
+        check_filters(arrays, self.tree, self.use_image)
+        self.set_fitted(arrays["kernel"].shape[2], **arrays)

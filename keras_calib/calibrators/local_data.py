@@ -11,11 +11,18 @@ from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.local_network import DenseData
+from keras_calib.calibrators.local_network import TreeShape
 from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 
-__all__ = ["check_maps", "image_of", "images_of", "joined_batches"]
+__all__ = [
+    "check_filters",
+    "check_maps",
+    "image_of",
+    "images_of",
+    "joined_batches",
+]
 
 
 def check_maps(logits: Any, image: Any, channels: int | None) -> None:
@@ -36,6 +43,27 @@ def check_maps(logits: Any, image: Any, channels: int | None) -> None:
             "pixel for each pixel of the logits and the channels of `fit`",
             **{"image.shape": shape_of(image), "logits.shape": shape},
         )
+
+
+def check_filters(
+    arrays: dict[str, np.ndarray], tree: TreeShape, use_image: bool
+) -> None:
+    """Raises unless fitted values have the shapes of the tree."""
+    size, filters = (tree.kernel_size,) * 2, tree.channels(use_image)
+    wanted: dict[str, tuple] = {
+        "temperature": (),
+        "kernel": (*size, None, filters),
+        "bias": (filters,),
+        "image_kernel": (*size, None, 1),
+        "image_bias": (1,),
+    }
+    for name, array in arrays.items():
+        if not fits(array.shape, wanted[name]):
+            raise value_error(
+                f"`{name}` must have the shape of these filters",
+                needed=wanted[name],
+                **{f"{name}.shape": array.shape},
+            )
 
 
 def image_of(inputs: Any) -> Any:

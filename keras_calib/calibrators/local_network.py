@@ -240,7 +240,7 @@ class _Tree(keras.layers.Layer):
 
     def call(self, inputs):
         standard = [
-            (x - mean) / scale
+            (x - ops.convert_to_tensor(mean)) / ops.convert_to_tensor(scale)
             for x, (mean, scale) in zip(inputs, self.scales, strict=True)
         ]
         image = standard[1] if len(standard) > 1 else None
