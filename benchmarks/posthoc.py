@@ -21,6 +21,7 @@ import importlib.metadata
 import time
 import warnings
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,14 @@ _RIDGE = {
     "matrix, ridge": keras_calib.MatrixScaling,
     "Dirichlet, ridge": keras_calib.DirichletCalibration,
 }
+# What the other libraries do not have, or not for many classes.
+_OTHERS = {
+    "parametrized temperature": keras_calib.ParametrizedTemperatureScaling,
+    "Venn-Abers": keras_calib.VennAbers,
+    "isotonic, min_prob": partial(
+        keras_calib.IsotonicCalibration, min_prob=1e-3
+    ),
+}
 # They take minutes above so many classes.
 _FEW_CLASSES = 20
 _NOT_FOR_MANY = ("netcal, logistic", "netcal, beta")
@@ -72,7 +81,7 @@ def contenders():
                 continue
             library, _, kind = name.partition(", ")
             found[f"{library}, {kind or method}"] = fit
-    for name, make in _RIDGE.items():
+    for name, make in (_RIDGE | _OTHERS).items():
         found[f"{_OURS}, {name}"] = ours(make)
     return found
 

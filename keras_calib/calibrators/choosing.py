@@ -17,6 +17,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.errors import warn
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.base import one_thread_of_blas
+from keras_calib.calibrators.beta import BetaCalibration
 from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.fitting_data import read_any
@@ -24,9 +25,12 @@ from keras_calib.calibrators.folds import out_of_fold
 from keras_calib.calibrators.folds import sample_losses
 from keras_calib.calibrators.folds import stratified_folds
 from keras_calib.calibrators.folds import unfitted_copy
+from keras_calib.calibrators.logistic import AffineScaling
+from keras_calib.calibrators.logistic import QuadraticScaling
 from keras_calib.calibrators.structured import StructuredMatrixScaling
 from keras_calib.calibrators.structured import StructuredVectorScaling
 from keras_calib.calibrators.temperature import TemperatureScaling
+from keras_calib.calibrators.venn_abers import VennAbers
 from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.bins import bin_index
@@ -48,6 +52,9 @@ __all__ = [
 ]
 
 _NONE = "none"
+# The default candidates beside a temperature, the simplest first.
+_TWO_CLASSES = (AffineScaling, QuadraticScaling, BetaCalibration, VennAbers)
+_MANY_CLASSES = (EnsembleTemperatureScaling, StructuredVectorScaling)
 # Most classes for a matrix among the default candidates.
 _MATRIX = 100
 _NUM_BINS = 15
@@ -153,7 +160,8 @@ def choose_calibrator(
         candidates: Calibrators, the simplest first, or a dict of them by name;
             they need not be fitted, and are not changed. None takes a
             temperature, ensemble temperature, and structured vector and matrix
-            scaling, the last up to 100 classes.
+            scaling, the last up to 100 classes. For two classes it takes a
+            temperature, affine, quadratic and beta scaling, and Venn-Abers.
         num_folds: Number of folds, >= 2, each with equal shares of the classes.
         ignore_class: Class id to leave out, such as 255.
         level: Level of the intervals, in (0, 1).
@@ -316,13 +324,12 @@ def choose_calibrator_on(
 def _named(candidates: Any, num_classes: int) -> dict[str, Any]:
     """The candidates by name, the simplest first; none is None."""
     if candidates is None:
-        candidates = [
-            TemperatureScaling(),
-            EnsembleTemperatureScaling(),
-            StructuredVectorScaling(),
-        ]
-        if num_classes <= _MATRIX:
-            candidates.append(StructuredMatrixScaling())
+        kinds: list[type] = [TemperatureScaling, *_MANY_CLASSES]
+        if num_classes == 2:
+            kinds = [TemperatureScaling, *_TWO_CLASSES]
+        elif num_classes <= _MATRIX:
+            kinds.append(StructuredMatrixScaling)
+        candidates = [kind() for kind in kinds]
     if not isinstance(candidates, Mapping):
         candidates = {getattr(x, "name", repr(x)): x for x in list(candidates)}
     if not candidates or _NONE in candidates:

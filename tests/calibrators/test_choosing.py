@@ -53,6 +53,15 @@ def test_the_planted_distortion_is_found():
         assert f"**{name}**" in str(choice) and choice.reason in str(choice)
 
 
+def test_two_classes_have_candidates_of_their_own():
+    logits = logits_of(2000, 2)
+    labels = drawn(np.stack([-logits[:, 0], 2.0 + 0 * logits[:, 0]], axis=-1))
+    for z in (logits, logits[:, 1:] - logits[:, :1]):
+        names = [x.name for x in kc.choose_calibrator(labels, z).candidates]
+        assert names[1:3] == ["temperature_scaling", "affine_scaling"]
+        assert "venn_abers" in names
+
+
 def test_its_nll_and_interval_are_those_of_samples_left_out():
     logits = logits_of(400)
     labels = drawn(logits / 2)
