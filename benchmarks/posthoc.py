@@ -44,6 +44,16 @@ _LONGEST = flags.DEFINE_float("longest", 10.0, "Seconds that are very slow.")
 _SAMPLES = flags.DEFINE_multi_integer(
     "samples", [50, 100, 300, 1000], "Sizes of small fits."
 )
+_SKIP = flags.DEFINE_multi_string(
+    "skip",
+    [
+        "netcal, logistic",
+        "netcal, beta",
+        "probmetrics, matrix",
+        "probmetrics (Guo), temperature",
+    ],
+    "Contenders to leave out: these take minutes on some sets.",
+)
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
 flags.mark_flag_as_required("logits")
 
@@ -63,9 +73,6 @@ _OTHERS = {
         keras_calib.IsotonicCalibration, min_prob=1e-3
     ),
 }
-# They take minutes above so many classes.
-_FEW_CLASSES = 20
-_NOT_FOR_MANY = ("netcal, logistic", "netcal, beta")
 _BASE = f"{_OURS}, temperature"
 _EQUAL = 1e-6
 _CLIP = 1e-15
@@ -77,10 +84,10 @@ def contenders():
     for method, libraries in CONTENDERS.items():
         for name, fit in libraries.items():
             # Another optimiser of a problem that is there already.
-            if name.startswith("("):
-                continue
             library, _, kind = name.partition(", ")
-            found[f"{library}, {kind or method}"] = fit
+            name = f"{library}, {kind or method}"
+            if not name.startswith("(") and name not in _SKIP.value:
+                found[name] = fit
     for name, make in (_RIDGE | _OTHERS).items():
         found[f"{_OURS}, {name}"] = ours(make)
     return found
@@ -142,8 +149,7 @@ def half_results(fits, labels, logits):
             most = _HALVES.value
             if first > _SLOW.value:
                 most = 1 if first > _LONGEST.value else _FEW.value
-            many = labels.max() >= _FEW_CLASSES and name in _NOT_FOR_MANY
-            if many or name in failed or half >= most:
+            if name in failed or half >= most:
                 continue
             try:
                 found[name][half] = run(fit, labels, logits, inside)
