@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.products import exact_products
 from keras_calib.calibrators.affine_coordinates import Ridge
 from keras_calib.calibrators.affine_coordinates import degrees_of_freedom
 from keras_calib.calibrators.affine_solver import identity
@@ -95,6 +96,7 @@ class AffineCalibrator(Calibrator):
             len(theta), **others, **{name: weights, "bias": theta[:, -1]}
         )
 
+    @exact_products
     def calibrate(self, logits: Any) -> Any:
         features = self.features(logits)
         if self.diagonal:

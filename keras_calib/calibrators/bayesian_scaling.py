@@ -9,6 +9,7 @@ from scipy.stats import f as f_distribution
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.errors import warn
+from keras_calib.backend.products import exact_products
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.posterior import PosteriorCalibrator
@@ -209,6 +210,7 @@ class BayesianScaling(PosteriorCalibrator):
     def calibrate(self, logits: Any) -> Any:
         return mean_over_draws(self.logits_of_draws(logits))
 
+    @exact_products
     def logits_of_draws(self, logits: Any) -> Any:
         u = smoothed_log_probs(logits, self._temperature, self._uniform_share)
         if self.kind == "matrix":

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.products import exact_products
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.gaussian_process_fit import Curve
@@ -171,6 +172,7 @@ class GaussianProcessCalibration(PosteriorCalibrator):
         u = smoothed_log_probs(logits, self._temperature, self._uniform_share)
         return u + self._look_up(u, self._offsets)
 
+    @exact_products
     def logits_of_draws(self, logits: Any) -> Any:
         u = smoothed_log_probs(logits, self._temperature, self._uniform_share)
         rank = self._deviations.shape[0]

@@ -13,6 +13,7 @@ import numpy as np
 from keras import ops
 from scipy.stats import t
 
+from keras_calib.backend.products import exact_products
 from keras_calib.numerics.arrays import to_numpy
 
 __all__ = [
@@ -98,6 +99,7 @@ def tree_temperature(
     return ops.maximum(ops.softplus(values + _ONE), _FLOOR)
 
 
+@exact_products
 def _filtered(x: Any, kernel: Any, shape: TreeShape) -> Any:
     """Filters over pixels; beyond the edge the outermost ones go on."""
     reach = shape.dilation_rate * (shape.kernel_size // 2)

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.products import exact_products
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
@@ -138,6 +139,7 @@ class ParametrizedTemperatureScaling(Calibrator):
     def calibrate(self, logits: Any) -> Any:
         return logits / self.temperature_of(logits)
 
+    @exact_products
     def temperature_of(self, logits: Any) -> Any:
         """T of each sample `(..., 1)`, from logits `(..., num_classes)`.
 

@@ -1,5 +1,7 @@
 """Laws of every calibrator, and its life as a Keras layer."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -8,8 +10,12 @@ from cases import CALIBRATORS
 from cases import array
 from cases import one_hot
 from cases import softmax
+from keras import ops
 
 import keras_calib as kc
+from keras_calib.calibrators.local_network import TreeShape
+from keras_calib.calibrators.local_network import start_weights
+from keras_calib.calibrators.local_network import tree_temperature
 
 pytestmark = pytest.mark.portable
 # Fits that need a package which only some backends go with run where it is.
@@ -229,6 +235,40 @@ def test_compiled_they_answer_alike():
             atol=1e-5,
             err_msg=str(case),
         )
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="others have no such option")
+def test_no_product_is_rounded_on_a_gpu():
+    import jax
+
+    _, logits = held_out()
+    tree = TreeShape(depth=1, kernel_size=3, dilation_rate=1)
+    filters = start_weights(tree, K, None, seed=0)
+    share = {"temperature": 1.0, "uniform_share": 1e-6}
+    draws = kc.BayesianScaling(
+        kind="matrix", weights=[np.eye(K)], biases=np.zeros((1, K)), **share
+    )
+    curves = kc.GaussianProcessCalibration(
+        average=True,
+        bounds=[-3, 0],
+        offsets=[1, 0],
+        deviations=[[1, 0]],
+        **share,
+    )
+
+    def local(z):
+        z = ops.reshape(z, (6, 10, 10, K))
+        return tree_temperature(z, None, filters, tree)
+
+    found = []
+    for function in (*map(fitted, CLASSES), draws, curves, local):
+        program = str(jax.make_jaxpr(function)(logits))
+        products = re.findall(r"= (?:dot_general|conv_general\w*)\[", program)
+        exact = program.count("(Precision.HIGHEST, Precision.HIGHEST)")
+        assert exact == len(products), function
+        found.append(exact)
+    assert all(found[-3:])
+    assert sum(found) > 7
 
 
 def test_it_can_be_fitted_again():
