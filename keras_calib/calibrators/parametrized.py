@@ -34,9 +34,10 @@ class ParametrizedTemperatureScaling(Calibrator):
 
     T_0 is the optimum of `TemperatureScaling`. The network has two hidden
     layers of ReLU. L-BFGS minimises the mean loss plus strength / (2 n)
-    sum w^2. It has three random starts, where T(z) = T_0. The weights w are
-    those for standardised inputs, and n is the sum of the sample weights. T_0
-    stays if the network is no better on the samples of the fit.
+    sum w^2, from three random starts where T(z) = T_0. The weights w are those
+    for standardised inputs, and n is the sum of the sample weights.
+
+    T_0 stays if the network is no better on the samples of the fit.
 
     Args:
         objective: `"nll"`, or `"mse"` as in the paper: the squared distance

@@ -215,6 +215,14 @@ def _exact_float32() -> Iterator[None]:
 
 
 def _read_selector(calibrator: Any, selector: Any) -> SelectiveClassifier:
+    for part in (calibrator, getattr(selector, "calibrator", None)):
+        if getattr(part, "use_image", False):
+            raise value_error(
+                "`calibrator` must be a map of logits alone, and this one "
+                "reads the image too: export "
+                "`keras.Model(x, calibrator([network(x), x]))`",
+                use_image=True,
+            )
     if calibrator is not None:
         if not isinstance(calibrator, Calibrator):
             raise type_error(

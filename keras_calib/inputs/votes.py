@@ -19,7 +19,7 @@ from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 
-__all__ = ["shares_of_rows", "standardize_votes"]
+__all__ = ["check_votes", "shares_of_rows", "standardize_votes"]
 
 
 def standardize_votes(
