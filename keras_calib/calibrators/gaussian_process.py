@@ -185,6 +185,10 @@ class GaussianProcessCalibration(PosteriorCalibrator):
         curves = ops.swapaxes(self._look_up(u, table), -1, -2)
         return ops.expand_dims(u, -2) + curves
 
+    def degrees_of_freedom(self, samples: FittingData) -> float:
+        """The values of the curve at its inducing points, at most."""
+        return float(self.num_inducing_points)
+
     def num_parameters(self, num_classes: int) -> int:
         """Two, the least there are: the prior holds the curve."""
         return 2
