@@ -39,6 +39,9 @@ _LOGITS = flags.DEFINE_string(
     "logits", None, "npz of logits_val, labels_val, logits_test, labels_test."
 )
 _ONLY = flags.DEFINE_string("only", "", "Contenders whose names contain this.")
+_METHODS = flags.DEFINE_multi_string(
+    "methods", list(CONTENDERS), "Methods, as the tables call them."
+)
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Fits; 1 where they are long.")
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
 
@@ -96,7 +99,8 @@ def rows_of(size):
     before = keras_calib.nll(labels, logits, from_logits=True)
     rows = [[size, "none", "", "", "", f"{before:.7f}"]]
     for method, contenders in CONTENDERS.items():
-        if num_classes > 100 and method not in _MANY:
+        large = num_classes > 100 and method not in _MANY
+        if large or method not in _METHODS.value:
             continue
         chosen = {k: v for k, v in contenders.items() if _ONLY.value in k}
         found, failed = measure(chosen, labels, logits)
@@ -171,10 +175,10 @@ def main(_):
     versions = ", ".join(
         f"{name} {importlib.metadata.version(name)}" for name in _PEERS
     )
-    rows = [row for size in _SIZES.value for row in rows_of(size)]
-    table = markdown_table(
-        ["samples x classes", "method", "by", "s", "ratio", "NLL reached"], rows
-    )
+    sizes = [size for size in _SIZES.value if size]
+    rows = [row for size in sizes for row in rows_of(size)]
+    header = ["samples x classes", "method", "by", "s", "ratio", "NLL reached"]
+    table = markdown_table(header, rows) if rows else ""
     text = (
         f"{machine()}; {versions}. Load of the machine at the start: "
         f"{os.getloadavg()[0]:.1f}.\n\n"
