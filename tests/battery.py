@@ -7,6 +7,7 @@ the reason; a new public name that is neither found nor listed there fails.
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -131,11 +132,17 @@ def _metric(name, cls):
 
 def _calibrator(cls):
     def call(labels, predictions, weight):
-        # So few samples help no calibrator, which warns.
-        fitted = cls().fit(labels, predictions, weight, num_folds=0)
-        return fitted(LOGITS)
+        made = cls().fit(labels, predictions, weight, num_folds=0, force=True)
+        return made(LOGITS)
 
     return Entry(call, takes="logits")
+
+
+def _chosen(*data):  # so few samples help no candidate, which warns
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        found = kc.choose_calibrator(*data, candidates=kc.TemperatureScaling())
+    return np.array([x.nll for x in found.candidates])
 
 
 def _display(function):
@@ -241,6 +248,7 @@ SPECIAL = {
         labels=False,
         weights=False,
     ),
+    "choose_calibrator": Entry(_chosen, takes="logits"),
     "choose_threshold": Entry(
         lambda y, p, w: kc.choose_threshold(
             p, np.asarray(LABELS == _TRUTH, "int32"), coverage=0.5

@@ -53,8 +53,8 @@ NO_PREDICTIONS = {
             *("ClassActivationDisplay", "ConfidencePruningModel"),
             *("CorrectnessRankingModel", "DeepEnsemble", "EpochModel"),
             *("MonteCarloDropout", "RecordingModel", "ScheduledFocalModel"),
-            *("SharpnessAwareModel", "class_activation_maps", "export"),
-            *("fit_workers", "report"),
+            *("SharpnessAwareModel", "choose_calibrator_on"),
+            *("class_activation_maps", "export", "fit_workers", "report"),
         ),
         _MODEL,
     ),
@@ -76,5 +76,6 @@ NO_PREDICTIONS = {
         ),
         "draws losses of points of its own",
     ),
+    "CalibratorChoiceDisplay": "draws a result",
     "clopper_pearson": "takes counts",
 }

@@ -13,8 +13,8 @@ from keras_calib.calibrators.bayesian_scaling import BayesianScaling
 from keras_calib.calibrators.beta import BetaCalibration
 from keras_calib.calibrators.binning import HistogramBinning
 from keras_calib.calibrators.binning import IsotonicCalibration
-from keras_calib.calibrators.choosing import CalibratorChoice
-from keras_calib.calibrators.choosing import CandidateScore
+from keras_calib.calibrators.choice import CalibratorChoice
+from keras_calib.calibrators.choice import CandidateScore
 from keras_calib.calibrators.choosing import choose_calibrator
 from keras_calib.calibrators.choosing import choose_calibrator_on
 from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling

@@ -20,12 +20,18 @@ from keras_calib.calibrators.folds import check_folds
 from keras_calib.calibrators.folds import warn_if_harmful
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.arrays import value_if_eager
 from keras_calib.predictions.collect import predicted_batches
 from keras_calib.predictions.collect import takes_data_set
 from keras_calib.predictions.outputs import read_as
 from keras_calib.predictions.outputs import to_model_logits
 
-__all__ = ["Calibrator", "fitted_array", "one_thread_of_blas"]
+__all__ = [
+    "Calibrator",
+    "check_no_nan",
+    "fitted_array",
+    "one_thread_of_blas",
+]
 
 
 def fitted_array(name: str, doc: str) -> property:
@@ -37,6 +43,16 @@ def fitted_array(name: str, doc: str) -> property:
 def _threads() -> ThreadpoolController:
     """Of the libraries that NumPy and SciPy loaded: it takes 3 ms to look."""
     return ThreadpoolController()
+
+
+def check_no_nan(logits: Any) -> None:
+    """Raises ValueError if eager logits hold NaN."""
+    values = value_if_eager(logits)
+    if values is not None and np.isnan(values).any():
+        raise value_error(
+            "`logits` must not contain NaN",
+            rows=np.argwhere(np.isnan(values))[:4].tolist(),
+        )
 
 
 def one_thread_of_blas() -> Any:

@@ -20,8 +20,10 @@ from keras_calib.calibrators.scaling_posterior import Chains
 from keras_calib.calibrators.scaling_posterior import Draws
 from keras_calib.calibrators.scaling_posterior import sample_posterior
 from keras_calib.calibrators.structured import smoothed_log_probs
+from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_share
 
 __all__ = ["BayesianScaling"]
 
@@ -264,6 +266,8 @@ def _num_classes(kind: str, values: dict[str, Any]) -> int:
     given = [name for name, value in values.items() if value is not None]
     if len(given) < len(values):
         raise value_error(f"{names} must be given together", given=given)
+    check_above("temperature", values["temperature"], 0.0)
+    check_share("uniform_share", values["uniform_share"], positive=True)
     shapes = [np.shape(value) for value in values.values()]
     biases = shapes[-1]
     wanted = [(), (), (*biases, *biases[1:]) if kind == "matrix" else biases]

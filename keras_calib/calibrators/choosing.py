@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
-from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -18,9 +17,13 @@ from keras_calib.backend.errors import warn
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.base import one_thread_of_blas
 from keras_calib.calibrators.beta import BetaCalibration
+from keras_calib.calibrators.choice import NONE
+from keras_calib.calibrators.choice import CalibratorChoice
+from keras_calib.calibrators.choice import CandidateScore
 from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.fitting_data import read_any
+from keras_calib.calibrators.folds import mean_and_error
 from keras_calib.calibrators.folds import out_of_fold
 from keras_calib.calibrators.folds import sample_losses
 from keras_calib.calibrators.folds import stratified_folds
@@ -45,91 +48,16 @@ from keras_calib.predictions.collect import takes_data_set
 from keras_calib.predictions.outputs import read_as
 
 __all__ = [
-    "CalibratorChoice",
-    "CandidateScore",
     "choose_calibrator",
     "choose_calibrator_on",
 ]
 
-_NONE = "none"
 # The default candidates beside a temperature, the simplest first.
 _TWO_CLASSES = (AffineScaling, QuadraticScaling, BetaCalibration, VennAbers)
 _MANY_CLASSES = (EnsembleTemperatureScaling, StructuredVectorScaling)
 # Most classes for a matrix among the default candidates.
 _MATRIX = 100
 _NUM_BINS = 15
-
-
-class CandidateScore(NamedTuple):
-    """What cross-validation found of one candidate.
-
-    Attributes:
-        name: Name of the candidate; `"none"` is no calibrator.
-        nll: Mean NLL of samples that each fit left out, in nats.
-        difference: That NLL less that of no calibrator; below 0 helps.
-        interval: Confidence interval `(low, high)` of the difference, paired
-            by sample.
-        behind: That NLL less that of the best candidate, >= 0.
-        error: Standard error of `behind`, paired by sample.
-        ece: ECE of the same predictions, 15 equal-width bins.
-        seconds: Time of all its fits.
-        note: Why a candidate was not tried, or `""`.
-    """
-
-    name: str
-    nll: float
-    difference: float
-    interval: tuple[float, float]
-    behind: float
-    error: float
-    ece: float
-    seconds: float
-    note: str = ""
-
-
-class CalibratorChoice(NamedTuple):
-    """The calibrator that `choose_calibrator` chose, and why.
-
-    Its text is the table of all candidates and the reason.
-
-    Attributes:
-        calibrator: The chosen calibrator, fitted on all samples. For
-            `"none"` it is a temperature of 1.
-        name: Name of the chosen candidate.
-        reason: The reason, in a sentence.
-        candidates: A `CandidateScore` of each candidate, the simplest first.
-        level: Level of the intervals.
-    """
-
-    calibrator: Calibrator
-    name: str
-    reason: str
-    candidates: tuple[CandidateScore, ...]
-    level: float
-
-    def table(self) -> str:
-        """The scores as a Markdown table, the chosen candidate in bold."""
-        level = f"{100 * self.level:g} %"
-        rows = [
-            f"| calibrator | held-out NLL | less none ({level}) | ECE | s |",
-            "|---|---:|---:|---:|---:|",
-        ]
-        for x in self.candidates:
-            name = f"**{x.name}**" if x.name == self.name else x.name
-            if x.note:
-                rows.append(f"| {name} | {x.note} | | | |")
-                continue
-            low, high = x.interval
-            change = f"{x.difference:+.4f} ({low:+.4f} to {high:+.4f})"
-            change = "" if x.name == _NONE else change
-            rows.append(
-                f"| {name} | {x.nll:.4f} | {change} | {x.ece:.4f} "
-                f"| {x.seconds:.2f} |"
-            )
-        return "\n".join(rows)
-
-    def __str__(self) -> str:
-        return f"{self.table()}\n\n{self.reason}"
 
 
 def choose_calibrator(
@@ -149,7 +77,10 @@ def choose_calibrator(
     candidate is fitted without one fold after another, and its NLL is that of
     the folds left out. The choice is the simplest candidate whose NLL is at
     most one standard error, of the difference by sample, above the best. It is
-    then fitted on all samples. No calibrator, `"none"`, is always a candidate.
+    then fitted on all samples.
+
+    No calibrator, `"none"`, is always a candidate. Pixels of one image, or
+    tokens of one sequence, share a fold.
 
     Args:
         labels: Class ids `(n, ...)` or one-hot or soft labels, or batches, as
@@ -177,7 +108,7 @@ def choose_calibrator(
 
     Warns:
         RuntimeWarning: If candidates make held-out samples worse than no
-            calibrator.
+            calibrator, by more than a standard error, or could not be tried.
 
     Example:
 
@@ -206,7 +137,10 @@ def choose_calibrator(
         try:
             rows = _tried(calibrator, samples, fold)
             if rows is None:
-                notes[name] = "a fold has no sample"
+                notes[name] = (
+                    "a fold has no sample; dense outputs need as many "
+                    "images as folds"
+                )
             else:
                 found[name] = (
                     sample_losses(samples, rows)[counts],
@@ -216,8 +150,17 @@ def choose_calibrator(
             notes[name] = str(error)
         seconds[name] = time.perf_counter() - start
     losses = {name: loss for name, (loss, _) in found.items()}
-    chosen, best, reason = _chosen(losses, weight)
-    reach = float(student_t.isf(tail, max(1, len(weight) - 1)))
+    if {*notes, NONE} == {*named}:
+        raise value_error(
+            "`candidates` must hold one that these data can fit",
+            **notes,
+        )
+    _warn_of_notes(candidates, notes)
+    chosen, best, reason = _chosen(losses, samples)
+    size = len(weight)
+    if samples.group is not None:
+        size = len(np.unique(samples.group[counts]))
+    reach = float(student_t.isf(tail, max(1, size - 1)))
     scores = []
     for name in named:
         if name in notes:
@@ -225,23 +168,27 @@ def choose_calibrator(
             score = math.nan, math.nan, nothing, *nothing, math.nan
         else:
             loss, ece = found[name]
-            mean, error = _mean_and_error(loss - losses[_NONE], weight)
+            mean, error = mean_and_error(loss - losses[NONE], samples)
             score = (
                 float(np.average(loss, weights=weight)),
                 mean,
                 (mean - reach * error, mean + reach * error),
-                *_mean_and_error(loss - losses[best], weight),
+                *mean_and_error(loss - losses[best], samples),
                 ece,
             )
         note = notes.get(name, "")
         scores.append(CandidateScore(name, *score, seconds[name], note))
-    calibrator = unfitted_copy(named[chosen]) if chosen != _NONE else None
+    calibrator = unfitted_copy(named[chosen]) if chosen != NONE else None
     if calibrator is None:
         calibrator = TemperatureScaling(temperature=1.0)
     else:
         with one_thread_of_blas():
             calibrator.fit_samples(samples)
-    harmful = [x.name for x in scores if x.difference > 0.0]
+    harmful = [
+        name
+        for name, loss in losses.items()
+        if np.subtract(*mean_and_error(loss - losses[NONE], samples)) > 0.0
+    ]
     if harmful:
         warn(
             f"{', '.join(harmful)}: on samples left out of the fit, the NLL is "
@@ -330,9 +277,17 @@ def _named(candidates: Any, num_classes: int) -> dict[str, Any]:
         elif num_classes <= _MATRIX:
             kinds.append(StructuredMatrixScaling)
         candidates = [kind() for kind in kinds]
+    if isinstance(candidates, Calibrator):
+        candidates = [candidates]
     if not isinstance(candidates, Mapping):
-        candidates = {getattr(x, "name", repr(x)): x for x in list(candidates)}
-    if not candidates or _NONE in candidates:
+        several = list(candidates)
+        candidates = {getattr(x, "name", repr(x)): x for x in several}
+        if len(candidates) < len(several):
+            raise value_error(
+                "`candidates` must have different names: give a dict of them",
+                names=[getattr(x, "name", repr(x)) for x in several],
+            )
+    if not candidates or NONE in candidates:
         raise value_error(
             '`candidates` must hold a calibrator, none of them named "none"',
             candidates=list(candidates),
@@ -343,7 +298,20 @@ def _named(candidates: Any, num_classes: int) -> dict[str, Any]:
                 "`candidates` must be calibrators",
                 **{f"candidates[{name!r}]": type(calibrator).__name__},
             )
-    return {_NONE: None, **candidates}
+        if type(calibrator).fit_samples is Calibrator.fit_samples:
+            raise type_error(
+                "`candidates` must fit on logits alone; choose first, then "
+                "wrap the choice",
+                **{f"candidates[{name!r}]": type(calibrator).__name__},
+            )
+    return {NONE: None, **candidates}
+
+
+def _warn_of_notes(candidates: Any, notes: dict[str, str]) -> None:
+    """Warns of candidates that the user gave and that could not be tried."""
+    if candidates is not None and notes:
+        told = "; ".join(f"{name}: {note}" for name, note in notes.items())
+        warn(f"Some `candidates` could not be tried. Received: {told}")
 
 
 def _tried(
@@ -357,21 +325,15 @@ def _tried(
         return out_of_fold(lambda: unfitted_copy(calibrator), samples, fold)
 
 
-def _mean_and_error(x: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
-    """Weighted mean, and its standard error."""
-    mean = float(np.average(x, weights=weight))
-    spread = np.sum((weight * (x - mean)) ** 2) / np.sum(weight) ** 2
-    return mean, float(np.sqrt(spread))
-
-
 def _chosen(
-    losses: dict[str, np.ndarray], weight: np.ndarray
+    losses: dict[str, np.ndarray], samples: FittingData
 ) -> tuple[str, str, str]:
     """The simplest within one standard error of the best, the best, why."""
+    weight = samples.weights()[samples.counts()]
     means = {k: np.average(v, weights=weight) for k, v in losses.items()}
     best = min(means, key=lambda name: float(means[name]))
     behind = {
-        k: _mean_and_error(v - losses[best], weight) for k, v in losses.items()
+        k: mean_and_error(v - losses[best], samples) for k, v in losses.items()
     }
     name = next(k for k, (more, error) in behind.items() if more <= error)
     error = behind[name][1]

@@ -20,6 +20,8 @@ from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.rows import check_no_probabilities
+from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 
 __all__ = [
@@ -42,6 +44,8 @@ class FittingData(NamedTuple):
     logits: np.ndarray  # `(n, num_classes)`
     weight: np.ndarray | None = None  # None where all weigh 1
     valid: np.ndarray | None = None  # None where all count
+    # The image or sequence of each sample, int32; None where each is alone.
+    group: np.ndarray | None = None
 
     @property
     def num_classes(self) -> int:
@@ -188,7 +192,15 @@ def read_samples(
     )
     if read.outputs.min() == -np.inf:
         raise value_error("`logits` must be finite", minimum=-np.inf)
-    return FittingData(read.labels, read.outputs, read.weight, read.mask)
+    valid, group = read.mask, None
+    if read.weight is not None and not read.weight.all():
+        # They must not set scales or ranges either.
+        valid = read.weight > 0 if valid is None else valid & (read.weight > 0)
+    lead = shape_of(as_numbers(logits, "logits"))[:-1]
+    if len(lead) > 1:
+        images = np.arange(lead[0], dtype="int32")
+        group = np.repeat(images, int(np.prod(lead[1:])))
+    return FittingData(read.labels, read.outputs, read.weight, valid, group)
 
 
 def read_batches(
@@ -202,8 +214,8 @@ def read_batches(
             labels=type(batches).__name__,
             logits=None,
         )
-    columns: list[np.ndarray] = []
-    count = 0
+    columns: dict[str, np.ndarray] = {}
+    count = groups = 0
     for batch in batches:
         if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
             raise value_error(
@@ -212,12 +224,17 @@ def read_batches(
                 batch=type(batch).__name__,
             )
         part = _of_batch(*batch, ignore_class=ignore_class)
-        values = [v for v in part or () if v is not None]
-        if not values:
+        if part is None:
             continue
-        columns = columns or [v[:0].copy() for v in values]
-        first = [c.shape[1:] for c in columns]
-        later = [v.shape[1:] for v in values]
+        if part.group is not None and len(part.group):
+            # Images of different batches are different images.
+            moved = part.group + np.int32(groups)
+            groups = int(moved.max()) + 1
+            part = part._replace(group=moved)
+        values = {k: v for k, v in part._asdict().items() if v is not None}
+        columns = columns or {k: v[:0].copy() for k, v in values.items()}
+        first = {k: c.shape[1:] for k, c in columns.items()}
+        later = {k: v.shape[1:] for k, v in values.items()}
         if first != later:
             raise value_error(
                 "batches must all have the same kind of labels, number "
@@ -225,13 +242,13 @@ def read_batches(
                 first=first,
                 later=later,
             )
-        end = count + len(values[0])
-        for column, value in zip(columns, values, strict=True):
+        end = count + len(part.labels)
+        for name, column in columns.items():
             if end > len(column):
                 # Grow by half, in place where the system can.
                 size = max(end, len(column) * 3 // 2)
                 column.resize((size, *column.shape[1:]), refcheck=False)
-            column[count:end] = value
+            column[count:end] = values[name]
         count = end
     if not columns:
         raise value_error(
@@ -239,7 +256,7 @@ def read_batches(
             "weight 0",
             n=0,
         )
-    data = FittingData(*(column[:count] for column in columns))
+    data = FittingData(**{k: column[:count] for k, column in columns.items()})
     if data.num_classes == 2 and not data.logits[:, 0].any():
         # One output, of which a batch may be too few to look at.
         check_no_probabilities(data.logits[:, 1:], "logits")

@@ -13,11 +13,13 @@ from keras_calib.backend.errors import warn
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.formulas.proper import log_losses
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.weights import are_frequency_weights
 from keras_calib.numerics.arrays import to_numpy
 
 __all__ = [
     "calibrated",
     "check_folds",
+    "mean_and_error",
     "mean_loss",
     "out_of_fold",
     "sample_losses",
@@ -50,14 +52,43 @@ def unfitted_copy(calibrator: Any) -> Any:
 def stratified_folds(
     samples: FittingData, num_folds: int, seed: int = 0
 ) -> np.ndarray:
-    """The fold of each sample, `(n,)`: each class in equal shares."""
-    labels = samples.labels
+    """The fold of each sample, `(n,)`: each class in equal shares.
+
+    Samples of one image or sequence are alike, so they share a fold.
+    """
+    random = np.random.default_rng(seed)
+    counted = np.flatnonzero(samples.counts())
+    fold = np.zeros(len(samples.logits), "int64")
+    if samples.group is not None:
+        groups, place = np.unique(samples.group[counted], return_inverse=True)
+        fold[counted] = random.permutation(len(groups))[place] % num_folds
+        return fold
+    labels = samples.labels[counted]
     ids = labels if labels.ndim == 1 else labels.argmax(axis=-1)
-    draw = np.random.default_rng(seed).random(len(ids))
-    order = np.lexsort((draw, ids))
-    fold = np.empty(len(ids), "int64")
-    fold[order] = np.arange(len(ids)) % num_folds
+    order = np.lexsort((random.random(len(ids)), ids))
+    fold[counted[order]] = np.arange(len(ids)) % num_folds
     return fold
+
+
+def mean_and_error(
+    values: np.ndarray, samples: FittingData
+) -> tuple[float, float]:
+    """Weighted mean of values of the samples that count; standard error.
+
+    Whole weights are repeats. Samples of one image or sequence vary together.
+    """
+    counts = samples.counts()
+    weight = samples.weights()[counts].astype("float64")
+    mean = float(np.average(values, weights=weight))
+    parts = weight * (values - mean)
+    if samples.group is not None:
+        parts = np.bincount(samples.group[counts], parts)
+        square = parts @ parts
+    elif are_frequency_weights(samples.weight):
+        square = parts @ (values - mean)
+    else:
+        square = parts @ parts
+    return mean, float(np.sqrt(square) / weight.sum())
 
 
 def out_of_fold(
@@ -97,7 +128,8 @@ def sample_losses(samples: FittingData, logits: np.ndarray) -> np.ndarray:
     labels = (
         samples.labels if samples.labels.ndim == 1 else samples.soft_labels()
     )
-    return log_losses(labels, logits, from_logits=True)
+    losses = log_losses(labels, logits, from_logits=True)
+    return losses.astype("float64")
 
 
 def mean_loss(samples: FittingData, logits: np.ndarray) -> float:
@@ -131,19 +163,22 @@ def warn_if_harmful(
     found = out_of_fold(lambda: unfitted_copy(calibrator), samples, fold)
     if found is None:
         return
-    before = mean_loss(samples, samples.logits)
-    after = mean_loss(samples, found)
-    others = ["`TemperatureScaling`", "more samples"]
+    counts = samples.counts()
+    losses = sample_losses(samples, samples.logits)[counts]
+    before, _ = mean_and_error(losses, samples)
+    after = sample_losses(samples, found)[counts]
+    change, error = mean_and_error(after - losses, samples)
+    others = "more samples, or what `choose_calibrator` chooses"
     if getattr(calibrator, "min_prob", None) == 0.0:
-        others.append("`min_prob=0.001`")
-    if after > before:
+        others = f"`min_prob=0.001`, {others}"
+    # Less can be chance, also where there is nothing to repair.
+    if change > error:
         warn(
             invalid(
                 f"`{type(calibrator).__name__}` must help samples that it is "
                 "not fitted on, and here makes them worse than no calibrator. "
-                f"Take {', '.join(others)}, or what `choose_calibrator` "
-                "chooses",
+                f"Take {others}",
                 nll_without_it=round(before, 4),
-                nll_on_other_samples=round(after, 4),
+                nll_on_other_samples=round(before + change, 4),
             )
         )

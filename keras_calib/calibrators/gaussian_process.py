@@ -16,8 +16,10 @@ from keras_calib.calibrators.posterior import PosteriorCalibrator
 from keras_calib.calibrators.posterior import mean_over_draws
 from keras_calib.calibrators.posterior import scaled_samples
 from keras_calib.calibrators.structured import smoothed_log_probs
+from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_share
 
 __all__ = ["GaussianProcessCalibration"]
 
@@ -236,3 +238,8 @@ def _check_table(values: dict[str, Any], given: list[str]) -> None:
             "(rank, num_knots), with two knots or more",
             shapes=list(shapes.values()),
         )
+    check_above("temperature", values["temperature"], 0.0)
+    check_share("uniform_share", values["uniform_share"], positive=True)
+    low, high = map(float, values["bounds"])
+    if not low < high:
+        raise value_error("`bounds` must rise", bounds=[low, high])

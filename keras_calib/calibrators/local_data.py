@@ -136,6 +136,11 @@ def images_of(samples: FittingData, lead: tuple, image: Any) -> DenseData:
         labels = labels.reshape(lead)
     if image is not None:
         image = to_numpy(image, "float32")
+        if not np.isfinite(image).all():
+            raise value_error(
+                "`image` must be finite",
+                not_finite=int(np.sum(~np.isfinite(image))),
+            )
     return DenseData(
         labels,
         logits.reshape(*lead, -1),

@@ -9,11 +9,13 @@ from keras import ops
 from scipy.special import log_softmax
 
 from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.base import check_no_nan
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.structured import smoothed_log_probs
 from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_most
+from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import logsumexp
@@ -77,8 +79,10 @@ class PosteriorCalibrator(Calibrator):
         check_above("level", level, 0.0)
         check_at_most("level", level, 1.0)
         self.check_fitted()
+        logits = as_numbers(logits, "logits")
         shape = shape_of(logits)
         self._check_classes(shape)
+        check_no_nan(logits)
         if shape[-1] == 1 or not from_logits:
             logits = to_model_logits(logits, from_logits)
         rows = to_numpy(logits).astype("float32")

@@ -92,6 +92,17 @@ class PriorCorrection(Calibrator):
                 "`calibrator` must be a Calibrator or None",
                 calibrator=type(calibrator).__name__,
             )
+        if getattr(calibrator, "use_image", False):
+            raise value_error(
+                "`calibrator` must be a map of logits alone", use_image=True
+            )
+        known = getattr(calibrator, "_num_classes", None)
+        if known not in (None, len(source)):
+            raise value_error(
+                "`source` must have a share for each class of `calibrator`",
+                classes=len(source),
+                classes_of_calibrator=known,
+            )
         super().__init__(name=name, **kwargs)
         self.source = source
         self.target = target

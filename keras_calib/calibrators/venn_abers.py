@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.calibrators.base import check_no_nan
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.binning import locate
 from keras_calib.calibrators.binning import padded
@@ -91,6 +92,11 @@ class VennAbers(OneVsRest):
         )
 
     def fit_samples(self, samples: FittingData) -> None:
+        if samples.weight is not None:
+            # Weights on a small scale count as `effective_count` says.
+            total = samples.weight[samples.counts()].sum(dtype="float64")
+            scale = samples.effective_count() / total
+            samples = samples._replace(weight=samples.weight * scale)
         tables = [_table(*column) for column in self.columns(samples)]
         edges, p1, p0_complement = map(list, zip(*tables, strict=True))
         self.set_fitted(
@@ -119,6 +125,7 @@ class VennAbers(OneVsRest):
         logits = as_numbers(logits, "logits")
         shape = shape_of(logits)
         self._check_classes(shape)
+        check_no_nan(logits)
         if shape[-1] == 1 or not from_logits:
             logits = to_model_logits(logits, from_logits)
         features = self.features(logits)

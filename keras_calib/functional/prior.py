@@ -86,6 +86,8 @@ def estimate_prior(
         level: Probability that the interval of a class holds its share, in
             (0, 1).
         num_bootstrap: Number of draws of the bootstrap; 0 gives NaN as ends.
+            Each solves equations of the size of the classes, which takes
+            minutes from some hundreds of classes on.
         seed: Seed of the draws.
 
     Returns:

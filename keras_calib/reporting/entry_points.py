@@ -301,7 +301,14 @@ def report_of_batches(
         results[name]["choice"] = {
             "name": choice.name,
             "reason": choice.reason,
-            "candidates": [x._asdict() for x in choice.candidates],
+            "candidates": [
+                # A candidate that was not tried has no numbers.
+                {
+                    k: v if not x.note or k in ("name", "note") else None
+                    for k, v in x._asdict().items()
+                }
+                for x in choice.candidates
+            ],
         }
     html = page_of(
         evaluations,

@@ -13,6 +13,7 @@ from keras import ops
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators import Calibrator
+from keras_calib.calibrators import CalibratorChoice
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.formulas import scores
 from keras_calib.inputs.checks import check_number
@@ -49,7 +50,8 @@ class SelectiveClassifier(FittedLayer):
     with `delta` it guarantees the risk. Copies of a fitted layer are fitted.
 
     Args:
-        calibrator: A calibrator, or None to take the logits as they are.
+        calibrator: A calibrator, the result of `choose_calibrator`, or None
+            to take the logits as they are.
         score: Name of a score, such as `"msp"`, or a function or layer from
             logits `(..., num_classes)` to scores `(...)`, higher = surer. From
             a sequence of these `fit` takes the one with the least AURC.
@@ -80,7 +82,7 @@ class SelectiveClassifier(FittedLayer):
     def __init__(
         self,
         *,
-        calibrator: Calibrator | None = None,
+        calibrator: Calibrator | CalibratorChoice | None = None,
         score: str | Callable[[Any], Any] | Sequence = "msp",
         threshold: float | None = None,
         chosen: ChosenThreshold | None = None,
@@ -89,6 +91,8 @@ class SelectiveClassifier(FittedLayer):
     ):
         kwargs["dtype"] = "float32"
         super().__init__(name=name, **kwargs)
+        if isinstance(calibrator, CalibratorChoice):
+            calibrator = calibrator.calibrator
         self.calibrator = calibrator
         several = isinstance(score, list | tuple)
         self._scores = tuple(cast(Sequence, score)) if several else (score,)

@@ -1,5 +1,7 @@
 """The choice of a calibrator by cross-validation."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -94,8 +96,11 @@ def test_candidates_that_do_harm_or_do_not_fit_are_told():
         "bins": kc.HistogramBinning(num_bins=100),
         "isotonic": kc.IsotonicCalibration(),
     }
-    with pytest.warns(RuntimeWarning, match="isotonic: on samples left out"):
+    with pytest.warns(RuntimeWarning) as caught:
         choice = kc.choose_calibrator(labels, logits, candidates=candidates)
+    told = " ".join(str(warning.message) for warning in caught)
+    assert "isotonic: on samples left out" in told
+    assert "could not be tried. Received: bins" in told
     scores = {x.name: x for x in choice.candidates}
     assert "as many samples as parameters" in scores["bins"].note
     assert scores["isotonic"].difference > 0.0
@@ -145,10 +150,57 @@ def test_bad_candidates_and_folds_are_refused():
             "must hold a calibrator",
         ),
         ({"candidates": [3]}, TypeError, "must be calibrators"),
+        ({"candidates": [kc.TemperatureScaling()] * 2}, ValueError, "a dict"),
+        (
+            {"candidates": [kc.PriorCorrection([0.25] * 4, [0.25] * 4)]},
+            TypeError,
+            "choose first, then wrap",
+        ),
+        (
+            {"candidates": {"M": kc.MatrixScaling(penalty=None)}},
+            ValueError,
+            "must hold one that these data can fit",
+        ),
         ({"num_folds": 1}, ValueError, "`num_folds` must be >= 2"),
         ({"level": 1.0}, ValueError, "`level` must be < 1"),
     ):
         with pytest.raises(error, match=rule):
-            kc.choose_calibrator(labels, logits, **how)
+            kc.choose_calibrator(labels[:12], logits[:12], **how)
     with pytest.raises(ValueError, match="two classes or more"):
         kc.choose_calibrator(np.zeros(50, int), logits)
+
+
+def test_pixels_of_an_image_share_a_fold():
+    # Pixels of an image are alike: by pixel every calibrator seems to help.
+    rng = np.random.default_rng(0)
+    logits = np.repeat(2.0 * rng.normal(size=(12, 1, 5)), 200, axis=1)
+    labels = np.repeat(drawn(logits[:, :1]), 200, axis=1)
+    logits += 0.01 * rng.normal(size=logits.shape)
+    by_image = [(labels[:7], logits[:7]), (labels[7:], logits[7:])]
+    flat = labels.reshape(-1), logits.reshape(-1, 5)
+    candidates = [kc.StructuredMatrixScaling(penalty=1e-3)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for data in ((labels, logits), (by_image,)):
+            choice = kc.choose_calibrator(*data, candidates=candidates)
+            assert choice.name == "none"
+        choice = kc.choose_calibrator(*flat, candidates=candidates)
+        assert choice.name == "structured_matrix_scaling"
+        with pytest.raises(ValueError, match="as many images as folds"):
+            kc.choose_calibrator(labels[:1], logits[:1])
+
+
+def test_whole_weights_are_repeats_of_the_standard_error():
+    logits = logits_of(400)
+    labels = drawn(logits / 2)
+    options = {"candidates": [kc.TemperatureScaling()], "num_folds": 2}
+    errors = [
+        np.diff(kc.choose_calibrator(*data, **options).candidates[1].interval)
+        for data in (
+            (labels, logits),
+            (labels, logits, np.full(400, 9.0)),
+            (labels, logits, np.full(400, 0.1)),
+        )
+    ]
+    assert abs(errors[0] / errors[1] - 3.0) < 0.05
+    assert abs(errors[0] / errors[2] - 1.0) < 0.05

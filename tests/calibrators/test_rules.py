@@ -223,3 +223,15 @@ def test_masks_of_sequences_pass_through():
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*mask")
         kc.TemperatureScaling(temperature=2.0)(x)
+
+
+def test_samples_of_weight_0_set_no_range():
+    labels, logits = held_out()
+    padding = np.tile([0.0, -1e9, -1e9, -1e9], (900, 1)).astype("float32")
+    every = np.concatenate([logits, padding])
+    weight = np.r_[np.ones(len(labels)), np.zeros(900)]
+    both = np.r_[labels, np.zeros(900, int)]
+    for cls in (kc.TemperatureScaling, kc.StructuredMatrixScaling):
+        found = cls().fit(both, every, weight)
+        expected = cls().fit(labels, logits)
+        assert abs(found.temperature / expected.temperature - 1) < 1e-6

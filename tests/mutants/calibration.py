@@ -97,8 +97,8 @@ MUTANTS = {
     ),
     "folds_that_help_are_told": Mutant(
         "calibrators/folds.py",
-        "if after > before:",
-        "if after < before:",
+        "if change > error:",
+        "if change < -error:",
         "calibrators/test_rules.py::test_a_map_that_helps_no_other_sample_says_so",
     ),
     "ridge_of_one_strength": Mutant(
