@@ -158,8 +158,9 @@ def choose_calibrator(
     _warn_of_notes(candidates, notes)
     chosen, best, reason = _chosen(losses, samples)
     size = len(weight)
-    if samples.group is not None:
-        size = len(np.unique(samples.group[counts]))
+    alike = samples.groups()
+    if alike is not None:
+        size = len(np.unique(alike[counts]))
     reach = float(student_t.isf(tail, max(1, size - 1)))
     scores = []
     for name in named:

@@ -44,8 +44,9 @@ class FittingData(NamedTuple):
     logits: np.ndarray  # `(n, num_classes)`
     weight: np.ndarray | None = None  # None where all weigh 1
     valid: np.ndarray | None = None  # None where all count
-    # The image or sequence of each sample, int32; None where each is alone.
-    group: np.ndarray | None = None
+    # The image or sequence of each sample, int32, or how many samples each has;
+    # None where each sample is alone.
+    group: np.ndarray | int | None = None
 
     @property
     def num_classes(self) -> int:
@@ -61,7 +62,8 @@ class FittingData(NamedTuple):
 
     def rows(self, keep: np.ndarray) -> "FittingData":
         """A copy of some samples, by index or where `keep` is True."""
-        return FittingData._make(x if x is None else x[keep] for x in self)
+        parts = (*self[:-1], self.groups())
+        return FittingData._make(x if x is None else x[keep] for x in parts)
 
     def subsampled(self, size: int) -> "FittingData":
         """Valid samples at even distances, with about `size` logits."""
@@ -70,6 +72,12 @@ class FittingData(NamedTuple):
         if step <= 1:
             return self
         return self.rows(np.flatnonzero(counts)[::step])
+
+    def groups(self) -> np.ndarray | None:
+        """The image or sequence of each sample, int32."""
+        if isinstance(self.group, int):
+            return np.arange(len(self.logits), dtype="int32") // self.group
+        return self.group
 
     def effective_count(self) -> float:
         """Number of samples that the weights stand for.
@@ -192,15 +200,11 @@ def read_samples(
     )
     if read.outputs.min() == -np.inf:
         raise value_error("`logits` must be finite", minimum=-np.inf)
-    valid, group = read.mask, None
-    if read.weight is not None and not read.weight.all():
-        # They must not set scales or ranges either.
-        valid = read.weight > 0 if valid is None else valid & (read.weight > 0)
+    group = None
     lead = shape_of(as_numbers(logits, "logits"))[:-1]
     if len(lead) > 1:
-        images = np.arange(lead[0], dtype="int32")
-        group = np.repeat(images, int(np.prod(lead[1:])))
-    return FittingData(read.labels, read.outputs, read.weight, valid, group)
+        group = int(np.prod(lead[1:]))
+    return FittingData(read.labels, read.outputs, read.weight, read.mask, group)
 
 
 def read_batches(
@@ -226,11 +230,12 @@ def read_batches(
         part = _of_batch(*batch, ignore_class=ignore_class)
         if part is None:
             continue
-        if part.group is not None and len(part.group):
+        alike = part.groups()
+        if alike is not None and len(alike):
             # Images of different batches are different images.
-            moved = part.group + np.int32(groups)
-            groups = int(moved.max()) + 1
-            part = part._replace(group=moved)
+            alike = alike + np.int32(groups)
+            groups = int(alike.max()) + 1
+            part = part._replace(group=alike)
         values = {k: v for k, v in part._asdict().items() if v is not None}
         columns = columns or {k: v[:0].copy() for k, v in values.items()}
         first = {k: c.shape[1:] for k, c in columns.items()}

@@ -59,8 +59,9 @@ def stratified_folds(
     random = np.random.default_rng(seed)
     counted = np.flatnonzero(samples.counts())
     fold = np.zeros(len(samples.logits), "int64")
-    if samples.group is not None:
-        groups, place = np.unique(samples.group[counted], return_inverse=True)
+    alike = samples.groups()
+    if alike is not None:
+        groups, place = np.unique(alike[counted], return_inverse=True)
         fold[counted] = random.permutation(len(groups))[place] % num_folds
         return fold
     labels = samples.labels[counted]
@@ -81,8 +82,9 @@ def mean_and_error(
     weight = samples.weights()[counts].astype("float64")
     mean = float(np.average(values, weights=weight))
     parts = weight * (values - mean)
-    if samples.group is not None:
-        parts = np.bincount(samples.group[counts], parts)
+    alike = samples.groups()
+    if alike is not None:
+        parts = np.bincount(alike[counts], parts)
         square = parts @ parts
     elif are_frequency_weights(samples.weight):
         square = parts @ (values - mean)

@@ -176,6 +176,10 @@ def _range(samples: FittingData) -> tuple[float, float]:
 
     def of_block(block):
         z = block.logits
+        if block.weight is not None:
+            z = z[block.weight > 0]
+        if not len(z):
+            return 0.0, 0
         top = z.max(axis=-1)
         if z.shape[-1] > 2:
             second = np.partition(z, -2, axis=-1)[:, -2]
