@@ -205,7 +205,7 @@ class DatasetEvaluator:
     def _values_of_parts(self) -> dict[str, float]:
         if not self._held:
             return dict.fromkeys(self.parts, 0.0)
-        labels, logits, weight, _ = zip(*self._held, strict=True)
+        labels, logits, weight, *_ = zip(*self._held, strict=True)
         samples = FittingData(
             np.concatenate(labels),
             np.concatenate(logits),
