@@ -11,7 +11,10 @@ import numpy as np
 
 import keras_calib
 
-__all__ = ["CONTENDERS", "ours", "probabilities"]
+__all__ = ["CONTENDERS", "of_probabilities", "ours", "probabilities"]
+
+# The solver of probmetrics for the ridge that takes less time.
+_RIDGE = {"penalty": "ridge", "opt": "bfgs"}
 
 
 def probabilities(logits):
@@ -108,12 +111,13 @@ def probmetrics(name):
     return fit
 
 
-def structured(name):
+def of_probabilities(name, **options):
+    """A calibrator of probmetrics that takes probabilities."""
+
     def fit(labels, logits):
         from probmetrics.calibrators import logistic
 
-        # Its compiled solver for the ridge; the other one takes longer.
-        calibrator = getattr(logistic, name)(penalty="ridge", opt="bfgs")
+        calibrator = getattr(logistic, name)(**options)
         probs = probabilities(logits)
         calibrator.fit(probs, labels)
         return lambda z: (calibrator.predict_proba(probabilities(z)), False)
@@ -174,11 +178,11 @@ CONTENDERS = {
     },
     "structured vector": {
         "keras_calib": ours(keras_calib.StructuredVectorScaling),
-        "probmetrics": structured("SVSCalibrator"),
+        "probmetrics": of_probabilities("SVSCalibrator", **_RIDGE),
     },
     "structured matrix": {
         "keras_calib": ours(keras_calib.StructuredMatrixScaling),
-        "probmetrics": structured("SMSCalibrator"),
+        "probmetrics": of_probabilities("SMSCalibrator", **_RIDGE),
     },
     "isotonic": {
         "keras_calib": ours(keras_calib.IsotonicCalibration),

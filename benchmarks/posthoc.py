@@ -8,13 +8,15 @@ a random half of each data set and measured on the other half.
     python benchmarks/posthoc.py --logits=DIR \
         --out=benchmarks/results/posthoc.md
 
-DIR has files .npz of `labels` and `probs` or `logits`, or of `labels_test` and
-`logits_test`. NLL is clipped at p = 1e-15, as in published tables. A win is a
-lower held-out NLL than another contender on the same half; equal to 1e-6 is
-half a win. A contender whose first fit takes longer than `--slow` seconds is
-fitted on the first `--few` halves of a set, one that takes longer than
-`--longest` on that half alone; wins count where both were fitted. `--samples`
-also fits on so many samples, and measures on all others.
+With `--two_classes`, classes 0 and 1, 3 and 5, and 0 and 3 against the rest of
+each set are problems of their own. DIR has files .npz of `labels` and `probs`
+or `logits`, or of `labels_test` and `logits_test`. NLL is clipped at
+p = 1e-15, as in published tables. A win is a lower held-out NLL than another
+contender on the same half; equal to 1e-6 is half a win. A contender whose first
+fit takes longer than `--slow` seconds is fitted on the first `--few` halves of
+a set, one that takes longer than `--longest` on that half alone; wins count
+where both were fitted. `--samples` also fits on so many samples, and measures
+on all others.
 """
 
 import importlib.metadata
@@ -28,10 +30,12 @@ import numpy as np
 from absl import app
 from absl import flags
 from calibrator_contenders import CONTENDERS
+from calibrator_contenders import of_probabilities
 from calibrator_contenders import ours
 from reporting import machine
 from reporting import markdown_table
 from reporting import publish
+from scipy.special import logsumexp
 
 import keras_calib
 
@@ -54,6 +58,9 @@ _SKIP = flags.DEFINE_multi_string(
     ],
     "Contenders to leave out: these take minutes on some sets.",
 )
+_TWO_CLASSES = flags.DEFINE_bool(
+    "two_classes", False, "Four two-class problems made of each set instead."
+)
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
 flags.mark_flag_as_required("logits")
 
@@ -67,11 +74,20 @@ _RIDGE = {
 }
 # What the other libraries do not have, or not for many classes.
 _OTHERS = {
+    "affine": keras_calib.AffineScaling,
+    "quadratic": keras_calib.QuadraticScaling,
     "parametrized temperature": keras_calib.ParametrizedTemperatureScaling,
     "Venn-Abers": keras_calib.VennAbers,
     "isotonic, min_prob": partial(
         keras_calib.IsotonicCalibration, min_prob=1e-3
     ),
+}
+# Contenders for two classes alone.
+_OF_TWO = {
+    f"probmetrics, {kind}": of_probabilities(
+        "BinaryLogisticCalibrator", type=kind
+    )
+    for kind in ("affine", "quadratic")
 }
 _BASE = f"{_OURS}, temperature"
 _EQUAL = 1e-6
@@ -107,6 +123,18 @@ def load(path):
     if "logits" in data:
         return labels, data["logits"]
     return labels, np.log(np.maximum(data["probs"], 1e-30)).astype("float32")
+
+
+def two_classes(title, labels, logits):
+    """Two classes against each other, and one against the rest."""
+    for one, other in ((0, 1), (3, 5)):
+        rows = (labels == one) | (labels == other)
+        pair = logits[rows][:, [one, other]]
+        yield f"{title}, {one} or {other}", (labels[rows] == other) * 1, pair
+    for one in (0, 3):
+        rest = logsumexp(np.delete(logits, one, axis=1), axis=1)
+        pair = np.stack([rest, logits[:, one]], axis=-1)
+        yield f"{title}, {one} or not", (labels == one) * 1, pair
 
 
 def measures(labels, outputs, from_logits):
@@ -268,7 +296,15 @@ def main(_):
         for path in paths
         if _ONLY.value in path.stem and (data := load(path)) is not None
     }
+    if _TWO_CLASSES.value:
+        sets = {
+            name: (labels, pair)
+            for title, data in sets.items()
+            for name, labels, pair in two_classes(title, *data)
+        }
     fits, results = contenders(), {}
+    if _TWO_CLASSES.value:
+        fits |= _OF_TWO
     failures = []
     for title, (labels, logits) in sets.items():
         start = time.perf_counter()

@@ -1,6 +1,5 @@
 """The base of every calibrator."""
 
-import functools
 from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
@@ -9,15 +8,16 @@ from typing import Self
 import keras
 import numpy as np
 from keras import ops
-from threadpoolctl import ThreadpoolController
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.fitting_data import one_thread_of_blas
 from keras_calib.calibrators.fitting_data import read_any
 from keras_calib.calibrators.folds import check_folds
 from keras_calib.calibrators.folds import warn_if_harmful
+from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.arrays import value_if_eager
@@ -26,41 +26,12 @@ from keras_calib.predictions.collect import takes_data_set
 from keras_calib.predictions.outputs import read_as
 from keras_calib.predictions.outputs import to_model_logits
 
-__all__ = [
-    "Calibrator",
-    "check_no_nan",
-    "fitted_array",
-    "one_thread_of_blas",
-]
+__all__ = ["Calibrator", "fitted_array"]
 
 
 def fitted_array(name: str, doc: str) -> property:
     """The property by which a fitted value is read."""
     return property(lambda self: self.fitted_value(name), doc=doc)
-
-
-@functools.cache
-def _threads() -> ThreadpoolController:
-    """Of the libraries that NumPy and SciPy loaded: it takes 3 ms to look."""
-    return ThreadpoolController()
-
-
-def check_no_nan(logits: Any) -> None:
-    """Raises ValueError if eager logits hold NaN."""
-    values = value_if_eager(logits)
-    if values is not None and np.isnan(values).any():
-        raise value_error(
-            "`logits` must not contain NaN",
-            rows=np.argwhere(np.isnan(values))[:4].tolist(),
-        )
-
-
-def one_thread_of_blas() -> Any:
-    """A context for fits, whose blocks run on all cores already.
-
-    Further threads of BLAS would spin while they wait for each other.
-    """
-    return _threads().limit(limits=1, user_api="blas")
 
 
 class Calibrator(FittedLayer):
@@ -260,15 +231,34 @@ class Calibrator(FittedLayer):
         self, calibrate: Callable[[Any], Any], logits: Any, from_logits: bool
     ) -> Any:
         """Outputs of a model, mapped by a function of two or more logits."""
+        pair, one_output = self.model_logits(logits, from_logits)
+        found = calibrate(pair)
+        return found[..., 1:] - found[..., :1] if one_output else found
+
+    def model_logits(self, outputs: Any, from_logits: bool) -> tuple[Any, bool]:
+        """Two or more logits of a model's outputs; whether there is one output.
+
+        Raises RuntimeError before `fit`, and ValueError for other classes.
+        """
         self.check_fitted()
-        shape = shape_of(logits)
+        shape = shape_of(outputs)
         self._check_classes(shape)
         if shape[-1] == 1 or not from_logits:
-            logits = to_model_logits(logits, from_logits)
-        if shape[-1] != 1:
-            return calibrate(logits)
-        pair = calibrate(logits)
-        return pair[..., 1:] - pair[..., :1]
+            outputs = to_model_logits(outputs, from_logits)
+        return outputs, shape[-1] == 1
+
+    def logits_for_interval(
+        self, outputs: Any, from_logits: bool
+    ) -> tuple[Any, bool]:
+        """`model_logits` of arrays of any kind, without NaN if eager."""
+        outputs = as_numbers(outputs, "logits")
+        values = value_if_eager(outputs)
+        if values is not None and np.isnan(values).any():
+            raise value_error(
+                "`logits` must not contain NaN",
+                places=np.argwhere(np.isnan(values))[:4].tolist(),
+            )
+        return self.model_logits(outputs, from_logits)
 
     def compute_output_shape(self, input_shape):
         return input_shape

@@ -11,14 +11,14 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.errors import warn
 from keras_calib.backend.products import exact_products
 from keras_calib.calibrators.base import fitted_array
+from keras_calib.calibrators.bayesian_scaling_sampler import Chains
+from keras_calib.calibrators.bayesian_scaling_sampler import Draws
+from keras_calib.calibrators.bayesian_scaling_sampler import sample_posterior
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.posterior import PosteriorCalibrator
 from keras_calib.calibrators.posterior import ScaledSamples
 from keras_calib.calibrators.posterior import mean_over_draws
 from keras_calib.calibrators.posterior import scaled_samples
-from keras_calib.calibrators.scaling_posterior import Chains
-from keras_calib.calibrators.scaling_posterior import Draws
-from keras_calib.calibrators.scaling_posterior import sample_posterior
 from keras_calib.calibrators.structured import smoothed_log_probs
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in

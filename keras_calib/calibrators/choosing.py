@@ -15,13 +15,13 @@ from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.errors import warn
 from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.base import one_thread_of_blas
 from keras_calib.calibrators.beta import BetaCalibration
 from keras_calib.calibrators.choice import NONE
 from keras_calib.calibrators.choice import CalibratorChoice
 from keras_calib.calibrators.choice import CandidateScore
 from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
 from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.fitting_data import one_thread_of_blas
 from keras_calib.calibrators.fitting_data import read_any
 from keras_calib.calibrators.folds import mean_and_error
 from keras_calib.calibrators.folds import out_of_fold

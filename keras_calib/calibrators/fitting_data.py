@@ -4,6 +4,7 @@ Fits pass over the samples in blocks that fit a cache, in float64, on every
 core. They need no copy of the logits, which may belong to ten million pixels.
 """
 
+import functools
 import os
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from typing import Literal
 from typing import NamedTuple
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
@@ -26,6 +28,8 @@ from keras_calib.numerics.arrays import to_numpy
 
 __all__ = [
     "FittingData",
+    "checked_batches",
+    "one_thread_of_blas",
     "read_any",
     "read_batches",
     "read_samples",
@@ -35,6 +39,20 @@ __all__ = [
 _BLOCK = 2**16
 # From so many classes on, sums over them are faster in C order.
 _MANY = 200
+
+
+@functools.cache
+def _threads() -> ThreadpoolController:
+    """Of the libraries that NumPy and SciPy loaded: it takes 3 ms to look."""
+    return ThreadpoolController()
+
+
+def one_thread_of_blas() -> Any:
+    """A context for fits, whose blocks run on all cores already.
+
+    Further threads of BLAS would spin while they wait for each other.
+    """
+    return _threads().limit(limits=1, user_api="blas")
 
 
 class FittingData(NamedTuple):
@@ -171,6 +189,11 @@ def read_any(
     """Reads arrays, or batches as `labels` where `logits` is None."""
     if logits is not None:
         return read_samples(labels, logits, sample_weight, ignore_class)
+    return read_batches(checked_batches(labels, sample_weight), ignore_class)
+
+
+def checked_batches(batches: Any, sample_weight: Any = None) -> Iterator[tuple]:
+    """Batches `(labels, logits)` or `(labels, logits, sample_weight)`."""
     if sample_weight is not None:
         raise value_error(
             "`sample_weight` must be part of the batches: (labels, logits, "
@@ -178,7 +201,21 @@ def read_any(
             logits=None,
             sample_weight=type(sample_weight).__name__,
         )
-    return read_batches(labels, ignore_class)
+    if not isinstance(batches, Iterable) or isinstance(batches, np.ndarray):
+        raise type_error(
+            "`logits` must be given, or `labels` be batches of (labels, "
+            "logits)",
+            labels=type(batches).__name__,
+            logits=None,
+        )
+    for batch in batches:
+        if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+            raise value_error(
+                "each batch must be (labels, logits) or (labels, logits, "
+                "sample_weight)",
+                batch=type(batch).__name__,
+            )
+        yield tuple(batch)
 
 
 def read_samples(
@@ -211,22 +248,9 @@ def read_batches(
     batches: Iterable, ignore_class: int | None = None
 ) -> FittingData:
     """Reads batches of `(labels, logits)` or `(labels, logits, weights)`."""
-    if not isinstance(batches, Iterable) or isinstance(batches, np.ndarray):
-        raise type_error(
-            "`logits` must be given, or `labels` be batches of (labels, "
-            "logits)",
-            labels=type(batches).__name__,
-            logits=None,
-        )
     columns: dict[str, np.ndarray] = {}
     count = groups = 0
     for batch in batches:
-        if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
-            raise value_error(
-                "each batch must be (labels, logits) or (labels, logits, "
-                "sample_weight)",
-                batch=type(batch).__name__,
-            )
         part = _of_batch(*batch, ignore_class=ignore_class)
         if part is None:
             continue

@@ -10,8 +10,8 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.products import exact_products
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.gaussian_process_fit import Curve
-from keras_calib.calibrators.gaussian_process_fit import fit_curve
+from keras_calib.calibrators.gaussian_process_solver import Curve
+from keras_calib.calibrators.gaussian_process_solver import fit_curve
 from keras_calib.calibrators.posterior import PosteriorCalibrator
 from keras_calib.calibrators.posterior import mean_over_draws
 from keras_calib.calibrators.posterior import scaled_samples

@@ -11,6 +11,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.fitting_data import checked_batches
 from keras_calib.calibrators.fitting_data import read_samples
 from keras_calib.calibrators.local_data import check_filters
 from keras_calib.calibrators.local_data import check_maps
@@ -229,14 +230,8 @@ class LocalTemperatureScaling(Calibrator):
         """
         self.check_labels(labels)
         if logits is None:
-            if sample_weight is not None:
-                raise value_error(
-                    "`sample_weight` must be part of the batches: (labels, "
-                    "logits, sample_weight)",
-                    logits=None,
-                    sample_weight=type(sample_weight).__name__,
-                )
-            labels, logits, sample_weight = joined_batches(labels, self._parts)
+            batches = checked_batches(labels, sample_weight)
+            labels, logits, sample_weight = joined_batches(batches, self._parts)
         logits, image = self._parts(logits)
         logits = to_numpy(logits)
         check_maps(logits, image, self._channels())

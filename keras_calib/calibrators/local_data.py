@@ -7,7 +7,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.local_network import DenseData
@@ -85,21 +84,8 @@ def joined_batches(
 
     `parts` splits what a batch has of logits into logits and image.
     """
-    if not isinstance(batches, Iterable) or isinstance(batches, np.ndarray):
-        raise type_error(
-            "`logits` must be given, or `labels` be batches of (labels, "
-            "logits)",
-            labels=type(batches).__name__,
-            logits=None,
-        )
     rows = []
     for batch in batches:
-        if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
-            raise value_error(
-                "each batch must be (labels, logits) or (labels, logits, "
-                "sample_weight)",
-                batch=type(batch).__name__,
-            )
         labels, inputs, *weight = batch
         row = [labels, *parts(inputs), *(weight or [None])]
         rows.append([x if x is None else to_numpy(x) for x in row])

@@ -9,17 +9,14 @@ from keras import ops
 from scipy.special import log_softmax
 
 from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.base import check_no_nan
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.structured import smoothed_log_probs
 from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_most
-from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import logsumexp
-from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = [
     "PosteriorCalibrator",
@@ -78,15 +75,9 @@ class PosteriorCalibrator(Calibrator):
         """
         check_above("level", level, 0.0)
         check_at_most("level", level, 1.0)
-        self.check_fitted()
-        logits = as_numbers(logits, "logits")
-        shape = shape_of(logits)
-        self._check_classes(shape)
-        check_no_nan(logits)
-        if shape[-1] == 1 or not from_logits:
-            logits = to_model_logits(logits, from_logits)
-        rows = to_numpy(logits).astype("float32")
-        rows = rows.reshape(-1, rows.shape[-1])
+        logits, one_output = self.logits_for_interval(logits, from_logits)
+        logits = to_numpy(logits).astype("float32")
+        rows = logits.reshape(-1, logits.shape[-1])
         ends = ((1.0 - level) / 2.0, (1.0 + level) / 2.0)
         found = np.empty((2, *rows.shape), "float32")
         for block in self._row_blocks(rows):
@@ -94,9 +85,9 @@ class PosteriorCalibrator(Calibrator):
             probs = np.exp(log_softmax(draws.astype("float64"), axis=-1))
             # Without bias for few draws.
             found[:, block] = np.quantile(probs, ends, axis=1, method="weibull")
-        if shape[-1] == 1:
-            found = found[..., 1:]
-        lower, upper = found.reshape(2, *shape)
+        lower, upper = found.reshape(2, *logits.shape)
+        if one_output:
+            return lower[..., 1:], upper[..., 1:]
         return lower, upper
 
     def _draws_of_rows(self, rows: np.ndarray) -> Any:

@@ -7,7 +7,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.calibrators.base import check_no_nan
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.binning import locate
 from keras_calib.calibrators.binning import padded
@@ -15,9 +14,6 @@ from keras_calib.calibrators.binning import take
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.one_vs_rest import OneVsRest
 from keras_calib.calibrators.one_vs_rest import log_odds_of_classes
-from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import shape_of
-from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = ["VennAbers"]
 
@@ -121,19 +117,13 @@ class VennAbers(OneVsRest):
         Returns:
             Two tensors of the shape of the logits, float32, in [0, 1].
         """
-        self.check_fitted()
-        logits = as_numbers(logits, "logits")
-        shape = shape_of(logits)
-        self._check_classes(shape)
-        check_no_nan(logits)
-        if shape[-1] == 1 or not from_logits:
-            logits = to_model_logits(logits, from_logits)
+        logits, one_output = self.logits_for_interval(logits, from_logits)
         features = self.features(logits)
         if logits.shape[-1] != 2:
             p1, rest = self._look_up(features)
             return 1.0 - rest, p1
         p1, rest = self._look_up(features[..., 1:])
-        if shape[-1] == 1:
+        if one_output:
             return 1.0 - rest, p1
         low = ops.concatenate([1.0 - p1, 1.0 - rest], axis=-1)
         return low, ops.concatenate([rest, p1], axis=-1)

@@ -11,8 +11,8 @@ from scipy.special import log_softmax
 from scipy.special import logsumexp
 
 import keras_calib as kc
-from keras_calib.calibrators import gaussian_process_fit
-from keras_calib.calibrators import scaling_posterior
+from keras_calib.calibrators import bayesian_scaling_sampler as sampler
+from keras_calib.calibrators import gaussian_process_solver
 from keras_calib.calibrators.posterior import ScaledSamples
 
 K = 3
@@ -153,8 +153,8 @@ def test_what_does_not_fit_is_refused():
 @pytest.mark.portable
 def test_a_fit_without_tensorflow_probability_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_probability", None)
-    gaussian_process_fit._bound.cache_clear()
-    scaling_posterior._sampler.cache_clear()
+    gaussian_process_solver._bound.cache_clear()
+    sampler._sampler.cache_clear()
     for cls in (kc.GaussianProcessCalibration, kc.BayesianScaling):
         layer = cls()
         with pytest.raises(ImportError, match=r"'keras-calib\[bayes\]'"):
@@ -187,12 +187,12 @@ def test_the_sampled_density_is_that_of_structured_scaling(kind):
     pytest.importorskip("tensorflow_probability")
     samples = data()
     size = 2 if kind == "vector" else K + 1
-    penalty = scaling_posterior._penalty(K, kind)
-    mode = scaling_posterior._mode(samples, kind, penalty)
+    penalty = sampler._penalty(K, kind)
+    mode = sampler._mode(samples, kind, penalty)
     rng = np.random.default_rng(0)
     places = 0.3 * rng.normal(size=(4, K * size))
     root = rng.normal(size=(K * size, K * size))
-    found = scaling_posterior._log_posterior(
+    found = sampler._log_posterior(
         places, (mode.ravel(), root, penalty.ravel(), *samples[2:]), kind
     )
     thetas = mode + (places @ root.T).reshape(4, K, size)
@@ -201,7 +201,7 @@ def test_the_sampled_density_is_that_of_structured_scaling(kind):
     )
     # At the mode nothing rises, and the curvature is that of differences.
     best = log_posterior(mode, samples, kind)
-    hessian = scaling_posterior._derivatives(mode, samples, kind, penalty)[1]
+    hessian = sampler._derivatives(mode, samples, kind, penalty)[1]
     for _ in range(5):
         step = rng.normal(size=mode.shape)
         up, down = (
@@ -218,12 +218,12 @@ def test_the_sampled_density_is_that_of_structured_scaling(kind):
 def test_draws_have_the_moments_of_the_posterior():
     pytest.importorskip("tensorflow_probability")
     samples = data()
-    chains = scaling_posterior.Chains(16, 40, 60, 0)
-    draws = scaling_posterior.sample_posterior(samples, "vector", chains).values
+    chains = sampler.Chains(16, 40, 60, 0)
+    draws = sampler.sample_posterior(samples, "vector", chains).values
     # The same by importance sampling from a wide Gaussian.
-    penalty = scaling_posterior._penalty(K, "vector")
-    mode = scaling_posterior._mode(samples, "vector", penalty)
-    hessian = scaling_posterior._derivatives(mode, samples, "vector", penalty)
+    penalty = sampler._penalty(K, "vector")
+    mode = sampler._mode(samples, "vector", penalty)
+    hessian = sampler._derivatives(mode, samples, "vector", penalty)
     root = np.linalg.inv(np.linalg.cholesky(hessian[1])).T * 1.2
     noise = np.random.default_rng(0).standard_normal((20_000, mode.size))
     others = mode + (noise @ root.T).reshape(-1, *mode.shape)

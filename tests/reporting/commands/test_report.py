@@ -46,6 +46,14 @@ def test_command_writes_what_the_function_makes(tmp_path, capsys):
     assert "Data filet<b>&.npz, last changed 20" in text
     assert "Calibration filec<b>&.npz, 2,000 samples, last" in text
     assert "Selection files<b>&.npz" in text and "not named" not in text
+    # Of several calibrators; a temperature alone has nothing to compare with.
+    assert "How the calibrator was chosen" in text
+    files = [f"--predictions={files['t']}", f"--calibration={files['c']}"]
+    again = ["report", *files, f"--out={out}", "--quiet"]
+    assert main([*again, "--calibrator=temperature"]) == 0
+    text = Page(out.read_text(encoding="utf-8")).text
+    assert "TemperatureScaling, temperature" in text
+    assert "How the calibrator was chosen" not in text
 
 
 def test_command_compares_files_of_the_same_labels(tmp_path, capsys):
