@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -129,60 +130,24 @@ def choose_calibrator(
     # The simplest calibrator says whether any can be fitted.
     TemperatureScaling().check_enough(samples)
     fold = stratified_folds(samples, num_folds, seed)
-    counts = samples.counts()
-    weight = samples.weights()[counts]
-    found, notes, seconds = {}, {}, {}
-    for name, calibrator in named.items():
-        start = time.perf_counter()
-        try:
-            rows = _tried(calibrator, samples, fold)
-            if rows is None:
-                notes[name] = (
-                    "a fold has no sample; dense outputs need as many "
-                    "images as folds"
-                )
-            else:
-                found[name] = (
-                    sample_losses(samples, rows)[counts],
-                    _ece(samples, rows),
-                )
-        except ValueError as error:
-            notes[name] = str(error)
-        seconds[name] = time.perf_counter() - start
-    losses = {name: loss for name, (loss, _) in found.items()}
+    trials = {name: _tried(x, samples, fold) for name, x in named.items()}
+    notes = {name: x.note for name, x in trials.items() if x.note}
     if {*notes, NONE} == {*named}:
         raise value_error(
-            "`candidates` must hold one that these data can fit",
-            **notes,
+            "`candidates` must hold one that these data can fit", **notes
         )
-    _warn_of_notes(candidates, notes)
+    if candidates is not None and notes:
+        told = "; ".join(f"{name}: {note}" for name, note in notes.items())
+        warn(f"Some `candidates` could not be tried. Received: {told}")
+    losses = {k: x.losses for k, x in trials.items() if not x.note}
     chosen, best, reason = _chosen(losses, samples)
-    size = len(weight)
-    alike = samples.groups()
-    if alike is not None:
-        size = len(np.unique(alike[counts]))
-    reach = float(student_t.isf(tail, max(1, size - 1)))
-    scores = []
-    for name in named:
-        if name in notes:
-            nothing = (math.nan,) * 2
-            score = math.nan, math.nan, nothing, *nothing, math.nan
-        else:
-            loss, ece = found[name]
-            mean, error = mean_and_error(loss - losses[NONE], samples)
-            score = (
-                float(np.average(loss, weights=weight)),
-                mean,
-                (mean - reach * error, mean + reach * error),
-                *mean_and_error(loss - losses[best], samples),
-                ece,
-            )
-        note = notes.get(name, "")
-        scores.append(CandidateScore(name, *score, seconds[name], note))
-    calibrator = unfitted_copy(named[chosen]) if chosen != NONE else None
-    if calibrator is None:
-        calibrator = TemperatureScaling(temperature=1.0)
-    else:
+    scores = tuple(
+        _score(name, trial, losses[NONE], losses[best], samples, tail)
+        for name, trial in trials.items()
+    )
+    calibrator: Calibrator = TemperatureScaling(temperature=1.0)
+    if chosen != NONE:
+        calibrator = unfitted_copy(named[chosen])
         with one_thread_of_blas():
             calibrator.fit_samples(samples)
     harmful = [
@@ -194,9 +159,9 @@ def choose_calibrator(
         warn(
             f"{', '.join(harmful)}: on samples left out of the fit, the NLL is "
             "higher than without a calibrator. Do not use them on such data, "
-            f"or fit them on more. Received: n={len(weight)}"
+            f"or fit them on more. Received: n={len(losses[NONE])}"
         )
-    return CalibratorChoice(calibrator, chosen, reason, tuple(scores), level)
+    return CalibratorChoice(calibrator, chosen, reason, scores, level)
 
 
 @takes_data_set
@@ -308,31 +273,73 @@ def _named(candidates: Any, num_classes: int) -> dict[str, Any]:
     return {NONE: None, **candidates}
 
 
-def _warn_of_notes(candidates: Any, notes: dict[str, str]) -> None:
-    """Warns of candidates that the user gave and that could not be tried."""
-    if candidates is not None and notes:
-        told = "; ".join(f"{name}: {note}" for name, note in notes.items())
-        warn(f"Some `candidates` could not be tried. Received: {told}")
+class _Trial(NamedTuple):
+    """What the fits of a candidate to all but one fold gave."""
+
+    losses: np.ndarray  # of each sample that counts
+    ece: float
+    seconds: float
+    note: str = ""  # why it was not tried
 
 
 def _tried(
     calibrator: Calibrator | None, samples: FittingData, fold: np.ndarray
-) -> np.ndarray | None:
-    """Calibrated logits of samples that the fits left out."""
-    if calibrator is None:
-        return np.asarray(samples.logits, "float32")
-    calibrator.check_enough(samples)
-    with one_thread_of_blas():
-        return out_of_fold(lambda: unfitted_copy(calibrator), samples, fold)
+) -> _Trial:
+    """A candidate on samples that its fits left out."""
+    start = time.perf_counter()
+    found: np.ndarray | None = np.asarray(samples.logits, "float32")
+    note = "a fold has no sample; dense outputs need as many images as folds"
+    if calibrator is not None:
+        try:
+            calibrator.check_enough(samples)
+            with one_thread_of_blas():
+                found = out_of_fold(
+                    lambda: unfitted_copy(calibrator), samples, fold
+                )
+        except ValueError as error:
+            found, note = None, str(error)
+    seconds = time.perf_counter() - start
+    if found is None:
+        return _Trial(np.array(()), math.nan, seconds, note)
+    losses = sample_losses(samples, found)[samples.counts()]
+    return _Trial(losses, _ece(samples, found), seconds)
+
+
+def _score(
+    name: str,
+    trial: _Trial,
+    none: np.ndarray,
+    best: np.ndarray,
+    samples: FittingData,
+    tail: float,
+) -> CandidateScore:
+    """A trial beside no calibrator and the best one."""
+    _, ece, seconds, note = trial
+    if note:
+        none_of = math.nan, math.nan, (math.nan, math.nan), math.nan, math.nan
+        return CandidateScore(name, *none_of, ece, seconds, note)
+    change, error = mean_and_error(trial.losses - none, samples)
+    units, alike = len(none), samples.groups()
+    if alike is not None:
+        units = len(np.unique(alike[samples.counts()]))
+    reach = float(student_t.isf(tail, max(1, units - 1))) * error
+    return CandidateScore(
+        name,
+        mean_and_error(trial.losses, samples)[0],
+        change,
+        (change - reach, change + reach),
+        *mean_and_error(trial.losses - best, samples),
+        ece,
+        seconds,
+    )
 
 
 def _chosen(
     losses: dict[str, np.ndarray], samples: FittingData
 ) -> tuple[str, str, str]:
     """The simplest within one standard error of the best, the best, why."""
-    weight = samples.weights()[samples.counts()]
-    means = {k: np.average(v, weights=weight) for k, v in losses.items()}
-    best = min(means, key=lambda name: float(means[name]))
+    means = {k: mean_and_error(v, samples)[0] for k, v in losses.items()}
+    best = min(means, key=means.__getitem__)
     behind = {
         k: mean_and_error(v - losses[best], samples) for k, v in losses.items()
     }
