@@ -108,7 +108,7 @@ def choose_calibrator(
         ValueError: If `fit` would reject the data, or there is no candidate.
 
     Warns:
-        RuntimeWarning: If candidates make held-out samples worse than no
+        RuntimeWarning: If given candidates make held-out samples worse than no
             calibrator, by more than a standard error, or could not be tried.
 
     Example:
@@ -150,17 +150,8 @@ def choose_calibrator(
         calibrator = unfitted_copy(named[chosen])
         with one_thread_of_blas():
             calibrator.fit_samples(samples)
-    harmful = [
-        name
-        for name, loss in losses.items()
-        if np.subtract(*mean_and_error(loss - losses[NONE], samples)) > 0.0
-    ]
-    if harmful:
-        warn(
-            f"{', '.join(harmful)}: on samples left out of the fit, the NLL is "
-            "higher than without a calibrator. Do not use them on such data, "
-            f"or fit them on more. Received: n={len(losses[NONE])}"
-        )
+    if candidates is not None:
+        _warn_of_harm(losses, samples)
     return CalibratorChoice(calibrator, chosen, reason, scores, level)
 
 
@@ -354,6 +345,21 @@ def _chosen(
         f"{means[best]:.4f}."
     )
     return name, best, reason
+
+
+def _warn_of_harm(losses: dict[str, np.ndarray], samples: FittingData) -> None:
+    """Warns of candidates that are worse than none, beyond one error."""
+    harmful = [
+        name
+        for name, loss in losses.items()
+        if np.subtract(*mean_and_error(loss - losses[NONE], samples)) > 0.0
+    ]
+    if harmful:
+        warn(
+            f"{', '.join(harmful)}: on samples left out of the fit, the NLL is "
+            "higher than without a calibrator. Do not use them on such data, "
+            f"or fit them on more. Received: n={len(losses[NONE])}"
+        )
 
 
 def _ece(samples: FittingData, logits: np.ndarray) -> float:

@@ -35,7 +35,6 @@ PLANTED = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*left out of the fit:RuntimeWarning")
 def test_the_planted_distortion_is_found():
     logits = logits_of(3000)
     for name, distort in PLANTED.items():

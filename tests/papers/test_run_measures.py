@@ -227,12 +227,12 @@ def test_claims_are_those_that_many_tests_at_once_leave():
 def test_calibrators_are_fitted_on_validation_predictions(tmp_path):
     folder = fake_runs(tmp_path, {"a": 2.0})[0]
     labels, logits = run_results.read_predictions(folder, "test")
-    # One refuses: a matrix has more parameters than there are samples.
+    # One refuses: it has more bins than there are samples.
     few = 10
     run_results.save_predictions(
         folder, "validation", labels[:few], 2 * logits[:few]
     )
-    names = ["MatrixScaling", "TemperatureScaling"]
+    names = ["HistogramBinning", "TemperatureScaling"]
     rows, refused = calibrate.repair(folder, names, "test")
     assert [row["calibrator"] for row in rows] == ["none", names[1]]
     assert "as many samples as parameters" in refused.pop(names[0])
