@@ -39,7 +39,7 @@ _GRADIENT = 1e-6
 _ROUNDS = ((4, _GRADIENT), (8, _GRADIENT), (1000, 1e-5), (1000, 1e-5))
 # Gradient down to which float32 serves, and the scale of logits and weights up
 # to which it does.
-_SINGLE, _LARGE = 1e-3, 100.0
+_SINGLE, _LARGE = 1e-4, 100.0
 # Most classes of a matrix for the exact Hessian.
 _CLASSES = 12
 # Most features that are computed once and held.
