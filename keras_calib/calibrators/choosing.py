@@ -25,6 +25,7 @@ from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.fitting_data import one_thread_of_blas
 from keras_calib.calibrators.fitting_data import read_any
 from keras_calib.calibrators.folds import mean_and_error
+from keras_calib.calibrators.folds import num_units
 from keras_calib.calibrators.folds import out_of_fold
 from keras_calib.calibrators.folds import sample_losses
 from keras_calib.calibrators.folds import stratified_folds
@@ -310,10 +311,8 @@ def _score(
         none_of = math.nan, math.nan, (math.nan, math.nan), math.nan, math.nan
         return CandidateScore(name, *none_of, ece, seconds, note)
     change, error = mean_and_error(trial.losses - none, samples)
-    units, alike = len(none), samples.groups()
-    if alike is not None:
-        units = len(np.unique(alike[samples.counts()]))
-    reach = float(student_t.isf(tail, max(1, units - 1))) * error
+    freedom = max(1, num_units(samples) - 1)
+    reach = float(student_t.isf(tail, freedom)) * error
     return CandidateScore(
         name,
         mean_and_error(trial.losses, samples)[0],

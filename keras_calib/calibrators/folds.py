@@ -21,16 +21,21 @@ __all__ = [
     "check_folds",
     "mean_and_error",
     "mean_loss",
+    "num_units",
     "out_of_fold",
     "sample_losses",
     "stratified_folds",
     "unfitted_copy",
     "warn_if_harmful",
+    "without_fold",
 ]
 
 # By chance the NLL gains about degrees of freedom / samples, in nats. Less than
 # the first is harmless; a gain above the second times chance is real.
 _LITTLE, _CLEARLY = 1e-3, 5.0
+# Standard errors of a gain after which no further fold is fitted, and the
+# samples or images that such an error takes.
+_SURELY, _ENOUGH = 3.0, 100
 # Logits of a block, and for an estimate of the gain.
 _BLOCK, _SOME = 2**18, 2**19
 
@@ -93,25 +98,44 @@ def mean_and_error(
     return mean, float(np.sqrt(square) / weight.sum())
 
 
+def num_units(samples: FittingData) -> int:
+    """Number of images or sequences that count, or of samples."""
+    counts, alike = samples.counts(), samples.groups()
+    return int(counts.sum()) if alike is None else len(np.unique(alike[counts]))
+
+
 def out_of_fold(
     make: Callable[[], Any], samples: FittingData, fold: np.ndarray
 ) -> np.ndarray | None:
     """Logits of each sample, calibrated by fits without its fold, float32.
 
-    Warnings of these fits are dropped. None if a fold has no valid sample.
+    None if a fold has no valid sample.
     """
     found = np.zeros(samples.logits.shape, "float32")
+    for k in range(fold.max() + 1):
+        left_out, logits = without_fold(make, samples, fold, k)
+        if logits is None:
+            return None
+        found[left_out] = logits
+    return found
+
+
+def without_fold(
+    make: Callable[[], Any], samples: FittingData, fold: np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Valid samples of fold k, a mask; their logits from a fit to the others.
+
+    Warnings of the fit are dropped. Logits are None where a side is empty.
+    """
     counts = samples.counts()
+    inside, left_out = counts & (fold != k), counts & (fold == k)
+    if not (inside.any() and left_out.any()):
+        return left_out, None
+    calibrator = make()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for k in range(fold.max() + 1):
-            inside, left_out = counts & (fold != k), counts & (fold == k)
-            if not (inside.any() and left_out.any()):
-                return None
-            calibrator = make()
-            calibrator.fit_samples(samples.rows(inside))
-            found[left_out] = calibrated(calibrator, samples.logits[left_out])
-    return found
+        calibrator.fit_samples(samples.rows(inside))
+    return left_out, calibrated(calibrator, samples.logits[left_out])
 
 
 def calibrated(calibrator: Any, logits: np.ndarray) -> np.ndarray:
@@ -146,8 +170,8 @@ def warn_if_harmful(
 ) -> None:
     """Warns if a fit is worse than none on samples left out of it.
 
-    Fits to folds take longer than the fit itself, so they run only if chance
-    alone could give its gain.
+    Fits to folds take longer than the fit itself. They run only if chance alone
+    could give its gain. With a ridge they end when a gain is beyond chance.
     """
     if not num_folds:
         return
@@ -162,25 +186,36 @@ def warn_if_harmful(
     if gain >= 0.0 and (by_chance < _LITTLE or gain > _CLEARLY * by_chance):
         return
     fold = stratified_folds(samples, num_folds)
-    found = out_of_fold(lambda: unfitted_copy(calibrator), samples, fold)
-    if found is None:
-        return
-    counts = samples.counts()
-    losses = sample_losses(samples, samples.logits)[counts]
-    before, _ = mean_and_error(losses, samples)
-    after = sample_losses(samples, found)[counts]
-    change, error = mean_and_error(after - losses, samples)
+    before = sample_losses(samples, samples.logits)
+    after, seen = before.copy(), np.zeros(len(before), bool)
+    change = error = 0.0
+    for k in range(num_folds):
+        left_out, logits = without_fold(
+            lambda: unfitted_copy(calibrator), samples, fold, k
+        )
+        if logits is None:
+            return
+        after[left_out] = sample_losses(samples.rows(left_out), logits)
+        seen |= left_out
+        part = samples._replace(valid=seen)
+        change, error = mean_and_error((after - before)[seen], part)
+        # Other folds would not turn this into harm: with a ridge no sample
+        # costs more than many others gain.
+        sure = change < -_SURELY * error and num_units(part) >= _ENOUGH
+        if sure and getattr(calibrator, "penalty", None) is not None:
+            return
     others = "more samples, or what `choose_calibrator` chooses"
     if getattr(calibrator, "min_prob", None) == 0.0:
         others = f"`min_prob=0.001`, {others}"
     # Less can be chance, also where there is nothing to repair.
     if change > error:
+        without, _ = mean_and_error(before[seen], part)
         warn(
             invalid(
                 f"`{type(calibrator).__name__}` must help samples that it is "
                 "not fitted on, and here makes them worse than no calibrator. "
                 f"Take {others}",
-                nll_without_it=round(before, 4),
-                nll_on_other_samples=round(before + change, 4),
+                nll_without_it=round(without, 4),
+                nll_on_other_samples=round(without + change, 4),
             )
         )

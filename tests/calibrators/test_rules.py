@@ -10,6 +10,7 @@ import pytest
 from cases import array
 
 import keras_calib as kc
+from keras_calib.calibrators import folds
 
 
 def held_out(n=600, num_classes=4, seed=0):
@@ -74,6 +75,23 @@ def test_any_calibrator_that_helps_no_other_sample_says_so():
     ):
         with pytest.warns(RuntimeWarning, match="not fitted on"):
             make().fit(labels, logits)
+
+
+def test_folds_end_with_a_gain_beyond_chance(monkeypatch):
+    fitted, without_fold = [], folds.without_fold
+
+    def counted(make, samples, fold, k):
+        fitted.append(k)
+        return without_fold(make, samples, fold, k)
+
+    monkeypatch.setattr(folds, "without_fold", counted)
+    labels, logits = held_out(1000, num_classes=12)
+    logits *= 0.8
+    kc.MatrixScaling().fit(labels, logits)
+    assert fitted == [0]
+    # Single samples may cost more than all others gain.
+    kc.MatrixScaling(penalty=None).fit(labels, logits)
+    assert fitted == [0, 0, 1, 2, 3, 4]
 
 
 def test_what_has_no_optimum_says_so():
