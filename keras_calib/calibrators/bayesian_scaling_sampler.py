@@ -3,8 +3,10 @@
 TensorFlow Probability has the sampler and its diagnostics.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
 
@@ -158,6 +160,18 @@ def _log_posterior(place: Any, data: tuple, kind: str) -> Any:
     return tf.linalg.matvec(right, weight) - prior
 
 
+@contextlib.contextmanager
+def _quiet_casts() -> Iterator[None]:
+    """Hides that TensorFlow warns of the real part of a Fourier transform."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("ERROR")
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 @functools.cache
 def _sampler(kind: str) -> Callable:
     """NUTS with an adapted step size, as a graph for data of any shape."""
@@ -183,7 +197,10 @@ def _sampler(kind: str) -> Callable:
             seed=seed,
         )
         r_hat = tfp.mcmc.potential_scale_reduction(states, split_chains=True)
-        effective = tfp.mcmc.effective_sample_size(states, cross_chain_dims=1)
+        with _quiet_casts():
+            effective = tfp.mcmc.effective_sample_size(
+                states, cross_chain_dims=1
+            )
         return states, r_hat, effective
 
     ranks = (2, 1, 2, 1, 2, 2, 1)
