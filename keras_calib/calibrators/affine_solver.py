@@ -36,7 +36,7 @@ _CONSTANT = 1e-12
 _GRADIENT = 1e-6
 # Most steps of each round, and the gradient that it accepts: the last line
 # search can end at the precision of the value.
-_ROUNDS = ((4, _GRADIENT), (8, _GRADIENT), (1000, 1e-5), (1000, 1e-5))
+_ROUNDS = ((4, _GRADIENT), (25, _GRADIENT), (1000, 1e-5), (1000, 1e-5))
 # Gradient down to which float32 serves, and the scale of logits and weights up
 # to which it does.
 _SINGLE, _LARGE = 1e-4, 100.0
