@@ -16,7 +16,6 @@ from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.errors import warn
 from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.beta import BetaCalibration
 from keras_calib.calibrators.choice import NONE
 from keras_calib.calibrators.choice import CalibratorChoice
 from keras_calib.calibrators.choice import CandidateScore
@@ -55,7 +54,13 @@ __all__ = [
 ]
 
 # The default candidates beside a temperature, the simplest first.
-_TWO_CLASSES = (AffineScaling, QuadraticScaling, BetaCalibration, VennAbers)
+# Without beta calibration, whose fits to 100 samples can do great harm.
+_TWO_CLASSES = (
+    AffineScaling,
+    StructuredVectorScaling,
+    QuadraticScaling,
+    VennAbers,
+)
 _MANY_CLASSES = (EnsembleTemperatureScaling, StructuredVectorScaling)
 # Most classes for a matrix among the default candidates.
 _MATRIX = 100
@@ -94,7 +99,8 @@ def choose_calibrator(
             they need not be fitted, and are not changed. None takes a
             temperature, ensemble temperature, and structured vector and matrix
             scaling, the last up to 100 classes. For two classes it takes a
-            temperature, affine, quadratic and beta scaling, and Venn-Abers.
+            temperature, affine, structured vector and quadratic scaling, and
+            Venn-Abers.
         num_folds: Number of folds, >= 2, each with equal shares of the classes.
         ignore_class: Class id to leave out, such as 255.
         level: Level of the intervals, in (0, 1).
