@@ -45,7 +45,7 @@ from keras_calib.formulas.bootstrap import poisson_interval
 from keras_calib.formulas.intervals import mean_interval
 from keras_calib.formulas.risk_coverage import augrc_of_groups
 from keras_calib.formulas.risk_coverage import aurc_of_groups
-from keras_calib.functional.hypothesis_tests import compare
+from keras_calib.functional.comparison import compare
 
 _NUM_DRAWS = flags.DEFINE_integer(
     "num_draws", 1000, "Per row; a quarter of it for the slow ones."

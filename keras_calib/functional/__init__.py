@@ -27,6 +27,8 @@ from keras_calib.functional.binned import mce
 from keras_calib.functional.binned import rmsce
 from keras_calib.functional.canonical import canonical_calibration_error
 from keras_calib.functional.classwise import classwise_ece
+from keras_calib.functional.comparison import Comparison
+from keras_calib.functional.comparison import compare
 from keras_calib.functional.confidence import mean_confidence
 from keras_calib.functional.confidence import objectness_deviation
 from keras_calib.functional.confidence import overconfidence
@@ -39,9 +41,7 @@ from keras_calib.functional.failure_detection import failure_auroc
 from keras_calib.functional.failure_detection import failure_average_precision
 from keras_calib.functional.failure_detection import failure_fpr95
 from keras_calib.functional.hypothesis_tests import CalibrationTest
-from keras_calib.functional.hypothesis_tests import Comparison
 from keras_calib.functional.hypothesis_tests import calibration_test
-from keras_calib.functional.hypothesis_tests import compare
 from keras_calib.functional.prior import PriorEstimate
 from keras_calib.functional.prior import estimate_prior
 from keras_calib.functional.proper import brier_decomposition

@@ -1,6 +1,5 @@
-"""Tests of whether a network is calibrated, and better than another."""
+"""Tests of whether a network is calibrated."""
 
-from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 from typing import Unpack
@@ -17,15 +16,13 @@ from keras_calib.formulas.cumulative import brownian_tail
 from keras_calib.formulas.cumulative import cumulative_error
 from keras_calib.formulas.cumulative import differences_of
 from keras_calib.formulas.intervals import poisson_binomial_tails
-from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
 from keras_calib.inputs.top_label import top_label
-from keras_calib.numerics.arrays import as_array
 
-__all__ = ["CalibrationTest", "Comparison", "calibration_test", "compare"]
+__all__ = ["CalibrationTest", "calibration_test"]
 
 # Uniform numbers drawn at once, 8 MB.
 _BLOCK = 1_000_000
@@ -45,26 +42,6 @@ class CalibrationTest(NamedTuple):
     """
 
     statistic: float
-    p_value: float
-
-
-class Comparison(NamedTuple):
-    """Result of `compare`.
-
-    Attributes:
-        a: Metric of the first network.
-        b: Metric of the second network.
-        difference: `a - b`.
-        low: Lower end of the interval of the difference.
-        high: Upper end of the interval of the difference.
-        p_value: Two-sided p-value of no difference.
-    """
-
-    a: float
-    b: float
-    difference: float
-    low: float
-    high: float
     p_value: float
 
 
@@ -165,106 +142,6 @@ def calibration_test(
             confidence, top.score, top.correct, kind, num_samples, seed
         )
     return _spiegelhalter(confidence, top.correct)
-
-
-def compare(
-    labels: Any,
-    probs_a: Any,
-    probs_b: Any,
-    metric: Callable[..., float],
-    *,
-    level: float = 0.95,
-    num_replicates: int = 400,
-    seed: int = 0,
-    sample_weight: Any = None,
-    **options: Any,
-) -> Comparison:
-    """Compare a metric of two networks on the same samples.
-
-    Use it to decide whether one network is better than another: it gives the
-    difference, an interval and a p-value.
-
-    It is a paired bootstrap. In a replicate, every row of the first axis is
-    repeated a Poisson(1) number of times, the same for both networks. This
-    removes the noise they share. The interval is difference -+ z times the
-    standard deviation of the replicates. Percentiles are not used, because
-    they would have the bias of a binned error twice.
-
-    If one network is much better calibrated, the difference of a binned error
-    is biased too. The interval is then for what to expect from test sets of
-    this size.
-
-    Args:
-        labels: Class ids `(n, ...)`, or one-hot or soft labels.
-        probs_a: Outputs of the first network, `(n, ..., num_classes)`.
-        probs_b: Outputs of the second network, of the same number of rows.
-        metric: An exact function of this package, such as
-            `keras_calib.aurc`, or one that takes the same arguments.
-        level: Probability to cover, in (0, 1).
-        num_replicates: Number of replicates, at least 2.
-        seed: Seed of the replicates.
-        sample_weight: Weights of the shape of the class ids, or `(n,)`. A
-            replicate multiplies them by the numbers of repeats.
-        **options: Arguments of `metric`, such as `num_bins`, `from_logits`
-            and `ignore_class`.
-
-    Returns:
-        Both values, their difference, its interval and a p-value.
-
-    Raises:
-        ValueError: If shapes do not fit or a value is out of range.
-
-    Example:
-
-    >>> from keras_calib import ece
-    >>> labels = [0] * 70 + [1] * 30
-    >>> result = compare(labels, [[0.9, 0.1]] * 100, [[0.7, 0.3]] * 100, ece)
-    >>> print(f"{result.difference:.2f}, p = {result.p_value:.2g}")
-    0.20, p = 6.1e-05
-
-    Reference:
-        Efron and Tibshirani, An Introduction to the Bootstrap, 1993,
-        chapters 6 and 12
-    """
-    tail = tail_of(level)
-    check_integer("num_replicates", num_replicates, 2)
-    given = {"labels": labels, "probs_a": probs_a, "probs_b": probs_b}
-    arrays = {name: as_array(x, name) for name, x in given.items()}
-    labels, *outputs = arrays.values()
-    rows = outputs[0].shape[0] if outputs[0].ndim else 0
-    for name, x in arrays.items():
-        if x.shape[:1] != (rows,):
-            raise value_error(
-                f"`{name}` must have as many rows as `probs_a`",
-                **{f"{k}.shape": v.shape for k, v in arrays.items()},
-            )
-
-    def both(weight: Any) -> np.ndarray:
-        values = [
-            metric(labels, x, sample_weight=weight, **options) for x in outputs
-        ]
-        return np.array(values)
-
-    values = both(sample_weight)
-    if sample_weight is not None:
-        sample_weight = as_array(sample_weight, "sample_weight", "float64")
-    rng = np.random.default_rng(seed)
-    replicates = np.empty(num_replicates)
-    for i in range(num_replicates):
-        counts = rng.poisson(size=rows).astype("float64")
-        if sample_weight is not None:
-            shape = (rows, *[1] * (sample_weight.ndim - 1))
-            counts = sample_weight * counts.reshape(shape)
-        # A replicate of a few rows may leave out all of them.
-        replicates[i] = np.subtract(*both(counts)) if counts.any() else 0.0
-    observed = float(values[0] - values[1])
-    error = float(np.std(replicates, ddof=1))
-    reach = norm.isf(tail) * error
-    p_value = float(observed == 0.0)
-    if error > 0.0:
-        p_value = float(2.0 * norm.sf(abs(observed) / error))
-    ends = (observed - reach, observed + reach)
-    return Comparison._make([*map(float, values), observed, *ends, p_value])
 
 
 def _resampled_ece(

@@ -1,0 +1,114 @@
+"""Comparisons of two networks."""
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+import keras_calib as kc
+from keras_calib.formulas.binned_errors import calibration_error
+from keras_calib.formulas.bins import bin_index
+from keras_calib.formulas.bins import bin_sums
+from keras_calib.functional.comparison import compare
+
+
+def enough(hits, draws, level=0.95):
+    """Whether so many hits could come from coverage of at least `level`."""
+    return hits >= binom.ppf(1e-3, draws, level)
+
+
+def networks(n, rng):
+    """Labels, probabilities of a good network and of a noisier, sharper one."""
+    labels = rng.integers(0, 3, n)
+    evidence = 2.0 * np.eye(3)[labels] + rng.normal(size=(n, 3))
+    noisy = evidence + 0.7 * rng.normal(size=(n, 3))
+    outputs = []
+    for logits in (2.0 * evidence, 2.6 * noisy):
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        outputs.append(powers / powers.sum(axis=1, keepdims=True))
+    return labels, *outputs
+
+
+def quick(formula):
+    """A metric without the reading of arguments, which takes the time."""
+
+    def metric(labels, probs, *, sample_weight):
+        correct = (probs.argmax(axis=1) == labels).astype("float64")
+        weight = (
+            np.ones(len(labels)) if sample_weight is None else sample_weight
+        )
+        return formula(labels, probs, correct, weight)
+
+    return metric
+
+
+@quick
+def quick_ece(labels, probs, correct, weight):
+    confidence = probs.max(axis=1)
+    index = bin_index(confidence, 10)
+    sums = bin_sums(confidence, correct, index, 10, weight)
+    return float(calibration_error(sums))
+
+
+@quick
+def quick_nll(labels, probs, correct, weight):
+    chosen = probs[np.arange(len(labels)), labels]
+    return -np.sum(weight * np.log(chosen)) / weight.sum()
+
+
+@pytest.mark.parametrize(
+    ("metric", "exact", "draws"),
+    [
+        (quick_nll, kc.nll, 50),
+        pytest.param(quick_ece, kc.ece, 200, marks=pytest.mark.slow),
+        pytest.param(quick_nll, kc.nll, 200, marks=pytest.mark.slow),
+    ],
+)
+def test_comparisons_cover_the_difference(metric, exact, draws):
+    rng = np.random.default_rng(10)
+    n = 500
+    labels, probs, _ = networks(n, rng)
+    options = {"num_bins": 10} if metric is quick_ece else {}
+    value = metric(labels, probs, sample_weight=None)
+    assert value == pytest.approx(exact(labels, probs, **options), rel=1e-9)
+    results = [
+        compare(*networks(n, rng), metric, num_replicates=50, seed=i)
+        for i in range(draws)
+    ]
+    # ECE is biased at any n: the difference to expect at this one.
+    truth = np.mean([r.difference for r in results])
+    hits = sum(r.low <= truth <= r.high for r in results)
+    assert enough(hits, draws, 0.94)
+    spread = 2 * 1.96 * np.std([r.difference for r in results])
+    width = np.mean([r.high - r.low for r in results])
+    assert 0.8 < width / spread < 1.3
+
+
+def test_comparison_of_a_network_with_itself_and_of_weights():
+    labels, good, bad = networks(200, np.random.default_rng(11))
+    same = compare(labels, good, good, kc.aurc, num_replicates=10)
+    assert same.difference == same.low == same.high == 0.0
+    assert same.p_value == 1.0
+    ab = compare(labels, good, bad, kc.nll, num_replicates=50)
+    ba = compare(labels, bad, good, kc.nll, num_replicates=50)
+    assert ab.a == ba.b == kc.nll(labels, good)
+    assert ab.low == pytest.approx(-ba.high) and ab.p_value == ba.p_value
+    # Rows of weight 0 are not there.
+    weight = (np.arange(200) < 150).astype("float64")
+    kept = compare(labels, good, bad, kc.ece, sample_weight=weight, num_bins=10)
+    assert kept.a == kc.ece(labels[:150], good[:150], num_bins=10)
+    with pytest.raises(ValueError, match=r"`probs_b` must have as many rows"):
+        compare(labels, good, bad[:10], kc.ece)
+
+
+def test_dense_predictions_are_resampled_by_image():
+    rng = np.random.default_rng(12)
+    # Four pixels of an image say the same: worth one.
+    labels, good, bad = networks(60, rng)
+    dense = [np.repeat(v, 4, axis=0) for v in (labels, good, bad)]
+    images = [v.reshape(60, 4, *v.shape[1:]) for v in dense]
+    one = compare(labels, good, bad, kc.nll, num_replicates=50)
+    four = compare(*images, kc.nll, num_replicates=50)
+    assert four.low == pytest.approx(one.low, rel=1e-6)
+    assert four.high == pytest.approx(one.high, rel=1e-6)
+    pixels = compare(*dense, kc.nll, num_replicates=50)
+    assert pixels.high - pixels.low < 0.7 * (one.high - one.low)
