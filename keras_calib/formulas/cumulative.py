@@ -37,7 +37,8 @@ class CumulativeDifferences(NamedTuple):
         difference: Sum of (confidence - correct) so far over the total
             weight, `(groups,)`. It rises where the model is overconfident.
         deviation: Standard deviation of the last difference if the
-            predictions are calibrated.
+            predictions are calibrated. With votes it is that of one vote for
+            each sample, which is the largest that they can have.
     """
 
     share: np.ndarray

@@ -26,7 +26,8 @@ def cumulative_differences(
 
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+        **options: `from_logits`, `sample_weight`, `ignore_class` and `votes`
+            as in `ece`.
 
     Returns:
         Shares, differences and a standard deviation. Predictions of equal
@@ -74,8 +75,8 @@ def ecce(
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         kind: `"range"` for ECCE-R, `"maximum"` for ECCE-MAD.
-        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
-            Weights multiply the terms, and their sum replaces n.
+        **options: `from_logits`, `sample_weight`, `ignore_class` and `votes`
+            as in `ece`. Weights multiply the terms, and their sum replaces n.
 
     Returns:
         Error in [0, 1].

@@ -1,5 +1,6 @@
 """Tests of whether a network is calibrated."""
 
+from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
 from typing import Unpack
@@ -15,12 +16,15 @@ from keras_calib.formulas.bins import bin_sums
 from keras_calib.formulas.cumulative import brownian_tail
 from keras_calib.formulas.cumulative import cumulative_error
 from keras_calib.formulas.cumulative import differences_of
+from keras_calib.formulas.drawn_labels import DrawnLabels
+from keras_calib.formulas.drawn_labels import intraclass_correlation
 from keras_calib.formulas.intervals import poisson_binomial_tails
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
 from keras_calib.inputs.top_label import top_label
+from keras_calib.inputs.votes import numbers_of_votes
 
 __all__ = ["CalibrationTest", "calibration_test"]
 
@@ -78,27 +82,40 @@ def calibration_test(
       Brownian motion, and ties make p larger. Below a sum of 5, p comes from
       draws as for `"ece"`.
 
+    With `votes=True` a prediction is correct by its share of n votes. The votes
+    for one sample are alike, as its annotators see one image. So the number
+    of correct votes is beta-binomial with mean n c, and its intraclass
+    correlation rho comes from the data. In the formulas above c (1 - c)
+    becomes c (1 - c) (1 + (n - 1) rho) / n. With one vote each the test is
+    that of class ids.
+
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+            With `votes=True`, counts of votes `(n, ..., num_classes)`; shares
+            do not say how many votes there were.
         statistic: `"ece"`, `"chi2"`, `"spiegelhalter"`, `"ecce_range"` or
             `"ecce_maximum"`.
         num_bins: Number of bins of `"ece"` and `"chi2"`, at least 1.
         num_samples: Number of draws, at least 1.
         seed: Seed of the draws.
-        **options: `from_logits` and `ignore_class` as in `ece`. Weights and
-            votes raise an error: they change the null distributions.
+        **options: `from_logits`, `ignore_class` and `votes` as in `ece`.
+            Weights raise an error: they change the null distributions.
 
     Returns:
         Statistic and p-value.
 
     Raises:
-        ValueError: If there are weights, shapes do not fit, there is no
-            sample, or a value is out of range.
+        ValueError: If there are weights, votes are shares, shapes do not
+            fit, there is no sample, or a value is out of range.
 
     Example:
 
     >>> probs = [[0.9, 0.1]] * 100
     >>> test = calibration_test([0] * 70 + [1] * 30, probs)
+    >>> print(f"ECE {test.statistic:.2f}, p = {test.p_value:.3f}")
+    ECE 0.20, p = 0.001
+    >>> counts = [[5, 0]] * 70 + [[0, 5]] * 30
+    >>> test = calibration_test(counts, probs, votes=True)
     >>> print(f"ECE {test.statistic:.2f}, p = {test.p_value:.3f}")
     ECE 0.20, p = 0.001
 
@@ -109,7 +126,9 @@ def calibration_test(
         Clinical Trials, Statistics in Medicine 1986,
         https://doi.org/10.1002/sim.4780050506; ECCE: Arrieta-Ibarra et al.,
         Metrics of Calibration for Probabilistic Predictions, JMLR 2022,
-        https://jmlr.org/papers/v23/22-0658.html
+        https://jmlr.org/papers/v23/22-0658.html; beta-binomial: Skellam, A
+        Probability Distribution Derived from the Binomial Distribution, JRSS
+        B 1948, https://doi.org/10.1111/j.2517-6161.1948.tb00014.x
     """
     check_in("statistic", statistic, _STATISTICS)
     check_integer("num_bins", num_bins, 1)
@@ -120,68 +139,83 @@ def calibration_test(
             "`sample_weight` must be None: the test counts predictions",
             sample_weight=type(weight).__name__,
         )
-    if options.get("votes"):
-        raise value_error(
-            "`votes` must be False: the test draws labels one by one, and the "
-            "votes for one sample are not independent; use the interval of "
-            '`ECE(labels="votes")`',
-            votes=True,
-        )
     top = top_label(labels, probs, **options)
     # A softmax in float32 can round to slightly more than 1.
     confidence = np.clip(top.confidence.astype("float64"), 0.0, 1.0)
+    null = DrawnLabels(confidence)
+    if options.get("votes"):
+        null = _null_of_votes(labels, confidence, top.correct)
+    draws = _Draws(num_samples, seed)
     if statistic == "ece":
-        return _resampled_ece(
-            confidence, top.correct, num_bins, num_samples, seed
-        )
+        return _resampled_ece(null, top.correct, num_bins, draws)
     if statistic == "chi2":
-        return _chi_square(confidence, top.score, top.correct, num_bins)
+        return _chi_square(null, top.score, top.correct, num_bins, draws)
     if statistic.startswith("ecce_"):
         kind = statistic.removeprefix("ecce_")
-        return _cumulative(
-            confidence, top.score, top.correct, kind, num_samples, seed
-        )
-    return _spiegelhalter(confidence, top.correct)
+        return _cumulative(null, top.score, top.correct, kind, draws)
+    return _spiegelhalter(null, top.correct)
+
+
+class _Draws(NamedTuple):
+    """How many sets of labels are drawn, and from which seed."""
+
+    num_samples: int
+    seed: int
+
+    def blocks(self, null: DrawnLabels) -> Iterator[np.ndarray]:
+        """Sets of shares of correct labels, `(sets, n)` at a time."""
+        rng = np.random.default_rng(self.seed)
+        rows = max(1, _BLOCK // len(null.confidence))
+        for first in range(0, self.num_samples, rows):
+            yield null.draw(rng, min(rows, self.num_samples - first))
+
+    def p_value(self, reached: int) -> float:
+        """That of so many sets that reach the observed value."""
+        return (1 + reached) / (1 + self.num_samples)
+
+
+def _null_of_votes(
+    labels: Any, confidence: np.ndarray, share: np.ndarray
+) -> DrawnLabels:
+    votes = numbers_of_votes(labels, len(confidence))
+    if votes.max() == 1:
+        return DrawnLabels(confidence)
+    rho = intraclass_correlation(confidence, share, votes)
+    return DrawnLabels(confidence, votes, rho)
 
 
 def _resampled_ece(
-    confidence: np.ndarray,
-    correct: np.ndarray,
-    num_bins: int,
-    num_samples: int,
-    seed: int,
+    null: DrawnLabels, correct: np.ndarray, num_bins: int, draws: _Draws
 ) -> CalibrationTest:
     """Compare the ECE with that of labels drawn from the confidences."""
-    rng = np.random.default_rng(seed)
-    index = bin_index(confidence, num_bins)
-    sums = bin_sums(confidence, correct, index, num_bins)
+    index = bin_index(null.confidence, num_bins)
+    sums = bin_sums(null.confidence, correct, index, num_bins)
     observed = float(calibration_error(sums))
     # Sorted by bin, the sums of many draws are sums of slices.
-    confidence = confidence[np.argsort(index, kind="stable")]
+    null = null.ordered(np.argsort(index, kind="stable"))
     filled = sums.weight > 0
     expected = sums.confidence[filled]
     ends = np.cumsum(sums.weight[filled]).astype(int)
     starts = np.r_[0, ends[:-1]]
-    rows = max(1, _BLOCK // len(confidence))
     reached = 0
-    for first in range(0, num_samples, rows):
-        size = (min(rows, num_samples - first), len(confidence))
-        drawn = rng.random(size) < confidence
-        hits = np.add.reduceat(drawn, starts, axis=1, dtype="int64")
-        errors = np.abs(expected - hits).sum(axis=1) / len(confidence)
+    for drawn in draws.blocks(null):
+        dtype = "int64" if drawn.dtype == bool else "float64"
+        hits = np.add.reduceat(drawn, starts, axis=1, dtype=dtype)
+        errors = np.abs(expected - hits).sum(axis=1) / len(correct)
         # Draws equal to the data must count whatever the rounding.
         reached += int(np.sum(errors >= observed - 1e-12))
-    return CalibrationTest(observed, (1 + reached) / (1 + num_samples))
+    return CalibrationTest(observed, draws.p_value(reached))
 
 
 def _chi_square(
-    confidence: np.ndarray,
+    null: DrawnLabels,
     score: np.ndarray,
     correct: np.ndarray,
     num_bins: int,
+    draws: _Draws,
 ) -> CalibrationTest:
     """Squared gaps over their variances, in bins of equal mass."""
-    order = np.sort(score)
+    confidence, order = null.confidence, np.sort(score)
     # Tied scores share the bin of the middle one.
     below = np.searchsorted(order, score, side="left")
     through = np.searchsorted(order, score, side="right")
@@ -191,18 +225,24 @@ def _chi_square(
     if np.any(correct[certain] != confidence[certain]):
         return CalibrationTest(np.inf, 0.0)
     gap = np.bincount(index, weights=correct - confidence)
-    variance = np.bincount(index, weights=confidence * (1.0 - confidence))
+    variance = np.bincount(index, weights=null.variance)
     starts = _merged_starts(variance)
     if not len(starts):
         return CalibrationTest(0.0, 1.0)
     gap, variance = (np.add.reduceat(x, starts) for x in (gap, variance))
     value = float(np.sum(gap**2 / variance))
-    if len(gap) == 1:
-        # Two-sided exact test of the number of correct predictions.
-        groups, count = np.unique(confidence, return_counts=True)
-        tails = poisson_binomial_tails(int(correct.sum()), groups, count)
-        return CalibrationTest(value, min(1.0, 2.0 * min(tails)))
-    return CalibrationTest(value, float(chi2.sf(value, len(gap))))
+    if len(gap) > 1:
+        return CalibrationTest(value, float(chi2.sf(value, len(gap))))
+    if null.votes is not None:
+        expected, reached = confidence.sum(), 0
+        for drawn in draws.blocks(null):
+            gaps = np.abs(drawn.sum(axis=1) - expected)
+            reached += int(np.sum(gaps >= abs(gap[0]) - 1e-9))
+        return CalibrationTest(value, draws.p_value(reached))
+    # Two-sided exact test of the number of correct predictions.
+    groups, count = np.unique(confidence, return_counts=True)
+    tails = poisson_binomial_tails(int(correct.sum()), groups, count)
+    return CalibrationTest(value, min(1.0, 2.0 * min(tails)))
 
 
 def _merged_starts(variance: np.ndarray) -> list[int]:
@@ -220,12 +260,10 @@ def _merged_starts(variance: np.ndarray) -> list[int]:
     return starts
 
 
-def _spiegelhalter(
-    confidence: np.ndarray, correct: np.ndarray
-) -> CalibrationTest:
-    lean = 1.0 - 2.0 * confidence
-    distance = float(np.sum((correct - confidence) * lean))
-    variance = np.sum(lean**2 * confidence * (1.0 - confidence))
+def _spiegelhalter(null: DrawnLabels, correct: np.ndarray) -> CalibrationTest:
+    lean = 1.0 - 2.0 * null.confidence
+    distance = float(np.sum((correct - null.confidence) * lean))
+    variance = np.sum(lean**2 * null.variance)
     if variance == 0.0:
         if distance == 0.0:
             return CalibrationTest(0.0, 1.0)
@@ -235,28 +273,28 @@ def _spiegelhalter(
 
 
 def _cumulative(
-    confidence: np.ndarray,
+    null: DrawnLabels,
     score: np.ndarray,
     correct: np.ndarray,
     kind: str,
-    num_samples: int,
-    seed: int,
+    draws: _Draws,
 ) -> CalibrationTest:
     """Compare the ECCE with Brownian motion, or with that of drawn labels."""
-    found = differences_of(score, confidence, correct)
+    found = differences_of(score, null.confidence, correct)
     observed = float(cumulative_error(found.difference, kind))
-    if (found.deviation * len(score)) ** 2 >= _ENOUGH_VARIANCE:
-        p_value = brownian_tail(observed / found.deviation, kind)
+    variance = float(np.sum(null.variance))
+    if variance >= _ENOUGH_VARIANCE:
+        deviation = np.sqrt(variance) / len(score)
+        p_value = brownian_tail(observed / deviation, kind)
         return CalibrationTest(observed, p_value)
-    rng = np.random.default_rng(seed)
     # What is in order already is sorted fast.
     order = np.argsort(score, kind="stable")
-    score, confidence = score[order], confidence[order]
+    score, null = score[order], null.ordered(order)
     reached = 0
-    for _ in range(num_samples):
-        drawn = rng.random(len(score)) < confidence
-        found = differences_of(score, confidence, drawn)
-        error = cumulative_error(found.difference, kind)
-        # Draws equal to the data must count whatever the rounding.
-        reached += int(error >= observed - 1e-12)
-    return CalibrationTest(observed, (1 + reached) / (1 + num_samples))
+    for block in draws.blocks(null):
+        for drawn in block:
+            found = differences_of(score, null.confidence, drawn)
+            error = cumulative_error(found.difference, kind)
+            # Draws equal to the data must count whatever the rounding.
+            reached += int(error >= observed - 1e-12)
+    return CalibrationTest(observed, draws.p_value(reached))

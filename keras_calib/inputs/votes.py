@@ -13,13 +13,19 @@ from keras_calib.inputs.values import as_check
 from keras_calib.inputs.values import is_made_up
 from keras_calib.inputs.values import located
 from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 
-__all__ = ["check_votes", "shares_of_rows", "standardize_votes"]
+__all__ = [
+    "check_votes",
+    "numbers_of_votes",
+    "shares_of_rows",
+    "standardize_votes",
+]
 
 
 def standardize_votes(
@@ -88,6 +94,28 @@ def shares_of_rows(votes: Any) -> tuple[Any, Any]:
     valid = _are_votes(votes, total)
     total = xp.where(valid, total, xp.ones_like(total))
     return votes / xp.expand_dims(total, -1), valid
+
+
+def numbers_of_votes(
+    votes: Any, num_samples: int, name: str = "labels"
+) -> np.ndarray:
+    """How many votes each sample has, `(num_samples,)`.
+
+    Raises ValueError if rows are shares, which do not tell.
+    """
+    rows = as_array(votes, name).reshape(num_samples, -1).astype("float64")
+    is_share = np.any(rows != np.floor(rows), axis=-1)
+    if is_share.any():
+        raise value_error(
+            f"`{name}` must be counts of votes, whole numbers: shares do "
+            "not tell how many there were. Give the counts, or use the "
+            'interval of `ECE(labels="votes")`, which needs none',
+            **located(is_share),
+            row=np.round(rows[is_share][0], 4).tolist()[:10],
+        )
+    # One column is the share of the second class, here of one vote.
+    votes = rows.sum(axis=-1) if rows.shape[1] > 1 else np.ones(num_samples)
+    return votes.astype("int64")
 
 
 @as_check

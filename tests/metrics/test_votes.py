@@ -280,9 +280,13 @@ _CALLS = {
     ),
     "objectness": (lambda: kc.ECE(labels="votes", objectness=True), "pairs"),
     "another form": (lambda: kc.ECE(labels="soft"), "must be one of"),
-    "tests": (
-        lambda: kc.calibration_test(_ROWS, _P, votes=True),
-        "not independent",
+    "shares in tests": (
+        lambda: kc.calibration_test(_P, _P, votes=True),
+        "must be counts of votes",
+    ),
+    "a share of one column in tests": (
+        lambda: kc.calibration_test([0.3], [[0.5]], votes=True),
+        "must be counts of votes",
     ),
     "counts as classes": (lambda: kc.ece(_ROWS, _P), "votes"),
     "counts in fits": (
