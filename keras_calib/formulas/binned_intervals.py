@@ -18,9 +18,10 @@ from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_in
+from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.arrays import to_numpy
 
-__all__ = ["error_interval"]
+__all__ = ["accuracy_interval", "error_interval"]
 
 # Share of the lower tail for the simultaneous region of the gaps.
 _REGION_SHARE = 0.2
@@ -84,6 +85,16 @@ class _Bins(NamedTuple):
         # Bins without a dissent must not look sure, nor all of them.
         return [own, (factor + prior / total) * of_classes]
 
+    def accuracy_ends(self, level: float) -> tuple[np.ndarray, np.ndarray]:
+        """Exact binomial interval of the accuracy of each bin, `(n,)`."""
+        count, share = self.count, self.accuracy
+        if self.spread is not None:
+            # As many votes, independent, have a mean of the same variance.
+            share = (count * share + 0.5 * _PRIOR) / (count + _PRIOR)
+            count = share * (1.0 - share) / self.variances()[1]
+        correct = np.minimum(self.accuracy * count, count)
+        return clopper_pearson(correct, count, level=level)
+
     def share_variance(self, values: np.ndarray) -> float:
         """Variance of sum_b share_b values_b due to random shares."""
         mean = np.sum(self.share * values)
@@ -120,30 +131,12 @@ def error_interval(
     """
     check_in("norm", norm, ("l1", "l2", "max", "average"))
     tail = tail_of(level)
-    weight, *values = (np.ravel(to_numpy(v, "float64")) for v in sums)
-    filled = weight > 0
-    if not filled.any():
+    bins, _ = _filled(sums)
+    if not len(bins.share):
         return 0.0, 1.0
-    weight = weight[filled]
-    confidence, correct, residual, squares = (v[filled] for v in values)
-    spread = None
-    if sums.squared_residual is not None:
-        square = np.ravel(to_numpy(sums.squared_residual, "float64"))[filled]
-        spread = np.maximum(square / weight - (residual / weight) ** 2, 0.0)
-    share, num_samples = weight / weight.sum(), np.inf
     if norm == "average":
-        share = np.full_like(share, 1.0 / len(share))
-    else:
-        num_samples = float(weight.sum() ** 2 / squares.sum())
-    bins = _Bins(
-        share=share,
-        gap=residual / weight,
-        confidence=np.clip(confidence / weight, 0.0, 1.0),
-        accuracy=np.clip(correct / weight, 0.0, 1.0),
-        count=weight**2 / squares,
-        num_samples=num_samples,
-        spread=spread,
-    )
+        equal = np.full_like(bins.share, 1.0 / len(bins.share))
+        bins = bins._replace(share=equal, num_samples=np.inf)
     if norm == "max":
         low, high = _largest(bins, tail)
     elif norm == "l2":
@@ -151,6 +144,46 @@ def error_interval(
     else:
         low, high = _least_absolute(bins, tail), _most_absolute(bins, tail)
     return min(max(low, 0.0), 1.0), min(max(high, 0.0), 1.0)
+
+
+def accuracy_interval(
+    sums: BinSums, *, level: float = 0.95
+) -> tuple[np.ndarray, np.ndarray]:
+    """Exact binomial interval of the accuracy of each bin, `(num_bins,)`.
+
+    With weights, the effective number of predictions is used. Labels that are
+    votes have the variance between samples. It is (0, 1) in empty bins.
+
+    Derivation: docs/derivations.md, 'Intervals and guarantees', 'Votes'.
+    """
+    bins, filled = _filled(sums)
+    ends = np.zeros(len(filled)), np.ones(len(filled))
+    if filled.any():
+        for end, values in zip(ends, bins.accuracy_ends(level), strict=True):
+            end[filled] = values
+    return ends
+
+
+def _filled(sums: BinSums) -> tuple[_Bins, np.ndarray]:
+    """Statistics of the bins that are not empty, and which these are."""
+    weight, *values = (np.ravel(to_numpy(v, "float64")) for v in sums)
+    filled = weight > 0
+    weight = weight[filled]
+    confidence, correct, residual, squares = (v[filled] for v in values)
+    spread = None
+    if sums.squared_residual is not None:
+        square = np.ravel(to_numpy(sums.squared_residual, "float64"))[filled]
+        spread = np.maximum(square / weight - (residual / weight) ** 2, 0.0)
+    bins = _Bins(
+        share=safe_divide(weight, weight.sum()),
+        gap=residual / weight,
+        confidence=np.clip(confidence / weight, 0.0, 1.0),
+        accuracy=np.clip(correct / weight, 0.0, 1.0),
+        count=weight**2 / squares,
+        num_samples=float(safe_divide(weight.sum() ** 2, squares.sum())),
+        spread=spread,
+    )
+    return bins, filled
 
 
 def _folded_mean(x: np.ndarray | float) -> np.ndarray | float:
@@ -249,18 +282,9 @@ def _largest(bins: _Bins, tail: float) -> tuple[float, float]:
     The upper limit must hold for the bin with the largest gap alone, so its
     level is that of one bin. The lower limit must hold for all bins.
     """
-    count = bins.count
-    if bins.spread is not None:
-        # As many votes, independent, have a mean of the same variance.
-        share = bins.accuracy
-        share = (count * share + 0.5 * _PRIOR) / (count + _PRIOR)
-        count = share * (1.0 - share) / bins.variances()[1]
-    correct = np.minimum(bins.accuracy * count, count)
-    lowest, highest = clopper_pearson(correct, count, level=1.0 - 2.0 * tail)
+    lowest, highest = bins.accuracy_ends(1.0 - 2.0 * tail)
     high = np.maximum(bins.confidence - lowest, highest - bins.confidence)
-    lowest, highest = clopper_pearson(
-        correct, count, level=(1.0 - tail) ** (1.0 / len(correct))
-    )
+    lowest, highest = bins.accuracy_ends((1.0 - tail) ** (1.0 / len(high)))
     low = np.maximum(bins.confidence - highest, lowest - bins.confidence)
     return float(low.max()), float(high.max())
 

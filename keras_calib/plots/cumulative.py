@@ -36,7 +36,7 @@ class CumulativeDisplay(ModelDisplay):
     falls where it is underconfident; the slope over a stretch is the gap there.
     The band holds the whole curve of calibrated predictions with a probability
     of 95 %, or more if confidences tie. It ends at +-2.2414 standard deviations
-    of C_n.
+    of C_n. With votes it is that of one vote for each sample, which is wider.
 
     Args:
         differences: Result of `cumulative_differences`.
@@ -87,6 +87,7 @@ class CumulativeDisplay(ModelDisplay):
         from_logits: bool = False,
         sample_weight: Any = None,
         ignore_class: int | None = None,
+        votes: bool = False,
         name: str | None = None,
     ) -> Self:
         """Makes the display from a whole data set.
@@ -97,6 +98,7 @@ class CumulativeDisplay(ModelDisplay):
             from_logits: Whether `probs` are logits.
             sample_weight: Weights of the shape of the class ids, or `(n,)`.
             ignore_class: Class id to leave out.
+            votes: Whether labels are rows of annotators' votes, as in `ece`.
             name: Name of the model, for the title.
         """
         found = cumulative_differences(
@@ -105,6 +107,7 @@ class CumulativeDisplay(ModelDisplay):
             from_logits=from_logits,
             sample_weight=sample_weight,
             ignore_class=ignore_class,
+            votes=votes,
         )
         return cls(found, name=name)
 
@@ -127,8 +130,8 @@ class CumulativeDisplay(ModelDisplay):
         return cls(metric.differences(), name=name)
 
     @classmethod
-    def _of_model(cls, *how, **options):
-        return cls.from_metric(streamed(ECCE, *how), **options)
+    def _of_model(cls, *how, votes=False, **options):
+        return cls.from_metric(streamed(ECCE, *how, votes=votes), **options)
 
     def _draw(self, ax: Any) -> None:
         share, difference, _ = self.differences

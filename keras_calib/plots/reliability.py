@@ -12,9 +12,10 @@ import numpy as np
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.binned_errors import calibration_error
+from keras_calib.formulas.binned_intervals import accuracy_interval
 from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.functional.binned import equal_width_bins
+from keras_calib.inputs.checks import check_flag
 from keras_calib.metrics.binned import ECE
 from keras_calib.metrics.binned import BinnedMetric
 from keras_calib.metrics.table import CalibrationMetrics
@@ -56,6 +57,7 @@ class BinsDisplay(ModelDisplay):
         from_logits: bool = False,
         sample_weight: Any = None,
         ignore_class: int | None = None,
+        votes: bool = False,
         **options: Any,
     ) -> Self:
         """Makes the display from a whole data set.
@@ -68,6 +70,7 @@ class BinsDisplay(ModelDisplay):
             from_logits: Whether `probs` are logits.
             sample_weight: Weights of the shape of the class ids, or `(n,)`.
             ignore_class: Class id to leave out.
+            votes: Whether labels are rows of annotators' votes, as in `ece`.
             **options: Arguments of the class, such as `name`.
         """
         bins = cls._bins_of(
@@ -77,6 +80,7 @@ class BinsDisplay(ModelDisplay):
             from_logits=from_logits,
             sample_weight=sample_weight,
             ignore_class=ignore_class,
+            votes=votes,
         )
         return cls(bins, **options)  # type: ignore[call-arg]  # dataclasses
 
@@ -118,11 +122,11 @@ class BinnedDisplay(BinsDisplay):
         return cls(metric.bins(), **options)
 
     @classmethod
-    def _of_model(cls, *how, num_bins=None, **options):
+    def _of_model(cls, *how, num_bins=None, votes=False, **options):
         make = functools.partial(
             ECE, cls._num_bins if num_bins is None else num_bins
         )
-        return cls.from_metric(streamed(make, *how), **options)
+        return cls.from_metric(streamed(make, *how, votes=votes), **options)
 
 
 @dataclasses.dataclass(eq=False, repr=False, kw_only=True)
@@ -133,7 +137,8 @@ class ReliabilityDisplay(BinnedDisplay):
 
     Bars reach from the accuracy of a bin to its mean confidence. The exact
     95 % binomial interval of each accuracy shows how much evidence it has; a
-    bin with so few samples that its interval is wider than 0.3 is faint.
+    bin with so few samples that its interval is wider than 0.3 is faint. With
+    votes the accuracy is their share for the prediction.
 
     Args:
         sums: Sums of the bins, arrays `(num_bins,)`.
@@ -209,11 +214,7 @@ class ReliabilityDisplay(BinnedDisplay):
         sums = self.sums
         filled = sums.weight > 0
         x, y = sums.mean_confidence[filled], sums.accuracy[filled]
-        effective = safe_divide(np.square(sums.weight), sums.squared_weight)
-        low, high = clopper_pearson(
-            np.minimum(sums.accuracy * effective, effective), effective
-        )
-        low, high = low[filled], high[filled]
+        low, high = (end[filled] for end in accuracy_interval(sums))
         ax.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
         faint = high - low > _WIDE
         for some, alpha in ((~faint, 1.0), (faint, 0.3)):
@@ -335,11 +336,19 @@ class ConfidenceDisplay(BinnedDisplay):
 
 
 def streamed(
-    make: Callable, model: Any, source: tuple[Any, int, Any], reading: tuple
+    make: Callable,
+    model: Any,
+    source: tuple[Any, int, Any],
+    reading: tuple,
+    *,
+    votes: bool = False,
 ) -> Any:
     """The metric, updated with a model's predictions in fixed memory."""
+    check_flag("votes", votes)
     options = read_as(model, *reading)
     metric = make(
-        from_logits=options.from_logits, ignore_class=options.ignore_class
+        from_logits=options.from_logits,
+        ignore_class=options.ignore_class,
+        labels="votes" if votes else "classes",
     )
     return seen(metric, model, *source, options.output)

@@ -44,7 +44,8 @@ class RiskCoverageDisplay(ModelDisplay):
         values: AURC of each model, by its name.
         counts: Number of samples of each model with a band, by its name. The
             band is the exact binomial 95 % interval at each coverage, valid
-            for one point chosen in advance, and needs equal weights.
+            for one point chosen in advance, and needs equal weights. With
+            votes it is that of one vote for each sample, which is wider.
         points: Operating points, `ChosenThreshold` by name. A certified risk
             is drawn as a line that ends at the point.
 
@@ -99,8 +100,8 @@ class RiskCoverageDisplay(ModelDisplay):
                 by the name of the model.
             band: Whether to draw bands, which exclude `sample_weight`.
             points: Operating points, `ChosenThreshold` by name.
-            **options: `from_logits`, `sample_weight` and `ignore_class`, as
-                in `aurc`.
+            **options: `from_logits`, `sample_weight`, `ignore_class` and
+                `votes`, as in `aurc`.
 
         Raises:
             ValueError: If `band` is given with weights, or there is no
@@ -135,19 +136,19 @@ class RiskCoverageDisplay(ModelDisplay):
             models: A Keras model, or a dict of them by name.
             data: Arrays `(x, y)` or `(x, y, sample_weight)`, or a data set of
                 such batches, read once for each model.
-            **options: Options of `ReliabilityDisplay.from_model` and of
-                `from_metric`.
+            **options: Options of `ReliabilityDisplay.from_model`, `votes`
+                and those of `from_metric`.
         """
         return super().from_model(models, data, **options)
 
     @classmethod
-    def _of_model(cls, models, source, reading, **options):
+    def _of_model(cls, models, source, reading, votes=False, **options):
         models = _by_name(models)
         if len(models) > 1:
             check_reread("data", source[0])
         make = functools.partial(CalibrationMetrics, ["aurc"])
         metrics = {
-            name: streamed(make, model, source, reading)
+            name: streamed(make, model, source, reading, votes=votes)
             for name, model in models.items()
         }
         return cls.from_metric(metrics, **options)

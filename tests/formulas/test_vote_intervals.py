@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from keras_calib.formulas.binned_intervals import accuracy_interval
 from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.bins import bin_index
@@ -63,6 +64,24 @@ def test_intervals_cover_and_know_how_many_votes_there_are(votes, apart):
     # One vote each is one class each.
     expected = (0.95, 1.1) if votes == 1 else (0.1, 0.4 + 0.4 * apart)
     assert expected[0] < width / of_classes < expected[1]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_accuracies_of_bins_are_covered_by_shorter_bars(apart):
+    rng = np.random.default_rng(7)
+    whole = _sums(*_population(rng, 300_000, apart))
+    hits, ratios = [], []
+    for _ in range(_DRAWS):
+        confidence, q = _population(rng, 400, apart)
+        sums = _sums(confidence, rng.binomial(20, q) / 20)
+        filled = sums.weight > 0
+        low, high = accuracy_interval(sums)
+        hits += [*((low <= whole.accuracy) & (whole.accuracy <= high))[filled]]
+        as_classes = np.subtract(*accuracy_interval(BinSums(*sums)))
+        ratios.append(np.mean((low - high)[filled] / as_classes[filled]))
+        assert not low[~filled].any() and high[~filled].all()
+    assert np.mean(hits) > 0.94
+    assert 0.2 < np.mean(ratios) < 0.8
 
 
 @pytest.mark.parametrize("shares", ["alike", "apart", "classes"])
