@@ -9,8 +9,8 @@ Read in this order:
 - `entry_points`: `report` and `report_of_predictions`, from data to page.
   `blocks` joins small batches on the way.
 - Figures: `evaluation` gathers them batch by batch, with `groups` (classes,
-  levels of confidence). `measures`, `verdict` and `slider` say what the page
-  tells of them.
+  levels of confidence) and `annotators` (votes). `measures`, `verdict` and
+  `slider` say what the page tells of them.
 - Page: `html` fills the templates `page.*.jinja`, with `pictures`.
 - Command line: `command_line`, and `commands` with a module for each command.
 - `prediction_files`: labels and predictions from files.

@@ -11,6 +11,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.replicas import warn_of_differences
 from keras_calib.calibrators import CalibratorChoice
 from keras_calib.inputs.checks import check_at_most
+from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_rank
 from keras_calib.inputs.options import ReadOptions
@@ -49,6 +50,7 @@ def report(
     selector: Any = None,
     from_logits: bool | None = None,
     ignore_class: int | None = None,
+    votes: bool = False,
     output: str | int | None = None,
     class_names: Sequence[str] | None = None,
     num_bins: int = 15,
@@ -77,6 +79,10 @@ def report(
             the losses that they were compiled with.
         ignore_class: Class id that does not count; None takes it from the
             losses.
+        votes: Whether labels are rows of annotators' votes
+            `(batch, ..., num_classes)`, counts or shares, as with
+            `labels="votes"` in metrics. Predictions are then right by their
+            share of the votes.
         output: Name or position of the output, for models that have
             several.
         class_names: Names of the classes, in the order of their ids.
@@ -123,7 +129,7 @@ def report(
         told = {name: getattr(x, field) for name, x in options.items()}
         if len(set(told.values())) > 1:
             raise value_error(f"`models` must agree on `{field}`", **told)
-    first = next(iter(options.values()))
+    first = _of_labels(next(iter(options.values())), votes)
     # Before a model is asked, as it checks the data too.
     num_batches = count_batches(data, batch_size, steps)
     for model in models.values():
@@ -161,6 +167,7 @@ def report_of_predictions(
     from_logits: bool = False,
     sample_weight: Any = None,
     ignore_class: int | None = None,
+    votes: bool = False,
     inputs: Any = None,
     verbose: int = 1,
     **kwargs: Any,
@@ -178,6 +185,8 @@ def report_of_predictions(
         from_logits: Whether `probs` are logits.
         sample_weight: Weights of the shape of the class ids, or `(n,)`.
         ignore_class: Class id that does not count.
+        votes: Whether labels are rows of annotators' votes
+            `(n, ..., num_classes)`, as in `report`.
         inputs: Images `(n, height, width, channels)` or texts `(n,)` to show
             the surest mistakes with, or None.
         verbose: 1 for a progress bar, 0 for none.
@@ -214,7 +223,9 @@ def report_of_predictions(
             "the same length, at least 1",
             **lengths,
         )
-    check_reading(-1, ignore_class, from_logits)
+    options = _of_labels(
+        ReadOptions(from_logits, ignore_class=ignore_class), votes
+    )
     largest = max(array[0].size for array in outputs.values())
     rows = max(1, BLOCK // max(1, largest))
     parts = [slice(i, i + rows) for i in range(0, len(labels), rows)]
@@ -229,7 +240,7 @@ def report_of_predictions(
     return report_of_batches(
         list(outputs),
         with_progress(batches, len(parts), verbose),
-        ReadOptions(from_logits, ignore_class=ignore_class),
+        options,
         **kwargs,
     )
 
@@ -319,6 +330,14 @@ def report_of_batches(
         notes=notes or {},
     )
     return Report(html, results)
+
+
+def _of_labels(options: ReadOptions, votes: Any) -> ReadOptions:
+    """The options for votes or for classes, checked."""
+    check_flag("votes", votes)
+    options = options._replace(labels="votes" if votes else "classes")
+    check_reading(-1, options.ignore_class, options.from_logits, options.labels)
+    return options
 
 
 def check_num_bins(num_bins: Any) -> None:

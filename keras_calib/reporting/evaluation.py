@@ -20,6 +20,9 @@ from keras_calib.numerics.row_blocks import RowFacts
 from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import sigmoid
 from keras_calib.numerics.softmax import to_logits
+from keras_calib.reporting.annotators import Annotators
+from keras_calib.reporting.annotators import confusions
+from keras_calib.reporting.annotators import wrong_of
 from keras_calib.reporting.groups import SURE
 from keras_calib.reporting.groups import StageGroups
 from keras_calib.reporting.measures import EXPLAINED
@@ -37,7 +40,8 @@ _SURE_PAIR = SURE[1]
 class Mistake(NamedTuple):
     """A sample that a model is wrong about.
 
-    `number` counts samples from 0; `label` and `predicted` are class ids.
+    `number` counts samples from 0; `label` and `predicted` are class ids. With
+    votes `label` is the class with most of them, and `share` its share.
     """
 
     confidence: float
@@ -45,6 +49,7 @@ class Mistake(NamedTuple):
     label: int
     predicted: int
     sample: Any
+    share: float | None = None
 
 
 @dataclasses.dataclass
@@ -81,8 +86,10 @@ class ModelEvaluation:
         self.num_classes = 0
         # One for each stage, before and after calibration.
         self.groups: list[StageGroups] = []
-        # Sure errors by (label, predicted class).
-        self.confused: collections.Counter = collections.Counter()
+        # Sure errors by (label, predicted class); of votes their shares.
+        self.confused: Any = collections.Counter()
+        # What is known of the annotators, if labels are votes.
+        self.annotators = Annotators() if self.options.votes else None
         self.mistakes: list[Mistake] = []
         # Rows: all, the accepted, the wrong among these. Columns: sums of
         # weights and of their squares.
@@ -105,8 +112,11 @@ class ModelEvaluation:
             ignore_class=options.ignore_class,
             name="outputs",
             drop=False,
+            votes=options.votes,
         )
-        outputs, truth = read.outputs, hard_labels(read.labels)
+        outputs, truth = read.outputs, read.labels
+        if not options.votes:
+            truth = hard_labels(truth)
         self.num_classes = outputs.shape[-1]
         self.is_dense |= len(lead) > 1
         logits = outputs.reshape(*lead, -1)
@@ -125,13 +135,15 @@ class ModelEvaluation:
         weight = np.ones(len(truth)) if read.weight is None else read.weight
         if read.mask is not None:
             weight = weight * read.mask
-        found = self._add_groups(stages, truth, weight)
-        self._add_mistakes(found, truth, inputs)
+        self._add_groups(stages, truth, weight)
+        self._add_errors(stages[-1], truth, weight, inputs)
+        if self.annotators is not None:
+            self.annotators.add(labels, truth, weight)
         if self.selector is not None:
             answers = self.selector(logits)
             accept = to_numpy(answers["accept"]).reshape(-1)
-            wrong = to_numpy(answers["label"]).reshape(-1) != truth
-            rows = np.stack([np.ones_like(accept), accept, accept & wrong])
+            wrong = wrong_of(truth, to_numpy(answers["label"]).reshape(-1))
+            rows = np.stack([np.ones_like(accept), accept, accept * wrong])
             self._selected += rows @ np.stack([weight, weight**2], axis=-1)
         self.num_samples += len(truth)
         self.num_counted += int(np.count_nonzero(weight))
@@ -153,6 +165,8 @@ class ModelEvaluation:
             "sure": [x._asdict() for x in self.groups[-1].sure()],
             "classes": [x._asdict() for x in self.groups[-1].classes()],
         }
+        if self.annotators is not None:
+            results["annotators"] = self.annotators.results()
         before, after = (gap, metrics["ece"]), None
         if self.after is not None:
             repaired = _estimates(self.after)
@@ -170,51 +184,52 @@ class ModelEvaluation:
         stages: list[RowFacts],
         truth: np.ndarray,
         weight: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Adds the facts of outputs to the groups of each stage.
-
-        Returns rows, confidence and predicted classes of the errors of the
-        last stage.
-        """
+    ) -> None:
+        """Adds the facts of outputs to the groups of each stage."""
         counts = np.flatnonzero(weight)
         if not self.groups:
-            self.groups = [StageGroups(self.num_classes) for _ in stages]
+            made = self.num_classes, self.options.votes
+            self.groups = [StageGroups(*made) for _ in stages]
         for groups, facts in zip(self.groups, stages, strict=True):
-            confidence, predicted = facts.confidence, facts.predicted
-            wrong = (predicted != truth)[counts]
+            predicted = facts.predicted[counts]
+            wrong = wrong_of(truth[counts], predicted)
             groups.add(
-                confidence[counts], predicted[counts], wrong, weight[counts]
+                facts.confidence[counts], predicted, wrong, weight[counts]
             )
-        rows = counts[wrong]
-        return rows, confidence[rows], predicted[rows]
 
-    def _add_mistakes(
+    def _add_errors(
         self,
-        found: tuple[np.ndarray, np.ndarray, np.ndarray],
+        facts: RowFacts,
         truth: np.ndarray,
+        weight: np.ndarray,
         inputs: Any,
     ) -> None:
         """Counts pairs of classes of sure errors, and keeps the surest."""
-        rows, confidence, predicted = found
-        sure = confidence >= _SURE_PAIR
-        pairs = np.stack([truth[rows], predicted], axis=-1)[sure].astype(int)
-        for pair, count in zip(
-            *np.unique(pairs, axis=0, return_counts=True), strict=True
-        ):
-            self.confused[tuple(pair.tolist())] += int(count)
-        kept = self.num_mistakes
+        counts = np.flatnonzero(weight)
+        confidence, predicted = facts.confidence, facts.predicted
+        sure = counts[confidence[counts] >= _SURE_PAIR]
+        for *pair, size in confusions(truth[sure], predicted[sure]):
+            self.confused[tuple(pair)] += size
+        label, share = hard_labels(truth), None
+        wrong = predicted != label
+        if self.options.votes:
+            # Classes may tie for most votes.
+            share = truth.max(axis=-1)
+            wrong &= wrong_of(truth, predicted) > 1.0 - share
+        rows, kept = counts[wrong[counts]], self.num_mistakes
         # Stable: of equally sure ones the first are shown.
-        surest = np.argsort(-confidence, kind="stable")[:kept]
+        surest = np.argsort(-confidence[rows], kind="stable")[:kept]
         of_samples = inputs is not None and len(inputs) == len(truth)
         self.mistakes += [
             Mistake(
                 float(confidence[i]),
-                self.num_samples + int(rows[i]),
-                int(truth[rows[i]]),
+                self.num_samples + int(i),
+                int(label[i]),
                 int(predicted[i]),
-                to_numpy(inputs[rows[i]]) if of_samples else None,
+                to_numpy(inputs[i]) if of_samples else None,
+                None if share is None else float(share[i]),
             )
-            for i in surest
+            for i in rows[surest]
         ]
         self.mistakes.sort(key=lambda x: (-x.confidence, x.number))
         del self.mistakes[kept:]
@@ -237,7 +252,7 @@ class ModelEvaluation:
             "coverage": float(safe_divide(weight, total)),
             "risk": {"value": risk, "low": float(low), "high": float(high)},
         }
-        texts, broken = about_selection(found, chosen)
+        texts, broken = about_selection(found, chosen, votes=self.options.votes)
         return {**found, "sentences": texts, "contradicted": broken}
 
 

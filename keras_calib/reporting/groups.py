@@ -5,8 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.formulas.intervals import clopper_pearson
-from keras_calib.numerics.arrays import safe_divide
+from keras_calib.formulas.binned_intervals import accuracy_interval
+from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.bins import VoteBinSums
+from keras_calib.formulas.bins import bin_sums
 
 __all__ = ["GroupRow", "GroupSums", "SURE", "StageGroups"]
 
@@ -20,7 +22,8 @@ class GroupRow(NamedTuple):
     Attributes:
         group: Number of the group.
         weight: Sum of the weights.
-        wrong: Sum of the weights of wrong predictions.
+        wrong: Sum of the weights of wrong predictions. With votes, of the
+            shares of votes for other classes.
         confidence: Mean confidence.
         error: Error rate, with an interval from `low` to `high`.
     """
@@ -63,9 +66,10 @@ class GroupSums:
     comes with the data, such as groups of people.
     """
 
-    def __init__(self, num_groups: int):
-        # Weight, squared weight, weighted confidence, weight of the wrong.
-        self._sums = np.zeros((4, num_groups))
+    def __init__(self, num_groups: int, votes: bool = False):
+        self._votes = votes
+        # Those of `BinSums`; of votes also the squared residual.
+        self._sums = np.zeros((5 + votes, num_groups))
 
     def add(
         self,
@@ -75,17 +79,20 @@ class GroupSums:
         weight: np.ndarray,
     ) -> None:
         """Adds predictions `(n,)` with the numbers of their groups."""
-        num_groups = self._sums.shape[1]
-        for sums, values in zip(
-            self._sums,
-            (weight, weight**2, weight * confidence, weight * wrong),
-            strict=True,
-        ):
-            sums += np.bincount(group, values, num_groups)
+        found = bin_sums(
+            confidence.astype("float64"),
+            1.0 - wrong,
+            group,
+            self._sums.shape[1],
+            weight,
+            self._votes,
+        )
+        more = [found.squared_residual] if self._votes else []
+        self._sums += np.stack([*found, *more])
 
     def at_least(self) -> "GroupSums":
         """Sums of each group together with all groups of larger numbers."""
-        sums = GroupSums(self._sums.shape[1])
+        sums = GroupSums(self._sums.shape[1], self._votes)
         sums._sums = self._sums[:, ::-1].cumsum(axis=1)[:, ::-1]
         return sums
 
@@ -96,25 +103,25 @@ class GroupSums:
             together: Whether all intervals hold at once, with 95 %
                 probability (Bonferroni), rather than each one.
         """
-        weight, squares, confidence, wrong = self._sums
-        filled = np.flatnonzero(weight > 0)
-        count = safe_divide(weight**2, squares)
-        error = safe_divide(wrong, weight)
+        sums = BinSums(*self._sums[:5])
+        if self._votes:
+            sums = VoteBinSums(*sums, squared_residual=self._sums[5])
+        filled = np.flatnonzero(sums.weight > 0)
         level = 1.0 - 0.05 / (max(1, len(filled)) if together else 1)
-        low, high = clopper_pearson(
-            np.minimum(error * count, count), count, level=level
-        )
-        columns = (weight, wrong, safe_divide(confidence, weight), error)
-        columns = np.stack([*columns, low, high], axis=-1)
-        return [GroupRow(int(k), *columns[k].tolist()) for k in filled]
+        low, high = accuracy_interval(sums, level=level)
+        wrong = np.maximum(sums.weight - sums.correct, 0.0)
+        columns = (sums.weight, wrong, sums.mean_confidence)
+        columns = (*columns, np.maximum(1.0 - sums.accuracy, 0.0))
+        rows = np.stack([*columns, 1.0 - high, 1.0 - low], axis=-1)
+        return [GroupRow(int(k), *rows[k].tolist()) for k in filled]
 
 
 class StageGroups:
     """The groups of the page, before or after calibration."""
 
-    def __init__(self, num_classes: int):
-        self._classes = GroupSums(num_classes)
-        self._levels = GroupSums(len(SURE) + 1)
+    def __init__(self, num_classes: int, votes: bool = False):
+        self._classes = GroupSums(num_classes, votes)
+        self._levels = GroupSums(len(SURE) + 1, votes)
 
     def add(
         self,

@@ -20,6 +20,17 @@ EXPLAINED = {
     "failure_auroc": ("Failure AUROC", "finds errors: 1 all, 0.5 chance"),
     "coverage_at_risk": ("Coverage at 5 % risk", "most that can be accepted"),
 }
+# What is another thing if labels are votes.
+_OF_VOTES = {
+    "accuracy": ("Accuracy", "share of votes for the prediction"),
+    "nll": ("NLL", "log loss of the votes, in nats"),
+    "brier": ("Brier score", "squared error, mean over votes"),
+    "failure_auroc": ("Failure AUROC", "ranks dissent last; 0.5 chance"),
+    "coverage_at_risk": (
+        "Coverage at 5 % risk",
+        "most to accept with 5 % of votes against",
+    ),
+}
 _GAP = "overconfidence"
 _SIGNED = ("Confidence less accuracy", "above 0 is overconfident")
 
@@ -48,7 +59,8 @@ def measures(results: dict[str, Any]) -> list[Measure]:
         gap = results["calibrated_overconfidence"]
         stages.append({_GAP: gap, **results["calibrated_metrics"]})
     found = []
-    for name, explained in {_GAP: _SIGNED, **EXPLAINED}.items():
+    words = EXPLAINED | (_OF_VOTES if "annotators" in results else {})
+    for name, explained in {_GAP: _SIGNED, **words}.items():
         if name not in stages[0]:
             continue
         estimates = [stage[name] for stage in stages]

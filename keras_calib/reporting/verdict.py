@@ -122,17 +122,21 @@ def change_of(before: tuple[MeanGap, dict], after: tuple[MeanGap, dict]) -> str:
 
 
 def about_selection(
-    found: dict, chosen: ChosenThreshold | None
+    found: dict, chosen: ChosenThreshold | None, *, votes: bool = False
 ) -> tuple[list[str], bool]:
-    """Sentences on the selector, and whether data contradict its guarantee."""
+    """Sentences on the selector, and whether data contradict its guarantee.
+
+    Votes cannot contradict it, because it is of one class for each sample.
+    """
     if found["coverage"] == 0.0:
         return ["The selector accepts none of these predictions."], False
     risk = found["risk"]
     value, low, high = (_percent(x, 2) for x in risk.values())
+    wrong = "of their votes are for others" if votes else "of them are wrong"
     texts = [
         f"The selector accepts {_percent(found['coverage'])} of these "
-        f"predictions, those above its threshold; {value} of them are wrong "
-        f"(with 95 % certainty {low} to {high})."
+        f"predictions, those above its threshold; {value} {wrong} (with 95 % "
+        f"certainty {low} to {high})."
     ]
     if chosen is None or chosen.certified_risk is None or chosen.delta is None:
         return texts, False
@@ -141,6 +145,12 @@ def about_selection(
         f"It was certified for a risk of at most {limit}, with probability "
         f"{_percent(1.0 - chosen.delta)}."
     )
+    if votes:
+        texts.append(
+            "That is a guarantee for one class of each sample: votes neither "
+            "confirm nor contradict it."
+        )
+        return texts, False
     broken = risk["low"] > chosen.certified_risk
     texts.append(
         f"These data speak against it: the risk on them is above {limit}. "

@@ -30,6 +30,13 @@ MUTANTS = {
         "metrics/test_votes.py::"
         "test_debiasing_subtracts_the_variance_between_samples",
     ),
+    "votes_as_if_independent": Mutant(
+        "functional/hypothesis_tests.py",
+        "return DrawnLabels(confidence, votes, rho)",
+        "return DrawnLabels(confidence, votes, 0.0)",
+        "functional/test_tests_of_votes.py::"
+        "test_p_values_of_votes_are_uniform_and_find_gaps",
+    ),
     "edge_by_product": Mutant(
         "formulas/bins.py",
         "past = confidence > edge if",
