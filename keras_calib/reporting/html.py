@@ -300,6 +300,9 @@ def _risk_picture(
         here = chosen._replace(
             coverage=found["coverage"], risk=found["risk"]["value"]
         )
+        if evaluation.options.votes:
+            # The certified risk is of one class for each sample.
+            here = here._replace(certified_risk=None)
         points = {
             "selector on its own data": chosen._replace(certified_risk=None),
             "selector on these data": here,

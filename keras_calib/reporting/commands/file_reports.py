@@ -62,7 +62,8 @@ def report_of_files(
     _check_alike("top1", files)
     _check_alike("num_classes", files)
     _check_alike("from_logits", models)
-    keys, ids, held_out = _read_held_out(others, given.ignore_class, progress)
+    reading = {"ignore_class": given.ignore_class, "votes": given.votes}
+    keys, ids, held_out = _read_held_out(others, reading, progress)
     # Early, before anything is fitted; `_batches` checks the predictions.
     check_apart(keys)
     calibrator, selector = _fitted(held_out, given, progress)
@@ -71,7 +72,11 @@ def report_of_files(
         return report_of_batches(
             names,
             _batches(models, keys, ids, progress),
-            ReadOptions(first.from_logits, ignore_class=given.ignore_class),
+            ReadOptions(
+                first.from_logits,
+                ignore_class=given.ignore_class,
+                labels="votes" if given.votes else "classes",
+            ),
             calibrator=calibrator,
             selector=selector,
             class_names=first.class_names,
@@ -122,10 +127,13 @@ def _check_alike(fact: str, files: dict[str, PredictionFile]) -> None:
 
 def _read_held_out(
     files: dict[str, PredictionFile],
-    ignore_class: int | None,
+    reading: dict[str, Any],
     progress: Progress,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, Rows]]:
-    """Keys, names and rows of the data to fit on, outputs as logits."""
+    """Keys, names and rows of the data to fit on, outputs as logits.
+
+    Votes become shares, which calibrators are fitted on.
+    """
     keys, ids, held_out = {}, {}, {}
     for flag, file in files.items():
         with _blamed(flag):
@@ -136,8 +144,7 @@ def _read_held_out(
             keys[flag] = row_keys(rows.outputs, file.from_logits)
             if rows.ids is not None:
                 ids[flag] = rows.ids
-            logits = _logits_of(rows, file.from_logits, ignore_class)
-            held_out[flag] = rows._replace(outputs=logits)
+            held_out[flag] = _rows_of_logits(rows, file.from_logits, reading)
     return keys, ids, held_out
 
 
@@ -155,20 +162,24 @@ def _check_held_out(flag: str, file: PredictionFile) -> None:
         )
 
 
-def _logits_of(
-    rows: Rows, from_logits: bool, ignore_class: int | None
-) -> np.ndarray:
+def _rows_of_logits(
+    rows: Rows, from_logits: bool, reading: dict[str, Any]
+) -> Rows:
     """Predictions to fit on, as logits of every class."""
     read = standardize_arrays(
         rows.labels,
         rows.outputs,
         from_logits=from_logits,
         sample_weight=rows.sample_weight,
-        ignore_class=ignore_class,
         drop=False,
-    ).outputs
-    logits = read if from_logits else to_numpy(to_logits(read))
-    return logits.reshape(*rows.outputs.shape[:-1], -1)
+        **reading,
+    )
+    logits, lead = read.outputs, rows.outputs.shape[:-1]
+    if not from_logits:
+        logits = to_numpy(to_logits(logits))
+    if read.votes:
+        rows = rows._replace(labels=read.labels.reshape(*lead, -1))
+    return rows._replace(outputs=logits.reshape(*lead, -1))
 
 
 def _fitted(

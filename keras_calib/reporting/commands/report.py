@@ -22,7 +22,9 @@ A file of predictions is one of
   .csv, .tsv  columns `label` and `logit_0`, `logit_1`, ... or `prob_0`, ...;
               in place of numbers there may be names of classes
   .parquet    the same columns, or lists in one column `logits` or `probs`
-Labels are class ids from 0, or names of classes. A log of the predicted class
+Labels are class ids from 0, or names of classes. With --votes they are rows of
+votes of several annotators, counts or shares: an array or lists `votes` or
+`labels`, or columns `votes_0`, .... A log of the predicted class
 alone has `confidence`, and `correct` or `predicted` and `label`; its report
 leaves out NLL and Brier score. The options below give columns of other names.
 Errors count rows from 1, without the line of names.
@@ -42,6 +44,8 @@ examples:
       --decimal=, --out=report.html
   keras-calib report --predictions=test.npz --calibration=cal.npz \\
       --selection=sel.npz --risk=0.05 --delta=0.05 --out=report.html
+  keras-calib report --predictions=test.npz --votes --labels=counts \\
+      --out=report.html
 """
 # How errors call the library's arguments here.
 FLAGS = {
@@ -92,7 +96,18 @@ _FILES: _Arguments = {
 _COLUMNS: _Arguments = {
     "--labels": {
         "metavar": "NAME",
-        "help": "column of class ids or names of classes",
+        "help": (
+            "column of class ids or names of classes; with --votes what "
+            "--logits may be"
+        ),
+    },
+    "--votes": {
+        "action": "store_true",
+        "help": (
+            "labels are rows of annotators' votes, counts or shares: a "
+            "prediction is right by its share of them, and calibrators are "
+            "fitted on shares"
+        ),
     },
     "--logits": {
         "metavar": "NAMES",
@@ -272,6 +287,8 @@ def _files(given: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _check_columns(given: argparse.Namespace) -> None:
+    if given.votes:
+        _check_votes(given)
     outputs = [
         f"--{name}"
         for name in ("logits", "probs", "confidence")
@@ -298,6 +315,22 @@ def _check_columns(given: argparse.Namespace) -> None:
                 **{"--separator": given.separator, "--decimal": given.decimal},
             )
     given.classes = _class_names(given.classes)
+
+
+def _check_votes(given: argparse.Namespace) -> None:
+    if given.selection:
+        raise ValueError(
+            "--votes and --selection exclude each other: the guarantee of a "
+            "threshold is for one class of each sample. Choose it on class "
+            "ids, without --votes"
+        )
+    others = ("confidence", "correct", "predicted", "ignore_class")
+    if found := [x for x in others if getattr(given, x) is not None]:
+        flags = ", ".join(f"--{x.replace('_', '-')}" for x in found)
+        raise ValueError(
+            "--votes reads the probabilities of all classes, and a weight of "
+            f"0 leaves a row out. Received also: {flags}"
+        )
 
 
 def _class_names(text: str | None) -> list[str] | None:

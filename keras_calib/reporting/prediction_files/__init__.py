@@ -8,6 +8,7 @@ Read in this order:
 
 - `columns`: a file as columns with names.
 - `roles`: which column holds what, by its name.
+- `vote_rows`: labels that are votes of several annotators.
 - `reader`: labels and outputs of these columns.
 - `repeated_samples`: whether two files hold the same samples.
 """

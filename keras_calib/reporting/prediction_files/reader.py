@@ -13,6 +13,9 @@ from keras_calib.inputs.values import in_unit_interval
 from keras_calib.reporting.prediction_files.columns import ColumnFile
 from keras_calib.reporting.prediction_files.roles import Columns
 from keras_calib.reporting.prediction_files.roles import find_roles
+from keras_calib.reporting.prediction_files.vote_rows import check_are_votes
+from keras_calib.reporting.prediction_files.vote_rows import check_no_votes
+from keras_calib.reporting.prediction_files.vote_rows import votes_of
 
 __all__ = ["PredictionFile", "Rows", "join_rows"]
 
@@ -23,7 +26,7 @@ _LEAST_CONFIDENCE = 1e-5
 
 
 class Rows(NamedTuple):
-    """Labels `(n, ...)`, outputs `(n, ..., num_classes)`; or None."""
+    """Labels `(n, ...)` or votes, outputs `(n, ..., num_classes)`; or None."""
 
     labels: np.ndarray
     outputs: np.ndarray
@@ -87,8 +90,8 @@ class PredictionFile:
         if self.top1:
             self._size_top1()
         outputs = next(self.batches(_FIRST)).outputs
-        if (labels := self._file.array(roles.labels)) is not None:
-            self.num_rows = len(labels)
+        if (array := self._file.array(roles.outputs[0])) is not None:
+            self.num_rows = len(array)
         if self.from_logits:
             check_no_probabilities(outputs, "logits")
         # A single column is the probability of the second of two classes.
@@ -121,13 +124,16 @@ class PredictionFile:
 
     def _class_columns(self) -> list[str]:
         """The columns of labels and of predicted classes."""
+        if self._roles.votes:
+            return []
         return [x for x in (self._roles.labels, self._roles.predicted) if x]
 
     def _columns(self) -> Iterator[dict[str, np.ndarray]]:
         """All columns that are read, piece by piece."""
         roles, classes = self._roles, self._class_columns()
         texts = [roles.ids] if roles.ids else []
-        numbers = [*roles.outputs, *([roles.weights] if roles.weights else [])]
+        numbers = [*roles.outputs, *roles.votes]
+        numbers += [roles.weights] if roles.weights else []
         named = self.class_names and not self._has_numbers_for_names
         if named and not self._file.is_typed and not self._of_correctness:
             # As texts: pyarrow would read names like "true" as booleans.
@@ -148,7 +154,10 @@ class PredictionFile:
 
     def _rows(self, part: dict[str, np.ndarray], start: int) -> Rows:
         roles = self._roles
-        labels = self._class_ids(part[roles.labels], roles.labels, start)
+        if roles.votes:
+            labels = votes_of(part, [*roles.votes], self._file.is_table)
+        else:
+            labels = self._class_ids(part[roles.labels], roles.labels, start)
         if self.top1:
             outputs = self._spread(part, start)
         elif len(roles.outputs) > 1:
@@ -335,6 +344,11 @@ class PredictionFile:
                     weight.shape + (1,) * (counts.ndim - weight.ndim)
                 )
                 counts = counts & (lead != 0)
+        roles, place = self._roles, (rows.labels, outputs, counts, start)
+        if roles.votes:
+            check_are_votes(self._file, [*roles.votes], *place)
+        else:
+            check_no_votes(self._file, roles.labels, *place)
         wrong = counts & ~usable_outputs(outputs, self.from_logits)
         if wrong.any():
             index = tuple(np.argwhere(wrong)[0])

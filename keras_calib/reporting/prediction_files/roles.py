@@ -10,6 +10,7 @@ __all__ = ["Columns", "Roles", "find_roles"]
 
 # Names by default. Outputs also say whether they are logits.
 _LABELS = ("labels", "label")
+_VOTES = ("votes", "vote", *_LABELS)
 _OUTPUTS = {"logits": True, "logit": True, "probs": False, "prob": False}
 _WEIGHTS = "sample_weight"
 _PREDICTED = ("predicted", "prediction", "pred")
@@ -19,7 +20,8 @@ class Columns(NamedTuple):
     """What the columns of a file hold; None takes the default names.
 
     Attributes:
-        labels: Name of the class ids, or of the names of the classes.
+        labels: Name of the class ids, or of the names of the classes. With
+            `votes`, what `logits` may be.
         logits: Name of a column of lists or of an array; or the start of the
             names of columns, a pattern with one `*`, or names with commas.
         probs: The same of probabilities.
@@ -33,6 +35,7 @@ class Columns(NamedTuple):
         ignore_class: Class id of rows that do not count.
         separator: Between the columns of a `.csv` file; None looks for it.
         decimal: Decimal point of a `.csv` file.
+        votes: Whether labels are rows of annotators' votes.
     """
 
     labels: str | None = None
@@ -47,6 +50,7 @@ class Columns(NamedTuple):
     ignore_class: int | None = None
     separator: str | None = None
     decimal: str = "."
+    votes: bool = False
 
 
 class Roles(NamedTuple):
@@ -61,6 +65,8 @@ class Roles(NamedTuple):
         weights: Weights, or None.
         ids: Names of the samples, or None.
         class_names: Names of the classes, or None.
+        votes: Column of the votes for each class, one column of all, or none
+            if labels are class ids.
     """
 
     labels: str
@@ -71,6 +77,7 @@ class Roles(NamedTuple):
     weights: str | None
     ids: str | None
     class_names: Sequence[str] | None
+    votes: Sequence[str] = ()
 
 
 def find_roles(file: str, names: list[str], columns: Columns) -> Roles:
@@ -78,6 +85,8 @@ def find_roles(file: str, names: list[str], columns: Columns) -> Roles:
     _check_present(file, names, [x for x in _single(columns) if x is not None])
     weights = columns.weights or (_WEIGHTS if _WEIGHTS in names else None)
     labels = columns.labels or next((x for x in _LABELS if x in names), None)
+    if columns.votes:
+        labels = columns.labels or "votes"
     others = (weights, columns.ids)
     given = {"logits": columns.logits, "probs": columns.probs}
     given = {kind: text for kind, text in given.items() if text is not None}
@@ -102,14 +111,15 @@ def find_roles(file: str, names: list[str], columns: Columns) -> Roles:
     # With logits and probabilities in one file, neither is taken by chance.
     if len(found) == 1 and labels:
         ((kind, (outputs, classes)),) = found.items()
-        logits = _OUTPUTS[kind]
-        return Roles(labels, outputs, logits, False, None, *others, classes)
+        read = outputs, _OUTPUTS[kind], False, None, *others, classes
+        votes = _vote_columns(file, names, columns, classes)
+        return Roles(labels, *read, votes)
     confidence = columns.confidence or "confidence"
     predicted = columns.predicted or next(
         (x for x in _PREDICTED if x in names), None
     )
     correct = columns.correct or "correct"
-    if not found and confidence in names:
+    if not found and confidence in names and not columns.votes:
         records = [confidence], False, True
         classes = columns.class_names
         if columns.correct is None and predicted and labels:
@@ -121,7 +131,28 @@ def find_roles(file: str, names: list[str], columns: Columns) -> Roles:
         "`probs`, which a table may give as `logit_0`, ... or `prob_0`, ...; "
         "or else `confidence`, with `correct` or with `predicted` and "
         "`label`. Give columns of other names by --labels, --logits, --probs, "
-        "--confidence, --correct and --predicted",
+        "--confidence, --correct and --predicted; --votes reads labels of "
+        "several annotators, with `logits` or `probs`",
+        columns=names[:20],
+    )
+
+
+def _vote_columns(
+    file: str,
+    names: list[str],
+    columns: Columns,
+    classes: Sequence[str] | None,
+) -> list[str]:
+    """Columns of votes in the order of the classes; none of class ids."""
+    if not columns.votes:
+        return []
+    for text in _VOTES if columns.labels is None else (columns.labels,):
+        if found := _class_columns(file, names, text, classes):
+            return found[0]
+    raise value_error(
+        f"{file} must have the votes that --votes reads: an array or lists "
+        "named `votes` or `labels`, or columns `votes_0`, ...; --labels gives "
+        "another name",
         columns=names[:20],
     )
 
@@ -129,7 +160,8 @@ def find_roles(file: str, names: list[str], columns: Columns) -> Roles:
 def _single(columns: Columns) -> tuple[str | None, ...]:
     """Options that are the name of one column."""
     records = columns.confidence, columns.correct, columns.predicted
-    return (columns.labels, *records, columns.weights, columns.ids)
+    labels = None if columns.votes else columns.labels
+    return (labels, *records, columns.weights, columns.ids)
 
 
 def _check_present(file: str, names: list[str], wanted: Sequence[str]) -> None:
