@@ -59,8 +59,8 @@ MUTANTS = {
     ),
     "mistakes_numbered_in_their_batch": Mutant(
         "reporting/evaluation.py",
-        "self.num_samples + int(rows[i]),",
-        "int(rows[i]),",
+        "self.num_samples + int(i),",
+        "int(i),",
         "reporting/test_report.py::test_report_of_models_reads_the_data_once",
     ),
     "slider_below_its_risk": Mutant(
