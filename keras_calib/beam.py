@@ -20,6 +20,8 @@ from keras_calib.formulas.proper import summable_losses
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.rows import resembles_probabilities
 from keras_calib.inputs.rows import usable_outputs
+from keras_calib.inputs.votes import flat_votes
+from keras_calib.inputs.votes import shares_of_rows
 from keras_calib.metrics import table
 from keras_calib.metrics.states.composite import CompositeSummary
 from keras_calib.metrics.states.moments import MomentSummary
@@ -90,10 +92,12 @@ class CalibrationMetrics(beam.CombineFn):
         weight)`, each a number or `(n,)`, or
     *   a dict of these by name.
 
-    One output stands for the second of two classes. Invalid rows are skipped
-    and counted in `num_invalid`: NaN, infinity, no probability, an impossible
-    label, a weight below 0 or above 1e4, None. Shapes that do not fit raise.
-    Divide weights much below 1 by their mean, as sums are in units of 2^-30.
+    With `labels="votes"`, rows of votes `(num_classes,)`, counts or shares,
+    take the place of class ids, and a share that of `correct`. One output
+    stands for the second of two classes. Invalid rows are skipped and counted
+    in `num_invalid`: NaN, infinity, no probability, an impossible label, a
+    weight below 0 or above 1e4, None. Shapes that do not fit raise. Divide
+    weights much below 1 by their mean, as sums are in units of 2^-30.
 
     Args:
         include: Names of the metrics, as in `keras_calib.CalibrationMetrics`.
@@ -103,7 +107,7 @@ class CalibrationMetrics(beam.CombineFn):
             `"state"` for the argument of `load_state_dict` and `merge_state`
             of the Keras metric, which gives intervals, bounds and curves.
         **kwargs: `num_bins`, `closed`, `clip`, `risk`, `accuracy`,
-            `coverage`, `resolution`, `prefix`, `from_logits` and
+            `coverage`, `resolution`, `prefix`, `from_logits`, `labels` and
             `ignore_class` of `keras_calib.CalibrationMetrics`.
 
     Returns:
@@ -146,11 +150,6 @@ class CalibrationMetrics(beam.CombineFn):
                     f"`{name}` has no meaning for rows `(num_classes,)`",
                     **{name: kwargs[name]},
                 )
-        if kwargs.get("labels", "classes") != "classes":
-            raise value_error(
-                '`labels` must be "classes": an element has one class id',
-                labels=kwargs["labels"],
-            )
         self.top1 = top1
         self.output = output
         self._arguments = {"include": include, **kwargs}
@@ -158,6 +157,7 @@ class CalibrationMetrics(beam.CombineFn):
         metric = self._metric()
         self.from_logits = metric.options.from_logits
         self.ignore_class = metric.options.ignore_class
+        self.votes = metric.options.votes
         self._losses = [x for x in ("nll", "brier") if x in metric.include]
 
     def create_accumulator(self) -> _Accumulator:
@@ -235,7 +235,9 @@ class CalibrationMetrics(beam.CombineFn):
         ]
         if values:
             parts["losses"] = MomentSummary(*values, needs_rows=True)
-        return CompositeSummary(**parts)
+        summary = CompositeSummary(**parts)
+        summary.votes = self.votes
+        return summary
 
     def _read(self, element: Any) -> tuple[np.ndarray, ...]:
         """Truth `(n,)`, outputs `(n, columns)` and weight `(n,)` or one."""
@@ -250,15 +252,21 @@ class CalibrationMetrics(beam.CombineFn):
             truth, outputs = (second, first) if self.top1 else (first, second)
             weight = rest[0] if rest else 1.0
         # None becomes NaN, which is invalid.
-        truth = np.asarray(truth, "float64").reshape(-1)
+        truth = np.asarray(truth, "float64")
         weight = np.asarray(weight, "float64")
+        rows_of_votes = self.votes and not self.top1
         if outputs is None or not np.size(outputs):
-            outputs = np.full((truth.size, 1), np.nan)
+            shape = truth.shape if rows_of_votes else (truth.size, 1)
+            outputs = np.full(shape if truth.size else (0, 1), np.nan)
         with np.errstate(over="ignore"):
             outputs = np.asarray(outputs, "float32")
         num_columns = 1 if self.top1 else (outputs.shape or (0,))[-1]
-        fits = outputs.size == truth.size * num_columns
-        if not fits or weight.size not in (1, truth.size):
+        if rows_of_votes:
+            truth = flat_votes(truth, outputs)
+        else:
+            truth = truth.reshape(-1)
+        fits = outputs.size == len(truth) * num_columns
+        if not fits or weight.size not in (1, len(truth)):
             each = "one number" if self.top1 else "one row"
             raise value_error(
                 f"`{names[1]}` must hold {each} per `{names[0]}`, and "
@@ -266,7 +274,7 @@ class CalibrationMetrics(beam.CombineFn):
                 weight=weight.shape,
                 **{names[0]: truth.shape, names[1]: outputs.shape},
             )
-        return truth, outputs.reshape(truth.size, num_columns), weight
+        return truth, outputs.reshape(len(truth), num_columns), weight
 
     def _reduce(self, accumulator: _Accumulator) -> None:
         """Reduces the waiting elements to a few numbers per row."""
@@ -284,7 +292,7 @@ class CalibrationMetrics(beam.CombineFn):
                 other = zeros if self.from_logits else 1 - outputs
                 outputs = np.concatenate([other, outputs], axis=1)
             weight = np.concatenate(
-                [np.broadcast_to(w.reshape(-1), t.shape) for t, _, w in rows]
+                [np.broadcast_to(w.reshape(-1), len(t)) for t, _, w in rows]
             )
             size = max(1, _BLOCK // width)
             for start in range(0, len(truth), size):
@@ -308,8 +316,14 @@ class CalibrationMetrics(beam.CombineFn):
         num_classes = 2 if self.top1 else outputs.shape[1]
         is_logits = self.from_logits and not self.top1
         usable = usable_outputs(outputs, is_logits)
-        usable &= (truth >= 0) & (truth < num_classes)
-        usable &= truth == np.floor(truth)
+        if not self.votes:
+            usable &= (truth >= 0) & (truth < num_classes)
+            usable &= truth == np.floor(truth)
+        elif self.top1:
+            usable &= (truth >= 0) & (truth <= 1)
+        else:
+            truth, are_votes = shares_of_rows(truth)
+            usable &= are_votes
         usable &= (weight >= 0) & (weight <= _LARGEST_WEIGHT)
         counted = weight != 0
         if self.ignore_class is not None and not self.top1:
@@ -319,17 +333,26 @@ class CalibrationMetrics(beam.CombineFn):
         truth, outputs, weight = truth[usable], outputs[usable], weight[usable]
         if self.top1:
             confidence = np.clip(outputs[:, 0], 0.0, 1.0)
-            columns = [weight, truth == 0, confidence]
+            correct = truth if self.votes else truth != 0
+            columns = [weight, correct, confidence]
             return np.stack(columns).astype("float32"), num_invalid
-        labels = truth.astype("int64")
         top = top_of(outputs, from_logits=is_logits)
-        columns = [weight, is_wrong(outputs, labels), top.confidence, top.score]
+        if self.votes:
+            labels = truth
+            correct = truth[np.arange(len(truth)), outputs.argmax(axis=-1)]
+        else:
+            labels = truth.astype("int64")
+            correct = ~is_wrong(outputs, labels)
+        columns = [weight, correct, top.confidence, top.score]
         if "nll" in self._losses:
             clip = self._arguments.get("clip")
             nll = log_losses(labels, outputs, from_logits=is_logits, clip=clip)
             columns.append(summable_losses(nll))
         if "brier" in self._losses:
-            columns += [brier_losses(labels, outputs, from_logits=is_logits)]
+            brier = brier_losses(labels, outputs, from_logits=is_logits)
+            if self.votes:
+                brier += 1.0 - np.sum(np.square(labels), axis=-1)
+            columns.append(brier)
         with np.errstate(over="ignore"):
             return np.stack(columns).astype("float32"), num_invalid
 
@@ -344,22 +367,22 @@ class CalibrationMetrics(beam.CombineFn):
         total = np.zeros(self._summary.shape, "int64")
         for start in range(0, columns.shape[1], exact_sums.MAX_BATCH):
             part = columns[:, start : start + exact_sums.MAX_BATCH]
-            limbs = self._summary.update(_records(part))
+            limbs = self._summary.update(_records(part, self.votes))
             total += ops.convert_to_numpy(limbs)
         accumulator.add_sums(total)
 
 
-def _records(columns: np.ndarray) -> Top1:
+def _records(columns: np.ndarray, votes: bool) -> Top1:
     """Records as tensors, padded with invalid rows."""
     size = columns.shape[1]
     padded = max(_MIN_PADDED, 1 << (size - 1).bit_length())
     columns = np.pad(columns, ((0, 0), (0, padded - size)))
-    weight, wrong, confidence, *rest = map(ops.convert_to_tensor, columns)
+    weight, correct, confidence, *rest = map(ops.convert_to_tensor, columns)
     is_whole = (columns[0, :size] == 1.0).all()
     return Top1(
         confidence=confidence,
         score=rest[0] if rest else log_odds_of(confidence),
-        correct=1 - ops.cast(wrong, "int32"),
+        correct=correct if votes else ops.cast(correct, "int32"),
         mask=ops.convert_to_tensor(np.arange(padded) < size),
         weight=None if is_whole else weight,
         rows=rest[1:] or None,

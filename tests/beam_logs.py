@@ -26,7 +26,7 @@ def predictions(n, num_classes=6, seed=0):
     return labels, logits, weight
 
 
-def keras_metric(labels, outputs, weight=None, **kwargs):
+def keras_metric(labels, outputs, weight=None, /, **kwargs):
     metric = keras_calib.CalibrationMetrics(**kwargs)
     for i in range(0, len(labels), 500):
         part = slice(i, i + 500)

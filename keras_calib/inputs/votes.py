@@ -22,6 +22,7 @@ from keras_calib.numerics.arrays import to_numpy
 
 __all__ = [
     "check_votes",
+    "flat_votes",
     "numbers_of_votes",
     "shares_of_rows",
     "standardize_votes",
@@ -94,6 +95,31 @@ def shares_of_rows(votes: Any) -> tuple[Any, Any]:
     valid = _are_votes(votes, total)
     total = xp.where(valid, total, xp.ones_like(total))
     return votes / xp.expand_dims(total, -1), valid
+
+
+def flat_votes(votes: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    """Votes as rows `(n, num_classes)`, with both of two classes.
+
+    Args:
+        votes: Votes of any form, or NaN for those of a sample that lacks them.
+        outputs: Predictions `(..., num_classes)`, or `(..., 1)`.
+    """
+    num_classes = (outputs.shape or (1,))[-1]
+    count = outputs.size // num_classes
+    if votes.ndim == 0 and num_classes > 1:
+        votes = np.full((count, num_classes), votes)
+    width = votes.size // max(1, count) if num_classes == 1 else num_classes
+    width = width if count else max(2, num_classes)
+    if width not in (num_classes, 2) or votes.size != count * width:
+        raise value_error(
+            "`label` must hold votes, one number for each class of `outputs`",
+            label=votes.shape,
+            outputs=outputs.shape,
+        )
+    votes = votes.reshape(count, width)
+    if width == 1:
+        votes = np.concatenate([1.0 - votes, votes], axis=-1)
+    return votes
 
 
 def numbers_of_votes(

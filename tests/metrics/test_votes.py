@@ -322,12 +322,3 @@ def test_fit_reports_values_of_votes():
     for name, function in (("ece", kc.ece), ("aurc", kc.aurc)):
         exact = function(counts, probs, votes=True)
         assert found[name] == pytest.approx(exact, rel=1e-3), name
-
-
-def test_beam_refuses_votes():
-    pytest.importorskip("apache_beam")
-    from keras_calib import beam
-
-    with pytest.raises(ValueError, match='must be "classes"'):
-        beam.CalibrationMetrics(labels="votes")
-    assert beam.CalibrationMetrics(labels="classes").output == "values"
