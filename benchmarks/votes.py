@@ -4,15 +4,18 @@ Simulated samples have a confidence c and a probability q that an annotator
 agrees with the prediction: q = c - gap ("alike"), or drawn around it for each
 sample ("apart", Beta with a sum of parameters of 3). Each sample gets some
 votes. `width to classes` is that of the interval over that of one which takes
-each sample as right or wrong. With `--data`, the folder of `cifar10h` and
-`logits`, it adds values on the 10,000 images and votes of CIFAR-10H: of the
-shares themselves, of half of the votes against the other half, of votes drawn
-anew from the shares, and of a DenseNet-40.
+each sample as right or wrong. Shares of rejections are those of
+`calibration_test` at the level of 5 %; "independent" is Spiegelhalter's Z with
+the variance c (1 - c) / n of n independent votes. With `--data`, the folder of
+`cifar10h` and `logits`, it adds values on the 10,000 images and votes of
+CIFAR-10H: of the shares themselves, of half of the votes against the other
+half, of votes drawn anew from the shares, and of a DenseNet-40, with tests of
+its calibration.
 
     python benchmarks/votes.py --data=DATA --num_draws=100 \
         --out=benchmarks/results/votes.md
 
-It takes about two minutes on one CPU core.
+It takes about three minutes on one CPU core.
 """
 
 from collections.abc import Iterator
@@ -25,6 +28,7 @@ from absl import flags
 from reporting import machine
 from reporting import markdown_table
 from reporting import publish
+from scipy.stats import norm as normal
 
 import keras_calib as kc
 from keras_calib.formulas.binned_intervals import error_interval
@@ -38,6 +42,7 @@ _DATA = flags.DEFINE_string("data", None, "Folder of real data, or None.")
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
 
 NUM_BINS = 15
+TESTS = ["ece", "spiegelhalter", "ecce_range"]
 NORMS = {"ECE": "l1", "RMSCE": "l2"}
 TABLE = ["accuracy", "ece", "aurc", "failure_auroc", "nll", "brier"]
 
@@ -136,6 +141,54 @@ def coverage_of_means(rng: np.random.Generator) -> Iterator[list]:
             yield [n, votes, name, f"{covered:.3f}", f"{width:.4f}"]
 
 
+def rejections(rng: np.random.Generator) -> Iterator[list]:
+    """How often tests reject, of calibrated and of overconfident models."""
+    draws, votes = 2 * _NUM_DRAWS.value, 50
+    for kind in ("alike", "apart"):
+        for n in (60, 600):
+            for gap in (0.0, 0.04):
+                found = []
+                for i in range(draws):
+                    c, q = population(rng, n, kind, gap)
+                    right = rng.binomial(votes, q)
+                    counts = np.stack([right, votes - right], axis=-1)
+                    one = (rng.random(n) > q).astype(int)
+                    p_values = [
+                        kc.calibration_test(
+                            counts,
+                            _rows(c),
+                            statistic=name,
+                            num_samples=199,
+                            seed=i,
+                            votes=True,
+                        ).p_value
+                        for name in TESTS
+                    ]
+                    of_one = kc.calibration_test(
+                        one, _rows(c), statistic="spiegelhalter"
+                    )
+                    p_values += [
+                        of_one.p_value,
+                        _of_independent_votes(c, right / votes, votes),
+                    ]
+                    found.append(p_values)
+                shares = np.mean(np.array(found) <= 0.05, axis=0)
+                yield [
+                    f"{kind}, gap {gap:g}",
+                    f"{n:,}",
+                    *(f"{x:.3f}" for x in shares),
+                ]
+
+
+def _of_independent_votes(
+    c: np.ndarray, share: np.ndarray, votes: int
+) -> float:
+    lean = 1.0 - 2.0 * c
+    z = np.sum((share - c) * lean)
+    z /= np.sqrt(np.sum(lean**2 * c * (1.0 - c) / votes))
+    return float(2.0 * normal.sf(abs(z)))
+
+
 def _rows(confidence: np.ndarray) -> np.ndarray:
     return np.stack([confidence, 1.0 - confidence], axis=-1).astype("float32")
 
@@ -186,9 +239,11 @@ def cifar10h(folder: Path, rng: np.random.Generator) -> Iterator[str]:
         f"ends at {np.mean(highest):.4f} on average."
     )
     half = rng.permutation(len(ids)) < len(ids) // 2
-    rows = []
+    rows, tests = [], []
+    classes = [kc.TemperatureScaling, kc.VectorScaling]
+    classes.append(kc.EnsembleTemperatureScaling)
     for name, labels in (("class ids", ids), ("shares", share)):
-        for cls in (kc.TemperatureScaling, kc.VectorScaling):
+        for cls in classes:
             outputs = cls().fit(labels[half], logits[half])(logits[~half])
             outputs = keras.ops.convert_to_numpy(outputs)
             votes = {"votes": True, **of_logits}
@@ -201,10 +256,18 @@ def cifar10h(folder: Path, rng: np.random.Generator) -> Iterator[str]:
                     f"{kc.ece(ids[~half], outputs, **of_logits):.4f}",
                 ]
             )
+            tests.append([rows[-1][0]])
+            for statistic in TESTS:
+                test = kc.calibration_test(
+                    counts[~half], outputs, statistic=statistic, **votes
+                )
+                tests[-1].append(f"{test.p_value:.2g}")
     yield markdown_table(
         ["fit, on 5,000 images", "NLL, votes", "ECE, votes", "NLL", "ECE"],
         rows,
     )
+    yield "P-values of `calibration_test` on the votes of the other 5,000:"
+    yield markdown_table(["fit, on 5,000 images", *TESTS], tests)
 
 
 def main(_):
@@ -222,6 +285,15 @@ def main(_):
         markdown_table(
             ["N", "votes", "metric", "coverage", "mean width"],
             coverage_of_means(rng),
+        ),
+    ]
+    parts += [
+        "Share of rejections at the level of 5 %, 50 votes for each sample, "
+        f"{2 * _NUM_DRAWS.value} draws a row:",
+        markdown_table(
+            ["annotators", "N", *TESTS]
+            + ["spiegelhalter, one vote each", "independent"],
+            rejections(np.random.default_rng(_SEED.value)),
         ),
     ]
     if _DATA.value:
