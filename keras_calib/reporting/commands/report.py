@@ -24,7 +24,7 @@ A file of predictions is one of
   .parquet    the same columns, or lists in one column `logits` or `probs`
 Labels are class ids from 0, or names of classes. With --votes they are rows of
 votes of several annotators, counts or shares: an array or lists `votes` or
-`labels`, or columns `votes_0`, .... A log of the predicted class
+`labels`, or columns `votes_0`, `votes_1`, ... A log of the predicted class
 alone has `confidence`, and `correct` or `predicted` and `label`; its report
 leaves out NLL and Brier score. The options below give columns of other names.
 Errors count rows from 1, without the line of names.
