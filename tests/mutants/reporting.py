@@ -61,7 +61,7 @@ MUTANTS = {
         "reporting/evaluation.py",
         "self.num_samples + int(i),",
         "int(i),",
-        "reporting/test_report.py::test_report_of_models_reads_the_data_once",
+        "reporting/test_page.py::test_surest_mistakes_are_the_surest",
     ),
     "slider_below_its_risk": Mutant(
         "reporting/slider.py",

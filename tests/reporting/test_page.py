@@ -14,6 +14,7 @@ from report_pages import slider
 from report_pages import slider_start
 
 import keras_calib as kc
+from keras_calib.reporting import entry_points
 from keras_calib.reporting.slider import operating_points
 
 
@@ -178,7 +179,9 @@ def test_names_that_no_file_can_hold_are_written_with_escapes(tmp_path):
         ElementTree.fromstring(base64.b64decode(picture["src"].split(",")[1]))
 
 
-def test_surest_mistakes_are_the_surest(made):
+def test_surest_mistakes_are_the_surest(made, monkeypatch):
+    # Numbers are those in all data, of which 100 samples come at a time.
+    monkeypatch.setattr(entry_points, "BLOCK", 400)
     labels, logits = noisy_predictions(300)
     images = np.zeros((300, 8, 8, 1), "uint8")
     images[:, 0, 0, 0] = np.arange(300) % 256
