@@ -25,6 +25,7 @@ __all__ = [
     "IsotonicCalibration",
     "interpolate",
     "locate",
+    "or_nan",
     "padded",
     "take",
 ]
@@ -148,7 +149,8 @@ class HistogramBinning(_Table):
 
     def look_up(self, probs: Any) -> Any:
         index = locate(self._upper_edges, probs)
-        return take(self._values, ops.minimum(index, self._values.shape[1] - 1))
+        index = ops.minimum(index, self._values.shape[1] - 1)
+        return or_nan(take(self._values, index), probs)
 
     def num_parameters(self, num_classes: int) -> int:
         """The bins of one class: each class is fitted on all samples."""
@@ -299,6 +301,11 @@ def locate(edges: Any, values: Any) -> Any:
         count = ops.where(more, probe, count)
         step //= 2
     return count
+
+
+def or_nan(found: Any, values: Any) -> Any:
+    """What was found for values, but NaN for NaN, which exceeds no edge."""
+    return ops.where(ops.equal(values, values), found, values)
 
 
 def interpolate(x: Any, y: Any, values: Any) -> Any:

@@ -200,7 +200,9 @@ class GaussianProcessCalibration(PosteriorCalibrator):
         last = table.shape[0] - 1
         low, high = self._bounds[0], self._bounds[1]
         place = ops.clip((u - low) / (high - low), 0.0, 1.0) * last
-        left = ops.cast(ops.minimum(ops.floor(place), last - 1), "int32")
+        # NaN has no place in the table; its share stays NaN.
+        known = ops.where(ops.equal(place, place), place, 0.0)
+        left = ops.cast(ops.minimum(ops.floor(known), last - 1), "int32")
         share = place - ops.cast(left, place.dtype)
         if len(table.shape) == 2:
             share = ops.expand_dims(share, -1)

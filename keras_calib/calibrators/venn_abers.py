@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.binning import locate
+from keras_calib.calibrators.binning import or_nan
 from keras_calib.calibrators.binning import padded
 from keras_calib.calibrators.binning import take
 from keras_calib.calibrators.fitting_data import FittingData
@@ -152,7 +153,8 @@ class VennAbers(OneVsRest):
         features = ops.where(tiny, ops.zeros_like(features), features)
         index = locate(self._upper_edges, features)
         index = ops.minimum(index, self._upper_edges.shape[1] - 1)
-        return take(self._p1, index), take(self._p0_complement, index)
+        p1, rest = take(self._p1, index), take(self._p0_complement, index)
+        return or_nan(p1, features), or_nan(rest, features)
 
 
 def _table(

@@ -193,6 +193,19 @@ def test_mixed_precision_changes_nothing():
         np.testing.assert_array_equal(found, expected, err_msg=str(case))
 
 
+def test_logits_that_are_nan_get_no_probability():
+    labels, logits = held_out(num_classes=2)
+    z = logits[:, 1:] - logits[:, :1]
+    spoiled = held_out()[1][:3]
+    spoiled[1, 2] = np.nan
+    for case in CLASSES:
+        found = np.isnan(answer(fitted(case), spoiled))
+        assert found.all(axis=-1).tolist() == [False, True, False], case
+        assert not found[[0, 2]].any(), case
+        one = case.make().fit(labels, z, num_folds=0)
+        assert np.isnan(array(one(np.array([[np.nan]], "float32")))), case
+
+
 def test_copies_and_files_are_fitted_alike(tmp_path):
     _, logits = held_out()
     for case in CLASSES:
