@@ -107,7 +107,10 @@ class FittingData(NamedTuple):
             return float(self.counts().sum())
         weight = self.weight if self.valid is None else self.weight[self.valid]
         total = float(weight.sum(dtype="float64"))
-        return max(total, total**2 / float(np.square(weight).sum()))
+        # Squares of weights below 1e-160 would be 0.
+        shares = weight / weight.max()
+        whole = float(shares.sum(dtype="float64"))
+        return max(total, whole**2 / float(np.square(shares).sum()))
 
     def weights(self) -> np.ndarray:
         """Weights `(n,)`, 1 where none are given."""

@@ -253,3 +253,12 @@ def test_samples_of_weight_0_set_no_range():
         found = cls().fit(both, every, weight)
         expected = cls().fit(labels, logits)
         assert abs(found.temperature / expected.temperature - 1) < 1e-6
+
+
+def test_only_ratios_of_small_weights_matter():
+    labels, logits = held_out()
+    weight = np.random.default_rng(1).uniform(0.1, 1.0, len(labels))
+    for cls in (kc.VectorScaling, kc.StructuredMatrixScaling, kc.VennAbers):
+        expected = array(cls().fit(labels, logits, weight)(logits))
+        found = array(cls().fit(labels, logits, weight * 1e-200)(logits))
+        np.testing.assert_allclose(found, expected, atol=1e-3)
