@@ -131,6 +131,7 @@ def choose_calibrator(
         Regression Trees, 1984, section 3.4.3.
     """
     check_integer("num_folds", num_folds, 2)
+    check_integer("seed", seed, 0)
     tail = tail_of(level)
     samples = read_any(labels, logits, sample_weight, ignore_class)
     named = _named(candidates, samples.num_classes)
@@ -244,6 +245,12 @@ def _named(candidates: Any, num_classes: int) -> dict[str, Any]:
     if isinstance(candidates, Calibrator):
         candidates = [candidates]
     if not isinstance(candidates, Mapping):
+        if isinstance(candidates, str) or not isinstance(candidates, Iterable):
+            raise type_error(
+                "`candidates` must be a list or dict of calibrators, such as "
+                "`[TemperatureScaling()]`",
+                candidates=candidates,
+            )
         several = list(candidates)
         candidates = {getattr(x, "name", repr(x)): x for x in several}
         if len(candidates) < len(several):
@@ -259,7 +266,8 @@ def _named(candidates: Any, num_classes: int) -> dict[str, Any]:
     for name, calibrator in candidates.items():
         if not isinstance(calibrator, Calibrator):
             raise type_error(
-                "`candidates` must be calibrators",
+                "`candidates` must be calibrators, such as "
+                "`TemperatureScaling()`",
                 **{f"candidates[{name!r}]": type(calibrator).__name__},
             )
         if type(calibrator).fit_samples is Calibrator.fit_samples:

@@ -156,6 +156,9 @@ def test_bad_candidates_and_folds_are_refused():
             "must hold a calibrator",
         ),
         ({"candidates": [3]}, TypeError, "must be calibrators"),
+        ({"candidates": "temperature"}, TypeError, "must be a list or dict"),
+        ({"candidates": kc.VectorScaling}, TypeError, "must be a list or dict"),
+        ({"seed": -1}, ValueError, "`seed` must be >= 0"),
         ({"candidates": [kc.TemperatureScaling()] * 2}, ValueError, "a dict"),
         (
             {"candidates": [kc.PriorCorrection([0.25] * 4, [0.25] * 4)]},
