@@ -360,7 +360,16 @@ def _by_name(what: str, given: Any) -> dict[str, Any]:
 def _by_model(what: str, parts: Any, names: list[str]) -> dict[str, Any]:
     if parts is None:
         return {}
-    if not isinstance(parts, dict):
+    several = isinstance(parts, dict)
+    for part in parts.values() if several else [parts]:
+        known = part is None or isinstance(part, CalibratorChoice)
+        if isinstance(part, type) or not (known or callable(part)):
+            raise type_error(
+                f"`{what}` must be a fitted layer, such as "
+                "`TemperatureScaling().fit(labels, logits)`",
+                **{what: part},
+            )
+    if not several:
         if len(names) > 1:
             raise value_error(
                 f"`{what}` of several models must be a dict by their names",

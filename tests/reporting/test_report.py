@@ -283,6 +283,8 @@ def test_batches_in_which_nothing_counts_are_left_out(monkeypatch):
             RuntimeError,
             "must be fitted",
         ),
+        ({"calibrator": "temperature"}, TypeError, "must be a fitted layer"),
+        ({"selector": kc.SelectiveClassifier}, TypeError, "a fitted layer"),
         ({"selector": {"b": None}}, ValueError, "models that are there"),
         ({"num_mistakes": -1}, ValueError, "`num_mistakes`"),
         ({"num_bins": 0}, ValueError, "`num_bins`"),

@@ -192,7 +192,7 @@ def _fitted(
         data = {"sample_weight": weight, "ignore_class": given.ignore_class}
         with _blamed(flag):
             if flag.startswith("--calibration"):
-                if given.calibrator == "choose":
+                if given.calibrator != "temperature":
                     progress.say("Choosing the calibrator ...")
                     calibrator = choose_calibrator(labels, logits, **data)
                     continue

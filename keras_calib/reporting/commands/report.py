@@ -81,11 +81,10 @@ _FILES: _Arguments = {
         "help": "predictions on other data, to fit a calibrator on",
     },
     "--calibrator": {
-        "default": "choose",
         "choices": ("choose", "temperature"),
         "help": (
             "what to fit on them: the best of several by cross-validation, "
-            "or a temperature (%(default)s)"
+            "or a temperature (choose)"
         ),
     },
     "--selection": {
@@ -244,6 +243,10 @@ def check(given: argparse.Namespace) -> None:
         raise ValueError(
             "--selection, the data to choose with, and --risk, the risk to "
             "choose for, need each other"
+        )
+    if given.calibrator is not None and given.calibration is None:
+        raise ValueError(
+            "--calibrator needs --calibration, the data to fit it on"
         )
     several = len(given.predictions) > 1
     if several and (given.calibration or given.selection):

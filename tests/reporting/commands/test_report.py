@@ -183,6 +183,7 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
         2: [
             (["--risk=0.1"], "--selection.* and --risk"),
             (["--selection=s.npz"], "--selection.* and --risk"),
+            (["--calibrator=temperature"], "--calibrator needs --calibration"),
             ([*select, "--predictions=named.npz"], "one file of --predictions"),
             ([*select, "--calibration=s.npz"], "must be different data"),
             (["--calibration=link.npz"], "must be different data"),
