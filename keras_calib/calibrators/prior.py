@@ -89,7 +89,8 @@ class PriorCorrection(Calibrator):
             )
         if calibrator is not None and not isinstance(calibrator, Calibrator):
             raise type_error(
-                "`calibrator` must be a Calibrator or None",
+                "`calibrator` must be a Calibrator or None; a choice has one, "
+                "`choice.calibrator`",
                 calibrator=type(calibrator).__name__,
             )
         if getattr(calibrator, "use_image", False):

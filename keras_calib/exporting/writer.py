@@ -226,7 +226,8 @@ def _read_selector(calibrator: Any, selector: Any) -> SelectiveClassifier:
     if calibrator is not None:
         if not isinstance(calibrator, Calibrator):
             raise type_error(
-                "`calibrator` must be a Calibrator",
+                "`calibrator` must be a Calibrator; a choice has one, "
+                "`choice.calibrator`",
                 calibrator=type(calibrator).__name__,
             )
         calibrator.check_fitted()

@@ -10,6 +10,7 @@ import keras
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import neighbours
+from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
@@ -17,6 +18,7 @@ from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import ECE
 from keras_calib.metrics import CalibrationMetrics
 from keras_calib.metrics.binned import BinnedMetric
+from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.monitoring.evaluation import PARTS
 from keras_calib.monitoring.evaluation import DatasetEvaluator
 from keras_calib.monitoring.evaluation import LoggedEpoch
@@ -32,6 +34,8 @@ from keras_calib.training.multi_worker import is_chief
 __all__ = ["CalibrationLogger"]
 
 _NAMES = ("accuracy", "mean_confidence", "nll", "brier", "ece", "aece", "aurc")
+# One of them needs labels of its own.
+_KNOWN = (*(x for x in QUANTITIES if x != "objectness_deviation"), *PARTS)
 _INACTIVE, _FLIPS = "inactive_share", "prediction_flips"
 
 
@@ -160,7 +164,15 @@ class CalibrationLogger(keras.callbacks.Callback):
         check_integer("every", every, 1)
         check_reading(-1, ignore_class)
         self.data = data
+        if isinstance(metrics, str):
+            raise type_error(
+                "`metrics` must be a list of names or Keras metrics",
+                metrics=metrics,
+            )
         self.metrics = list(_NAMES if metrics is None else metrics)
+        for metric in self.metrics:
+            if isinstance(metric, str):
+                check_in("metrics", metric, _KNOWN)
         self.prefix = prefix
         self.from_logits = from_logits
         self.ignore_class = ignore_class

@@ -206,8 +206,10 @@ def test_own_metrics_are_read_and_left_as_they_are():
         fit(model, logger(metrics=["aurc", own]))
     with pytest.raises(TypeError, match="names or Keras metrics"):
         logger(metrics=[kc.ece])
-    with pytest.raises(ValueError, match="`include` must be one of"):
+    with pytest.raises(ValueError, match=r"`metrics` .*'refinement_nll'"):
         logger(metrics=["eec"])
+    with pytest.raises(TypeError, match="`metrics` must be a list"):
+        logger(metrics="ece")
 
 
 def test_regularizer_histogram_by_hand():
