@@ -361,7 +361,8 @@ class LocalTemperatureScaling(Calibrator):
             raise value_error(
                 "`logits` must be the pair (logits, image), as `use_image` is "
                 "True; to export it, export "
-                "`keras.Model(x, calibrator([network(x), x]))`",
+                "`keras.Model(x, calibrator([network(x), x]))` with "
+                "`from_logits=True`",
                 logits=type(inputs).__name__,
             )
         names = ("logits", "image")

@@ -220,7 +220,8 @@ def _read_selector(calibrator: Any, selector: Any) -> SelectiveClassifier:
             raise value_error(
                 "`calibrator` must be a map of logits alone, and this one "
                 "reads the image too: export "
-                "`keras.Model(x, calibrator([network(x), x]))`",
+                "`keras.Model(x, calibrator([network(x), x]))` with "
+                "`from_logits=True`",
                 use_image=True,
             )
     if calibrator is not None:
