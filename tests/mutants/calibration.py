@@ -109,7 +109,7 @@ MUTANTS = {
     ),
     "ridge_of_another_count": Mutant(
         "calibrators/fitting_data.py",
-        "return max(total, total**2 / float(np.square(weight).sum()))",
+        "return max(total, whole**2 / float(np.square(shares).sum()))",
         "return total",
         "calibrators/test_structured.py::"
         "test_weights_of_any_scale_keep_the_ridge",
