@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators import Calibrator
 from keras_calib.calibrators import CalibratorChoice
@@ -93,6 +94,12 @@ class SelectiveClassifier(FittedLayer):
         super().__init__(name=name, **kwargs)
         if isinstance(calibrator, CalibratorChoice):
             calibrator = calibrator.calibrator
+        known = calibrator is None or callable(calibrator)
+        if isinstance(calibrator, type) or not known:
+            raise type_error(
+                "`calibrator` must be a layer, such as `TemperatureScaling()`",
+                calibrator=calibrator,
+            )
         self.calibrator = calibrator
         several = isinstance(score, list | tuple)
         self._scores = tuple(cast(Sequence, score)) if several else (score,)

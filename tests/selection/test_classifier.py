@@ -237,3 +237,6 @@ def test_a_known_threshold_needs_no_fit():
     assert selector.chosen is None
     with pytest.raises(TypeError, match="`threshold` must be a number"):
         kc.SelectiveClassifier(threshold="high")
+    for calibrator in ("temperature", kc.TemperatureScaling):
+        with pytest.raises(TypeError, match="`calibrator` must be a layer"):
+            kc.SelectiveClassifier(calibrator=calibrator)
