@@ -110,10 +110,10 @@ MUTANTS = {
         "weight",
         "functional/test_cumulative.py::test_deviation_is_that_of_drawn_labels",
     ),
-    "within_bins_left_out": Mutant(
+    "variance_between_bins_within_them": Mutant(
         "formulas/proper.py",
-        "within = score - (reliability - resolution + uncertainty)",
-        "within = 0.0 * score",
+        "variance = max(squares - between, 0.0)",
+        "variance = squares",
         "functional/test_proper.py::"
         "test_parts_of_the_brier_score_are_those_of_a_loop",
     ),
