@@ -1,8 +1,8 @@
 """Confidence intervals of the cumulative calibration error, from its steps.
 
-The range and the largest size of a noisy walk lie above those of the true one,
-and resampling adds noise again: a bootstrap interval misses the error of a
-calibrated model. So each end inverts a test of its own.
+Noise raises the range and the largest size of a walk, and resampling adds more
+noise: a bootstrap interval misses the error of a calibrated model. So each end
+inverts a test of its own.
 """
 
 import numpy as np

@@ -29,6 +29,9 @@ def accuracy_of(calibration, confidence):
 def draw(calibration, n, rng):
     """Confidence in ascending order, accuracy and correctness."""
     confidence = np.sort(0.1 + 0.9 * rng.beta(5.0, 1.2, n))
+    if calibration == "sure":
+        confidence = np.sort(rng.beta(60.0, 0.6, n))
+        calibration = "overconfident"
     accuracy = accuracy_of(calibration, np.minimum(confidence, 1.0 - 1e-9))
     return confidence, accuracy, (rng.random(n) < accuracy).astype("float64")
 
@@ -58,8 +61,10 @@ COVERED = [
     *(
         pytest.param(calibration, n, 200, marks=pytest.mark.slow)
         for calibration in ("calibrated", "overconfident", "both signs")
-        for n in (60, 300, 3000)
+        for n in (60, 300, 3000, 30_000)
     ),
+    pytest.param("sure", 300, 200, marks=pytest.mark.slow),
+    pytest.param("sure", 3000, 200, marks=pytest.mark.slow),
 ]
 
 
