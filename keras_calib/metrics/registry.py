@@ -183,9 +183,9 @@ class _Cumulative(Quantity):
         return max(0.0, low - room), min(1.0, high + room)
 
     def interval(self, readings, metric, level):
-        return ecce_interval(
-            readings.cells, self.kind, float(readings.weight_ratio), level
-        )
+        bins, in_bin = readings.bins, readings.histogram.calibration_bin
+        ratio = safe_divide(bins.squared_weight, bins.weight)[in_bin]
+        return ecce_interval(readings.cells, self.kind, ratio, level)
 
 
 class _Smooth(Quantity):

@@ -67,18 +67,21 @@ def ecce_bounds(cells: Cells, kind: str) -> tuple[float, float]:
 
 
 def ecce_interval(
-    cells: Cells, kind: str, weight_ratio: float, level: float
+    cells: Cells, kind: str, weight_ratio: np.ndarray, level: float
 ) -> tuple[float, float]:
-    """Confidence interval of the error, from the filled cells (NumPy)."""
+    """Confidence interval of the error, from the filled cells (NumPy).
+
+    `weight_ratio` is the sum of squared weights over that of weights, by cell.
+    """
     filled, total = cells.mass > 0, cells.mass.sum()
     squares, cubes = _powers_of_residuals(cells)
-    difference = cell_differences(cells)
-    scale = safe_divide(weight_ratio, total)
+    difference, scale = cell_differences(cells), weight_ratio / max(total, 1e-9)
+    share = safe_divide(cells.mass, total)
     return cumulative_interval(
         difference[filled],
-        scale * safe_divide(squares[filled], total),
-        num_samples=float(safe_divide(total, weight_ratio)),
-        third=float(scale**2 * safe_divide(cubes.sum(), total)),
+        (scale * safe_divide(squares, total))[filled],
+        num_samples=float(safe_divide(1.0, np.sum(scale * share))),
+        third=float(np.sum(scale**2 * safe_divide(cubes, total))),
         kind=kind,
         level=level,
     )
