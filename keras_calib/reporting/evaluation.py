@@ -270,7 +270,8 @@ def _nothing_counts(
 def _estimates(metrics: CalibrationMetrics) -> dict[str, dict[str, Any]]:
     """Every metric by its name, with its 95 % interval.
 
-    The ECCE has a p-value of calibration too, None of too few data.
+    The ECCE has a p-value of calibration too, None of too few data and of
+    votes, which vary less than single labels.
     """
     intervals = metrics.interval()
     found: dict[str, dict[str, Any]] = {
@@ -286,10 +287,11 @@ def _estimates(metrics: CalibrationMetrics) -> dict[str, dict[str, Any]]:
             float(np.sum(getattr(metrics.bins(), name)))
             for name in ("weight", "squared_weight")
         )
-        found["ecce"]["p_value"] = cumulative_p_value(
+        p_value = cumulative_p_value(
             found["ecce"]["value"],
             metrics.differences().deviation,
             float(safe_divide(weight**2, squares)),
             "range",
         )
+        found["ecce"]["p_value"] = None if metrics.options.votes else p_value
     return found
